@@ -51,6 +51,15 @@ Point = Literal[
     "watch_agent.after-heartbeat",
 ]
 
+DagPoint = Literal[
+    "open_dag.before-commit",
+    "open_dag.after-commit",
+    "advance_dag.before-commit",
+    "advance_dag.after-commit",
+    "advance_dag.after-first-start",
+]
+"""Steps of a DAG."""
+
 CheckpointPoint = Literal[
     "publish.before-files",
     "publish.after-first-file",
@@ -127,7 +136,7 @@ def blocking_failpoint(point: CheckpointPoint) -> None:
         time.sleep(0.01)
 
 
-async def failpoint(point: Point | BuyingPoint | BlockEndPoint) -> None:
+async def failpoint(point: Point | BuyingPoint | BlockEndPoint | DagPoint) -> None:
     """Stop here while a test wants it."""
     if _folder is None:
         return

@@ -5,6 +5,7 @@ Every activity here may run twice: it is idempotent by (job, attempt).
 
 from collections import Counter
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from sqlalchemy import text
 from sqlalchemy.exc import DataError
@@ -128,15 +129,19 @@ class QueueActivities:
             pool = await end_attempt(
                 connection, request.key, request.reason.value, result.message
             ) or await _pool_at_retry(connection, result.job_id)
-            ended_in = await record_end(connection, result)
+            ended = await record_end(connection, result)
             poke = pool and await mark_poked_if_useful(connection, pool)
+            dag_id = ended.dag_id if ended else await _dag_at_retry(connection, result.job_id)
+            first = dag_id is not None and await mark_dag_poked(connection, dag_id)
             await failpoint("finish.before-commit")
         await failpoint("finish.after-commit")
-        if ended_in:  # a repeat finds that it has ended
+        if ended:  # a repeat finds that it has ended
             failure = result.failure.value if result.failure else "none"
-            self._metrics.add(JOB_ENDS, pool=ended_in, state=result.state.value, failure=failure)
+            self._metrics.add(JOB_ENDS, pool=ended.pool, state=result.state.value, failure=failure)
         if pool:
             await self._poke(pool, bool(poke))
+        if dag_id is not None and (first or activity.info().attempt > 1):
+            await self._signals.poke_dag(dag_id)
 
     async def _poke(self, pool: str, first: bool) -> None:
         # A retry cannot know whether the one before it got as far as the signal.
@@ -280,9 +285,17 @@ async def end_attempt(
     return await connection.scalar(text(_END_PLACEMENT), row) or queued_in
 
 
-async def record_end(connection: AsyncConnection, result: JobResult) -> str | None:
-    """Record how a job ended; return its pool, or None where its end is on record already."""
-    return await connection.scalar(
+class Ended(NamedTuple):
+    """A job whose end was put on record."""
+
+    pool: str
+    dag_id: str | None
+    """The DAG that waits for its end."""
+
+
+async def record_end(connection: AsyncConnection, result: JobResult) -> Ended | None:
+    """Record how a job ended; return None where its end is on record already."""
+    rows = await connection.execute(
         text(_END_JOB),
         {
             "id": result.job_id, "state": result.state.value, "attempts": result.attempts,
@@ -291,6 +304,34 @@ async def record_end(connection: AsyncConnection, result: JobResult) -> str | No
             "ended_at": result.ended_at,
         },
     )  # fmt: skip
+    row = rows.one_or_none()
+    return None if row is None else Ended(row.pool, row.dag_id)
+
+
+async def _dag_at_retry(connection: AsyncConnection, job_id: str) -> str | None:
+    """Return the job's DAG at a retry: the try before may not have come to its signal."""
+    if activity.info().attempt == 1:
+        return None
+    return await connection.scalar(
+        text("SELECT dag_id FROM dag_jobs WHERE job_id = :id"), {"id": job_id}
+    )
+
+
+async def mark_dag_poked(connection: AsyncConnection, dag_id: str) -> bool:
+    """Return True for the first since the DAG looked last: that one has to signal.
+
+    To be called last in a transaction, after `mark_poked_if_useful`. It takes the DAG's row, as
+    `mark_poked` takes the pool's.
+    """
+    found = await connection.execute(
+        text("SELECT poked FROM dags WHERE id = :id AND ended_at IS NULL FOR NO KEY UPDATE"),
+        {"id": dag_id},
+    )
+    row = found.one_or_none()
+    if row is None or row.poked:
+        return False
+    await connection.execute(text("UPDATE dags SET poked = true WHERE id = :id"), {"id": dag_id})
+    return True
 
 
 async def _pool_at_retry(connection: AsyncConnection, job_id: str) -> str | None:
@@ -391,5 +432,5 @@ _END_JOB = """
            end_state = :state, failure = :failure, exit_code = :exit_code, message = :message,
            attempts = :attempts
      WHERE id = :id AND ended_at IS NULL
-    RETURNING pool
+    RETURNING pool, (SELECT dag_id FROM dag_jobs WHERE job_id = jobs.id) AS dag_id
 """

@@ -21,7 +21,13 @@ from longshore.activities.markets.findings import market_findings
 from longshore.activities.metrics import JOB_ENDS, SILENT, Metrics
 from longshore.activities.observation import describe, observe
 from longshore.activities.placements import load_as
-from longshore.activities.queue import end_attempt, lock_job, mark_poked_if_useful, record_end
+from longshore.activities.queue import (
+    end_attempt,
+    lock_job,
+    mark_dag_poked,
+    mark_poked_if_useful,
+    record_end,
+)
 from longshore.activities.registry import RegistryActivities
 from longshore.activities.retrying import reports_errors
 from longshore.activities.signals import Signals
@@ -207,15 +213,20 @@ class ReconcileActivities:
                 return "it was placed meanwhile"
             reason = _LEASE_ENDS[end.result.state].value
             pool = await end_attempt(connection, key, reason, end.result.message)
-            ended_in = await record_end(connection, end.result)
+            ended = await record_end(connection, end.result)
             poke = pool and await mark_poked_if_useful(connection, pool)
-        if ended_in:
+            dag_id = ended and ended.dag_id
+            if dag_id:
+                await mark_dag_poked(connection, dag_id)
+        if ended:
             failure = end.result.failure.value if end.result.failure else "none"
             self._metrics.add(
-                JOB_ENDS, pool=ended_in, state=end.result.state.value, failure=failure
+                JOB_ENDS, pool=ended.pool, state=end.result.state.value, failure=failure
             )
         if pool and poke:
             await self._signals.poke_pool(pool)
+        if dag_id:
+            await self._signals.poke_dag(dag_id)
         return ""
 
     async def _end_attempt(self, end: EndAttempt) -> str:

@@ -12,6 +12,7 @@ from temporalio.service import RPCError
 from longshore.activities.failpoints import failpoint
 from longshore.activities.rpc_errors import is_unknown
 from longshore.models.base import Wire
+from longshore.models.dag_messages import dag_workflow_id
 from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
     POOL_WORKFLOW,
@@ -48,6 +49,14 @@ class Signals:
             start_signal="poke",
             static_summary=f"pool {pool}: packs its queue onto its nodes",
         )
+
+    async def poke_dag(self, dag_id: str) -> None:
+        """Have a DAG look at the ends of its jobs; one that is over needs no look."""
+        try:
+            await self._temporal.get_workflow_handle(dag_workflow_id(dag_id)).signal("poke")
+        except RPCError as error:
+            if not is_unknown(error):
+                raise
 
     async def look_at_nodes(self, node_ids: Sequence[str]) -> None:
         """Have nodes look again who has to leave; one that is over has nobody to see off."""

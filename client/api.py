@@ -17,16 +17,17 @@ from temporalio.client import (
     WorkflowExecutionStatus,
     WorkflowFailureError,
 )
-from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.runtime import Runtime
 from temporalio.service import RPCError, RPCStatusCode
 
 from longshore.activities.job_runs import failure_of, has_result
+from longshore.activities.job_starts import start_job
 from longshore.activities.logstore import LogStore, Stream
 from longshore.activities.signals import Signals
 from longshore.activities.views import set_pool
 from longshore.client.connection import connect
+from longshore.client.dags import DagControl
 from longshore.client.errors import as_ours
 from longshore.client.logs import JobLogs
 from longshore.client.no_record import PATIENCE, message_of, newest_running
@@ -34,7 +35,7 @@ from longshore.client.node_control import NodeControl
 from longshore.client.outside_ends import is_outside_end
 from longshore.client.reading import Reading
 from longshore.client.status import JobHandle, began_again, progress_of, reset_after, status_of
-from longshore.client.submission import GENERATED_ID, details_of, new_job_id, preflight
+from longshore.client.submission import GENERATED_ID, new_job_id, preflight
 from longshore.models.errors import (
     ConflictError,
     LongshoreError,
@@ -47,7 +48,6 @@ from longshore.models.errors import (
 from longshore.models.job import JobResult, JobSpec, JobState, JobStatus
 from longshore.models.job_report import JobReport
 from longshore.models.messages import (
-    CONTROL_TASK_QUEUE,
     CommandReason,
     Displacement,
     JobInput,
@@ -57,8 +57,6 @@ from longshore.models.messages import (
 from longshore.models.pool import PoolSpec
 from longshore.models.settings import Settings
 from longshore.models.views import JobView, Submission
-from longshore.workflows import attributes
-from longshore.workflows.details import summary_of
 from longshore.workflows.job import JobWorkflow
 
 T = TypeVar("T")
@@ -67,7 +65,7 @@ _RETRY_FROM, _RETRY_TO = 0.2, 5.0
 _TEMPORAL_PATIENCE = timedelta(seconds=15)
 
 
-class Longshore(NodeControl, Reading):
+class Longshore(NodeControl, Reading, DagControl):
     """A connection to Longshore. Use one for many calls, and `close` it in the end."""
 
     def __init__(
@@ -118,19 +116,7 @@ class Longshore(NodeControl, Reading):
         job_id = new_job_id(spec, key)
         digest = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()[:16]
         try:
-            await self.temporal.start_workflow(
-                JobWorkflow.run,
-                job,
-                id=job_workflow_id(job_id),
-                task_queue=CONTROL_TASK_QUEUE,
-                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-                memo={"digest": digest},
-                static_summary=summary_of(spec),
-                static_details=details_of(spec),
-                search_attributes=attributes.at_submit(spec, held=held),
-                rpc_timeout=_TEMPORAL_PATIENCE,
-            )
+            await start_job(self.temporal, job_id, job, digest)
         except WorkflowAlreadyStartedError:
             await self._same_content_or_raise(job_id, digest)
             return Submission(job_id=job_id, created=False)

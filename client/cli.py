@@ -21,6 +21,7 @@ from longshore.activities.node.system import keep_private
 from longshore.client import (
     buy_command,
     checkpoint_commands,
+    dag_commands,
     deployment_commands,
     file_commands,
     job_commands,
@@ -130,6 +131,7 @@ def options(
 
 submit_command.register(app)
 job_commands.register(app)
+dag_commands.register(app)
 checkpoint_commands.register(app)
 watch_command.register(app)
 node_commands.register(app)

@@ -15,6 +15,7 @@ from longshore.client.web_ui import job_url, workflows_url
 from longshore.models.addresses import url_of
 from longshore.models.book_document import BookDocument
 from longshore.models.buying_document import BuyingDocument
+from longshore.models.dag import DagSpec
 from longshore.models.errors import UnavailableError
 from longshore.models.job import JobSpec
 from longshore.models.messages import JOB_WORKFLOW, NODE_WORKFLOW, POOL_WORKFLOW
@@ -31,6 +32,7 @@ class Document(StrEnum):
     """Documents that have a schema."""
 
     JOB = "job"
+    DAG = "dag"
     STATE = "state"
     BOOK = "book"
     BUYING = "buying"
@@ -39,6 +41,7 @@ class Document(StrEnum):
 
 _MODELS: dict[Document, tuple[type[BaseModel], str]] = {
     Document.JOB: (JobSpec, "Longshore job"),
+    Document.DAG: (DagSpec, "Longshore DAG"),
     Document.STATE: (ClusterState, "Longshore cluster state"),
     Document.BOOK: (BookDocument, "Longshore order book"),
     Document.BUYING: (BuyingDocument, "Longshore queue and markets"),

@@ -4,11 +4,9 @@ import base64
 import hashlib
 import re
 import secrets
-import shlex
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
-import yaml
 from sqlalchemy.exc import DBAPIError
 
 from longshore.activities.buying.coming import purchases_under_way
@@ -22,8 +20,7 @@ from longshore.models.node import Node, NodeState
 from longshore.models.placement import JobRequest
 from longshore.models.pool import PoolSpec
 from longshore.models.spending import PurchaseUnderWay
-from longshore.models.units import format_duration, format_gb, format_gb_per_second, format_watts
-from longshore.models.visible import visible
+from longshore.models.units import format_duration
 from longshore.scheduling.advice import kind_of_node
 from longshore.scheduling.buying.standing import Standing
 from longshore.scheduling.buying.words import under_way
@@ -40,37 +37,16 @@ GENERATED_ID = re.compile(rf"-[a-z2-7]{{{_SUFFIX}}}$")
 
 def new_job_id(spec: JobSpec, key: str | None) -> str:
     """Return a readable id: the name and ten letters, the same ones for the same key."""
+    return new_id(spec.tenant, spec.name, key)
+
+
+def new_id(tenant: str, name: str, key: str | None) -> str:
+    """Return the same for whatever has a tenant and a name."""
     if key is None:
         raw = secrets.token_bytes(8)
     else:
-        raw = hashlib.sha256(f"{spec.tenant}\0{spec.name}\0{key}".encode()).digest()
-    return f"{spec.name}-{base64.b32encode(raw).decode().lower()[:_SUFFIX]}"
-
-
-def details_of(spec: JobSpec) -> str:
-    """Return the job file as Markdown, for the Temporal UI; without values of its environment."""
-    told = spec.model_dump(mode="json", exclude_defaults=True, exclude={"env", "command"})
-    lines = [f"- **{name}** {_value_of(name, value)}" for name, value in told.items()]
-    if spec.env:
-        lines.append(f"- **env** sets {', '.join(sorted(spec.env))}")
-    if spec.command is not None:
-        text = spec.command if isinstance(spec.command, str) else shlex.join(spec.command)
-        lines += ["", "````sh", text.strip("\n"), "````"]
-    return visible("\n".join(lines))[:8000]
-
-
-def _value_of(name: str, value: object) -> str:
-    if name in ("vram_per_gpu", "ram") and isinstance(value, float):
-        return format_gb(value)
-    if name == "storage_bandwidth" and isinstance(value, float):
-        return format_gb_per_second(value)
-    if name == "power_per_gpu" and isinstance(value, float):
-        return format_watts(value)
-    if isinstance(value, dict):
-        return yaml.safe_dump(
-            value, default_flow_style=True, width=10_000, sort_keys=False
-        ).strip()
-    return str(value)
+        raw = hashlib.sha256(f"{tenant}\0{name}\0{key}".encode()).digest()
+    return f"{name}-{base64.b32encode(raw).decode().lower()[:_SUFFIX]}"
 
 
 async def preflight(database: Callable[[], Database], spec: JobSpec) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ number to base 60), `1e3` is a number. Anchors and tags are refused: a document 
 
 import difflib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn, TypeVar, cast
 
@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from longshore.models.errors import SpecError
 from longshore.models.plain_yaml import Located, parse_yaml
-from longshore.models.problems import bounded, find, known_fields
+from longshore.models.problems import Problem, bounded, find, known_fields
 from longshore.models.visible import brief
 
 M = TypeVar("M", bound=BaseModel)
@@ -32,7 +32,17 @@ class Override(NamedTuple):
     """Where it comes from, for messages: ``--set gpus=4``."""
 
 
-def read_document(path: str | Path, model: type[M], overrides: Sequence[Override] = ()) -> M:
+Check = Callable[[object], Sequence[Problem]]
+"""What is wrong with a document beside what its model refuses, given its plain content, which may
+be of any form."""
+
+
+def read_document(
+    path: str | Path,
+    model: type[M],
+    overrides: Sequence[Override] = (),
+    check: Check | None = None,
+) -> M:
     """Return the model that the file at `path` describes, with `overrides` over it.
 
     Raises SpecError when the file cannot be read as text, and as `load_document` does.
@@ -53,10 +63,16 @@ def read_document(path: str | Path, model: type[M], overrides: Sequence[Override
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         _refuse(source, line, "is not UTF-8 text; save it as UTF-8")
-    return load_document(text, source, model, overrides)
+    return load_document(text, source, model, overrides, check)
 
 
-def load_document(text: str, source: str, model: type[M], overrides: Sequence[Override] = ()) -> M:
+def load_document(
+    text: str,
+    source: str,
+    model: type[M],
+    overrides: Sequence[Override] = (),
+    check: Check | None = None,
+) -> M:
     """Return the model that a YAML or JSON text describes, with `overrides` over it.
 
     `source` is the name that the messages use. Raises SpecError with every problem at once, in
@@ -67,11 +83,16 @@ def load_document(text: str, source: str, model: type[M], overrides: Sequence[Ov
         _put_over(root, override)
     if overrides:
         content = json.dumps(root.plain())
+    plain = root.plain()
+    problems = [*check(plain)] if check else []
     try:
-        return model.model_validate_json(content, strict=True)
+        found = model.model_validate_json(content, strict=True)
     except ValidationError as error:
-        problems = _problems(error, root, source, model)
-    raise SpecError(source, problems)
+        problems += find(error, plain)
+    else:
+        if not problems:
+            return found
+    raise SpecError(source, _located(problems, root, source, model))
 
 
 def _parse(text: str, source: str) -> tuple[Located, str]:
@@ -149,11 +170,11 @@ def _yaml_mistake(error: yaml.MarkedYAMLError) -> tuple[int | None, str]:
     return mark.line + 1, f"column {mark.column + 1}: is not valid YAML: {what}"
 
 
-def _problems(
-    error: ValidationError, root: Located, source: str, model: type[BaseModel]
+def _located(
+    problems: Sequence[Problem], root: Located, source: str, model: type[BaseModel]
 ) -> tuple[str, ...]:
     found: list[tuple[int, list[str], str]] = []
-    for problem in find(error, root.plain()):
+    for problem in problems:
         _, node = root.follow(problem.place)
         if problem.unknown:
             known = known_fields(model, problem.place[:-1])

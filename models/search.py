@@ -1,6 +1,6 @@
 """Search attributes of jobs: what people filter by in the Temporal UI.
 
-A namespace on PostgreSQL has room for 10 keywords and 3 integers in all; these take 5 and 2.
+A namespace on PostgreSQL has room for 10 keywords and 3 integers in all; these take 6 and 2.
 They are stored in plain text. `JobState` is what a running job does; how one ended is Temporal's
 own `ExecutionStatus`.
 """
@@ -10,6 +10,7 @@ POOL = "Pool"
 JOB_STATE = "JobState"
 GPU_TYPE = "GpuType"
 NODE_ID = "NodeId"
+DAG = "LongshoreDag"
 GPU_COUNT = "GpuCount"
 PRIORITY_CLASS = "PriorityClass"
 
@@ -19,6 +20,7 @@ SEARCH_ATTRIBUTES: dict[str, str] = {
     JOB_STATE: "Keyword",
     GPU_TYPE: "Keyword",
     NODE_ID: "Keyword",
+    DAG: "Keyword",
     GPU_COUNT: "Int",
     PRIORITY_CLASS: "Int",
 }

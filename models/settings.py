@@ -143,6 +143,8 @@ class Settings(BaseSettings):
     ones are removed when their job is over. Checkpoints stay."""
     keep_runs_for: Duration = timedelta(days=7)
     """And for how long it keeps them at most."""
+    most_dag_jobs: Count = Field(default=1000, ge=1, le=10_000)
+    """Jobs that one DAG may have."""
     uncordon_after: Duration = timedelta(minutes=1)
     """A node that takes no jobs because its disk was full takes them again once the
     agent's work folder could be written for so long."""

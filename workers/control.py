@@ -25,6 +25,7 @@ from longshore.activities.checkpoints.rows import CheckpointActivities, keep_obs
 from longshore.activities.checkpoints.store import CheckpointStore
 from longshore.activities.checkpoints.watch import CheckpointWatchActivities, CheckpointWatches
 from longshore.activities.cycle import CycleActivities
+from longshore.activities.dags import DagActivities
 from longshore.activities.database import Database
 from longshore.activities.departures import DepartureActivities, NodeLooks
 from longshore.activities.markets.watch import MarketWatchActivities
@@ -102,6 +103,7 @@ def control_worker(
     """
     signals = Signals(temporal, settings.buying_every)
     queue = QueueActivities(database, signals, metrics)
+    dags = DagActivities(database, temporal)
     registry = RegistryActivities(
         database, signals, settings.resolve_agent_token(), settings.liveness
     )
@@ -135,6 +137,7 @@ def control_worker(
         workflows=workflows_of(version),
         activities=[
             queue.enqueue, queue.set_hold, queue.release, queue.finish,
+            dags.open_dag, dags.advance_dag,
             cycle.run_cycle, spares.swap,
             checkpoints.observe_checkpoints,
             registry.register_node, registry.drain_node, registry.end_node,

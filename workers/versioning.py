@@ -19,6 +19,7 @@ from longshore.models.errors import LongshoreError
 from longshore.workflows.block import BlockWorkflow
 from longshore.workflows.buying import BuyingWorkflow
 from longshore.workflows.checkpoints import CheckpointWatchWorkflow
+from longshore.workflows.dag import DagWorkflow
 from longshore.workflows.job import JobWorkflow
 from longshore.workflows.market import MarketWatchWorkflow
 from longshore.workflows.node import NodeWorkflow
@@ -29,12 +30,13 @@ from longshore.workflows.purchase import PurchaseWorkflow
 from longshore.workflows.reconcile import ReconcileWorkflow
 
 WORKFLOWS = (
-    JobWorkflow, PoolWorkflow, NodeWorkflow, ReconcileWorkflow, MarketWatchWorkflow,
+    JobWorkflow, DagWorkflow, PoolWorkflow, NodeWorkflow, ReconcileWorkflow, MarketWatchWorkflow,
     BuyingWorkflow, PurchaseWorkflow, BlockWorkflow, CheckpointWatchWorkflow, PingWorkflow,
 )  # fmt: skip
 VERSIONED_WORKFLOWS = (
-    JobWorkflow, PinnedPoolWorkflow, PinnedNodeWorkflow, ReconcileWorkflow, MarketWatchWorkflow,
-    BuyingWorkflow, PurchaseWorkflow, BlockWorkflow, CheckpointWatchWorkflow, PingWorkflow,
+    JobWorkflow, DagWorkflow, PinnedPoolWorkflow, PinnedNodeWorkflow, ReconcileWorkflow,
+    MarketWatchWorkflow, BuyingWorkflow, PurchaseWorkflow, BlockWorkflow,
+    CheckpointWatchWorkflow, PingWorkflow,
 )  # fmt: skip
 LOOK_EVERY = 10.0
 _KNOWN_WITHIN = 60.0

@@ -1,25 +1,10 @@
 """A job as Markdown, for the card that the Temporal UI shows of a workflow."""
 
+from longshore.activities.job_starts import summary_of
 from longshore.models.job import AttemptRecord, JobSpec, JobState, JobStatus, format_wish
 from longshore.models.units import format_duration, format_gb, format_limits
 from longshore.models.visible import visible
 from longshore.scheduling.words import format_places
-
-
-def summary_of(spec: JobSpec) -> str:
-    """Return the job in one line, at most 200 bytes, as the summary of its workflow."""
-    wants = format_wish(spec.gpus, spec.gpu_type, spec.vram_per_gpu, spec.milli, spec.mig)
-    text = (
-        f"{spec.name}: {wants}, {spec.tier.value}, "
-        f"class {spec.priority}, tenant {spec.tenant}, pool {spec.pool}"
-    )
-    return as_summary(text)
-
-
-def as_summary(text: str) -> str:
-    """Return the text as a summary on Temporal's screens: escaped, at most 200 bytes."""
-    # Cut first: a step that stops a gang asks for one for each node, of the same long reason.
-    return visible(text[:200]).encode()[:200].decode(errors="ignore")
 
 
 def job_details(

@@ -11,6 +11,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, TimeoutType
 from temporalio.exceptions import TimeoutError as ActivityTimeoutError
 
 with workflow.unsafe.imports_passed_through():
+    from longshore.activities.job_starts import as_summary
     from longshore.activities.node.process import NodeActivities
     from longshore.activities.registry import RegistryActivities
     from longshore.models.departures import DISK_REFUSES, ExpiryChange, NodeDrain, SpotNotice
@@ -34,7 +35,6 @@ with workflow.unsafe.imports_passed_through():
     from longshore.workflows.arguments import Started
     from longshore.workflows.clearing import Clearing
     from longshore.workflows.described import described_update
-    from longshore.workflows.details import as_summary
     from longshore.workflows.options import DATABASE_RETRY, DATABASE_TIMEOUT
 
 _FIRST_REGISTRATION = timedelta(minutes=5)

@@ -7,6 +7,8 @@ from temporalio.common import RetryPolicy
 
 DATABASE_TIMEOUT = timedelta(seconds=15)
 """Every step takes milliseconds; a worker that was killed in one costs this wait."""
+SUBMITS_TIMEOUT = timedelta(seconds=60)
+"""A step that starts up to 200 workflows."""
 DATABASE_RETRY = RetryPolicy(
     initial_interval=timedelta(milliseconds=200),
     maximum_interval=timedelta(seconds=10),

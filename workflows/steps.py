@@ -8,6 +8,7 @@ from typing import Any
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
+from longshore.activities.job_starts import as_summary
 from longshore.activities.node.process import NodeActivities
 from longshore.activities.queue import QueueActivities
 from longshore.activities.spares import SpareActivities
@@ -28,7 +29,6 @@ from longshore.models.messages import (
 from longshore.models.placement import Placement, PlacementKey
 from longshore.models.swap import SwapReply, SwapRequest
 from longshore.scheduling.words import format_places
-from longshore.workflows.details import as_summary
 from longshore.workflows.options import (
     ANSWER_AFTER_CUT,
     CANCEL_WITHIN,

@@ -14,7 +14,7 @@ import psutil
 import psycopg
 from psycopg.rows import dict_row
 
-from longshore.activities.failpoints import VARIABLE, BlockEndPoint, BuyingPoint, Point
+from longshore.activities.failpoints import VARIABLE, BlockEndPoint, BuyingPoint, DagPoint, Point
 from longshore.activities.migrations import upgrade
 from longshore.client.api import Longshore
 from longshore.models.errors import UnavailableError
@@ -111,17 +111,17 @@ class Fleet:
 
     # --- failpoints ---------------------------------------------------------------------
 
-    def arm(self, point: Point | BuyingPoint | BlockEndPoint) -> None:
+    def arm(self, point: Point | BuyingPoint | BlockEndPoint | DagPoint) -> None:
         """Have the next process that comes to this point stop there."""
         (self._points / point).touch()
 
-    async def reached(self, point: Point | BuyingPoint | BlockEndPoint) -> int:
+    async def reached(self, point: Point | BuyingPoint | BlockEndPoint | DagPoint) -> int:
         """Wait until a process has stopped at an armed point; return its process id."""
         file = self._points / f"{point}.reached"
         await eventually(file.exists, timeout=PATIENCE)
         return int(file.read_text())
 
-    def let_go(self, point: Point | BuyingPoint | BlockEndPoint) -> None:
+    def let_go(self, point: Point | BuyingPoint | BlockEndPoint | DagPoint) -> None:
         """Let what stopped at the point go on, and nothing more stop there."""
         for name in (point, f"{point}.reached"):
             (self._points / name).unlink(missing_ok=True)

@@ -2,9 +2,9 @@
 
 from datetime import UTC, datetime, timedelta
 
-from longshore.client.submission import details_of
+from longshore.activities.job_starts import as_summary, details_of, summary_of
 from longshore.models.job import AttemptRecord, FailureClass, JobSpec, JobState, JobStatus
-from longshore.workflows.details import as_summary, job_details, summary_of
+from longshore.workflows.details import job_details
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)
 SPEC = JobSpec.model_validate(

@@ -4,6 +4,7 @@ from alembic import context
 
 import longshore.models.records.buying
 import longshore.models.records.checkpoints
+import longshore.models.records.dags
 import longshore.models.records.market
 import longshore.models.records.preemption  # noqa: F401 (its tables)
 from longshore.models.records.tables import SQLModel

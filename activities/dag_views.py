@@ -1,0 +1,166 @@
+"""Reading DAGs for people."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import RowMapping, text
+
+from longshore.activities.dags import JOBS, state_of
+from longshore.activities.database import Database
+from longshore.activities.views import Views
+from longshore.models.dag import DagJobView, DagSpec, DagState, DagSummary, DagView, StepState
+from longshore.models.errors import NotFoundError
+from longshore.models.views import JobView
+from longshore.models.visible import shown
+from longshore.scheduling.dag import Graph, waits_for
+
+
+class DagViews:
+    """Read-only views of DAGs."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def dags(
+        self,
+        *,
+        tenant: str | None = None,
+        states: frozenset[DagState] = frozenset(),
+        limit: int = 100,
+    ) -> tuple[DagSummary, ...]:
+        """Return DAGs, newest first; an empty filter takes all."""
+        asked = {
+            "tenant": tenant, "states": [state.value for state in states] or None, "limit": limit,
+        }  # fmt: skip
+        async with self._database.transaction() as connection:
+            rows = (await connection.execute(text(_DAGS), asked)).mappings().all()
+            found = await connection.execute(
+                text(_JOBS_OF_ALL), {"ids": [row["id"] for row in rows]}
+            )
+            counts: dict[str, Counter[StepState]] = {}
+            for job in found.mappings():
+                counts.setdefault(job["dag_id"], Counter())[state_of(job)] += 1
+        return tuple(DagSummary(**_of(row, counts[row["id"]])) for row in rows)
+
+    async def id_of(self, ref: str) -> str:
+        """Return the id of the DAG with this id, or of the newest of this name.
+
+        Raises NotFoundError.
+        """
+        async with self._database.transaction() as connection:
+            found = await connection.scalar(text(_ID_OF), {"ref": ref})
+        if found is None:
+            raise NotFoundError(f"no DAG {shown(ref)}: `longshore dag list --all` lists them")
+        return found
+
+    async def spec(self, dag_id: str) -> DagSpec:
+        """Return what was submitted. Raises NotFoundError."""
+        async with self._database.transaction() as connection:
+            spec = await connection.scalar(
+                text("SELECT spec FROM dags WHERE id = :id"), {"id": dag_id}
+            )
+        if spec is None:
+            raise NotFoundError(f"no DAG {shown(dag_id)}: `longshore dag list --all` lists them")
+        return DagSpec.model_validate(spec)
+
+    async def dag(self, ref: str) -> DagView:
+        """Return a DAG in full, by its id or the newest of a name. Raises NotFoundError."""
+        dag_id = await self.id_of(ref)
+        async with self._database.transaction() as connection:
+            rows = await connection.execute(text(_DAG), {"id": dag_id})
+            row = rows.mappings().one()
+            found = (await connection.execute(text(JOBS), {"id": dag_id})).mappings().all()
+            ids = [job["job_id"] for job in found if job["job_id"]]
+            costs = await connection.execute(text(_COSTS), {"ids": ids})
+            cost = {each["job_id"]: each for each in costs.mappings()}
+        views = await Views(self._database).jobs(ids=tuple(ids), limit=len(ids)) if ids else ()
+        spec = DagSpec.model_validate(row["spec"])
+        graph = Graph.of(spec)
+        jobs = {job["name"]: job for job in found}
+        states = {name: state_of(job) for name, job in jobs.items()}
+        live = {view.id: view for view in views}
+        steps = tuple(
+            _step(
+                name, spec, graph, states, jobs[name], live.get(jobs[name]["job_id"] or ""), cost
+            )
+            for name in graph.order
+        )
+        return DagView(
+            **_of(row, Counter(states.values())), on_failure=spec.on_failure,
+            generation=row["generation"], steps=steps,
+        )  # fmt: skip
+
+
+def _of(row: RowMapping, counts: Mapping[StepState, int]) -> dict[str, Any]:
+    """Return what a list tells of a DAG."""
+    fields = ("id", "name", "tenant", "state", "held", "submitted_at", "ended_at")
+    return {
+        **{field: row[field] for field in fields}, "reason": row["message"],
+        "jobs": sum(counts.values()), "counts": counts,
+    }  # fmt: skip
+
+
+def _step(
+    name: str,
+    spec: DagSpec,
+    graph: Graph,
+    states: Mapping[str, StepState],
+    row: RowMapping,
+    job: JobView | None,
+    costs: Mapping[str, RowMapping],
+) -> DagJobView:
+    asked = spec.jobs[name]
+    cost = costs.get(row["job_id"] or "")
+    reason = row["reason"] or (job.reason if job else "")
+    if states[name] is StepState.WAITING:
+        reason = waits_for(graph, name, states)
+    return DagJobView(
+        name=name, after=asked.after, join=asked.join, job_id=row["job_id"],
+        generation=row["generation"], step=states[name], state=job.state if job else None,
+        failure=job.failure if job else None, exit_code=job.exit_code if job else None,
+        reason=reason, gpus=asked.gpus, gpu_type=asked.gpu_type, submitted_at=row["submitted_at"],
+        started_at=job.first_started_at if job else None,
+        ended_at=job.ended_at if job and job.ended_at else row["ended_at"],
+        **({"gpu_time": cost["gpu_time"], "booked_micro_usd": cost["booked"]} if cost else {}),
+    )  # fmt: skip
+
+
+_DAGS = """
+    SELECT id, name, tenant, state, held, message, submitted_at, ended_at
+      FROM dags
+     WHERE (CAST(:tenant AS text) IS NULL OR tenant = :tenant)
+       AND (CAST(:states AS text[]) IS NULL OR state = ANY (:states))
+     ORDER BY submitted_at DESC, id LIMIT :limit
+"""
+
+_DAG = "SELECT * FROM dags WHERE id = :id"
+
+_ID_OF = """
+    SELECT coalesce(
+        (SELECT id FROM dags WHERE id = :ref),
+        (SELECT id FROM dags WHERE name = :ref ORDER BY submitted_at DESC, id LIMIT 1))
+"""
+
+_JOBS_OF_ALL = """
+    SELECT d.dag_id, d.state, j.end_state, j.attempts
+      FROM dag_jobs d LEFT JOIN jobs j ON j.id = d.job_id
+     WHERE d.dag_id = ANY (:ids)
+"""
+
+_COSTS = """
+    WITH held AS (
+        SELECT l.job_id, n.block_id AS block,
+               extract(epoch FROM coalesce(l.ended_at, clock_timestamp()) - l.started_at)
+               * CASE WHEN l.slices > 0 THEN bit_count(l.slices::bit(8)) / 8.0
+                      ELSE l.milli / 1000.0 END AS seconds
+          FROM leases l JOIN nodes n ON n.id = l.node_id
+         WHERE l.job_id = ANY (:ids)
+    )
+    SELECT h.job_id, make_interval(secs => sum(h.seconds)::float) AS gpu_time,
+           (SELECT coalesce(sum(micro), 0)::bigint FROM ledger
+             WHERE block_id = ANY (array_agg(h.block)) AND kind = 'usage'
+               AND debit = 'job:' || h.job_id) AS booked
+      FROM held h
+     GROUP BY h.job_id
+"""

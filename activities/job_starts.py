@@ -1,0 +1,123 @@
+"""Starting a job's workflow: what it is given beside its input."""
+
+import shlex
+from datetime import timedelta
+
+import yaml
+from temporalio.client import Client
+from temporalio.common import (
+    SearchAttributeKey,
+    SearchAttributePair,
+    TypedSearchAttributes,
+    WorkflowIDConflictPolicy,
+    WorkflowIDReusePolicy,
+)
+
+from longshore.models import search
+from longshore.models.job import JobSpec, JobState, format_wish
+from longshore.models.messages import (
+    CONTROL_TASK_QUEUE,
+    JOB_WORKFLOW,
+    JobInput,
+    job_workflow_id,
+)
+from longshore.models.units import format_gb, format_gb_per_second, format_watts
+from longshore.models.visible import visible
+
+JOB_STATE = SearchAttributeKey.for_keyword(search.JOB_STATE)
+NODE_ID = SearchAttributeKey.for_keyword(search.NODE_ID)
+_TENANT = SearchAttributeKey.for_keyword(search.TENANT)
+_POOL = SearchAttributeKey.for_keyword(search.POOL)
+_DAG = SearchAttributeKey.for_keyword(search.DAG)
+_GPU_TYPE = SearchAttributeKey.for_keyword(search.GPU_TYPE)
+_GPU_COUNT = SearchAttributeKey.for_int(search.GPU_COUNT)
+_PRIORITY_CLASS = SearchAttributeKey.for_int(search.PRIORITY_CLASS)
+
+_PATIENCE = timedelta(seconds=15)
+
+Pair = SearchAttributePair[str] | SearchAttributePair[int]
+
+
+async def start_job(
+    temporal: Client, job_id: str, job: JobInput, digest: str, dag_id: str | None = None
+) -> None:
+    """Start the workflow of a job; `digest` tells it from another of the same id.
+
+    Raises WorkflowAlreadyStartedError where the id was used, also by a job that has ended.
+    """
+    await temporal.start_workflow(
+        JOB_WORKFLOW,
+        job,
+        id=job_workflow_id(job_id),
+        task_queue=CONTROL_TASK_QUEUE,
+        id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+        id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+        memo={"digest": digest},
+        static_summary=summary_of(job.spec),
+        static_details=details_of(job.spec),
+        search_attributes=at_submit(job.spec, held=job.held, dag_id=dag_id),
+        rpc_timeout=_PATIENCE,
+    )
+
+
+def at_submit(spec: JobSpec, *, held: bool, dag_id: str | None = None) -> TypedSearchAttributes:
+    """Return what is known when a job starts: given there, search attributes cost nothing."""
+    state = JobState.HELD if held else JobState.QUEUED
+    of_dag: list[Pair] = [SearchAttributePair(_DAG, dag_id)] if dag_id else []
+    return TypedSearchAttributes(
+        [SearchAttributePair(JOB_STATE, state.value), *of_spec(spec), *of_dag]
+    )
+
+
+def of_spec(spec: JobSpec) -> list[Pair]:
+    """Return the search attributes that a job's spec says."""
+    pairs: list[Pair] = [
+        SearchAttributePair(_TENANT, spec.tenant),
+        SearchAttributePair(_POOL, spec.pool),
+        SearchAttributePair(_GPU_COUNT, spec.gpus),
+        SearchAttributePair(_PRIORITY_CLASS, spec.priority),
+    ]
+    if spec.gpu_type:
+        pairs.append(SearchAttributePair(_GPU_TYPE, spec.gpu_type))
+    return pairs
+
+
+def summary_of(spec: JobSpec) -> str:
+    """Return the job in one line, at most 200 bytes, as the summary of its workflow."""
+    wants = format_wish(spec.gpus, spec.gpu_type, spec.vram_per_gpu, spec.milli, spec.mig)
+    return as_summary(
+        f"{spec.name}: {wants}, {spec.tier.value}, "
+        f"class {spec.priority}, tenant {spec.tenant}, pool {spec.pool}"
+    )
+
+
+def as_summary(text: str) -> str:
+    """Return the text as a summary on Temporal's screens: escaped, at most 200 bytes."""
+    # Cut first: a step that stops a gang asks for one for each node, of the same long reason.
+    return visible(text[:200]).encode()[:200].decode(errors="ignore")
+
+
+def details_of(spec: JobSpec) -> str:
+    """Return the job file as Markdown, for the Temporal UI; without values of its environment."""
+    told = spec.model_dump(mode="json", exclude_defaults=True, exclude={"env", "command"})
+    lines = [f"- **{name}** {_value_of(name, value)}" for name, value in told.items()]
+    if spec.env:
+        lines.append(f"- **env** sets {', '.join(sorted(spec.env))}")
+    if spec.command is not None:
+        text = spec.command if isinstance(spec.command, str) else shlex.join(spec.command)
+        lines += ["", "````sh", text.strip("\n"), "````"]
+    return visible("\n".join(lines))[:8000]
+
+
+def _value_of(name: str, value: object) -> str:
+    if name in ("vram_per_gpu", "ram") and isinstance(value, float):
+        return format_gb(value)
+    if name == "storage_bandwidth" and isinstance(value, float):
+        return format_gb_per_second(value)
+    if name == "power_per_gpu" and isinstance(value, float):
+        return format_watts(value)
+    if isinstance(value, dict):
+        return yaml.safe_dump(
+            value, default_flow_style=True, width=10_000, sort_keys=False
+        ).strip()
+    return str(value)

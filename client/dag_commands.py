@@ -1,0 +1,276 @@
+"""`longshore dag`: jobs that wait for the ends of others."""
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from longshore.client.calls import call
+from longshore.client.job_commands import REASON
+from longshore.client.live import CANCELLED, FAILED
+from longshore.client.terminal import (
+    JSON,
+    note,
+    now,
+    out,
+    print_json,
+    print_json_line,
+    say,
+    show,
+    warn,
+)
+from longshore.models.dag import DagSpec, DagState, DagView
+from longshore.models.settings import Settings
+
+if TYPE_CHECKING:
+    from longshore.client.api import Longshore
+
+dag_app = typer.Typer(
+    help="Jobs that wait for the ends of others: submit them as one, and follow them.",
+    no_args_is_help=True,
+)
+
+REF = Annotated[
+    str, typer.Argument(metavar="DAG", help="A DAG's id, or a name for the newest of it.")
+]
+FILE = Annotated[str, typer.Argument(help="DAG file (YAML or JSON); - reads stdin.")]
+MERMAID = Annotated[bool, typer.Option("--mermaid", help="Print a Mermaid flow chart.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.add_typer(dag_app, name="dag", rich_help_panel="Jobs")
+
+
+@dag_app.command()
+def submit(
+    file: FILE,
+    wait: Annotated[
+        bool, typer.Option("--wait", "-w", help="Wait until it has ended, and say what happens.")
+    ] = False,
+    key: Annotated[
+        str | None,
+        typer.Option(help="The same tenant, name and key again give the DAG that exists."),
+    ] = None,
+    hold: Annotated[
+        bool, typer.Option("--hold", help="Submit no job before `longshore dag release`.")
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print the DAG's id alone.")
+    ] = False,
+    as_json: JSON = False,
+) -> None:
+    """Submit a DAG. Exit code with --wait: 0, 70 where it failed, 130 where it was cancelled."""
+    spec = _read(file)
+
+    async def begin(api: "Longshore") -> DagView | None:
+        submission = await api.submit_dag(spec, key=key, held=hold)
+        for warning in submission.warnings:
+            warn(warning)
+        dag_id = submission.dag_id
+        if not as_json:
+            say(dag_id)
+        elif not wait:
+            print_json(submission)
+        if not (submission.created or quiet):
+            note(f"It had been submitted before: the same tenant, name {spec.name} and key.")
+        if wait:
+            return await _follow(api, dag_id, silent=as_json or quiet)
+        if not (as_json or quiet):
+            then = f"longshore dag release {dag_id}" if hold else f"longshore dag watch {dag_id}"
+            note(f"Next: {then}")
+        return None
+
+    _end(call(begin), as_json)
+
+
+@dag_app.command()
+def validate(file: FILE, mermaid: MERMAID = False, as_json: JSON = False) -> None:
+    """Check a DAG file, and name every mistake; no server is asked."""
+    spec = _read(file)
+    if mermaid:
+        return _print_planned(spec)
+    from longshore.scheduling.dag import Graph
+    from longshore.scheduling.words import count
+
+    graph = Graph.of(spec)
+    first = [name for name in graph.order if not graph.edges[name]]
+    edges = sum(map(len, graph.edges.values()))
+    if as_json:
+        return print_json(
+            {"name": spec.name, "jobs": list(graph.order), "edges": edges, "first": first}
+        )
+    say(
+        f"{file}: DAG {spec.name} is valid: {count(len(graph.order), 'job')}, "
+        f"{count(edges, 'edge')}; {', '.join(first[:5])}{' and others' * (len(first) > 5)} "
+        f"start{'s' * (len(first) == 1)} at once"
+    )
+    return None
+
+
+@dag_app.command(name="show")
+def show_dag(ref: REF, mermaid: MERMAID = False, as_json: JSON = False) -> None:
+    """Show a DAG: its graph, with the state, time and remark of each job, and what it cost."""
+    from longshore.client import dag_view
+
+    found = call(lambda api: api.known_dag(ref))
+    if as_json:
+        return print_json(found)
+    if mermaid:
+        for line in dag_view.mermaid(found).splitlines():
+            say(line)
+        return None
+    show(dag_view.dag_screen(found, now()))
+    return None
+
+
+@dag_app.command()
+def watch(
+    ref: REF,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object a line, for each change.")
+    ] = False,
+) -> None:
+    """Follow a DAG until it has ended. Exit code: 0, 70 where it failed, 130 if cancelled."""
+
+    async def follow(api: "Longshore") -> DagView:
+        dag_id = (await api.known_dag(ref)).id
+        if not as_json:
+            return await _follow(api, dag_id, silent=False)
+        async for found in api.watch_dag(dag_id):
+            print_json_line(found)
+        return await api.dag(dag_id)
+
+    _end(call(follow), as_json=False)
+
+
+@dag_app.command(name="list")
+def list_dags(
+    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", "-a", help="Those that have ended too.")
+    ] = False,
+    state: Annotated[
+        list[DagState] | None,
+        typer.Option(help="Only in this state; may be given again.", case_sensitive=False),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 50,
+    as_json: JSON = False,
+) -> None:
+    """List DAGs, newest first: those that run, or those in a state."""
+    from longshore.client.dag_view import dags_table
+
+    running = () if everything else (DagState.RUNNING,)
+    states = frozenset(state or running)
+    found = call(lambda api: api.dags(tenant=tenant, states=states, limit=limit))
+    if as_json:
+        return print_json(found)
+    if not found:
+        others = "" if everything or state else " that runs; --all lists those that have ended"
+        return note(f"No DAG{others}. `longshore dag submit FILE` starts one.")
+    show(dags_table(found, now(), out().width))
+    return None
+
+
+@dag_app.command()
+def cancel(ref: REF, reason: REASON = "") -> None:
+    """End a DAG: its jobs get their stop signals and their grace, and no other one starts."""
+    dag_id = call(lambda api: api.cancel_dag(ref, reason))
+    say(f"{dag_id} will end; `longshore dag watch {dag_id}` shows it")
+
+
+@dag_app.command()
+def hold(ref: REF, reason: REASON = "") -> None:
+    """Submit no further job of a DAG; what was submitted goes on."""
+    dag_id = call(lambda api: api.hold_dag(ref, reason))
+    say(f"{dag_id} submits no further job until `longshore dag release {dag_id}`")
+
+
+@dag_app.command()
+def release(ref: REF, reason: REASON = "") -> None:
+    """End a hold of a DAG."""
+    say(f"{call(lambda api: api.release_dag(ref, reason))} goes on")
+
+
+@dag_app.command()
+def retry(
+    ref: REF,
+    wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait until it has ended.")] = False,
+    as_json: JSON = False,
+) -> None:
+    """Run again what did not succeed of a DAG; other results stay.
+
+    That is: jobs that failed, were cancelled or skipped, and each job that had run because of
+    one of them, such as one that tells of a failure.
+    """
+
+    async def again(api: "Longshore") -> DagView | None:
+        dag_id, names = await api.retry_dag(ref)
+        if not as_json:
+            say(f"{dag_id} runs again: {', '.join(names[:10])}{' and others' * (len(names) > 10)}"
+                if names else f"{dag_id} goes on")  # fmt: skip
+        elif not wait:
+            print_json({"dag_id": dag_id, "jobs": names})
+        return await _follow(api, dag_id, silent=as_json) if wait else None
+
+    _end(call(again), as_json)
+
+
+def _read(file: str) -> DagSpec:
+    from longshore.client.dag_file import read_dag
+
+    return read_dag(file, Settings().most_dag_jobs)
+
+
+def _print_planned(spec: DagSpec) -> None:
+    from datetime import UTC, datetime
+
+    from longshore.client.dag_view import mermaid
+    from longshore.models.dag import DagJobView, StepState
+    from longshore.scheduling.dag import Graph
+
+    steps = tuple(
+        DagJobView(
+            name=name, after=spec.jobs[name].after, join=spec.jobs[name].join,
+            step=StepState.WAITING, gpus=spec.jobs[name].gpus,
+        )
+        for name in Graph.of(spec).order
+    )  # fmt: skip
+    planned = DagView(
+        id=spec.name, name=spec.name, tenant=spec.tenant, state=DagState.RUNNING,
+        submitted_at=datetime.now(UTC), jobs=len(steps),
+        counts={StepState.WAITING: len(steps)}, on_failure=spec.on_failure, steps=steps,
+    )  # fmt: skip
+    for line in mermaid(planned).splitlines():
+        say(line)
+
+
+async def _follow(api: "Longshore", dag_id: str, *, silent: bool) -> DagView:
+    """Say each change of a DAG until it has ended, and return it."""
+    import asyncio
+
+    from longshore.client.dag_view import change_lines
+    from longshore.client.words import clock
+
+    before: DagView | None = None
+    try:
+        async for found in api.watch_dag(dag_id):
+            for line in [] if silent else change_lines(before, found):
+                say(f"{clock(now(), now())}  {line}")
+            before = found
+    except asyncio.CancelledError:
+        note(
+            f"\nThe DAG goes on. Follow it with `longshore dag watch {dag_id}`, or end it with "
+            f"`longshore dag cancel {dag_id}`."
+        )
+        raise
+    return before if before is not None and before.state.ended else await api.dag(dag_id)
+
+
+def _end(found: DagView | None, as_json: bool) -> None:
+    if found is None:
+        return
+    if as_json:
+        print_json(found)
+    if found.state is DagState.CANCELLED:
+        raise typer.Exit(CANCELLED)
+    if found.state is not DagState.SUCCEEDED:
+        raise typer.Exit(FAILED)

@@ -1,0 +1,227 @@
+"""How a DAG looks: as a tree in the terminal, as a list, and as Mermaid."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+
+from longshore.client.terminal import Text, a_table, heading, pairs, width_of_ids
+from longshore.client.words import ago, span
+from longshore.models.dag import (
+    Condition,
+    DagJobView,
+    DagState,
+    DagSummary,
+    DagView,
+    Edge,
+    Join,
+    StepState,
+)
+from longshore.models.money import format_dollars
+from longshore.scheduling.words import count
+
+_STYLES = {
+    StepState.WAITING: "yellow", StepState.STARTED: "green", StepState.SUCCEEDED: "bold green",
+    StepState.FAILED: "bold red", StepState.CANCELLED: "dim", StepState.WITHDRAWN: "dim",
+    StepState.SKIPPED: "dim", DagState.RUNNING: "green", DagState.CANCELLED: "dim",
+}  # fmt: skip
+_MARKS = {
+    Condition.SUCCESS: "", Condition.FAILURE: " (failure)", Condition.ANY: " (any end)",
+}  # fmt: skip
+
+
+def styled(state: StepState | DagState) -> Text:
+    """Return a state in its colour."""
+    return Text(state.value, style=_STYLES.get(state) or _STYLES[StepState(state.value)])
+
+
+def job_state(step: DagJobView) -> str:
+    """Return the state of the job where it was submitted, else that of its step."""
+    if step.step is StepState.STARTED:
+        return step.state.value if step.state else "SUBMITTED"
+    return step.step.value
+
+
+def dags_table(dags: Sequence[DagSummary], now: datetime, width: int) -> Table:
+    """Return a line for each DAG."""
+    table = a_table(
+        ["dag", "state", "jobs", "done", "ago", "remark"], right=("jobs", "done", "ago"),
+        fold=("remark",), widest={"dag": width_of_ids(width)},
+    )  # fmt: skip
+    for dag in dags:
+        done = sum(number for state, number in dag.counts.items() if state.ended)
+        remark = dag.reason or ("held" if dag.held and not dag.state.ended else told(dag.counts))
+        since = dag.ended_at or dag.submitted_at
+        table.add_row(
+            dag.id, styled(dag.state), str(dag.jobs), str(done), span(now - since, units=1),
+            Text(remark, no_wrap=True, overflow="ellipsis"),
+        )  # fmt: skip
+    return table
+
+
+def told(counts: Mapping[StepState, int]) -> str:
+    """Return ``3 SUCCEEDED, 1 STARTED, 5 WAITING``."""
+    return ", ".join(f"{counts[state]} {state.value}" for state in reversed(StepState)
+                     if counts.get(state))  # fmt: skip
+
+
+def dag_screen(dag: DagView, now: datetime) -> RenderableType:
+    """Return a DAG in full: its state, its tree, and what it cost."""
+    lasted = (dag.ended_at or now) - dag.submitted_at
+    held = "  held: submits no further job" if dag.held and not dag.state.ended else ""
+    facts: list[tuple[str, RenderableType]] = [
+        ("tenant", dag.tenant),
+        ("submitted", ago(dag.submitted_at, now)),
+        ("jobs", f"{dag.jobs}: {told(dag.counts)}"),
+        ("GPU time", cost_of(dag)),
+    ]
+    if dag.generation > 1:
+        facts.append(("retries", str(dag.generation - 1)))
+    if dag.reason:
+        facts.append(("why", dag.reason))
+    return Group(
+        Text.assemble((dag.id, "bold"), "  ", styled(dag.state), f" {span(lasted)}", held),
+        Text(),
+        pairs(facts),
+        Text(),
+        heading("Jobs, upstream first"),
+        tree_table(dag, now),
+        Text(),
+        Text(f"Next: {_next_step(dag)}", style="dim"),
+    )
+
+
+def cost_of(part: DagView | DagJobView) -> str:
+    """Return ``2h 5m, $3.10 booked``."""
+    booked = f", {format_dollars(part.booked_micro_usd)} booked" if part.booked_micro_usd else ""
+    return f"{span(part.gpu_time)}{booked}"
+
+
+def tree_table(dag: DagView, now: datetime) -> Table:
+    """Return a line for each job, drawn below the upstream job that comes last in the order; what
+    else it comes after is named."""
+    table = a_table(["job", "state", "GPUs", "time", "remark"], right=("time",), fold=("remark",))
+    steps = {step.name: step for step in dag.steps}
+    for prefix, name, parent in _tree(dag.steps):
+        step = steps[name]
+        others = [
+            f"{up}{_MARKS[edge.condition]}" for up, edge in step.after.items() if up != parent
+        ]
+        edge = step.after.get(parent) if parent else None
+        mark = _MARKS[edge.condition] if edge else ""
+        word = "and" if step.join is Join.ALL else "or"
+        also = f"  {word} after {', '.join(others)}" if others else ""
+        shown = Text.assemble((prefix, "dim"), name, (f"{mark}{also}", "dim"))
+        table.add_row(
+            shown, Text(job_state(step), style=_STYLES[step.step]),
+            f"{step.gpus}x{step.gpu_type}" if step.gpu_type else str(step.gpus),
+            _time(step, now), Text(remark(step), no_wrap=True, overflow="ellipsis"),
+        )  # fmt: skip
+    return table
+
+
+def remark(step: DagJobView) -> str:
+    """Return what is worth knowing of a job beside its state."""
+    if step.step is StepState.SUCCEEDED:
+        return step.job_id or ""
+    code = f"exit code {step.exit_code}: " if step.exit_code else ""
+    of = f" ({step.job_id})" if step.job_id and step.step is StepState.FAILED else ""
+    return f"{code}{step.reason}{of}"
+
+
+def _time(step: DagJobView, now: datetime) -> str:
+    """Return how long it ran, or waits."""
+    start = step.started_at or step.submitted_at
+    if start is None:
+        return ""
+    return span(max((step.ended_at or now) - start, timedelta(0)))
+
+
+def _tree(steps: Sequence[DagJobView]) -> list[tuple[str, str, str | None]]:
+    """Return (prefix, name, upstream job that it is drawn below) for each line."""
+    position = {step.name: number for number, step in enumerate(steps)}
+    parents = {
+        step.name: max(step.after, key=position.__getitem__) if step.after else None
+        for step in steps
+    }
+    below: dict[str | None, list[str]] = {}
+    for step in steps:
+        below.setdefault(parents[step.name], []).append(step.name)
+    lines: list[tuple[str, str, str | None]] = []
+    # Without recursion: a chain may have a thousand jobs.
+    todo = [("", "", name) for name in reversed(below.get(None, []))]
+    while todo:
+        prefix, indent, name = todo.pop()
+        lines.append((prefix, name, parents[name]))
+        children = below.get(name, [])
+        for number, child in enumerate(reversed(children)):
+            last = number == 0
+            todo.append(
+                (
+                    f"{indent}{'└─ ' if last else '├─ '}",
+                    f"{indent}{'   ' if last else '│  '}",
+                    child,
+                )
+            )
+    return lines
+
+
+def mermaid(dag: DagView) -> str:
+    """Return the graph as a Mermaid flow chart, with the state of each job as its class."""
+    numbers = {step.name: f"j{number}" for number, step in enumerate(dag.steps)}
+    lines = ["flowchart TD"]
+    for step in dag.steps:
+        lines.append(f'    {numbers[step.name]}["{step.name}<br/>{job_state(step)}"]')
+    for step in dag.steps:
+        arrow = "-->" if step.join is Join.ALL else "-.->"
+        for up, edge in step.after.items():
+            lines.append(f"    {numbers[up]} {arrow}{_label(edge)} {numbers[step.name]}")
+    for state in StepState:
+        names = [numbers[step.name] for step in dag.steps if step.step is state]
+        if names:
+            lines.append(f"    class {','.join(names)} {state.value}")
+    lines += [f"    classDef {state.value} {style}" for state, style in _MERMAID.items()]
+    return "\n".join(lines)
+
+
+_MERMAID = {
+    StepState.SUCCEEDED: "fill:#d5f0dc", StepState.FAILED: "fill:#f7d4d4",
+    StepState.STARTED: "fill:#d7e6fa", StepState.WAITING: "fill:#f6edcd",
+    StepState.SKIPPED: "fill:#e8e8e8", StepState.WITHDRAWN: "fill:#e8e8e8",
+    StepState.CANCELLED: "fill:#e8e8e8",
+}  # fmt: skip
+
+
+def _label(edge: Edge) -> str:
+    return "" if edge.condition is Condition.SUCCESS else f"|{edge.condition.value}|"
+
+
+def _next_step(dag: DagView) -> str:
+    if not dag.state.ended:
+        held = "longshore dag release" if dag.held else "longshore dag watch"
+        return f"{held} {dag.id}"
+    if dag.state is DagState.SUCCEEDED:
+        return "longshore dag list"
+    failed = next((step for step in dag.steps if step.step is StepState.FAILED), None)
+    logs = f"longshore logs {failed.job_id}, then " if failed and failed.job_id else ""
+    return f"{logs}longshore dag retry {dag.id}"
+
+
+def change_lines(before: DagView | None, after: DagView) -> list[str]:
+    """Return a line for each job whose state differs from before, and for the DAG itself."""
+    known = {step.name: (job_state(step), step.job_id) for step in before.steps} if before else {}
+    lines = [
+        f"{step.name}  {job_state(step)}  {remark(step)}".rstrip()
+        for step in after.steps
+        if known.get(step.name, ("WAITING", None)) != (job_state(step), step.job_id)
+    ]
+    if before and before.held != after.held:
+        lines.append("held: no further job is submitted" if after.held else "released")
+    if after.state.ended:
+        jobs = count(after.jobs, "job")
+        lines.append(
+            f"{after.state.value}  {jobs}: {told(after.counts)}"
+            + (f"  {after.reason}" if after.reason else "")
+        )
+    return lines

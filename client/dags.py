@@ -1,0 +1,255 @@
+"""DAGs in the typed client: submit, look, wait, steer."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
+
+from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError
+
+from longshore.activities.dag_views import DagViews
+from longshore.activities.database import Database
+from longshore.activities.job_starts import as_summary
+from longshore.client.dag_file import graph_problems
+from longshore.client.errors import as_ours
+from longshore.client.submission import new_id, preflight
+from longshore.models.dag import DagSpec, DagState, DagSubmission, DagSummary, DagView, StepState
+from longshore.models.dag_messages import DagInput, DagResult, dag_workflow_id
+from longshore.models.errors import (
+    ConflictError,
+    NotFoundError,
+    RefusedError,
+    SpecError,
+    UnsatisfiableError,
+)
+from longshore.models.messages import CONTROL_TASK_QUEUE, CommandReason
+from longshore.models.settings import Settings
+from longshore.scheduling.dag import Graph, reopened
+from longshore.scheduling.words import count
+from longshore.workflows.dag import DagWorkflow
+
+T = TypeVar("T")
+
+_MOST_CHECKED = 50
+"""Different requests of a DAG that are held against the nodes at its submit."""
+_ON_RECORD_WITHIN = 10.0
+"""Seconds that a control worker may take to put a DAG on record."""
+_NOT_OF_REQUEST = {"name", "command", "env", "workdir", "after", "join", "retry", "checkpoint"}
+
+
+class DagControl:
+    """What the client can do with DAGs."""
+
+    temporal: Client
+    settings: Settings
+
+    def _db(self) -> Database:
+        raise NotImplementedError
+
+    async def _when_back(self, job_id: str, ask: Callable[[], Awaitable[T]]) -> T:
+        raise NotImplementedError
+
+    async def submit_dag(
+        self, spec: DagSpec, *, key: str | None = None, held: bool = False
+    ) -> DagSubmission:
+        """Start a DAG. The same tenant, name and `key` again return the one that exists.
+
+        Raises SpecError with every mistake of its edges, or where it is too large;
+        UnsatisfiableError where no node that can ever come could hold one of its jobs;
+        ConflictError when the name and key were used for other content; UnavailableError.
+        """
+        edges = {name: job.after for name, job in spec.jobs.items()}
+        wrong = [str(each) for each in graph_problems(edges, self.settings.most_dag_jobs)]
+        if wrong or spec.too_large:
+            raise SpecError(f"dag {spec.name}", (*wrong, *filter(None, (spec.too_large,))))
+        warnings = await self._preflight(spec)
+        dag_id = new_id(spec.tenant, spec.name, key)
+        digest = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()[:16]
+        try:
+            await self._start(dag_id, spec, DagInput(spec=spec, held=held), digest)
+        except WorkflowAlreadyStartedError:
+            memo = await (await self._dag(dag_id).describe()).memo()
+            if memo.get("digest") != digest:
+                raise ConflictError(
+                    f"DAG {dag_id} was submitted before with the same name and key but other "
+                    "content. Give this one another key, or look at the first with "
+                    f"`longshore dag show {dag_id}`."
+                ) from None
+            return DagSubmission(dag_id=dag_id, created=False)
+        except RPCError as error:
+            raise as_ours(error, f"DAG {dag_id}") from error
+        return DagSubmission(dag_id=dag_id, created=True, warnings=warnings)
+
+    async def dag(self, ref: str) -> DagView:
+        """Return a DAG in full, by its id or the newest of a name. Raises NotFoundError."""
+        return await DagViews(self._db()).dag(ref)
+
+    async def known_dag(self, ref: str) -> DagView:
+        """Return a DAG in full; one that was submitted this instant is waited for."""
+        deadline = asyncio.get_running_loop().time() + _ON_RECORD_WITHIN
+        while True:
+            try:
+                return await self.dag(ref)
+            except NotFoundError:
+                late = asyncio.get_running_loop().time() > deadline
+                if late or not await self._runs(ref):
+                    raise
+            await asyncio.sleep(0.1)
+
+    async def dags(
+        self,
+        *,
+        tenant: str | None = None,
+        states: frozenset[DagState] = frozenset(),
+        limit: int = 100,
+    ) -> tuple[DagSummary, ...]:
+        """Return DAGs, newest first."""
+        return await DagViews(self._db()).dags(tenant=tenant, states=states, limit=limit)
+
+    async def dag_spec(self, ref: str) -> DagSpec:
+        """Return what was submitted. Raises NotFoundError."""
+        views = DagViews(self._db())
+        return await views.spec(await views.id_of(ref))
+
+    async def wait_dag(self, ref: str) -> DagView:
+        """Wait until a DAG has ended, however long, also while a server is away.
+
+        Raises RefusedError where its workflow was ended from outside, and the DAG did not end.
+        """
+        dag_id = (await self.known_dag(ref)).id
+        try:
+            await self._when_back(dag_id, self._dag(dag_id).result)
+        except WorkflowFailureError as error:
+            found = await self.dag(dag_id)
+            if not found.state.ended:
+                raise RefusedError(
+                    f"the workflow of DAG {dag_id} has ended from outside ({error.cause}): no "
+                    f"further job is submitted. `longshore dag retry {dag_id}` goes on."
+                ) from error
+            return found
+        return await self.dag(dag_id)
+
+    async def watch_dag(self, ref: str, *, every: float = 0.5) -> AsyncIterator[DagView]:
+        """Yield a DAG whenever it has changed, until it has ended."""
+        last: DagView | None = None
+        dag_id = (await self.known_dag(ref)).id
+        while last is None or not last.state.ended:
+            found = await self.dag(dag_id)
+            if last is None or _shape(found) != _shape(last):
+                yield found
+            last = found
+            if not found.state.ended:
+                await asyncio.sleep(every)
+
+    async def cancel_dag(self, ref: str, reason: str = "") -> str:
+        """Ask a DAG to end; return its id. Its jobs get their stop signals and their grace."""
+        dag_id = await self._running(ref)
+        try:
+            await self._dag(dag_id).cancel(reason=reason or "cancelled by its user")
+        except RPCError as error:
+            raise as_ours(error, f"DAG {ref}") from error
+        return dag_id
+
+    async def hold_dag(self, ref: str, reason: str = "") -> str:
+        """Submit no further job of a DAG; what was submitted goes on. Return its id."""
+        return await self._signal_dag(ref, DagWorkflow.hold, reason)
+
+    async def release_dag(self, ref: str, reason: str = "") -> str:
+        """End a hold; return the DAG's id."""
+        return await self._signal_dag(ref, DagWorkflow.release, reason)
+
+    async def retry_dag(self, ref: str) -> tuple[str, tuple[str, ...]]:
+        """Run again what did not succeed of a DAG that has ended, and each job for which that
+        had been the condition; go on with one whose workflow was ended from outside.
+
+        Returns its id, and the names of the jobs that run again. Raises RefusedError where it
+        still runs, or where all has succeeded.
+        """
+        found = await self.known_dag(ref)
+        spec = await DagViews(self._db()).spec(found.id)
+        states = {step.name: step.step for step in found.steps}
+        again = reopened(Graph.of(spec), states) if found.state.ended else ()
+        if found.state.ended and not again:
+            raise RefusedError(f"all jobs of DAG {found.id} have succeeded: nothing runs again")
+        digest = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()[:16]
+        try:
+            await self._start(found.id, spec, DagInput(retry=True), digest, again=True)
+        except WorkflowAlreadyStartedError:
+            raise RefusedError(
+                f"DAG {found.id} still runs: wait for its end, or end it with "
+                f"`longshore dag cancel {found.id}`"
+            ) from None
+        except RPCError as error:
+            raise as_ours(error, f"DAG {ref}") from error
+        return found.id, again
+
+    async def _start(
+        self, dag_id: str, spec: DagSpec, given: DagInput, digest: str, *, again: bool = False
+    ) -> None:
+        once = WorkflowIDReusePolicy.REJECT_DUPLICATE
+        await self.temporal.start_workflow(
+            DagWorkflow.run,
+            given,
+            id=dag_workflow_id(dag_id),
+            task_queue=CONTROL_TASK_QUEUE,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE if again else once,
+            id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+            memo={"digest": digest},
+            static_summary=as_summary(
+                f"DAG {spec.name}: {count(len(spec.jobs), 'job')}, tenant {spec.tenant}"
+            ),
+        )
+
+    async def _preflight(self, spec: DagSpec) -> tuple[str, ...]:
+        """Hold the different requests of its jobs against the nodes that are there."""
+        asked: dict[str, str] = {}
+        for name, job in spec.jobs.items():
+            asked.setdefault(job.model_dump_json(exclude=_NOT_OF_REQUEST), name)
+        found: dict[str, None] = {}
+        for name in list(asked.values())[:_MOST_CHECKED]:
+            try:
+                found |= dict.fromkeys(await preflight(self._db, spec.jobs[name].spec))
+            except UnsatisfiableError as error:
+                raise UnsatisfiableError(f"job {name}: {error}") from error
+        return tuple(found)
+
+    async def _signal_dag(self, ref: str, signal: Any, reason: str) -> str:
+        dag_id = await self._running(ref)
+        try:
+            await self._dag(dag_id).signal(signal, CommandReason(reason=reason))
+        except RPCError as error:
+            raise as_ours(error, f"DAG {ref}") from error
+        return dag_id
+
+    async def _running(self, ref: str) -> str:
+        found = await self.known_dag(ref)
+        if found.state.ended:
+            raise RefusedError(f"DAG {ref} has ended already ({found.state.value})")
+        return found.id
+
+    async def _runs(self, ref: str) -> bool:
+        try:
+            await self._dag(ref).describe()
+        except RPCError as error:
+            ours = as_ours(error, f"DAG {ref}")
+            if isinstance(ours, NotFoundError):
+                return False
+            raise ours from error
+        return True
+
+    def _dag(self, dag_id: str) -> WorkflowHandle[DagWorkflow, DagResult]:
+        return self.temporal.get_workflow_handle_for(DagWorkflow.run, dag_workflow_id(dag_id))
+
+
+def _shape(dag: DagView) -> object:
+    """Return what a change of is worth telling: not what holding GPUs costs by the second."""
+    steps = tuple((each.name, each.step, each.state, each.job_id) for each in dag.steps)
+    return dag.state, dag.held, dag.generation, steps
+
+
+def under_way(dag: DagView) -> int:
+    """Return how many of its jobs were submitted and have not ended."""
+    return dag.counts.get(StepState.STARTED, 0)

@@ -1,0 +1,293 @@
+"""A DAG: jobs that wait for the ends of others."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from enum import StrEnum
+from typing import Annotated, Any, Self, cast
+
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
+
+from longshore.models.base import Frozen, Instant, Name, Reason, Wire
+from longshore.models.bounds import json_bytes
+from longshore.models.job import MOST_BYTES, FailureClass, JobSpec, JobState
+from longshore.models.units import Duration
+
+
+class Condition(StrEnum):
+    """How an upstream job has to end for a job that comes after it."""
+
+    SUCCESS = "success"
+    """It succeeded."""
+    FAILURE = "failure"
+    """It failed, or was cancelled after it had started."""
+    ANY = "any"
+    """It has ended, however: it may have been skipped too."""
+
+
+_OTHER_WORDS = {
+    "afterok": Condition.SUCCESS, "ok": Condition.SUCCESS,
+    "afternotok": Condition.FAILURE, "notok": Condition.FAILURE,
+    "afterany": Condition.ANY,
+}  # fmt: skip
+"""Slurm's words, and short ones."""
+
+
+def _condition(value: object) -> object:
+    return _OTHER_WORDS.get(value, value) if isinstance(value, str) else value
+
+
+AnyCondition = Annotated[Condition, BeforeValidator(_condition)]
+
+
+class Edge(Frozen):
+    """What a job waits for of one upstream job. A word alone is its condition."""
+
+    condition: AnyCondition = Condition.SUCCESS
+    catch: bool = True
+    """Of `failure`: the job that runs for it deals with the failure, which does not fail the DAG
+    then. false for a job that only tells somebody of it."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_a_word(cls, value: object) -> object:
+        return {"condition": value} if isinstance(value, str) else value
+
+
+def _after(value: object) -> object:
+    """Return names as edges of the condition `success`; a mapping as it is."""
+    if isinstance(value, str):
+        return {value: Condition.SUCCESS.value}
+    if isinstance(value, list | tuple):
+        names = cast("list[object]", value)
+        if not all(isinstance(name, str) for name in names):
+            raise ValueError("a list holds names alone; a condition goes as in {train: failure}")
+        return dict.fromkeys(names, Condition.SUCCESS.value)
+    return value
+
+
+After = Annotated[
+    dict[Name, Edge],
+    BeforeValidator(
+        _after, json_schema_input_type=dict[Name, Edge | Condition] | list[Name] | Name
+    ),
+]
+
+
+class Join(StrEnum):
+    """Which of its edges a job needs."""
+
+    ALL = "all"
+    ANY = "any"
+
+
+class DagJob(JobSpec):
+    """A job file's fields, and what the job waits for. Its name is its key when it has none."""
+
+    after: After = Field(default_factory=dict[str, Edge])
+    """The jobs that it waits for: a name, a list of names, or a mapping of names to conditions:
+    success, failure or any. Slurm's words afterok, afternotok and afterany are taken too."""
+    join: Join = Join.ALL
+    """Whether it starts once `all` of these hold, or the first of them (`any`)."""
+
+    @property
+    def spec(self) -> JobSpec:
+        """The job alone."""
+        given = self.model_fields_set & JobSpec.model_fields.keys()
+        return JobSpec.model_validate({field: getattr(self, field) for field in given})
+
+    @model_serializer(mode="wrap")
+    def _what_was_given(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # A thousand jobs with all defaults would not fit into a message of Temporal.
+        return {
+            name: value for name, value in handler(self).items() if name in self.model_fields_set
+        }
+
+
+class OnFailure(StrEnum):
+    """What a failure that no job catches does to the rest of the DAG."""
+
+    CONTINUE = "continue"
+    """What does not depend on it runs; then the DAG fails."""
+    STOP = "stop"
+    """What runs is cancelled and what waits is skipped, but for the jobs that wait for just this
+    failure."""
+
+
+class DagSpec(Frozen):
+    """A DAG file: jobs by name, each a job file's fields with what it waits for."""
+
+    name: Name
+    """What people call it; need not be unique."""
+    tenant: Name = "default"
+    """Who it is for; of all of its jobs."""
+    pool: Name = "default"
+    """Where its jobs wait that name no other pool."""
+    on_failure: OnFailure = OnFailure.CONTINUE
+    """What a failure that no job catches does to the rest: `continue` or `stop`."""
+    defaults: dict[str, Any] = Field(default_factory=dict[str, Any])
+    """Fields of a job file, for each job that does not give them."""
+    jobs: dict[Name, DagJob] = Field(min_length=1)
+    """The jobs by name."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_defaults(cls, value: object) -> object:
+        if not isinstance(value, Mapping):
+            return value
+        given = cast("Mapping[str, object]", value)
+        jobs = given.get("jobs")
+        if not isinstance(jobs, Mapping):
+            return given
+        shared = {name: given[name] for name in ("tenant", "pool") if name in given}
+        defaults = given.get("defaults")
+        if isinstance(defaults, Mapping):
+            shared |= cast("Mapping[str, object]", defaults)
+        filled: dict[str, object] = {}
+        for name, job in cast("Mapping[str, object]", jobs).items():
+            own = isinstance(job, Mapping) and cast("Mapping[str, object]", job)
+            filled[name] = {"name": name, **shared, **own} if own else job
+        return {**given, "jobs": filled}
+
+    @model_validator(mode="after")
+    def _one_tenant(self) -> Self:
+        others = sorted(name for name, job in self.jobs.items() if job.tenant != self.tenant)
+        if others:
+            raise ValueError(
+                f"tenant: of {', '.join(others[:3])} is not that of the DAG, {self.tenant}: a DAG "
+                "is for one tenant; leave it out of its jobs"
+            )
+        return self
+
+    @property
+    def too_large(self) -> str:
+        """Why it has too many bytes; empty where it has not."""
+        found = json_bytes(self)
+        if found <= MOST_BYTES:
+            return ""
+        return (
+            f"the DAG has {found:,} bytes as JSON; {MOST_BYTES:,} is the most: put what is long "
+            "into files"
+        )
+
+
+class DagState(StrEnum):
+    """Where a DAG is in its life."""
+
+    RUNNING = "RUNNING"
+    """A job runs, waits, or is about to."""
+    SUCCEEDED = "SUCCEEDED"
+    """All jobs have ended, and each failure was caught."""
+    FAILED = "FAILED"
+    """All jobs have ended, and a failure was not caught."""
+    CANCELLED = "CANCELLED"
+    """Somebody cancelled it."""
+
+    @property
+    def ended(self) -> bool:
+        return self is not DagState.RUNNING
+
+
+class StepState(StrEnum):
+    """Where a job of a DAG is, as its edges see it."""
+
+    WAITING = "WAITING"
+    """For the jobs that it comes after."""
+    STARTED = "STARTED"
+    """It was submitted, and has not ended."""
+    SUCCEEDED = "SUCCEEDED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+    """After its first process had been started."""
+    WITHDRAWN = "WITHDRAWN"
+    """Cancelled before its first process was started."""
+    SKIPPED = "SKIPPED"
+    """Its conditions can hold no more."""
+
+    @property
+    def ended(self) -> bool:
+        return self not in (StepState.WAITING, StepState.STARTED)
+
+    @property
+    def ran(self) -> bool:
+        """Whether a process of it was started, and it has ended."""
+        return self in (StepState.SUCCEEDED, StepState.FAILED, StepState.CANCELLED)
+
+
+class DagJobView(Wire):
+    """One job of a DAG, as people see it."""
+
+    name: str
+    after: dict[str, Edge]
+    join: Join
+    job_id: str | None = None
+    """The job's id; null before it was submitted."""
+    generation: int = 1
+    """How often it was submitted: once, and once for each retry of the DAG that ran it again."""
+    step: StepState
+    state: JobState | None = None
+    """The job's own state; null before it was submitted."""
+    failure: FailureClass | None = None
+    exit_code: int | None = None
+    reason: str = ""
+    """What it waits for, why it was skipped, or how it ended."""
+    gpus: int
+    gpu_type: str | None = None
+    submitted_at: Instant | None = None
+    """When its conditions held."""
+    started_at: Instant | None = None
+    """When it was placed first."""
+    ended_at: Instant | None = None
+    gpu_time: Duration = timedelta(0)
+    """GPUs times time that it has held, over its attempts."""
+    booked_micro_usd: int = 0
+    """Micro-dollars booked for it so far, on machines that were bought."""
+
+
+class DagSummary(Wire):
+    """A DAG in a list."""
+
+    id: str
+    name: str
+    tenant: str
+    state: DagState
+    held: bool = False
+    """Starts no further job until it is released."""
+    reason: Reason = ""
+    submitted_at: Instant
+    ended_at: Instant | None = None
+    jobs: int
+    counts: dict[StepState, int]
+    """How many of its jobs are in each state."""
+
+
+class DagView(DagSummary):
+    """A DAG in full."""
+
+    on_failure: OnFailure
+    generation: int = 1
+    """1, and one more for each retry."""
+    steps: tuple[DagJobView, ...]
+    """Its jobs, upstream first."""
+
+    @property
+    def gpu_time(self) -> timedelta:
+        return sum((step.gpu_time for step in self.steps), timedelta(0))
+
+    @property
+    def booked_micro_usd(self) -> int:
+        return sum(step.booked_micro_usd for step in self.steps)
+
+
+class DagSubmission(Wire):
+    """The answer to a submit."""
+
+    dag_id: str
+    created: bool
+    """False where the same name and key had been submitted before."""
+    warnings: tuple[str, ...] = ()

@@ -1,0 +1,102 @@
+"""What travels between a DAG's workflow, its activities and the client."""
+
+from typing import Any, ClassVar, Self
+
+from pydantic import ModelWrapValidatorHandler, ValidationError, model_validator
+
+from longshore.models.base import Instant, Reason, StartInput, Wire
+from longshore.models.dag import DagSpec, DagState, StepState
+from longshore.models.errors import SpecError
+from longshore.models.problems import describe_all
+
+DAG_WORKFLOW = "DagWorkflow"
+
+
+def dag_workflow_id(dag_id: str) -> str:
+    return f"dag-{dag_id}"
+
+
+class DagInput(StartInput):
+    """Input of `DagWorkflow`; the DAG's id is the workflow id without `dag-`."""
+
+    instead: ClassVar[str] = 'give an input: {"spec": {...}}, with a DAG file as spec'
+    spec: DagSpec | None = None
+    """None of a run that goes on with the stored one."""
+    retry: bool = False
+    """Run again what did not succeed of a DAG that has ended."""
+    held: bool = False
+    """Start no job before a release."""
+    submitted_at: Instant | None = None
+    """Of a run that continues another; null of the first."""
+    poked: bool = False
+
+    def own_id(self, found: str) -> str:
+        return dag_workflow_id(found.removeprefix(dag_workflow_id("")))
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _say_what_is_wrong(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        try:
+            return handler(data)
+        except ValidationError as error:
+            raise SpecError("input", describe_all(error, data, "input")) from None
+
+
+class OpenDag(Wire):
+    """Put a DAG on record, or open what a retry runs again."""
+
+    dag_id: str
+    spec: DagSpec | None = None
+    retry: bool = False
+    submitted_at: Instant
+
+
+class OpenedDag(Wire):
+    name: str = ""
+    tenant: str = ""
+    jobs: int = 0
+    refusal: str = ""
+    """Why it is not begun; nothing has changed."""
+
+
+class AdvanceDag(Wire):
+    """Look at the ends of a DAG's jobs, and do what follows."""
+
+    dag_id: str
+    held: bool = False
+    cancelled: Reason | None = None
+    check: bool = False
+    """Ask Temporal too about jobs that have not come into a queue."""
+
+
+class DagProgress(Wire):
+    """Where a DAG is after a look."""
+
+    state: DagState
+    counts: dict[StepState, int]
+    reason: Reason = ""
+    """How it ended, or which failure stops it."""
+    next: Reason = ""
+    """The next job that waits, and for what."""
+    more: bool = False
+    """Jobs are left that can be submitted now."""
+    ended_at: Instant | None = None
+
+
+class DagResult(Wire):
+    """How a DAG ended."""
+
+    dag_id: str
+    state: DagState
+    counts: dict[StepState, int]
+    message: Reason = ""
+    ended_at: Instant | None = None
+
+
+class DagStatus(Wire):
+    """What the `status` query of a DAG's workflow returns."""
+
+    dag_id: str
+    held: bool
+    progress: DagProgress | None = None
+    trouble: Reason = ""

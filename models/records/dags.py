@@ -1,0 +1,73 @@
+"""Tables of DAGs. How a job of one has ended is on record with the job."""
+
+from datetime import datetime
+from typing import Any, ClassVar
+
+from sqlalchemy import CheckConstraint, Column, DateTime, Index, Text, text
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlmodel import Field, SQLModel
+
+
+def _time(*, nullable: bool = True) -> Any:
+    return Column(DateTime(timezone=True), nullable=nullable)
+
+
+class DagRow(SQLModel, table=True):
+    """A DAG. It has ended when its state is no longer RUNNING."""
+
+    __tablename__: ClassVar[str] = "dags"  # pyright: ignore[reportIncompatibleVariableOverride]
+    __table_args__ = (
+        Index("dags_by_time", text("submitted_at DESC"), "id"),
+        Index("dags_by_name", "name", "submitted_at"),
+        CheckConstraint("(state = 'RUNNING') = (ended_at IS NULL)", name="an_end_has_a_time"),
+    )
+
+    id: str = Field(primary_key=True, sa_type=Text)
+    name: str = Field(sa_type=Text)
+    tenant: str = Field(sa_type=Text)
+    spec: dict[str, Any] = Field(sa_column=Column(JSONB(none_as_null=True), nullable=False))
+    """The `DagSpec`."""
+    generation: int = Field(default=1, sa_column_kwargs={"server_default": text("1")})
+    """1, and one more for each retry."""
+    state: str = Field(
+        default="RUNNING", sa_type=Text, sa_column_kwargs={"server_default": text("'RUNNING'")}
+    )
+    held: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
+    cancelled: str | None = Field(default=None, sa_type=Text)
+    """Why somebody cancelled it."""
+    stopped_by: str | None = Field(default=None, sa_type=Text)
+    """The job whose failure stops it."""
+    poked: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
+    """Its workflow has been signalled since it looked last."""
+    message: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
+    submitted_at: datetime = Field(sa_column=_time(nullable=False))
+    ended_at: datetime | None = Field(default=None, sa_column=_time())
+
+
+class DagJobRow(SQLModel, table=True):
+    """One job of a DAG; once it was submitted, `jobs` says how it ends."""
+
+    __tablename__: ClassVar[str] = "dag_jobs"  # pyright: ignore[reportIncompatibleVariableOverride]
+    __table_args__ = (
+        CheckConstraint(
+            "state NOT IN ('STARTING', 'STARTED') OR job_id IS NOT NULL",
+            name="a_started_job_has_an_id",
+        ),
+    )
+
+    dag_id: str = Field(primary_key=True, foreign_key="dags.id", sa_type=Text)
+    name: str = Field(primary_key=True, sa_type=Text)
+    state: str = Field(
+        default="WAITING", sa_type=Text, sa_column_kwargs={"server_default": text("'WAITING'")}
+    )
+    """WAITING; STARTING before its workflow is known to be there, STARTED after that; SKIPPED;
+    WITHDRAWN where it was cancelled first; LOST where its workflow ended and left no record."""
+    generation: int = Field(default=1, sa_column_kwargs={"server_default": text("1")})
+    """That of the DAG in which it was submitted, or will be."""
+    job_id: str | None = Field(default=None, unique=True, sa_type=Text)
+    reason: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
+    cancel_sent: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
+    submitted_at: datetime | None = Field(default=None, sa_column=_time())
+    """When its conditions held."""
+    ended_at: datetime | None = Field(default=None, sa_column=_time())
+    """Of one that was never submitted, or left no record."""

@@ -1,0 +1,173 @@
+"""A DAG: submits each job when its conditions hold, until all have ended.
+
+Its jobs are ordinary jobs that an activity submits, and not child workflows: the results of these
+never arrive after their parent continues as new. The end of each is on record in the capacity
+database; the first since the last look pokes this workflow, and one activity does what follows.
+"""
+
+import asyncio
+from datetime import timedelta
+
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError
+
+with workflow.unsafe.imports_passed_through():
+    from longshore.activities.dags import DagActivities
+    from longshore.models.base import as_reason
+    from longshore.models.dag import DagState, StepState
+    from longshore.models.dag_messages import (
+        DAG_WORKFLOW,
+        AdvanceDag,
+        DagInput,
+        DagProgress,
+        DagResult,
+        DagStatus,
+        OpenDag,
+    )
+    from longshore.models.errors import SpecError
+    from longshore.models.messages import CommandReason
+    from longshore.models.visible import visible
+    from longshore.scheduling.words import count
+    from longshore.workflows.arguments import Started
+    from longshore.workflows.options import DATABASE_RETRY, SUBMITS_TIMEOUT
+
+CHECK_EVERY = timedelta(minutes=10)
+"""While something runs: looks for jobs whose end nobody records."""
+_MOST_LOOKS = 400
+"""Of one run."""
+
+
+@workflow.defn(name=DAG_WORKFLOW)
+class DagWorkflow(Started):
+    """One DAG. Completes with its `DagResult`; fails or is cancelled when the DAG is."""
+
+    @workflow.init
+    def __init__(self, dag: DagInput) -> None:
+        self._dag = dag
+        self._id = workflow.info().workflow_id.removeprefix("dag-")
+        self._held = dag.held
+        self._poked = dag.poked
+        self._changed = False
+        self._cancel: str | None = None
+        self._cancel_told: str | None = None
+        self._progress: DagProgress | None = None
+        self._looks = 0
+
+    @workflow.run
+    async def run(self, dag: DagInput) -> DagResult:
+        life = asyncio.create_task(self._live())
+        try:
+            result = await asyncio.shield(life)
+        except asyncio.CancelledError:
+            # A request, not an order: its jobs end first.
+            self._cancel = as_reason(workflow.cancellation_reason() or "cancelled")
+            result = await life
+            if result.state is DagState.CANCELLED:
+                raise
+        if result.state is DagState.FAILED:
+            raise ApplicationError(
+                visible(result.message), result, type="DagFailed", non_retryable=True
+            )
+        return result
+
+    @workflow.signal(description="A job of it has ended: look what follows")
+    def poke(self) -> None:
+        """A job has ended."""
+        self._poked = True
+
+    @workflow.signal(description="Submit no further job; those that were submitted go on")
+    def hold(self, command: CommandReason) -> None:
+        """Submit no further job; those that were submitted go on."""
+        self._held = self._changed = True
+
+    @workflow.signal(description="End a hold")
+    def release(self, command: CommandReason) -> None:
+        """End a hold."""
+        self._held, self._changed = False, True
+
+    @workflow.query(description="How far it is, and which job waits next")
+    def status(self) -> DagStatus:
+        return DagStatus(dag_id=self._id, held=self._held, progress=self._progress)
+
+    async def _live(self) -> DagResult:
+        if self._dag.submitted_at is None:
+            await self._open()
+        check = False
+        while True:
+            progress = await self._advance(check=check)
+            if progress.state.ended:
+                return DagResult(
+                    dag_id=self._id, state=progress.state, counts=progress.counts,
+                    message=progress.reason, ended_at=progress.ended_at,
+                )  # fmt: skip
+            if self._looks >= _MOST_LOOKS or workflow.info().is_continue_as_new_suggested():
+                self._continue()
+            check = False if progress.more else await self._wait()
+
+    async def _open(self) -> None:
+        """Put it on record. Raises SpecError where that is refused."""
+        opened = await workflow.execute_activity_method(
+            DagActivities.open_dag,
+            OpenDag(
+                dag_id=self._id, spec=self._dag.spec, retry=self._dag.retry,
+                submitted_at=workflow.info().start_time,
+            ),
+            start_to_close_timeout=SUBMITS_TIMEOUT,
+            retry_policy=DATABASE_RETRY,
+            summary="open again what did not succeed" if self._dag.retry else "onto the record",
+        )  # fmt: skip
+        if opened.refusal:
+            raise SpecError("input", (opened.refusal,))
+
+    async def _advance(self, *, check: bool) -> DagProgress:
+        self._poked = self._changed = False
+        self._cancel_told = self._cancel
+        self._looks += 1
+        progress = await workflow.execute_activity_method(
+            DagActivities.advance_dag,
+            AdvanceDag(dag_id=self._id, held=self._held, cancelled=self._cancel, check=check),
+            start_to_close_timeout=SUBMITS_TIMEOUT,
+            retry_policy=DATABASE_RETRY,
+            summary="what follows from the ends of its jobs",
+        )
+        self._progress = progress
+        workflow.set_current_details(_card(progress, held=self._held))
+        return progress
+
+    async def _wait(self) -> bool:
+        """Wait for something to do; return whether nothing came for long."""
+        try:
+            await workflow.wait_condition(
+                lambda: self._poked or self._changed or self._cancel != self._cancel_told,
+                timeout=CHECK_EVERY,
+                timeout_summary="look at jobs that have no record",
+            )
+        except TimeoutError:
+            return True
+        return False
+
+    def _continue(self) -> None:
+        workflow.continue_as_new(
+            DagInput(
+                held=self._held, poked=True,
+                submitted_at=self._dag.submitted_at or workflow.info().start_time,
+            )
+        )  # fmt: skip
+
+
+def _card(progress: DagProgress, *, held: bool) -> str:
+    """Return where the DAG is as Markdown, for the card that the Temporal UI shows."""
+    told = ", ".join(
+        f"{progress.counts[state]} {state.value}"
+        for state in StepState
+        if state in progress.counts
+    )
+    jobs = count(sum(progress.counts.values()), "job")
+    lines = [f"### {progress.state.value}", "", f"{jobs}: {told}"]
+    if held and not progress.state.ended:
+        lines += ["", "**Held**: submits no further job until it is released."]
+    if progress.next:
+        lines += ["", f"Next: {progress.next}."]
+    if progress.reason:
+        lines += ["", progress.reason]
+    return visible("\n".join(lines))
