@@ -11,9 +11,11 @@ from longshore.activities.database import Database
 from longshore.activities.views import Views
 from longshore.models.dag import DagJobView, DagSpec, DagState, DagSummary, DagView, StepState
 from longshore.models.errors import NotFoundError
+from longshore.models.job import JobState
 from longshore.models.views import JobView
 from longshore.models.visible import shown
 from longshore.scheduling.dag import Graph, waits_for
+from longshore.scheduling.words import format_places
 
 
 class DagViews:
@@ -115,6 +117,8 @@ def _step(
     reason = row["reason"] or (job.reason if job else "")
     if states[name] is StepState.WAITING:
         reason = waits_for(graph, name, states)
+    elif job and job.state is JobState.RUNNING:
+        reason = f"on {format_places(job.places)}"
     return DagJobView(
         name=name, after=asked.after, join=asked.join, job_id=row["job_id"],
         generation=row["generation"], step=states[name], state=job.state if job else None,

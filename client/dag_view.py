@@ -170,9 +170,10 @@ def _tree(steps: Sequence[DagJobView]) -> list[tuple[str, str, str | None]]:
 def mermaid(dag: DagView) -> str:
     """Return the graph as a Mermaid flow chart, with the state of each job as its class."""
     numbers = {step.name: f"j{number}" for number, step in enumerate(dag.steps)}
-    lines = ["flowchart TD"]
-    for step in dag.steps:
-        lines.append(f'    {numbers[step.name]}["{step.name}<br/>{job_state(step)}"]')
+    lines = [
+        "flowchart TD",
+        *(f'    {numbers[each.name]}["{each.name}<br/>{job_state(each)}"]' for each in dag.steps),
+    ]
     for step in dag.steps:
         arrow = "-->" if step.join is Join.ALL else "-.->"
         for up, edge in step.after.items():
@@ -181,7 +182,7 @@ def mermaid(dag: DagView) -> str:
         names = [numbers[step.name] for step in dag.steps if step.step is state]
         if names:
             lines.append(f"    class {','.join(names)} {state.value}")
-    lines += [f"    classDef {state.value} {style}" for state, style in _MERMAID.items()]
+            lines.append(f"    classDef {state.value} {_MERMAID[state]}")
     return "\n".join(lines)
 
 

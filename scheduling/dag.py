@@ -5,6 +5,7 @@ an edge with the condition `failure` was satisfied by it and that edge's job run
 """
 
 import difflib
+import heapq
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -72,9 +73,26 @@ class Graph:
         return cls(
             edges=edges,
             joins={name: job.join for name, job in spec.jobs.items()},
-            order=tuple(TopologicalSorter(edges).static_order()),
+            order=_upstream_first(edges, downstream),
             downstream={name: tuple(behind) for name, behind in downstream.items()},
         )
+
+
+def _upstream_first(edges: Edges, downstream: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Return the jobs so that each follows those that it comes after; else as in the file."""
+    names = list(edges)
+    position = {name: number for number, name in enumerate(names)}
+    open_edges = {name: len(after) for name, after in edges.items()}
+    ready = [position[name] for name, number in open_edges.items() if not number]
+    order: list[str] = []
+    while ready:
+        name = names[heapq.heappop(ready)]
+        order.append(name)
+        for behind in downstream[name]:
+            open_edges[behind] -= 1
+            if not open_edges[behind]:
+                heapq.heappush(ready, position[behind])
+    return tuple(order)
 
 
 @dataclass(frozen=True)
