@@ -172,8 +172,8 @@ class DagControl:
         spec = await DagViews(self._db()).spec(found.id)
         states = {step.name: step.step for step in found.steps}
         again = reopened(Graph.of(spec), states) if found.state.ended else ()
-        if found.state.ended and not again:
-            raise RefusedError(f"all jobs of DAG {found.id} have succeeded: nothing runs again")
+        if found.state is DagState.SUCCEEDED:
+            raise RefusedError(f"DAG {found.id} has succeeded: nothing runs again")
         digest = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()[:16]
         try:
             await self._start(found.id, spec, DagInput(retry=True), digest, again=True)

@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar, Self
 
-from pydantic import ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
 
 from longshore.models.base import Instant, Reason, StartInput, Wire
 from longshore.models.dag import DagSpec, DagState, StepState
@@ -29,6 +29,7 @@ class DagInput(StartInput):
     submitted_at: Instant | None = None
     """Of a run that continues another; null of the first."""
     poked: bool = False
+    max_looks_per_run: int = Field(default=400, ge=1)
 
     def own_id(self, found: str) -> str:
         return dag_workflow_id(found.removeprefix(dag_workflow_id("")))

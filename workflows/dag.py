@@ -33,8 +33,6 @@ with workflow.unsafe.imports_passed_through():
 
 CHECK_EVERY = timedelta(minutes=10)
 """While something runs: looks for jobs whose end nobody records."""
-_MOST_LOOKS = 400
-"""Of one run."""
 
 
 @workflow.defn(name=DAG_WORKFLOW)
@@ -52,10 +50,12 @@ class DagWorkflow(Started):
         self._cancel_told: str | None = None
         self._progress: DagProgress | None = None
         self._looks = 0
+        self._overdue = False
 
     @workflow.run
     async def run(self, dag: DagInput) -> DagResult:
         life = asyncio.create_task(self._live())
+        self._clock = asyncio.create_task(self._watch_the_clock())
         try:
             result = await asyncio.shield(life)
         except asyncio.CancelledError:
@@ -93,6 +93,8 @@ class DagWorkflow(Started):
         if self._dag.submitted_at is None:
             await self._open()
         check = False
+        if self._dag.submitted_at is not None and not self._poked:
+            check = await self._wait()
         while True:
             progress = await self._advance(check=check)
             if progress.state.ended:
@@ -100,8 +102,8 @@ class DagWorkflow(Started):
                     dag_id=self._id, state=progress.state, counts=progress.counts,
                     message=progress.reason, ended_at=progress.ended_at,
                 )  # fmt: skip
-            if self._looks >= _MOST_LOOKS or workflow.info().is_continue_as_new_suggested():
-                self._continue()
+            if self._is_full() and self._cancel is None:
+                self._continue(more=progress.more)
             check = False if progress.more else await self._wait()
 
     async def _open(self) -> None:
@@ -135,21 +137,30 @@ class DagWorkflow(Started):
         return progress
 
     async def _wait(self) -> bool:
-        """Wait for something to do; return whether nothing came for long."""
-        try:
-            await workflow.wait_condition(
-                lambda: self._poked or self._changed or self._cancel != self._cancel_told,
-                timeout=CHECK_EVERY,
-                timeout_summary="look at jobs that have no record",
+        """Wait for something to do; return whether jobs without a record are to be looked for."""
+        await workflow.wait_condition(
+            lambda: (
+                self._poked or self._changed or self._overdue or self._cancel != self._cancel_told
             )
-        except TimeoutError:
-            return True
-        return False
+        )
+        overdue, self._overdue = self._overdue, False
+        return overdue
 
-    def _continue(self) -> None:
+    async def _watch_the_clock(self) -> None:
+        """One timer for a long time, and not one for each wait: each is a billed action."""
+        while True:
+            await workflow.sleep(CHECK_EVERY, summary="look for jobs that have no record")
+            self._overdue = True
+
+    def _is_full(self) -> bool:
+        full = self._looks >= self._dag.max_looks_per_run
+        return full or workflow.info().is_continue_as_new_suggested()
+
+    def _continue(self, *, more: bool) -> None:
         workflow.continue_as_new(
             DagInput(
-                held=self._held, poked=True,
+                held=self._held, poked=self._poked or self._changed or more,
+                max_looks_per_run=self._dag.max_looks_per_run,
                 submitted_at=self._dag.submitted_at or workflow.info().start_time,
             )
         )  # fmt: skip
