@@ -65,7 +65,13 @@ from longshore.workflows.ping import PingWorkflow
 from longshore.workflows.pool import PoolWorkflow
 from longshore.workflows.purchase import PurchaseWorkflow
 from longshore.workflows.reconcile import ReconcileWorkflow
-from tests.histories import ended_machine_scene, given_up_scene, going_on_scene, spares_scene
+from tests.histories import (
+    dag_scene,
+    ended_machine_scene,
+    given_up_scene,
+    going_on_scene,
+    spares_scene,
+)
 from tests.support.control import a_spec, serving_control
 from tests.support.histories import runs, scrubbed
 from tests.support.local_stack import running_stack, settings_in, temporary_folder
@@ -93,6 +99,7 @@ SCENES = (
     "reconciled", "jobs_on_a_node", "jobs_that_give_way", "jobs_without_a_node", "gangs",
     "start_failures", "pools", "nodes", "market_watched", "checkpoints_watched", "bought",
     "spares", "going_on", "ended_machine", "given_up", "cut_off", "started_anew", "pinged",
+    "dags",
 )  # fmt: skip
 
 
@@ -221,6 +228,9 @@ class Scenarios:
 
     async def given_up(self) -> None:
         await given_up_scene.play(self._market, self._bought_node, self._may_trade)
+
+    async def dags(self) -> None:
+        await dag_scene.play(self._temporal, self._node, self._record)
 
     async def start_failures(self) -> None:
         """What two nodes cannot start is not tried on a third."""
