@@ -11,6 +11,7 @@ from importlib import import_module
 TYPE_CHECKING = False  # that of `typing` costs each process of a node 7 ms
 if TYPE_CHECKING:
     from longshore.client.api import Longshore
+    from longshore.models.dag import DagSpec, DagState, DagView
     from longshore.models.errors import (
         ConflictError,
         LongshoreError,
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Longshore": "longshore.client.api",
+    "DagSpec": "longshore.models.dag",
+    "DagState": "longshore.models.dag",
+    "DagView": "longshore.models.dag",
     "ConflictError": "longshore.models.errors",
     "LongshoreError": "longshore.models.errors",
     "NotFoundError": "longshore.models.errors",
@@ -47,6 +51,9 @@ _HOMES = {
 
 __all__ = [
     "ConflictError",
+    "DagSpec",
+    "DagState",
+    "DagView",
     "JobResult",
     "JobSpec",
     "JobState",

@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 import longshore
 from longshore.activities.node import launch
 from longshore.client.cli import command_line
+from longshore.client.dag_file import read_dag
 from longshore.models.document import read_document
 from longshore.models.job import JobSpec
 from longshore.models.orderbook_response import OrderbookResponse
@@ -121,11 +122,12 @@ def test_every_job_file_of_the_examples_can_be_read():
     files = [
         file
         for file in (ROOT / "examples").glob("*.yaml")
-        if not file.name.startswith(("state", "buying"))
+        if not file.name.startswith(("state", "buying", "pipeline"))
     ]  # fmt: skip
     assert len(files) >= 7
     for file in files:
         read_document(file, JobSpec)
+    assert read_dag(str(ROOT / "examples" / "pipeline.yaml"), most=1000).jobs
 
 
 def test_mistakes_in_commands_are_found():

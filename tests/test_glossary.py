@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 from longshore import models
 from longshore.models import cycles, domains, spending, views
+from longshore.models.dag import DagState, StepState
 from longshore.models.job import FailureClass, JobState, Tier
 from longshore.models.market import MachineState, OrderState
 from longshore.models.messages import LeaseEnd
@@ -28,7 +29,8 @@ from tests.test_docs import NAMES, ROOT
 
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text()
 SHOWN: tuple[type[StrEnum], ...] = (
-    JobState, FailureClass, LeaseEnd, Tier, NodeState, PlacementKind, RejectionCode, PackingRule,
+    JobState, DagState, StepState, FailureClass, LeaseEnd, Tier, NodeState, PlacementKind,
+    RejectionCode, PackingRule,
     LinkClass, PurchaseState, BlockState, OrderState, MachineState, HeldBy,
 )  # fmt: skip
 """What people are shown by its value."""

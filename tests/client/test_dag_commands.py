@@ -1,0 +1,118 @@
+"""`longshore dag` against the real stack: submit, watch, show, steer."""
+
+import asyncio
+import json
+from pathlib import Path
+
+from longshore.models.dag import DagView, StepState
+from tests.client.conftest import Command
+from tests.support.scripted_node import USER_ERROR, ScriptedNode
+from tests.support.waiting import eventually
+
+JOBS = """
+jobs:
+  prepare: {command: 'true'}
+  train: {command: 'true', after: prepare}
+  tell: {command: 'true', after: {train: failure}}
+"""
+
+
+def a_file(folder: Path, pool: str) -> str:
+    file = folder / "dag.yaml"
+    file.write_text(f"name: {pool}\npool: {pool}\n{JOBS}")
+    return str(file)
+
+
+async def shown(longshore: Command, dag_id: str) -> DagView:
+    ran = await longshore("dag", "show", dag_id, "--json")
+    assert ran.code == 0, ran.err
+    return DagView.model_validate_json(ran.out)
+
+
+async def test_submit_and_wait_says_what_happens(
+    longshore: Command, node: ScriptedNode, pool: str, tmp_path: Path
+):
+    running = asyncio.create_task(longshore("dag", "submit", a_file(tmp_path, pool), "--wait"))
+    found: list[str] = []
+
+    async def started() -> bool:
+        found[:] = [job for job, _ in node.runs() if job.startswith(f"{pool}-")]
+        return bool(found)
+
+    await eventually(started)
+    dag_id = found[0].removesuffix(".prepare")
+    await node.end(f"{dag_id}.prepare")
+    await node.end(f"{dag_id}.train")
+    ran = await running
+    assert ran.code == 0, ran.err
+    assert ran.out.splitlines()[0] == dag_id
+    assert f"train  SUCCEEDED  {dag_id}.train" in ran.out
+    assert "tell  SKIPPED  needs the failure of train, which succeeded" in ran.out
+    assert ran.out.splitlines()[-1].endswith("SUCCEEDED  3 jobs: 1 SKIPPED, 2 SUCCEEDED")
+
+
+async def test_a_failure_is_shown_and_tried_again(
+    longshore: Command, node: ScriptedNode, pool: str, tmp_path: Path
+):
+    dag_id = (await longshore("dag", "submit", "-q", a_file(tmp_path, pool))).out.strip()
+    await node.end(f"{dag_id}.prepare", report=USER_ERROR)
+    watched = await longshore("dag", "watch", dag_id)
+    assert watched.code == 70
+    assert "prepare  FAILED" in watched.out
+    screen = (await longshore("dag", "show", pool)).out
+    assert "├" not in screen.splitlines()[-1]
+    for part in (
+        f"{dag_id}  FAILED",
+        "└─ train",
+        "   └─ tell (failure)",
+        "needs the success of prepare, which failed",
+        f"Next: longshore logs {dag_id}.prepare, then longshore dag retry {dag_id}",
+    ):
+        assert part in screen, screen  # fmt: skip
+    mermaid = (await longshore("dag", "show", pool, "--mermaid")).out
+    assert mermaid.startswith("flowchart TD")
+    assert 'j0["prepare<br/>FAILED"]' in mermaid
+    assert "j1 -->|failure| j2" in mermaid
+    again = await longshore("dag", "retry", dag_id)
+    assert again.out.strip() == f"{dag_id} runs again: prepare, train, tell"
+    await node.end(f"{dag_id}.prepare.r2")
+    await node.end(f"{dag_id}.train.r2")
+    assert (await longshore("dag", "watch", dag_id)).code == 0
+    refused = await longshore("dag", "retry", dag_id)
+    assert (refused.code, refused.err) == (
+        77, f"error: DAG {dag_id} has succeeded: nothing runs again\n",
+    )  # fmt: skip
+
+
+async def test_hold_release_cancel_and_list(
+    longshore: Command, node: ScriptedNode, pool: str, tmp_path: Path
+):
+    held = await longshore("dag", "submit", a_file(tmp_path, pool), "--hold")
+    dag_id = held.out.strip()
+    assert f"Next: longshore dag release {dag_id}" in held.err
+    assert (await shown(longshore, dag_id)).counts == {StepState.WAITING: 3}
+    listed = json.loads((await longshore("dag", "list", "--json")).out)
+    assert dag_id in [each["id"] for each in listed]
+    assert dag_id in (await longshore("dag", "list")).out
+    assert (await longshore("dag", "release", dag_id)).out.strip() == f"{dag_id} goes on"
+    await node.started(f"{dag_id}.prepare")
+    cancelled = await longshore("dag", "cancel", dag_id, "--reason", "no longer needed")
+    assert cancelled.code == 0, cancelled.err
+    watched = await longshore("dag", "watch", dag_id)
+    assert watched.code == 130
+    assert watched.out.splitlines()[-1].endswith("no longer needed")
+    over = await longshore("dag", "hold", dag_id)
+    assert (over.code, over.err) == (77, f"error: DAG {dag_id} has ended already (CANCELLED)\n")
+
+
+async def test_what_is_not_there_is_said(longshore: Command, pool: str, tmp_path: Path):
+    unknown = await longshore("dag", "show", f"{pool}-none")
+    assert unknown.code == 66
+    assert f"no DAG '{pool}-none'" in unknown.err
+    file = tmp_path / "cycle.yaml"
+    file.write_text("name: d\njobs: {a: {command: x, after: b}, b: {command: x, after: a}}\n")
+    refused = await longshore("dag", "submit", str(file))
+    assert refused.code == 65
+    assert "a cycle: a comes after b (success); b comes after a (success)" in refused.err
+    valid = await longshore("dag", "validate", a_file(tmp_path, pool))
+    assert valid.out.strip().endswith("is valid: 3 jobs, 2 edges; prepare starts at once")

@@ -1,0 +1,136 @@
+"""DAG files: what is taken, and how every mistake is named at once."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from longshore.client.dag_file import read_dag
+from longshore.models.dag import Condition, DagSpec, Join
+from longshore.models.dag_messages import DagInput
+from longshore.models.errors import SpecError
+from longshore.models.job import JobSpec
+
+
+def read(folder: Path, text: str, most: int = 1000) -> DagSpec:
+    file = folder / "dag.yaml"
+    file.write_text(text)
+    return read_dag(str(file), most)
+
+
+def mistakes(folder: Path, text: str, most: int = 1000) -> list[str]:
+    with pytest.raises(SpecError) as refused:
+        read(folder, text, most)
+    return [each.removeprefix(f"{folder}/") for each in refused.value.problems]
+
+
+def test_the_forms_of_what_a_job_comes_after(tmp_path: Path):
+    spec = read(
+        tmp_path,
+        """
+name: d
+jobs:
+  a: {command: x}
+  one: {command: x, after: a}
+  several: {command: x, after: [a, one]}
+  slurm: {command: x, after: {a: afterok, one: afternotok, several: afterany}}
+  told: {command: x, join: any, after: {a: {condition: failure, catch: false}}}
+""",
+    )
+    found = {
+        name: {up: edge.condition.value for up, edge in job.after.items()}
+        for name, job in spec.jobs.items()
+    }
+    assert found == {
+        "a": {},
+        "one": {"a": "success"},
+        "several": {"a": "success", "one": "success"},
+        "slurm": {"a": "success", "one": "failure", "several": "any"},
+        "told": {"a": "failure"},
+    }
+    assert (spec.jobs["told"].join, spec.jobs["told"].after["a"].catch) == (Join.ANY, False)
+    assert spec.jobs["slurm"].after["one"].condition is Condition.FAILURE
+
+
+def test_what_a_job_does_not_say_comes_from_the_dag(tmp_path: Path):
+    spec = read(
+        tmp_path,
+        """
+name: d
+tenant: research
+pool: big
+defaults: {gpus: 2, env: {SEED: 7}, workdir: data}
+jobs:
+  a: {command: x}
+  b: {command: x, gpus: 1, pool: small, workdir: /abs}
+""",
+    )
+    a, b = spec.jobs["a"].spec, spec.jobs["b"].spec
+    assert type(a) is JobSpec
+    assert (a.name, a.tenant, a.pool, a.gpus, a.env) == ("a", "research", "big", 2, {"SEED": "7"})
+    assert (b.name, b.tenant, b.pool, b.gpus) == ("b", "research", "small", 1)
+    assert (a.workdir, b.workdir) == (str(tmp_path / "data"), "/abs")
+    assert "expected_duration" not in a.model_fields_set, "nobody said how long it takes"
+
+
+def test_every_mistake_is_named_with_its_line(tmp_path: Path):
+    assert mistakes(
+        tmp_path,
+        """name: d
+jobs:
+  train: {command: x, gpus: 0}
+  a: {command: x, after: b}
+  b:
+    command: x
+    after: {a: any, trian: success}
+  c:
+    command: x
+    after: {train: sucess}
+  d: {command: x, aftr: train}
+""",
+    ) == [
+        "dag.yaml:3: jobs.train.gpus: must be at least 1, got 0",
+        "dag.yaml:4: jobs.a.after.b: a cycle: a comes after b (success); b comes after a (any)",
+        "dag.yaml:7: jobs.b.after.trian: no such job; did you mean train?",
+        "dag.yaml:10: jobs.c.after.train: must be success, failure or any, got 'sucess'",
+        "dag.yaml:11: jobs.d.aftr: no such field; did you mean after?",
+    ]
+
+
+def test_the_number_of_jobs_is_bounded(tmp_path: Path):
+    jobs = "".join(f"  j{number}: {{command: x}}\n" for number in range(1001))
+    (problem,) = mistakes(tmp_path, f"name: d\njobs:\n{jobs}")
+    assert "has 1,001 jobs; 1,000 is the most (setting most_dag_jobs)" in problem
+    assert len(read(tmp_path, f"name: d\njobs:\n{jobs}", most=1001).jobs) == 1001
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("name: d\njobs: {}\n", "jobs: "),
+        ("name: d\n", "jobs: is required"),
+        ("name: d\njobs: {a: {command: x}, a: {command: y}}\n", "is given twice"),
+        ("name: d\njobs: [a]\n", "must be a mapping"),
+        ("name: d\njobs: {a: {command: x, after: [{b: any}]}}\n", "a list holds names alone"),
+        ("name: d\njobs: {a: {command: x, after: a}}\n", "a job cannot come after itself"),
+        ("name: d\njobs: {a: {command: x, tenant: z}}\n", "a DAG is for one tenant"),
+        ("name: d\non_failure: halt\njobs: {a: {command: x}}\n", "on_failure: must be"),
+    ],
+)
+def test_what_is_no_dag_is_refused(tmp_path: Path, text: str, says: str):
+    assert any(says in each for each in mistakes(tmp_path, text)), mistakes(tmp_path, text)
+
+
+def test_it_travels_without_defaults_and_comes_back_as_it_was(tmp_path: Path):
+    jobs = "".join(
+        f"  j{number}: {{command: python train.py --fold {number}, after: {{}}}}\n"
+        for number in range(1000)
+    )
+    given = DagInput(spec=read(tmp_path, f"name: d\njobs:\n{jobs}"))
+    sent = given.model_dump_json()
+    assert len(sent) < 200_000
+    back = DagInput.model_validate(json.loads(sent))
+    assert back.spec == given.spec
+    assert back.spec
+    assert given.spec
+    assert "expected_duration" not in back.spec.jobs["j7"].spec.model_fields_set
