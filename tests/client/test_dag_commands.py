@@ -32,7 +32,7 @@ async def shown(longshore: Command, dag_id: str) -> DagView:
 async def test_submit_and_wait_says_what_happens(
     longshore: Command, node: ScriptedNode, pool: str, tmp_path: Path
 ):
-    running = asyncio.create_task(longshore("dag", "submit", a_file(tmp_path, pool), "--wait"))
+    running = asyncio.ensure_future(longshore("dag", "submit", a_file(tmp_path, pool), "--wait"))
     found: list[str] = []
 
     async def started() -> bool:
