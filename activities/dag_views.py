@@ -123,6 +123,7 @@ def _step(
         name=name, after=asked.after, join=asked.join, job_id=row["job_id"],
         generation=row["generation"], step=states[name], state=job.state if job else None,
         failure=job.failure if job else None, exit_code=job.exit_code if job else None,
+        simulated=job is not None and job.simulated,
         reason=reason, gpus=asked.gpus, gpu_type=asked.gpu_type, submitted_at=row["submitted_at"],
         started_at=job.first_started_at if job else None,
         ended_at=job.ended_at if job and job.ended_at else row["ended_at"],

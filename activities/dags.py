@@ -293,7 +293,7 @@ def _progress(graph: Graph, plan: DagPlan, *, more: bool, ended_at: Any) -> DagP
 
 _INSERT_DAG = """
     INSERT INTO dags (id, name, tenant, spec, submitted_at)
-    VALUES (:id, :name, :tenant, CAST(:spec AS jsonb), :submitted_at)
+    VALUES (:id, :name, :tenant, CAST(:spec AS json), :submitted_at)
     ON CONFLICT (id) DO NOTHING
     RETURNING id
 """

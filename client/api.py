@@ -33,7 +33,6 @@ from longshore.client.logs import JobLogs
 from longshore.client.no_record import PATIENCE, message_of, newest_running
 from longshore.client.node_control import NodeControl
 from longshore.client.outside_ends import is_outside_end
-from longshore.client.reading import Reading
 from longshore.client.status import JobHandle, began_again, progress_of, reset_after, status_of
 from longshore.client.submission import GENERATED_ID, new_job_id, preflight
 from longshore.models.errors import (
@@ -65,7 +64,7 @@ _RETRY_FROM, _RETRY_TO = 0.2, 5.0
 _TEMPORAL_PATIENCE = timedelta(seconds=15)
 
 
-class Longshore(NodeControl, Reading, DagControl):
+class Longshore(NodeControl, DagControl):
     """A connection to Longshore. Use one for many calls, and `close` it in the end."""
 
     def __init__(

@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from longshore.client.terminal import Text, a_table, heading, pairs, width_of_ids
-from longshore.client.words import ago, span
+from longshore.client.words import SIMULATED, ago, span
 from longshore.models.dag import (
     Condition,
     DagJobView,
@@ -69,6 +69,7 @@ def told(counts: Mapping[StepState, int]) -> str:
 def dag_screen(dag: DagView, now: datetime) -> RenderableType:
     """Return a DAG in full: its state, its tree, and what it cost."""
     lasted = (dag.ended_at or now) - dag.submitted_at
+    simulated = f"  ({SIMULATED} GPUs)" if dag.simulated else ""
     held = "  held: submits no further job" if dag.held and not dag.state.ended else ""
     facts: list[tuple[str, RenderableType]] = [
         ("tenant", dag.tenant),
@@ -81,7 +82,9 @@ def dag_screen(dag: DagView, now: datetime) -> RenderableType:
     if dag.reason:
         facts.append(("why", dag.reason))
     return Group(
-        Text.assemble((dag.id, "bold"), "  ", styled(dag.state), f" {span(lasted)}", held),
+        Text.assemble(
+            (dag.id, "bold"), "  ", styled(dag.state), f" {span(lasted)}{simulated}", held
+        ),
         Text(),
         pairs(facts),
         Text(),

@@ -11,12 +11,12 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
 from longshore.activities.dag_views import DagViews
-from longshore.activities.database import Database
 from longshore.activities.job_starts import as_summary
 from longshore.client.dag_file import graph_problems
 from longshore.client.errors import as_ours
+from longshore.client.reading import Reading
 from longshore.client.submission import new_id, preflight
-from longshore.models.dag import DagSpec, DagState, DagSubmission, DagSummary, DagView, StepState
+from longshore.models.dag import DagSpec, DagState, DagSubmission, DagView, StepState
 from longshore.models.dag_messages import DagInput, DagResult, dag_workflow_id
 from longshore.models.errors import (
     ConflictError,
@@ -26,7 +26,6 @@ from longshore.models.errors import (
     UnsatisfiableError,
 )
 from longshore.models.messages import CONTROL_TASK_QUEUE, CommandReason
-from longshore.models.settings import Settings
 from longshore.scheduling.dag import Graph, reopened
 from longshore.scheduling.words import count
 from longshore.workflows.dag import DagWorkflow
@@ -40,14 +39,10 @@ _ON_RECORD_WITHIN = 10.0
 _NOT_OF_REQUEST = {"name", "command", "env", "workdir", "after", "join", "retry", "checkpoint"}
 
 
-class DagControl:
+class DagControl(Reading):
     """What the client can do with DAGs."""
 
     temporal: Client
-    settings: Settings
-
-    def _db(self) -> Database:
-        raise NotImplementedError
 
     async def _when_back(self, job_id: str, ask: Callable[[], Awaitable[T]]) -> T:
         raise NotImplementedError
@@ -83,10 +78,6 @@ class DagControl:
             raise as_ours(error, f"DAG {dag_id}") from error
         return DagSubmission(dag_id=dag_id, created=True, warnings=warnings)
 
-    async def dag(self, ref: str) -> DagView:
-        """Return a DAG in full, by its id or the newest of a name. Raises NotFoundError."""
-        return await DagViews(self._db()).dag(ref)
-
     async def known_dag(self, ref: str) -> DagView:
         """Return a DAG in full; one that was submitted this instant is waited for."""
         deadline = asyncio.get_running_loop().time() + _ON_RECORD_WITHIN
@@ -98,21 +89,6 @@ class DagControl:
                 if late or not await self._runs(ref):
                     raise
             await asyncio.sleep(0.1)
-
-    async def dags(
-        self,
-        *,
-        tenant: str | None = None,
-        states: frozenset[DagState] = frozenset(),
-        limit: int = 100,
-    ) -> tuple[DagSummary, ...]:
-        """Return DAGs, newest first."""
-        return await DagViews(self._db()).dags(tenant=tenant, states=states, limit=limit)
-
-    async def dag_spec(self, ref: str) -> DagSpec:
-        """Return what was submitted. Raises NotFoundError."""
-        views = DagViews(self._db())
-        return await views.spec(await views.id_of(ref))
 
     async def wait_dag(self, ref: str) -> DagView:
         """Wait until a DAG has ended, however long, also while a server is away.

@@ -9,6 +9,7 @@ from longshore.activities.buying.coming import purchases_for, purchases_under_wa
 from longshore.activities.buying.reasons import BuyingReasons, read_standing
 from longshore.activities.checkpoints.rows import StoredCheckpoints, checkpoints_of
 from longshore.activities.cycle_views import CycleViews
+from longshore.activities.dag_views import DagViews
 from longshore.activities.database import Database
 from longshore.activities.locality import with_locality
 from longshore.activities.preemption_inputs import may_stop_any
@@ -22,6 +23,7 @@ from longshore.client.topology import topology_in
 from longshore.models.checkpoint import CheckpointInfo
 from longshore.models.checkpointing import CheckpointDecision
 from longshore.models.cycles import PoolCycles
+from longshore.models.dag import DagState, DagSummary, DagView
 from longshore.models.domains import PoolTopology
 from longshore.models.errors import LongshoreError, NotFoundError
 from longshore.models.job import JobSpec, JobState, JobStatus
@@ -210,6 +212,20 @@ class Reading:
         if pool is not None and not found:
             raise no_such_pool(pool, [each.spec.name for each in await self.pools()])
         return found
+
+    async def dags(
+        self,
+        *,
+        tenant: str | None = None,
+        states: frozenset[DagState] = frozenset(),
+        limit: int = 100,
+    ) -> tuple[DagSummary, ...]:
+        """Return DAGs, newest first."""
+        return await DagViews(self._db()).dags(tenant=tenant, states=states, limit=limit)
+
+    async def dag(self, ref: str) -> DagView:
+        """Return a DAG in full, by its id or the newest of a name. Raises NotFoundError."""
+        return await DagViews(self._db()).dag(ref)
 
     async def _temporal(self) -> "Client | None":
         """Return who says which workflows are over; None where nobody does."""

@@ -18,6 +18,7 @@ from longshore.console import (
     bought_api,
     costs_page,
     cycles_page,
+    dags_page,
     fleet_api,
     jobs_page,
     nodes_page,
@@ -75,6 +76,7 @@ def build(settings: Settings, token: str) -> FastAPI:
         page.add(bought, simulated=simulated)
     nodes_page.add(fleet)
     jobs_page.add(fleet)
+    dags_page.add(fleet)
     cycles_page.add(fleet)
     _add_pages(app)
     app.add_middleware(Guard, token=token)

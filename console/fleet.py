@@ -12,6 +12,7 @@ from longshore.client.reading import Reading
 from longshore.client.web_ui import job_url
 from longshore.console.sharing import Shared
 from longshore.models.cycles import PoolCycles
+from longshore.models.dag import DagState, DagSummary, DagView
 from longshore.models.domains import PoolTopology
 from longshore.models.errors import LongshoreError, UnavailableError
 from longshore.models.job import JobState
@@ -96,6 +97,18 @@ class Fleet:
                 pool=pool, tenant=tenant, states=states, recent=recent, after=after, limit=limit
             ),
         )
+
+    async def dags(
+        self, *, states: frozenset[DagState] = frozenset(), limit: int = 100
+    ) -> tuple[DagSummary, ...]:
+        """Return DAGs, newest first."""
+        return await self._shared(
+            ("dags", states, limit), lambda: self._reading.dags(states=states, limit=limit)
+        )
+
+    async def dag(self, ref: str) -> DagView:
+        """Return a DAG in full. Raises NotFoundError."""
+        return await self._shared(("dag", ref), lambda: self._reading.dag(ref))
 
     async def report(self, ref: str) -> JobReport:
         """Return one job in full; what Temporal does not say in time is left out, and said.

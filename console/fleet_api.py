@@ -11,6 +11,7 @@ from longshore.console.fleet import Fleet
 from longshore.console.problems import Problem
 from longshore.models.base import Frozen, Name
 from longshore.models.cycles import PoolCycles
+from longshore.models.dag import DagState, DagSummary, DagView
 from longshore.models.domains import PoolTopology
 from longshore.models.job import JobState
 from longshore.models.job_report import JobReport
@@ -27,6 +28,16 @@ JobRef = Annotated[
         pattern=ID,
         description="A job's id, or a name for the newest job of it.",
         examples=["train-abcdefghij"],
+    ),
+]
+
+
+DagRef = Annotated[
+    str,
+    Path(
+        pattern=ID,
+        description="A DAG's id, or a name for the newest DAG of it.",
+        examples=["nightly-abcdefghij"],
     ),
 ]
 
@@ -55,6 +66,12 @@ class CyclesResponse(Frozen):
     """The cycles of pools, by the names of these. Times are milliseconds."""
 
     pools: tuple[PoolCycles, ...]
+
+
+class DagsResponse(Frozen):
+    """DAGs, the newest first."""
+
+    dags: tuple[DagSummary, ...]
 
 
 class JobsResponse(Frozen):
@@ -146,6 +163,25 @@ def _add_jobs(routes: APIRouter, fleet: Fleet) -> None:
         )  # fmt: skip
         page = tuple(found[:limit])
         return JobsResponse(jobs=page, next=page[-1].id if len(found) > limit else None)
+
+    @routes.get("/dags", summary="DAGs, the newest first")
+    async def dags(
+        state: Annotated[DagState | None, Query(description="Only those in this state.")] = None,
+        limit: Limit = 100,
+    ) -> DagsResponse:
+        """Each with the number of its jobs in each state.
+
+        Each entry is one of `longshore dag list --all --json`.
+        """
+        states = frozenset([state] if state else ())
+        return DagsResponse(dags=await fleet.dags(states=states, limit=limit))
+
+    @routes.get("/dags/{dag_id}", summary="One DAG in full")
+    async def dag(dag_id: DagRef) -> DagView:
+        """Its jobs, upstream first, with their conditions, states, times and costs:
+        `longshore dag show ID --json`.
+        """
+        return await fleet.dag(dag_id)
 
     @routes.get("/jobs/{job_id}", summary="One job in full")
     async def job(job_id: JobRef) -> JobReport:

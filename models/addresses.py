@@ -12,6 +12,7 @@ CONSOLE_PAGES = (
     ("/orderbook", "Order book"),
     ("/nodes", "Nodes"),
     ("/jobs", "Jobs"),
+    ("/dags", "DAGs"),
     ("/purchases", "Purchases"),
     ("/blocks", "Blocks"),
     ("/costs", "Costs"),

@@ -238,6 +238,8 @@ class DagJobView(Wire):
     """What it waits for, why it was skipped, or how it ended."""
     gpus: int
     gpu_type: str | None = None
+    simulated: bool = False
+    """It runs, or ran last, on simulated GPUs."""
     submitted_at: Instant | None = None
     """When its conditions held."""
     started_at: Instant | None = None
@@ -274,6 +276,10 @@ class DagView(DagSummary):
     """1, and one more for each retry."""
     steps: tuple[DagJobView, ...]
     """Its jobs, upstream first."""
+
+    @property
+    def simulated(self) -> bool:
+        return any(step.simulated for step in self.steps)
 
     @property
     def gpu_time(self) -> timedelta:

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 from sqlalchemy import CheckConstraint, Column, DateTime, Index, Text, text
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.dialects.postgresql import JSON
 from sqlmodel import Field, SQLModel
 
 
@@ -25,7 +25,7 @@ class DagRow(SQLModel, table=True):
     id: str = Field(primary_key=True, sa_type=Text)
     name: str = Field(sa_type=Text)
     tenant: str = Field(sa_type=Text)
-    spec: dict[str, Any] = Field(sa_column=Column(JSONB(none_as_null=True), nullable=False))
+    spec: dict[str, Any] = Field(sa_column=Column(JSON(none_as_null=True), nullable=False))
     """The `DagSpec`."""
     generation: int = Field(default=1, sa_column_kwargs={"server_default": text("1")})
     """1, and one more for each retry."""

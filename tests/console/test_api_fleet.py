@@ -247,7 +247,8 @@ async def test_a_database_that_is_away_is_said_and_comes_back(stack: Stack, data
     ):
         assert of(console, "/nodes") == {"nodes": [], "next": None}
         with database_away(stack, database_url):
-            for path in ("/nodes", "/topology", "/pools", "/cycles", "/jobs", "/jobs/train-1"):
+            for path in ("/nodes", "/topology", "/pools", "/cycles", "/jobs", "/jobs/train-1",
+                         "/dags", "/dags/nightly"):  # fmt: skip
                 # An answer of a moment ago may still be given.
                 await eventually(lambda p=path: not console.get(p).is_success)
                 refused = console.get(path)

@@ -10,6 +10,7 @@ from playwright.async_api import Browser, Page, expect
 from temporalio.client import Client, WorkflowFailureError
 
 from longshore.client.api import Longshore
+from longshore.models.dag import DagSpec
 from longshore.models.job import JobState
 from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
@@ -241,6 +242,44 @@ async def test_a_job_that_its_workflow_has_refused(
     await page.goto(f"{here.url}/jobs/{job_id}")
     await expect(page.get_by_text("The database has no such job")).to_be_visible()
     await expect(page.get_by_text(said)).to_be_visible()
+
+
+async def test_a_dag_is_drawn_and_follows_what_happens(
+    page: Page, here: RunningConsole, fleet: Fleet
+):
+    jobs = {
+        "prepare": {"command": "true"},
+        "train": {"command": "true", "after": "prepare"},
+        "tell": {"command": "true", "after": {"train": "failure"}},
+    }
+    spec = DagSpec.model_validate({"name": "nightly", "pool": fleet.pool, "jobs": jobs})
+    dag_id = (await fleet.longshore.submit_dag(spec)).dag_id
+    lab = fleet.nodes["lab"]
+    await lab.started(f"{dag_id}.prepare")
+    await page.goto(f"{here.url}/dags")
+    await page.get_by_role("link", name=dag_id).click()
+    await expect(page).to_have_url(f"{here.url}/dags/{dag_id}")
+    graph = page.locator("svg.dag")
+    await expect(graph).to_have_attribute("aria-label", re.compile("3 jobs from left to right"))
+    await expect(graph.locator("g.started")).to_contain_text("prepare")
+    await expect(graph.locator("g.waiting")).to_have_count(2)
+    table = page.get_by_role("table", name="Jobs")
+    train = table.get_by_role("row", name=re.compile("^train"))
+    await expect(train).to_contain_text("waits for the success of prepare")
+    await lab.end(f"{dag_id}.prepare")
+    await lab.end(f"{dag_id}.train")
+    await expect(graph.locator("g.succeeded")).to_have_count(2)
+    await expect(graph.locator("g.skipped")).to_contain_text("tell")
+    await expect(page.get_by_role("heading", name=dag_id)).to_contain_text("succeeded")
+    told = here.get(f"/dags/{dag_id}").json()
+    assert [(each["name"], each["step"]) for each in told["steps"]] == [
+        ("prepare", "SUCCEEDED"), ("train", "SUCCEEDED"), ("tell", "SKIPPED"),
+    ]  # fmt: skip
+    assert dag_id in [each["id"] for each in here.get("/dags").json()["dags"]]
+    await table.get_by_role("link", name="prepare").click()
+    await expect(page).to_have_url(f"{here.url}/jobs/{dag_id}.prepare")
+    await page.goto(f"{here.url}/dags/none-there")
+    await expect(page.get_by_text("There is no such DAG")).to_be_visible()
 
 
 async def test_cycles_by_pool_and_those_of_one(page: Page, here: RunningConsole, fleet: Fleet):

@@ -17,7 +17,7 @@ TABLES = (
         id text PRIMARY KEY,
         name text NOT NULL,
         tenant text NOT NULL,
-        spec jsonb NOT NULL,
+        spec json NOT NULL, -- jsonb would forget the order of the jobs
         generation integer NOT NULL DEFAULT 1 CHECK (generation > 0),
         state text NOT NULL DEFAULT 'RUNNING'
             CHECK (state IN ('RUNNING', 'SUCCEEDED', 'FAILED', 'CANCELLED')),

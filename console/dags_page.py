@@ -1,0 +1,134 @@
+"""The pages /dags and /dags/ID."""
+
+from datetime import UTC, datetime
+from urllib.parse import urlencode
+
+from nicegui import ui
+from starlette.requests import Request
+
+from longshore.console import dags_view as view
+from longshore.console.escaping import escape
+from longshore.console.fleet import Fleet
+from longshore.console.layout import Badge, Card, frame, toggle
+from longshore.console.live import follow
+from longshore.console.parts import chip, empty, updated
+from longshore.models.dag import DagState
+from longshore.models.errors import LongshoreError, NotFoundError
+
+PATH = view.PATH
+SHOWN = 100
+_STATES: dict[str, frozenset[DagState]] = {
+    "all": frozenset(),
+    **{state.value.lower(): frozenset([state]) for state in DagState},
+}
+
+
+def add(fleet: Fleet) -> None:
+    """Add the pages to those of this process."""
+
+    @ui.page(PATH, title="DAGs · Longshore")
+    def dags(request: Request) -> None:
+        with frame(PATH, request):
+            DagsPage(fleet, request)
+
+    @ui.page(PATH + "/{dag_id}", title="DAG · Longshore")
+    def dag(request: Request, dag_id: str) -> None:
+        with frame(PATH, request) as badge:
+            DagPage(fleet, badge, dag_id)
+
+
+class DagsPage:
+    """The newest DAGs, of all states or of one."""
+
+    def __init__(self, fleet: Fleet, request: Request) -> None:
+        self._fleet = fleet
+        state = request.query_params.get("state", "")
+        with ui.element("div").classes("title"):
+            ui.html("<h1>DAGs</h1>", sanitize=False)
+            names = {name: name.capitalize() for name in _STATES}
+            self._state = toggle(names, state if state in _STATES else "all", "Which DAGs")
+            self._live = ui.html("", sanitize=False).classes("live")
+        self._state.on_value_change(self._changed)
+        card = Card("Jobs that wait for others", classes="jobs")
+        with card:
+            self._list = ui.html(_READING, sanitize=False)
+        card.remark(f"the newest first, {SHOWN} at most")
+        follow(self.refresh)
+
+    async def refresh(self) -> None:
+        """Read the DAGs and show them."""
+        try:
+            found = await self._fleet.dags(states=_STATES[str(self._state.value)], limit=SHOWN)
+        except LongshoreError as error:
+            self._live.content = updated(None)
+            self._list.content = empty("The database does not answer", str(error), _AGAIN)
+            return
+        now = datetime.now(UTC)
+        self._live.content = updated(now)
+        self._list.content = view.list_html(found, now) if found else self._nothing()
+
+    def _nothing(self) -> str:
+        if self._state.value != "all":
+            return empty("No such DAG", "`All` above shows the others.")
+        return empty("No DAG yet", "Submit one: `longshore dag submit examples/pipeline.yaml`.")
+
+    async def _changed(self) -> None:
+        asked = {} if self._state.value == "all" else {"state": str(self._state.value)}
+        ui.navigate.history.replace(f"{PATH}?{urlencode(asked)}" if asked else PATH)
+        await self.refresh()
+
+
+class DagPage:
+    """One DAG: its graph, its jobs, and what they cost."""
+
+    def __init__(self, fleet: Fleet, badge: Badge, dag_id: str) -> None:
+        self._fleet, self._badge = fleet, badge
+        self._id = dag_id.replace("\0", "")
+        ui.html(f'<a class="back" href="{PATH}">All DAGs</a>', sanitize=False)
+        with ui.element("div").classes("title"):
+            self._title = ui.html("<h1>DAG</h1>", sanitize=False)
+            self._live = ui.html("", sanitize=False).classes("live")
+        with ui.element("section").classes("card").props('aria-label="DAG"'):
+            self._head = ui.html(_READING, sanitize=False)
+        self._graph_card = Card("Graph", classes="jobs")
+        with self._graph_card:
+            self._graph = ui.html("", sanitize=False)
+        self._graph_card.remark("dashed: one of these is enough; red: at a failure")
+        self._jobs_card = Card("Jobs", classes="jobs")
+        with self._jobs_card:
+            self._jobs = ui.html("", sanitize=False)
+        self._jobs_card.remark("upstream first")
+        self._show(False)
+        follow(self.refresh)
+
+    async def refresh(self) -> None:
+        """Read the DAG and show it."""
+        try:
+            dag = await self._fleet.dag(self._id)
+        except NotFoundError:
+            self._show(False)
+            self._head.content = empty(
+                "There is no such DAG", "`longshore dag list --all` lists them all."
+            )
+        except LongshoreError as error:
+            self._live.content = updated(None)
+            self._show(False)
+            self._head.content = empty("The database does not answer", str(error), _AGAIN)
+        else:
+            now = datetime.now(UTC)
+            self._badge.show(dag.simulated, "Simulated GPUs")
+            self._live.content = updated(now)
+            self._title.content = f"<h1>{escape(dag.id)} {chip(dag.state.value)}</h1>"
+            self._head.content = view.head_html(dag, now)
+            self._graph.content = drawing = view.drawing_html(dag)
+            self._jobs.content = view.jobs_html(dag, now)
+            self._show(True)
+            self._graph_card.show(bool(drawing))
+
+    def _show(self, visible: bool) -> None:
+        self._graph_card.show(visible)
+        self._jobs_card.show(visible)
+
+
+_READING = '<div class="empty"><p>Reading …</p></div>'
+_AGAIN = "It is asked again every three seconds."

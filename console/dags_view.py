@@ -1,0 +1,162 @@
+"""The pages /dags and /dags/ID as HTML: the list, the drawing of a graph, and its jobs."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from urllib.parse import quote
+
+from longshore.client.dag_view import job_state, remark, told
+from longshore.console.escaping import escape
+from longshore.console.formats import count
+from longshore.console.parts import amount, chip, facts, how_long, number, table, when
+from longshore.models.dag import Condition, DagJobView, DagSummary, DagView, Join
+
+PATH = "/dags"
+MOST_DRAWN = 200
+"""Jobs of a graph that is drawn; of a larger one the list tells more."""
+_WIDTH, _HEIGHT = 150, 34
+_STEP_X, _STEP_Y = 200, 50
+_MARGIN = 8
+_LONGEST = 19
+"""Characters of a name that a box has room for."""
+
+
+def list_html(dags: Iterable[DagSummary], now: datetime) -> str:
+    """Return the table of DAGs; each leads to its page."""
+    heads = ("DAG", "State", "Tenant", "Jobs", "Ended", "Took", "Remark")
+    return table(
+        "DAGs", heads, (_row(dag, now) for dag in dags), numbers=("Jobs", "Ended", "Took")
+    )
+
+
+def _row(dag: DagSummary, now: datetime) -> str:
+    ended = sum(number for state, number in dag.counts.items() if state.ended)
+    held = "held: submits no further job" if dag.held and not dag.state.ended else ""
+    link = f'<a class="id" href="{PATH}/{quote(dag.id)}">{escape(dag.id)}</a>'
+    took = how_long((dag.ended_at or now) - dag.submitted_at)
+    return (
+        f"<tr><td>{link}</td><td>{chip(dag.state.value)}</td><td>{escape(dag.tenant)}</td>"
+        f"{number(count(dag.jobs))}{number(count(ended))}{number(took)}"
+        f"<td>{escape(dag.reason or held or told(dag.counts))}</td></tr>"
+    )
+
+
+def head_html(dag: DagView, now: datetime) -> str:
+    """Return a DAG in a few facts, and why it ended."""
+    pairs = [
+        ("Jobs", count(dag.jobs)),
+        ("Ended", count(sum(number for state, number in dag.counts.items() if state.ended))),
+        ("Submitted", when(dag.submitted_at)),
+        ("Took" if dag.state.ended else "Takes so far",
+         how_long((dag.ended_at or now) - dag.submitted_at)),
+        ("GPU time", how_long(dag.gpu_time)),
+        ("Booked so far", amount(dag.booked_micro_usd)),
+        ("Tenant", escape(dag.tenant)),
+        ("At a failure", "stops" if dag.on_failure.value == "stop" else "goes on"),
+    ]  # fmt: skip
+    if dag.generation > 1:
+        pairs.append(("Retries", count(dag.generation - 1)))
+    reason = f'<p class="reason">{escape(dag.reason)}</p>' if dag.reason else ""
+    held = '<p class="reason">Held: submits no further job until it is released.</p>'
+    return facts(pairs) + reason + (held if dag.held and not dag.state.ended else "")
+
+
+def jobs_html(dag: DagView, now: datetime) -> str:
+    """Return the table of its jobs, upstream first."""
+    heads = ("Job", "State", "After", "GPUs", "Took", "GPU time", "Booked", "Remark")
+    rows = (_job(step, now) for step in dag.steps)
+    return table("Jobs", heads, rows, numbers=("GPUs", "Took", "GPU time", "Booked"))
+
+
+def _job(step: DagJobView, now: datetime) -> str:
+    start = step.started_at or step.submitted_at
+    took = how_long((step.ended_at or now) - start) if start else "–"
+    gpus = f"{step.gpus} × {escape(step.gpu_type)}" if step.gpu_type else count(step.gpus)
+    return (
+        f"<tr><td>{_link(step, escape(step.name))}</td><td>{chip(job_state(step))}</td>"
+        f"<td>{escape(_after(step))}</td>{number(gpus)}{number(took)}"
+        f"{number(how_long(step.gpu_time))}{number(amount(step.booked_micro_usd))}"
+        f"<td>{escape(remark(step))}</td></tr>"
+    )
+
+
+def _after(step: DagJobView) -> str:
+    """Return ``prepare, clean (any)``; of a join `any` with "or"."""
+    parts = [
+        up if edge.condition is Condition.SUCCESS else f"{up} ({edge.condition.value})"
+        for up, edge in step.after.items()
+    ]
+    return (", " if step.join is Join.ALL else " or ").join(parts) or "–"
+
+
+def _link(step: DagJobView, html: str) -> str:
+    if step.job_id is None:
+        return html
+    return f'<a class="id" href="/jobs/{quote(step.job_id)}">{html}</a>'
+
+
+def drawing_html(dag: DagView) -> str:
+    """Return the graph as a drawing from left to right; nothing of one that is too large."""
+    if len(dag.steps) > MOST_DRAWN:
+        return ""
+    places = _places(dag.steps)
+    width = max(x for x, _ in places.values()) + _WIDTH + _MARGIN
+    height = max(y for _, y in places.values()) + _HEIGHT + _MARGIN
+    edges = "".join(
+        _edge(places[up], places[step.name], edge.condition, step.join)
+        for step in dag.steps
+        for up, edge in step.after.items()
+    )
+    boxes = "".join(_box(step, places[step.name]) for step in dag.steps)
+    words = (
+        f"{len(dag.steps)} jobs from left to right: {told(dag.counts)}. The list below has all."
+    )
+    return (
+        f'<svg class="dag" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+        f' role="img" aria-label="{escape(words)}">{edges}{boxes}</svg>'
+    )
+
+
+def _places(steps: Sequence[DagJobView]) -> Mapping[str, tuple[int, int]]:
+    """Return the corner of each job's box: a column further right than all that it comes after,
+    and in its column about as high as these."""
+    column: dict[str, int] = {}
+    for step in steps:
+        column[step.name] = max((column[up] + 1 for up in step.after), default=0)
+    row: dict[str, int] = {}
+    for at in range(max(column.values()) + 1):
+        there = [step for step in steps if column[step.name] == at]
+        there.sort(key=lambda step: _height_of(step, row))
+        row |= {step.name: height for height, step in enumerate(there)}
+    return {
+        name: (_MARGIN + column[name] * _STEP_X, _MARGIN + row[name] * _STEP_Y) for name in column
+    }
+
+
+def _height_of(step: DagJobView, row: Mapping[str, int]) -> float:
+    return sum(row[up] for up in step.after) / len(step.after) if step.after else 0.0
+
+
+def _edge(start: tuple[int, int], end: tuple[int, int], condition: Condition, join: Join) -> str:
+    (x1, y1), (x2, y2) = start, end
+    x1, y1, y2 = x1 + _WIDTH, y1 + _HEIGHT // 2, y2 + _HEIGHT // 2
+    bend = (x2 - x1) // 2
+    kind = f"{condition.value}{' either' if join is Join.ANY else ''}"
+    path = f"M{x1} {y1} C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}"
+    title = {
+        Condition.SUCCESS: "needs its success", Condition.FAILURE: "needs its failure",
+        Condition.ANY: "needs its end",
+    }[condition]  # fmt: skip
+    return f'<path class="{kind}" d="{path}"><title>{title}</title></path>'
+
+
+def _box(step: DagJobView, place: tuple[int, int]) -> str:
+    x, y = place
+    name = step.name if len(step.name) <= _LONGEST else f"{step.name[: _LONGEST - 1]}…"
+    state = job_state(step)
+    box = (
+        f'<g class="{step.step.value.lower()}"><title>{escape(step.name)}: {state.lower()}</title>'
+        f'<rect x="{x}" y="{y}" width="{_WIDTH}" height="{_HEIGHT}" rx="6"/>'
+        f'<text x="{x + 10}" y="{y + 15}">{escape(name)}</text>'
+        f'<text class="said" x="{x + 10}" y="{y + 28}">{state.lower()}</text></g>'
+    )
+    return _link(step, box)

@@ -1,0 +1,67 @@
+"""The pages of DAGs as HTML: where the boxes of a graph stand, and that nothing is obeyed."""
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from longshore.console.dags_view import MOST_DRAWN, drawing_html, head_html, jobs_html, list_html
+from longshore.models.dag import (
+    DagJobView,
+    DagState,
+    DagView,
+    Edge,
+    Join,
+    OnFailure,
+    StepState,
+)
+
+NOW = datetime(2026, 11, 24, 12, 0, tzinfo=UTC)
+
+
+def a_dag(after: dict[str, Any], **fields: Any) -> DagView:
+    steps = tuple(
+        DagJobView(
+            name=name, after={up: Edge.model_validate("success") for up in ups}, join=Join.ALL,
+            step=StepState.WAITING, gpus=1,
+        )
+        for name, ups in after.items()
+    )  # fmt: skip
+    basics: dict[str, Any] = {
+        "id": "nightly-abcdefghij", "name": "nightly", "tenant": "lab", "state": DagState.RUNNING,
+        "submitted_at": NOW - timedelta(minutes=3), "jobs": len(steps),
+        "counts": {StepState.WAITING: len(steps)}, "on_failure": OnFailure.STOP, "steps": steps,
+    }  # fmt: skip
+    return DagView(**{**basics, **fields})
+
+
+def corners(html: str) -> dict[str, tuple[int, int]]:
+    found = re.findall(r'<rect x="(\d+)" y="(\d+)".*?<text[^>]*>([^<]*)</text>', html)
+    return {name: (int(x), int(y)) for x, y, name in found}
+
+
+def test_each_job_stands_right_of_all_that_it_comes_after():
+    at = corners(drawing_html(a_dag({"a": [], "b": ["a"], "c": ["a"], "d": ["b", "a"]})))
+    assert at["a"][0] < at["b"][0] == at["c"][0] < at["d"][0]
+    assert len(set(at.values())) == 4, "no two stand in one place"
+
+
+def test_a_line_has_no_crossing():
+    after = {"a": [], "x": [], "b": ["a"], "y": ["x"], "c": ["b"], "z": ["y"]}
+    at = corners(drawing_html(a_dag(after)))
+    assert at["a"][1] == at["b"][1] == at["c"][1] != at["x"][1] == at["y"][1] == at["z"][1]
+
+
+def test_a_large_graph_is_not_drawn():
+    line = {f"j{n}": [f"j{n - 1}"] if n else [] for n in range(MOST_DRAWN + 1)}
+    assert not drawing_html(a_dag(line))
+    assert drawing_html(a_dag({"a": []}))
+
+
+def test_what_others_wrote_is_shown_and_not_obeyed():
+    bad = "<script>alert(1)</script>"
+    dag = a_dag({"a": []}, reason=bad, state=DagState.FAILED, ended_at=NOW)
+    step = dag.steps[0].model_copy(update={"reason": bad, "gpu_type": bad})
+    dag = dag.model_copy(update={"steps": (step,)})
+    for html in (head_html(dag, NOW), jobs_html(dag, NOW), list_html([dag], NOW)):
+        assert "&lt;script&gt;" in html
+        assert "<script" not in html
