@@ -27,8 +27,8 @@ from longshore.models.errors import (
 )
 from longshore.models.messages import CONTROL_TASK_QUEUE, CommandReason
 from longshore.models.settings import Settings
+from longshore.models.text import count
 from longshore.scheduling.dag import Graph, reopened
-from longshore.scheduling.words import count
 from longshore.workflows.dag import DagWorkflow
 
 T = TypeVar("T")
