@@ -12,10 +12,10 @@ from longshore.activities.views import Views
 from longshore.models.dag import DagJobView, DagSpec, DagState, DagSummary, DagView, StepState
 from longshore.models.errors import NotFoundError
 from longshore.models.job import JobState
+from longshore.models.text import format_places
 from longshore.models.views import JobView
 from longshore.models.visible import shown
 from longshore.scheduling.dag import Graph, waits_for
-from longshore.scheduling.words import format_places
 
 
 class DagViews:

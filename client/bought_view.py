@@ -7,11 +7,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from longshore.client.terminal import Text, a_table, heading, pairs
-from longshore.client.words import ago, cell, zone
+from longshore.client.words import cell, zone
 from longshore.models.block_end import BlockOption
 from longshore.models.spending import OptionRecord, PurchaseDetail, named
+from longshore.models.text import ago, dollars
 from longshore.models.views import Explanation
-from longshore.scheduling.buying.words import about
 
 
 def purchase_screen(purchase: PurchaseDetail, now: datetime) -> RenderableType:
@@ -19,8 +19,8 @@ def purchase_screen(purchase: PurchaseDetail, now: datetime) -> RenderableType:
     who = f"pool {purchase.pool}, tenant {purchase.tenant}, {purchase.tier}"
     what = f"{purchase.wanted} x {purchase.instance_type} at {purchase.provider}"
     money = (
-        f"{about(purchase.committed_micro_usd)} committed, "
-        f"{about(purchase.planned_micro_usd)} at most when it was decided"
+        f"{dollars(purchase.committed_micro_usd)} committed, "
+        f"{dollars(purchase.planned_micro_usd)} at most when it was decided"
     )
     facts = [
         ("first option", what),
@@ -74,8 +74,8 @@ def block_options_table(options: Sequence[BlockOption]) -> Table:
     table = a_table(("", "option", "gain", "terms", "why not"), right=("gain",),
                     fold=("option", "terms", "why not"))  # fmt: skip
     for each in options:
-        terms = ", ".join(f"{what} {about(amount)}" for what, amount in each.terms.items())
-        table.add_row(_mark(each.chosen), each.title, about(each.gain), terms, each.lost)
+        terms = ", ".join(f"{what} {dollars(amount)}" for what, amount in each.terms.items())
+        table.add_row(_mark(each.chosen), each.title, dollars(each.gain), terms, each.lost)
     return table
 
 
@@ -84,7 +84,7 @@ def _options_table(options: Sequence[OptionRecord]) -> Table:
                     right=("money", "delay", "in all"), fold=("option", "why not"))  # fmt: skip
     for each in options:
         amounts = (each.committed, each.delay, each.total)
-        table.add_row(_mark(each.chosen), each.tier, each.title, *map(about, amounts), each.lost)
+        table.add_row(_mark(each.chosen), each.tier, each.title, *map(dollars, amounts), each.lost)
     return table
 
 

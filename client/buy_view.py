@@ -9,10 +9,8 @@ from longshore.client.buying import DryRun
 from longshore.client.terminal import Text, a_table, heading, now
 from longshore.client.words import SIMULATED, period
 from longshore.models.buying import Option, PurchasePlan
-from longshore.models.money import format_dollars
 from longshore.models.spending import named
-from longshore.scheduling.buying.words import about
-from longshore.scheduling.words import and_more
+from longshore.models.text import and_more, count, dollars, format_dollars
 
 _COLUMNS = ("", "option", "money", "delay", "left over", "in all", "why not")
 _NUMBERS = ("money", "delay", "left over", "in all")
@@ -22,9 +20,10 @@ def render_dry_run(ran: DryRun, *, most: int | None = None) -> RenderableType:
     """Return the decision for a Rich console; of the options of a round, at most so many."""
     decision = ran.decision
     simulated = f"  {SIMULATED}" if ran.simulated else ""
+    waiting = f"{count(len(ran.jobs), 'job')} in the queue"
     parts: list[RenderableType] = [
         heading(f"{decision.reason}{simulated}"),
-        Text(f"{ran.source}, {_jobs(ran)}, rule {decision.rule.value}", style="dim"),
+        Text(f"{ran.source}, {waiting}, rule {decision.rule.value}", style="dim"),
         *(Text(each, style="dim") for each in decision.left_out),
     ]
     for (tier, number), options in groupby(
@@ -37,7 +36,7 @@ def render_dry_run(ran: DryRun, *, most: int | None = None) -> RenderableType:
     left = (
         "without a limit"
         if ran.left_today_micro_usd is None
-        else f"{about(ran.left_today_micro_usd)} more"
+        else f"{dollars(ran.left_today_micro_usd)} more"
     )
     parts += [Text(), Text(f"the pool may commit today (UTC): {left}", style="dim")]
     for quote in decision.waits_for:
@@ -53,7 +52,7 @@ def _table(options: Sequence[Option], most: int | None) -> RenderableType:
         table.add_row(
             "→" if option.chosen else "",
             option.title,
-            *(about(amount) for amount in amounts),
+            *(dollars(amount) for amount in amounts),
             option.lost,
             style="bold" if option.chosen else "",
         )
@@ -69,12 +68,8 @@ def _order(plan: PurchasePlan) -> str:
     when = "until it is stopped"
     if plan.window is not None:
         when = period(plan.window.start, plan.window.end, now())
+    for_whom = ", ".join(named(plan.serves)) or "the warm target"
     return (
         f"{what}, {when}, at most {format_dollars(plan.limit)} a GPU-hour and "
-        f"{about(plan.max_total)} in all; for {', '.join(named(plan.serves)) or 'the warm target'}"
+        f"{dollars(plan.max_total)} in all; for {for_whom}"
     )
-
-
-def _jobs(ran: DryRun) -> str:
-    waiting = len(ran.jobs)
-    return "1 job in the queue" if waiting == 1 else f"{waiting} jobs in the queue"

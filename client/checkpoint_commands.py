@@ -10,8 +10,9 @@ from rich.table import Table
 from longshore.client.calls import call
 from longshore.client.job_commands import REF
 from longshore.client.terminal import JSON, a_table, note, now, print_json, show
-from longshore.client.words import SIMULATED, ago
+from longshore.client.words import SIMULATED
 from longshore.models.checkpoint import CheckpointInfo
+from longshore.models.text import ago
 from longshore.models.units import format_bytes
 
 if TYPE_CHECKING:  # it loads the database, and every command loads this module

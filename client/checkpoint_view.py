@@ -4,12 +4,11 @@ from datetime import datetime
 
 from rich.console import RenderableType
 
-from longshore.client.words import ago
 from longshore.models.checkpoint import CheckpointInfo
 from longshore.models.checkpointing import CheckpointDecision, CheckpointTerm
 from longshore.models.messages import Progress
+from longshore.models.text import ago, dollars
 from longshore.models.units import format_bytes
-from longshore.scheduling.buying.words import about
 
 
 def checkpoint_facts(
@@ -40,13 +39,13 @@ def saving_facts(
     ]
     if decision.terms:
         counted = ", ".join(_term(term) for term in decision.terms)
-        cost = f"GPUs {about(decision.write)}, storage {about(decision.storage)}"
+        cost = f"GPUs {dollars(decision.write)}, storage {dollars(decision.storage)}"
         facts.append(("", f"may be lost: {counted}; a save: {cost}"))
     return facts
 
 
 def _term(term: CheckpointTerm) -> str:
-    return f"{term.name} {about(term.value)} ({100 * term.chance:.2g}%)"
+    return f"{term.name} {dollars(term.value)} ({100 * term.chance:.2g}%)"
 
 
 def _line(info: CheckpointInfo, now: datetime) -> str:

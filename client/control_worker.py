@@ -11,7 +11,7 @@ from temporalio.service import RPCError
 
 from longshore.activities.polls import POLL_SEEN_WITHIN, last_polls
 from longshore.models.messages import CONTROL_TASK_QUEUE, job_workflow_id
-from longshore.scheduling.words import listed
+from longshore.models.text import listed
 
 START = "Run `longshore up`, or `longshore worker` beside servers of your own."
 TAKEN_UP_WITHIN = timedelta(seconds=2)

@@ -6,8 +6,9 @@ from datetime import datetime
 from rich.table import Table
 
 from longshore.client.terminal import a_table
-from longshore.client.words import SIMULATED, ago
+from longshore.client.words import SIMULATED
 from longshore.models.cycles import CycleView, PoolCycles
+from longshore.models.text import ago
 from longshore.models.units import format_ms
 
 LEGEND = (

@@ -88,8 +88,8 @@ def validate(file: FILE, mermaid: MERMAID = False, as_json: JSON = False) -> Non
     spec = _read(file)
     if mermaid:
         return _print_planned(spec)
+    from longshore.models.text import count
     from longshore.scheduling.dag import Graph
-    from longshore.scheduling.words import count
 
     graph = Graph.of(spec)
     first = [name for name in graph.order if not graph.edges[name]]

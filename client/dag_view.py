@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 
 from longshore.client.terminal import Text, a_table, heading, pairs, width_of_ids
-from longshore.client.words import SIMULATED, ago, span
+from longshore.client.words import SIMULATED
 from longshore.models.dag import (
     Condition,
     DagJobView,
@@ -18,8 +18,7 @@ from longshore.models.dag import (
     Join,
     StepState,
 )
-from longshore.models.money import format_dollars
-from longshore.scheduling.words import count
+from longshore.models.text import ago, count, format_dollars, span
 
 _STYLES = {
     StepState.WAITING: "yellow", StepState.STARTED: "green", StepState.SUCCEEDED: "bold green",

@@ -26,8 +26,8 @@ from longshore.models.errors import (
     UnsatisfiableError,
 )
 from longshore.models.messages import CONTROL_TASK_QUEUE, CommandReason
+from longshore.models.text import count
 from longshore.scheduling.dag import Graph, reopened
-from longshore.scheduling.words import count
 from longshore.workflows.dag import DagWorkflow
 
 T = TypeVar("T")

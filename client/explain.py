@@ -10,10 +10,11 @@ from longshore.models.placement import Decision, PlacementKind
 from longshore.models.pool import Growth
 from longshore.models.preemption import PreemptionPlan, Spared
 from longshore.models.spending import BuyingRecord, PurchaseUnderWay
+from longshore.models.text import count
 from longshore.models.views import Explanation, JobView
 from longshore.scheduling.buying.standing import NO_BUYING, Standing
 from longshore.scheduling.buying.words import under_way
-from longshore.scheduling.words import count, format_spared
+from longshore.scheduling.words import format_spared
 
 _HELD = "held"
 """What a workflow says of a hold for which nobody gave a reason."""

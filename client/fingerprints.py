@@ -7,8 +7,8 @@ from rich.table import Table
 
 from longshore.client.terminal import SeveralLines, a_table
 from longshore.models.node import HostFirmware
+from longshore.models.text import listed
 from longshore.models.views import NodeView
-from longshore.scheduling.words import listed
 
 HEADINGS = ("fingerprint", "nodes", "host firmware")
 _NODES = 3

@@ -18,20 +18,7 @@ from longshore.client.terminal import (
     pairs,
     width_of_ids,
 )
-from longshore.client.words import (
-    SIMULATED,
-    ago,
-    cell,
-    class_of,
-    clock,
-    count,
-    format_slices,
-    gpu_list,
-    places_of,
-    span,
-    styled,
-    zone,
-)  # fmt: skip
+from longshore.client.words import SIMULATED, cell, class_of, clock, places_of, styled, zone
 from longshore.models.job import (
     AttemptRecord,
     JobSpec,
@@ -43,11 +30,22 @@ from longshore.models.job import (
 from longshore.models.job_report import JobReport
 from longshore.models.placement import Candidate, Decision, Rejection
 from longshore.models.spending import JobCost
-from longshore.models.units import format_duration, format_gb, format_limits
+from longshore.models.text import (
+    MOST_NODES,
+    ago,
+    and_more,
+    count,
+    dollars,
+    format_duration,
+    format_gpus,
+    format_places,
+    format_slices,
+    span,
+)
+from longshore.models.units import format_cores, format_gb, format_limits
 from longshore.models.views import AttemptView, Explanation, JobView
 from longshore.models.visible import in_one_line
-from longshore.scheduling.buying.words import about, under_way
-from longshore.scheduling.words import MOST_NODES, and_more, format_places
+from longshore.scheduling.buying.words import under_way
 
 
 def jobs_table(jobs: Sequence[JobView], now: datetime, width: int) -> Table:
@@ -135,7 +133,7 @@ def wants(spec: JobSpec) -> str:
     gpus = format_wish(spec.gpus, spec.gpu_type, spec.vram_per_gpu, spec.milli, spec.mig)
     labels = "".join(f", on a node with {each}" for each in spec.constraints)
     return (
-        f"{gpus}, {_cores(spec.cpus)}, "
+        f"{gpus}, {format_cores(spec.cpus)}, "
         f"{format_gb(spec.ram)} RAM{format_limits(spec.storage_bandwidth, spec.power_per_gpu)}"
         f"{labels}, about {format_duration(spec.expected_duration)}"
     )
@@ -152,7 +150,7 @@ def held(job: JobView) -> str:
     nodes too: ``GPUs 0-7, local-2 GPUs 0-7``."""
     if len(job.nodes) > 1:
         return format_places(job.places).removeprefix(f"{job.nodes[0]} ")
-    gpus = gpu_list(job.gpu_indices)
+    gpus = format_gpus(job.gpu_indices)
     if job.mig is not None:
         return f"{job.mig} at {format_slices(job.slices)} of {gpus}"
     return f"{job.milli}/1000 of {gpus}" if job.milli < 1000 else gpus
@@ -262,10 +260,6 @@ def _gave_way(status: JobStatus) -> str:
     return ", ".join(f"{what} {count(number, 'time')}" for number, what in times if number)
 
 
-def _cores(cpus: float) -> str:
-    return f"{cpus:g} core" + ("" if cpus == 1 else "s")
-
-
 def _may_start(start: datetime, now: datetime) -> str:
     return f"{clock(start, now)} ({ago(start, now)})"
 
@@ -298,7 +292,7 @@ def _lines(places: Sequence[tuple[str, Sequence[int]]]) -> tuple[SeveralLines, S
     """Return nodes and their GPUs, a line for each; of many nodes the first few."""
     nodes = [node_id for node_id, _ in places[:MOST_NODES]]
     gpus = [
-        gpu_list(indices).removeprefix("GPUs ").removeprefix("GPU ") if indices else ""
+        format_gpus(indices).removeprefix("GPUs ").removeprefix("GPU ") if indices else ""
         for _, indices in places[:MOST_NODES]
     ]
     if more := and_more(len(places) - MOST_NODES, "node"):
@@ -374,7 +368,7 @@ def _cost(cost: JobCost) -> str:
     mark = f" ({SIMULATED})" if cost.simulated else ""
     later = ", ".join(cost.open_blocks)
     more = f"; its share of {later} is booked when that ends" if later else ""
-    return f"{about(cost.booked_micro_usd)}{mark} for {held}{more}"
+    return f"{dollars(cost.booked_micro_usd)}{mark} for {held}{more}"
 
 
 def _gave_way_facts(explanation: Explanation, now: datetime) -> list[tuple[str, RenderableType]]:
@@ -383,7 +377,7 @@ def _gave_way_facts(explanation: Explanation, now: datetime) -> list[tuple[str, 
     mine = [v for v in plan.victims if v.job_id == explanation.job.id] if plan else []
     if plan is None or not mine:
         return []
-    lost = f"{about(mine[0].total)} in all: {mine[0].reason}"
+    lost = f"{dollars(mine[0].total)} in all: {mine[0].reason}"
     return [("gave way", f"to {plan.job_id}, {ago(plan.at, now)}, for {lost}")]
 
 
@@ -402,7 +396,7 @@ def _verdicts_table(decision: Decision) -> Table:
 
 def _gpus_of(candidate: Candidate) -> str:
     slices = f" {format_slices(candidate.slices)}" if candidate.slices else ""
-    return f"{gpu_list(candidate.gpu_indices)}{slices}"
+    return f"{format_gpus(candidate.gpu_indices)}{slices}"
 
 
 def _verdict(rejection: Rejection) -> Text:

@@ -10,12 +10,11 @@ from rich.table import Table
 from longshore.client.markets import ProviderState, Quote, cheapest
 from longshore.client.price_view import render_price
 from longshore.client.terminal import Text, a_table, heading
-from longshore.client.words import SIMULATED, ago, period
+from longshore.client.words import SIMULATED, period
 from longshore.models.market import Capabilities, NoQuote
 from longshore.models.market_memory import HistoryPoint, Quality
-from longshore.models.money import format_dollars
 from longshore.models.price import PriceAnswer
-from longshore.models.units import format_duration
+from longshore.models.text import NONE, ago, dollars, format_dollars, format_duration
 
 _ROWS = 6
 """Of a chart."""
@@ -73,12 +72,12 @@ def providers_table(states: Sequence[ProviderState], others: Iterable[str]) -> T
         table.add_row(
             name,
             "yes",
-            account.id if account else Text(state.trouble or "-", style="red"),
-            "-" if balance is None else format_dollars(balance),
+            account.id if account else Text(state.trouble or NONE, style="red"),
+            NONE if balance is None else format_dollars(balance),
             state.no_buying or ", ".join(abilities(state.capabilities)),
         )
     for name in others:
-        table.add_row(name, Text("no", style="dim"), "-", "-", "")
+        table.add_row(name, Text("no", style="dim"), NONE, NONE, "")
     return table
 
 
@@ -116,8 +115,8 @@ def history_lines(points: Sequence[HistoryPoint]) -> list[str]:
     """Return a line for each point, for what is not a terminal."""
     return [
         f"{point.at:%Y-%m-%dT%H:%M:%SZ}  {point.provider}{_mark(point.simulated)}  "
-        f"ask {_dollars(point.ask)} ({_dollars(point.ask_low)} to {_dollars(point.ask_high)})  "
-        f"bid {_dollars(point.bid)}  {point.ask_gpus:.0f} GPUs asked  {point.books} books"
+        f"ask {dollars(point.ask)} ({dollars(point.ask_low)} to {dollars(point.ask_high)})  "
+        f"bid {dollars(point.bid)}  {point.ask_gpus:.0f} GPUs asked  {point.books} books"
         for point in points
     ]
 
@@ -178,7 +177,7 @@ def _chart(
     if not asks:
         return [title, Text("no asks", style="dim")]
     low, high = min(ask for _, ask in asks), max(ask for _, ask in asks)
-    labels = [_dollars(high), *[""] * (_ROWS - 2), _dollars(low)]
+    labels = [dollars(high), *[""] * (_ROWS - 2), dollars(low)]
     margin = max(map(len, labels))
     shown = asks[-max(width - margin - 2, 10) :]
     columns = [_height(ask, low, high) for _, ask in shown]
@@ -214,14 +213,9 @@ def _mark(simulated: bool) -> str:
     return f" ({SIMULATED})" if simulated else ""
 
 
-def _dollars(micro: int | None) -> str:
-    """Return dollars and cents."""
-    return "-" if micro is None else f"${micro / 1_000_000:,.2f}"
-
-
 def _share(part: int, whole: int) -> str:
-    return f"{part / whole:.0%}" if whole else "-"
+    return f"{part / whole:.0%}" if whole else NONE
 
 
 def _percent(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{ratio:+.1%}"
+    return NONE if ratio is None else f"{ratio:+.1%}"

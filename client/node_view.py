@@ -9,17 +9,15 @@ from rich.table import Table
 
 from longshore.client.limits import limit_columns
 from longshore.client.terminal import WIDE, SeveralLines, Text, a_table
-from longshore.client.words import SIMULATED, ago, styled
+from longshore.client.words import SIMULATED, styled
 from longshore.models.buying import Among, BuyingPolicy
 from longshore.models.checkpointing import CheckpointPolicy
 from longshore.models.job import Tier
-from longshore.models.money import format_dollars
 from longshore.models.node import NodeState
 from longshore.models.preemption import PreemptionLevels, PreemptionPolicy
-from longshore.models.units import format_duration
+from longshore.models.text import ago, count, format_dollars, format_duration
 from longshore.models.views import GPUView, NodeView, PartView, PoolView
 from longshore.models.visible import in_one_line
-from longshore.scheduling.words import count
 
 FREE, TAKEN = "·", "×"
 """A free GPU, and one whose memory is taken by no job of ours."""

@@ -19,7 +19,7 @@ from longshore.client.gang_view import (
 )
 from longshore.client.limits import Column, limit_columns
 from longshore.client.terminal import Text
-from longshore.client.words import SIMULATED, format_slices, moment
+from longshore.client.words import SIMULATED, moment
 from longshore.models.domains import Foreseen
 from longshore.models.job import format_wish
 from longshore.models.node import Node
@@ -31,9 +31,9 @@ from longshore.models.placement import (
     PlacementKind,
     ScoreTerms,
 )
+from longshore.models.text import count, format_duration, format_gpus, format_slices
 from longshore.models.topology import Gang
-from longshore.models.units import format_cores, format_duration, format_gb, format_limits
-from longshore.scheduling.words import count, format_gpus
+from longshore.models.units import format_cores, format_gb, format_limits
 
 _HEADINGS = ("node", "GPUs", "score", "util", "frag", "expiry", "provider")
 _LEFT_HEADINGS = ("domain", "nodes", "GPUs", "free", "left")

@@ -20,10 +20,10 @@ from longshore.models.placement import JobRequest
 from longshore.models.preemption import BuyQuote, PreemptionPlan
 from longshore.models.preemption_document import PreemptionState
 from longshore.models.settings import Settings
+from longshore.models.text import listed
 from longshore.models.views import JobView
 from longshore.scheduling.order import queue_order
 from longshore.scheduling.preemption.plan import plan_preemption, plan_preemptions
-from longshore.scheduling.words import listed
 
 _NAMED = 5
 

@@ -10,8 +10,7 @@ from longshore.client.terminal import Text, a_table, heading, out, width_of_ids
 from longshore.client.words import cell, clock, zone
 from longshore.models.job import format_wish
 from longshore.models.preemption import PreemptionPlan, RejectedVictim, Victim, Way
-from longshore.scheduling.buying.words import about
-from longshore.scheduling.words import and_more, format_gpus
+from longshore.models.text import and_more, dollars, format_gpus
 
 _AMOUNTS = ("lost or paid", "delay", "in all")
 _VICTIMS = ("job", "class", "GPUs", "done again", "saving", "waiting", "in all", "why")
@@ -41,7 +40,7 @@ def _ways(ways: Sequence[Way], now: datetime) -> RenderableType:
     table = a_table(headings, right=_AMOUNTS, fold=("way", "why not"))
     for way in ways:
         start = cell(way.start, now) if way.start else "not known"
-        amounts = (about(amount) for amount in (way.cost, way.delay, way.total))
+        amounts = (dollars(amount) for amount in (way.cost, way.delay, way.total))
         mark, style = ("→", "bold") if way.chosen else ("", "")
         table.add_row(mark, way.title, start, *amounts, way.lost, style=style)
     return table
@@ -51,7 +50,7 @@ def _victims(victims: Sequence[Victim]) -> RenderableType:
     table = a_table(_VICTIMS, right=_TERMS, fold=("why",), widest=_widest_id())
     for victim in victims:
         terms = (victim.recompute, victim.write, victim.requeue, victim.total)
-        amounts = (about(amount) for amount in terms)
+        amounts = (dollars(amount) for amount in terms)
         table.add_row(
             victim.job_id, str(victim.priority), f"{victim.gpus:g}", *amounts, victim.reason
         )

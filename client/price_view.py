@@ -8,9 +8,8 @@ from rich.table import Table
 from longshore.client.terminal import Text, a_table, heading, pairs
 from longshore.client.words import SIMULATED, moment
 from longshore.models.market import Level, NoQuote, OrderBook
-from longshore.models.money import format_dollars
 from longshore.models.price import CountedLevel, PriceAnswer
-from longshore.models.units import format_duration
+from longshore.models.text import format_dollars, span
 from longshore.scheduling.prices.words import left_out_words
 
 _BAR = 24
@@ -100,10 +99,10 @@ def _side(
 
 def _lasts(level: Level) -> str:
     if level.start is not None and level.end is not None:
-        return format_duration(level.end - level.start)
+        return span(level.end - level.start)
     if level.end is not None:
         return f"until {moment(level.end)}"
-    return "" if level.duration is None else format_duration(level.duration)
+    return "" if level.duration is None else span(level.duration)
 
 
 def _bar(cumulative: int, total: int) -> str:

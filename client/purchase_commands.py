@@ -18,7 +18,8 @@ from longshore.client.terminal import (
     show,
     width_of_ids,
 )
-from longshore.models.money import format_dollars, micro_of
+from longshore.models.money import micro_of
+from longshore.models.text import amount, format_dollars
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -55,8 +56,8 @@ def purchases(pool: Pool = None, everything: Ended = False, as_json: JSON = Fals
                     right=("committed", "paid"), fold=("nodes", "why"))  # fmt: skip
     for each in found:
         table.add_row(
-            each.id, each.pool, each.tier, each.state.value, _dollars(each.committed_micro_usd),
-            _dollars(each.paid_micro_usd), ", ".join(each.nodes), each.reason,
+            each.id, each.pool, each.tier, each.state.value, amount(each.committed_micro_usd),
+            amount(each.paid_micro_usd), ", ".join(each.nodes), each.reason,
         )  # fmt: skip
     show(table)
     return _say_simulated(any(each.simulated for each in found))
@@ -101,7 +102,7 @@ def blocks(pool: Pool = None, everything: Ended = False, as_json: JSON = False) 
             each.id, each.provider, str(each.nodes), each.instance_type, each.state.value,
             cell(each.starts_at, now()) if each.starts_at else "-",
             cell(each.ends_at, now()) if each.ends_at else "-",
-            format_dollars(each.price_micro_usd), _dollars(each.paid_micro_usd),
+            format_dollars(each.price_micro_usd), amount(each.paid_micro_usd),
             each.reason or each.decided,
         )  # fmt: skip
     show(table)
@@ -129,7 +130,7 @@ def block(
     say(of.sum_in_words)
     if of.used_so_far_micro_usd is not None and of.idle_so_far_micro_usd is not None:
         used, idle = (
-            _dollars(each) for each in (of.used_so_far_micro_usd, of.idle_so_far_micro_usd)
+            amount(each) for each in (of.used_so_far_micro_usd, of.idle_so_far_micro_usd)
         )
         say(f"so far: {used} of time that jobs held, {idle} of time that nobody did")
     if decision is None:
@@ -144,8 +145,8 @@ def block(
         for sale in found.sales:
             table.add_row(
                 sale.key, sale.machine, sale.state, cell(sale.starts_at, now()),
-                cell(sale.ends_at, now()), _dollars(sale.resold_micro_usd),
-                _dollars(sale.fee_micro_usd),
+                cell(sale.ends_at, now()), amount(sale.resold_micro_usd),
+                amount(sale.fee_micro_usd),
                 sale.refused,
             )  # fmt: skip
         show(table)
@@ -170,14 +171,15 @@ def let_go(
     """
     from longshore.activities.buying.block_end_views import BlockEndViews
     from longshore.client.calls import call
-    from longshore.client.words import clock, count, span
+    from longshore.client.words import clock
     from longshore.models.errors import RefusedError
+    from longshore.models.text import count, span
 
     given_up = _ask(lambda db: BlockEndViews(db).given_up(name))
     if given_up is not None and not force:
         raise RefusedError(
             f"{name} is paid for until {clock(given_up.ends_at, now())}: to let it go gives up "
-            f"{_dollars(given_up.paid_micro_usd)}, {span(given_up.length)} of "
+            f"{amount(given_up.paid_micro_usd)}, {span(given_up.length)} of "
             f"{count(given_up.nodes, 'node')}. What others bid for is sold first, if its pool's "
             f"policy sells. `longshore let-go {name} --force` does so"
         )
@@ -212,7 +214,7 @@ def costs(
             each.paid_micro_usd, each.resold_micro_usd, each.fees_micro_usd, each.used_micro_usd,
             each.idle_micro_usd, each.open_micro_usd,
         )  # fmt: skip
-        table.add_row(each.name, *map(_dollars, amounts))
+        table.add_row(each.name, *map(amount, amounts))
     show(table)
     return None
 
@@ -288,8 +290,8 @@ def caps(
                     right=("most", "committed today"))  # fmt: skip
     for each in state.caps:
         committed, most = each.committed_micro_usd, each.most_micro_usd
-        today = "" if committed is None else _dollars(committed)
-        most = "no limit" if most is None else _dollars(most)
+        today = "" if committed is None else amount(committed)
+        most = "no limit" if most is None else amount(most)
         by = "its buying policy" if each.of_policy else "market caps"
         table.add_row(each.scope, each.name, most, today, by)
     show(table)
@@ -315,7 +317,7 @@ def orphans(as_json: JSON = False) -> None:
                         right=("cost so far",), fold=("detail",))  # fmt: skip
         for each in found:
             table.add_row(each.provider, each.kind.value, each.id, each.name,
-                          _dollars(each.cost_micro_usd), each.detail)  # fmt: skip
+                          amount(each.cost_micro_usd), each.detail)  # fmt: skip
         show(table)
         for kind in dict.fromkeys(each.kind for each in found):
             note(f"{kind.value}: {NEXT[kind]}")
@@ -345,11 +347,6 @@ def _ask(question: Callable[[Database], Awaitable[R]]) -> R:
             await database.close()
 
     return run(ask())
-
-
-def _dollars(micro: int) -> str:
-    """Return dollars and cents, as people add them up."""
-    return f"{'-' if micro < 0 else ''}${abs(micro) / 1_000_000:,.2f}"
 
 
 def _say_simulated(simulated: bool) -> None:

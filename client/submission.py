@@ -20,13 +20,12 @@ from longshore.models.node import Node, NodeState
 from longshore.models.placement import JobRequest
 from longshore.models.pool import PoolSpec
 from longshore.models.spending import PurchaseUnderWay
-from longshore.models.units import format_duration
+from longshore.models.text import and_more, format_duration
 from longshore.scheduling.advice import kind_of_node
 from longshore.scheduling.buying.standing import Standing
 from longshore.scheduling.buying.words import under_way
 from longshore.scheduling.packer import could_ever_place
 from longshore.scheduling.unready import in_the_way_for_good
-from longshore.scheduling.words import and_more
 
 _SUFFIX = 10
 _MOST_NAMED = 2

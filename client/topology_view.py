@@ -8,7 +8,7 @@ from longshore.client.limits import limit_columns
 from longshore.client.terminal import Text, a_table, heading
 from longshore.client.words import SIMULATED, styled
 from longshore.models.domains import DomainNode, PoolTopology
-from longshore.scheduling.words import count
+from longshore.models.text import count
 
 _FIRST = ("domain", "node", "state", "GPUs", "used", "free")
 _NUMBERS = ("GPUs", "used", "free")

@@ -1,14 +1,14 @@
 """Times, GPUs and states as people read them."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from longshore.client.terminal import Text
 from longshore.models.job import JobState
-from longshore.models.mig import SLICES, first_slice
+from longshore.models.mig import SLICES
 from longshore.models.node import NodeState
+from longshore.models.text import format_places, span
 from longshore.models.views import JobView
-from longshore.scheduling.words import format_places
 
 _STYLES = {
     JobState.SUBMITTED: "cyan",
@@ -30,31 +30,6 @@ SIMULATED = "simulated"
 
 def styled(state: JobState | NodeState) -> Text:
     return Text(state.value, style=_STYLES[state])
-
-
-def span(duration: timedelta, *, units: int = 2) -> str:
-    """Return a duration in one or two units: ``45s``, ``3m 12s``, ``2h 5m``, ``3d 4h``."""
-    seconds = max(int(duration.total_seconds()), 0)
-    if units == 1:
-        return _one_unit(seconds)
-    for unit, size, smaller, smaller_size in (
-        ("d", 86400, "h", 3600),
-        ("h", 3600, "m", 60),
-        ("m", 60, "s", 1),
-    ):
-        if seconds >= size:
-            rest = seconds % size // smaller_size
-            return f"{seconds // size}{unit}" + (f" {rest}{smaller}" if rest else "")
-    return f"{seconds}s"
-
-
-def ago(instant: datetime, now: datetime) -> str:
-    """Return ``3m ago`` or ``in 2h``, in one unit."""
-    seconds = int((now - instant).total_seconds())
-    if abs(seconds) < 2:
-        return "now"
-    words = _one_unit(abs(seconds))
-    return f"{words} ago" if seconds > 0 else f"in {words}"
 
 
 def clock(instant: datetime, now: datetime) -> str:
@@ -98,36 +73,11 @@ def class_of(job: JobView, now: datetime) -> str:
     return f"class {job.priority}, counted as {job.counted_as} after {span(waited)} in the queue"
 
 
-def gpu_list(indices: Sequence[int]) -> str:
-    """Return ``GPU 3`` or ``GPUs 0-3,6``."""
-    if not indices:
-        return "no GPU"
-    runs: list[list[int]] = []
-    for index in sorted(indices):
-        if runs and index == runs[-1][1] + 1:
-            runs[-1][1] = index
-        else:
-            runs.append([index, index])
-    listed = ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in runs)
-    return f"GPU{'s' if len(indices) > 1 else ''} {listed}"
-
-
 def places_of(places: Sequence[tuple[str, Sequence[int]]], *, simulated: bool) -> str:
     """Return where a job is: ``local-1 GPUs 0-3 (simulated)``, of a gang each node with its
     GPUs."""
     mark = f" ({SIMULATED})" if simulated else ""
     return f"{format_places(places)}{mark}"
-
-
-def count(number: int, thing: str) -> str:
-    return f"{number} {thing}" + ("" if number == 1 else "s")
-
-
-def _one_unit(seconds: int) -> str:
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= 2 * size or (seconds >= size and unit != "d"):
-            return f"{seconds // size}{unit}"
-    return f"{seconds}s"
 
 
 def tenths(milli: int, slices: int) -> str:
@@ -139,10 +89,3 @@ def tenths(milli: int, slices: int) -> str:
     if not used:
         return "·"
     return "x" if used >= 1000 else str(min(-(-used // 100), 9))
-
-
-def format_slices(slices: int) -> str:
-    """Return ``slice 6`` or ``slices 4-7`` for the set of slices of a MIG instance."""
-    first = first_slice(slices)
-    last = first + slices.bit_count() - 1
-    return f"slice {first}" if first == last else f"slices {first}-{last}"

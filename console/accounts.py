@@ -1,8 +1,8 @@
 """What was paid and what became of it, as every page shows it: one label is one number."""
 
 from longshore.console.escaping import escape
-from longshore.console.parts import amount
 from longshore.models.spending import Account
+from longshore.models.text import amount
 
 
 def money(account: Account) -> tuple[tuple[str, str], ...]:

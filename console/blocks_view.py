@@ -8,22 +8,12 @@ from longshore.activities.buying.block_end_views import BlockEndView, SaleView
 from longshore.console import lanes
 from longshore.console.accounts import account_html, money
 from longshore.console.escaping import escape
-from longshore.console.formats import price, some, with_code
-from longshore.console.parts import (
-    CHOSEN,
-    PICKED,
-    amount,
-    chip,
-    facts,
-    how_long,
-    mark,
-    number,
-    table,
-    when,
-)
+from longshore.console.formats import with_code
+from longshore.console.parts import CHOSEN, PICKED, chip, facts, mark, number, table, when
 from longshore.console.purchases_view import link as purchase_link
 from longshore.models.purchase import BlockState
 from longshore.models.spending import BlockDetail, summed
+from longshore.models.text import amount, count, price, span
 
 PATH = "/blocks"
 
@@ -35,7 +25,7 @@ def sums_html(blocks: Sequence[BlockDetail]) -> str:
     held = sum(use.gpus for each in running for use in each.uses if use.ended_at is None)
     return facts(
         (
-            ("Running", some(len(running), "block")),
+            ("Running", count(len(running), "block")),
             ("GPUs in use", f"{held:g} <small>of {gpus}</small>"),
             *money(summed(blocks)),
         )
@@ -89,7 +79,7 @@ def uses_html(block: BlockDetail) -> str:
             f"<small>{escape(use.job_id)}{_attempt(use.attempt)}</small></td>"
             f'<td>{escape(use.tenant)}</td><td class="id">{escape(use.node_id)}</td>'
             f"{number(f'{use.gpus:g}')}<td>{when(use.started_at)}</td>"
-            f"<td>{how_long((use.ended_at or block.measured_at) - use.started_at)}</td>"
+            f"<td>{span((use.ended_at or block.measured_at) - use.started_at)}</td>"
             f"<td>{escape((use.end_reason or 'runs').lower())}</td></tr>"
             for use in sorted(block.uses, key=lambda use: (use.started_at, use.job_id))
         ),
@@ -161,7 +151,7 @@ def nearest_end(blocks: Iterable[BlockDetail]) -> str:
     if not ends:
         return ""
     left, name = min(ends)
-    return f"{name} expires in {how_long(max(left, timedelta(0)))}"
+    return f"{name} expires in {span(max(left, timedelta(0)))}"
 
 
 def _so_far(block: BlockDetail) -> Iterable[tuple[str, str]]:
@@ -177,7 +167,7 @@ def _about(block: BlockDetail) -> str:
     left = ""
     if block.state is not BlockState.ENDED and block.ends_at is not None:
         rest = block.ends_at - block.measured_at
-        left = f"<span>{how_long(rest)} left</span>" if rest > timedelta(0) else ""
+        left = f"<span>{span(rest)} left</span>" if rest > timedelta(0) else ""
     return (
         f'<div><a class="id" href="{PATH}/{quote(block.id)}">{escape(block.id)}</a> '
         f"{chip(block.state.value)}</div>"

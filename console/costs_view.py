@@ -5,8 +5,9 @@ from urllib.parse import quote
 
 from longshore.console.accounts import account_html, money
 from longshore.console.escaping import escape
-from longshore.console.parts import amount, facts, mark, number, table
+from longshore.console.parts import facts, mark, number, table
 from longshore.models.spending import CostView, summed
+from longshore.models.text import amount
 
 PATH = "/costs"
 _PARTS = (("used", "used"), ("idle", "idle"), ("open", "open"))

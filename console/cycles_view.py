@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from urllib.parse import quote
 
 from longshore.console.escaping import escape
-from longshore.console.formats import count
 from longshore.console.parts import SIMULATED_GPUS, number, table, when
 from longshore.models.cycles import CycleView, PoolCycles
+from longshore.models.text import count
 from longshore.models.units import format_ms
 
 PATH = "/cycles"

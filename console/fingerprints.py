@@ -6,9 +6,9 @@ from urllib.parse import quote
 from longshore.client.fingerprints import HEADINGS, Alike, fingerprints_of
 from longshore.console.escaping import escape
 from longshore.console.parts import table
+from longshore.models.text import and_more
 from longshore.models.views import NodeView
 from longshore.models.visible import visible
-from longshore.scheduling.words import and_more
 
 _MOST = 100
 """Rows."""

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping
 
 from longshore.client.node_view import letters_of
-from longshore.client.words import gpu_list
 from longshore.console.escaping import escape
 from longshore.console.lanes import colour_of
 from longshore.models.mig import SLICES
 from longshore.models.node import NodeState
+from longshore.models.text import format_gpus
 from longshore.models.views import GPUView, NodeView, PartView
 
 WHOLE = 1000
@@ -49,7 +49,9 @@ def in_words(node: NodeView) -> str:
     said: dict[str, list[int]] = {}
     for gpu in sorted(node.gpus, key=lambda gpu: gpu.index):
         said.setdefault(_said(gpu, node.state is NodeState.READY), []).append(gpu.index)
-    return ", ".join(f"{gpu_list(indices)} {what}" for what, indices in said.items()) or "no GPU"
+    return (
+        ", ".join(f"{format_gpus(indices)} {what}" for what, indices in said.items()) or "no GPU"
+    )
 
 
 def share_of(part: PartView) -> str:

@@ -8,12 +8,13 @@ from nicegui import ui
 
 from longshore.console import charts
 from longshore.console.escaping import escape
-from longshore.console.formats import count, with_code
+from longshore.console.formats import with_code
 from longshore.console.layout import Card, chart, redraw
 from longshore.console.past import Past, whole_turn
 from longshore.models.errors import LongshoreError
 from longshore.models.market import InstanceType
 from longshore.models.market_memory import HistoryPoint, Quality
+from longshore.models.text import count
 
 SPANS = {1: "1 hour", 24: "1 day", 168: "1 week", 720: "30 days"}
 POINTS = 180

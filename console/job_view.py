@@ -5,29 +5,20 @@ from datetime import datetime
 
 from longshore.activities.checkpoints.rows import StoredCheckpoints
 from longshore.client.job_view import attempt_end, command_of, held, wants
-from longshore.client.words import class_of, format_slices, gpu_list
+from longshore.client.words import class_of
 from longshore.console.escaping import escape
-from longshore.console.formats import count, some, with_code
+from longshore.console.formats import with_code
 from longshore.console.jobs_view import link, waited, waits
-from longshore.console.parts import (
-    PICKED,
-    SIMULATED_GPUS,
-    facts,
-    how_long,
-    number,
-    table,
-    when,
-)  # fmt: skip
+from longshore.console.parts import PICKED, SIMULATED_GPUS, facts, number, table, when
 from longshore.console.purchases_view import link as purchase_link
 from longshore.models.gang import GangPlan, PlannedGroup
 from longshore.models.job import AttemptRecord, JobState
 from longshore.models.job_report import JobReport
 from longshore.models.messages import Progress
 from longshore.models.placement import Candidate, Decision, PackingRule, PlacementKind, ScoreTerms
+from longshore.models.text import ago, and_more, count, dollars, format_gpus, format_slices, span
 from longshore.models.units import format_bytes
 from longshore.models.views import AttemptView, Explanation, JobView
-from longshore.scheduling.buying.words import about
-from longshore.scheduling.words import and_more
 
 MOST_NODES = 60
 """Rows of nodes that are listed one by one."""
@@ -49,7 +40,7 @@ def head_html(report: JobReport, now: datetime, workflow: str | None) -> str:
         ("Tenant", escape(job.tenant)),
         ("Tier", f"{job.tier.value} <small>{class_of(job, now)}</small>"),
         ("Submitted", when(job.submitted_at)),
-        ("Waits for" if waits(job) else "Waited", how_long(waited(job, now))),
+        ("Waits for" if waits(job) else "Waited", span(waited(job, now))),
         ("Where", _where(job)),
         ("Placed", when(job.started_at)),
         ("Attempts", count(job.attempt if report.attempts else 0)),
@@ -73,9 +64,8 @@ def why_html(explanation: Explanation, now: datetime) -> str:
         said.append(_place_in_queue(explanation, now))
     last = explanation.last_decision
     if explanation.decided_at is not None and last is not None:
-        ago = how_long(now - explanation.decided_at)
         also = "" if last.reason in explanation.headline else f": {escape(last.reason)}"
-        said.append(f"The last cycle looked at it {ago} ago{also}.")
+        said.append(f"The last cycle looked at it {ago(explanation.decided_at, now)}{also}.")
         if (start := explanation.job.estimated_start) is not None:
             then = "what was bought is there" if explanation.purchases else "jobs end in time"
             said.append(f"It may start at {when(start)} UTC, when {then}.")
@@ -126,7 +116,7 @@ def attempts_html(report: JobReport, now: datetime) -> str:
         (
             f'<tr><th scope="row">{each.attempt}</th>'
             f'<td class="shares">{_shares(each)}</td><td>{when(each.placed_at)}</td>'
-            f"<td>{how_long((each.ended_at or now) - each.placed_at)}</td>"
+            f"<td>{span((each.ended_at or now) - each.placed_at)}</td>"
             f'<td class="fold">{escape(_end(each, records.get(each.attempt)))}</td>'
             f'<td class="fold quiet">{escape(each.reason)}</td></tr>'
             for each in reversed(report.attempts)
@@ -147,7 +137,7 @@ def checkpoints_html(stored: StoredCheckpoints, now: datetime) -> str:
             f'<tr><th scope="row">{each.attempt}</th>{number(str(each.number))}'
             f"{number('–' if each.step is None else count(each.step))}"
             f"{number(format_bytes(each.bytes))}"
-            f"<td>{when(each.saved_at)}<small>{how_long(now - each.saved_at)} ago</small></td>"
+            f"<td>{when(each.saved_at)}<small>{ago(each.saved_at, now)}</small></td>"
             f"{number('–' if each.write_seconds is None else f'{each.write_seconds:.1f}s')}"
             f"<td>{'yes' if each.whole else f'no: not all {each.ranks} ranks'}</td></tr>"
             for each in stored.checkpoints
@@ -162,7 +152,7 @@ def _asked(report: JobReport) -> str:
     said = [f"Wants {escape(wants(spec))}"]
     if spec.gang is not None:
         spares = spec.gang.spares_of(spec.gpus)
-        beside = f" with {some(spares, 'spare GPU')}" if spares else ""
+        beside = f" with {count(spares, 'spare GPU')}" if spares else ""
         said.append(f"as a gang{beside}")
     if spec.env:
         said.append(f"with the variables {escape(', '.join(sorted(spec.env)))}")
@@ -180,7 +170,7 @@ def _place_in_queue(explanation: Explanation, now: datetime) -> str:
     risen = "" if job.counted_as is None else f" It is of {class_of(job, now)}."
     if not ahead:
         return f"It is the first in {of}.{risen}"
-    return f"It has place {explanation.position} in {of}, {some(ahead, 'job')} ahead.{risen}"
+    return f"It has place {explanation.position} in {of}, {count(ahead, 'job')} ahead.{risen}"
 
 
 def _leads_on(job: JobView, workflow: str | None) -> str:
@@ -219,23 +209,20 @@ def _decided(explanation: Explanation, now: datetime) -> Iterable[str]:
     if room is not None and room.reason not in explanation.headline:
         yield f"Others give way to it: {escape(room.reason)}."
     if gave is not None:
-        ago = how_long(now - gave.at)
-        yield f"It gave way to {link(gave.job_id)} {ago} ago: {escape(gave.reason)}."
+        yield f"It gave way to {link(gave.job_id)} {ago(gave.at, now)}: {escape(gave.reason)}."
     if saving is not None:
         asked = "asked" if saving.save else "not asked"
-        ago = how_long(now - saving.at)
-        yield f"It was {asked} to save {ago} ago: {escape(saving.reason)}."
+        yield f"It was {asked} to save {ago(saving.at, now)}: {escape(saving.reason)}."
     bought = explanation.buying
     if bought is not None:
-        ago = how_long(now - bought.at)
         best = next((each for each in bought.options if each.chosen), None)
-        in_all = f"{about(best.total)} in all" if best else ""
+        in_all = f"{dollars(best.total)} in all" if best else ""
         cost = "" if in_all in bought.reason else f" ({in_all})"
         said = "; ".join([f"{bought.reason}{cost}", *bought.left_out])
-        yield f"About buying its pool decided {ago} ago: {escape(said)}."
+        yield f"About buying its pool decided {ago(bought.at, now)}: {escape(said)}."
     for each in explanation.blocks:
-        ago = how_long(now - each.at)
-        yield f"About its block {escape(each.block_id)}, {ago} ago: {escape(each.reason)}."
+        block = escape(each.block_id)
+        yield f"About its block {block}, {ago(each.at, now)}: {escape(each.reason)}."
 
 
 def _verdicts(decision: Decision) -> str:
@@ -255,8 +242,8 @@ def _verdicts(decision: Decision) -> str:
     codes: dict[str, int] = {}
     for each in decision.rejections:
         codes[each.code.value] = codes.get(each.code.value, 0) + 1
-    sums = [f"{some(len(decision.candidates), 'node')} would do"] if decision.candidates else []
-    sums += [f"{code}: {some(nodes, 'node')}" for code, nodes in codes.items()]
+    sums = [f"{count(len(decision.candidates), 'node')} would do"] if decision.candidates else []
+    sums += [f"{code}: {count(nodes, 'node')}" for code, nodes in codes.items()]
     more = and_more(len(rows) - MOST_NODES, "node")
     rest = [f'<tr><td colspan="3" class="quiet">{more}</td></tr>']
     return (
@@ -310,7 +297,7 @@ def _groups(plan: GangPlan) -> str:
 def _group(group: PlannedGroup) -> str:
     nodes, spares = (
         "<br>".join(
-            f'<span class="id">{escape(share.node_id)}</span> {gpu_list(share.gpu_indices)}'
+            f'<span class="id">{escape(share.node_id)}</span> {format_gpus(share.gpu_indices)}'
             for share in shares
         )
         for shares in (group.nodes, group.spares)
@@ -344,7 +331,7 @@ def _shares(attempt: AttemptView) -> str:
     stood = "stands by" if attempt.ended_at is None else "stood by"
     said = [
         f'<span class="id">{escape(share.node_id)}</span> '
-        f"{gpu_list(share.gpu_indices)}"
+        f"{format_gpus(share.gpu_indices)}"
         f"{f' {format_slices(share.slices)}' if share.slices else ''}"
         f"{f', {stood}' if share.spare else ''}"
         for share in attempt.shares[:_MOST_SHARES]
@@ -368,7 +355,7 @@ def _end(attempt: AttemptView, record: AttemptRecord | None) -> str:
 def _gpus(candidate: Candidate) -> str:
     slices = f" {format_slices(candidate.slices)}" if candidate.slices else ""
     link_class = f", {candidate.link.value}" if candidate.link else ""
-    return f"{gpu_list(candidate.gpu_indices)}{slices}{link_class}"
+    return f"{format_gpus(candidate.gpu_indices)}{slices}{link_class}"
 
 
 def _answer(words: str, looks: str) -> str:

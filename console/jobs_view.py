@@ -6,9 +6,9 @@ from urllib.parse import quote, urlencode
 
 from longshore.client.job_view import held
 from longshore.console.escaping import escape
-from longshore.console.formats import count, some
-from longshore.console.parts import SIMULATED_GPUS, chip, facts, how_long, table
+from longshore.console.parts import SIMULATED_GPUS, chip, facts, table
 from longshore.models.job import FailureClass, JobState
+from longshore.models.text import count, span
 from longshore.models.views import JobView, PoolView
 
 PATH = "/jobs"
@@ -76,7 +76,7 @@ def wish(job: JobView) -> str:
     of = job.gpu_type or "GPU"
     if job.mig is not None or job.milli < 1000:
         return f"{job.mig or f'{job.milli}/1000'} of {of}"
-    return f"{job.gpus} × {of}" if job.gpu_type else some(job.gpus, "GPU")
+    return f"{job.gpus} × {of}" if job.gpu_type else count(job.gpus, "GPU")
 
 
 def waited(job: JobView, now: datetime) -> timedelta:
@@ -104,14 +104,14 @@ def why(job: JobView) -> str:
 def _row(job: JobView, now: datetime) -> str:
     starts = ""
     if job.state is JobState.QUEUED and job.estimated_start is not None:
-        starts = f"<small>may start in {how_long(job.estimated_start - now)}</small>"
+        starts = f"<small>may start in {span(job.estimated_start - now)}</small>"
     so_far = "<small>so far</small>" if waits(job) else ""
     again = f"<small>attempt {job.attempt}</small>" if job.attempt > 1 else ""
     return (
         f'<tr><th scope="row">{link(job.id)}</th><td>{chip(job.state.value)}{again}</td>'
         f"<td>{escape(job.pool)}<small>{escape(job.tenant)}, {job.tier.value}, class "
         f"{job.priority}</small></td><td>{escape(wish(job))}</td><td>{_where(job)}</td>"
-        f'<td class="n">{how_long(waited(job, now))}{so_far}</td>'
+        f'<td class="n">{span(waited(job, now))}{so_far}</td>'
         f'<td class="fold">{_why(job)}{starts}</td></tr>'
     )
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from longshore.console.escaping import escape
-from longshore.console.parts import how_long
 from longshore.models.purchase import BlockState
 from longshore.models.spending import BlockDetail, BlockUse
+from longshore.models.text import count, span
 
 COLOURS = 8
 _LAST_TICK, _NARROWEST = 96.0, 3.5
@@ -116,9 +116,8 @@ def _span(block: BlockDetail, axis: Axis) -> str:
 def _bar(use: BlockUse, row: int, axis: Axis) -> str:
     end = use.ended_at or axis.now
     left, right = axis.at(use.started_at), axis.at(end)
-    gpus = f"{use.gpus:g} GPU{'' if use.gpus == 1 else 's'}"
     told = (
-        f"{use.job}: {gpus}, {how_long(end - use.started_at)}"
+        f"{use.job}: {count(use.gpus, 'GPU')}, {span(end - use.started_at)}"
         f"{'' if use.ended_at else ' so far'}, tenant {use.tenant}"
     )
     running = "" if use.ended_at else " running"

@@ -9,13 +9,12 @@ from urllib.parse import quote, urlencode
 from longshore.client.node_view import letters_of, state_of
 from longshore.console.escaping import escape
 from longshore.console.fingerprints import link_html
-from longshore.console.formats import count, some
 from longshore.console.gpu_cells import cells_html, letter_html, share_of
-from longshore.console.parts import SIMULATED_GPUS, chip, facts, how_long, when
+from longshore.console.parts import SIMULATED_GPUS, chip, facts, when
 from longshore.models.domains import DomainNode, PoolTopology
 from longshore.models.node import NodeState
+from longshore.models.text import and_more, count, span
 from longshore.models.views import NodeView, PoolView
-from longshore.scheduling.words import and_more
 
 PATH = "/nodes"
 NO_DOMAIN = "-"
@@ -205,7 +204,7 @@ def _pool(
         for group, of_group in groupby(lines, key=lambda line: line.group)
     )
     label = f"pool-{escape(pool)}"
-    nodes = some(sum(len(group.nodes) for group in mine), "node")
+    nodes = count(sum(len(group.nodes) for group in mine), "node")
     caption = f'<caption class="sr-only">Nodes of pool {escape(pool)}, by domain</caption>'
     return (
         f'<section class="card stacks" aria-labelledby="{label}"><header><h2 id="{label}">Pool '
@@ -223,7 +222,7 @@ def _domain(group: Group, lines: Sequence[Line], now: datetime, asked: dict[str,
     )
     return (
         f'<tbody><tr class="of-domain"><th scope="rowgroup" colspan="{len(_COLUMNS)}">{name} '
-        f"<small>{some(len(group.nodes), 'node')}, {_sums([group])}</small></th></tr>"
+        f"<small>{count(len(group.nodes), 'node')}, {_sums([group])}</small></th></tr>"
         f"{rows}</tbody>"
     )
 
@@ -259,9 +258,9 @@ def _folded_row(line: Line, asked: dict[str, str]) -> str:
         f'<tr class="folded"><th scope="row">{count(nodes)} nodes'
         f"<small>{escape(line.nodes[0].id)} to {escape(line.nodes[-1].id)}</small></th>"
         f"<td>{chip(state_of(first))}</td>"
-        f"<td>{what}: {some(gpus, 'GPU')}"
+        f"<td>{what}: {count(gpus, 'GPU')}"
         f"<small>{len(first.gpus)} × {escape(first.gpu_type or 'GPU')} each{mark}</small></td>"
-        f"<td></td><td></td><td>{some(jobs, 'job') if jobs else ''} "
+        f"<td></td><td></td><td>{count(jobs, 'job') if jobs else ''} "
         f"{_link(here, 'List them')}</td></tr>"
     )
 
@@ -282,7 +281,7 @@ def _end(node: NodeView, now: datetime) -> str:
     words = f"{share} % of its time since it joined is left"
     return (
         f'<span class="meter left" title="{words}"><i style="width:{share}%"></i></span>'
-        f"in {how_long(left)}<small>{when(node.expires_at)}</small>"
+        f"in {span(left)}<small>{when(node.expires_at)}</small>"
     )
 
 
@@ -310,7 +309,7 @@ def _jobs(node: NodeView) -> str:
 
 
 def _has(whole: int, parts: Sequence[str], spare: bool) -> str:
-    said = [some(whole, "GPU")] if whole else []
+    said = [count(whole, "GPU")] if whole else []
     words = escape(", ".join([*said, *parts]))
     return f"{words}, stands by" if spare else words
 
@@ -323,7 +322,7 @@ def _sums(groups: Sequence[Group]) -> str:
     total, used, free = (
         sum(getattr(group, name) for group in groups) for name in ("gpus", "used", "free")
     )
-    return f"{count(used)} used and {count(free)} free of {some(total, 'GPU')}"
+    return f"{count(used)} used and {count(free)} free of {count(total, 'GPU')}"
 
 
 def _waiting(pools: Sequence[PoolView]) -> str:

@@ -9,7 +9,6 @@ from starlette.requests import Request
 
 from longshore.console import charts
 from longshore.console import orderbook_view as view
-from longshore.console.formats import price, some
 from longshore.console.history_panel import FaredPanel, HistoryPanel
 from longshore.console.layout import Badge, Card, chart, frame, redraw
 from longshore.console.live import follow
@@ -18,6 +17,7 @@ from longshore.console.quotes import Need, Quote, Quotes, counted, next_hour
 from longshore.models.errors import LongshoreError, MarketAwayError
 from longshore.models.market import InstanceType, NoQuote, NoQuoteReason, Window
 from longshore.models.price import CountedLevel, PriceAnswer
+from longshore.models.text import count, price
 from longshore.scheduling.prices.words import left_out_words
 
 PATH = "/orderbook"
@@ -144,8 +144,8 @@ class OrderbookPage:
             return None
         nodes = min(max(int(self._nodes.value or 1), 1), MOST_NODES)
         self._needed.content = (
-            f"{some(nodes, 'node')} × {some(wanted.gpus, 'GPU')} = "
-            f"<b>{some(nodes * wanted.gpus, 'GPU')}</b>"
+            f"{count(nodes, 'node')} × {count(wanted.gpus, 'GPU')} = "
+            f"<b>{count(nodes * wanted.gpus, 'GPU')}</b>"
         )
         window = None
         if hours := int(self._window.value or 0):

@@ -4,19 +4,10 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from longshore.console.escaping import escape
-from longshore.console.formats import (
-    clock,
-    count,
-    dollars,
-    percent,
-    places_of,
-    price,
-    shorter_prices,
-    span,
-    with_code,
-)
+from longshore.console.formats import clock, percent, with_code
 from longshore.models.market import Level, NoQuote, NoQuoteReason
 from longshore.models.price import CountedLevel, PriceAnswer, Slippage
+from longshore.models.text import count, dollars, places_of, price, shorter_prices, span
 
 ROWS = 14
 """Rows of a table; the recommended one is shown in any case."""

@@ -1,13 +1,11 @@
 """Small pieces of HTML that pages share. Everything that is not from this file is escaped."""
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from longshore.console.escaping import escape
-from longshore.console.formats import clock, dollars, with_code
-from longshore.models.money import MICRO
+from longshore.console.formats import clock, with_code
 
-_CENT = MICRO // 100
 _LOOKS = {
     "INTENT": "begun", "ORDERED": "begun", "FILLED": "begun", "STARTING": "begun",
     "READY": "well", "OPEN": "well", "COMPENSATING": "ending", "DRAINING": "ending",
@@ -31,11 +29,6 @@ def chip(state: str) -> str:
 def mark(simulated: bool) -> str:
     """Return the mark of what is simulated; nothing for what is not."""
     return SIMULATED if simulated else ""
-
-
-def amount(micro: int) -> str:
-    """Return an amount in dollars and cents, with four places below a cent."""
-    return dollars(micro, 4 if 0 < abs(micro) < _CENT else 2)
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> str:
@@ -87,20 +80,7 @@ def when(at: datetime | None) -> str:
     return f'<time datetime="{at.isoformat()}">{at:%d %b %H:%M:%S}</time>'
 
 
-def how_long(length: timedelta) -> str:
-    """Return a length in its two largest units: ``40s``, ``2min 5s``, ``3h 10min``, ``2d 4h``."""
-    seconds = max(round(length.total_seconds()), 0)
-    for size, unit, small, smaller in _UNITS:
-        if seconds >= size:
-            whole, rest = divmod(seconds, size)
-            rest //= small
-            return f"{whole}{unit} {rest}{smaller}" if rest else f"{whole}{unit}"
-    return f"{seconds}s"
-
-
 _NUMBER = ' class="n"'
-_UNITS = ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s"))
-
 
 PICKED = ' class="pick" aria-current="true"'
 """Attributes of the row that was chosen."""

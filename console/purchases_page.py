@@ -9,12 +9,12 @@ from starlette.requests import Request
 from longshore.console import purchases_view as view
 from longshore.console.bought import Bought
 from longshore.console.escaping import escape
-from longshore.console.formats import some
 from longshore.console.layout import Badge, Card, frame, toggle
 from longshore.console.live import follow
 from longshore.console.parts import chip, empty, updated
 from longshore.models.errors import LongshoreError, NotFoundError
 from longshore.models.spending import PurchaseDetail
+from longshore.models.text import count
 
 PATH = view.PATH
 SHOWN = 200
@@ -75,7 +75,7 @@ class PurchasesPage:
         self._notes.set_visibility(bool(self._notes.content))
         self._sums_card.set_visibility(bool(found))
         self._sums.content = view.sums_html(found)
-        self._card.remark(some(len(found), "purchase"))
+        self._card.remark(count(len(found), "purchase"))
         self._list.content = view.list_html(found) if found else self._nothing()
         await self._compare()
 

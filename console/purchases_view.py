@@ -8,8 +8,8 @@ from longshore.activities.buying.switch import Cap, SwitchState
 from longshore.activities.markets.reconcile import NEXT, MarketFinding, Mismatch
 from longshore.console.accounts import account_html, money
 from longshore.console.escaping import escape
-from longshore.console.formats import price, some, with_code
-from longshore.console.parts import CHOSEN, PICKED, amount, chip, facts, mark, number, table, when
+from longshore.console.formats import with_code
+from longshore.console.parts import CHOSEN, PICKED, chip, facts, mark, number, table, when
 from longshore.models.spending import (
     Happened,
     OptionRecord,
@@ -19,7 +19,7 @@ from longshore.models.spending import (
     named,
     summed,
 )
-from longshore.scheduling.words import listed
+from longshore.models.text import amount, count, listed, price
 
 PATH = "/purchases"
 _SERVES = 12
@@ -61,9 +61,9 @@ def sums_html(purchases: Sequence[PurchaseView]) -> str:
     running = [each for each in purchases if not each.state.over]
     return facts(
         (
-            ("Shown", some(len(purchases), "purchase")),
-            ("Running", some(len(running), "purchase")),
-            ("Nodes", some(sum(len(each.nodes) for each in running), "node")),
+            ("Shown", count(len(purchases), "purchase")),
+            ("Running", count(len(running), "purchase")),
+            ("Nodes", count(sum(len(each.nodes) for each in running), "node")),
             ("Committed, running", amount(sum(each.committed_micro_usd for each in running))),
             *money(summed(purchases)),
         )
@@ -123,7 +123,7 @@ def orders_html(purchase: PurchaseDetail) -> str:
         (
             f"<tr><td>{_block_link(each.key, purchase.blocks)}</td>"
             f"<td>{escape(_order_state(each))}</td>"
-            f"<td>{each.nodes} of {some(each.wanted, 'node')}</td>"
+            f"<td>{each.nodes} of {count(each.wanted, 'node')}</td>"
             f"{number(price(each.limit_micro_usd))}{number(amount(each.paid_micro_usd))}</tr>"
             + (f'<tr class="under"><td colspan="5">{escape(each.refused)}</td></tr>'
                if each.refused else "")

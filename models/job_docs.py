@@ -39,13 +39,13 @@ from longshore.models.job import (
 from longshore.models.job_examples import FULL_EXAMPLE, OF_ONE_GPU, WRONG_EXAMPLE
 from longshore.models.mig import MigProfile
 from longshore.models.signals import SignalName
+from longshore.models.text import format_duration
 from longshore.models.topology import Conformance, Gang
 from longshore.models.units import (
     GB,
     Duration,
     GBPerSecond,
     Watts,
-    format_duration,
     format_gb,
     format_gb_per_second,
 )

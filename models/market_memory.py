@@ -11,8 +11,9 @@ from pydantic import Field
 
 from longshore.models.base import Instant, Wire
 from longshore.models.market import Window
-from longshore.models.money import MicroDollars, format_dollars
+from longshore.models.money import MicroDollars
 from longshore.models.price import PriceAnswer
+from longshore.models.text import format_dollars
 
 MARKET_WATCH_WORKFLOW = "MarketWatchWorkflow"
 MARKET_WATCH_SCHEDULE = "longshore-market-watch"

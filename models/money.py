@@ -24,7 +24,7 @@ _LONGEST_TEXT = 100
 
 def _not_too_much(micro: int) -> int:
     if micro > MOST:
-        raise ValueError(f"an amount is {format_dollars(MOST)} at most")
+        raise ValueError(f"an amount is ${MOST // MICRO:,}.00 at most")
     return micro
 
 
@@ -81,22 +81,3 @@ def micro_of(dollars: Decimal | str | int, *, rounding: str = "nearest") -> int:
 def dollars_of(micro: int) -> Decimal:
     """Return an amount in dollars, exact."""
     return Decimal(micro) / MICRO
-
-
-def about(micro: int) -> str:
-    """Return an amount rounded to cents: ``$2.10``."""
-    sign = "-" if micro < 0 else ""
-    return f"{sign}${round(abs(micro) / MICRO, 2):,.2f}"
-
-
-def at_most(micro: int) -> str:
-    """Return an amount rounded up to cents: what a cap has to be for it."""
-    return about(-(-micro // CENT) * CENT)
-
-
-def format_dollars(micro: int) -> str:
-    """Return ``$2.10``, ``$1,234.50``, with up to six places where the amount has them."""
-    sign = "-" if micro < 0 else ""
-    whole, rest = divmod(abs(micro), MICRO)
-    places = f"{rest:06d}".rstrip("0").ljust(2, "0")
-    return f"{sign}${whole:,}.{places}"

@@ -16,7 +16,8 @@ from longshore.models.block_end import BlockOptionKind, SaleIntent
 from longshore.models.bounds import Most
 from longshore.models.job import Tier
 from longshore.models.market import Offer, OrderState, Window
-from longshore.models.money import MicroDollars, format_dollars
+from longshore.models.money import MicroDollars
+from longshore.models.text import format_dollars
 from longshore.models.units import Duration
 
 PURCHASE_WORKFLOW = "PurchaseWorkflow"

@@ -11,8 +11,8 @@ from typing import Self
 
 from longshore.models.base import Instant, Wire
 from longshore.models.block_end import BlockDecision
-from longshore.models.money import format_dollars
 from longshore.models.purchase import BlockState, PurchaseState
+from longshore.models.text import format_dollars
 from longshore.models.units import Duration
 
 

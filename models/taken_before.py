@@ -5,7 +5,8 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
-from longshore.models.units import LONGEST, TOO_LONG, format_duration
+from longshore.models.text import format_duration
+from longshore.models.units import LONGEST, TOO_LONG
 
 MOST_MISTAKES = 10_000
 """Of one document that are looked at: a workflow may take 2 s for a step."""

@@ -13,6 +13,7 @@ from typing import Annotated, TypeGuard
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
+from longshore.models.text import format_duration
 from longshore.models.visible import shown
 
 MOST = 1e9
@@ -162,21 +163,6 @@ def _of_seconds(seconds: float) -> timedelta:
     if not abs(seconds) <= LONGEST.total_seconds():
         raise ValueError(TOO_LONG)
     return timedelta(seconds=seconds)
-
-
-def format_duration(duration: timedelta) -> str:
-    """Return the human form, exact to the microsecond: ``1h30m``, ``45s``, ``250ms``, ``0s``."""
-    microseconds = round(abs(duration) / timedelta(microseconds=1))
-    sign = "-" if duration < timedelta(0) else ""
-    if microseconds < 1_000_000:
-        return f"{sign}{microseconds / 1000:g}ms" if microseconds else "0s"
-    parts = ""
-    for unit, seconds in (("d", 86400), ("h", 3600), ("m", 60)):
-        count, microseconds = divmod(microseconds, seconds * 1_000_000)
-        parts += f"{count}{unit}" if count else ""
-    if microseconds:
-        parts += f"{microseconds / 1e6:.6f}".rstrip("0").rstrip(".") + "s"
-    return sign + parts
 
 
 _ISO = re.compile(

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from longshore.models.job import Tier
 from longshore.models.node import Node, NodeState
 from longshore.models.placement import JobRequest, Rejection, RejectionCode
+from longshore.models.text import count, listed
 from longshore.models.visible import brief
 from longshore.scheduling.packer import could_ever_place
-from longshore.scheduling.words import count, listed
 
 
 class _Help(NamedTuple):

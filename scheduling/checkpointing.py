@@ -22,8 +22,7 @@ from longshore.models.checkpointing import (
 )
 from longshore.models.placement import JobRequest
 from longshore.models.preemption import PreemptionPolicy, RunningWork
-from longshore.models.units import format_duration
-from longshore.scheduling.buying.words import about
+from longshore.models.text import dollars, format_duration
 from longshore.scheduling.preemption.costs import cost_of, why_not
 
 _HOUR = timedelta(hours=1)
@@ -134,7 +133,7 @@ def _preemption(risks: Risks) -> float:
 
 
 def _weigh(decision: CheckpointDecision, policy: CheckpointPolicy) -> tuple[bool, str]:
-    value, cost = about(decision.value), about(decision.cost)
+    value, cost = dollars(decision.value), dollars(decision.cost)
     if decision.unsaved >= policy.max_interval:
         return (
             True,

@@ -20,7 +20,7 @@ from longshore.models.dag import (
     OnFailure,
     StepState,
 )
-from longshore.scheduling.words import count
+from longshore.models.text import count
 
 Edges = Mapping[str, Mapping[str, Edge]]
 """For each job the jobs that it comes after."""

@@ -11,9 +11,8 @@ from typing import NamedTuple, Protocol
 
 from longshore.models.margins import Margins
 from longshore.models.mig import SLICES, profile_slices
-from longshore.models.money import about
 from longshore.models.placement import JobRequest
-from longshore.models.units import format_duration
+from longshore.models.text import dollars, format_duration
 from longshore.scheduling.departures import lead_of
 
 _HOUR = timedelta(hours=1)
@@ -112,11 +111,11 @@ def why_too_short(stay: Stay, duration: timedelta, left: timedelta, price: int |
         return f"{had}; the job would be asked to leave at once {notice}"
     hourly = stay.gpus * (stay.owned_gpu_price if price is None else price)
     asked = f"the job would be asked to leave after {format_duration(_to_seconds(works))} {notice}"
-    earned = about(round(works / _HOUR * hourly))
+    earned = dollars(round(works / _HOUR * hourly))
     wants = f"to end there it wants {format_duration(duration)}"
     if not stay.saves:
         return f"{had}; {asked} and cannot save: work worth {earned} would be lost, {wants}"
-    cost = about(round(stay.start_and_move / _HOUR * hourly))
+    cost = dollars(round(stay.start_and_move / _HOUR * hourly))
     both = f"{had}; {asked} and earn {earned}, a start and a move cost {cost}"
     return f"{both}; {wants}" if duration < stay.start_and_move else both
 

@@ -15,6 +15,7 @@ from longshore.models.placement import (
     Rejection,
     RejectionCode,
 )
+from longshore.models.text import count, format_gpus
 from longshore.scheduling.gangs.decision import place_gang
 from longshore.scheduling.gangs.nodes import GangNodes
 from longshore.scheduling.gangs.plan import could_ever_hold as gang_could_ever_hold
@@ -26,14 +27,7 @@ from longshore.scheduling.placement.mix import mix_of
 from longshore.scheduling.placement.scan import Scan, Scanner
 from longshore.scheduling.placement.scoring import provider_for
 from longshore.scheduling.placement.state import Need, view_nodes
-from longshore.scheduling.words import (
-    count,
-    format_gpus,
-    format_link,
-    format_part,
-    format_rejected,
-    format_terms,
-)
+from longshore.scheduling.words import format_link, format_part, format_rejected, format_terms
 
 ALTERNATIVES = 3
 """Candidates that a decision keeps beside the best one when it need not explain itself fully."""

@@ -15,6 +15,7 @@ from longshore.models.placement import (
     PlacementKind,
     Reservation,
 )
+from longshore.models.text import format_gpus
 from longshore.models.topology import Gang
 from longshore.scheduling import bulk
 from longshore.scheduling.bulk.collector import paused
@@ -44,7 +45,7 @@ from longshore.scheduling.placement.reservations import NoStart, first_start, op
 from longshore.scheduling.placement.scan import Scan, Scanner
 from longshore.scheduling.placement.state import Hold, Need
 from longshore.scheduling.told import ToldToWait
-from longshore.scheduling.words import format_gpus, format_part
+from longshore.scheduling.words import format_part
 
 
 class Planner:

@@ -13,8 +13,9 @@ from longshore.client.market_group import market
 from longshore.client.process import leave
 from longshore.client.terminal import note
 from longshore.models.errors import LongshoreError, StackError
-from longshore.models.money import format_dollars, micro_of
+from longshore.models.money import micro_of
 from longshore.models.settings import MarketInfo, Settings
+from longshore.models.text import format_dollars
 from longshore.simulation.market.background import Profile
 
 DEFAULT_PORT = 8486

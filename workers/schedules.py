@@ -27,7 +27,7 @@ from longshore.models.market_memory import MARKET_WATCH_SCHEDULE, MARKET_WATCH_W
 from longshore.models.messages import CONTROL_TASK_QUEUE
 from longshore.models.reconcile import RECONCILE_SCHEDULE, RECONCILE_WORKFLOW, ReconcileRequest
 from longshore.models.settings import Settings
-from longshore.models.units import format_duration
+from longshore.models.text import format_duration
 from longshore.workers.temporal_errors import as_ours
 
 _PATIENCE = timedelta(seconds=15)

@@ -15,7 +15,7 @@ from pydantic_core import PydanticUndefined
 
 from longshore.models.settings import Settings
 from longshore.models.settings_sources import variable
-from longshore.models.units import format_duration
+from longshore.models.text import format_duration
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "settings.md"
 _WIDTH = 99

@@ -84,7 +84,7 @@ def _show(report: ReconcileReport) -> None:
     for finding in report.findings:
         _show_finding(finding, dry_run=report.dry_run)
     if report.left_out:
-        from longshore.scheduling.words import and_more
+        from longshore.models.text import and_more
 
         typer.echo(f"{and_more(report.left_out)}: run it again")
     compared = f"open jobs: {report.jobs}, nodes: {report.nodes}, pools: {report.pools}"
@@ -99,7 +99,7 @@ def _show(report: ReconcileReport) -> None:
 
 
 def _show_not_judged(report: ReconcileReport, again_at: datetime) -> None:
-    from longshore.scheduling.words import and_more
+    from longshore.models.text import and_more
 
     named = report.not_judged[:_SHOWN]  # none where an older version has looked
     for each in named:

@@ -23,7 +23,7 @@ from longshore.models.margins import Margins
 from longshore.models.placement import JobRequest
 from longshore.models.pool import PoolPacking, PoolSpec
 from longshore.models.preemption import PreemptionPolicy
-from longshore.models.units import format_duration
+from longshore.models.text import format_duration
 from longshore.scheduling.lasting import must_last
 from longshore.workers.demo.jobs import EXAMPLES
 from longshore.workers.local import Flags, start_agents

@@ -13,7 +13,7 @@ from temporalio import workflow
 from longshore.models.job import FailureClass, JobSpec
 from longshore.models.messages import NodeLost, ProcessReport
 from longshore.models.placement import Placement
-from longshore.scheduling.words import count
+from longshore.models.text import count
 from longshore.workflows import steps
 
 Process = workflow.ActivityHandle[ProcessReport]

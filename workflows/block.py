@@ -9,7 +9,6 @@ from temporalio import workflow
 with workflow.unsafe.imports_passed_through():
     from longshore.models.block_end import BlockOptionKind, GoOnRequest
     from longshore.models.messages import CommandReason
-    from longshore.models.money import about
     from longshore.models.purchase import (
         BLOCK_WORKFLOW,
         ENDING,
@@ -19,6 +18,7 @@ with workflow.unsafe.imports_passed_through():
         BlockRef,
         EmptyRequest,
     )
+    from longshore.models.text import dollars
     from longshore.workflows import block_end
     from longshore.workflows import purchase_steps as steps
     from longshore.workflows.arguments import Started
@@ -98,7 +98,7 @@ class BlockWorkflow(Started):
             await self._starting  # nothing that it waits for can come up any more
         end = await steps.close_block(self._ref(reason))
         workflow.set_current_details(
-            f"Ended: {reason}. {about(end.cost)}, of which {about(end.idle)} idle."
+            f"Ended: {reason}. {dollars(end.cost)}, of which {dollars(end.idle)} idle."
         )
         return end
 

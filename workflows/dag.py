@@ -26,8 +26,8 @@ with workflow.unsafe.imports_passed_through():
     )
     from longshore.models.errors import SpecError
     from longshore.models.messages import CommandReason
+    from longshore.models.text import count
     from longshore.models.visible import visible
-    from longshore.scheduling.words import count
     from longshore.workflows.arguments import Started
     from longshore.workflows.options import DATABASE_RETRY, SUBMITS_TIMEOUT
 

@@ -2,9 +2,9 @@
 
 from longshore.activities.job_starts import summary_of
 from longshore.models.job import AttemptRecord, JobSpec, JobState, JobStatus, format_wish
-from longshore.models.units import format_duration, format_gb, format_limits
+from longshore.models.text import format_duration, format_places
+from longshore.models.units import format_cores, format_gb, format_limits
 from longshore.models.visible import visible
-from longshore.scheduling.words import format_places
 
 
 def job_details(
@@ -41,9 +41,8 @@ def _headline(status: JobStatus, simulated: bool) -> str:
 def _needs(spec: JobSpec) -> str:
     gpu_type = spec.gpu_type or ("any GPU" if spec.whole else None)
     gpus = format_wish(spec.gpus, gpu_type, spec.vram_per_gpu, spec.milli, spec.mig)
-    cores = "core" if spec.cpus == 1 else "cores"
     return (
-        f"{gpus}, {spec.cpus:g} {cores}, "
+        f"{gpus}, {format_cores(spec.cpus)}, "
         f"{format_gb(spec.ram)} of memory"
         f"{format_limits(spec.storage_bandwidth, spec.power_per_gpu)} "
         f"for about {format_duration(spec.expected_duration)}; "

@@ -36,7 +36,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from longshore.models.placement import Placement, PlacementKey
     from longshore.models.swap import SwapRequest
-    from longshore.models.units import format_duration
+    from longshore.models.text import format_duration
     from longshore.models.visible import visible
     from longshore.scheduling.failures import why_no_retry
     from longshore.workflows import attempt_records, attributes, steps

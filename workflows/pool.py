@@ -14,9 +14,8 @@ with workflow.unsafe.imports_passed_through():
         PoolInput,
         PoolStatus,
     )
-    from longshore.models.units import format_duration
+    from longshore.models.text import count, format_duration
     from longshore.models.visible import visible
-    from longshore.scheduling.words import count
     from longshore.workflows import versions
     from longshore.workflows.arguments import Started
     from longshore.workflows.options import CYCLE_RETRY, DATABASE_TIMEOUT

@@ -39,7 +39,7 @@ from longshore.models.purchase import (
     RequoteRequest,
     StateChange,
 )
-from longshore.models.units import format_duration
+from longshore.models.text import format_duration
 from longshore.workflows.options import (
     DATABASE_RETRY,
     DATABASE_TIMEOUT,

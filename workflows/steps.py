@@ -28,7 +28,7 @@ from longshore.models.messages import (
 )
 from longshore.models.placement import Placement, PlacementKey
 from longshore.models.swap import SwapReply, SwapRequest
-from longshore.scheduling.words import format_places
+from longshore.models.text import format_places
 from longshore.workflows.options import (
     ANSWER_AFTER_CUT,
     CANCEL_WITHIN,

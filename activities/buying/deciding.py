@@ -40,10 +40,10 @@ from longshore.models.pool import PoolSpec
 from longshore.models.purchase import Bought, BuyingRequest, PurchaseOption, PurchaseRequest
 from longshore.models.settings import Settings
 from longshore.models.spending import HeldBy
+from longshore.models.text import listed
 from longshore.scheduling.buying.coming import with_bought
 from longshore.scheduling.buying.plan import decide
 from longshore.scheduling.buying.words import WAIT, best_options, line_of
-from longshore.scheduling.words import listed
 
 _SHORTEST = timedelta(minutes=1)
 _LATE_ON_PAID_TIME = timedelta(minutes=5)

@@ -4,7 +4,7 @@ Prime's `maxPrice` is no cap: a dearer pod was started with it (PrimeIntellect-a
 """
 
 from longshore.models.market import Machine
-from longshore.models.money import format_dollars
+from longshore.models.text import format_dollars
 
 
 def above_limit(machine: Machine, limit: int | None) -> str:

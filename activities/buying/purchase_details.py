@@ -17,7 +17,6 @@ from longshore.activities.buying.stored_documents import readable, stored_decisi
 from longshore.activities.buying.unstarted import SILENT_SINCE
 from longshore.activities.database import Database, clock
 from longshore.models.errors import NotFoundError
-from longshore.models.money import format_dollars
 from longshore.models.spending import (
     BlockDetail,
     BlockUse,
@@ -27,6 +26,7 @@ from longshore.models.spending import (
     PurchaseDecision,
     PurchaseDetail,
 )
+from longshore.models.text import format_dollars
 from longshore.models.visible import shown
 
 Row = Mapping[str, Any]

@@ -16,7 +16,6 @@ from longshore.activities.buying.ledger import book_cost
 from longshore.activities.database import clock
 from longshore.models.errors import NotFoundError
 from longshore.models.market import Order, OrderRequest, OrderState
-from longshore.models.money import format_dollars
 from longshore.models.purchase import (
     OrderIntent,
     OrderSeen,
@@ -25,6 +24,7 @@ from longshore.models.purchase import (
     machine_names,
     worst_cost,
 )
+from longshore.models.text import format_dollars
 from longshore.scheduling.prices.fills import cost, held
 
 Row = RowMapping

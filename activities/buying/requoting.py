@@ -6,9 +6,9 @@ from datetime import datetime
 from longshore.activities.providers.base import Provider
 from longshore.models.buying import BuyingPolicy, RefusedOffer
 from longshore.models.market import InstanceType, NoQuote, Window
-from longshore.models.money import format_dollars
 from longshore.models.price import PriceNeed
 from longshore.models.purchase import PurchaseOption, Requote
+from longshore.models.text import format_dollars
 from longshore.scheduling.buying.left_out import in_allowed_places, why_left_out, with_refused
 from longshore.scheduling.prices.price import in_place, price
 

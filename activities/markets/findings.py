@@ -10,9 +10,9 @@ from longshore.activities.metrics import MARKET_DIFFERENCES, Metrics
 from longshore.activities.providers import registry
 from longshore.activities.providers.base import Provider
 from longshore.models.errors import LongshoreError
-from longshore.models.money import format_dollars
 from longshore.models.reconcile import BookBill, Finding, FindingKind, Mend
 from longshore.models.settings import Settings
+from longshore.models.text import format_dollars
 
 _KINDS = {
     Mismatch.ORDER: FindingKind.MARKET_UNKNOWN,

@@ -16,8 +16,8 @@ from longshore.activities.providers.base import Provider
 from longshore.models.base import Instant, Wire
 from longshore.models.errors import LongshoreError
 from longshore.models.market import Machine, Order, Side
-from longshore.models.money import format_dollars
 from longshore.models.purchase import worst_cost
+from longshore.models.text import format_dollars
 from longshore.scheduling.prices.fills import cost
 
 MARGIN = timedelta(minutes=2)

@@ -36,10 +36,11 @@ from longshore.models.market_memory import (
     Recommendation,
     Source,
 )
-from longshore.models.money import dollars_of, format_dollars
+from longshore.models.money import dollars_of
 from longshore.models.pool import PoolSpec
 from longshore.models.price import PriceAnswer, PriceNeed
 from longshore.models.settings import Settings
+from longshore.models.text import format_dollars
 from longshore.scheduling.buying.trigger import might_reach, reached
 from longshore.scheduling.prices.price import price
 

@@ -42,9 +42,9 @@ from longshore.models.market import (
     Side,
     Window,
 )
-from longshore.models.money import dollars_of, format_dollars, micro_of
+from longshore.models.money import dollars_of, micro_of
 from longshore.models.settings import Settings
-from longshore.models.units import format_duration
+from longshore.models.text import count, format_dollars, format_duration
 
 STARTUP_VARIABLE = "LONGSHORE_STARTUP"
 """Of the pod's environment: the start-up script, in base64."""
@@ -270,7 +270,7 @@ class Prime:
         if offer is None or offer.provider != self.name or "pod" not in offer.native:
             raise InvalidOrderError(self.name, "offer: an order takes one of its offers")
         if request.nodes != offer.nodes:
-            held = "one machine" if offer.nodes == 1 else f"{offer.nodes} machines"
+            held = count(offer.nodes, "machine")
             raise InvalidOrderError(self.name, f"nodes: the offer is {held}, taken whole")
         if offer.price > request.limit:
             raise InvalidOrderError(

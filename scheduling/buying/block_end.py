@@ -20,7 +20,7 @@ from longshore.models.block_end import (
 from longshore.models.buying import MarketView, PurchasePlan
 from longshore.models.market import Capabilities, Level, NoQuote, NoQuoteReason, OrderBook, Window
 from longshore.models.placement import JobRequest
-from longshore.models.units import format_duration
+from longshore.models.text import count, dollars, format_duration
 from longshore.scheduling.buying.costs import SHORTEST_RESALE
 from longshore.scheduling.buying.fleet import shape_of
 from longshore.scheduling.buying.going_on import go_on
@@ -35,7 +35,6 @@ from longshore.scheduling.buying.leaving import (
 from longshore.scheduling.buying.limits import bounded
 from longshore.scheduling.buying.moving import cost_of_moving
 from longshore.scheduling.buying.prices import BlockSource, round_up, whole_quarters
-from longshore.scheduling.buying.words import about
 from longshore.scheduling.departures import lead_of
 from longshore.scheduling.prices.price import in_place
 
@@ -99,7 +98,7 @@ def kept(decision: BlockDecision, kind: BlockOptionKind, why: str) -> BlockDecis
 def lines_of(decision: BlockDecision) -> tuple[str, ...]:
     """Return each option in a line: ``leave it as it is: gains $0.00 (chosen)``."""
     return tuple(
-        f"{each.title}: gains {about(each.gain)} ({'chosen' if each.chosen else each.lost})"
+        f"{each.title}: gains {dollars(each.gain)} ({'chosen' if each.chosen else each.lost})"
         for each in decision.options
     )
 
@@ -169,7 +168,7 @@ def _sale(scene: BlockScene, sales: Sequence[NodeSale]) -> BlockOption | None:
     }
     return BlockOption(
         kind=BlockOptionKind.SELL,
-        title=f"sell {_nodes(len(sales))} for the {format_duration(window.length)} from "
+        title=f"sell {count(len(sales), 'node')} for the {format_duration(window.length)} from "
         f"{window.start:%H:%M} UTC",
         gain=sum(terms.values()),
         terms=terms,
@@ -178,9 +177,9 @@ def _sale(scene: BlockScene, sales: Sequence[NodeSale]) -> BlockOption | None:
 
 def _unsold(scene: BlockScene) -> BlockOption:
     """Return the sale of time that is of no use, with what it cost and why it is none."""
-    block, count = scene.block, len(scene.unstarted)
+    block, nodes = scene.block, len(scene.unstarted)
     left = max(block.ends_at - scene.now, timedelta(0)) / _HOUR
-    paid = int(block.price * block.gpus_per_node * left) * count
+    paid = int(block.price * block.gpus_per_node * left) * nodes
     if not block.resellable:
         why = f"{block.provider} takes no time back from here"
     elif not scene.policy.resell:
@@ -190,7 +189,7 @@ def _unsold(scene: BlockScene) -> BlockOption:
     else:
         why = "nobody bids for it, or it was tried just now"
     which = "let go" if block.given_up else "on which nothing starts"
-    title = f"sell {_nodes(count)} {which}, {about(paid)} of paid time"
+    title = f"sell {count(nodes, 'node')} {which}, {dollars(paid)} of paid time"
     return BlockOption(kind=BlockOptionKind.SELL, title=title, lost=why)
 
 
@@ -235,7 +234,7 @@ def _renewal(scene: BlockScene) -> tuple[PurchasePlan | None, BlockOption | None
     if window is None:
         return None, None
     nodes = len({job.node_id for job in jobs})
-    title = f"buy the {format_duration(window.length)} after it for {_nodes(nodes)}"
+    title = f"buy the {format_duration(window.length)} after it for {count(nodes, 'node')}"
     if scene.closed:
         return None, BlockOption(kind=BlockOptionKind.RENEW, title=title, lost=scene.closed)
     plan = _plan(scene, nodes, window)
@@ -387,16 +386,12 @@ def _marked(option: BlockOption, best: BlockOption) -> BlockOption:
         return option.model_copy(update={"chosen": True})
     if option.lost:
         return option
-    return option.model_copy(update={"lost": f"gains {about(best.gain - option.gain)} less"})
+    return option.model_copy(update={"lost": f"gains {dollars(best.gain - option.gain)} less"})
 
 
 def _sentence(chosen: BlockOption, options: Iterable[BlockOption]) -> str:
     if chosen.kind is BlockOptionKind.KEEP:
         others = [f"not “{each.title}”: {each.lost}" for each in options if each is not chosen]
         return "; ".join([chosen.title, *others])
-    terms = ", ".join(f"{name} {about(amount)}" for name, amount in chosen.terms.items())
-    return f"{chosen.title}: gains {about(chosen.gain)} ({terms})"
-
-
-def _nodes(count: int) -> str:
-    return "1 node" if count == 1 else f"{count} nodes"
+    terms = ", ".join(f"{name} {dollars(amount)}" for name, amount in chosen.terms.items())
+    return f"{chosen.title}: gains {dollars(chosen.gain)} ({terms})"

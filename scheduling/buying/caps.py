@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 
 from longshore.models.buying import CapsLeft, Option, PurchasePlan, UnmetJob
-from longshore.models.money import about, at_most
 from longshore.models.spending import HeldBy
+from longshore.models.text import at_most, dollars
 from longshore.scheduling.buying.words import Lost
 
 
@@ -13,7 +13,7 @@ def over_a_cap(left: CapsLeft, jobs: Iterable[UnmetJob], option: Option) -> Lost
     """Return which cap an option is over, with the amounts; None for none."""
     for plan in option.plans:
         if left.purchase is not None and plan.most > left.purchase:
-            amounts = f"it may cost {at_most(plan.most)}, and {about(left.purchase)} is the most"
+            amounts = f"it may cost {at_most(plan.most)}, and {dollars(left.purchase)} is the most"
             says = f"it is over the cap of a purchase: {amounts}"
             lacks = plan.most - left.purchase
             return _lost(says, left, "caps.per_purchase", left.own.per_purchase, lacks)
@@ -64,7 +64,7 @@ def shares(jobs: Iterable[UnmetJob], plans: Iterable[PurchasePlan]) -> Mapping[s
 
 def _over_today(whose: str, cost: int, most: int) -> str:
     of = f" for {whose}" if whose else ""
-    amounts = f"it may cost {at_most(cost)}, and {about(max(most, 0))} is left"
+    amounts = f"it may cost {at_most(cost)}, and {dollars(max(most, 0))} is left"
     return f"it is over what is left of the cap of today{of}: {amounts}"
 
 

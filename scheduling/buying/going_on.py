@@ -9,12 +9,11 @@ from datetime import datetime, timedelta
 from longshore.models.block_end import BlockJob, BlockOption, BlockOptionKind, BlockScene
 from longshore.models.buying import BuyingPolicy
 from longshore.models.job import Tier
-from longshore.models.units import format_duration
+from longshore.models.text import dollars, format_duration
 from longshore.scheduling.buying.leaving import is_kept_warm
 from longshore.scheduling.buying.moving import cost_of_moving, priced
 from longshore.scheduling.buying.prices import whole_quarters
 from longshore.scheduling.buying.warm import counts_until
-from longshore.scheduling.buying.words import about
 
 _WARM_AHEAD = timedelta(minutes=2)
 """How long before that: pools with a warm target look every minute whether they have it."""
@@ -64,7 +63,7 @@ def _within_price(scene: BlockScene, option: BlockOption) -> BlockOption:
     cap = scene.policy.max_price.get(block.tier)
     if cap is None or block.price <= cap:
         return option
-    over = f"it costs {about(block.price)} for a GPU-hour, over the cap of {about(cap)}"
+    over = f"it costs {dollars(block.price)} for a GPU-hour, over the cap of {dollars(cap)}"
     return option.model_copy(update={"lost": over})
 
 

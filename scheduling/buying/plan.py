@@ -25,7 +25,7 @@ from longshore.models.buying import (
 from longshore.models.job import Tier
 from longshore.models.placement import PackingPolicy
 from longshore.models.spending import HeldBy
-from longshore.models.units import format_duration
+from longshore.models.text import format_duration
 from longshore.scheduling.buying.again import bought_before
 from longshore.scheduling.buying.coming import MOST_JOBS, on_their_way
 from longshore.scheduling.buying.costs import (

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from longshore.models.buying import BookQuote, BuyingPolicy, MarketView, NodeShape, PurchasePlan
 from longshore.models.job import Tier
 from longshore.models.market import InstanceType, NoQuote, NoQuoteReason, Offer, Window
-from longshore.models.money import format_dollars
 from longshore.models.placement import JobRequest
 from longshore.models.price import PriceNeed
+from longshore.models.text import format_dollars
 from longshore.scheduling.buying.fleet import holds, shape_of, shape_of_offer
 from longshore.scheduling.buying.left_out import in_allowed_places, sells, why_left_out
 from longshore.scheduling.prices.book import BookColumns

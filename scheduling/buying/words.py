@@ -9,13 +9,11 @@ from typing import NamedTuple
 from longshore.models.buying import Coming, Option, OptionKind, PurchasePlan
 from longshore.models.job import ASSUMED_DURATION, Tier
 from longshore.models.market import NoQuote
-from longshore.models.money import CENT, at_most
-from longshore.models.money import about as about
+from longshore.models.money import CENT
 from longshore.models.spending import WARM, HeldBy, PurchaseUnderWay
-from longshore.models.units import format_duration
+from longshore.models.text import at_most, count, dollars, format_duration, listed
 from longshore.scheduling.buying.again import BOUGHT_ONCE
 from longshore.scheduling.buying.promises import CANNOT_MEET
-from longshore.scheduling.words import listed
 
 UNUSED = "no job would use it"
 NO_LENGTHS: Mapping[str, timedelta] = MappingProxyType({})
@@ -82,7 +80,7 @@ def why_not(options: Sequence[Option], nothing: Lost, flex_price: int) -> Lost:
     least = min(refused, key=lambda option: option.total)
     chosen = (o for o in options if o.chosen and o.kind is OptionKind.WAIT)
     waits = next((o for o in chosen if (o.tier, o.round) == (least.tier, least.round)), None)
-    against = f": {about(waits.total)} in all, against {about(least.total)}" if waits else ""
+    against = f": {dollars(waits.total)} in all, against {dollars(least.total)}" if waits else ""
     why = f"that costs least{against}"
     if any(option.tier is not Tier.FLEX for option in refused):
         return Lost(why)
@@ -103,7 +101,7 @@ def nothing_lacks(coming: Mapping[str, Coming]) -> str:
     purchases = dict.fromkeys(each for of_job in coming.values() for each in of_job.purchases)
     if not purchases:
         return "nothing is lacking"
-    jobs = "1 job" if len(coming) == 1 else f"{len(coming)} jobs"
+    jobs = count(len(coming), "job")
     named = listed(list(purchases), _MOST)
     return f"nothing more is lacking: {named}, under way, will hold {jobs}"
 
@@ -130,7 +128,7 @@ def under_way(purchases: Iterable[PurchaseUnderWay], *, whose: str = "") -> str:
     return "; ".join(
         f"purchase {each.id} of {each.nodes} x {each.instance_type} at {each.provider}"
         f"{' (simulated)' if each.simulated else ''} "
-        f"({about(each.committed_micro_usd)} committed) is under way{whose}, {ready(each)}"
+        f"({dollars(each.committed_micro_usd)} committed) is under way{whose}, {ready(each)}"
         for each in purchases
     )
 
@@ -151,12 +149,12 @@ def line_of(option: Option) -> str:
     if option.kind.is_in_vain:
         return f"{option.tier}, {option.title}: {option.lost}"
     why = "chosen" if option.chosen else option.lost
-    return f"{option.tier}, {option.title}: {about(option.total)} in all ({why})"
+    return f"{option.tier}, {option.title}: {dollars(option.total)} in all ({why})"
 
 
 def cost_of_difference(more: int) -> str:
     """Return why an option lost against one that costs so much less, in micro-dollars."""
-    return f"costs {about(more)} more" if more else "costs the same, and comes later in the list"
+    return f"costs {dollars(more)} more" if more else "costs the same, and comes later in the list"
 
 
 def _machine(plan: PurchasePlan) -> str:
@@ -178,17 +176,17 @@ def _bought(
     option: Option, options: Iterable[Option], lasts: Mapping[str, timedelta], likely: float
 ) -> str:
     served = dict.fromkeys(job_id for plan in option.plans for job_id in plan.serves)
-    count = sum(not name.startswith(WARM) for name in served)
-    jobs = "1 job" if count == 1 else f"{count} jobs"
+    real = sum(not name.startswith(WARM) for name in served)
+    jobs = count(real, "job")
     if lengths := sorted(lasts[job_id] for job_id in served if job_id in lasts):
         first, last = format_duration(lengths[0]), format_duration(lengths[-1])
         jobs += f" of {first}" + (f" to {last}" if last != first else "")
         assumed = f"{format_duration(ASSUMED_DURATION)} is assumed where a job does not say"
         jobs += f" ({assumed})" if ASSUMED_DURATION in lengths else ""
         jobs += f", of which those of late used {likely:.0%}" if likely < _AS_SAID else ""
-    if count < len(served):
-        jobs = f"{jobs} and the warm target" if count else "the warm target"
-    text = f"buy {option.title} for {about(option.committed)}, for {jobs}"
+    if real < len(served):
+        jobs = f"{jobs} and the warm target" if real else "the warm target"
+    text = f"buy {option.title} for {dollars(option.committed)}, for {jobs}"
     others = [
         other
         for other in options
@@ -197,8 +195,8 @@ def _bought(
     waited = next((other for other in others if other.kind is OptionKind.WAIT), None)
     if waited is None:
         return text
-    against = f"against {about(waited.total)} for waiting"
-    return f"{text}; with delay {about(option.total)} in all, {against}"
+    against = f"against {dollars(waited.total)} for waiting"
+    return f"{text}; with delay {dollars(option.total)} in all, {against}"
 
 
 def _tried(option: Option) -> bool:

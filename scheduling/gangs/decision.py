@@ -15,13 +15,14 @@ from longshore.models.placement import (
     Rejection,
     RejectionCode,
 )
+from longshore.models.text import count, listed
 from longshore.scheduling.gangs.nodes import GangNodes
 from longshore.scheduling.gangs.offers import Offers, need_of_share
 from longshore.scheduling.gangs.plan import plan_gang, why_never
 from longshore.scheduling.placement.feasibility import explain as explain_rejection
 from longshore.scheduling.placement.scoring import provider_for
 from longshore.scheduling.placement.state import Need, NodeView, emptied
-from longshore.scheduling.words import count, format_rejected, listed
+from longshore.scheduling.words import format_rejected
 
 _MOST_NAMED = 4
 """Domains that a reason names."""

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from longshore.models.gang import GangPlan, NodeShare, PlannedGroup
 from longshore.models.placement import Decision, Member
 from longshore.models.swap import HeldNode, Promotion, Swap
+from longshore.models.text import count
 from longshore.models.topology import Gang
-from longshore.scheduling.words import count
 
 
 def plan_promotion(

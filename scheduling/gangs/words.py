@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 
 from longshore.models.gang import DomainRoom, GangPacking, GangPlan
 from longshore.models.placement import JobRequest
+from longshore.models.text import count
 from longshore.models.topology import Gang
 from longshore.scheduling.gangs.offers import Offer
 from longshore.scheduling.topology import Domain, DomainKey
-from longshore.scheduling.words import count
 
 _MOST_NAMED = 4
 """Domains that a sentence names."""

@@ -6,8 +6,9 @@ from datetime import datetime, timedelta
 from longshore.models.host import HostAmounts
 from longshore.models.node import Node, NodeState
 from longshore.models.placement import JobRequest, PackingPolicy, Rejection, RejectionCode
+from longshore.models.text import count, format_duration
 from longshore.models.topology import FLAVOR_LABEL
-from longshore.models.units import format_duration, format_gb, format_gb_per_second, format_watts
+from longshore.models.units import format_gb, format_gb_per_second, format_watts
 from longshore.scheduling.lasting import why_too_short
 from longshore.scheduling.placement.filters import (
     WHY,
@@ -99,15 +100,14 @@ def _reason(view: NodeView, need: Need, code: RejectionCode, now: datetime) -> s
         case RejectionCode.CPU | RejectionCode.RAM | RejectionCode.STORAGE | RejectionCode.POWER:
             return _host_reason(view, need, code)
         case RejectionCode.GPU_COUNT:
-            return f"has {_gpus(view.rooms.count)}{_in_mig(view)}, job wants {need.gpus}"
+            return f"has {count(view.rooms.count, 'GPU')}{_in_mig(view)}, job wants {need.gpus}"
         case RejectionCode.VRAM:
             return _vram_reason(view, need)
         case RejectionCode.MIG_PROFILE:
             return _no_profile_reason(view, need)
         case RejectionCode.MIG_BUSY:
-            return (
-                f"has no position for {need.mig} left on {_gpus(len(view.rooms.migs))} in MIG mode"
-            )
+            migs = count(len(view.rooms.migs), "GPU")
+            return f"has no position for {need.mig} left on {migs} in MIG mode"
         case RejectionCode.SHARES_BUSY:
             return _no_share_reason(view, need)
         case RejectionCode.GPUS_BUSY:
@@ -148,7 +148,7 @@ def _host_reason(view: NodeView, need: Need, code: RejectionCode) -> str:
             return f"has {free}, job wants {_rate(wanted.storage)}"
         case _:
             free = f"{format_watts(left.power)} of {format_watts(size.power)} power left"
-            each = f" for {_gpus(need.gpus)}" if need.whole else ""
+            each = f" for {count(need.gpus, 'GPU')}" if need.whole else ""
             return f"has {free}, job draws {format_watts(wanted.power)}{each}"
 
 
@@ -156,15 +156,15 @@ def _vram_reason(view: NodeView, need: Need) -> str:
     enough = view.rooms.roomy(need.vram).bit_count()
     most = max((room for _, room in view.rooms.room), default=0.0)
     return (
-        f"has {enough} of {_gpus(view.rooms.count)} with {_gb(need.vram)} of memory to be had "
-        f"(the most is {_gb(most)}), job wants {need.gpus}"
+        f"has {enough} of {count(view.rooms.count, 'GPU')} with {_gb(need.vram)} of memory to be "
+        f"had (the most is {_gb(most)}), job wants {need.gpus}"
     )
 
 
 def _busy_reason(view: NodeView, need: Need) -> str:
     usable = (view.rooms.roomy(need.vram) & view.free).bit_count()
     memory = f" with {_gb(need.vram)}" if need.vram else ""
-    return f"has {usable} of {_gpus(view.rooms.count)}{memory} free, job wants {need.gpus}"
+    return f"has {usable} of {count(view.rooms.count, 'GPU')}{memory} free, job wants {need.gpus}"
 
 
 def _no_profile_reason(view: NodeView, need: Need) -> str:
@@ -192,7 +192,7 @@ def _no_share_reason(view: NodeView, need: Need) -> str:
 
 def _in_mig(view: NodeView) -> str:
     migs = len(view.rooms.migs)
-    return f" beside {_gpus(migs)} in MIG mode" if migs else ""
+    return f" beside {count(migs, 'GPU')} in MIG mode" if migs else ""
 
 
 def _reserved_reason(view: NodeView, need: Need, now: datetime) -> str:
@@ -218,7 +218,3 @@ def _rate(amount: float) -> str:
 
 def _gb(amount: float) -> str:
     return format_gb(round(amount, 3))
-
-
-def _gpus(number: int) -> str:
-    return "1 GPU" if number == 1 else f"{number} GPUs"

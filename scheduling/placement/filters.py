@@ -14,9 +14,9 @@ from typing import NamedTuple
 from longshore.models.job import Tier
 from longshore.models.node import Node
 from longshore.models.placement import JobRequest, RejectionCode
+from longshore.models.text import listed
 from longshore.models.visible import brief
 from longshore.scheduling.placement.state import Need
-from longshore.scheduling.words import listed
 
 _MOST_ALLOWED = 3
 """Fingerprints that a reason names."""

@@ -17,8 +17,7 @@ from longshore.models.preemption import (
     RunningWork,
     Victim,
 )
-from longshore.models.units import format_duration
-from longshore.scheduling.buying.words import about
+from longshore.models.text import dollars, format_duration
 
 _HOUR = timedelta(hours=1)
 _BANDS = (1, 4, 7, 10)
@@ -170,7 +169,7 @@ def _in_words(
     wait: timedelta,
     costs: tuple[int, int, int],
 ) -> str:
-    recompute, write, requeue = (about(cost) for cost in costs)
+    recompute, write, requeue = (dollars(cost) for cost in costs)
     lost = f"{format_duration(_whole(unsaved))} of work is in no save"
     if chance < 1:
         lost += f", and one in {1 / chance:.0f} is lost" if chance else ", and none is lost"

@@ -15,10 +15,10 @@ from longshore.models.preemption import (
     Way,
     WayKind,
 )
+from longshore.models.text import count, dollars, listed
 from longshore.scheduling.buying.costs import UNSERVED
-from longshore.scheduling.buying.words import about
 from longshore.scheduling.preemption.costs import cost_of
-from longshore.scheduling.words import count, format_spared, listed
+from longshore.scheduling.words import format_spared
 
 _MOST_REJECTED = 50
 _MOST_NAMED = 4
@@ -152,7 +152,7 @@ def _told(way: Way, best: Way) -> Way:
     if way is best:
         return way.model_copy(update={"chosen": True})
     more = way.total - best.total
-    lost = f"costs {about(more)} more" if more else "costs the same"
+    lost = f"costs {dollars(more)} more" if more else "costs the same"
     return way.model_copy(update={"lost": lost})
 
 
@@ -160,11 +160,11 @@ def _sentence(best: Way, preempting: Way, waiting: Way, victims: int) -> str:
     if best.kind is WayKind.PREEMPT:
         they = "it loses" if victims == 1 else "they lose"
         return (
-            f"{preempting.title}: {they} {about(preempting.cost)}; with delay "
-            f"{about(preempting.total)} in all, against {about(waiting.total)} for waiting"
+            f"{preempting.title}: {they} {dollars(preempting.cost)}; with delay "
+            f"{dollars(preempting.total)} in all, against {dollars(waiting.total)} for waiting"
         )
     return (
-        f"{best.title}: {about(best.total)} in all, against {about(preempting.total)} to "
+        f"{best.title}: {dollars(best.total)} in all, against {dollars(preempting.total)} to "
         f"{preempting.title}"
     )
 

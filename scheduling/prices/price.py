@@ -11,8 +11,8 @@ import numpy as np
 
 from longshore.models.market import Level, NoQuote
 from longshore.models.market import OrderBook as Book
-from longshore.models.money import format_dollars
 from longshore.models.price import CountedLevel, LeftOut, PriceAnswer, PriceNeed, Slippage
+from longshore.models.text import count, format_dollars
 from longshore.scheduling.prices.book import BookColumns, Columns, microseconds
 from longshore.scheduling.prices.limit import Priced, Walk, find_limit, walk
 
@@ -177,8 +177,8 @@ def _reason(priced: Priced) -> str:
     walked = priced.walked
     if walked is None:
         return (
-            f"{limit} is the lowest of {_asks(asks)}: together they hold {priced.total:,} of "
-            f"{priced.need.gpus:,} GPUs"
+            f"{limit} is the lowest of {count(asks, 'ask')}: together they hold "
+            f"{priced.total:,} of {priced.need.gpus:,} GPUs"
         )
     best = next(level for level in priced.scored if level.index == priced.index)
     first = priced.scored[0]
@@ -194,7 +194,3 @@ def _reason(priced: Priced) -> str:
 
 def _gpus(number: int) -> str:
     return f"{number:,} GPU costs" if number == 1 else f"{number:,} GPUs cost"
-
-
-def _asks(number: int) -> str:
-    return f"{number:,} ask" + ("" if number == 1 else "s")

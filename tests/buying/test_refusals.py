@@ -28,7 +28,6 @@ from longshore.activities.queue import ensure_pool
 from longshore.activities.views import set_pool
 from longshore.models.buying import BuyingPolicy, Caps, CapsLeft
 from longshore.models.job import Tier
-from longshore.models.money import format_dollars
 from longshore.models.pool import PoolSpec
 from longshore.models.purchase import (
     Opened,
@@ -38,6 +37,7 @@ from longshore.models.purchase import (
     StateChange,
 )
 from longshore.models.settings import Settings
+from longshore.models.text import format_dollars
 from tests.buying.buyer import DOLLAR, block_option
 from tests.support.ledger import WAITING_FOR_LOCKS
 from tests.support.waiting import eventually

@@ -13,7 +13,6 @@ from longshore.client.job_view import explanation_screen, job_screen, jobs_table
 from longshore.client.live import Lines, exit_code_of, job_panel
 from longshore.client.node_view import cells, node_line, nodes_table, pools_table
 from longshore.client.watch_command import Fleet, changes, fleet_screen
-from longshore.client.words import ago, gpu_list, span
 from longshore.models.cycles import CycleView, PoolCycles
 from longshore.models.job import (
     AttemptRecord,
@@ -99,28 +98,6 @@ def drawn(what: RenderableType, width: int = 80) -> list[str]:
     console.print(what)
     assert isinstance(console.file, io.StringIO)
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
-
-
-def test_spans_and_moments() -> None:
-    spans = {
-        0: "0s",
-        59: "59s",
-        60: "1m",
-        125: "2m 5s",
-        3600: "1h",
-        7500: "2h 5m",
-        200_000: "2d 7h",
-    }
-    assert {seconds: span(timedelta(seconds=seconds)) for seconds in spans} == spans
-    assert ago(NOW - 3 * MINUTE, NOW) == "3m ago"
-    assert ago(NOW + 120 * MINUTE, NOW) == "in 2h"
-    assert ago(NOW, NOW) == "now"
-
-
-def test_gpus_are_written_as_runs() -> None:
-    assert [gpu_list(i) for i in ((), (3,), (0, 1, 2, 3), (6, 0, 1))] == [
-        "no GPU", "GPU 3", "GPUs 0-3", "GPUs 0-1,6",
-    ]  # fmt: skip
 
 
 GANG = {

@@ -80,8 +80,8 @@ def test_a_job_that_waits_says_how_long_and_why():
     html = list_html([job], NOW)
     said = text_of(html)
     for part in (
-        "train-abcdefghij queued", "default lab, FLEX, class 7", "4 × H100", "10min so far",
-        "3 nodes are <busy> may start in 20min",
+        "train-abcdefghij queued", "default lab, FLEX, class 7", "4 × H100", "10m so far",
+        "3 nodes are <busy> may start in 20m",
     ):  # fmt: skip
         assert part in said, part
     assert "<busy>" not in html
@@ -180,7 +180,7 @@ def test_the_head_of_a_job():
     html = view.head_html(report, NOW, "http://ui/workflows/job-x")
     said = text_of(html)
     for part in (
-        "Tenant lab", "Tier FLEX class 7", "Waited 7min", "node-a GPUs 0-3, node-b simulated",
+        "Tenant lab", "Tier FLEX class 7", "Waited 7m", "node-a GPUs 0-3, node-b simulated",
         "Attempts 1", "25 % epoch 3 <of 12>", "as a gang with 8 spare GPUs",
         "with the variables TOKEN", "saves and goes on, never gives way", "python train.py",
         "longshore logs train-abcdefghij",
@@ -220,7 +220,7 @@ def test_why_a_job_waits_node_by_node():
     said = text_of(view.why_html(explanation, NOW))
     assert said == (
         "It waits: it was not its turn. It has place 3 in the queue of pool default, 2 jobs ahead."
-        " The last cycle looked at it 1min ago: 2 others are first."
+        " The last cycle looked at it 1m ago: 2 others are first."
     )
     html, title = view.nodes_html(explanation)
     said = text_of(html)
@@ -253,11 +253,11 @@ def test_what_it_costs_to_buy_is_said_once(reason: str, said: str):
     chosen = OptionRecord(title="it", total=6_120_000, chosen=True)
     bought = BuyingRecord(at=NOW - MINUTE, reason=reason, options=(chosen,))
     shown = Explanation(job=a_job(), headline="waits", position=1, buying=bought)
-    said = f"About buying its pool decided 1min ago: {reason}{said}."
+    said = f"About buying its pool decided 1m ago: {reason}{said}."
     assert text_of(view.why_html(shown, NOW)).endswith(said)
     without = bought.model_copy(update={"options": ()})
     shown = shown.model_copy(update={"buying": without})
-    assert text_of(view.why_html(shown, NOW)).endswith(f"1min ago: {reason}.")
+    assert text_of(view.why_html(shown, NOW)).endswith(f"1m ago: {reason}.")
     beside = without.model_copy(update={"left_out": ("2 offers are left out: x",)})
     shown = shown.model_copy(update={"buying": beside})
     assert text_of(view.why_html(shown, NOW)).endswith(f"{reason}; 2 offers are left out: x.")
@@ -339,7 +339,7 @@ def test_checkpoints_and_what_is_damaged():
     stored = StoredCheckpoints(job_id="x", checkpoints=(info,), damaged=("<one> cannot be read",))
     said = text_of(view.checkpoints_html(stored, NOW))
     assert "2 3 1,200" in said
-    assert "1min ago 1.5s yes" in said
+    assert "1m ago 1.5s yes" in said
     assert "<one> cannot be read" in said
     empty = StoredCheckpoints(job_id="x", checkpoints=())
     assert "Nothing is stored yet." in text_of(view.checkpoints_html(empty, NOW))

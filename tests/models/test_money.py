@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from longshore.models.money import MICRO, Money, dollars_of, format_dollars, micro_of
+from longshore.models.money import MICRO, Money, dollars_of, micro_of
+from longshore.models.text import format_dollars
 
 amounts = st.integers(-(10**15), 10**15)
 

@@ -11,9 +11,9 @@ from longshore.models.addresses import parse_address
 from longshore.models.market import InstanceType
 from longshore.models.mig import profile_gb
 from longshore.models.money import micro_of
+from longshore.models.text import format_duration
 from longshore.models.units import (
     LONGEST,
-    format_duration,
     format_gb,
     format_gb_per_second,
     format_limits,

@@ -22,7 +22,7 @@ from longshore.models.market import Level, NoQuote, NoQuoteReason, OrderBook
 from longshore.models.money import micro_of
 from longshore.models.node import NodeState
 from longshore.models.pool import PoolPacking
-from longshore.models.units import format_duration
+from longshore.models.text import format_duration
 from longshore.scheduling.buying.block_end import TRY_AGAIN, decide_block, resale_window
 from tests.support.buying import NOW, a_job, a_release
 

@@ -6,8 +6,8 @@ from datetime import datetime
 
 from longshore.models.job import JobState
 from longshore.models.node import NodeState
+from longshore.models.text import format_places
 from longshore.models.views import JobView, NodeView
-from longshore.scheduling.words import format_places
 from longshore.workers.demo.state import Snapshot
 
 

@@ -26,11 +26,12 @@ from longshore.models.buying import BuyingPolicy, Caps
 from longshore.models.errors import NotFoundError, RefusedError, StackError, UnavailableError
 from longshore.models.job import JobSpec, JobState, Tier
 from longshore.models.messages import CommandReason
-from longshore.models.money import MICRO, format_dollars
+from longshore.models.money import MICRO
 from longshore.models.pool import PoolSpec
 from longshore.models.purchase import block_workflow_id
 from longshore.models.settings import MarketInfo
 from longshore.models.spending import BlockDetail, PurchaseDetail, summed
+from longshore.models.text import format_dollars
 from longshore.models.views import JobView, NodeView
 from longshore.scheduling.prices.fills import cost
 from longshore.simulation.market.world import QUICK

@@ -13,10 +13,9 @@ from rich.table import Table
 from longshore.client.terminal import Text, a_table, heading, pairs
 from longshore.client.words import SIMULATED, styled
 from longshore.models.job import JobState
-from longshore.models.money import MICRO, format_dollars
 from longshore.models.settings import StackInfo
+from longshore.models.text import and_more, format_dollars
 from longshore.models.views import GPUView, NodeView
-from longshore.scheduling.words import and_more
 from longshore.workers.demo.events import Event
 from longshore.workers.demo.jobs import POOL
 from longshore.workers.demo.report import DemoReport, Spread
@@ -201,10 +200,6 @@ def _queue(snapshot: Snapshot) -> Table:
         table.add_row()
     table.add_row(Text(and_more(len(ordered) - QUEUE_SHOWN), "dim"))
     return table
-
-
-def _dollars(micro: int) -> str:
-    return f"${micro / MICRO:,.2f}"
 
 
 def _spread(spread: Spread) -> str:

@@ -13,8 +13,8 @@ from longshore.activities.database import Database
 from longshore.activities.providers.registry import configured
 from longshore.activities.snapshot import load_pool
 from longshore.models.settings import Settings
+from longshore.models.text import count, listed
 from longshore.models.visible import visible
-from longshore.scheduling.words import count, listed
 from longshore.workers.doctor.findings import Check, Finding, ok, warn
 
 _CHECK = "buying"

@@ -38,7 +38,7 @@ def doctor(as_json: JSON = False) -> None:
 
 def in_all(findings: list[Finding]) -> str:
     """Return the last line: what the findings come to."""
-    from longshore.client.words import count
+    from longshore.models.text import count
 
     if any(finding.level == "fail" for finding in findings):
         return "Something is wrong."

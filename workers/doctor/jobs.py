@@ -8,8 +8,8 @@ from sqlalchemy import text
 
 from longshore.activities.database import Database
 from longshore.activities.stored_specs import why_unreadable
+from longshore.models.text import listed
 from longshore.models.visible import visible
-from longshore.scheduling.words import listed
 from longshore.workers.doctor.findings import Check, Finding, ok, warn
 
 _MOST = 5_000

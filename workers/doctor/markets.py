@@ -6,8 +6,8 @@ from longshore.activities.providers.base import Provider
 from longshore.activities.providers.registry import configured
 from longshore.client.markets import ProviderState, open_markets, states
 from longshore.models.addresses import without_secrets
-from longshore.models.money import format_dollars
 from longshore.models.settings import Settings
+from longshore.models.text import format_dollars
 from longshore.workers.doctor.findings import Check, Finding, fail, ok, warn
 
 ANSWER_WITHIN = 8.0

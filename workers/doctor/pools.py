@@ -11,7 +11,7 @@ from longshore.activities.stored_pools import pool_and_trouble
 from longshore.models.messages import CONTROL_TASK_QUEUE, POOL_WORKFLOW, pool_workflow_id
 from longshore.models.placement import PlacementKind
 from longshore.models.reconcile import WorkflowState
-from longshore.scheduling.words import listed
+from longshore.models.text import listed
 from longshore.workers.doctor.findings import Finding, fail, ok
 
 _SHOWN = 5

@@ -5,7 +5,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from longshore.activities.rpc_errors import is_unknown
 from longshore.models.messages import CONTROL_TASK_QUEUE
-from longshore.scheduling.words import listed
+from longshore.models.text import listed
 from longshore.workers.doctor.findings import Finding, fail, ok
 from longshore.workers.versioning import WORKFLOWS
 
