@@ -7,8 +7,9 @@ from urllib.parse import quote
 from longshore.client.dag_view import job_state, remark, told
 from longshore.console.escaping import escape
 from longshore.console.formats import count
-from longshore.console.parts import amount, chip, facts, how_long, number, table, when
+from longshore.console.parts import amount, chip, facts, number, table, when
 from longshore.models.dag import Condition, DagJobView, DagSummary, DagView, Join
+from longshore.models.text import span
 
 PATH = "/dags"
 MOST_DRAWN = 200
@@ -32,7 +33,7 @@ def _row(dag: DagSummary, now: datetime) -> str:
     ended = sum(number for state, number in dag.counts.items() if state.ended)
     held = "held: submits no further job" if dag.held and not dag.state.ended else ""
     link = f'<a class="id" href="{PATH}/{quote(dag.id)}">{escape(dag.id)}</a>'
-    took = how_long((dag.ended_at or now) - dag.submitted_at)
+    took = span((dag.ended_at or now) - dag.submitted_at)
     return (
         f"<tr><td>{link}</td><td>{chip(dag.state.value)}</td><td>{escape(dag.tenant)}</td>"
         f"{number(count(dag.jobs))}{number(count(ended))}{number(took)}"
@@ -47,8 +48,8 @@ def head_html(dag: DagView, now: datetime) -> str:
         ("Ended", count(sum(number for state, number in dag.counts.items() if state.ended))),
         ("Submitted", when(dag.submitted_at)),
         ("Took" if dag.state.ended else "Takes so far",
-         how_long((dag.ended_at or now) - dag.submitted_at)),
-        ("GPU time", how_long(dag.gpu_time)),
+         span((dag.ended_at or now) - dag.submitted_at)),
+        ("GPU time", span(dag.gpu_time)),
         ("Booked so far", amount(dag.booked_micro_usd)),
         ("Tenant", escape(dag.tenant)),
         ("At a failure", "stops" if dag.on_failure.value == "stop" else "goes on"),
@@ -69,12 +70,12 @@ def jobs_html(dag: DagView, now: datetime) -> str:
 
 def _job(step: DagJobView, now: datetime) -> str:
     start = step.started_at or step.submitted_at
-    took = how_long((step.ended_at or now) - start) if start else "–"
+    took = span((step.ended_at or now) - start) if start else "–"
     gpus = f"{step.gpus} × {escape(step.gpu_type)}" if step.gpu_type else count(step.gpus)
     return (
         f"<tr><td>{_link(step, escape(step.name))}</td><td>{chip(job_state(step))}</td>"
         f"<td>{escape(_after(step))}</td>{number(gpus)}{number(took)}"
-        f"{number(how_long(step.gpu_time))}{number(amount(step.booked_micro_usd))}"
+        f"{number(span(step.gpu_time))}{number(amount(step.booked_micro_usd))}"
         f"<td>{escape(remark(step))}</td></tr>"
     )
 
