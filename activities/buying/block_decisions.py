@@ -130,7 +130,7 @@ class BlockDecisionActivities:
                 },
             )  # fmt: skip
             number = await connection.scalar(
-                text("SELECT count(*) FROM sales WHERE block_id = :id"), {"id": block["id"]}
+                text("SELECT count(*) FROM orders WHERE block_id = :id"), {"id": block["id"]}
             )
         verdict = BlockVerdict(
             kind=decision.kind, reason=decision.reason, considered=lines_of(decision),
