@@ -11,6 +11,7 @@ from sqlalchemy import RowMapping, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from longshore.activities.database import Database
 from longshore.models.errors import NotFoundError
 from longshore.models.money import format_dollars
 from longshore.models.purchase import PurchaseRequest, PurchaseState
@@ -61,6 +62,21 @@ async def insert_purchase(
     )  # fmt: skip
 
 
+async def store_intent(database: Database, purchase_id: str, request: PurchaseRequest) -> str:
+    """Store an intent, or that the database refuses it; return why it does, if so."""
+    try:
+        async with database.transaction() as connection:
+            await insert_purchase(connection, purchase_id, request)
+    except DBAPIError as error:
+        refused = refusal_of(error)
+        if refused is None:
+            raise
+        async with database.transaction() as connection:
+            await insert_purchase(connection, purchase_id, request, refused=refused)
+        return refused
+    return ""
+
+
 async def lock_purchase(connection: AsyncConnection, purchase_id: str) -> Row | None:
     return await _one(
         connection, "SELECT * FROM purchases WHERE id = :id FOR UPDATE", id=purchase_id
@@ -106,13 +122,6 @@ async def enter(
              " AND (buying OR :state <> 'STARTING')"),
         {"id": purchase_id, "state": state.value, "reason": reason},
     )  # fmt: skip
-
-
-async def forget_reason(connection: AsyncConnection, purchase_id: str) -> None:
-    """Leave what kept a purchase up to its orders and machines, which tell it in its timeline."""
-    await connection.execute(
-        text("UPDATE purchases SET reason = '' WHERE id = :id"), {"id": purchase_id}
-    )
 
 
 async def ask_for_renewal_again(connection: AsyncConnection, purchase_id: str | None) -> None:

@@ -110,13 +110,14 @@ class PurchasingActivities:
         """
         async with self._database.transaction() as connection:
             purchase = await rows.lock_purchase(connection, change.purchase_id)
+            # What kept it up its orders and machines tell in its timeline.
+            has_all = change.state is PurchaseState.READY and not change.reason
             await connection.execute(
-                text("UPDATE purchases SET buying = false WHERE id = :id"),
-                {"id": change.purchase_id},
-            )
+                text("UPDATE purchases SET buying = false,"
+                     " reason = CASE WHEN :has_all THEN '' ELSE reason END WHERE id = :id"),
+                {"id": change.purchase_id, "has_all": has_all},
+            )  # fmt: skip
             await rows.enter(connection, change.purchase_id, change.state, change.reason)
-            if change.state is PurchaseState.READY and not change.reason:
-                await rows.forget_reason(connection, change.purchase_id)
             await rows.end_if_over(connection, change.purchase_id)
         await failpoint("settle_purchase.after-commit")
         if purchase is not None and purchase["renews"] and change.state is not PurchaseState.READY:
