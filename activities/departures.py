@@ -260,7 +260,7 @@ _AS_BOUGHT = """
            expires_at = coalesce(s.starts_at, after.ends_at, b.ends_at, n.expires_at)
       FROM machines m
       JOIN blocks b ON b.id = m.block_id
-      LEFT JOIN sales s ON s.key = m.sale_key
+      LEFT JOIN orders s ON s.key = m.sale_key
       LEFT JOIN block_nodes k ON k.block_id = b.id AND k.node_id = m.name
       LEFT JOIN blocks after ON after.id = k.next_block
      WHERE m.name = n.id AND n.id = :id

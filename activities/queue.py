@@ -4,7 +4,8 @@ Every activity here may run twice: it is idempotent by (job, attempt).
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import NamedTuple
 
 from sqlalchemy import text
@@ -26,6 +27,7 @@ from longshore.models.messages import (
     HoldRequest,
     ReleaseRequest,
 )
+from longshore.models.node import Node
 from longshore.models.placement import JobRequest, PlacementKey
 from longshore.models.pool import Growth, PoolSpec
 from longshore.scheduling.advice import advice
@@ -57,7 +59,7 @@ class QueueActivities:
             async with self._database.transaction() as connection:
                 if other := await _why_another(connection, request):
                     return EnqueueReply(queued=False, refusal=other, other=True)
-                refusal = await why_never(connection, request.job_id, spec)
+                refusal = await _why_never(connection, request.job_id, spec)
                 refusal = await put_into_queue(connection, request, refusal)
                 if refusal:
                     # Of a later attempt it is the job itself that is on record as ended.
@@ -190,7 +192,7 @@ async def ensure_pool(connection: AsyncConnection, pool: str) -> None:
     )
 
 
-async def why_never(connection: AsyncConnection, job_id: str, spec: JobSpec) -> str:
+async def _why_never(connection: AsyncConnection, job_id: str, spec: JobSpec) -> str:
     """Return why no node of a fixed pool could ever hold the job; empty when one could come."""
     pool = await load_pool(connection, spec.pool)
     if pool.growth is Growth.OPEN:
@@ -198,8 +200,13 @@ async def why_never(connection: AsyncConnection, job_id: str, spec: JobSpec) -> 
     nodes = await load_nodes(connection, spec.pool)
     now = await clock(connection)
     job = JobRequest.of(job_id, spec, now, 1)
-    if could_ever_place(job, nodes, now):
-        return ""
+    return "" if could_ever_place(job, nodes, now) else never_held(job, spec, pool, nodes, now)
+
+
+def never_held(
+    job: JobRequest, spec: JobSpec, pool: PoolSpec, nodes: Sequence[Node], now: datetime
+) -> str:
+    """Return why these nodes of a fixed pool could never hold the job, which is so."""
     if not nodes:
         return (
             f"pool {spec.pool} has no nodes, and is fixed: start one (`longshore agent --pool "

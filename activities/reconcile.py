@@ -362,7 +362,7 @@ def _words(mend: Mend) -> str:
 
 _BLOCK = "SELECT state, pool FROM blocks WHERE id = :id"
 
-_OPTIONS = "SELECT max(option) FROM purchase_orders WHERE purchase_id = :id"
+_OPTIONS = "SELECT max(option) FROM orders WHERE purchase_id = :id"
 
 _RUNS_ON = """
     SELECT p.attempt, p.node_id, j.spec

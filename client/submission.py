@@ -5,20 +5,20 @@ import hashlib
 import re
 import secrets
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
 from sqlalchemy.exc import DBAPIError
 
 from longshore.activities.buying.coming import purchases_under_way
 from longshore.activities.buying.reasons import read_standing
 from longshore.activities.database import Database, clock
-from longshore.activities.queue import why_never
+from longshore.activities.queue import never_held
 from longshore.activities.snapshot import load_nodes, load_pool
 from longshore.models.errors import UnavailableError, UnsatisfiableError
 from longshore.models.job import JobSpec
 from longshore.models.node import Node, NodeState
 from longshore.models.placement import JobRequest
-from longshore.models.pool import PoolSpec
+from longshore.models.pool import Growth, PoolSpec
 from longshore.models.spending import PurchaseUnderWay
 from longshore.models.text import and_more, format_duration
 from longshore.scheduling.advice import kind_of_node
@@ -56,18 +56,24 @@ async def preflight(database: Callable[[], Database], spec: JobSpec) -> tuple[st
     """
     try:
         async with database().transaction() as connection:
-            refusal = await why_never(connection, "", spec)
-            nodes = await load_nodes(connection, spec.pool)
             pool = await load_pool(connection, spec.pool)
+            nodes = await load_nodes(connection, spec.pool)
+            now = await clock(connection)
+            job = JobRequest.of("", spec, now, 1)
+            if could_ever_place(job, nodes, now):
+                return _assumed(spec, pool)
+            if pool.growth is not Growth.OPEN:
+                raise UnsatisfiableError(never_held(job, spec, pool, nodes, now))
             coming = await purchases_under_way(connection, pool)
-            standing = await read_standing(connection, pool, await clock(connection), spec.tier)
+            standing = await read_standing(connection, pool, now, spec.tier)
     except UnavailableError as error:
         return (f"could not look at the nodes first ({error})",)
     except DBAPIError as error:
         return (f"could not look at the nodes first ({error.orig}): `longshore db upgrade`",)
-    if refusal:
-        raise UnsatisfiableError(refusal)
-    return (*_warnings(spec, pool, nodes, standing, coming), *_assumed(spec, pool))
+    return (
+        _warning(job, spec, pool, nodes, now, _what_comes(standing, coming)),
+        *_assumed(spec, pool),
+    )
 
 
 def _assumed(spec: JobSpec, pool: PoolSpec) -> tuple[str, ...]:
@@ -82,34 +88,29 @@ def _assumed(spec: JobSpec, pool: PoolSpec) -> tuple[str, ...]:
 
 
 def _what_comes(standing: Standing, coming: tuple[PurchaseUnderWay, ...]) -> str:
-    """Return what a pool does where nodes lack; nothing where it waits for somebody."""
+    """Return what a pool does where nodes lack, or what it waits for."""
     if not coming and not standing.buys:
-        return ""
+        return f"{standing.says}: {standing.helps}" if standing.says else ""
     buys = f"it {standing.says}" if standing.buys else ""
     there = under_way(coming[:_MOST_NAMED]), and_more(len(coming) - _MOST_NAMED)
     return f"{'; '.join(filter(None, (buys, *there)))} (`longshore why` shows what for this job)"
 
 
-def _warnings(
+def _warning(
+    job: JobRequest,
     spec: JobSpec,
     pool: PoolSpec,
-    nodes: tuple[Node, ...],
-    standing: Standing,
-    coming: tuple[PurchaseUnderWay, ...],
-) -> list[str]:
-    comes = _what_comes(standing, coming)
-    if not comes and standing.says:
-        comes = f"{standing.says}: {standing.helps}"
+    nodes: Sequence[Node],
+    now: datetime,
+    comes: str,
+) -> str:
+    """Return what becomes of a job that no node of an open pool could hold even when empty."""
     if not nodes:
         waits = f"the job waits until one joins (`longshore agent --pool {spec.pool}`)"
-        return [f"pool {spec.pool} has no nodes yet: {comes or waits}"]
-    now = datetime.now(UTC)
-    job = JobRequest.of("", spec, now, 1)
-    if could_ever_place(job, nodes, now):
-        return []
+        return f"pool {spec.pool} has no nodes yet: {comes or waits}"
     kind = kind_of_node(job, in_the_way_for_good(job, nodes, pool.packing, now))
     waits = f"it waits for {kind} (`longshore why` says what is missing, and what helps)"
-    return [f"{_which(spec, nodes)} even when empty: {comes or waits}"]
+    return f"{_which(spec, nodes)} even when empty: {comes or waits}"
 
 
 def _which(spec: JobSpec, nodes: Sequence[Node]) -> str:

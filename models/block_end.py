@@ -222,10 +222,6 @@ class SaleIntent(Wire):
         return f"{self.block_id}.s{self.number}"
 
 
-class SaleRef(Wire):
-    key: str
-
-
 class SaleSeen(Wire):
     """A sale as the database has it after the last look. Amounts are micro-dollars."""
 

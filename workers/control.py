@@ -18,8 +18,8 @@ from longshore.activities.buying.blocks import BlockActivities
 from longshore.activities.buying.deciding import BuyingActivities
 from longshore.activities.buying.going_on import GoingOnActivities
 from longshore.activities.buying.machines import MachineActivities
+from longshore.activities.buying.orders import OrderActivities
 from longshore.activities.buying.purchasing import PurchasingActivities
-from longshore.activities.buying.sales import SaleActivities
 from longshore.activities.buying.taking_up import TakingUpActivities
 from longshore.activities.checkpoints.rows import CheckpointActivities, keep_observing
 from longshore.activities.checkpoints.store import CheckpointStore
@@ -116,13 +116,13 @@ def control_worker(
     schedules = Schedules(temporal)
     watches = CheckpointWatches(database, schedules)
     watch = MarketWatchActivities(database, settings, metrics, signals, schedules)
-    purchasing = PurchasingActivities(database, temporal, settings)
+    purchasing = PurchasingActivities(database, temporal)
     machines = MachineActivities(database, temporal, settings)
     blocks = BlockActivities(database, temporal, settings)
     clearing = BlockClearingActivities(database, temporal, settings.margins)
     endings = BlockDecisionActivities(database, temporal, settings)
     going_on = GoingOnActivities(database, temporal)
-    sales = SaleActivities(database, temporal, settings)
+    orders = OrderActivities(database, temporal, settings)
     taking_up = TakingUpActivities(database)
     buying = BuyingActivities(database, settings)
     store = CheckpointStore(settings.resolve_checkpoint_store())
@@ -144,17 +144,19 @@ def control_worker(
             departures.see_off, departures.set_expiry,
             reconcile.find_differences, reconcile.mend_difference,
             watch.watch_markets,
-            purchasing.open_purchase, purchasing.leave_orders, purchasing.intend_order,
-            purchasing.place_order, purchasing.look_at_order, purchasing.cancel_order,
-            purchasing.requote, purchasing.mark_purchase, purchasing.settle_purchase,
+            purchasing.open_purchase, purchasing.leave_orders, purchasing.mark_purchase,
+            purchasing.settle_purchase,
+            orders.intend_order, orders.place_order, orders.look_at_order, orders.cancel_order,
+            orders.requote,
+            orders.intend_sale, orders.place_sale, orders.look_at_sale, orders.cancel_sale,
+            orders.settle_sale,
             machines.start_machine, machines.await_agents,
             buying.decide_buying,
             unsaved.decide_saves,
             blocks.look_at_block, blocks.drain_block, blocks.stop_machines, blocks.close_block,
             clearing.clear_block, clearing.await_empty,
             endings.decide_block, endings.extend_machines, going_on.go_on,
-            sales.intend_sale, sales.place_sale, sales.look_at_sale, sales.cancel_sale,
-            sales.settle_sale, taking_up.take_up_block,
+            taking_up.take_up_block,
         ],
         interceptors=[FittingArguments()],
         workflow_runner=workflow_runner(strict=strict),

@@ -11,10 +11,10 @@ from longshore.activities.buying.block_decisions import BlockDecisionActivities
 from longshore.activities.buying.blocks import BlockActivities
 from longshore.activities.buying.going_on import GoingOnActivities
 from longshore.activities.buying.machines import MachineActivities
+from longshore.activities.buying.orders import OrderActivities
 from longshore.activities.buying.purchasing import PurchasingActivities
-from longshore.activities.buying.sales import SaleActivities
 from longshore.activities.buying.taking_up import TakingUpActivities
-from longshore.models.block_end import GoOnRequest, SaleIntent, SaleRef, SaleSeen
+from longshore.models.block_end import GoOnRequest, SaleIntent, SaleSeen
 from longshore.models.purchase import (
     AgentsReport,
     AgentsRequest,
@@ -64,25 +64,25 @@ async def leave_orders(purchase_id: str) -> LeftOrders:
 
 async def intend_order(intent: OrderIntent) -> Intended:
     return await _store(
-        PurchasingActivities.intend_order, intent,
+        OrderActivities.intend_order, intent,
         f"store order {intent.key}: {intent.nodes} nodes by option {intent.option + 1}",
     )  # fmt: skip
 
 
 async def place_order(key: str) -> OrderSeen:
-    return await _at_market(PurchasingActivities.place_order, OrderRef(key=key), f"place {key}")
+    return await _at_market(OrderActivities.place_order, OrderRef(key=key), f"place {key}")
 
 
 async def look_at_order(key: str) -> OrderSeen:
-    return await _at_market(PurchasingActivities.look_at_order, OrderRef(key=key), f"read {key}")
+    return await _at_market(OrderActivities.look_at_order, OrderRef(key=key), f"read {key}")
 
 
 async def cancel_order(key: str) -> None:
-    await _at_market(PurchasingActivities.cancel_order, OrderRef(key=key), f"cancel {key}")
+    await _at_market(OrderActivities.cancel_order, OrderRef(key=key), f"cancel {key}")
 
 
 async def requote(request: RequoteRequest) -> Requote:
-    return await _at_market(PurchasingActivities.requote, request, "ask for the price again")
+    return await _at_market(OrderActivities.requote, request, "ask for the price again")
 
 
 async def start_machine(start: MachineStart) -> Refusal:
@@ -163,24 +163,24 @@ async def go_on(request: GoOnRequest) -> BlockVerdict:
 
 async def intend_sale(intent: SaleIntent) -> SaleSeen:
     return await _store(
-        SaleActivities.intend_sale, intent, f"store sale {intent.key} of {intent.machine}"
+        OrderActivities.intend_sale, intent, f"store sale {intent.key} of {intent.machine}"
     )
 
 
 async def place_sale(key: str) -> SaleSeen:
-    return await _at_market(SaleActivities.place_sale, SaleRef(key=key), f"offer {key}")
+    return await _at_market(OrderActivities.place_sale, OrderRef(key=key), f"offer {key}")
 
 
 async def look_at_sale(key: str) -> SaleSeen:
-    return await _at_market(SaleActivities.look_at_sale, SaleRef(key=key), f"read {key}")
+    return await _at_market(OrderActivities.look_at_sale, OrderRef(key=key), f"read {key}")
 
 
 async def cancel_sale(key: str) -> None:
-    await _at_market(SaleActivities.cancel_sale, SaleRef(key=key), f"cancel {key}")
+    await _at_market(OrderActivities.cancel_sale, OrderRef(key=key), f"cancel {key}")
 
 
 async def settle_sale(key: str) -> None:
-    await _store(SaleActivities.settle_sale, SaleRef(key=key), f"settle {key}")
+    await _store(OrderActivities.settle_sale, OrderRef(key=key), f"settle {key}")
 
 
 async def close_block(ref: BlockRef) -> BlockEnd:

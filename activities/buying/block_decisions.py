@@ -5,7 +5,6 @@ import hashlib
 from typing import Any
 
 from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 from temporalio.client import Client
@@ -130,7 +129,7 @@ class BlockDecisionActivities:
                 },
             )  # fmt: skip
             number = await connection.scalar(
-                text("SELECT count(*) FROM sales WHERE block_id = :id"), {"id": block["id"]}
+                text("SELECT count(*) FROM orders WHERE block_id = :id"), {"id": block["id"]}
             )
         verdict = BlockVerdict(
             kind=decision.kind, reason=decision.reason, considered=lines_of(decision),
@@ -162,15 +161,7 @@ class BlockDecisionActivities:
                 text("SELECT count(*) FROM purchases WHERE renews = :id"), {"id": block["id"]}
             )
         purchase_id = f"{_prefix(block['id'])}-{(number or 0) + 1}"
-        try:
-            async with self._database.transaction() as connection:
-                await rows.insert_purchase(connection, purchase_id, request)
-        except DBAPIError as error:
-            refused = rows.refusal_of(error)
-            if refused is None:
-                raise
-            async with self._database.transaction() as connection:
-                await rows.insert_purchase(connection, purchase_id, request, refused=refused)
+        if refused := await rows.store_intent(self._database, purchase_id, request):
             return BlockVerdict(kind=BlockOptionKind.KEEP, reason=f"keep: {refused}")
         return BlockVerdict(
             kind=BlockOptionKind.RENEW, reason=decision.reason, purchase_id=purchase_id,

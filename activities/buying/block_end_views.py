@@ -90,9 +90,9 @@ _GIVEN_UP = """
            b.ends_at - greatest(b.starts_at, clock_timestamp()) AS length,
            b.price_micro_per_gpu_hour * b.gpus_per_node AS hourly
       FROM blocks b
-      JOIN purchase_orders o ON o.key = b.id AND NOT o.is_machine
+      JOIN orders o ON o.key = b.id AND NOT o.is_machine
      CROSS JOIN LATERAL (
-           SELECT (SELECT count(*) FROM sales WHERE block_id = b.id AND state = 'SOLD')
+           SELECT (SELECT count(*) FROM orders WHERE block_id = b.id AND state = 'SOLD')
                   + (SELECT count(*) FROM block_nodes WHERE block_id = b.id) AS nodes) AS u
      WHERE b.id = :id AND b.state <> 'ENDED' AND b.ends_at > clock_timestamp()
        AND u.nodes < b.nodes
@@ -102,7 +102,7 @@ _SALES = """
     SELECT key, machine, state, starts_at, ends_at,
            coalesce((request ->> 'limit')::bigint, 0) AS limit_micro_usd,
            proceeds AS resold_micro_usd, fee AS fee_micro_usd, refused, created_at
-      FROM sales WHERE block_id = :id ORDER BY number
+      FROM orders WHERE block_id = :id ORDER BY number
 """
 
 _RENEWAL = """

@@ -223,7 +223,7 @@ def unwanted(block: str) -> str:
                               AND jsonb_exists(p.decision -> 'serves', q.job_id))
       FROM blocks w
       JOIN purchases p ON p.id = w.purchase_id
-      JOIN purchase_orders o ON o.key = w.id
+      JOIN orders o ON o.key = w.id
      WHERE w.id = {block}
     """
 
@@ -235,7 +235,7 @@ def idle_since(block: str) -> str:
     SELECT CASE WHEN NOT coalesce(bool_or(p.job_id IS NOT NULL AND p.ended_at IS NULL), false)
                 THEN greatest(max(p.ended_at), max(n.registered_at)) END
       FROM nodes n
-      JOIN purchase_orders o ON o.key = n.block_id AND o.is_machine
+      JOIN orders o ON o.key = n.block_id AND o.is_machine
       LEFT JOIN placements p ON p.node_id = n.id
      WHERE n.block_id = {block}
     """
@@ -246,7 +246,7 @@ _BLOCK = f"""
            ({unwanted("b.id")}) AS unwanted,
            EXISTS (SELECT FROM purchases p WHERE p.renews = b.id
                     AND p.state NOT IN ('ENDED', 'REFUSED')) AS renewed
-      FROM blocks b JOIN purchase_orders o ON o.key = b.id
+      FROM blocks b JOIN orders o ON o.key = b.id
      WHERE b.id = :id
 """
 
@@ -261,7 +261,7 @@ _BILLED = """
     SELECT n.id, b.price_micro_per_gpu_hour * b.gpus_per_node AS hourly
       FROM nodes n
       JOIN blocks b ON b.id = n.block_id
-      JOIN purchase_orders o ON o.key = b.id AND o.is_machine
+      JOIN orders o ON o.key = b.id AND o.is_machine
      WHERE n.pool = :pool AND n.state = 'READY'
 """
 

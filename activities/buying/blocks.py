@@ -13,6 +13,7 @@ from temporalio import activity
 from temporalio.client import Client
 
 from longshore.activities.beating import beating
+from longshore.activities.buying import order_rows
 from longshore.activities.buying import purchase_rows as rows
 from longshore.activities.buying.block_scene import idle_since, unwanted
 from longshore.activities.buying.going_on import look_for_going_on
@@ -184,23 +185,23 @@ class BlockActivities:
     async def close_block(self, ref: BlockRef) -> BlockEnd:
         """Close a block's account: each job has its share, the rest was idle. Once."""
         async with self._database.transaction() as connection:
-            order = await rows.lock_order(connection, ref.block_id)
+            order = await order_rows.lock(connection, ref.block_id)
             found = await connection.execute(
                 text("SELECT * FROM blocks WHERE id = :id FOR NO KEY UPDATE"), {"id": ref.block_id}
             )
             block = found.mappings().one()
             if block["state"] != "ENDED":
-                await rows.close_order(connection, ref.block_id)
+                await order_rows.close(connection, ref.block_id)
                 ended = await connection.execute(
                     text(_END_BLOCK), {"id": ref.block_id, "reason": ref.reason}
                 )
-                await book_use(connection, ended.mappings().one(), order["spent"])
-                await rows.end_if_over(connection, order["purchase_id"])
+                await book_use(connection, ended.mappings().one(), order.spent)
+                await rows.end_if_over(connection, order.purchase_id)
             used = await connection.scalar(text(_USED), {"id": ref.block_id}) or 0
             resold = await connection.scalar(text(_RESOLD), {"id": ref.block_id}) or 0
             await failpoint("close_block.before-commit")
         await failpoint("close_block.after-commit")
-        cost = order["spent"]
+        cost = order.spent
         return BlockEnd(
             block_id=ref.block_id, cost=cost, used=used, idle=cost - resold - used,
             resold=resold, reason=ref.reason,
@@ -295,7 +296,7 @@ async def _decides(
 
 _BLOCK = """
     SELECT b.*, CASE WHEN o.is_machine THEN (o.request ->> 'limit')::bigint END AS "limit"
-      FROM blocks b LEFT JOIN purchase_orders o ON o.key = b.id WHERE b.id = :id
+      FROM blocks b LEFT JOIN orders o ON o.key = b.id WHERE b.id = :id
 """
 
 _USE = """
@@ -303,7 +304,7 @@ _USE = """
            coalesce(bool_or(n.state = 'READY' AND NOT u.held), false) AS idle,
            coalesce(bool_or(u.held), false) AS busy,
            EXISTS (SELECT FROM queue q WHERE q.pool = max(b.pool) AND NOT q.held) AS waiting
-      FROM purchase_orders o
+      FROM orders o
       JOIN blocks b ON b.id = o.key
       LEFT JOIN machines m ON m.block_id = o.key AND m.state = 'READY' AND m.sale_key IS NULL
       LEFT JOIN nodes n ON n.id = m.name
@@ -320,8 +321,8 @@ _NEVER_CAME = """
 """
 """Of one that drains: it was called off before its machine was up."""
 
-_IS_SPOT = "SELECT (request -> 'offer' ->> 'spot')::boolean FROM purchase_orders WHERE key = :id"
-_RESOLD = "SELECT sum(proceeds)::bigint FROM sales WHERE block_id = :id"
+_IS_SPOT = "SELECT (request -> 'offer' ->> 'spot')::boolean FROM orders WHERE key = :id"
+_RESOLD = "SELECT sum(proceeds)::bigint FROM orders WHERE block_id = :id"
 
 _SPECS_ON_BLOCK = """
     SELECT j.id, j.spec FROM jobs j

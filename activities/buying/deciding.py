@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
@@ -152,16 +151,8 @@ class BuyingActivities:
         for number, plan in enumerate(decision.plans, start=1):
             purchase_id = f"{prefix}-{number}"
             made = _request(spec, need, decision, plan)
-            try:
-                async with self._database.transaction() as connection:
-                    await rows.insert_purchase(connection, purchase_id, made)
-            except DBAPIError as error:
-                refused = rows.refusal_of(error)
-                if refused is None:
-                    raise
+            if refused := await rows.store_intent(self._database, purchase_id, made):
                 refusals.append(refused)
-                async with self._database.transaction() as connection:
-                    await rows.insert_purchase(connection, purchase_id, made, refused=refused)
                 continue
             requests[purchase_id] = made
             stored[number - 1] = purchase_id

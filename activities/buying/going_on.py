@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 from temporalio.client import Client
 
+from longshore.activities.buying import order_rows
 from longshore.activities.buying import purchase_rows as rows
 from longshore.activities.database import Database
 from longshore.activities.draining import extend_node, undrain_node
@@ -92,12 +93,12 @@ async def look_for_going_on(
 
 async def _commit(connection: AsyncConnection, request: GoOnRequest) -> str:
     """Commit the money of the longer time, and move all ends; return why that is refused."""
-    order = await rows.lock_order(connection, request.block_id)
+    order = await order_rows.lock(connection, request.block_id)
     found = await connection.execute(
         text("SELECT * FROM blocks WHERE id = :id FOR NO KEY UPDATE"), {"id": request.block_id}
     )
     block = found.mappings().one()
-    if not order["is_machine"] or order["state"] == "CLOSED":
+    if not order.is_machine or order.state == "CLOSED":
         return "its order is over"
     if block["state"] == "DRAINING" and not block["reason"].startswith(ENDING):
         return f"it ends before its time: {block['reason']}"
@@ -110,13 +111,15 @@ async def _commit(connection: AsyncConnection, request: GoOnRequest) -> str:
     stopped = switch.one()
     if stopped.stopped:
         return f"buying is stopped: {stopped.reason}"
-    limit = OrderRequest.model_validate(order["request"]).limit
-    gpus = order["gpus_per_node"] * max(order["nodes"], 1)
-    worst = worst_cost(limit, gpus, request.until - order["starts_at"])
+    limit = OrderRequest.model_validate(order.request).limit
+    assert order.gpus_per_node is not None
+    assert order.starts_at is not None
+    gpus = order.gpus_per_node * max(order.nodes, 1)
+    worst = worst_cost(limit, gpus, request.until - order.starts_at)
     values = {"id": request.block_id, "until": request.until, "worst": worst, "ending": ENDING}
     for statement in (_ORDER_GOES_ON, _BLOCK_GOES_ON, _NODES_GO_ON):
         await connection.execute(text(statement), values)
-    await rows.recount(connection, order["purchase_id"])
+    await rows.recount(connection, order.purchase_id)
     return ""
 
 
@@ -143,14 +146,14 @@ _WORK = """
            min(p.placed_at + make_interval(secs => p.expected_seconds))
                FILTER (WHERE p.placed_at + make_interval(secs => p.expected_seconds) > :now)
                AS next_end
-      FROM purchase_orders o
+      FROM orders o
       JOIN machines m ON m.block_id = o.key AND m.state = 'READY'
       LEFT JOIN placements p ON p.node_id = m.name AND p.ended_at IS NULL
      WHERE o.key = :id AND o.is_machine
 """
 
 _ORDER_GOES_ON = """
-    UPDATE purchase_orders SET ends_at = :until, committed = greatest(committed, :worst)
+    UPDATE orders SET ends_at = :until, committed = greatest(committed, :worst)
      WHERE key = :id
 """
 

@@ -277,8 +277,8 @@ async def _quote(market: Provider, kind: InstanceType, window: Window) -> BookQu
 
 _UNDER_WAY = """
     SELECT p.id, p.tier, p.request, p.created_at,
-           (SELECT max(o.option) FROM purchase_orders o WHERE o.purchase_id = p.id) AS option,
-           coalesce((SELECT max(o.created_at) FROM purchase_orders o WHERE o.purchase_id = p.id),
+           (SELECT max(o.option) FROM orders o WHERE o.purchase_id = p.id) AS option,
+           coalesce((SELECT max(o.created_at) FROM orders o WHERE o.purchase_id = p.id),
                     p.created_at) AS ordered_at,
            (SELECT max(m.asked_at) FROM machines m WHERE m.purchase_id = p.id) AS asked_at,
            k.id AS block, k.place, k.starts_at,
@@ -289,7 +289,7 @@ _UNDER_WAY = """
            SELECT b.id, b.place,
                   CASE WHEN NOT o.is_machine THEN greatest(b.starts_at, p.created_at) END
                       AS starts_at
-             FROM blocks b JOIN purchase_orders o ON o.key = b.id
+             FROM blocks b JOIN orders o ON o.key = b.id
             WHERE b.purchase_id = p.id ORDER BY b.id DESC LIMIT 1) AS k ON true
      WHERE p.pool = :pool AND p.buying AND p.state NOT IN ('ENDED', 'REFUSED')
      ORDER BY p.created_at, p.id
@@ -303,7 +303,7 @@ _LOST = f"""
            {FAST_FABRIC} AS fast_fabric
       FROM blocks b
       JOIN purchases p ON p.id = b.purchase_id AND NOT p.buying
-      JOIN purchase_orders o ON o.key = b.id AND NOT o.is_machine
+      JOIN orders o ON o.key = b.id AND NOT o.is_machine
      CROSS JOIN LATERAL (
            SELECT count(*) FILTER (WHERE m.sale_key IS NOT NULL
                                       OR m.state = 'READY' AND n.state IN ('READY', 'DRAINING'))
@@ -327,7 +327,7 @@ _LOST = f"""
 
 _BOUGHT_FOR = """
     SELECT q.job_id, p.id, p.created_at, p.ended_at, m.ready, m.shared, m.came,
-           EXISTS (SELECT FROM purchase_orders o
+           EXISTS (SELECT FROM orders o
                     WHERE o.purchase_id = p.id AND o.is_machine) AS by_use
       FROM purchases p
      CROSS JOIN LATERAL jsonb_array_elements_text(p.decision -> 'serves') AS served (job_id)
@@ -341,7 +341,7 @@ _BOUGHT_FOR = """
                            false) AS shared
              FROM machines b JOIN nodes n ON n.id = b.name WHERE b.purchase_id = p.id) AS m
      WHERE p.pool = :pool AND p.state <> 'REFUSED' AND NOT q.held
-       AND (m.ready OR EXISTS (SELECT FROM purchase_orders o
+       AND (m.ready OR EXISTS (SELECT FROM orders o
                                 WHERE o.purchase_id = p.id AND o.nodes > 0))
      ORDER BY p.created_at, p.id
 """

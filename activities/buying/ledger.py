@@ -10,20 +10,22 @@ from collections.abc import Mapping
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from longshore.models.records.buying import OrderRow
+
 
 async def book_cost(
-    connection: AsyncConnection, order: RowMapping, total: int, *, simulated: bool
+    connection: AsyncConnection, order: OrderRow, total: int, *, simulated: bool
 ) -> None:
     """Bring what an order has cost to `total`: a row for the difference, if there is one.
 
     The order's row must be locked. `order` is that row, with what was booked before as `spent`.
     """
-    more = total - order["spent"]
+    more = total - order.spent
     if more == 0:
         return
-    block, market = f"block:{order['key']}", f"market:{order['provider']}"
+    block, market = f"block:{order.key}", f"market:{order.provider}"
     number = await connection.scalar(
-        text("SELECT count(*) FROM ledger WHERE block_id = :key"), {"key": order["key"]}
+        text("SELECT count(*) FROM ledger WHERE block_id = :key"), {"key": order.key}
     )
     await connection.execute(
         text(_BOOK),
@@ -31,31 +33,31 @@ async def book_cost(
             "kind": "purchase" if more > 0 else "refund",
             "debit": block if more > 0 else market,
             "credit": market if more > 0 else block,
-            "micro": abs(more), "purchase": order["purchase_id"], "block": order["key"],
-            "reference": f"cost/{order['key']}/{number}",
+            "micro": abs(more), "purchase": order.purchase_id, "block": order.key,
+            "reference": f"cost/{order.key}/{number}",
             "simulated": simulated,
         },
     )  # fmt: skip
     await connection.execute(
-        text("UPDATE purchase_orders SET spent = :total WHERE key = :key"),
-        {"total": total, "key": order["key"]},
+        text("UPDATE orders SET spent = :total WHERE key = :key"),
+        {"total": total, "key": order.key},
     )
 
 
 async def book_sale(
-    connection: AsyncConnection, sale: RowMapping, proceeds: int, fee: int, *, simulated: bool
+    connection: AsyncConnection, sale: OrderRow, proceeds: int, fee: int, *, simulated: bool
 ) -> None:
     """Bring what a sale has brought, and what the market keeps of it, to these totals.
 
     The sale's row must be locked. `sale` is that row, with what was booked before.
     """
-    market, block = f"market:{sale['provider']}", f"block:{sale['block_id']}"
+    market, block = f"market:{sale.provider}", f"block:{sale.block_id}"
     moves = (
-        ("resale", market, block, proceeds - sale["proceeds"]),
-        ("fee", f"fee:{sale['provider']}", market, fee - sale["fee"]),
+        ("resale", market, block, proceeds - sale.proceeds),
+        ("fee", f"fee:{sale.provider}", market, fee - sale.fee),
     )
     purchase = await connection.scalar(
-        text("SELECT purchase_id FROM blocks WHERE id = :id"), {"id": sale["block_id"]}
+        text("SELECT purchase_id FROM blocks WHERE id = :id"), {"id": sale.block_id}
     )
     for kind, debit, credit, more in moves:
         if more == 0:
@@ -66,8 +68,8 @@ async def book_sale(
             {
                 "kind": kind, "debit": debit if more > 0 else credit,
                 "credit": credit if more > 0 else debit, "micro": abs(more),
-                "purchase": purchase, "block": sale["block_id"],
-                "reference": f"{kind}/{sale['key']}/{total}", "simulated": simulated,
+                "purchase": purchase, "block": sale.block_id,
+                "reference": f"{kind}/{sale.key}/{total}", "simulated": simulated,
             },
         )  # fmt: skip
 
@@ -173,7 +175,7 @@ _GPU_TIME = """
                                - max(b.starts_at)) * 1000000)::bigint
                * max(b.nodes * b.gpus_per_node) AS whole
       FROM blocks b
-      JOIN purchase_orders o ON o.key = b.id
+      JOIN orders o ON o.key = b.id
       JOIN nodes n ON n.block_id = b.id
                    OR n.id IN (SELECT node_id FROM block_nodes WHERE block_id = b.id)
       JOIN leases l ON l.node_id = n.id

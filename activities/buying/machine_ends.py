@@ -6,6 +6,7 @@ from datetime import datetime
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from longshore.activities.buying import order_rows
 from longshore.activities.buying import purchase_rows as rows
 from longshore.activities.buying.ledger import book_cost
 from longshore.activities.database import Database, clock
@@ -30,10 +31,10 @@ class MachineEnds:
         One that is billed as it runs and has failed may be billed until the market has ended it.
         """
         async with self._database.transaction() as connection:
-            order = await rows.lock_order(connection, row["block_id"])
-            by_use, failed = order["is_machine"], found.state is MachineState.FAILED
+            order = await order_rows.lock(connection, row["block_id"])
+            by_use, failed = order.is_machine, found.state is MachineState.FAILED
             over = found.state is MachineState.ENDED or (failed and not by_use)
-            if by_use and found.billed is not None and order["state"] != "CLOSED":
+            if by_use and found.billed is not None and order.state != "CLOSED":
                 await book_cost(connection, order, found.billed, simulated=found.simulated)
             if over:
                 values = {"id": found.id, "name": row["name"], "reason": _said(found)}
@@ -42,7 +43,7 @@ class MachineEnds:
             elif failed:
                 values = {"name": row["name"], "reason": why_failed(found)}
                 await connection.execute(text(_FAIL), values)
-            await rows.recount(connection, order["purchase_id"])
+            await rows.recount(connection, order.purchase_id)
         return over
 
     async def mark_stopped(self, names: Sequence[str], reason: str) -> None:

@@ -9,7 +9,7 @@ from temporalio import activity
 from temporalio.client import Client
 
 from longshore.activities.beating import beating
-from longshore.activities.buying import market_refusals
+from longshore.activities.buying import market_refusals, order_rows
 from longshore.activities.buying import purchase_rows as rows
 from longshore.activities.buying.machine_prices import above_limit
 from longshore.activities.buying.node_startup import script_for
@@ -159,7 +159,7 @@ class MachineActivities:
         async with self._database.transaction() as connection:
             block = await _block(connection, request.block_id)
             found = (await connection.execute(text(_MACHINES), {"block": request.block_id})).all()
-            limit = await rows.limit_of_machine(connection, request.block_id)
+            limit = await order_rows.limit_of_machine(connection, request.block_id)
         waiting = {row.name: row.machine_id for row in found if row.state == "STARTING"}
         newest = max(
             (row.started_at or row.created_at for row in found), default=block["starts_at"]
@@ -199,7 +199,7 @@ class MachineActivities:
                 )  # fmt: skip
             block = await _block(connection, block_id)
             failed = {row.name: row.reason for row in found if row.state in ("FAILED", "ENDED")}
-            by_use = await rows.limit_of_machine(connection, block_id) is not None
+            by_use = await order_rows.limit_of_machine(connection, block_id) is not None
             again = None if by_use else await self._again(connection, block, len(failed))
         if ready:
             # By itself: a purchase is locked before its machines.

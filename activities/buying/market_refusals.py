@@ -112,7 +112,7 @@ _FORGET = """
        AND (for_funds OR NOT :only_funds)
 """
 
-_FORGET_OFFERS = "UPDATE purchase_orders SET refused_finally = false WHERE refused_finally"
+_FORGET_OFFERS = "UPDATE orders SET refused_finally = false WHERE refused_finally"
 
 _REFUSALS = "SELECT provider, reason, times, at, for_funds FROM market_refusals"
 
@@ -120,7 +120,7 @@ _UNUSED = f"""
     SELECT b.provider, b.id, b.ends_at, b.nodes, m.ready, m.reason
       FROM blocks b
       JOIN purchases p ON p.id = b.purchase_id
-      JOIN purchase_orders o ON o.key = b.id AND NOT o.is_machine
+      JOIN orders o ON o.key = b.id AND NOT o.is_machine
      CROSS JOIN LATERAL (
            SELECT count(*) FILTER (WHERE state = 'READY' AND silent IS NULL) AS ready,
                   count(*) FILTER (WHERE sale_key IS NOT NULL
@@ -143,13 +143,13 @@ _REFUSED_OFFERS = """
       FROM (SELECT provider, request #>> '{offer,seller}' AS seller,
                    request #>> '{offer,image}' AS image, '' AS instance_type,
                    NULL AS place, closed_at AS at, refused AS said
-              FROM purchase_orders
+              FROM orders
              WHERE refused_finally AND closed_at > clock_timestamp() - CAST(:within AS interval)
                AND request ->> 'offer' IS NOT NULL
              UNION ALL
             SELECT provider, '', '', request ->> 'instance_type', request ->> 'place',
                    closed_at, refused
-              FROM purchase_orders
+              FROM orders
              WHERE refused_finally AND closed_at > clock_timestamp() - CAST(:within AS interval)
                AND request ->> 'offer' IS NULL
            ) AS orders

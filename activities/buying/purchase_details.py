@@ -194,7 +194,7 @@ _PURCHASE = f"""
     SELECT p.id, p.pool, p.tenant, p.tier, p.state, p.reason, p.committed AS committed_micro_usd,
            p.simulated, p.planned AS planned_micro_usd, p.decision, p.created_at, p.ended_at,
            p.request,
-           (SELECT max(o.option) FROM purchase_orders o WHERE o.purchase_id = p.id) AS option,
+           (SELECT max(o.option) FROM orders o WHERE o.purchase_id = p.id) AS option,
            {OF_PURCHASE}
       FROM purchases p {ACCOUNT_OF_PURCHASE} WHERE p.id = :id
 """
@@ -205,7 +205,7 @@ _ORDERS = """
            coalesce((request ->> 'nodes')::int, 1) AS wanted, nodes, state, order_id, order_state,
            refused, committed AS committed_micro_usd, spent AS paid_micro_usd, starts_at,
            ends_at, created_at, sent_at, closed_at
-      FROM purchase_orders WHERE purchase_id = :id ORDER BY number
+      FROM orders WHERE purchase_id = :id ORDER BY number
 """
 
 _MACHINES = f"""
@@ -233,7 +233,7 @@ _BLOCKS = f"""
            b.gpus_per_node, b.starts_at, b.ends_at, b.ended_at,
            b.price_micro_per_gpu_hour AS price_micro_usd, b.simulated, o.is_machine, b.decision,
            {OF_BLOCK}
-      FROM blocks b JOIN purchase_orders o ON o.key = b.id {ACCOUNT_OF_BLOCK}
+      FROM blocks b JOIN orders o ON o.key = b.id {ACCOUNT_OF_BLOCK}
      WHERE b.id = ANY(:blocks)
 """
 

@@ -82,7 +82,7 @@ class PurchaseViews:
 _PURCHASES = f"""
     SELECT p.id, p.pool, p.tenant, p.tier, p.state, p.reason, p.committed AS committed_micro_usd,
            p.simulated, p.created_at, p.ended_at, {OF_PURCHASE},
-           (SELECT count(*) FROM purchase_orders o WHERE o.purchase_id = p.id) AS orders,
+           (SELECT count(*) FROM orders o WHERE o.purchase_id = p.id) AS orders,
            ARRAY(SELECT name FROM machines m
                   WHERE m.purchase_id = p.id AND m.state NOT IN ('FAILED', 'ENDED')
                   ORDER BY name) AS nodes
@@ -104,7 +104,7 @@ _BLOCKS = f"""
            b.gpus_per_node, b.starts_at, b.ends_at, b.ended_at,
            b.price_micro_per_gpu_hour AS price_micro_usd, b.simulated,
            coalesce(b.decision ->> 'reason', '') AS decided, {OF_BLOCK}
-      FROM blocks b JOIN purchase_orders o ON o.key = b.id {ACCOUNT_OF_BLOCK}
+      FROM blocks b JOIN orders o ON o.key = b.id {ACCOUNT_OF_BLOCK}
      WHERE (CAST(:pool AS text) IS NULL OR b.pool = :pool) AND (:ended OR b.state <> 'ENDED')
        AND (CAST(:after AS text) IS NULL OR EXISTS (
                 SELECT 1 FROM blocks a WHERE a.id = :after
@@ -129,7 +129,7 @@ _MOVED = f"""
     SELECT b.id AS block, b.pool, b.simulated, {_UNDER_LIMIT} AS under, {OF_LEDGER},
            b.state = 'ENDED' AS ended
       FROM blocks b
-      JOIN purchase_orders o ON o.key = b.id
+      JOIN orders o ON o.key = b.id
       JOIN ledger l ON l.block_id = b.id
      WHERE b.purchase_id IS NOT NULL AND {_BOOKED_THEN}
      GROUP BY b.id, o.key
@@ -150,7 +150,7 @@ _SHARES = f"""
       FROM ledger l
       JOIN jobs j ON l.debit = 'job:' || j.id
       JOIN blocks b ON b.id = l.block_id
-      JOIN purchase_orders o ON o.key = b.id
+      JOIN orders o ON o.key = b.id
      WHERE l.kind = 'usage' AND {_BOOKED_THEN}
      GROUP BY 1 ORDER BY paid_micro_usd DESC, name LIMIT :limit
 """

@@ -1,80 +1,42 @@
-"""The steps of a purchase: each stores what it will do, does it, and stores what came of it.
+"""The steps of a purchase but for its orders: its intent, its states, its end.
 
-Every step may run twice. What it did before is found by the order's key, or the machine's name.
+Every step may run twice.
 """
-
-import asyncio
-from contextlib import aclosing
-from datetime import datetime, timedelta
-from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
-from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 from temporalio.client import Client
 
-from longshore.activities.beating import beating
-from longshore.activities.buying import market_refusals
+from longshore.activities.buying import order_rows
 from longshore.activities.buying import purchase_rows as rows
-from longshore.activities.buying.node_startup import script_for
-from longshore.activities.buying.requoting import requoted
-from longshore.activities.buying.sending import Sending
-from longshore.activities.database import Database, clock
+from longshore.activities.database import Database
 from longshore.activities.failpoints import failpoint
-from longshore.activities.providers import registry
-from longshore.activities.providers.base import Provider
 from longshore.activities.queue import ensure_pool
-from longshore.activities.retrying import follows_up, reports_errors
+from longshore.activities.retrying import reports_errors
 from longshore.activities.signals import Signals
-from longshore.activities.snapshot import load_pool
-from longshore.models.buying import BuyingPolicy
-from longshore.models.errors import (
-    CredentialsError,
-    FundsError,
-    GoneError,
-    LongshoreError,
-    NotFoundError,
-    OfferRefusedError,
-    SpecError,
-)
-from longshore.models.market import Order, OrderRequest, Window
+from longshore.models.errors import NotFoundError, SpecError
 from longshore.models.problems import beyond_bounds
 from longshore.models.purchase import (
     LONGEST_PURCHASE_ID,
     PURCHASE_ID,
-    Intended,
     LeftOrders,
     Opened,
     OpenOrder,
-    OrderIntent,
-    OrderRef,
-    OrderSeen,
-    PurchaseOption,
     PurchaseRef,
     PurchaseRequest,
     PurchaseState,
-    Requote,
-    RequoteRequest,
     StateChange,
-    machine_names,
 )
-from longshore.models.settings import Settings
 from longshore.models.visible import brief
-
-_LOOK_EVERY = 1.0
-_ON_THE_WAY = timedelta(seconds=5)
-"""An order takes so long to its market: time that has begun by then is refused there."""
 
 
 class PurchasingActivities:
-    """Activities of `PurchaseWorkflow` on intents and orders."""
+    """Activities of `PurchaseWorkflow` on purchases."""
 
-    def __init__(self, database: Database, temporal: Client, settings: Settings) -> None:
+    def __init__(self, database: Database, temporal: Client) -> None:
         self._database = database
         self._temporal = temporal
-        self._settings = settings
-        self._sending = Sending(database, settings, "purchase_orders", rows.lock_order)
 
     @activity.defn
     @reports_errors
@@ -113,134 +75,22 @@ class PurchasingActivities:
             purchase = await rows.lock_purchase(connection, ref.purchase_id)
             if purchase is None:
                 raise NotFoundError(f"no purchase {ref.purchase_id}")
-            found = await connection.execute(text(_NOT_CLOSED), {"id": ref.purchase_id})
-            orders = found.mappings().all()
+            orders = await order_rows.lock_open(connection, ref.purchase_id)
             for row in orders:
-                if row["sent_at"] is None:
-                    await self._refused(connection, row, "its workflow ended before it was sent")
-            await rows.recount(connection, ref.purchase_id)
+                if row.sent_at is None:
+                    await order_rows.refuse(
+                        connection, row, "its workflow ended before it was sent"
+                    )
             left = await connection.execute(text(_LEFT), {"id": ref.purchase_id})
-        sent = (row for row in orders if row["sent_at"] is not None)
         return LeftOrders(
             state=purchase["state"],
-            open=tuple(OpenOrder.model_validate(dict(row)) for row in sent),
+            open=tuple(
+                OpenOrder(key=row.key, option=row.option or 0, is_machine=row.is_machine)
+                for row in orders
+                if row.sent_at is not None
+            ),
             **left.mappings().one(),
         )
-
-    @activity.defn
-    @reports_errors
-    async def intend_order(self, intent: OrderIntent) -> Intended:
-        """Store an order that is about to be made, unless the database refuses it."""
-        option = await self._option(intent.purchase_id, intent.option)
-        try:
-            with_window = _capabilities(self._settings, option.provider).fixed_window
-        except LongshoreError as error:
-            return Intended(key=intent.key, refused=str(error))
-        now = await self._now()
-        window = _window(option, now) if with_window else None
-        order = OrderRequest(
-            key=intent.key, instance_type=option.instance_type, nodes=intent.nodes, window=window,
-            limit=intent.limit, standing=bool(option.standing_for), partial=option.partial,
-            offer=intent.offer, place=option.place, for_gang=option.for_gang,
-        )  # fmt: skip
-        try:
-            async with self._database.transaction() as connection:
-                await rows.lock_purchase(connection, intent.purchase_id)
-                known = await connection.scalar(
-                    text("SELECT refused FROM purchase_orders WHERE key = :key"),
-                    {"key": intent.key},
-                )
-                if known is None:
-                    await rows.insert_order(
-                        connection, intent, option.provider, order, option.gpus_per_node,
-                        window.end if window else now + option.length,
-                        is_machine=not with_window, now=now,
-                    )  # fmt: skip
-                await failpoint("intend_order.before-commit")
-        except DBAPIError as error:
-            refused = rows.refusal_of(error)
-            if refused is None:
-                raise
-            return Intended(key=intent.key, refused=refused)
-        await failpoint("intend_order.after-commit")
-        return Intended(key=intent.key, is_machine=not with_window)
-
-    @activity.defn
-    @reports_errors
-    async def place_order(self, ref: OrderRef) -> OrderSeen:
-        """Send an order to its market, once however often this runs.
-
-        A market that does not take it, or that cannot have heard of it in several tries, is a
-        part of the answer. Raises MarketAwayError while it is not known whether it arrived.
-        """
-        async with beating():
-            row, sent_before = await self._sending.mark(ref.key)
-            if row["state"] != "INTENT":
-                return await self._seen(ref.key)
-            try:
-                async with aclosing(registry.connect(self._settings, row["provider"])) as market:
-                    order = await self._ordered(market, row, sent_before)
-            except LongshoreError as error:
-                if not await self._sending.is_final(row, error, sent_before):
-                    raise
-                now = await self._now()
-                final = isinstance(error, OfferRefusedError) and not rows.is_late(row, now)
-                await self._refuse(ref.key, str(error), finally_=final)
-                forbidden = isinstance(error, CredentialsError | FundsError)
-                if forbidden:
-                    async with self._database.transaction() as connection:
-                        await market_refusals.note(connection, row["provider"], error)
-                        await rows.ask_for_renewal_again(connection, row["purchase_id"])
-                return (await self._seen(ref.key)).model_copy(
-                    update={"late": rows.is_late(row, now), "forbidden": forbidden}
-                )
-            await self._record(ref.key, order, taken=True)
-        await failpoint("place_order.after-commit")
-        return await self._seen(ref.key)
-
-    @activity.defn
-    @follows_up
-    async def look_at_order(self, ref: OrderRef) -> OrderSeen:
-        """Read an order at its market, and book what it has bought since the last look."""
-        async with beating():
-            row = await self._sending.row(ref.key)
-            if row["state"] == "CLOSED" or row["order_id"] is None:
-                return await self._seen(ref.key)
-            order = await self._sending.read(row)
-            if isinstance(order, GoneError):
-                await self._refuse(ref.key, str(order))
-                return await self._seen(ref.key)
-            await failpoint("look_at_order.after-call")
-            await self._record(ref.key, order)
-        await failpoint("look_at_order.after-commit")
-        return await self._seen(ref.key)
-
-    @activity.defn
-    @follows_up
-    async def cancel_order(self, ref: OrderRef) -> None:
-        """Ask for the end of an order. It may fill on until a look finds it over."""
-        async with beating():
-            row = await self._sending.row(ref.key)
-            if row["state"] == "CLOSED" or row["order_id"] is None:
-                return
-            await self._sending.cancel(row)
-
-    @activity.defn
-    @reports_errors
-    async def requote(self, request: RequoteRequest) -> Requote:
-        """Return what to pay now for what an option lacks, within its cap."""
-        option = await self._option(request.purchase_id, request.option)
-        policy = await self._policy(request.purchase_id)
-        async with self._database.transaction() as connection:
-            refused = await market_refusals.refused_offers(connection, policy)
-        try:
-            async with aclosing(registry.connect(self._settings, option.provider)) as market:
-                fixed = market.capabilities.fixed_window
-                now = await self._now()
-                window = _window(option, now) if fixed else None
-                return await requoted(market, option, request.nodes, window, now, policy, refused)
-        except LongshoreError as error:
-            return Requote(reason=str(error))
 
     @activity.defn
     @reports_errors
@@ -260,103 +110,18 @@ class PurchasingActivities:
         """
         async with self._database.transaction() as connection:
             purchase = await rows.lock_purchase(connection, change.purchase_id)
+            # What kept it up its orders and machines tell in its timeline.
+            has_all = change.state is PurchaseState.READY and not change.reason
             await connection.execute(
-                text("UPDATE purchases SET buying = false WHERE id = :id"),
-                {"id": change.purchase_id},
-            )
+                text("UPDATE purchases SET buying = false,"
+                     " reason = CASE WHEN :has_all THEN '' ELSE reason END WHERE id = :id"),
+                {"id": change.purchase_id, "has_all": has_all},
+            )  # fmt: skip
             await rows.enter(connection, change.purchase_id, change.state, change.reason)
-            if change.state is PurchaseState.READY and not change.reason:
-                await rows.forget_reason(connection, change.purchase_id)
             await rows.end_if_over(connection, change.purchase_id)
         await failpoint("settle_purchase.after-commit")
         if purchase is not None and purchase["renews"] and change.state is not PurchaseState.READY:
             await Signals(self._temporal).wake_blocks([purchase["renews"]])
-
-    async def _option(self, purchase_id: str, number: int) -> PurchaseOption:
-        async with self._database.transaction() as connection:
-            request = await connection.scalar(
-                text("SELECT request FROM purchases WHERE id = :id"), {"id": purchase_id}
-            )
-        return PurchaseRequest.model_validate(request).options[number]
-
-    async def _policy(self, purchase_id: str) -> BuyingPolicy:
-        async with self._database.transaction() as connection:
-            pool = await connection.scalar(
-                text("SELECT pool FROM purchases WHERE id = :id"), {"id": purchase_id}
-            )
-            return (await load_pool(connection, pool, self._settings.margins)).purchasing
-
-    async def _ordered(self, market: Provider, row: rows.Row, sent_before: bool) -> Order:
-        request = OrderRequest.model_validate(row["request"])
-        if row["is_machine"]:
-            async with self._database.transaction() as connection:
-                block = await rows.block_to_start(connection, row["key"])
-                names = machine_names(row["key"], request.nodes)
-                script = script_for(names, block, self._settings, self._temporal)
-            request = request.model_copy(update={"startup_script": script})
-            if sent_before and (found := await self._look_for(market, row)) is not None:
-                return found
-        if not sent_before:  # of one that may have arrived nothing else is asked
-            await market.check_start(request)
-        if not row["is_machine"]:
-            account = await market.make_account(await self._account_name(row))
-            request = request.model_copy(update={"account": account})
-        await failpoint("place_order.before-call")
-        order = await market.order(request)
-        await failpoint("place_order.after-call")
-        return order
-
-    async def _look_for(self, market: Provider, row: rows.Row) -> Order | None:
-        """Return an order that may have been placed before, once its list cannot lag any more."""
-        until = row["sent_at"] + self._settings.market_list_lag
-        while True:
-            found = await market.find_order(row["key"])
-            if found is not None or await self._now() > until:
-                return found
-            await asyncio.sleep(_LOOK_EVERY)
-
-    async def _account_name(self, row: rows.Row) -> str:
-        async with self._database.transaction() as connection:
-            pool = await connection.scalar(
-                text("SELECT pool FROM purchases WHERE id = :id"), {"id": row["purchase_id"]}
-            )
-        return f"longshore-{pool}"
-
-    async def _refuse(self, key: str, reason: str, *, finally_: bool = False) -> None:
-        async with self._database.transaction() as connection:
-            row = await rows.lock_order(connection, key)
-            await self._refused(connection, row, reason, finally_=finally_)
-            await rows.recount(connection, row["purchase_id"])
-
-    async def _refused(
-        self, connection: AsyncConnection, row: rows.Row, reason: str, *, finally_: bool = False
-    ) -> None:
-        """Close an order of which nothing came; `row` is locked."""
-        await rows.close_order(connection, row["key"], refused=reason, finally_=finally_)
-        if row["is_machine"]:
-            values = {"key": row["key"], "reason": reason}
-            await connection.execute(text(_END_MACHINE), values)
-            await connection.execute(text(_END_BLOCK), values)
-
-    async def _record(self, key: str, order: Order, *, taken: bool = False) -> None:
-        """Store what is known of an order, which was `taken` just now."""
-        async with self._database.transaction() as connection:
-            row = await rows.lock_order(connection, key)
-            if row["is_machine"]:
-                await rows.record_machine_order(connection, row, order)
-                await market_refusals.forget(connection, row["provider"])
-            else:
-                await rows.record_order(connection, row, order)
-                if taken:
-                    await market_refusals.forget(connection, row["provider"], only_funds=True)
-
-    async def _now(self) -> datetime:
-        async with self._database.transaction() as connection:
-            return await clock(connection)
-
-    async def _seen(self, key: str) -> OrderSeen:
-        async with self._database.transaction() as connection:
-            return await rows.seen(connection, key)
 
 
 def _odd_id(purchase_id: str) -> tuple[str, ...]:
@@ -370,34 +135,8 @@ def _odd_id(purchase_id: str) -> tuple[str, ...]:
     )
 
 
-def _capabilities(settings: Settings, provider: str) -> Any:
-    return registry.connect(settings, provider).capabilities
-
-
-def _window(option: PurchaseOption, now: datetime) -> Window:
-    """Return what time to buy: whole minutes that begin now, or when the option says."""
-    start = max(option.start or now, now + _ON_THE_WAY).replace(second=0, microsecond=0)
-    minutes = -(-option.length // timedelta(minutes=1))
-    return Window(start=start, end=start + timedelta(minutes=minutes))
-
-
-_NOT_CLOSED = """
-    SELECT * FROM purchase_orders WHERE purchase_id = :id AND state <> 'CLOSED'
-     ORDER BY number FOR UPDATE
-"""
-
 _LEFT = """
     SELECT (SELECT count(*) FROM blocks WHERE purchase_id = :id AND state <> 'ENDED') AS blocks,
            ARRAY(SELECT name FROM machines WHERE purchase_id = :id AND state = 'READY'
                   ORDER BY name) AS nodes
-"""
-
-_END_MACHINE = """
-    UPDATE machines SET state = 'ENDED', reason = :reason, ended_at = clock_timestamp()
-     WHERE block_id = :key AND state <> 'ENDED'
-"""
-
-_END_BLOCK = """
-    UPDATE blocks SET state = 'ENDED', reason = :reason, nodes = 0, ended_at = clock_timestamp()
-     WHERE id = :key AND state <> 'ENDED'
 """

@@ -131,7 +131,7 @@ _LACKS = f"""
                       AND n.state_since + CAST(p.request ->> 'ready_within' AS interval) > :now)
                AS just_lost
       FROM blocks b
-      JOIN purchase_orders o ON o.key = b.id AND NOT o.is_machine
+      JOIN orders o ON o.key = b.id AND NOT o.is_machine
       JOIN purchases p ON p.id = b.purchase_id
      WHERE b.id = :id
 """

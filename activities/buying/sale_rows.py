@@ -1,41 +1,23 @@
-"""The rows of sales: each function is a part of a transaction.
+"""What a sale does to the machine whose time it is: each function is a part of a transaction.
 
 The database refuses what a job holds, what is for sale already, and everything while buying is
 stopped.
 """
 
-from psycopg import errors
-from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import insert, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from longshore.activities.buying.ledger import book_sale
-from longshore.activities.buying.purchase_rows import Row
 from longshore.activities.buying.unstarted import FAILED_AGAIN
-from longshore.models.block_end import SaleIntent, SaleSeen, SaleTerms
-from longshore.models.errors import NotFoundError, StaleError
-from longshore.models.market import Order, OrderRequest, Side
-from longshore.scheduling.prices.fills import cost, node_time
+from longshore.models.block_end import SaleIntent
+from longshore.models.errors import StaleError
+from longshore.models.market import OrderRequest, Side
+from longshore.models.records.buying import OrderRow
 
 CORDON = "its time is for sale"
 """The reason of the drain of a node whose time is offered."""
-_REFUSALS = ("time_is_held", "time_is_sold", "sales_once", "sales_numbers", "market_switch")
 
 
-def refusal_of(error: DBAPIError) -> str | None:
-    """Return why the database refused a sale; None for any other error."""
-    cause = error.orig
-    if isinstance(cause, errors.IntegrityError) and cause.diag.constraint_name in _REFUSALS:
-        return cause.diag.message_primary or "refused"
-    return None
-
-
-async def is_known(connection: AsyncConnection, key: str) -> bool:
-    found = await connection.scalar(text("SELECT 1 FROM sales WHERE key = :key"), {"key": key})
-    return found is not None
-
-
-async def insert(connection: AsyncConnection, intent: SaleIntent) -> None:
+async def insert_sale(connection: AsyncConnection, intent: SaleIntent) -> None:
     """Store a sale that is about to be offered, and keep jobs off its node.
 
     Raises DBAPIError where the database refuses it, StaleError where the machine or its node is
@@ -58,16 +40,15 @@ async def insert(connection: AsyncConnection, intent: SaleIntent) -> None:
         window=intent.window, limit=intent.limit, account=block["account"],
         place=block["place"],
     )  # fmt: skip
-    await connection.execute(
-        text(_INSERT),
-        {
-            "key": intent.key, "block": intent.block_id, "number": intent.number,
-            "machine": intent.machine, "provider": block["provider"],
-            "account": block["account"], "starts": intent.window.start,
-            "ends": intent.window.end, "request": order.model_dump_json(),
-            "bps": intent.fee_bps, "flat": intent.fee_flat, "simulated": block["simulated"],
-        },
-    )  # fmt: skip
+    row = {
+        "key": intent.key, "side": Side.SELL.value, "block_id": intent.block_id,
+        "number": intent.number, "machine": intent.machine, "provider": block["provider"],
+        "account": block["account"], "starts_at": intent.window.start,
+        "ends_at": intent.window.end, "request": order.model_dump(mode="json"),
+        "fee_bps": intent.fee_bps, "fee_flat": intent.fee_flat, "simulated": block["simulated"],
+        "is_machine": False, "committed": 0,
+    }  # fmt: skip
+    await connection.execute(insert(OrderRow).values(**row))
     up = node == "READY"
     marked = await connection.execute(
         text(_MARK_READY if up else _MARK_UNSTARTED),
@@ -83,40 +64,6 @@ async def insert(connection: AsyncConnection, intent: SaleIntent) -> None:
     )  # fmt: skip
 
 
-async def lock(connection: AsyncConnection, key: str) -> Row:
-    """Return the row of a sale, locked. Raises NotFoundError."""
-    found = await connection.execute(
-        text("SELECT * FROM sales WHERE key = :key FOR UPDATE"), {"key": key}
-    )
-    row = found.mappings().first()
-    if row is None:
-        raise NotFoundError(f"no sale {key}")
-    return row
-
-
-async def record(connection: AsyncConnection, key: str, order: Order) -> None:
-    """Write what the market says of a sale, and book what it has brought."""
-    row = await lock(connection, key)
-    proceeds = cost(order.fills)
-    terms = SaleTerms(fee_bps=row["fee_bps"], fee_flat=row["fee_flat"])
-    fee = terms.fee(proceeds, node_time(order.fills))
-    await book_sale(connection, row, proceeds, fee, simulated=order.simulated)
-    state = "SOLD" if order.fills else "UNSOLD" if order.state.final else "PLACED"
-    await connection.execute(
-        text(_RECORD),
-        {
-            "key": key, "order": order.id, "order_state": order.state.value, "state": state,
-            "proceeds": proceeds, "fee": fee, "simulated": order.simulated,
-            "over": order.state.final,
-        },
-    )  # fmt: skip
-
-
-async def close(connection: AsyncConnection, key: str, *, refused: str = "") -> None:
-    """Nothing more comes of a sale; one that brought nothing is unsold."""
-    await connection.execute(text(_CLOSE), {"key": key, "refused": refused})
-
-
 async def is_let_go(connection: AsyncConnection, block_id: str) -> bool:
     """Return whether a block is at its end: its nodes take no job any more, sold or not."""
     return bool(
@@ -126,44 +73,27 @@ async def is_let_go(connection: AsyncConnection, block_id: str) -> bool:
     )
 
 
-async def release(connection: AsyncConnection, sale: Row) -> bool:
+async def release(connection: AsyncConnection, sale: OrderRow) -> bool:
     """Let jobs use a machine's time again; return whether its node was kept from them for that."""
     await connection.execute(
         text("UPDATE machines SET sale_key = NULL WHERE name = :name AND sale_key = :key"),
-        {"name": sale["machine"], "key": sale["key"]},
+        {"name": sale.machine, "key": sale.key},
     )
-    await connection.execute(text(_RELEASE), {"id": sale["machine"], "block": sale["block_id"]})
+    await connection.execute(text(_RELEASE), {"id": sale.machine, "block": sale.block_id})
     reason = await connection.scalar(
         text("SELECT drain_reason FROM nodes WHERE id = :id AND state = 'DRAINING'"),
-        {"id": sale["machine"]},
+        {"id": sale.machine},
     )
     return reason == CORDON
 
 
-async def note_sold(connection: AsyncConnection, sale: Row) -> None:
+async def note_sold(connection: AsyncConnection, sale: OrderRow) -> None:
     """Say of a machine that has ended why it has."""
     await connection.execute(
         text("UPDATE machines SET reason = 'its time was sold' WHERE name = :name"),
-        {"name": sale["machine"]},
+        {"name": sale.machine},
     )
 
-
-async def seen(connection: AsyncConnection, key: str) -> SaleSeen:
-    """Return a sale as the database has it."""
-    row = await lock(connection, key)
-    return SaleSeen(
-        key=key, machine=row["machine"], over=row["closed_at"] is not None,
-        sold=row["state"] == "SOLD", proceeds=row["proceeds"], fee=row["fee"],
-        refused=row["refused"],
-    )  # fmt: skip
-
-
-_INSERT = """
-    INSERT INTO sales (key, block_id, number, machine, provider, account, starts_at, ends_at,
-                       request, fee_bps, fee_flat, simulated)
-    VALUES (:key, :block, :number, :machine, :provider, :account, :starts, :ends,
-            CAST(:request AS jsonb), :bps, :flat, :simulated)
-"""
 
 _LOCK_BLOCK = "SELECT FROM blocks WHERE id = :id FOR NO KEY UPDATE"
 
@@ -186,22 +116,6 @@ _CORDON = """
     UPDATE nodes SET state = 'DRAINING', state_reason = :reason, drain_reason = :reason,
                      state_since = clock_timestamp(), expires_at = least(expires_at, :starts)
      WHERE id = :id
-"""
-
-_RECORD = """
-    UPDATE sales
-       SET order_id = :order, order_state = :order_state, state = :state, proceeds = :proceeds,
-           fee = :fee, simulated = :simulated,
-           closed_at = CASE WHEN :over THEN coalesce(closed_at, clock_timestamp()) END
-     WHERE key = :key
-"""
-
-_CLOSE = """
-    UPDATE sales
-       SET state = CASE WHEN state = 'SOLD' THEN state ELSE 'UNSOLD' END,
-           refused = CASE WHEN :refused = '' THEN refused ELSE :refused END,
-           closed_at = coalesce(closed_at, clock_timestamp())
-     WHERE key = :key
 """
 
 _RELEASE = """

@@ -1,17 +1,15 @@
-"""Sending an order to its market once, however often a step runs: of purchases and of sales alike.
+"""Sending an order to its market once, however often a step runs: to buy and to sell alike.
 
 The row says that an order is being sent before it is sent. Whoever finds the mark does not know
 whether it arrived: the same key is sent again, or looked for.
 """
 
-from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 
-from sqlalchemy import text
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import func
 from temporalio import activity
 
-from longshore.activities.buying.purchase_rows import Row
+from longshore.activities.buying import order_rows as rows
 from longshore.activities.database import Database
 from longshore.activities.providers import registry
 from longshore.models.errors import (
@@ -27,6 +25,7 @@ from longshore.models.errors import (
     UnavailableError,
 )
 from longshore.models.market import Order
+from longshore.models.records.buying import OrderRow
 from longshore.models.settings import Settings
 
 TRIES = 4
@@ -35,37 +34,29 @@ _SAYS_NOTHING = (CredentialsError, RefusedError, NotFoundError, AnswerError)
 """Whoever may not ask does not learn whether an order arrived before."""
 _MAY_BE_WRONG = (GoneError, InvalidOrderError)
 
-Lock = Callable[[AsyncConnection, str], Awaitable[Row]]
-
 
 class Sending:
-    """Orders whose rows are in one table, by their keys."""
+    """Orders by their keys."""
 
-    def __init__(self, database: Database, settings: Settings, table: str, lock: Lock) -> None:
-        """`lock` returns the row of a key, locked. Raises NotFoundError."""
+    def __init__(self, database: Database, settings: Settings) -> None:
         self._database = database
         self._settings = settings
-        self._table = table
-        self._lock = lock
 
-    async def row(self, key: str) -> Row:
+    async def row(self, key: str) -> OrderRow:
         """Return the row of an order. Raises NotFoundError."""
         async with self._database.transaction() as connection:
-            return await self._lock(connection, key)
+            return await rows.lock(connection, key)
 
-    async def mark(self, key: str) -> tuple[Row, bool]:
+    async def mark(self, key: str) -> tuple[OrderRow, bool]:
         """Note that an order is being sent; return its row, and whether it was before."""
         async with self._database.transaction() as connection:
-            row = await self._lock(connection, key)
-            if row["sent_at"] is not None or row["state"] != "INTENT":
+            row = await rows.lock(connection, key)
+            if row.sent_at is not None or row.state != "INTENT":
                 return row, True
-            await connection.execute(
-                text(f"UPDATE {self._table} SET sent_at = clock_timestamp() WHERE key = :key"),
-                {"key": key},
-            )
+            await rows.change(connection, key, sent_at=func.clock_timestamp())
             return row, False
 
-    async def is_final(self, row: Row, error: LongshoreError, sent_before: bool) -> bool:
+    async def is_final(self, row: OrderRow, error: LongshoreError, sent_before: bool) -> bool:
         """Return whether an error means that there is no such order and will be none.
 
         Raises MarketAwayError where it says nothing of an order that was sent before.
@@ -74,10 +65,7 @@ class Sending:
             if error.uncertain or sent_before:
                 return False
             async with self._database.transaction() as connection:
-                await connection.execute(
-                    text(f"UPDATE {self._table} SET sent_at = NULL WHERE key = :key"),
-                    {"key": row["key"]},
-                )
+                await rows.change(connection, row.key, sent_at=None)
             return activity.info().attempt >= TRIES
         if isinstance(error, UnavailableError):
             return False
@@ -88,22 +76,22 @@ class Sending:
             or (isinstance(error, _MAY_BE_WRONG) and activity.info().attempt < TRIES)
         )
         if sent_before and says_nothing:
-            raise MarketAwayError(row["provider"], str(error), uncertain=True) from error
+            raise MarketAwayError(row.provider, str(error), uncertain=True) from error
         return True
 
-    async def read(self, row: Row) -> Order | GoneError:
+    async def read(self, row: OrderRow) -> Order | GoneError:
         """Return what the market says of an order, or that it knows it no more."""
-        async with aclosing(registry.connect(self._settings, row["provider"])) as market:
+        async with aclosing(registry.connect(self._settings, row.provider)) as market:
             try:
-                return await market.order_by_id(row["order_id"])
+                return await market.order_by_id(_id(row))
             except GoneError as error:
                 return error
 
-    async def cancel(self, row: Row) -> None:
+    async def cancel(self, row: OrderRow) -> None:
         """Ask the market for the end of an order. Raises GoneError for one that it lists."""
         try:
-            async with aclosing(registry.connect(self._settings, row["provider"])) as market:
-                await market.cancel_order(row["order_id"])
+            async with aclosing(registry.connect(self._settings, row.provider)) as market:
+                await market.cancel_order(_id(row))
         except GoneError:
             found = await self.read(row)
             if isinstance(found, Order) and not found.state.final:
@@ -113,3 +101,8 @@ class Sending:
 def _is_of_a_look(error: LongshoreError) -> bool:
     """Return whether a market refused what comes before an order, and not the order itself."""
     return isinstance(error, MarketError) and error.status is not None and not error.creates
+
+
+def _id(row: OrderRow) -> str:
+    assert row.order_id is not None, "its market knows it"
+    return row.order_id

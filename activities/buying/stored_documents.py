@@ -106,7 +106,7 @@ def _say_once(what: str, id: str, problems: str) -> None:
 
 _OPEN = """
     SELECT id, request,
-           (SELECT max(o.option) FROM purchase_orders o WHERE o.purchase_id = p.id) AS option
+           (SELECT max(o.option) FROM orders o WHERE o.purchase_id = p.id) AS option
       FROM purchases p
      WHERE state NOT IN ('ENDED', 'REFUSED')
        AND (CAST(:pool AS text) IS NULL OR (pool = :pool AND buying))

@@ -87,9 +87,9 @@ _LET_GO = f"""
            {FAST_FABRIC} AS fast_fabric
       FROM blocks b
       JOIN purchases p ON p.id = b.purchase_id
-      JOIN purchase_orders o ON o.key = b.id AND NOT o.is_machine
+      JOIN orders o ON o.key = b.id AND NOT o.is_machine
      CROSS JOIN LATERAL (
-           SELECT count(*) AS sold FROM sales WHERE block_id = b.id AND state = 'SOLD') AS s
+           SELECT count(*) AS sold FROM orders WHERE block_id = b.id AND state = 'SOLD') AS s
      CROSS JOIN LATERAL (
            SELECT count(*) AS gone_on FROM block_nodes WHERE block_id = b.id) AS g
      WHERE b.pool = :pool AND b.state IN ('DRAINING', 'ENDED') AND b.ends_at > :of_use

@@ -113,7 +113,7 @@ _UNSTARTED = f"""
       FROM machines m
       JOIN blocks b ON b.id = m.block_id
       JOIN purchases p ON p.id = b.purchase_id
-      JOIN purchase_orders o ON o.key = b.id AND NOT o.is_machine
+      JOIN orders o ON o.key = b.id AND NOT o.is_machine
      WHERE m.block_id = :id AND m.sale_key IS NULL
        AND (m.state = 'INTENT' AND m.refused_at > m.asked_at OR m.name IN ({FAILED_AGAIN}))
      ORDER BY m.name
@@ -135,7 +135,7 @@ _LEFT = """
     SELECT b.nodes - count(m.name)
       FROM blocks b
       LEFT JOIN machines m ON m.block_id = b.id
-           AND (m.state = 'READY' OR EXISTS (SELECT FROM sales s
+           AND (m.state = 'READY' OR EXISTS (SELECT FROM orders s
                                               WHERE s.key = m.sale_key AND s.state = 'SOLD'))
      WHERE b.id = :id GROUP BY b.nodes
 """

@@ -35,7 +35,7 @@ class BlockWaking:
 _IDLE = f"""
     SELECT b.id, idle.since
       FROM blocks b
-      JOIN purchase_orders o ON o.key = b.id AND o.is_machine
+      JOIN orders o ON o.key = b.id AND o.is_machine
      CROSS JOIN LATERAL ({idle_since("b.id")}) AS idle (since)
      WHERE b.pool = :pool AND b.state IN ('STARTING', 'OPEN')
        AND (idle.since > coalesce(b.woken_at, '-infinity')
@@ -43,7 +43,7 @@ _IDLE = f"""
      UNION ALL
     SELECT b.id, max(n.state_since)
       FROM blocks b
-      JOIN purchase_orders o ON o.key = b.id AND NOT o.is_machine
+      JOIN orders o ON o.key = b.id AND NOT o.is_machine
       JOIN machines m ON m.block_id = b.id
       JOIN nodes n ON n.id = m.name
      WHERE b.pool = :pool AND b.state = 'OPEN' AND {SILENT}

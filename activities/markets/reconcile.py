@@ -201,25 +201,19 @@ async def _running(database: Database, provider: str, before: datetime) -> Seque
 
 
 _KNOWN = """
-    SELECT order_id, key FROM purchase_orders WHERE provider = :provider
+    SELECT order_id, key FROM orders WHERE provider = :provider
     UNION ALL
     SELECT machine_id, name FROM machines WHERE provider = :provider
-    UNION ALL
-    SELECT order_id, key FROM sales WHERE provider = :provider
 """
 
 _BOOKED = """
-    SELECT order_id, key, spent AS micro, false AS sold FROM purchase_orders
-     WHERE provider = :provider AND state = 'CLOSED' AND closed_at < :before
-       AND order_id IS NOT NULL
-    UNION ALL
-    SELECT order_id, key, -proceeds, true FROM sales
+    SELECT order_id, key, spent - proceeds AS micro, side = 'sell' AS sold FROM orders
      WHERE provider = :provider AND closed_at < :before AND order_id IS NOT NULL
 """
 
 _RUNNING = """
     SELECT DISTINCT ON (m.machine_id) m.machine_id, m.name, m.block_id, m.created_at, o.spent
-      FROM machines m JOIN purchase_orders o ON o.key = m.block_id
+      FROM machines m JOIN orders o ON o.key = m.block_id
      WHERE m.provider = :provider AND m.state = 'READY' AND m.machine_id IS NOT NULL
        AND m.created_at < :before
      ORDER BY m.machine_id, m.name

@@ -109,42 +109,61 @@ class PurchaseRow(SQLModel, table=True):
     """The block whose machines are to go on in what is bought."""
 
 
-class PurchaseOrderRow(SQLModel, table=True):
-    """One order of a purchase, stored before it is sent."""
+class OrderRow(SQLModel, table=True):
+    """One order at a market, stored before it is sent: of a purchase, or to sell the rest of one
+    machine's time."""
 
-    __tablename__: ClassVar[str] = "purchase_orders"  # pyright: ignore[reportIncompatibleVariableOverride]
+    __tablename__: ClassVar[str] = "orders"  # pyright: ignore[reportIncompatibleVariableOverride]
     __table_args__ = (
-        Index("purchase_orders_numbers", "purchase_id", "number", unique=True),
-        Index("purchase_orders_at_market", "provider", "order_id", unique=True),
-        Index("purchase_orders_refused", "closed_at", postgresql_where=text("refused_finally")),
-    )
+        Index("orders_numbers", "purchase_id", "number", unique=True),
+        Index("orders_at_market", "provider", "side", "order_id", unique=True),
+        Index("orders_refused", "closed_at", postgresql_where=text("refused_finally")),
+        Index("sales_numbers", "block_id", "number", unique=True),
+        Index("sales_once", "machine", unique=True,
+              postgresql_where=text("side = 'sell' AND state <> 'UNSOLD'")),
+    )  # fmt: skip
 
     key: str = Field(primary_key=True, sa_type=Text)
-    """What the market knows it by; also the id of the block that comes of it."""
-    purchase_id: str = Field(foreign_key="purchases.id", sa_type=Text)
+    """What the market knows it by; of one to buy also the id of the block that comes of it."""
+    side: str = Field(default="buy", sa_type=Text, sa_column_kwargs=_default("'buy'"))
     number: int
-    option: int
+    """Of the orders of its purchase, or of the sales of its block, from 1."""
     provider: str = Field(sa_type=Text)
+    account: str | None = Field(default=None, sa_type=Text)
     request: dict[str, Any] = Field(sa_column=_json())
     """The order as it is sent, but for the start-up script."""
     state: str = Field(default="INTENT", sa_type=Text, sa_column_kwargs=_default("'INTENT'"))
-    is_machine: bool
-    gpus_per_node: int
-    account: str | None = Field(default=None, sa_type=Text)
     sent_at: datetime | None = Field(sa_column=_time(nullable=True))
     """When it was sent first; what is not known to the market by then may still come."""
     order_id: str | None = Field(default=None, sa_type=Text)
     order_state: str | None = Field(default=None, sa_type=Text)
-    nodes: int = Field(default=0, sa_column_kwargs=_default("0"))
     starts_at: datetime | None = Field(sa_column=_time(nullable=True))
     ends_at: datetime | None = Field(sa_column=_time(nullable=True))
-    committed: int = Field(sa_type=BigInteger)
-    spent: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=_default("0"))
     refused: str = Field(default="", sa_type=Text, sa_column_kwargs=_default("''"))
-    refused_finally: bool = Field(default=False, sa_column_kwargs=_default("false"))
-    """Its seller will take no other order with this image either, its market none of this row."""
+    simulated: bool = Field(default=False, sa_column_kwargs=_default("false"))
     created_at: datetime = Field(sa_column=_time(default=True))
     closed_at: datetime | None = Field(sa_column=_time(nullable=True))
+
+    # Of an order to buy.
+    purchase_id: str | None = Field(default=None, foreign_key="purchases.id", sa_type=Text)
+    option: int | None = None
+    is_machine: bool
+    gpus_per_node: int | None = None
+    nodes: int = Field(default=0, sa_column_kwargs=_default("0"))
+    """That were bought."""
+    committed: int = Field(sa_type=BigInteger)
+    spent: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=_default("0"))
+    refused_finally: bool = Field(default=False, sa_column_kwargs=_default("false"))
+    """Its seller will take no other order with this image either, its market none of this row."""
+
+    # Of an order to sell.
+    block_id: str | None = Field(default=None, foreign_key="blocks.id", sa_type=Text)
+    machine: str | None = Field(default=None, foreign_key="machines.name", sa_type=Text)
+    fee_bps: int = Field(default=0, sa_column_kwargs=_default("0"))
+    fee_flat: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=_default("0"))
+    """Micro-dollars for a node-hour."""
+    proceeds: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=_default("0"))
+    fee: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=_default("0"))
 
 
 class MachineRow(SQLModel, table=True):
@@ -195,42 +214,6 @@ class MarketRefusalRow(SQLModel, table=True):
     """In a row; those of one minute are one."""
     at: datetime = Field(sa_column=_time())
     for_funds: bool = Field(default=False, sa_column_kwargs=_default("false"))
-
-
-class SaleRow(SQLModel, table=True):
-    """The sale of the rest of one machine's time, stored before it is offered."""
-
-    __tablename__: ClassVar[str] = "sales"  # pyright: ignore[reportIncompatibleVariableOverride]
-    __table_args__ = (
-        Index("sales_numbers", "block_id", "number", unique=True),
-        Index("sales_at_market", "provider", "order_id", unique=True),
-        Index("sales_once", "machine", unique=True, postgresql_where=text("state <> 'UNSOLD'")),
-    )
-
-    key: str = Field(primary_key=True, sa_type=Text)
-    """What the market knows it by."""
-    block_id: str = Field(foreign_key="blocks.id", sa_type=Text)
-    number: int
-    machine: str = Field(foreign_key="machines.name", sa_type=Text)
-    provider: str = Field(sa_type=Text)
-    account: str | None = Field(default=None, sa_type=Text)
-    starts_at: datetime = Field(sa_column=_time())
-    ends_at: datetime = Field(sa_column=_time())
-    request: dict[str, Any] = Field(sa_column=_json())
-    """The order as it is sent."""
-    state: str = Field(default="INTENT", sa_type=Text, sa_column_kwargs=_default("'INTENT'"))
-    sent_at: datetime | None = Field(sa_column=_time(nullable=True))
-    order_id: str | None = Field(default=None, sa_type=Text)
-    order_state: str | None = Field(default=None, sa_type=Text)
-    fee_bps: int = Field(default=0, sa_column_kwargs=_default("0"))
-    fee_flat: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=_default("0"))
-    """Micro-dollars for a node-hour."""
-    proceeds: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=_default("0"))
-    fee: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=_default("0"))
-    refused: str = Field(default="", sa_type=Text, sa_column_kwargs=_default("''"))
-    simulated: bool = Field(default=False, sa_column_kwargs=_default("false"))
-    created_at: datetime = Field(sa_column=_time(default=True))
-    closed_at: datetime | None = Field(sa_column=_time(nullable=True))
 
 
 class BlockNodeRow(SQLModel, table=True):

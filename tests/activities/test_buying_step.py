@@ -20,7 +20,7 @@ from tests.support.waiting import eventually
 
 _STARTING = (
     "UPDATE purchases SET state = 'STARTING' WHERE id = 'p-1'",
-    "INSERT INTO purchase_orders (key, purchase_id, number, option, provider, request, state,"
+    "INSERT INTO orders (key, purchase_id, number, option, provider, request, state,"
     " is_machine, gpus_per_node, nodes, committed)"
     " VALUES ('p-1.1', 'p-1', 1, 0, 'sfcompute', '{}', 'PLACED', false, 8, 1, 0)",
     "INSERT INTO blocks (id, provider, instance_type, tier, starts_at, ends_at,"

@@ -53,6 +53,7 @@ KEYS = {
     "blocks": "id", "machines": "name", "market_refusals": "provider", "purchase_orders": "key",
     "purchases": "id", "sales": "key",
 }  # fmt: skip
+"""Orders by their side: what one of the two sides may not have would hide what the other may."""
 SCENES = (
     ("sane", "STARTING", True, False, "STARTING", "STARTING"),
     ("coming", "STARTING", True, False, "STARTING", "STARTING"),
@@ -119,7 +120,7 @@ async def test_a_purchase_that_cannot_be_read_is_named(ledger: Ledger):
     await ledger.rows(
         """UPDATE purchases SET request = '{"options": [7]}' WHERE id = 'p-coming'"""
     )
-    await ledger.rows("UPDATE purchase_orders SET option = 7 WHERE key = 'b-lost'")
+    await ledger.rows("UPDATE orders SET option = 7 WHERE key = 'b-lost'")
     (found,) = await buying.purchases(ledger.database)
     async with ledger.database.snapshot() as connection:
         caps = await caps_left(connection, await load_pool(connection, ledger.pool), ())
@@ -145,7 +146,7 @@ async def test_a_page_shows_what_can_be_read_of_a_purchase_and_says_what_cannot(
         "UPDATE purchases SET decision = CAST(:stored AS jsonb) WHERE id = 'p-coming'",
         stored=stored,
     )
-    await ledger.rows("UPDATE purchase_orders SET option = 7 WHERE key = 'b-coming'")
+    await ledger.rows("UPDATE orders SET option = 7 WHERE key = 'b-coming'")
     found = await PurchaseDetails(ledger.database).purchase("p-coming")
     assert [each.key for each in found.made] == ["b-coming"]
     assert found.rule == ("forecast" if "rule" in stored else "")
@@ -258,7 +259,7 @@ _BUY = (
     VALUES ('p-' || :name, :pool, 'default', 'FAST', :purchase, CAST(:request AS jsonb),
             CAST(:serves AS jsonb), 9000000, 9000000, :buying)""",
     """
-    INSERT INTO purchase_orders (key, purchase_id, number, option, provider, request, is_machine,
+    INSERT INTO orders (key, purchase_id, number, option, provider, request, is_machine,
                                  gpus_per_node, committed, nodes, state, starts_at, ends_at)
     VALUES ('b-' || :name, 'p-' || :name, 1, 0, 'own', CAST(:order AS jsonb), :by_use, 8, 1, 2,
             'PLACED', now(), now() + interval '5 hours')""",
@@ -278,8 +279,8 @@ _BUY = (
             'cost/' || :name, false)""",
 )
 _SELL = """
-    INSERT INTO sales (key, block_id, number, machine, provider, starts_at, ends_at, request,
-                       state)
-    VALUES ('s-let-go', 'b-let-go', 1, 'm-let-go', 'own', now(), now() + interval '1 hour',
-            CAST(:order AS jsonb), 'SOLD')
+    INSERT INTO orders (key, side, block_id, number, machine, provider, starts_at, ends_at,
+                        request, state, is_machine, committed)
+    VALUES ('s-let-go', 'sell', 'b-let-go', 1, 'm-let-go', 'own', now(), now() + interval '1 hour',
+            CAST(:order AS jsonb), 'SOLD', false, 0)
 """

@@ -21,7 +21,7 @@ _BUY = (
     INSERT INTO purchases (id, pool, tenant, tier, state, request, planned, committed)
     VALUES ('p', :pool, 'default', 'FAST', 'READY', '{}', 1, 1)""",
     """
-    INSERT INTO purchase_orders (key, purchase_id, number, option, provider, request, is_machine,
+    INSERT INTO orders (key, purchase_id, number, option, provider, request, is_machine,
                                  gpus_per_node, starts_at, ends_at, committed)
     VALUES ('p.1', 'p', 1, 0, 'own', '{}', true, 8, now(), now() + interval '5 hours', 1)""",
     """

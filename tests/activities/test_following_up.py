@@ -18,8 +18,10 @@ from longshore.models.errors import (
     MarketError,
     NotFoundError,
 )
+from longshore.models.records.buying import OrderRow
 from longshore.models.settings import Settings
 
+ROW: dict[str, Any] = {"provider": "prime", "key": "p-1.1"}
 REFUSED = InvalidOrderError("prime", "GET /pods/1 was refused", status=422)
 
 
@@ -64,8 +66,8 @@ async def test_a_row_that_another_try_has_stored_is_found_by_the_next():
 @pytest.mark.parametrize("status", [400, 404, 422])
 async def test_a_look_that_is_refused_says_nothing_of_an_order_that_was_sent(status: int):
     nothing: Any = None
-    sending: Any = Sending(nothing, Settings(), "purchase_orders", nothing)
-    row = {"provider": "prime", "key": "p-1.1"}
+    sending: Any = Sending(nothing, Settings())
+    row = OrderRow(**ROW)
     of_a_look = InvalidOrderError("prime", "GET /pods/ was refused", status=status)
     with pytest.raises(MarketAwayError) as raised:
         await sending.is_final(row, of_a_look, True)
@@ -79,8 +81,8 @@ async def test_an_order_that_was_sent_is_asked_for_a_few_times_before_a_refusal_
 ):
     """A market may refuse by mistake a key that it has taken: the order would be nobody's."""
     nothing: Any = None
-    sending: Any = Sending(nothing, Settings(), "purchase_orders", nothing)
-    row = {"provider": "prime", "key": "p-1.1"}
+    sending: Any = Sending(nothing, Settings())
+    row = OrderRow(**ROW)
     refused = error("prime", "POST /pods/ was refused", status=422)
     refused.creates = True
 

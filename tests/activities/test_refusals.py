@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 
+from longshore.activities.buying import order_rows
 from longshore.activities.buying import purchase_rows as rows
 from longshore.activities.database import clock
 from longshore.activities.providers.http_errors import error_of, refused_for_good
@@ -37,17 +38,17 @@ async def test_an_order_that_ends_as_rejected_is_final_unless_its_time_had_begun
         policy = BuyingPolicy(enabled=True)
         await set_pool(connection, PoolSpec(name=ledger.pool, buying=policy))
         await rows.insert_purchase(connection, "p-1", purchase)
-        await rows.insert_order(
+        await order_rows.insert_order(
             connection, intent, "sfcompute", order, 8, window.end, is_machine=False, now=now
         )
-        row = await rows.lock_order(connection, intent.key)
+        row = await order_rows.lock(connection, intent.key)
         rejected = Order(
             provider="sfcompute", id="o-1", instance_type="8xH100", nodes=1,
             state=OrderState.REJECTED, simulated=True,
         )  # fmt: skip
-        await rows.record_order(connection, row, rejected)
-        row = await rows.lock_order(connection, intent.key)
-    assert row["refused_finally"] is final
+        await order_rows.record(connection, row, rejected)
+        row = await order_rows.lock(connection, intent.key)
+    assert row.refused_finally is final
 
 
 @pytest.mark.parametrize(

@@ -86,8 +86,9 @@ async def test_an_agent_that_restarts_while_its_time_is_sold_ends_where_the_sale
 ):
     sold_from = NOON - HOUR / 2
     await ledger.rows(
-        "INSERT INTO sales (key, block_id, number, machine, provider, starts_at, ends_at, request)"
-        " VALUES ('first.s1', 'first', 1, :name, 'sfcompute', :start, :end, '{}')",
+        "INSERT INTO orders (key, side, block_id, number, machine, provider, starts_at, ends_at,"
+        " request, is_machine, committed) VALUES ('first.s1', 'sell', 'first', 1, :name,"
+        " 'sfcompute', :start, :end, '{}', false, 0)",
         name=node, start=sold_from, end=NOON,
     )  # fmt: skip
     await ledger.rows("UPDATE machines SET sale_key = 'first.s1' WHERE name = :id", id=node)

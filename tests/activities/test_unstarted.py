@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import text
 
 from longshore.activities.buying import purchase_rows as rows
-from longshore.activities.buying import sale_rows
+from longshore.activities.buying.sale_rows import insert_sale
 from longshore.activities.buying.unstarted import (
     FAILURES,
     fails_again,
@@ -29,7 +29,7 @@ from tests.support.waiting import eventually
 BLOCK = "p-1.1"
 WITHIN = timedelta(minutes=5)
 _BLOCK = (
-    "INSERT INTO purchase_orders (key, purchase_id, number, option, provider, request, state,"
+    "INSERT INTO orders (key, purchase_id, number, option, provider, request, state,"
     " is_machine, gpus_per_node, nodes, committed)"
     " VALUES ('p-1.1', 'p-1', 1, 0, 'sfcompute', '{}', 'PLACED', false, 8, 1, 0)",
     "INSERT INTO blocks (id, provider, instance_type, tier, starts_at, ends_at, account,"
@@ -68,7 +68,7 @@ class Failing:
         async with self.ledger.database.transaction() as connection:
             now = await clock(connection)
             window = Window(start=now, end=now + timedelta(hours=2))
-            await sale_rows.insert(
+            await insert_sale(
                 connection,
                 SaleIntent(block_id=BLOCK, number=1, machine=machine, window=window, limit=1,
                            fee_bps=0, fee_flat=0),
@@ -127,7 +127,7 @@ async def test_either_the_sale_or_the_next_start_gets_the_time(failing: Failing)
     async with failing.ledger.database.transaction() as connection:
         assert not await may_start(connection, BLOCK, "another")
         assert await nodes_left(connection, BLOCK) == 1
-    await failing.run("UPDATE sales SET state = 'SOLD'")
+    await failing.run("UPDATE orders SET state = 'SOLD' WHERE side = 'sell'")
     async with failing.ledger.database.transaction() as connection:
         assert await nodes_left(connection, BLOCK) == 0
     assert await failing.for_sale() == []

@@ -261,15 +261,15 @@ async def differences(rows: Rows, pool: str, before: Any, after: Any, *beside: s
 
 _OF_POOL = "purchase_id IN (SELECT id FROM purchases WHERE pool IN ('{pool}'))"
 _ORDERS = f"""
-    SELECT order_id FROM purchase_orders WHERE {_OF_POOL}
-    UNION ALL SELECT s.order_id FROM sales s JOIN blocks b ON b.id = s.block_id
+    SELECT order_id FROM orders WHERE {_OF_POOL}
+    UNION ALL SELECT s.order_id FROM orders s JOIN blocks b ON b.id = s.block_id
      WHERE b.pool IN ('{{pool}}')
 """
 _MACHINES = f"SELECT machine_id, state FROM machines WHERE {_OF_POOL}"
 _SPENT = f"""
-    SELECT (SELECT coalesce(sum(spent), 0) FROM purchase_orders
+    SELECT (SELECT coalesce(sum(spent), 0) FROM orders
              WHERE provider = '{{provider}}' AND {_OF_POOL})::bigint
-           - (SELECT coalesce(sum(proceeds - fee), 0) FROM sales s JOIN blocks b
+           - (SELECT coalesce(sum(proceeds - fee), 0) FROM orders s JOIN blocks b
                 ON b.id = s.block_id AND b.provider = '{{provider}}'
              WHERE b.pool IN ('{{pool}}'))::bigint AS spent,
            (SELECT coalesce(sum(CASE WHEN credit = 'market:{{provider}}' THEN micro

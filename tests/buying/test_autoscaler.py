@@ -171,7 +171,7 @@ async def test_machines_that_are_billed_as_they_run_leave_before_time_that_is_pa
     assert "nothing has run" in (await buyer.ended(pod.orders[0])).reason
     await eventually(lambda: _decided(buyer, block.orders[0], "keep"), interval=0.5)
     await eventually(lambda: _are_ready(buyer, block.nodes))
-    assert await buyer.rows("SELECT 1 FROM sales WHERE block_id = :id", id=block.orders[0]) == []
+    assert await buyer.rows("SELECT 1 FROM orders WHERE block_id = :id", id=block.orders[0]) == []
     await finish(buyer, longshore)
 
 

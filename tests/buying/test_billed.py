@@ -61,7 +61,7 @@ async def test_a_machine_that_comes_up_above_its_limit_is_stopped_at_once(buyer:
 async def test_a_machine_whose_price_rises_above_its_limit_is_stopped(buyer: Buyer):
     bought = await buyer.buy(pod_option(await buyer.an_offer()))
     key = bought.orders[0]
-    await buyer.rows("UPDATE purchase_orders SET request = jsonb_set(request, '{limit}', '1000')"
+    await buyer.rows("UPDATE orders SET request = jsonb_set(request, '{limit}', '1000')"
                      " WHERE key = :key", key=key)  # fmt: skip
     await buyer.wake(key)
     assert "above the limit of $0.001" in (await buyer.ended(key)).reason
@@ -121,7 +121,7 @@ async def test_a_bill_that_comes_after_the_account_was_closed_is_found_and_booke
     bought = await buyer.buy(pod_option(await buyer.an_offer()))
     key = bought.orders[0]
     end = await buyer.let_go(key)
-    await buyer.rows("UPDATE purchase_orders SET closed_at = closed_at - interval '1 hour'"
+    await buyer.rows("UPDATE orders SET closed_at = closed_at - interval '1 hour'"
                      " WHERE key = :key", key=key)  # fmt: skip
     await buyer.rows("INSERT INTO purchase_caps (scope, name, micro) VALUES ('purchase', :id, 1)",
                      id=bought.purchase_id)  # fmt: skip

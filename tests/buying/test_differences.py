@@ -12,9 +12,9 @@ from tests.buying.buyer import Buyer, block_option, differences
 _OURS = "purchase_id = '{purchase}'"
 _OUR_PURCHASE = "id = '{purchase}'"
 HARM = {
-    "was paid": f"UPDATE purchase_orders SET spent = spent + 1 WHERE {_OURS}",
+    "was paid": f"UPDATE orders SET spent = spent + 1 WHERE {_OURS}",
     "'booked'": f"DELETE FROM ledger WHERE {_OURS} AND credit LIKE 'market:%'",
-    "nobody here knows": f"UPDATE purchase_orders SET order_id = 'another' WHERE {_OURS}",
+    "nobody here knows": f"UPDATE orders SET order_id = 'another' WHERE {_OURS}",
     "is left of a block": f"UPDATE ledger SET micro = micro + 1 WHERE {_OURS} AND kind = 'usage'",
     "still reserved": f"UPDATE purchases SET committed = committed + 1 WHERE {_OUR_PURCHASE}",
     "the caps count otherwise": "UPDATE purchase_sums SET committed = committed + 1",

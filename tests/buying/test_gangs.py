@@ -29,7 +29,7 @@ async def test_a_gang_runs_on_the_one_block_that_is_bought_for_it(
     assert (option["provider"], option["for_gang"], option["fast_fabric"]) == (
         "sfcompute", True, True,
     )  # fmt: skip
-    orders = await buyer.rows("SELECT request FROM purchase_orders WHERE purchase_id = :id",
+    orders = await buyer.rows("SELECT request FROM orders WHERE purchase_id = :id",
                               id=purchase["id"])  # fmt: skip
     assert [order["request"]["for_gang"] for order in orders] == [True], "looked at before it"
     started = instances_of(buyer)

@@ -73,7 +73,7 @@ async def ends_in(buyer: Buyer, block: str, node: str, seconds: float) -> dateti
     for change in (
         "UPDATE blocks SET starts_at = starts_at - interval '2 hours', ends_at = :at"
         " WHERE id = :id",
-        "UPDATE purchase_orders SET starts_at = starts_at - interval '2 hours', ends_at = :at"
+        "UPDATE orders SET starts_at = starts_at - interval '2 hours', ends_at = :at"
         " WHERE key = :id",
     ):
         await buyer.rows(change, id=block, at=ends_at)
@@ -85,7 +85,7 @@ async def the_block(buyer: Buyer, block: str) -> dict[str, Any]:
     (row,) = await buyer.rows(
         "SELECT b.state, b.ends_at, b.decision, o.committed, o.ends_at AS order_ends,"
         " o.starts_at, p.committed AS of_purchase"
-        " FROM blocks b JOIN purchase_orders o ON o.key = b.id"
+        " FROM blocks b JOIN orders o ON o.key = b.id"
         " JOIN purchases p ON p.id = b.purchase_id WHERE b.id = :id",
         id=block,
     )
@@ -211,7 +211,7 @@ async def test_however_often_and_in_whatever_order_a_machine_ends_once_and_lates
     assert {verdict.kind for verdict in verdicts} == {GO_ON}
     after = await the_block(buyer, block)
     (order,) = await buyer.rows(
-        "SELECT (request ->> 'limit')::bigint AS limit FROM purchase_orders WHERE key = :id",
+        "SELECT (request ->> 'limit')::bigint AS limit FROM orders WHERE key = :id",
         id=block,
     )
     assert after["ends_at"] == after["order_ends"] == before["ends_at"] + 3 * hour

@@ -78,7 +78,7 @@ async def test_the_page_shows_what_differs_with_what_it_has_cost(buyer: Buyer, s
         (found,) = [each for each in await shown.differences() if each.name == name]
     finally:
         await shown.close()
-    (order,) = await buyer.rows("SELECT spent FROM purchase_orders WHERE key = :key",
+    (order,) = await buyer.rows("SELECT spent FROM orders WHERE key = :key",
                                 key=bought.orders[0])  # fmt: skip
     assert (found.kind, found.cost_micro_usd) == (Mismatch.MISSING, order["spent"])
     html = orphans_html([found])

@@ -21,7 +21,7 @@ STARTS = {"provider": "sfcompute", "route": "POST /instances"}
 
 async def orders_of(buyer: Buyer) -> list[dict[str, Any]]:
     return await buyer.rows(
-        "SELECT o.key, o.provider, o.nodes, o.refused FROM purchase_orders o"
+        "SELECT o.key, o.provider, o.nodes, o.refused FROM orders o"
         " JOIN purchases p ON p.id = o.purchase_id WHERE p.pool = :pool ORDER BY o.key",
         pool=buyer.pool,
     )

@@ -72,7 +72,7 @@ async def test_what_one_market_refuses_the_next_option_brings(buyer: Buyer, faul
     bought = await buyer.buy(block_option(), pod_option(offer))
     assert (bought.state, len(bought.orders)) == (PurchaseState.READY, 2)
     (order,) = await buyer.rows(
-        "SELECT provider FROM purchase_orders WHERE nodes > 0 AND purchase_id = :id",
+        "SELECT provider FROM orders WHERE nodes > 0 AND purchase_id = :id",
         id=bought.purchase_id,
     )
     assert order["provider"] == "prime"
@@ -158,7 +158,7 @@ async def test_a_purchase_whose_caller_has_gone_is_one_purchase(buyer: Buyer):
         "PurchaseWorkflow", request, id=f"purchase-{row['id']}", task_queue="longshore"
     )
     assert again["state"] == row["state"] == "READY"
-    assert len(await buyer.rows("SELECT 1 FROM purchase_orders WHERE purchase_id = :id",
+    assert len(await buyer.rows("SELECT 1 FROM orders WHERE purchase_id = :id",
                                 id=row["id"])) == 1  # fmt: skip
     await buyer.let_go(bought.orders[0])
     await buyer.agrees()
@@ -192,6 +192,6 @@ async def _is_starting(handle: Purchase) -> bool:
 
 async def _stands(buyer: Buyer) -> bool:
     found = await buyer.rows(
-        "SELECT order_state FROM purchase_orders WHERE purchase_id = :id", id=buyer.purchases[-1]
+        "SELECT order_state FROM orders WHERE purchase_id = :id", id=buyer.purchases[-1]
     )
     return [row["order_state"] for row in found] == ["STANDING"]

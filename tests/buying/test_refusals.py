@@ -18,9 +18,11 @@ from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
+from longshore.activities.buying import order_rows
 from longshore.activities.buying import purchase_rows as rows
 from longshore.activities.buying.deciding import caps_left
 from longshore.activities.buying.ledger import book_cost, book_use
+from longshore.activities.buying.orders import OrderActivities
 from longshore.activities.buying.purchasing import PurchasingActivities
 from longshore.activities.buying.switch import BuyingSwitch
 from longshore.activities.database import Database
@@ -51,7 +53,8 @@ class Till:
 
     def __init__(self, database: Database, temporal: Client, settings: Settings) -> None:
         self.database = database
-        self.steps = PurchasingActivities(database, temporal, settings)
+        self.steps = PurchasingActivities(database, temporal)
+        self.orders = OrderActivities(database, temporal, settings)
         self.switch = BuyingSwitch(database)
 
     async def open(self, purchase_id: str, **changes: Any) -> Opened:
@@ -66,7 +69,7 @@ class Till:
         intent = OrderIntent(
             purchase_id=purchase_id, number=number, option=0, nodes=1, limit=5 * DOLLAR // 2
         )
-        return (await ActivityEnvironment().run(self.steps.intend_order, intent)).refused
+        return (await ActivityEnvironment().run(self.orders.intend_order, intent)).refused
 
     async def caps_left(self, pool: PoolSpec) -> CapsLeft:
         async with self.database.transaction() as connection:
@@ -229,7 +232,7 @@ async def test_a_step_that_runs_twice_stores_once(till: Till):
     assert (await till.open("p-1")).state is PurchaseState.INTENT
     assert await till.intend("p-1") == ""
     assert await till.intend("p-1") == ""
-    assert await till.value("SELECT count(*) FROM purchase_orders") == 1
+    assert await till.value("SELECT count(*) FROM orders") == 1
     assert await till.value("SELECT committed FROM purchases") == COST
 
 
@@ -258,15 +261,15 @@ async def test_the_ledger_balances_whatever_was_bought_and_used(
     async with till.database.transaction() as connection:
         for gpu, start, length in leases:
             await _lease(connection, key, gpu, start, start + length)
-        order = await rows.lock_order(connection, key)
+        order = await order_rows.lock(connection, key)
         block = (await connection.execute(
             text("UPDATE blocks SET state = 'ENDED', ended_at = ends_at WHERE id = :key"
                  " RETURNING *"), {"key": key}
         )).mappings().one()  # fmt: skip
-        used, idle = await book_use(connection, block, order["spent"])
+        used, idle = await book_use(connection, block, order.spent)
     assert used >= 0
     assert idle >= 0
-    assert used + idle == totals[-1] == order["spent"]
+    assert used + idle == totals[-1] == order.spent
     assert await till.value(f"SELECT coalesce(sum(micro), 0) FROM balances"
                             f" WHERE account = 'block:{key}'") == 0  # fmt: skip
     assert await till.value("SELECT coalesce(sum(micro), 0) FROM balances") == 0
@@ -277,12 +280,12 @@ async def test_a_job_on_a_part_of_a_gpu_pays_for_that_part(till: Till):
     async with till.database.transaction() as connection:
         await _lease(connection, key, 0, 0, 30, milli=1000)
         await _lease(connection, key, 1, 0, 60, milli=250)
-        order = await rows.lock_order(connection, key)
+        order = await order_rows.lock(connection, key)
         ended = await connection.execute(
             text("UPDATE blocks SET state = 'ENDED', ended_at = ends_at WHERE id = :key"
                  " RETURNING *"), {"key": key}
         )  # fmt: skip
-        used, idle = await book_use(connection, ended.mappings().one(), order["spent"])
+        used, idle = await book_use(connection, ended.mappings().one(), order.spent)
     assert (used, idle) == (500_000 + 250_000, 7_250_000)
 
 
@@ -307,11 +310,11 @@ async def _filled(till: Till, totals: list[int]) -> str:
             text("INSERT INTO blocks (id, provider, instance_type, tier, starts_at, ends_at,"
                  " price_micro_per_gpu_hour, purchase_id, nodes)"
                  " SELECT key, provider, '8xH100', 'FAST', starts_at, ends_at, 0, purchase_id, 1"
-                 " FROM purchase_orders WHERE key = :key"),
+                 " FROM orders WHERE key = :key"),
             {"key": key},
         )  # fmt: skip
         for total in totals:
-            order = await rows.lock_order(connection, key)
+            order = await order_rows.lock(connection, key)
             await book_cost(connection, order, total, simulated=True)
     return key
 

@@ -28,12 +28,12 @@ from tests.support.market import RunningMarket
 
 ORDERS = """
     SELECT request #>> '{{offer,seller}}' AS seller, refused, refused_finally, nodes
-      FROM purchase_orders WHERE purchase_id = '{id}' ORDER BY number
+      FROM orders WHERE purchase_id = '{id}' ORDER BY number
 """
 
 ROWS = """
     SELECT provider, request ->> 'place' AS place, refused, refused_finally, nodes
-      FROM purchase_orders WHERE purchase_id = '{id}' ORDER BY number
+      FROM orders WHERE purchase_id = '{id}' ORDER BY number
 """
 
 

@@ -33,7 +33,7 @@ def bids(buyer: Buyer, *prices: str) -> None:
 
 
 async def sales_of(buyer: Buyer, block: str) -> list[dict[str, Any]]:
-    return await buyer.rows("SELECT * FROM sales WHERE block_id = :id ORDER BY number", id=block)
+    return await buyer.rows("SELECT * FROM orders WHERE block_id = :id ORDER BY number", id=block)
 
 
 async def settled(buyer: Buyer, block: str) -> list[dict[str, Any]]:
@@ -195,8 +195,9 @@ async def test_nothing_is_sold_while_buying_is_stopped(buyer: Buyer):
     try:
         with pytest.raises(IntegrityError, match="buying is stopped"):
             await buyer.rows(
-                "INSERT INTO sales (key, block_id, number, machine, provider, starts_at, ends_at,"
-                " request) VALUES ('k', :id, 1, :node, 'sfcompute', now(), :ends, '{}')",
+                "INSERT INTO orders (key, side, block_id, number, machine, provider, starts_at,"
+                " ends_at, request, is_machine, committed)"
+                " VALUES ('k', 'sell', :id, 1, :node, 'sfcompute', now(), :ends, '{}', false, 0)",
                 id=block, node=bought.nodes[0], ends=row["ends_at"],
             )  # fmt: skip
     finally:

@@ -45,7 +45,7 @@ async def test_an_order_that_stands_is_cancelled_and_what_was_reserved_is_free(b
     handle = await buyer.start(buyer.request(block_option(standing_for=timedelta(hours=1))))
 
     async def stands() -> bool:
-        found = await buyer.rows("SELECT order_state FROM purchase_orders WHERE purchase_id = :id",
+        found = await buyer.rows("SELECT order_state FROM orders WHERE purchase_id = :id",
                                  id=buyer.purchases[-1])  # fmt: skip
         return [row["order_state"] for row in found] == ["STANDING"]
 
@@ -65,7 +65,7 @@ async def test_a_machine_that_starts_becomes_a_node_and_the_purchase_ready(buyer
     await _terminated(buyer, handle)
     row = await buyer.purchase()
     assert (row["state"], row["buying"]) == ("READY", False)
-    orders = await buyer.rows("SELECT key FROM purchase_orders WHERE purchase_id = :id",
+    orders = await buyer.rows("SELECT key FROM orders WHERE purchase_id = :id",
                               id=row["id"])  # fmt: skip
     assert [each["key"] for each in orders] == [f"{row['id']}.1"], "nothing more was ordered"
     await buyer.let_go(f"{row['id']}.1")

@@ -243,7 +243,7 @@ class Trade:
         """Return what is not as it has to be, and book the bills that came late."""
         late = await self._differences()
         state = self.market.state()
-        rows = self.fleet.rows("SELECT key, spent FROM purchase_orders")
+        rows = self.fleet.rows("SELECT key, spent FROM orders")
         booked = {row["key"]: row["spent"] for row in rows}
         came_late = _happened(state, LATE_BILL) - _happened(self._before, LATE_BILL)
         found = wrong_bills(late, booked, state["pods"], came_late)
@@ -269,7 +269,7 @@ class Trade:
         states = Counter(row["state"] for row in self._purchases())
         told = self.fleet.rows(
             "SELECT provider, count(*) AS orders, count(order_id) AS taken, sum(spent) AS micro"
-            " FROM purchase_orders GROUP BY provider ORDER BY provider"
+            " FROM orders GROUP BY provider ORDER BY provider"
         )
         return (
             f"purchases {dict(states)}; orders {told}; {self.kills} kills; "
@@ -289,7 +289,7 @@ class Trade:
     def _above_limits(self) -> list[str]:
         """Return the time that was filled above the limit of its order, by the market's word."""
         rows = self.fleet.rows("SELECT order_id, key, request ->> 'limit' AS most"
-                               " FROM purchase_orders WHERE order_id IS NOT NULL")  # fmt: skip
+                               " FROM orders WHERE order_id IS NOT NULL")  # fmt: skip
         most = {row["order_id"]: int(row["most"]) for row in rows}
         return [
             f"order {order['id']} was filled at {fill['price_dollars_per_node_hour']} a node-hour,"
@@ -329,7 +329,7 @@ _BUYING = """
 _KEPT = """
     SELECT o.order_id, (o.request ->> 'limit')::bigint AS most,
            concat_ws('; ', m.reason, b.reason) AS reason, m.ended_at - n.registered_at AS kept
-      FROM purchase_orders o JOIN blocks b ON b.id = o.key
+      FROM orders o JOIN blocks b ON b.id = o.key
       JOIN machines m ON m.block_id = o.key JOIN nodes n ON n.id = m.name
      WHERE o.is_machine AND m.ended_at IS NOT NULL
 """

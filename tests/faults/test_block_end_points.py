@@ -150,7 +150,7 @@ class _Scene:
 
     def is_sold_or_not(self) -> bool:
         rows = self._fleet.rows(
-            "SELECT s.state, s.closed_at, m.sale_key, m.state AS machine FROM sales s"
+            "SELECT s.state, s.closed_at, m.sale_key, m.state AS machine FROM orders s"
             " JOIN machines m ON m.name = s.machine WHERE s.block_id = %s", self._block,
         )  # fmt: skip
         assert len(rows) == 1, rows
@@ -163,7 +163,7 @@ class _Scene:
 
     def is_renewed(self) -> bool:
         rows = self._fleet.rows(
-            "SELECT p.state, b.next_block FROM purchases p JOIN purchase_orders o"
+            "SELECT p.state, b.next_block FROM purchases p JOIN orders o"
             " ON o.purchase_id = p.id JOIN block_nodes b ON b.next_block = o.key"
             " WHERE p.renews = %s", self._block,
         )  # fmt: skip

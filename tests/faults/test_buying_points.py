@@ -77,7 +77,7 @@ async def test_one_purchase_and_no_more(
 
     wrong = await disagreements(buyers, market, pool, before)
     assert not wrong, "\n".join(wrong)
-    bought = "SELECT key FROM purchase_orders WHERE purchase_id = %s AND nodes > 0"
+    bought = "SELECT key FROM orders WHERE purchase_id = %s AND nodes > 0"
     assert len(buyers.rows(bought, purchase)) == 1
     assert len(buyers.rows("SELECT name FROM machines WHERE purchase_id = %s", purchase)) == 1
 

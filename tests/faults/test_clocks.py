@@ -210,6 +210,6 @@ async def _bought_once(
     await eventually(lambda: has_ended(fleet, purchase), timeout=PATIENCE, interval=0.2)
     wrong = await disagreements(fleet, market, pool, before)
     assert not wrong, "\n".join(wrong)
-    ordered = "SELECT key FROM purchase_orders WHERE purchase_id = %s AND nodes > 0"
+    ordered = "SELECT key FROM orders WHERE purchase_id = %s AND nodes > 0"
     assert len(fleet.rows(ordered, purchase)) == 1
     assert len(fleet.rows("SELECT name FROM machines WHERE purchase_id = %s", purchase)) == 1

@@ -19,8 +19,7 @@ _GOES_ON = """
      WHERE b.id = :name AND b.ends_at > now() + interval '5 minutes' AND b.state = 'OPEN'
 """
 _ENDS_SOON = (
-    "UPDATE purchase_orders SET starts_at = starts_at - interval '4 hours'"
-    " WHERE key = 'goes-on.1'",
+    "UPDATE orders SET starts_at = starts_at - interval '4 hours' WHERE key = 'goes-on.1'",
     "UPDATE blocks SET starts_at = starts_at - interval '4 hours',"
     " ends_at = now() + interval '2 minutes' WHERE id = 'goes-on.1'",
 )

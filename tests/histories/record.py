@@ -87,7 +87,7 @@ Job = WorkflowHandle[JobWorkflow, JobResult]
 
 
 _UNSOLD = """
-    SELECT 1 FROM sales s JOIN machines m ON m.name = s.machine
+    SELECT 1 FROM orders s JOIN machines m ON m.name = s.machine
       JOIN nodes n ON n.id = m.name AND n.state = 'READY'
      WHERE s.block_id = :name AND s.state = 'UNSOLD' AND m.sale_key IS NULL
 """
