@@ -18,8 +18,9 @@ where all that matters is what FLEX costs, more looks cost the benchmark most of
 `always on` are nodes at the exchange's mean price, as many as the 95th percentile of FAST and the
 mean of FLEX. The bound is that of a program that knows the future: no plan costs less which starts
 FAST jobs within 15 minutes (benchmarks/buying_bound.py). Floors (`--floor`) are bounds of those
-who can do less, and know all else. `--without` runs least cost again with one trouble left out at
-a time, and with all of these, over the bound of the market with all of them.
+who can do less, and know all else. `--patience` runs least cost again with `fast_patience`;
+`--without` with one trouble left out at a time, and with all of these, over the bound of the
+market with all of them.
 """
 
 import argparse
@@ -87,7 +88,7 @@ def main() -> None:
     parser.add_argument("--nobody-buys", action="store_true",
                         help="nothing is sold of what is left of windows")  # fmt: skip
     parser.add_argument("--patience", type=float, default=0, metavar="MINUTES",
-                        help="how long FAST jobs wait for what costs less")  # fmt: skip
+                        help="also least cost where FAST jobs wait so long")  # fmt: skip
     parser.add_argument("--without", default="", metavar="NAMES",
                         help=f"also least cost without each of: {','.join(WITHOUT)}")  # fmt: skip
     parser.add_argument("--floor", action="store_true",
@@ -141,14 +142,18 @@ def main() -> None:
 
 
 def outcomes(world: World, patience: timedelta = timedelta(0)) -> dict[str, Outcome]:
-    """Return what each way to buy comes to; `patience` is that of the way of least cost."""
+    """Return what each way to buy comes to, with `patience` also that of least cost with it."""
     found = (
-        replay(world, by_policy(BASE.model_copy(update={"fast_patience": patience}))),
+        replay(world, by_policy(BASE)),
         replay(world, by_policy(SEED_RULE)),
         replay(world, cheapest_now(ALONE)),
         always_on(world, steady_nodes(world), MEAN_PRICE),
     )
-    return dict(zip(WAYS, found, strict=True))
+    ways: dict[str, Outcome] = dict(zip(WAYS, found, strict=True))
+    if patience:
+        policy = BASE.model_copy(update={"fast_patience": patience})
+        ways["patient"] = replay(world, by_policy(policy))
+    return ways
 
 
 def ablation(world: World, names: Sequence[str]) -> dict[str, Outcome]:

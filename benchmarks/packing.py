@@ -1,8 +1,8 @@
 """Packing a public trace by the live cycle: how much of the GPUs each rule gets into use.
 
     python -m benchmarks.packing --data FOLDER [--workload NAME,...] [--mode share|whole|vram]
-                                 [--seeds 42-51] [--rules NAME,...] [--cycle 32] [--small] [--json]
-                                 [--write FOLDER]
+                                 [--seeds 42-51] [--rules NAME,...] [--cycle 32] [--small]
+                                 [--typed PERCENT] [--cpu-only TIMES] [--json] [--write FOLDER]
 
 Pods come one by one and never leave; a pod that fits nowhere is dropped. `alloc@100` is the share
 of the GPUs in use when as many have been asked for as there are, `alloc@130` when 30 % more have.
@@ -12,8 +12,10 @@ where the GPUs need them least, in the same way whatever the rule. Without argum
 sample in examples/trace/packing is measured.
 
 `--small` draws clusters of 12 nodes (share) or 16 (otherwise), and each number is of a queue that
-ends there. `--write` writes the first workload and seed as nodes.csv and arrivals.csv, with
-placements-RULE.csv, so that another program can check and score them.
+ends there. `--typed` leaves out pods that name no type until so many per cent of those that want
+GPUs name one; `--cpu-only` has each pod that wants none so many times. `--write` writes the first
+workload and seed as nodes.csv and arrivals.csv, with placements-RULE.csv, so that another program
+can check and score them.
 """
 
 import argparse
@@ -35,6 +37,7 @@ from benchmarks.packing_lists import (
     WHOLE,
     Nodes,
     Pod,
+    altered,
     arrivals,
     job_of,
     name_of,
@@ -100,13 +103,13 @@ def main() -> None:
         warm()
     results: list[Result] = []
     for name in names:
-        pods = read_pods(folder, name, arguments.mode)
+        pods = _pods(name, arguments)
         measured = measure(nodes, pods, rules, seeds, arguments)
         results.extend(_summary(name, arguments.mode, measured))
         if not arguments.json:
             _print(results[-len(measured) :])
     if arguments.write:
-        pods = read_pods(folder, names[0], arguments.mode)
+        pods = _pods(names[0], arguments)
         write(arguments.write, nodes.shuffled(seeds[0]), pods, rules, seeds[0], arguments)
     if arguments.json:
         print(json.dumps({"results": [asdict(r) for r in results]}, indent=2))
@@ -262,6 +265,11 @@ def write(
         )
 
 
+def _pods(name: str, arguments: argparse.Namespace) -> list[Pod]:
+    pods = read_pods(arguments.data, name, arguments.mode)
+    return altered(pods, arguments.typed, arguments.cpu_only)
+
+
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--data", type=Path, default=SAMPLE, help="folder with the lists")
@@ -271,6 +279,8 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--rules", default=",".join(PackingRule), help="names of rules")
     parser.add_argument("--cycle", type=int, default=CYCLE, help="jobs of one cycle")
     parser.add_argument("--small", action="store_true", help="small clusters")
+    parser.add_argument("--typed", type=float, help="per cent of the pods with a type of GPU")
+    parser.add_argument("--cpu-only", type=int, default=1, help="times that those are there")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--write", type=Path, help="write files for another program into a folder")
     return parser.parse_args()

@@ -141,6 +141,22 @@ def read_pods(folder: Path, workload: str, mode: str) -> list[Pod]:
     return [pod for pod in pods if pod.gpus and pod.milli == WHOLE]
 
 
+def altered(pods: Sequence[Pod], typed: float | None, cpu_only: int) -> list[Pod]:
+    """Return a list in which `typed` per cent of the pods that want GPUs name types, and each that
+    wants none stands `cpu_only` times. Too many that name no type are left out at random."""
+    kept = list(pods)
+    if typed is not None:
+        named = [pod for pod in pods if pod.models]
+        others = [pod for pod in pods if not pod.models]
+        wanted = len(named) * (100 / typed - 1)
+        share = wanted / sum(pod.gpus > 0 for pod in others)
+        if not named or share > 1:
+            raise ValueError(f"fewer than {typed} % of the pods name types")
+        chance = np.random.default_rng(0)
+        kept = named + [pod for pod in others if chance.random() < share]
+    return [pod for pod in kept for _ in range(1 if pod.gpus else cpu_only)]
+
+
 def arrivals(pods: Sequence[Pod], gpus: int, seed: int, ratio: float = 1.3) -> list[Pod]:
     """Return pods in the order that they come: together they ask for `ratio` of the GPUs."""
     chance = np.random.default_rng(seed)

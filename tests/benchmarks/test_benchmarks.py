@@ -4,10 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.slurm_controller import MISSING
 from benchmarks.soak import judge
 from tests.support.local_stack import ROOT
 
@@ -59,6 +61,32 @@ def test_a_whole_cycle_places_what_fits_and_says_what_it_took():
         parts = cycle["ms"]
         assert 0 < sum(parts[part] for part in ("read", "plan", "commit")) < parts["took"]
     assert report["memory"] > 0
+
+
+@pytest.mark.skipif(bool(MISSING), reason=f"Slurm is not installed: {', '.join(MISSING)}")
+def test_the_cycle_stands_beside_the_backfill_of_a_real_slurm():
+    arguments = ("--nodes", "4", "--jobs", "12", "--starts", "5", "--turns", "1")
+    report = _run("benchmarks.slurm_backfill", *arguments)
+    assert report["slurm"].startswith("slurm")
+    assert len(report["slurm_starts"]) == len(report["our_starts"]) == 5
+    # The node that comes free first does so after two hours, and its first job ends an hour later.
+    assert report["slurm_starts"][0] == pytest.approx(report["our_starts"][0], abs=1 / 60)
+    assert report["our_starts"][0] == 2
+    for took in ("slurm_ms", "plan_ms", "later_ms"):
+        assert len(report[took]) == 1
+        assert min(report[took]) > 0
+
+
+def test_the_benchmark_beside_slurm_is_skipped_in_a_line_where_there_is_none(tmp_path: Path):
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.slurm_backfill"], cwd=ROOT,
+        env={**os.environ, "PATH": str(tmp_path)},
+        capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("skipped: Slurm is not installed (")
+    assert "sbatch" in line
 
 
 def test_a_soak_says_what_grew():

@@ -20,6 +20,7 @@ from benchmarks.packing_lists import (
     Nodes,
     NodeSize,
     Pod,
+    altered,
     arrivals,
     could_take,
     job_of,
@@ -109,6 +110,20 @@ def test_arrivals_are_the_list_and_then_draws_until_the_load():
     asked = sum(pod.gpu_milli for pod in queue)
     assert 1.3 * nodes.gpus * WHOLE - 8 * WHOLE < asked <= 1.3 * nodes.gpus * WHOLE + 8 * WHOLE
     assert queue == arrivals(pods, nodes.gpus, 42) != arrivals(pods, nodes.gpus, 43)
+
+
+def test_a_list_can_name_more_types_and_have_more_pods_without_gpus():
+    plain, named = Pod(0, 0, 1, WHOLE), Pod(0, 0, 1, WHOLE, models=("V",))
+    none = Pod(4_000, 0)
+    pods = [plain, none] * 450 + [named] * 50
+    made = altered(pods, typed=20, cpu_only=3)
+    assert made.count(named) == 50
+    assert made.count(plain) == pytest.approx(200, rel=0.2)
+    assert made.count(none) == pytest.approx(3 * 200, rel=0.2), "left out as the others are"
+    assert made == altered(pods, typed=20, cpu_only=3)
+    assert altered(pods, typed=None, cpu_only=1) == pods
+    with pytest.raises(ValueError, match=r"fewer than 0\.5 %"):
+        altered([plain] * 99 + [named], typed=0.5, cpu_only=1)
 
 
 def test_a_pod_that_allows_models_goes_to_one_of_them():
