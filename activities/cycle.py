@@ -14,24 +14,24 @@ from temporalio import activity
 from longshore.activities.buying.waking import BlockWaking
 from longshore.activities.checkpoints.rows import CheckpointActivities
 from longshore.activities.checkpoints.watch import CheckpointWatches
-from longshore.activities.committing import commit
+from longshore.activities.commit import commit
+from longshore.activities.compiler_warmup import Warming
+from longshore.activities.cycle_inputs import Planning, Turns
+from longshore.activities.cycle_metrics import Took, measure_cycle
 from longshore.activities.database import Database, clock
 from longshore.activities.departures import NodeLooks
-from longshore.activities.explaining import explain_waiting
+from longshore.activities.error_translation import reports_errors
+from longshore.activities.explanations import explain_waiting
 from longshore.activities.failpoints import failpoint
 from longshore.activities.kept import KeptPools
 from longshore.activities.kept_queue import WaitingJobs, trim_left
 from longshore.activities.locality import forget_data, load_locality, note_data
-from longshore.activities.measuring import Took, measure_cycle
 from longshore.activities.metrics import SILENT, Metrics
 from longshore.activities.placements import placement_of
-from longshore.activities.planning import Planning, Turns
-from longshore.activities.preempting import Preempting
+from longshore.activities.preemption import Preempting
 from longshore.activities.queue import end_attempt
-from longshore.activities.retrying import reports_errors
 from longshore.activities.signals import Signals
 from longshore.activities.snapshot import load_pool, load_recent
-from longshore.activities.warming import Warming
 from longshore.models.margins import DEFAULT_MARGINS, Margins
 from longshore.models.messages import CycleReply, CycleRequest, LeaseEnd
 from longshore.models.node import Node

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from longshore.activities.explaining import STORED_COLUMNS, stored_of
+from longshore.activities.explanations import STORED_COLUMNS, stored_of
 from longshore.activities.snapshot import REST, WAITS_SINCE, QueueEntry, entry_of
 from longshore.models.packing import PackingPolicy
 from longshore.models.placement import PlacementKind

@@ -91,7 +91,7 @@ def to_tell(
         told_at = before.told_at or _BEFORE_ALL
         if told_at >= now - _TELL_EVERY:
             continue
-        # Mere words are as good as heard (`activities.explaining`).
+        # Mere words are as good as heard (`activities.explanations`).
         says = decision.reason if decision.job_id in news else before.words
         if before.told != says:
             found.append((told_at, place, decision.job_id))

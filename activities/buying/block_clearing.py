@@ -12,13 +12,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 from temporalio.client import Client
 
-from longshore.activities.beating import beating
 from longshore.activities.buying.handing_over import nodes_that_go_on
 from longshore.activities.database import Database, clock
 from longshore.activities.departures import occupant_of
-from longshore.activities.draining import clear_node
+from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
-from longshore.activities.retrying import reports_errors
+from longshore.activities.heartbeat import heartbeats
+from longshore.activities.node_updates import clear_node
 from longshore.models.departures import Margins, Occupant
 from longshore.models.purchase import BlockRef, Cleared, EmptyRequest
 from longshore.scheduling.departures import all_gone_by
@@ -42,7 +42,7 @@ class BlockClearingActivities:
 
         Nodes that go on in the block after it keep their jobs.
         """
-        async with beating():
+        async with heartbeats():
             for node_id in await self._nodes(ref.block_id):
                 await clear_node(self._temporal, node_id, ref.reason)
         async with self._database.transaction() as connection:
@@ -63,7 +63,7 @@ class BlockClearingActivities:
 
         A job has gone when nothing of it runs any more, and what it saved has been published.
         """
-        async with beating():
+        async with heartbeats():
             left, now = await self._left(request.block_id)
             while left and now < request.until:
                 await asyncio.sleep(_LOOK_EVERY)

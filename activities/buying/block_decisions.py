@@ -10,14 +10,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 from temporalio.client import Client
 
-from longshore.activities.beating import beating
 from longshore.activities.buying import purchase_rows as rows
 from longshore.activities.buying.block_scene import read_scene, with_markets
 from longshore.activities.buying.leaving import let_go_before, mark_let_go
 from longshore.activities.database import Database, clock
-from longshore.activities.draining import extend_node, undrain_node
+from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
-from longshore.activities.retrying import reports_errors
+from longshore.activities.heartbeat import heartbeats
+from longshore.activities.node_updates import extend_node, undrain_node
 from longshore.models.block_end import (
     BlockDecision,
     BlockOptionKind,
@@ -55,7 +55,7 @@ class BlockDecisionActivities:
         Where the markets cannot be asked, the block stays as it is.
         """
         margins = self._settings.margins
-        async with beating():
+        async with heartbeats():
             async with self._database.snapshot() as connection:
                 now = await clock(connection)
                 known = await _renewal_under_way(connection, ref.block_id)

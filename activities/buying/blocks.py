@@ -12,7 +12,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 from temporalio.client import Client
 
-from longshore.activities.beating import beating
 from longshore.activities.buying import purchase_rows as rows
 from longshore.activities.buying.block_scene import idle_since, unwanted
 from longshore.activities.buying.going_on import look_for_going_on
@@ -24,11 +23,12 @@ from longshore.activities.buying.market_refusals import refusing_markets
 from longshore.activities.buying.restarting import look_for_restart
 from longshore.activities.buying.unstarted import unstarted_machines
 from longshore.activities.database import Database, clock
-from longshore.activities.draining import drain_node, give_notice
+from longshore.activities.error_translation import follows_up, reports_errors
 from longshore.activities.failpoints import failpoint
+from longshore.activities.heartbeat import heartbeats
+from longshore.activities.node_updates import drain_node, give_notice
 from longshore.activities.providers import registry
 from longshore.activities.providers.base import Provider
-from longshore.activities.retrying import follows_up, reports_errors
 from longshore.activities.snapshot import load_pool
 from longshore.activities.stored_specs import UNKNOWN, stored_spec
 from longshore.models.errors import AnswerError, CredentialsError, GoneError, MarketAwayError
@@ -69,7 +69,7 @@ class BlockActivities:
 
         A market that is away changes nothing.
         """
-        async with beating():
+        async with heartbeats():
             block, machines = await self._rows(ref.block_id)
             if block["state"] == "ENDED":
                 return BlockLook(ends_at=block["ends_at"], drain_at=block["ends_at"], over=True)
@@ -140,7 +140,7 @@ class BlockActivities:
         _, machines = await self._rows(ref.block_id)
         async with self._database.transaction() as connection:
             go_on = await nodes_that_go_on(connection, ref.block_id)
-        async with beating():
+        async with heartbeats():
             for row in machines:
                 if row["name"] not in go_on:
                     await drain_node(self._temporal, row["name"], ref.reason)
@@ -160,7 +160,7 @@ class BlockActivities:
 
         Raises MarketAwayError until the market says of each that it has ended.
         """
-        async with beating():
+        async with heartbeats():
             if not ref.machines:
                 await hand_over(self._database, ref.block_id)
             block, machines = await self._rows(ref.block_id)

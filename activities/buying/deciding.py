@@ -13,7 +13,6 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
-from longshore.activities.beating import beating
 from longshore.activities.buying import purchase_rows as rows
 from longshore.activities.buying.demand import demand_of_late
 from longshore.activities.buying.inputs import PoolNeed, look_at, read_need, under_way
@@ -22,8 +21,9 @@ from longshore.activities.buying.stored_documents import unreadable_purchases
 from longshore.activities.buying.switch import why_stopped
 from longshore.activities.buying.taking_up import LetGoWindow, windows_to_use
 from longshore.activities.database import Database, clock
+from longshore.activities.error_translation import reports_errors
+from longshore.activities.heartbeat import heartbeats
 from longshore.activities.providers import registry
-from longshore.activities.retrying import reports_errors
 from longshore.activities.snapshot import load_pool
 from longshore.models.buying import (
     BuyDecision,
@@ -64,7 +64,7 @@ class BuyingActivities:
         What is under way counts as capacity. What the database refuses is stored as refused.
         """
         prefix = _prefix(request.decision_id)
-        async with beating():
+        async with heartbeats():
             async with self._database.snapshot() as connection:
                 known = await _stored(connection, prefix)
                 if known:

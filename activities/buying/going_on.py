@@ -13,8 +13,8 @@ from temporalio.client import Client
 
 from longshore.activities.buying import purchase_rows as rows
 from longshore.activities.database import Database
-from longshore.activities.draining import extend_node, undrain_node
-from longshore.activities.retrying import reports_errors
+from longshore.activities.error_translation import reports_errors
+from longshore.activities.node_updates import extend_node, undrain_node
 from longshore.activities.snapshot import load_pool
 from longshore.models.block_end import BlockDecision, BlockOptionKind, GoOnRequest
 from longshore.models.job import Tier

@@ -14,18 +14,18 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 from temporalio.client import Client
 
-from longshore.activities.beating import beating
 from longshore.activities.buying import market_refusals
 from longshore.activities.buying import purchase_rows as rows
 from longshore.activities.buying.node_startup import script_for
 from longshore.activities.buying.requoting import requoted
 from longshore.activities.buying.sending import Sending
 from longshore.activities.database import Database, clock
+from longshore.activities.error_translation import follows_up, reports_errors
 from longshore.activities.failpoints import failpoint
+from longshore.activities.heartbeat import heartbeats
 from longshore.activities.providers import registry
 from longshore.activities.providers.base import Provider
 from longshore.activities.queue import ensure_pool
-from longshore.activities.retrying import follows_up, reports_errors
 from longshore.activities.signals import Signals
 from longshore.activities.snapshot import load_pool
 from longshore.models.buying import BuyingPolicy
@@ -173,7 +173,7 @@ class PurchasingActivities:
         A market that does not take it, or that cannot have heard of it in several tries, is a
         part of the answer. Raises MarketAwayError while it is not known whether it arrived.
         """
-        async with beating():
+        async with heartbeats():
             row, sent_before = await self._sending.mark(ref.key)
             if row["state"] != "INTENT":
                 return await self._seen(ref.key)
@@ -202,7 +202,7 @@ class PurchasingActivities:
     @follows_up
     async def look_at_order(self, ref: OrderRef) -> OrderSeen:
         """Read an order at its market, and book what it has bought since the last look."""
-        async with beating():
+        async with heartbeats():
             row = await self._sending.row(ref.key)
             if row["state"] == "CLOSED" or row["order_id"] is None:
                 return await self._seen(ref.key)
@@ -219,7 +219,7 @@ class PurchasingActivities:
     @follows_up
     async def cancel_order(self, ref: OrderRef) -> None:
         """Ask for the end of an order. It may fill on until a look finds it over."""
-        async with beating():
+        async with heartbeats():
             row = await self._sending.row(ref.key)
             if row["state"] == "CLOSED" or row["order_id"] is None:
                 return

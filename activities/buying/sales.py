@@ -11,15 +11,15 @@ from sqlalchemy.exc import DBAPIError
 from temporalio import activity
 from temporalio.client import Client
 
-from longshore.activities.beating import beating
 from longshore.activities.buying import sale_rows as sales
 from longshore.activities.buying.leaving import check_leaves
 from longshore.activities.buying.sending import Sending
 from longshore.activities.database import Database
-from longshore.activities.draining import drain_node, undrain_node
+from longshore.activities.error_translation import follows_up, reports_errors
 from longshore.activities.failpoints import failpoint
+from longshore.activities.heartbeat import heartbeats
+from longshore.activities.node_updates import drain_node, undrain_node
 from longshore.activities.providers import registry
-from longshore.activities.retrying import follows_up, reports_errors
 from longshore.models.block_end import SaleIntent, SaleRef, SaleSeen
 from longshore.models.errors import (
     GoneError,
@@ -76,7 +76,7 @@ class SaleActivities:
         A market that does not take it, or that cannot have heard of it in several tries, is a
         part of the answer. Raises MarketAwayError while it is not known whether it arrived.
         """
-        async with beating():
+        async with heartbeats():
             row, sent_before = await self._sending.mark(ref.key)
             if row["state"] != "INTENT":
                 return await self._seen(ref.key)
@@ -101,7 +101,7 @@ class SaleActivities:
     @follows_up
     async def look_at_sale(self, ref: SaleRef) -> SaleSeen:
         """Read a sale at its market, and book what it has brought since the last look."""
-        async with beating():
+        async with heartbeats():
             row = await self._sending.row(ref.key)
             if row["state"] == "UNSOLD" or row["order_id"] is None:
                 return await self._seen(ref.key)
@@ -119,7 +119,7 @@ class SaleActivities:
     @follows_up
     async def cancel_sale(self, ref: SaleRef) -> None:
         """Ask for the end of a sale. It may fill on until a look finds it over."""
-        async with beating():
+        async with heartbeats():
             row = await self._sending.row(ref.key)
             if row["state"] in ("UNSOLD", "INTENT"):
                 return

@@ -15,7 +15,7 @@ from temporalio import activity
 from longshore.activities.buying.purchase_rows import FAST_FABRIC, Row
 from longshore.activities.buying.restarting import least_use
 from longshore.activities.database import Database
-from longshore.activities.retrying import reports_errors
+from longshore.activities.error_translation import reports_errors
 from longshore.models.buying import CapacityUnderWay
 from longshore.models.job import Tier
 from longshore.models.pool import PoolSpec

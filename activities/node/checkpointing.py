@@ -19,7 +19,7 @@ from longshore.activities.node import checkpoint_files
 from longshore.activities.node.checkpoint_marker import read_marker, write_marker
 from longshore.activities.node.launch import SAVE_REQUEST, SAVED
 from longshore.activities.node.public_files import put_public, remove_public
-from longshore.activities.node.publishing import (
+from longshore.activities.node.publisher import (
     FIRST_WAIT,
     LONGEST_WAIT,
     Moment,

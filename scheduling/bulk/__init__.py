@@ -2,7 +2,7 @@
 
 The same decisions as one by one (`scheduling.cycle`), at a small part of the time. But loading
 numba takes a second, and compiling on a fresh machine half a minute: so a process that plans long
-queues calls `warm.warm` beside its work, as `activities.warming` does, and others go without.
+queues calls `warm.warm` in the background, as `activities.compiler_warmup` does. Others do not.
 """
 
 from collections.abc import Callable, Collection, Sequence

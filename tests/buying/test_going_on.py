@@ -15,7 +15,7 @@ from longshore.activities.buying.block_end_views import BlockEndViews
 from longshore.activities.buying.going_on import GoingOnActivities
 from longshore.activities.buying.switch import BuyingSwitch
 from longshore.activities.database import Database
-from longshore.activities.draining import extend_node
+from longshore.activities.node_updates import extend_node
 from longshore.client.api import Longshore
 from longshore.models.block_end import BlockDecision, BlockOption, BlockOptionKind, GoOnRequest
 from longshore.models.job import JobState

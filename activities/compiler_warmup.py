@@ -1,4 +1,4 @@
-"""Loads the compiled pass beside the work of a control worker, once its cycles take long."""
+"""Loads the compiled pass in the background of a control worker, once its cycles take long."""
 
 import asyncio
 import logging

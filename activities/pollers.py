@@ -1,4 +1,4 @@
-"""Who asks a task queue for work, and when it last did."""
+"""The pollers of a task queue, and when each last asked for work."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from longshore.activities.node.wiring import (
+from longshore.activities.node.gpu_links import (
     Conformance,
     Ends,
     cards_beside,

@@ -1,6 +1,6 @@
 """The compiled pass is loaded beside the work, and is the same one for every plan then."""
 
-from longshore.activities.warming import Warming
+from longshore.activities.compiler_warmup import Warming
 from longshore.scheduling import bulk
 from longshore.scheduling.bulk import cells, kernel, rests
 from longshore.scheduling.bulk.warm import warm

@@ -1,4 +1,4 @@
-"""Bringing what a job saved into the checkpoint store: one at a time, and the newest wins."""
+"""Copies checkpoints of a job into the checkpoint store: one at a time, and the newest wins."""
 
 import asyncio
 import contextlib

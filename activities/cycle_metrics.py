@@ -1,4 +1,4 @@
-"""What a cycle adds to the metrics."""
+"""The metrics of a cycle."""
 
 from collections import Counter
 from collections.abc import Mapping, Set

@@ -1,4 +1,4 @@
-"""Removing what nobody will ask for any more: old runs of a node, with spools and folders."""
+"""Removes old runs of a node, with their spool files and folders."""
 
 import asyncio
 import contextlib

@@ -1,22 +1,22 @@
-"""What a piece of code is about, for the logs written while it runs."""
+"""Fields for the log records of a block of code, such as the job's id."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-_about: ContextVar[Mapping[str, str | int]] = ContextVar("longshore_about")
+_fields: ContextVar[Mapping[str, str | int]] = ContextVar("longshore_log_context")
 
 
 @contextmanager
-def about(**fields: str | int) -> Iterator[None]:
+def log_context(**fields: str | int) -> Iterator[None]:
     """Put these fields into every log record of this block, and of the tasks begun in it."""
-    token = _about.set({**current(), **fields})
+    token = _fields.set({**current(), **fields})
     try:
         yield
     finally:
-        _about.reset(token)
+        _fields.reset(token)
 
 
 def current() -> Mapping[str, str | int]:
     """Return the fields that hold here."""
-    return _about.get({})
+    return _fields.get({})

@@ -1,4 +1,4 @@
-"""What a cycle plans with, and how much of a long queue it looks at."""
+"""The inputs of a cycle's plan, and how much of a long queue it reads."""
 
 import time
 from collections.abc import Collection, Sequence

@@ -1,4 +1,4 @@
-"""What connects the GPUs of this machine, and what marks machines that are set up alike.
+"""Links between the GPUs of this machine, and its fingerprint (driver, firmware, kernel).
 
 Read from NVML, /proc and /sys. All of it is worth knowing and nothing depends on it: what cannot
 be read is left out.

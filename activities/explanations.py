@@ -1,4 +1,4 @@
-"""Why jobs wait, as it is stored with the queue and signalled to them."""
+"""Wait reasons, as they are stored with the queue and signalled to jobs."""
 
 import json
 from collections.abc import Mapping

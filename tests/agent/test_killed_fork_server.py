@@ -9,7 +9,7 @@ import pytest
 
 from longshore.client.api import Longshore
 from longshore.models.job import FailureClass, JobState
-from tests.agent.test_stopped_nursery import NURSERY, STOPPED
+from tests.agent.test_stopped_fork_server import FORK_SERVER, STOPPED
 from tests.support.agent import AgentProcess
 from tests.support.control import a_spec, reaches
 from tests.support.marks import running
@@ -28,7 +28,7 @@ GONE = "while [ -e /proc/$N/fd/0 ]; do :; done; "
         f"kill -9 $N; {GONE}kill -9 $S",
         f"kill -STOP $N; {STOPPED}kill -9 $S; kill -9 $N",
     ],
-    ids=["supervisor", "both", "nursery first", "once it has gone", "stopped"],
+    ids=["supervisor", "both", "fork server first", "once it has gone", "stopped"],
 )
 async def test_nothing_outlives_a_supervisor_and_no_other_job_ends(
     longshore: Longshore, agent: AgentProcess, pool: str, kills: str
@@ -38,7 +38,7 @@ async def test_nothing_outlives_a_supervisor_and_no_other_job_ends(
     await reaches(longshore, other.job_id, JobState.RUNNING)
     seconds = f"300.{uuid.uuid4().int % 10**9}"  # how they are found: they have no environment
     left = f"env -i setsid sh -c '(sleep {seconds} &); (setsid sleep {seconds} &)'; "
-    command = f"{NURSERY}{left}{kills}; exec sleep {seconds}"
+    command = f"{FORK_SERVER}{left}{kills}; exec sleep {seconds}"
     job = await longshore.submit(a_spec(pool, command=command, retry=NO_RETRY))
     result = await longshore.wait(job.job_id)
     assert running(seconds) == []
@@ -72,7 +72,7 @@ async def test_what_starts_again_when_its_partner_ends_ends_as_well(
     seconds = f"300.{uuid.uuid4().int % 10**9}"
     pair = f"env -i setsid {sys.executable} -c '{PAIR}' {seconds} & "
     begun = f"until [ $(pgrep -fc ' {seconds}') -ge 6 ]; do :; done; "
-    command = f"{NURSERY}{pair * 3}{begun}kill -9 $S; exec sleep {seconds}"
+    command = f"{FORK_SERVER}{pair * 3}{begun}kill -9 $S; exec sleep {seconds}"
     job = await longshore.submit(a_spec(pool, command=command, retry=NO_RETRY))
     result = await longshore.wait(job.job_id)
     assert running(seconds) == []
@@ -80,12 +80,12 @@ async def test_what_starts_again_when_its_partner_ends_ends_as_well(
     assert result.message == "the supervisor of the process was killed, and the process with it"
 
 
-async def test_what_a_killed_nursery_had_collected_ends(
+async def test_what_a_killed_fork_server_had_collected_ends(
     longshore: Longshore, agent: AgentProcess, pool: str
 ) -> None:
     """Its supervisors go on, and are collected when they end: nothing is asked for meanwhile."""
     agent.start()
-    job = await longshore.submit(a_spec(pool, command=f"{NURSERY}kill -9 $N; {GONE}sleep 1"))
+    job = await longshore.submit(a_spec(pool, command=f"{FORK_SERVER}kill -9 $N; {GONE}sleep 1"))
     assert (await longshore.wait(job.job_id)).state is JobState.SUCCEEDED
     await eventually(lambda: psutil.Process(agent.process.pid).children() == [])
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from longshore.activities.failpoints import wall_clock
 
 
-def past(seconds: float) -> datetime:
+def clamped_time(seconds: float) -> datetime:
     """Return a time between 1970 and now, the nearest to `seconds` since 1970.
 
     A job may set any time (`touch -d`), also one that is no date.

@@ -5,7 +5,7 @@ from datetime import timedelta
 from sqlalchemy import text
 
 from longshore.activities.database import clock
-from longshore.activities.explaining import STORED_COLUMNS, explain_waiting, stored_of
+from longshore.activities.explanations import STORED_COLUMNS, explain_waiting, stored_of
 from longshore.models.messages import Waiting
 from longshore.models.placement import CyclePlan, Decision, PlacementKind
 from longshore.scheduling.saying import Stored

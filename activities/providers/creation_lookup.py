@@ -1,4 +1,4 @@
-"""Looks for what a request may have created, in a list that may lag behind."""
+"""Looks up what a request may have created, in a list that may lag behind."""
 
 import time
 from collections.abc import Awaitable, Callable, Sequence

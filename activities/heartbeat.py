@@ -11,7 +11,7 @@ EVERY = 1.0
 
 
 @asynccontextmanager
-async def beating() -> AsyncIterator[None]:
+async def heartbeats() -> AsyncIterator[None]:
     """Heartbeat until the end of the block."""
 
     async def beat() -> None:

@@ -1,4 +1,4 @@
-"""Telling the workflow of a node what becomes of it: drained, taken away, or in use again."""
+"""Updates of a node's workflow: drain, notice, undrain, extension."""
 
 from datetime import datetime, timedelta
 

@@ -1,4 +1,4 @@
-"""Turning Longshore's errors into Temporal's, with the same text and a type to branch on."""
+"""Translates Longshore's errors into Temporal's, with the same text and a type to branch on."""
 
 import functools
 from collections.abc import Awaitable, Callable, Sequence

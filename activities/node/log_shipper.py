@@ -1,4 +1,4 @@
-"""Bringing what a process writes from the spool files on its node into the log store."""
+"""Copies the output of a process from the spool files on its node into the log store."""
 
 import asyncio
 import contextlib

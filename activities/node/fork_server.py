@@ -25,7 +25,7 @@ from longshore.activities.node.system import become_subreaper, oom_kills, proces
 
 START = (
     "import sys; sys.path[:0] = sys.argv[1:2]; "
-    "from longshore.activities.node.nursery import main; main()"
+    "from longshore.activities.node.fork_server import main; main()"
 )
 """Argument: the folder that holds the package `longshore`."""
 _LONGEST_PATH = 65536
@@ -78,7 +78,7 @@ def _fork_supervisor(
             os.close(stream)
         supervisor.main(folder)
         os._exit(0)
-    except BaseException:  # whatever it is, a supervisor must not live on as a nursery
+    except BaseException:  # whatever it is, a supervisor must not live on as a fork server
         sys.excepthook(*sys.exc_info())  # pyright: ignore[reportArgumentType]
         os._exit(1)
 
