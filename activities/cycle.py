@@ -11,7 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
-from longshore.activities.buying.waking import BlockWaking
+from longshore.activities.buying.block_wakeups import BlockWakeups
 from longshore.activities.checkpoints.rows import CheckpointActivities
 from longshore.activities.checkpoints.watch import CheckpointWatches
 from longshore.activities.commit import commit
@@ -84,7 +84,7 @@ class CycleActivities:
         self._turns = Turns()
         self._kept = KeptPools(metrics)
         self._warming = Warming()
-        self._blocks = BlockWaking(database, signals)
+        self._blocks = BlockWakeups(database, signals)
         self._margins = margins
         self._preempting = Preempting(database, signals, checkpoints, metrics, self._kept, margins)
 

@@ -39,8 +39,8 @@ from longshore.models.preemption import (
 )
 from longshore.models.units import LONGEST, MOST
 from longshore.scheduling.preemption.costs import why_not
-from longshore.scheduling.preemption.ground import held_by
 from longshore.scheduling.preemption.quotes import rough_quote
+from longshore.scheduling.preemption.what_if import held_by
 
 _FRESH = timedelta(minutes=15)
 """Prices that are older say nothing of what a market asks now."""

@@ -311,7 +311,7 @@ _JOBS = """
                         ) c ON true
 """
 """What was bought and is still to come says better when a job starts than what runs now: whoever
-decided about it knew both (`scheduling.buying.coming`)."""
+decided about it knew both (`scheduling.buying.incoming_capacity`)."""
 
 _WHERE = {
     "pool": "pool = :pool",

@@ -11,7 +11,7 @@ from longshore.models.pool import Growth
 from longshore.models.preemption import PreemptionPlan, Spared
 from longshore.models.spending import BuyingRecord, PurchaseUnderWay
 from longshore.models.views import Explanation, JobView
-from longshore.scheduling.buying.standing import NO_BUYING, Standing
+from longshore.scheduling.buying.buying_status import NO_BUYING, BuyingStatus
 from longshore.scheduling.buying.words import under_way
 from longshore.scheduling.words import count, format_spared
 
@@ -37,7 +37,7 @@ def explain(
     blocks: tuple[BlockDecision, ...] = (),
     coming: Sequence[PurchaseUnderWay] = (),
     purchases: Sequence[PurchaseUnderWay] = (),
-    standing: Standing = NO_BUYING,
+    standing: BuyingStatus = NO_BUYING,
     kind: str = "",
     helps: Sequence[str] = (),
     hold: JobStatus | None = None,
@@ -127,7 +127,7 @@ def _queued_headline(
     alone: Decision | None,
     last: Decision | None,
     nodes: int,
-    standing: Standing,
+    standing: BuyingStatus,
 ) -> str:
     if nodes == 0:
         says = f"it {standing.says}" if standing.buys else standing.says
@@ -145,7 +145,7 @@ def _hints(
     job: JobView,
     nodes: int,
     growth: Growth,
-    standing: Standing,
+    standing: BuyingStatus,
     kind: str,
     helps: Sequence[str],
 ) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy.exc import DBAPIError
 
-from longshore.activities.buying.coming import purchases_under_way
+from longshore.activities.buying.incoming_capacity import purchases_under_way
 from longshore.activities.buying.reasons import read_standing
 from longshore.activities.database import Database, clock
 from longshore.activities.queue import why_never
@@ -22,7 +22,7 @@ from longshore.models.pool import PoolSpec
 from longshore.models.spending import PurchaseUnderWay
 from longshore.models.units import format_duration
 from longshore.scheduling.advice import kind_of_node
-from longshore.scheduling.buying.standing import Standing
+from longshore.scheduling.buying.buying_status import BuyingStatus
 from longshore.scheduling.buying.words import under_way
 from longshore.scheduling.packer import could_ever_place
 from longshore.scheduling.unready import in_the_way_for_good
@@ -82,7 +82,7 @@ def _assumed(spec: JobSpec, pool: PoolSpec) -> tuple[str, ...]:
     )
 
 
-def _what_comes(standing: Standing, coming: tuple[PurchaseUnderWay, ...]) -> str:
+def _what_comes(standing: BuyingStatus, coming: tuple[PurchaseUnderWay, ...]) -> str:
     """Return what a pool does where nodes lack; nothing where it waits for somebody."""
     if not coming and not standing.buys:
         return ""
@@ -95,7 +95,7 @@ def _warnings(
     spec: JobSpec,
     pool: PoolSpec,
     nodes: tuple[Node, ...],
-    standing: Standing,
+    standing: BuyingStatus,
     coming: tuple[PurchaseUnderWay, ...],
 ) -> list[str]:
     comes = _what_comes(standing, coming)

@@ -12,15 +12,15 @@ from temporalio.client import Client
 from temporalio.worker import Worker, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from longshore.activities.buying.block_clearing import BlockClearingActivities
 from longshore.activities.buying.block_decisions import BlockDecisionActivities
+from longshore.activities.buying.block_drain import BlockDrainActivities
 from longshore.activities.buying.blocks import BlockActivities
-from longshore.activities.buying.deciding import BuyingActivities
-from longshore.activities.buying.going_on import GoingOnActivities
+from longshore.activities.buying.decisions import BuyingActivities
+from longshore.activities.buying.machine_extension import MachineExtensionActivities
 from longshore.activities.buying.machines import MachineActivities
 from longshore.activities.buying.purchasing import PurchasingActivities
 from longshore.activities.buying.sales import SaleActivities
-from longshore.activities.buying.taking_up import TakingUpActivities
+from longshore.activities.buying.window_reclaim import WindowReclaimActivities
 from longshore.activities.checkpoints.rows import CheckpointActivities, keep_observing
 from longshore.activities.checkpoints.store import CheckpointStore
 from longshore.activities.checkpoints.watch import CheckpointWatchActivities, CheckpointWatches
@@ -119,11 +119,11 @@ def control_worker(
     purchasing = PurchasingActivities(database, temporal, settings)
     machines = MachineActivities(database, temporal, settings)
     blocks = BlockActivities(database, temporal, settings)
-    clearing = BlockClearingActivities(database, temporal, settings.margins)
+    clearing = BlockDrainActivities(database, temporal, settings.margins)
     endings = BlockDecisionActivities(database, temporal, settings)
-    going_on = GoingOnActivities(database, temporal)
+    going_on = MachineExtensionActivities(database, temporal)
     sales = SaleActivities(database, temporal, settings)
-    taking_up = TakingUpActivities(database)
+    taking_up = WindowReclaimActivities(database)
     buying = BuyingActivities(database, settings)
     store = CheckpointStore(settings.resolve_checkpoint_store())
     checkpoints = CheckpointActivities(database, store)

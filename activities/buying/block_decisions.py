@@ -12,7 +12,7 @@ from temporalio.client import Client
 
 from longshore.activities.buying import purchase_rows as rows
 from longshore.activities.buying.block_scene import read_scene, with_markets
-from longshore.activities.buying.leaving import let_go_before, mark_let_go
+from longshore.activities.buying.scale_down import mark_released, released_before
 from longshore.activities.database import Database, clock
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
@@ -61,7 +61,7 @@ class BlockDecisionActivities:
                 known = await _renewal_under_way(connection, ref.block_id)
                 if known is not None:
                     return known
-                if reason := await let_go_before(connection, ref.block_id):
+                if reason := await released_before(connection, ref.block_id):
                     return BlockVerdict(kind=BlockOptionKind.LET_GO, reason=reason)
                 scene = await read_scene(connection, ref.block_id, now, margins)
                 block = await _block(connection, ref.block_id)
@@ -117,7 +117,7 @@ class BlockDecisionActivities:
         async with self._database.transaction() as connection:
             if decision.kind is BlockOptionKind.LET_GO:
                 margins = self._settings.margins
-                why = await mark_let_go(
+                why = await mark_released(
                     connection, block["id"], decision.reason, scene.now, margins
                 )
                 decision = kept(decision, BlockOptionKind.LET_GO, why) if why else decision

@@ -14,14 +14,14 @@ from temporalio.client import Client
 
 from longshore.activities.buying import purchase_rows as rows
 from longshore.activities.buying.block_scene import idle_since, unwanted
-from longshore.activities.buying.going_on import look_for_going_on
-from longshore.activities.buying.handing_over import hand_over, nodes_that_go_on
+from longshore.activities.buying.handover import hand_over, nodes_that_go_on
 from longshore.activities.buying.ledger import book_use
 from longshore.activities.buying.machine_ends import MachineEnds, why_failed
+from longshore.activities.buying.machine_extension import look_for_going_on
 from longshore.activities.buying.machine_prices import above_limit
+from longshore.activities.buying.machine_restarts import look_for_restart
 from longshore.activities.buying.market_refusals import refusing_markets
-from longshore.activities.buying.restarting import look_for_restart
-from longshore.activities.buying.unstarted import unstarted_machines
+from longshore.activities.buying.startup_failures import failed_machines
 from longshore.activities.database import Database, clock
 from longshore.activities.error_translation import follows_up, reports_errors
 from longshore.activities.failpoints import failpoint
@@ -282,7 +282,7 @@ async def _decides(
         return idle_at <= now
     if lost_its_jobs and policy.enabled:
         return True
-    unstarted = await unstarted_machines(connection, block["id"], now)
+    unstarted = await failed_machines(connection, block["id"], now)
     if not policy.enabled or not (block["state"] == "OPEN" or unstarted):
         return False
     found = (await connection.execute(text(_USE), {"id": block["id"]})).one()

@@ -11,9 +11,9 @@ from temporalio.client import Client
 from longshore.activities.buying import market_refusals
 from longshore.activities.buying import purchase_rows as rows
 from longshore.activities.buying.machine_prices import above_limit
+from longshore.activities.buying.machine_restarts import least_use
 from longshore.activities.buying.node_startup import script_for
-from longshore.activities.buying.restarting import least_use
-from longshore.activities.buying.unstarted import fails_again, may_start, nodes_left
+from longshore.activities.buying.startup_failures import fails_again, may_start, nodes_left
 from longshore.activities.database import Database, clock
 from longshore.activities.error_translation import follows_up, reports_errors
 from longshore.activities.failpoints import failpoint
@@ -33,7 +33,7 @@ from longshore.models.purchase import (
     Refusal,
 )
 from longshore.models.settings import Settings
-from longshore.scheduling.buying.starting import start_again
+from longshore.scheduling.buying.start_backoff import start_again
 
 _LOOK_EVERY = timedelta(seconds=5)
 """At the market; at the capacity database ten times as often."""

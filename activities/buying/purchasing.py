@@ -17,7 +17,7 @@ from temporalio.client import Client
 from longshore.activities.buying import market_refusals
 from longshore.activities.buying import purchase_rows as rows
 from longshore.activities.buying.node_startup import script_for
-from longshore.activities.buying.requoting import requoted
+from longshore.activities.buying.requotes import requoted
 from longshore.activities.buying.sending import Sending
 from longshore.activities.database import Database, clock
 from longshore.activities.error_translation import follows_up, reports_errors

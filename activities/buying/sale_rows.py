@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.buying.ledger import book_sale
 from longshore.activities.buying.purchase_rows import Row
-from longshore.activities.buying.unstarted import FAILED_AGAIN
+from longshore.activities.buying.startup_failures import FAILED_AGAIN
 from longshore.models.block_end import SaleIntent, SaleSeen, SaleTerms
 from longshore.models.errors import NotFoundError, StaleError
 from longshore.models.market import Order, OrderRequest, Side

@@ -12,7 +12,7 @@ from temporalio import activity
 from temporalio.client import Client
 
 from longshore.activities.buying import sale_rows as sales
-from longshore.activities.buying.leaving import check_leaves
+from longshore.activities.buying.scale_down import check_leaves
 from longshore.activities.buying.sending import Sending
 from longshore.activities.database import Database
 from longshore.activities.error_translation import follows_up, reports_errors

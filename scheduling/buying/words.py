@@ -13,8 +13,8 @@ from longshore.models.money import CENT, at_most
 from longshore.models.money import about as about
 from longshore.models.spending import WARM, HeldBy, PurchaseUnderWay
 from longshore.models.units import format_duration
-from longshore.scheduling.buying.again import BOUGHT_ONCE
-from longshore.scheduling.buying.promises import CANNOT_MEET
+from longshore.scheduling.buying.repeat_guard import BOUGHT_ONCE
+from longshore.scheduling.buying.unverifiable_constraints import CANNOT_MEET
 from longshore.scheduling.words import listed
 
 UNUSED = "no job would use it"

@@ -19,7 +19,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from longshore.activities.buying import purchase_rows as rows
-from longshore.activities.buying.deciding import caps_left
+from longshore.activities.buying.decisions import caps_left
 from longshore.activities.buying.ledger import book_cost, book_use
 from longshore.activities.buying.purchasing import PurchasingActivities
 from longshore.activities.buying.switch import BuyingSwitch
