@@ -69,7 +69,7 @@ class Planner:
         self._rearranging = Rearranging(
             self.columns,
             policy,
-            partial(self._scanner.scan, look=False),
+            partial(self._scanner.scan, reweigh=False),
             tries=rearranging.TRIES if as_a_set else 0,
         )
         self.moved: dict[str, Taken] = {}

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from longshore.scheduling.bulk.run import Run
 
 FEWEST = 24
-"""Jobs for which the arrays of a pass pay, once it is loaded, and"""
+"""The fewest jobs for which a pass pays, once it is loaded."""
 FEWEST_COLD = 20_000
-"""those for which loading it pays."""
+"""The fewest jobs for which loading it pays."""
 _RULES = (PackingRule.SEED_SCORE, PackingRule.KEEP_ROOM)
 _MOST_GPUS = 62
 """GPUs of a node whose sets are one integer there."""
@@ -28,7 +28,7 @@ _loaded = False
 
 
 def is_worth(jobs: int) -> bool:
-    """Return whether so many jobs are decided sooner by a pass."""
+    """Return whether a pass decides this many jobs sooner."""
     return jobs >= (FEWEST if _loaded else FEWEST_COLD)
 
 

@@ -73,19 +73,19 @@ class RoomKeeper:
         """What room is for, in words; kinds that differ in cores or time share one."""
         self.name_of_kind = np.array([self.names.index(name) for name in names], np.intp)
 
-    def refresh(self, *, look: bool = True) -> None:
+    def refresh(self, *, reweigh: bool = True) -> None:
         """Take in what is new; make the outlook anew when an eighth of what was idle is taken,
         unless it is to stay."""
         self._learn()
-        if not look or self.columns.version < self._due:
+        if not reweigh or self.columns.version < self._due:
             return
         columns, rests = self.columns, self.rest_of
         nodes = columns.size[: len(rests)] * columns.makes.ready[columns.make[: len(rests)]]
         usable = nodes @ self.room.now[rests]
         idle = int(nodes @ self.table.idle[self.gpus_of[rests]])
-        self.look(usable, idle, columns.version)
+        self.reweigh(usable, idle, columns.version)
 
-    def look(self, usable: Floats, idle: int, version: int) -> int:
+    def reweigh(self, usable: Floats, idle: int, version: int) -> int:
         """Make the outlook, by what each kind could use now and what is idle, in thousandths.
 
         Returns the version of the columns at which it is due again.

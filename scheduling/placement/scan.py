@@ -49,11 +49,11 @@ class Scanner:
         self._scans: dict[Need, Scan] = {}
         self._layouts: dict[Wish, LayoutAnswers] = {}
 
-    def scan(self, need: Need, *, look: bool = True) -> "Scan":
-        """Return the answers of all nodes as they are now; without `look` room is valued as it
-        was last."""
+    def scan(self, need: Need, *, reweigh: bool = True) -> "Scan":
+        """Return the answers of all nodes as they are now; without `reweigh`, by the last value of
+        headroom."""
         if self.keeper is not None:
-            self.keeper.refresh(look=look)
+            self.keeper.refresh(reweigh=reweigh)
         scan = self._scans.get(need)
         if scan is None:
             if len(self._scans) >= MAX_SCANS:

@@ -2,7 +2,7 @@
 
 from longshore.activities.compiler_warmup import Warming
 from longshore.scheduling import bulk
-from longshore.scheduling.bulk import cells, kernel, rests
+from longshore.scheduling.bulk import class_buckets, kernel, residuals
 from longshore.scheduling.bulk.warm import warm
 
 
@@ -15,9 +15,9 @@ async def test_a_long_plan_has_the_pass_loaded_and_nothing_is_compiled_twice() -
     assert bulk.is_loaded()
     assert bulk.is_worth(bulk.FEWEST)
     entries = (
-        kernel.run, kernel.move_to_known, kernel.index_classes, cells.index_cells,
-        cells.refresh_all, cells.has_room, rests.idle_of_pool, rests.value_rests,
-        rests.index_rests,
+        kernel.run, kernel.move_to_known, kernel.index_classes, class_buckets.index_buckets,
+        class_buckets.refresh_all, class_buckets.has_capacity, residuals.idle_of_pool,
+        residuals.value_residuals, residuals.index_residuals,
     )  # fmt: skip
     # None, or a second one, would be compiled in the middle of a cycle.
     assert [len(entry.signatures) for entry in entries] == [1] * len(entries)

@@ -64,9 +64,9 @@ def test_nodes_are_asked_as_often_as_the_durations_decide(monkeypatch: pytest.Mo
     asked: list[Need] = []
     scan = Scanner.scan
 
-    def noting(scanner: Scanner, need: Need, *, look: bool = True) -> Scan:
+    def noting(scanner: Scanner, need: Need, *, reweigh: bool = True) -> Scan:
         asked.append(need)
-        return scan(scanner, need, look=look)
+        return scan(scanner, need, reweigh=reweigh)
 
     monkeypatch.setattr(Scanner, "scan", noting)
     nodes = [a_node("full", gpus=4, busy=range(4)), a_node("ends", gpus=4, expires_in=HOUR)]

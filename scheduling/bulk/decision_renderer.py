@@ -1,4 +1,4 @@
-"""Decisions in full, with candidates and reasons, made of the arrays of a pass."""
+"""Renders full decisions, with candidates and reasons, from the arrays of a pass."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -30,8 +30,8 @@ from longshore.scheduling.placement.parts import WHOLE
 from longshore.scheduling.placement.rules import in_words
 
 
-class Sentences:
-    """Makes the decisions of one pass."""
+class DecisionRenderer:
+    """Renders the decisions of one pass."""
 
     def __init__(
         self,
@@ -65,11 +65,11 @@ class Sentences:
         """What a job was told whose need has this number, and that waits so where nodes say so."""
 
     def begin(self, alike: list[int]) -> None:
-        """Take other needs in hand; `alike` is said above."""
+        """Take other current needs; `alike` is said above."""
         self.alike = alike
         self.holders.clear()
 
-    def explain(self, begin: int, end: int, decisions: list[Decision | None]) -> None:
+    def render_decisions(self, begin: int, end: int, decisions: list[Decision | None]) -> None:
         """Put the decisions of these jobs into the list, where the caller has not decided."""
         self._terms.clear()  # rows are of other needs now
         self._told.clear()

@@ -1,4 +1,4 @@
-"""Compiled: the nodes of a class as a heap, and the best nodes of all.
+"""Compiled: the node heap of each class, and the best nodes of all.
 
 Functions take the arrays that they need, and no groups of them: to pass a group costs more than
 the work.
@@ -11,22 +11,22 @@ from longshore.scheduling.bulk.compiling import inner
 
 
 @inner
-def has_places(heap_room, size, pool, count, g):
-    """Say whether another node can join a class, with the places that are left."""
-    return size[g] < heap_room[g] or count[POOL] + 2 * size[g] + 4 <= len(pool)
+def heap_has_capacity(heap_capacity, size, pool, count, g):
+    """Return whether the pool has capacity to push another node."""
+    return size[g] < heap_capacity[g] or count[POOL] + 2 * size[g] + 4 <= len(pool)
 
 
 @inner
-def join(heap_at, heap_room, size, pool, count, g, position):
-    """Put a node into the heap of a class; `has_places` must hold."""
+def push(heap_at, heap_capacity, size, pool, count, g, position):
+    """Push a node onto the heap of a class; `heap_has_capacity` must hold."""
     nodes = size[g]
-    if nodes == heap_room[g]:
-        at, room = count[POOL], 2 * nodes + 4
+    if nodes == heap_capacity[g]:
+        at, capacity = count[POOL], 2 * nodes + 4
         for i in range(nodes):
             pool[at + i] = pool[heap_at[g] + i]
         heap_at[g] = at
-        heap_room[g] = room
-        count[POOL] += room
+        heap_capacity[g] = capacity
+        count[POOL] += capacity
     size[g] = nodes + 1
     at, i = heap_at[g], nodes
     while i > 0 and pool[at + (i - 1) // 2] > position:
@@ -36,8 +36,8 @@ def join(heap_at, heap_room, size, pool, count, g, position):
 
 
 @inner
-def leave(heap_at, size, pool, g, position):
-    """Take a node out of the heap of its class; the first one is found at once."""
+def remove(heap_at, size, pool, g, position):
+    """Remove a node from the heap of its class; the first one is found at once."""
     at, nodes = heap_at[g], size[g] - 1
     i = 0
     while pool[at + i] != position:

@@ -1,4 +1,4 @@
-"""The needs of a pass in arrays, and the makes of nodes as these needs tell them apart."""
+"""The needs of a pass in arrays, and the eligibility classes of nodes for these needs."""
 
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -6,7 +6,14 @@ from typing import Any
 import numpy as np
 
 from longshore.models.placement import ScoreWeights
-from longshore.scheduling.bulk.arrays import RANKS, Faces, Floats, Ints, Longs, Needs
+from longshore.scheduling.bulk.arrays import (
+    THRESHOLDS,
+    EligibilityClasses,
+    Floats,
+    Ints,
+    Longs,
+    Needs,
+)
 from longshore.scheduling.bulk.questions import BY_CALLER
 from longshore.scheduling.placement.columns import Columns
 from longshore.scheduling.placement.filters import asked
@@ -16,15 +23,15 @@ from longshore.scheduling.placement.scan import lasting_codes
 from longshore.scheduling.placement.scoring import expiry_penalty, provider_bonus, provider_for
 from longshore.scheduling.placement.state import Need
 
-KEPT_AT_FIRST = 8
-"""Nodes with reservations that there is room for at first."""
-_MOST_STEPS = RANKS
-"""Amounts that are wanted by which cells differ: bounds cells, not results."""
+INITIAL_RESERVED_NODES = 8
+"""Initial capacity for nodes with reservations."""
+_MOST_THRESHOLDS = THRESHOLDS
+"""Bounds the number of buckets, not the results."""
 
 
 def needs_of(needs: Sequence[Need], wishes: Sequence[int], columns: Columns) -> Needs:
-    """Return the needs as columns, without their rows of faces; `wishes` are their numbers."""
-    beside = len(needs), KEPT_AT_FIRST
+    """Return the needs as columns, without their rows of `EligibilityClasses`."""
+    beside = len(needs), INITIAL_RESERVED_NODES
     powers, amounts = np.unique(columns.makes.gpu_power), len(columns.makes.host)
     wanted = np.array([[need.host(power) for power in powers.tolist()] for need in needs])
     gpus = np.array([need.gpus for need in needs], np.float64)
@@ -55,15 +62,15 @@ def needs_of(needs: Sequence[Need], wishes: Sequence[int], columns: Columns) -> 
     )
 
 
-def faces_of(
+def eligibility_of(
     n: Needs,
     needs: Sequence[Need],
     columns: Columns,
     weights: ScoreWeights,
     keeper: RoomKeeper | None,
     nodes: Longs,
-) -> tuple[Needs, Faces]:
-    """Return the needs with their rows of faces, and the faces; `nodes` are those of each make."""
+) -> tuple[Needs, EligibilityClasses]:
+    """Return the needs with their rows, and the eligibility classes; `nodes` counts by make."""
     makes = columns.makes
     lasting, codes = _asked_once(
         needs,
@@ -90,14 +97,14 @@ def faces_of(
     size = keeper.table.size_of_make if keeper else np.zeros(len(makes), np.intp)
     alike = [makes.amount, makes.unnamed, power, size, *provider]
     of_make, first = _numbered(np.ascontiguousarray(code.T), np.array(alike, np.float64).T)
-    open_at, open_faces = [0], list[int]()
+    open_at, open_classes = [0], list[int]()
     for row in code:
-        open_faces += np.flatnonzero(row[first] == FITS).tolist()
-        open_at.append(len(open_faces))
+        open_classes += np.flatnonzero(row[first] == FITS).tolist()
+        open_at.append(len(open_classes))
     counted = [np.bincount(row, nodes, FITS + 1) for row in code]
     closed = np.array(counted, np.int32).reshape(-1, FITS + 1)
     closed[:, FITS] = 0
-    faces = Faces(
+    eligibilities = EligibilityClasses(
         of_make=of_make,
         power=power[first],
         amount=makes.amount[first],
@@ -105,7 +112,7 @@ def faces_of(
         size=size[first].astype(np.int32),
         code=code,
         open_at=np.array(open_at, np.int32),
-        open=np.array(open_faces, np.int32),
+        open=np.array(open_classes, np.int32),
         closed=closed,
         expiry=expiry,
         most_expiry=_most(weights.expiry * expiry, of_make, len(first)),
@@ -119,21 +126,21 @@ def faces_of(
         lasting=lasting, duration=duration, provider=by_provider, data=data,
         most_link=np.where((n.gpus > 1) & linked, weights.links, 0.0),
     )  # fmt: skip
-    return rows, faces
+    return rows, eligibilities
 
 
-def steps_of(wanted: Floats) -> Floats:
-    """Return for each amount of a host the steps in which cells tell it: what is wanted, or where
-    that are too many amounts, some of them that lie evenly among the others."""
+def thresholds_of(wanted: Floats) -> Floats:
+    """Return the thresholds of each amount of a host: the requested amounts, or an even sample of
+    too many."""
     amounts = wanted.shape[-1]
-    steps = np.full((amounts, RANKS), np.inf)
+    thresholds = np.full((amounts, THRESHOLDS), np.inf)
     for row in range(amounts):
         asked = np.unique(wanted[..., row])
         asked = asked[asked > 0]
-        if len(asked) > _MOST_STEPS:
-            asked = asked[np.linspace(0, len(asked) - 1, _MOST_STEPS).astype(np.intp)]
-        steps[row, : len(asked)] = asked
-    return steps
+        if len(asked) > _MOST_THRESHOLDS:
+            asked = asked[np.linspace(0, len(asked) - 1, _MOST_THRESHOLDS).astype(np.intp)]
+        thresholds[row, : len(asked)] = asked
+    return thresholds
 
 
 def _asked_once(
@@ -164,8 +171,8 @@ def _numbered(codes: Any, others: Any) -> tuple[Ints, Longs]:
     return np.array(numbers, np.int32), np.array(first, np.int64)
 
 
-def _most(values: Floats, of_make: Ints, faces: int) -> Floats:
-    most = np.full((len(values), faces), -np.inf)
+def _most(values: Floats, of_make: Ints, eligibilities: int) -> Floats:
+    most = np.full((len(values), eligibilities), -np.inf)
     for row, found in zip(most, values, strict=True):
         np.maximum.at(row, of_make, found)
     return most
