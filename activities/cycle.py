@@ -23,13 +23,13 @@ from longshore.activities.departures import NodeLooks
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.explanations import explain_waiting
 from longshore.activities.failpoints import failpoint
-from longshore.activities.kept import KeptPools
-from longshore.activities.kept_queue import WaitingJobs, trim_left
 from longshore.activities.locality import forget_data, load_locality, note_data
 from longshore.activities.metrics import SILENT, Metrics
 from longshore.activities.placements import placement_of
+from longshore.activities.pool_cache import PoolCache
 from longshore.activities.preemption import Preempting
 from longshore.activities.queue import end_attempt
+from longshore.activities.queue_cache import WaitingJobs, trim_left
 from longshore.activities.signals import Signals
 from longshore.activities.snapshot import load_pool, load_recent
 from longshore.models.margins import DEFAULT_MARGINS, Margins
@@ -82,7 +82,7 @@ class CycleActivities:
         self._recent: dict[str, tuple[float, tuple[RecentJobs, ...]]] = {}
         """Jobs placed lately in each pool, with when they were read."""
         self._turns = Turns()
-        self._kept = KeptPools(metrics)
+        self._kept = PoolCache(metrics)
         self._warming = Warming()
         self._blocks = BlockWakeups(database, signals)
         self._margins = margins

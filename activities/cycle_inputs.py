@@ -9,9 +9,9 @@ from typing import NamedTuple
 from longshore.models.packing import PackingPolicy
 from longshore.models.placement import CyclePlan, JobRequest, RecentJobs
 from longshore.models.pool import PoolSpec
-from longshore.scheduling.cycle import mix_kept, plan_kept
-from longshore.scheduling.placement.kept import KeptNodes
+from longshore.scheduling.cycle import mix_kept, plan_cached
 from longshore.scheduling.placement.mix import Mix
+from longshore.scheduling.placement.node_cache import NodeCache
 
 ANEW_IN = 30.0
 """Seconds in which each job of a long queue is told anew why it waits: a cycle tells as many as
@@ -24,7 +24,7 @@ _VAIN_FOR = 10.0
 class Planning:
     """Plans jobs on the nodes of a snapshot."""
 
-    nodes: KeptNodes
+    nodes: NodeCache
     packing: PackingPolicy
     now: datetime
     recent: tuple[RecentJobs, ...]
@@ -37,7 +37,7 @@ class Planning:
 
     def __call__(self, jobs: Sequence[JobRequest]) -> CyclePlan:
         mix = self.given or mix_kept(jobs, self.nodes, self.packing, self.recent)
-        made = plan_kept(
+        made = plan_cached(
             jobs, self.nodes, self.packing, self.now, self.recent, mix=mix, wanted=self.wanted
         )
         self.mix = mix

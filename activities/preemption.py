@@ -16,8 +16,8 @@ from sqlalchemy import text
 from longshore.activities.checkpoints.rows import CheckpointActivities
 from longshore.activities.database import Database, clock
 from longshore.activities.failpoints import failpoint
-from longshore.activities.kept import KeptPools
 from longshore.activities.metrics import PREEMPTIONS, SILENT, Metrics
+from longshore.activities.pool_cache import PoolCache
 from longshore.activities.preemption_inputs import PreemptionInputs, read_inputs
 from longshore.activities.signals import Signals
 from longshore.models.checkpoint import CheckpointsRequest
@@ -45,7 +45,7 @@ class Preempting:
         signals: Signals,
         checkpoints: CheckpointActivities | None = None,
         metrics: Metrics = SILENT,
-        kept: KeptPools | None = None,
+        kept: PoolCache | None = None,
         margins: Margins = DEFAULT_MARGINS,
     ) -> None:
         """Without `checkpoints` nobody asks the store: what the database knows of saves counts.
@@ -56,7 +56,7 @@ class Preempting:
         self._signals = signals
         self._checkpoints = checkpoints
         self._metrics = metrics
-        self._kept = kept or KeptPools()
+        self._kept = kept or PoolCache()
         self._margins = margins
 
     async def after_cycle(self, pool: str, cycle_id: str) -> int:

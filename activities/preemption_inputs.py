@@ -10,8 +10,8 @@ from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import clock
-from longshore.activities.kept import KeptPool
 from longshore.activities.locality import with_locality
+from longshore.activities.pool_cache import CachedPool
 from longshore.activities.snapshot import (
     load_nodes,
     load_pool,
@@ -70,7 +70,7 @@ class PreemptionInputs(Frozen):
 
 
 async def read_inputs(
-    connection: AsyncConnection, pool: str, store_away: str = "", kept: KeptPool | None = None,
+    connection: AsyncConnection, pool: str, store_away: str = "", kept: CachedPool | None = None,
     margins: Margins = DEFAULT_MARGINS,
 ) -> PreemptionInputs:  # fmt: skip
     """Return what is to be decided on.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from longshore.models.placement import JobRequest, PackingPolicy, PackingRule
 from longshore.scheduling.placement.columns import Columns
-from longshore.scheduling.placement.keep_room import RoomKeeper
+from longshore.scheduling.placement.keep_room import HeadroomKeeper
 from longshore.scheduling.placement.state import Need
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def run_of(
     jobs: Sequence[JobRequest],
     columns: Columns,
     policy: PackingPolicy,
-    keeper: RoomKeeper | None,
+    keeper: HeadroomKeeper | None,
     now: datetime,
     need_of: Callable[[JobRequest], Need],
     wanted: Collection[str] | None = None,

@@ -23,7 +23,7 @@ from longshore.scheduling.packer import (
     waits_as,
 )
 from longshore.scheduling.placement.gpus import Chosen
-from longshore.scheduling.placement.keep_room import RoomKeeper
+from longshore.scheduling.placement.keep_room import HeadroomKeeper
 from longshore.scheduling.placement.layouts import CODES
 from longshore.scheduling.placement.links import slowest_link
 from longshore.scheduling.placement.parts import WHOLE
@@ -40,7 +40,7 @@ class DecisionRenderer:
         answers: Answers,
         tables: Tables,
         policy: PackingPolicy,
-        keeper: RoomKeeper | None,
+        keeper: HeadroomKeeper | None,
         wanted: Collection[str] | None,
     ) -> None:
         """`slots` has the row of each job's need, `answers` what was decided for it. Of those that

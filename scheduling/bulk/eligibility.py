@@ -17,7 +17,7 @@ from longshore.scheduling.bulk.arrays import (
 from longshore.scheduling.bulk.questions import BY_CALLER
 from longshore.scheduling.placement.columns import Columns
 from longshore.scheduling.placement.filters import asked
-from longshore.scheduling.placement.keep_room import RoomKeeper
+from longshore.scheduling.placement.keep_room import HeadroomKeeper
 from longshore.scheduling.placement.layouts import FITS
 from longshore.scheduling.placement.scan import lasting_codes
 from longshore.scheduling.placement.scoring import expiry_penalty, provider_bonus, provider_for
@@ -67,7 +67,7 @@ def eligibility_of(
     needs: Sequence[Need],
     columns: Columns,
     weights: ScoreWeights,
-    keeper: RoomKeeper | None,
+    keeper: HeadroomKeeper | None,
     nodes: Longs,
 ) -> tuple[Needs, EligibilityClasses]:
     """Return the needs with their rows, and the eligibility classes; `nodes` counts by make."""

@@ -123,7 +123,7 @@ def headroom_total(worth, idle, gpus, before, after, cpus, ram, beside):
 
 @inner
 def measure(r, residual):
-    """Measure what a residual is good for: see `RoomTable`."""
+    """Measure what a residual is good for: see `HeadroomTable`."""
     size, gpus = r.size[residual], r.gpus[residual]
     cpus, ram = r.left[residual, 0], r.left[residual, 1]
     for q in range(len(r.kinds)):

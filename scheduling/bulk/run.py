@@ -45,7 +45,7 @@ from longshore.scheduling.bulk.questions import (
 from longshore.scheduling.bulk.tables import HOST_CODES, Tables
 from longshore.scheduling.placement.columns import Columns
 from longshore.scheduling.placement.gpus import Chosen
-from longshore.scheduling.placement.keep_room import RoomKeeper
+from longshore.scheduling.placement.keep_room import HeadroomKeeper
 from longshore.scheduling.placement.layouts import CODE_NUMBER, FITS
 from longshore.scheduling.placement.reservations import open_from
 from longshore.scheduling.placement.state import Need
@@ -69,7 +69,7 @@ class Run:
         jobs: Sequence[JobRequest],
         columns: Columns,
         policy: PackingPolicy,
-        keeper: RoomKeeper | None,
+        keeper: HeadroomKeeper | None,
         now: datetime,
         need_of: Callable[[JobRequest], Need],
         wanted: Collection[str] | None = None,

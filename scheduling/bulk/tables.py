@@ -33,7 +33,7 @@ from longshore.scheduling.placement.classes import NodeClass
 from longshore.scheduling.placement.columns import Columns
 from longshore.scheduling.placement.feasibility import HOST_CODES as CODES_OF_HOST
 from longshore.scheduling.placement.gpus import Chosen
-from longshore.scheduling.placement.keep_room import RoomKeeper
+from longshore.scheduling.placement.keep_room import HeadroomKeeper
 from longshore.scheduling.placement.layouts import CODE_NUMBER
 from longshore.scheduling.placement.state import Need
 
@@ -58,7 +58,7 @@ class Tables:
         self,
         columns: Columns,
         policy: PackingPolicy,
-        keeper: RoomKeeper | None,
+        keeper: HeadroomKeeper | None,
         needs: Collection[Need],
         jobs: int,
     ) -> None:
@@ -254,7 +254,7 @@ def _with_bits(c: Classes) -> Classes:
     return c._replace(free_bits=c.free.view(np.int64), vram_bits=c.vram_used.view(np.int64))
 
 
-def _headroom(keeper: RoomKeeper | None, capacity: int) -> Headroom:
+def _headroom(keeper: HeadroomKeeper | None, capacity: int) -> Headroom:
     kinds = keeper.mix.kinds if keeper else ()
     mix, table = (keeper.mix, keeper.table) if keeper else (None, None)
     left = np.zeros((capacity, 2))

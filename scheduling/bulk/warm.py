@@ -14,7 +14,7 @@ from longshore.scheduling.bulk.arrays import Classes, Headroom
 from longshore.scheduling.bulk.tables import Tables
 from longshore.scheduling.cycle import plan
 from longshore.scheduling.placement.columns import Columns
-from longshore.scheduling.placement.keep_room import RoomKeeper
+from longshore.scheduling.placement.keep_room import HeadroomKeeper
 from longshore.scheduling.placement.mix import NO_MIX
 
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -50,7 +50,7 @@ def warm() -> None:
 def _nothing() -> tuple[Classes, Headroom]:
     policy = PackingPolicy(rule=PackingRule.KEEP_ROOM)
     columns = Columns((), _NOW)
-    tables = Tables(columns, policy, RoomKeeper(columns, NO_MIX), needs=(), jobs=1)
+    tables = Tables(columns, policy, HeadroomKeeper(columns, NO_MIX), needs=(), jobs=1)
     return tables.c, tables.r
 
 

@@ -10,7 +10,7 @@ from longshore.scheduling.bulk.arrays import FAMILIES, FAMILY_SETS, UNKNOWN, VAR
 from longshore.scheduling.placement.classes import Layout
 from longshore.scheduling.placement.columns import Columns
 from longshore.scheduling.placement.gpus import Chosen
-from longshore.scheduling.placement.keep_room import RoomKeeper, layout_with
+from longshore.scheduling.placement.keep_room import HeadroomKeeper, layout_with
 from longshore.scheduling.placement.layouts import CODE_NUMBER, FITS, Wish, found_in
 from longshore.scheduling.placement.state import Need, Rooms
 
@@ -32,7 +32,7 @@ class Wishes:
     """The loaded wishes and all layouts, with the arrays of answers."""
 
     def __init__(
-        self, columns: Columns, policy: PackingPolicy, keeper: RoomKeeper | None, most: int
+        self, columns: Columns, policy: PackingPolicy, keeper: HeadroomKeeper | None, most: int
     ) -> None:
         """`most` wishes are loaded at one time."""
         self._columns = columns

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from longshore.activities import cycle_inputs, kept_queue
+from longshore.activities import cycle_inputs, queue_cache
 from longshore.models.placement import CyclePlan, JobRequest
 from longshore.models.pool import PoolSpec
 from longshore.scheduling import long_queue
@@ -80,7 +80,7 @@ async def test_many_that_come_at_once_are_planned_with_all_that_wait(full: Ledge
 async def test_those_that_have_not_heard_are_told_a_few_at_a_time(
     full: Ledger, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(kept_queue, "TELL_AT_MOST", 5)
+    monkeypatch.setattr(queue_cache, "TELL_AT_MOST", 5)
     await full.rows("UPDATE queue SET told_reason = 'another', told_at = now() - interval '1 h'")
     await _cycle(full, "one")
     unheard = "SELECT count(*) FROM queue WHERE told_reason = 'another'"
@@ -109,14 +109,14 @@ async def test_each_is_told_anew_in_turn(full: Ledger, monkeypatch: pytest.Monke
 async def test_all_may_start_while_jobs_change_their_places_in_the_part(
     full: Ledger, monkeypatch: pytest.MonkeyPatch
 ):
-    plan = cycle_inputs.plan_kept
+    plan = cycle_inputs.plan_cached
     rearranged, planned = [True, False, False], list[int]()
 
     def moving(jobs: Sequence[JobRequest], *args: Any, **more: Any) -> CyclePlan:
         planned.append(len(jobs))
         return plan(jobs, *args, **more).model_copy(update={"rearranged": rearranged.pop(0)})
 
-    monkeypatch.setattr(cycle_inputs, "plan_kept", moving)
+    monkeypatch.setattr(cycle_inputs, "plan_cached", moving)
     assert await _cycle(full, "moved") == (39, 0, KEPT + 1)
     assert await _cycle(full, "again") == (39, 0, KEPT + 1)
     assert rearranged == []

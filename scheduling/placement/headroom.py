@@ -1,6 +1,6 @@
 """What the free GPUs of a node are good for: by kind of job, now and once some jobs have ended.
 
-A node counts here as a *rest*: what kinds of jobs find on its GPUs, its cores and RAM, and how
+A node counts here as a *residual*: what kinds of jobs find on its GPUs, its cores and RAM, and how
 many jobs it has. Nodes with other sets of free GPUs have the same rest when jobs find the same.
 """
 
@@ -34,7 +34,7 @@ class Found(NamedTuple):
     """GPUs that would have room without any job."""
 
 
-class Rests(NamedTuple):
+class Residuals(NamedTuple):
     """Rests as columns."""
 
     size: Numbers
@@ -46,13 +46,15 @@ class Rests(NamedTuple):
     """What is left."""
     jobs: Floats
 
-    def part(self, first: int, end: int) -> "Rests":
+    def part(self, first: int, end: int) -> "Residuals":
         new = slice(first, end)
-        return Rests(self.size[new], self.gpus[new], self.cpus[new], self.ram[new], self.jobs[new])
+        return Residuals(
+            self.size[new], self.gpus[new], self.cpus[new], self.ram[new], self.jobs[new]
+        )
 
 
-class Room(NamedTuple):
-    """What rests are good for: rows are rests, columns kinds."""
+class Headroom(NamedTuple):
+    """What residuals are good for: rows are residuals, columns kinds."""
 
     now: Floats
     """Idle thousandths that a kind could use now."""
@@ -62,8 +64,8 @@ class Room(NamedTuple):
     """Of each rest: idle thousandths that its cores and RAM could not serve."""
 
 
-class RoomTable:
-    """Measures rests for the kinds of one mix."""
+class HeadroomTable:
+    """Measures residuals for the kinds of one mix."""
 
     def __init__(
         self, kinds: Sequence[Kind], makes: Makes, cpus_per_milli: float, ram_per_milli: float
@@ -96,13 +98,13 @@ class RoomTable:
                 self.idle = np.append(self.idle, idle)
         return number
 
-    def measure(self, rests: Rests) -> Room:
-        """Return what rests are good for; at least one."""
+    def measure(self, residuals: Residuals) -> Headroom:
+        """Return what residuals are good for; at least one."""
         parts = [
-            self._measure(rests.part(first, first + _AT_ONE_TIME))
-            for first in range(0, len(rests.size), _AT_ONE_TIME)
+            self._measure(residuals.part(first, first + _AT_ONE_TIME))
+            for first in range(0, len(residuals.size), _AT_ONE_TIME)
         ]
-        return Room(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+        return Headroom(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
     def _take_sizes(self, makes: Makes) -> None:
         """Number the makes by all that matters here; most differ in their expiry alone."""
@@ -124,21 +126,21 @@ class RoomTable:
         self.suits: Bools = suits[first]
         self.cpus_total, self.ram_total = makes.host[0][first], makes.host[1][first]
 
-    def _measure(self, rests: Rests) -> Room:
-        found = self.found[rests.gpus]
-        suits = self.suits[rests.size]
-        enough = (rests.cpus[:, None] + EPSILON >= self._cpus) & (
-            rests.ram[:, None] + EPSILON >= self._ram
+    def _measure(self, residuals: Residuals) -> Headroom:
+        found = self.found[residuals.gpus]
+        suits = self.suits[residuals.size]
+        enough = (residuals.cpus[:, None] + EPSILON >= self._cpus) & (
+            residuals.ram[:, None] + EPSILON >= self._ram
         )
-        idle = self.idle[rests.gpus]
-        served = np.minimum(rests.cpus / self.per_milli[0], rests.ram / self.per_milli[1])
-        return Room(
+        idle = self.idle[residuals.gpus]
+        served = np.minimum(residuals.cpus / self.per_milli[0], residuals.ram / self.per_milli[1])
+        return Headroom(
             now=np.where(enough & suits, found[:, :, 1], 0.0),
-            lasting=self._lasting(rests, found[:, :, 0], found[:, :, 2] * suits),
+            lasting=self._lasting(residuals, found[:, :, 0], found[:, :, 2] * suits),
             stranded=np.maximum(idle - served, 0.0),
         )
 
-    def _lasting(self, rests: Rests, free: Numbers, total: Numbers) -> Floats:
+    def _lasting(self, residuals: Residuals, free: Numbers, total: Numbers) -> Floats:
         """Return how many jobs of each kind find room, now or when some jobs have ended.
 
         The first copy of a job may fit now; the next one may need a third of the node's jobs to
@@ -148,18 +150,18 @@ class RoomTable:
         most = int((total // self._wide).max(initial=0))
         copies = np.arange(1, most + 1, dtype=np.float64)
         gpus, cpus, ram = (copies * need[:, None] for need in (self._wide, self._cpus, self._ram))
-        cpus_total, ram_total = self.cpus_total[rests.size], self.ram_total[rests.size]
+        cpus_total, ram_total = self.cpus_total[residuals.size], self.ram_total[residuals.size]
         possible = gpus <= total[:, :, None]
         possible &= cpus <= (cpus_total + EPSILON)[:, None, None]
         possible &= ram <= (ram_total + EPSILON)[:, None, None]
         leave = _missing(gpus, free[:, :, None], total[:, :, None])
         for wanted, left, all_of_it in (
-            (cpus, rests.cpus, cpus_total),
-            (ram, rests.ram, ram_total),
+            (cpus, residuals.cpus, cpus_total),
+            (ram, residuals.ram, ram_total),
         ):
             there, whole = left[:, None, None], all_of_it[:, None, None]
             np.maximum(leave, _missing(wanted, there, whole), out=leave)
-        jobs = rests.jobs[:, None, None]
+        jobs = residuals.jobs[:, None, None]
         stay = (jobs * (1.0 - np.minimum(leave, 1.0)) + 0.5) / (jobs + 0.5)
         return (stay * possible).sum(axis=2)
 

@@ -1,8 +1,8 @@
 """The queue of a pool as this process read it last: the next cycle reads what changed since.
 
-By the same marks as the nodes (`activities.kept`): a row carries the transaction that wrote it
-last, and of one that was removed `queue_left` has the number. What is read of a row whose request
-did not change is what is stored of why it waits: other cycles write that, also of other workers.
+By the same marks as the nodes (`activities.pool_cache`): a row carries the transaction that wrote
+it last, and of one that was removed `queue_left` has the number. Of a row whose request did not
+change only the stored wait reason is read: other cycles write that, also of other workers.
 """
 
 import itertools
@@ -33,7 +33,7 @@ class WaitingJobs(NamedTuple):
     """What is stored of why each waits; of all that are in the queue."""
 
 
-class KeptQueue:
+class QueueCache:
     """The rows of one pool's queue, changed a few at a time."""
 
     def __init__(self) -> None:
@@ -152,16 +152,16 @@ class KeptQueue:
         self._long.remove(job_id)
 
 
-async def read_all(connection: AsyncConnection, pool: str) -> KeptQueue:
+async def read_all(connection: AsyncConnection, pool: str) -> QueueCache:
     """Return the pool's queue as the snapshot of `connection` shows it."""
-    kept = KeptQueue()
+    cached = QueueCache()
     for row in (await connection.execute(text(_ALL), {"pool": pool})).mappings():
-        kept.put(row)
-    return kept
+        cached.put(row)
+    return cached
 
 
 async def read_changed(
-    connection: AsyncConnection, pool: str, kept: KeptQueue, since: int
+    connection: AsyncConnection, pool: str, cached: QueueCache, since: int
 ) -> None:
     """Bring `kept` to what the snapshot of `connection` shows.
 
@@ -170,20 +170,22 @@ async def read_changed(
     values: dict[str, object] = {"pool": pool, "since": since}
     left = set(await connection.scalars(text(_LEFT), values))
     # A job that left may have come again: what is there now is read anew, in full.
-    kept.remove(left)
+    cached.remove(left)
     values["left"] = list(left)
     for row in (await connection.execute(text(_CHANGED), values)).mappings():
-        kept.put(row)
+        cached.put(row)
 
 
-async def differences(connection: AsyncConnection, pool: str, kept: KeptQueue) -> frozenset[str]:
-    """Return the jobs of which `kept` has another version than the snapshot of `connection`.
+async def differences(
+    connection: AsyncConnection, pool: str, cached: QueueCache
+) -> frozenset[str]:
+    """Return the jobs of which `cached` has another version than the snapshot of `connection`.
 
     By the version of each row, which no trigger of ours has a hand in.
     """
     rows = await connection.execute(text(_VERSIONS), {"pool": pool})
     there = {(job_id, version) for job_id, version in rows}
-    return frozenset(job_id for job_id, _ in there ^ kept.versions.items())
+    return frozenset(job_id for job_id, _ in there ^ cached.versions.items())
 
 
 async def trim_left(connection: AsyncConnection, pool: str) -> None:

@@ -36,11 +36,11 @@ _FEW = 1_000
 """Classes without a node that are never too many."""
 
 
-class KeptNodes:
+class NodeCache:
     """A pool's nodes and what runs there, changed a few nodes at a time."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, _Kept] = {}
+        self._cached: dict[str, _Cached] = {}
         self._running: dict[str, tuple[RunningJob, ...]] = {}
         """By node, also by nodes that are not among these; in the order of views."""
         self._data: dict[str, tuple[str, ...]] = {}
@@ -58,17 +58,17 @@ class KeptNodes:
         """Of these those that nobody has whole."""
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._cached)
 
     @property
     def nodes(self) -> tuple[Node, ...]:
         """All nodes, by id."""
-        return tuple(kept.node for kept in self._ordered().kept)
+        return tuple(cached.node for cached in self._ordered().cached)
 
     @property
     def nodes_with_data(self) -> tuple[Node, ...]:
         """All nodes, by id, with what `hold_data` said last."""
-        return tuple(kept.view.node for kept in self._ordered().kept)
+        return tuple(cached.view.node for cached in self._ordered().cached)
 
     @property
     def running(self) -> tuple[RunningJob, ...]:
@@ -76,13 +76,13 @@ class KeptNodes:
         return tuple(job for jobs in self._running.values() for job in jobs)
 
     @property
-    def classes_kept(self) -> int:
+    def cached_classes(self) -> int:
         """Classes that are known, also without a node."""
         return self._kinds.count
 
     def named(self, ids: Iterable[str]) -> tuple[Node, ...]:
         """Return the nodes with these ids, in their order. Raises KeyError for another."""
-        return tuple(self._kept[node_id].node for node_id in ids)
+        return tuple(self._cached[node_id].node for node_id in ids)
 
     def update(
         self, changed: Collection[str], nodes: Iterable[Node], running: Iterable[RunningJob]
@@ -99,7 +99,7 @@ class KeptNodes:
             self._put_running(node_id, by_node.get(node_id, ()))
             if node := by_id.get(node_id):
                 self._put(node)
-            elif left := self._kept.pop(node_id, None):
+            elif left := self._cached.pop(node_id, None):
                 self._count(left.node, -1)
                 self._complete = False
 
@@ -107,9 +107,9 @@ class KeptNodes:
         """Say which data each node holds, as far as a plan wants it; all others hold none."""
         before, self._data = self._data, dict(data)
         for node_id in before.keys() | data.keys():
-            kept = self._kept.get(node_id)
-            if kept and kept.view.node.data != self._data.get(node_id, kept.node.data):
-                self._put(kept.node)
+            cached = self._cached.get(node_id)
+            if cached and cached.view.node.data != self._data.get(node_id, cached.node.data):
+                self._put(cached.node)
 
     def columns(self, now: datetime, labels: LabelNames = None) -> Columns:
         """Return the columns of a plan at `now`, for it to change as it likes; `labels` are those
@@ -118,7 +118,7 @@ class KeptNodes:
             self._begin_anew(labels)
         order = self._ordered()
         arranged = self._kinds.arranged(order.numbers)
-        if self.classes_kept > 2 * len(arranged.classes) + _FEW:
+        if self.cached_classes > 2 * len(arranged.classes) + _FEW:
             self._begin_anew(labels)
         views = _ViewsAt(list(order.views), now)
         return Columns(views, now, labels=labels, arranged=arranged)
@@ -133,15 +133,15 @@ class KeptNodes:
         data = self._data.get(node.id)
         seen = node.model_copy(update={"data": data}) if data else node
         view = view_node(seen, self._running.get(node.id, ()), _BEFORE_ALL)
-        kept = _Kept(node, view, self._kinds.number_of(view))
-        if before := self._kept.get(node.id):
+        cached = _Cached(node, view, self._kinds.number_of(view))
+        if before := self._cached.get(node.id):
             self._count(before.node, -1)
             if self._complete:
-                self._by_id.put(kept)
+                self._by_id.put(cached)
         else:
             self._complete = False
         self._count(node, 1)
-        self._kept[node.id] = kept
+        self._cached[node.id] = cached
 
     def _count(self, node: Node, times: int) -> None:
         if node.state is NodeState.READY:
@@ -151,20 +151,20 @@ class KeptNodes:
 
     def _ordered(self) -> "_ByPosition":
         if not self._complete:
-            self._by_id = _ByPosition(self._kept[node_id] for node_id in sorted(self._kept))
+            self._by_id = _ByPosition(self._cached[node_id] for node_id in sorted(self._cached))
             self._complete = True
         return self._by_id
 
     def _begin_anew(self, labels: LabelNames) -> None:
         """Forget the classes that no node is in, and tell nodes apart by these labels."""
         self._kinds = _Kinds(labels)
-        for kept in self._kept.values():
-            kept.number = self._kinds.number_of(kept.view)
+        for cached in self._cached.values():
+            cached.number = self._kinds.number_of(cached.view)
         self._complete = False
 
 
 @dataclass(slots=True)
-class _Kept:
+class _Cached:
     node: Node
     view: NodeView
     """As of no moment: jobs end when they should."""
@@ -175,18 +175,18 @@ class _Kept:
 class _ByPosition:
     """All nodes, by id: a plan knows them by position."""
 
-    def __init__(self, kept: Iterable[_Kept]) -> None:
-        self.kept = list(kept)
-        self.views = [each.view for each in self.kept]
-        self.numbers = np.array([each.number for each in self.kept], np.intp)
-        self._positions = {each.node.id: i for i, each in enumerate(self.kept)}
+    def __init__(self, cached: Iterable[_Cached]) -> None:
+        self.cached = list(cached)
+        self.views = [each.view for each in self.cached]
+        self.numbers = np.array([each.number for each in self.cached], np.intp)
+        self._positions = {each.node.id: i for i, each in enumerate(self.cached)}
 
-    def put(self, kept: _Kept) -> None:
+    def put(self, cached: _Cached) -> None:
         """Put a node in place of what it was before."""
-        position = self._positions[kept.node.id]
-        self.kept[position] = kept
-        self.views[position] = kept.view
-        self.numbers[position] = kept.number
+        position = self._positions[cached.node.id]
+        self.cached[position] = cached
+        self.views[position] = cached.view
+        self.numbers[position] = cached.number
 
 
 class _Kinds:
@@ -247,13 +247,13 @@ class _Kinds:
 class _ViewsAt(Sequence[NodeView]):
     """Kept views as a plan sees them, each made when it is first looked at."""
 
-    def __init__(self, kept: Sequence[NodeView], now: datetime) -> None:
-        self._kept = kept
+    def __init__(self, cached: Sequence[NodeView], now: datetime) -> None:
+        self._cached = cached
         self._now = now
         self._made: dict[int, NodeView] = {}
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._cached)
 
     @overload
     def __getitem__(self, position: int) -> NodeView: ...
@@ -264,7 +264,7 @@ class _ViewsAt(Sequence[NodeView]):
             return [self[i] for i in range(*position.indices(len(self)))]
         made = self._made.get(position)
         if made is None:
-            made = self._made[position] = view_at(self._kept[position], self._now)
+            made = self._made[position] = view_at(self._cached[position], self._now)
         return made
 
     def __iter__(self) -> Iterator[NodeView]:

@@ -16,9 +16,9 @@ from longshore.models.placement import (
     ScoreWeights,
 )
 from longshore.models.topology import Gang
-from longshore.scheduling.cycle import plan, plan_kept
+from longshore.scheduling.cycle import plan, plan_cached
 from longshore.scheduling.placement.columns import Columns
-from longshore.scheduling.placement.kept import KeptNodes
+from longshore.scheduling.placement.node_cache import NodeCache
 from longshore.scheduling.placement.state import order_on_node, view_nodes
 from tests.support.packing import HOUR, NOW, a_job, a_node, running
 from tests.support.packing_scenes import Scene, scenes
@@ -53,7 +53,7 @@ def steps(draw: st.DrawFn) -> list[Step]:
 def test_plans_from_kept_nodes_are_those_from_all_nodes(
     data: st.DataObject, story: Sequence[Step], policy: PackingPolicy
 ) -> None:
-    pool, kept, now = _Pool(), KeptNodes(), NOW
+    pool, kept, now = _Pool(), NodeCache(), NOW
     gang = Gang(group_gpus=4, unlabelled_nodes=True)
     for scene, changed, held, passing in story:
         now += passing
@@ -66,7 +66,7 @@ def test_plans_from_kept_nodes_are_those_from_all_nodes(
             queue.append(a_job("wide", 8, gang=gang))
         recent = [RecentJobs(request=a_job("seen", 3), count=4, ended=2)]
         expected = plan(queue, nodes, pool.running, policy, now, recent)
-        assert plan_kept(queue, kept, policy, now, recent) == expected
+        assert plan_cached(queue, kept, policy, now, recent) == expected
         assert kept.nodes == tuple(pool.nodes)
         assert sorted(kept.running, key=_in_order) == sorted(pool.running, key=_in_order)
         assert kept.running_count == len(pool.running)
@@ -79,30 +79,30 @@ def test_plans_from_kept_nodes_are_those_from_all_nodes(
 
 
 def test_a_plan_leaves_what_is_kept_as_it_was() -> None:
-    kept = KeptNodes()
+    kept = NodeCache()
     nodes = [a_node("node-a"), a_node("node-b", busy=range(4))]
     at_work = running("old", "node-b", range(4), HOUR)
     kept.update(["node-a", "node-b"], nodes, [at_work])
     queue = [a_job("placed", 8), a_job("placed too", 2), a_job("waits", 8)]
-    first = plan_kept(queue, kept, PackingPolicy(), NOW)
+    first = plan_cached(queue, kept, PackingPolicy(), NOW)
     assert len(first.placements) == 2
     assert first.reservations
-    assert plan_kept(queue, kept, PackingPolicy(), NOW) == first
+    assert plan_cached(queue, kept, PackingPolicy(), NOW) == first
     assert_same_columns(kept.columns(NOW), _from_nothing(nodes, [at_work], NOW))
 
 
 def test_classes_that_no_node_is_in_do_not_pile_up() -> None:
-    kept = KeptNodes()
+    kept = NodeCache()
     for used in range(3_000):
         node = a_node("node-a").model_copy(update={"cpus_used": used / 100})
         kept.update(["node-a"], [node], [])
         assert len(kept.columns(NOW).classes) == 1
-        assert kept.classes_kept <= 1_100
+        assert kept.cached_classes <= 1_100
 
 
 def test_nodes_are_told_apart_by_the_labels_that_jobs_of_a_plan_ask_for_alone() -> None:
     nodes = [a_node(f"n{i:02}", labels={"host": f"h{i}", "zone": "ab"[i % 2]}) for i in range(40)]
-    kept = KeptNodes()
+    kept = NodeCache()
     kept.update({node.id for node in nodes}, nodes, [])
     by_zone = a_job("by-zone", constraints=["zone=b"])
     by_host = a_job("later", constraints=["host=h7"])
@@ -113,20 +113,20 @@ def test_nodes_are_told_apart_by_the_labels_that_jobs_of_a_plan_ask_for_alone() 
         ([by_host], 40, "n07"),
         ([a_job()], 1, "n00"),
     ):
-        made = plan_kept(queue, kept, PackingPolicy(), NOW)
+        made = plan_cached(queue, kept, PackingPolicy(), NOW)
         assert made == plan(queue, nodes, [], PackingPolicy(), NOW)
-        assert (made.decisions[0].node_id, kept.classes_kept) == (on, classes)
+        assert (made.decisions[0].node_id, kept.cached_classes) == (on, classes)
     # What a job placed lately asked for counts as well: there is to be room for others like it.
     recent = [RecentJobs(request=by_zone, count=4, ended=2)]
-    plan_kept([a_job()], kept, PackingPolicy(rule=PackingRule.KEEP_ROOM), NOW, recent)
-    assert kept.classes_kept == 2
+    plan_cached([a_job()], kept, PackingPolicy(rule=PackingRule.KEEP_ROOM), NOW, recent)
+    assert kept.cached_classes == 2
 
 
 def test_a_label_that_changes_with_a_registration_changes_where_a_job_goes() -> None:
-    kept = KeptNodes()
+    kept = NodeCache()
     for label, node_id in (("a", "n"), ("b", None), ("a", "n")):
         kept.update(["n"], [a_node("n", labels={"zone": label})], [])
-        made = plan_kept([a_job(constraints=["zone=a"])], kept, PackingPolicy(), NOW)
+        made = plan_cached([a_job(constraints=["zone=a"])], kept, PackingPolicy(), NOW)
         assert made.decisions[0].node_id == node_id
 
 

@@ -13,12 +13,12 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from longshore.activities import kept
+from longshore.activities import pool_cache
 from longshore.activities.database import clock
-from longshore.activities.kept import CHECKED_EVERY, KeptPool, KeptPools
-from longshore.activities.kept_queue import differences, note_length, read_all, trim_left
 from longshore.activities.metrics import KEPT_DIFFERENCES, Metric, Metrics
+from longshore.activities.pool_cache import CHECKED_EVERY, CachedPool, PoolCache
 from longshore.activities.queue import ensure_pool
+from longshore.activities.queue_cache import differences, note_length, read_all, trim_left
 from longshore.activities.snapshot import load_queue, read_queue
 from longshore.models.messages import CycleRequest, HoldRequest
 from longshore.models.placement import JobRequest, PlacementKey
@@ -35,7 +35,7 @@ _UNREADABLE = 'request || \'{"expected_duration": "99999999h"}\''
 )
 async def test_what_is_kept_is_what_a_read_of_everything_says(ledger: Ledger, seed: int):
     chance = random.Random(seed)  # the same seed is the same sequence
-    workers = [KeptPools(), KeptPools()]
+    workers = [PoolCache(), PoolCache()]
     async with ledger.listening(*_JOBS), AsyncExitStack() as open_ones:
         story = _Story(ledger, chance, open_ones)
         await story.begin()
@@ -54,7 +54,7 @@ async def test_what_is_kept_is_what_a_read_of_everything_says(ledger: Ledger, se
 
 
 async def test_transactions_that_commit_in_any_order_are_all_seen(ledger: Ledger):
-    pools, enough = KeptPools(), asyncio.Event()
+    pools, enough = PoolCache(), asyncio.Event()
     for job in _JOBS:
         await ledger.add_job(job)
     writing = [asyncio.create_task(_write(ledger, seed, enough)) for seed in range(6)]
@@ -70,7 +70,7 @@ async def test_transactions_that_commit_in_any_order_are_all_seen(ledger: Ledger
 async def test_a_job_that_comes_again_in_an_older_transaction_is_there(ledger: Ledger):
     """Who puts it back has a lower number than who took it out, and one between them holds the
     mark back: what says that it left is read again, and its row has an older mark."""
-    pools = KeptPools()
+    pools = PoolCache()
     await ledger.enqueue("a")
     async with ledger.database.transaction() as between:
         async with ledger.database.transaction() as older:
@@ -84,7 +84,7 @@ async def test_a_job_that_comes_again_in_an_older_transaction_is_there(ledger: L
 
 
 async def test_what_did_not_change_is_not_read_again(ledger: Ledger):
-    pools = KeptPools()
+    pools = PoolCache()
     for job in ("a", "b", "c"):
         await ledger.enqueue(job, gpus=3)
     before = await _entries(ledger, pools)
@@ -96,7 +96,7 @@ async def test_what_did_not_change_is_not_read_again(ledger: Ledger):
 
 
 async def test_two_workers_know_what_the_other_stored(ledger: Ledger):
-    one, other = KeptPools(), KeptPools()
+    one, other = PoolCache(), PoolCache()
     await ledger.enqueue("a")
     for worker in (one, other):
         await look(ledger, worker)
@@ -118,7 +118,7 @@ async def test_two_workers_know_what_the_other_stored(ledger: Ledger):
     ids=["another server", "numbers that went back", "long ago"],
 )
 async def test_all_is_read_again_in_doubt(ledger: Ledger, doubt: dict[str, object]):
-    pools = KeptPools()
+    pools = PoolCache()
     await ledger.enqueue("a")
     before = await look(ledger, pools)
     pools.keep(ledger.pool, replace(before, **doubt))  # pyright: ignore[reportArgumentType]
@@ -126,7 +126,7 @@ async def test_all_is_read_again_in_doubt(ledger: Ledger, doubt: dict[str, objec
 
 
 async def test_who_missed_what_was_trimmed_reads_all(ledger: Ledger):
-    awake, asleep = KeptPools(), KeptPools()
+    awake, asleep = PoolCache(), PoolCache()
     for job in ("a", "b"):
         await ledger.enqueue(job)
     for worker in (awake, asleep):
@@ -164,7 +164,7 @@ async def test_every_hundredth_take_finds_what_no_mark_said(
     ledger: Ledger, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ):
     metrics = _Counted()
-    pools = KeptPools(metrics)
+    pools = PoolCache(metrics)
     await ledger.enqueue("a")
     await ledger.enqueue("b")
     await look(ledger, pools)
@@ -175,7 +175,7 @@ async def test_every_hundredth_take_finds_what_no_mark_said(
     stale = await _take(ledger, pools)
     assert sorted(await _entries(ledger, pools, checked=False)) == ["a", "b"]
     pools.keep(ledger.pool, replace(stale, takes=CHECKED_EVERY - 1))
-    caplog.set_level(logging.ERROR, kept.__name__)
+    caplog.set_level(logging.ERROR, pool_cache.__name__)
     fresh = await look(ledger, pools)
     assert fresh.queue is not stale.queue
     assert await _entries(ledger, pools) == {}
@@ -186,8 +186,8 @@ async def test_every_hundredth_take_finds_what_no_mark_said(
 async def test_the_length_of_a_long_queue_is_counted_from_what_a_cycle_saw(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(kept, "LONG", 3)
-    pools, noted = KeptPools(), "SELECT counted FROM pools WHERE name = :pool"
+    monkeypatch.setattr(pool_cache, "LONG", 3)
+    pools, noted = PoolCache(), "SELECT counted FROM pools WHERE name = :pool"
 
     async def look_and_note() -> object:
         await look(ledger, pools)
@@ -203,7 +203,7 @@ async def test_the_length_of_a_long_queue_is_counted_from_what_a_cycle_saw(
     assert await ledger.value(length, pool=ledger.pool) == 104, "it counts from what was noted"
     await ledger.rows("UPDATE pools SET counted_on = 'another'")
     assert await ledger.value(length, pool=ledger.pool) == 4, "another server has other numbers"
-    monkeypatch.setattr(kept, "_NOTED_EVERY", 0.0)
+    monkeypatch.setattr(pool_cache, "_NOTED_EVERY", 0.0)
     assert await look_and_note() == 4
     for number in range(3):
         await ledger.rows("DELETE FROM queue WHERE job_id = :job", job=f"job-{number}")
@@ -226,7 +226,7 @@ async def test_the_database_refuses_changes_that_nobody_would_hear_of(ledger: Le
         await ledger.rows(change)
 
 
-async def look(ledger: Ledger, pools: KeptPools) -> KeptPool:
+async def look(ledger: Ledger, pools: PoolCache) -> CachedPool:
     """Take the pool and hold its queue against a read of everything in the same snapshot."""
     async with ledger.database.snapshot() as connection:
         seen = await pools.take(connection, ledger.pool)
@@ -249,7 +249,7 @@ async def look(ledger: Ledger, pools: KeptPools) -> KeptPool:
     return seen
 
 
-async def _note_length(ledger: Ledger, seen: KeptPool) -> None:
+async def _note_length(ledger: Ledger, seen: CachedPool) -> None:
     async with ledger.database.transaction() as connection:
         length = len(seen.queue.versions)
         await note_length(connection, ledger.pool, length, seen.snapshot, seen.server)
@@ -259,14 +259,14 @@ def _by_id(jobs: list[JobRequest]) -> dict[str, JobRequest]:
     return {job.id: job for job in jobs}
 
 
-async def _take(ledger: Ledger, pools: KeptPools) -> KeptPool:
+async def _take(ledger: Ledger, pools: PoolCache) -> CachedPool:
     async with ledger.database.snapshot() as connection:
         seen = await pools.take(connection, ledger.pool)
     pools.keep(ledger.pool, seen)
     return seen
 
 
-async def _entries(ledger: Ledger, pools: KeptPools, *, checked: bool = True) -> dict[str, object]:
+async def _entries(ledger: Ledger, pools: PoolCache, *, checked: bool = True) -> dict[str, object]:
     seen = await (look if checked else _take)(ledger, pools)
     async with ledger.database.snapshot() as connection:
         now = await clock(connection)

@@ -4,7 +4,7 @@ Whoever changes a node, its GPUs or who holds them leaves its transaction's numb
 (`nodes.changed_in`, by trigger). What is kept was read in one snapshot, and of the transactions
 that this snapshot did not see none has a number below `pg_snapshot_xmin`: so all that is new to it
 carries this number or a higher one, in whatever order transactions commit. The queue is kept by
-the same marks (`activities.kept_queue`).
+the same marks (`activities.queue_cache`).
 
 Nothing depends on what is kept but time: a process that has nothing, or any doubt, reads all.
 """
@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from longshore.activities import kept_queue
+from longshore.activities import queue_cache
 from longshore.activities.database import Database
-from longshore.activities.kept_queue import KeptQueue
 from longshore.activities.metrics import KEPT_DIFFERENCES, SILENT, Metrics
+from longshore.activities.queue_cache import QueueCache
 from longshore.activities.snapshot import load_nodes, load_running
-from longshore.scheduling.placement.kept import KeptNodes
+from longshore.scheduling.placement.node_cache import NodeCache
 
 _KEPT_FOR = 600.0
 """Seconds; then all is read again, and pools that sleep are forgotten."""
@@ -33,11 +33,11 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class KeptPool:
+class CachedPool:
     """A pool as one snapshot of the database showed it."""
 
-    nodes: KeptNodes
-    queue: KeptQueue
+    nodes: NodeCache
+    queue: QueueCache
     since: int
     """Transactions with lower numbers had all ended."""
     server: str
@@ -56,12 +56,12 @@ _NOTED_EVERY = 10.0
 """Seconds."""
 
 
-class KeptPools:
+class PoolCache:
     """What each pool's last cycle read, in this process."""
 
     def __init__(self, metrics: Metrics = SILENT) -> None:
         self._metrics = metrics
-        self._pools: dict[str, KeptPool] = {}
+        self._pools: dict[str, CachedPool] = {}
         self._noted: dict[str, float] = {}
         """When the length of a pool's queue was noted last, by the clock since boot."""
 
@@ -70,7 +70,7 @@ class KeptPools:
         """The pools of which something is kept."""
         return frozenset(self._pools)
 
-    async def take(self, connection: AsyncConnection, pool: str) -> KeptPool:
+    async def take(self, connection: AsyncConnection, pool: str) -> CachedPool:
         """Return a pool as the snapshot of `connection` shows it (`Database.snapshot`).
 
         It is the caller's until `keep`: whoever reads the same pool meanwhile, or after a caller
@@ -78,45 +78,45 @@ class KeptPools:
         """
         now = time.monotonic()
         self._pools = {
-            name: kept for name, kept in self._pools.items() if now - kept.read_at < _KEPT_FOR
+            name: one for name, one in self._pools.items() if now - one.read_at < _KEPT_FOR
         }
         mark = (await connection.execute(text(_MARK), {"pool": pool})).one()
-        kept = self._pools.pop(pool, None)
-        if kept is None or kept.server != mark.server or mark.since < kept.since:
+        cached = self._pools.pop(pool, None)
+        if cached is None or cached.server != mark.server or mark.since < cached.since:
             nodes = await _read_all(connection, pool)
-            queue = await kept_queue.read_all(connection, pool)
-            return KeptPool(nodes, queue, mark.since, mark.server, mark.snapshot, now)
-        await _read_changed(connection, pool, kept.nodes, kept.since)
-        queue, takes = kept.queue, kept.takes + 1
-        if kept.since > mark.trimmed:
-            await kept_queue.read_changed(connection, pool, queue, kept.since)
-        if kept.since <= mark.trimmed or (
+            queue = await queue_cache.read_all(connection, pool)
+            return CachedPool(nodes, queue, mark.since, mark.server, mark.snapshot, now)
+        await _read_changed(connection, pool, cached.nodes, cached.since)
+        queue, takes = cached.queue, cached.takes + 1
+        if cached.since > mark.trimmed:
+            await queue_cache.read_changed(connection, pool, queue, cached.since)
+        if cached.since <= mark.trimmed or (
             takes % CHECKED_EVERY == 0 and await self._differs(connection, pool, queue)
         ):
-            queue = await kept_queue.read_all(connection, pool)
-        return KeptPool(
-            kept.nodes, queue, mark.since, mark.server, mark.snapshot, kept.read_at, takes
+            queue = await queue_cache.read_all(connection, pool)
+        return CachedPool(
+            cached.nodes, queue, mark.since, mark.server, mark.snapshot, cached.read_at, takes
         )
 
-    def keep(self, pool: str, kept: KeptPool) -> None:
+    def keep(self, pool: str, cached: CachedPool) -> None:
         """Give back what `take` returned."""
-        self._pools[pool] = kept
+        self._pools[pool] = cached
 
     async def note_length(self, database: Database, pool: str) -> None:
         """Note now and then how long the queue of a pool is, where it is long."""
-        kept, now = self._pools.get(pool), time.monotonic()
-        if kept is None or now - self._noted.get(pool, -_NOTED_EVERY) < _NOTED_EVERY:
+        cached, now = self._pools.get(pool), time.monotonic()
+        if cached is None or now - self._noted.get(pool, -_NOTED_EVERY) < _NOTED_EVERY:
             return
-        length = len(kept.queue.versions)
+        length = len(cached.queue.versions)
         if length < LONG and pool not in self._noted:
             return
         self._noted[pool] = now
         async with database.transaction() as connection:
-            await kept_queue.note_length(connection, pool, length, kept.snapshot, kept.server)
+            await queue_cache.note_length(connection, pool, length, cached.snapshot, cached.server)
 
-    async def _differs(self, connection: AsyncConnection, pool: str, queue: KeptQueue) -> bool:
+    async def _differs(self, connection: AsyncConnection, pool: str, queue: QueueCache) -> bool:
         """Return whether the queue is not what the database has: that is a fault of ours."""
-        found = await kept_queue.differences(connection, pool, queue)
+        found = await queue_cache.differences(connection, pool, queue)
         if found:
             some = ", ".join(sorted(found)[:_NAMED])
             _log.error("pool %s: %s of its queue were kept wrong: %s", pool, len(found), some)
@@ -124,21 +124,21 @@ class KeptPools:
         return bool(found)
 
 
-async def _read_all(connection: AsyncConnection, pool: str) -> KeptNodes:
-    kept = KeptNodes()
+async def _read_all(connection: AsyncConnection, pool: str) -> NodeCache:
+    cached = NodeCache()
     nodes = await load_nodes(connection, pool)
     running = await load_running(connection, pool)
-    kept.update({node.id for node in nodes} | {job.node_id for job in running}, nodes, running)
-    return kept
+    cached.update({node.id for node in nodes} | {job.node_id for job in running}, nodes, running)
+    return cached
 
 
 async def _read_changed(
-    connection: AsyncConnection, pool: str, kept: KeptNodes, since: int
+    connection: AsyncConnection, pool: str, cached: NodeCache, since: int
 ) -> None:
     changed = tuple(await connection.scalars(text(_CHANGED), {"since": since}))
     if changed:
         nodes = await load_nodes(connection, pool, changed)
-        kept.update(changed, nodes, await load_running(connection, pool, changed))
+        cached.update(changed, nodes, await load_running(connection, pool, changed))
 
 
 _MARK = """

@@ -14,18 +14,18 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import clock
-from longshore.activities.kept import KeptPool, KeptPools
-from longshore.activities.kept_queue import differences
+from longshore.activities.pool_cache import CachedPool, PoolCache
 from longshore.activities.preemption_inputs import PreemptionInputs, read_inputs
 from longshore.activities.queue import ensure_pool
+from longshore.activities.queue_cache import differences
 from longshore.activities.snapshot import load_nodes, load_queue, load_running
 from longshore.models.messages import DrainRequest, LeaseEnd, NodeEnd
 from longshore.models.node import NodeState
 from longshore.models.packing import PackingPolicy, PackingRule
 from longshore.models.placement import JobRequest, PlacementKey
 from longshore.models.swap import SwapRequest
-from longshore.scheduling.cycle import plan, plan_kept
-from tests.scheduling.test_kept import assert_same_columns
+from longshore.scheduling.cycle import plan, plan_cached
+from tests.scheduling.test_node_cache import assert_same_columns
 from tests.support.ledger import Ledger, registration
 from tests.support.packing import NOW, a_job
 
@@ -42,7 +42,7 @@ _POLICY = PackingPolicy(rule=PackingRule.KEEP_ROOM)
 )
 async def test_what_is_kept_is_what_a_read_of_everything_says(ledger: Ledger, seed: int):
     chance = random.Random(seed)  # the same seed is the same sequence
-    workers = [KeptPools(), KeptPools()]
+    workers = [PoolCache(), PoolCache()]
     async with ledger.listening(*_JOBS, _GANG), AsyncExitStack() as open_ones:
         story = _Story(ledger, chance, open_ones)
         await story.begin()
@@ -61,7 +61,7 @@ async def test_what_is_kept_is_what_a_read_of_everything_says(ledger: Ledger, se
 async def test_transactions_that_commit_in_any_order_are_all_seen(ledger: Ledger):
     for node in _NODES:
         await ledger.register(node, gpus=2)
-    kept, enough = KeptPools(), asyncio.Event()
+    kept, enough = PoolCache(), asyncio.Event()
     writing = [asyncio.create_task(_write(ledger, seed, enough)) for seed in range(6)]
     for number in range(40):
         await look(ledger, kept, random.Random(number))
@@ -71,7 +71,7 @@ async def test_transactions_that_commit_in_any_order_are_all_seen(ledger: Ledger
 
 
 async def test_a_change_that_commits_after_later_ones_is_seen(held: Ledger):
-    kept = KeptPools()
+    kept = PoolCache()
     async with held.database.transaction() as slow:
         await slow.execute(text("UPDATE gpus SET vram_mb = 90000 WHERE node_id = 'held-a'"))
         for _ in range(3):
@@ -81,7 +81,7 @@ async def test_a_change_that_commits_after_later_ones_is_seen(held: Ledger):
 
 
 async def test_what_did_not_change_is_not_read_again(held: Ledger):
-    kept = KeptPools()
+    kept = PoolCache()
     before = (await look(held, kept, random.Random())).nodes.nodes
     await held.rows("UPDATE gpus SET vram_mb = 90000 WHERE node_id = 'held-b'")
     after = (await look(held, kept, random.Random())).nodes.nodes
@@ -94,14 +94,14 @@ async def test_what_did_not_change_is_not_read_again(held: Ledger):
     ids=["another server", "numbers that went back", "long ago"],
 )
 async def test_all_is_read_again_in_doubt(held: Ledger, doubt: dict[str, object]):
-    kept = KeptPools()
+    kept = PoolCache()
     before = await look(held, kept, random.Random())
     kept.keep(held.pool, replace(before, **doubt))  # pyright: ignore[reportArgumentType]
     assert (await look(held, kept, random.Random())).nodes is not before.nodes
 
 
 async def test_pools_that_sleep_are_forgotten(held: Ledger):
-    kept = KeptPools()
+    kept = PoolCache()
     asleep = await look(held, kept, random.Random())
     kept.keep("asleep", replace(asleep, read_at=float("-inf")))
     await look(held, kept, random.Random())
@@ -109,7 +109,7 @@ async def test_pools_that_sleep_are_forgotten(held: Ledger):
 
 
 async def test_who_takes_and_fails_leaves_nothing(held: Ledger):
-    kept = KeptPools()
+    kept = PoolCache()
     before = await look(held, kept, random.Random())
     async with held.database.snapshot() as connection:
         assert (await kept.take(connection, held.pool)).nodes is before.nodes
@@ -130,7 +130,7 @@ async def test_the_database_refuses_changes_that_nobody_would_hear_of(held: Ledg
         await held.rows(change)
 
 
-async def look(ledger: Ledger, pools: KeptPools, chance: random.Random) -> KeptPool:
+async def look(ledger: Ledger, pools: PoolCache, chance: random.Random) -> CachedPool:
     """Take the pool and hold it against a read of everything in the same snapshot."""
     async with ledger.database.snapshot() as connection:
         kept = await pools.take(connection, ledger.pool)
@@ -139,7 +139,7 @@ async def look(ledger: Ledger, pools: KeptPools, chance: random.Random) -> KeptP
         entries = await load_queue(connection, ledger.pool)
         queue = [entry.request for entry in entries if not entry.held]
         now = await clock(connection) + timedelta(minutes=chance.choice([0, 0, 40]))
-        nothing = await KeptPools().take(connection, ledger.pool)
+        nothing = await PoolCache().take(connection, ledger.pool)
         inputs = await read_inputs(connection, ledger.pool)
         assert _ordered(await read_inputs(connection, ledger.pool, kept=kept)) == _ordered(inputs)
         assert await differences(connection, ledger.pool, kept.queue) == frozenset()
@@ -154,7 +154,7 @@ async def look(ledger: Ledger, pools: KeptPools, chance: random.Random) -> KeptP
     queue += [a_job("one", 1, vram_per_gpu=10, cpus=1, ram=1, submitted_at=NOW)]
     queue += [a_job("two", 2, vram_per_gpu=10, cpus=1, ram=1, submitted_at=NOW)]
     expected = plan(queue, nodes, running, _POLICY, now)
-    assert plan_kept(queue, kept.nodes, _POLICY, now) == expected
+    assert plan_cached(queue, kept.nodes, _POLICY, now) == expected
     assert_same_columns(kept.nodes.columns(now), nothing.nodes.columns(now))
     pools.keep(ledger.pool, kept)
     return kept
