@@ -43,7 +43,7 @@ from longshore.models.placement import (
     RecentJobs,
 )
 from longshore.models.pool import PoolSpec
-from longshore.scheduling.setting_aside import plan_without, set_aside_unread, tellable
+from longshore.scheduling.unplannable_jobs import plan_without, set_aside_unread, tellable
 
 _IDLE = timedelta(minutes=10)
 _WARM = timedelta(minutes=1)

@@ -1,4 +1,4 @@
-"""Seeing the jobs of a node off: who leaves now is planned, the node cordoned, the jobs told.
+"""Drains a node: plans who leaves now, cordons the node, tells the jobs.
 
 Everything here may run twice: a job hears of its attempt, and the second time changes nothing.
 """

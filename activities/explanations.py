@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.models.messages import Waiting
 from longshore.models.placement import CyclePlan, PlacementKind
-from longshore.scheduling.saying import Stored, to_tell, to_write
+from longshore.scheduling.reason_updates import Stored, to_tell, to_write
 
 STORED_COLUMNS = "attempt, decision, decided_at, told_reason, told_at"
 """What `stored_of` reads of a row of the queue."""

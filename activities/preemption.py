@@ -1,4 +1,4 @@
-"""After a cycle: running jobs of lower classes give way to jobs that wait on.
+"""After a cycle: preempts running jobs of lower classes for jobs that still wait.
 
 What is decided is stored before anybody hears of it. So a repeat tells the same attempts again and
 decides nothing anew, and the GPUs that are being freed count as coming in every later decision.
@@ -60,7 +60,7 @@ class Preempting:
         self._margins = margins
 
     async def after_cycle(self, pool: str, cycle_id: str) -> int:
-        """Have running jobs give way to those that this cycle left waiting; return how many do.
+        """Preempt running jobs for those that this cycle left waiting; return how many.
 
         A repeat finds what was stored under the cycle's id, and signals again; an attempt that
         has ended meanwhile ignores it.
@@ -93,7 +93,7 @@ class Preempting:
             )  # fmt: skip
         except Exception:
             # A fault of ours, or of one job: the pool's cycles go on, and stop nobody.
-            _log.exception("pool %s: it cannot be planned who gives way", pool)
+            _log.exception("pool %s: preemption cannot be planned", pool)
             return []
         return await self._store(seen, cycle_id, plans)
 
@@ -111,8 +111,8 @@ class Preempting:
     async def _store(
         self, seen: PreemptionInputs, cycle_id: str, plans: Sequence[PreemptionPlan]
     ) -> list[tuple[str, Displacement]]:
-        """Store who gives way to whom, and for each other job who is left alone for a time; return
-        what those who give way are to hear."""
+        """Store which jobs are preempted for which, and which are spared for a time; return the
+        messages to the preempted jobs."""
         waiting = {job.id: job for job in seen.queue}
         running = {work.id: work.request for work in seen.running}
         chosen = [plan for plan in plans if plan.preempts]

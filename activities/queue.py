@@ -30,7 +30,7 @@ from longshore.models.placement import JobRequest, PlacementKey
 from longshore.models.pool import Growth, PoolSpec
 from longshore.scheduling.advice import advice
 from longshore.scheduling.packer import could_ever_place
-from longshore.scheduling.unready import in_the_way_for_good
+from longshore.scheduling.unready_nodes import in_the_way_for_good
 from longshore.scheduling.words import format_rejected
 
 

@@ -19,7 +19,7 @@ from longshore.activities.snapshot import REST, WAITS_SINCE, QueueEntry, entry_o
 from longshore.models.packing import PackingPolicy
 from longshore.models.placement import PlacementKind
 from longshore.scheduling.long_queue import LongQueue, Part
-from longshore.scheduling.saying import TELL_AT_MOST, Stored, has_to_hear
+from longshore.scheduling.reason_updates import TELL_AT_MOST, Stored, has_to_hear
 
 
 class WaitingJobs(NamedTuple):

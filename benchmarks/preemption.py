@@ -1,4 +1,4 @@
-"""Who gives way: four ways to stop jobs for more urgent ones, on the same load, in dollars.
+"""Preemption: four ways to stop jobs for more urgent ones, on the same load, in dollars.
 
     python -m benchmarks.preemption [--hours 10] [--loads 3] [--json]
     python -m benchmarks.preemption --live [--rounds 5] [--saves 0.5,2,5] [--megabytes 1]

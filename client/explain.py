@@ -44,7 +44,7 @@ def explain(
 ) -> Explanation:
     """Return the explanation. For a queued job `alone` is what the packer says of it now by
     itself, `last` what the last cycle said with the jobs before it; `making_room` are the jobs
-    that give way to it, `spared` those that are left alone for a time; `coming` is what the
+    that are preempted for it, `spared` those that are left alone for a time; `coming` is what the
     pool bought and is no node yet, `purchases` what the job is to start on of that; `standing`
     says whether the pool buys, `kind` what kind of node the job waits for where none that is
     there could ever hold it, `helps` what would help with those that are there
@@ -63,7 +63,7 @@ def explain(
         headline = f"waits until others have given way: {making_room.reason}"
     elif waits:
         if spared:
-            headline += f"; nobody gives way to it yet: {format_spared(spared)}"
+            headline += f"; no job is preempted for it yet: {format_spared(spared)}"
         if purchases:
             headline += f"; {under_way(purchases, whose=' for it')}"
         elif coming:

@@ -32,7 +32,7 @@ from longshore.models.settings import Settings
 from longshore.models.views import Explanation, JobView, NodeView, PoolView
 from longshore.scheduling.advice import advice, kind_of_node
 from longshore.scheduling.packer import place
-from longshore.scheduling.unready import look_past_states
+from longshore.scheduling.unready_nodes import look_past_states
 
 if TYPE_CHECKING:
     from temporalio.client import Client

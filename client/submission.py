@@ -25,7 +25,7 @@ from longshore.scheduling.advice import kind_of_node
 from longshore.scheduling.buying.buying_status import BuyingStatus
 from longshore.scheduling.buying.words import under_way
 from longshore.scheduling.packer import could_ever_place
-from longshore.scheduling.unready import in_the_way_for_good
+from longshore.scheduling.unready_nodes import in_the_way_for_good
 from longshore.scheduling.words import and_more
 
 _SUFFIX = 10

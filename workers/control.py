@@ -49,12 +49,12 @@ from longshore.models.protocol import BUILD
 from longshore.models.settings import Settings
 from longshore.workers import logs
 from longshore.workers.control_health import ControlHealth
+from longshore.workers.deadlock_guard import UninterruptedRunner
 from longshore.workers.health import serving_health
 from longshore.workers.sampling import keep_sampling
 from longshore.workers.schedules import keep_watches_awake
 from longshore.workers.stopping import stop_on_signals
 from longshore.workers.telemetry import start_runtime
-from longshore.workers.uninterrupted import UninterruptedRunner
 from longshore.workers.versioning import deployment_config, look_after, workflows_of
 from longshore.workflows.arguments import FittingArguments
 
@@ -121,7 +121,7 @@ def control_worker(
     blocks = BlockActivities(database, temporal, settings)
     clearing = BlockDrainActivities(database, temporal, settings.margins)
     endings = BlockDecisionActivities(database, temporal, settings)
-    going_on = MachineExtensionActivities(database, temporal)
+    extensions = MachineExtensionActivities(database, temporal)
     sales = SaleActivities(database, temporal, settings)
     taking_up = WindowReclaimActivities(database)
     buying = BuyingActivities(database, settings)
@@ -152,7 +152,7 @@ def control_worker(
             unsaved.decide_saves,
             blocks.look_at_block, blocks.drain_block, blocks.stop_machines, blocks.close_block,
             clearing.clear_block, clearing.await_empty,
-            endings.decide_block, endings.extend_machines, going_on.go_on,
+            endings.decide_block, endings.extend_machines, extensions.go_on,
             sales.intend_sale, sales.place_sale, sales.look_at_sale, sales.cancel_sale,
             sales.settle_sale, taking_up.take_up_block,
         ],

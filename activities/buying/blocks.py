@@ -17,7 +17,7 @@ from longshore.activities.buying.block_scene import idle_since, unwanted
 from longshore.activities.buying.handover import hand_over, nodes_that_go_on
 from longshore.activities.buying.ledger import book_use
 from longshore.activities.buying.machine_ends import MachineEnds, why_failed
-from longshore.activities.buying.machine_extension import look_for_going_on
+from longshore.activities.buying.machine_extension import store_extension
 from longshore.activities.buying.machine_prices import above_limit
 from longshore.activities.buying.machine_restarts import look_for_restart
 from longshore.activities.buying.market_refusals import refusing_markets
@@ -104,7 +104,7 @@ class BlockActivities:
             decides = await _decides(
                 connection, block, idle_at, now, lost_its_jobs=bool(lost_its_jobs)
             )
-            goes_on, look_at = await look_for_going_on(connection, block, now)
+            goes_on, look_at = await store_extension(connection, block, now)
             restart = await look_for_restart(connection, block, now, self._settings.margins)
             shut = (await refusing_markets(connection, now)).get(block["provider"])
             if await connection.scalar(text(_IS_SPOT), {"id": ref.block_id}):

@@ -66,7 +66,7 @@ class MachineExtensionActivities:
         )
 
 
-async def look_for_going_on(
+async def store_extension(
     connection: AsyncConnection, block: rows.Row, now: datetime
 ) -> tuple[bool, datetime | None]:
     """Return whether to decide now if a block's machine goes on, and when to look for that next:

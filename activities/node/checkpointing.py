@@ -112,10 +112,10 @@ class Keeper:
             await self._note_that_it_ran()
         if self._local is None:
             return {}
-        going_on = {"LONGSHORE_RESUME": "1"}
+        resume_variables = {"LONGSHORE_RESUME": "1"}
         if self._local.step is not None:
-            going_on["LONGSHORE_CHECKPOINT_STEP"] = str(self._local.step)
-        return going_on
+            resume_variables["LONGSHORE_CHECKPOINT_STEP"] = str(self._local.step)
+        return resume_variables
 
     def start(self) -> None:
         """Begin to listen to the job, and to publish."""

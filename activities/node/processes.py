@@ -278,9 +278,9 @@ class Processes:
         await self._end_older_attempts(run)
         job_folder = self._jobs / run.record.job_id
         refuse_folders(run.request, job_folder, self._image_folders)
-        going_on = await self._restore(run, job_folder)
+        resume_variables = await self._restore(run, job_folder)
         launch = prepare(
-            run.request, self._identity, self._inventory, run.folder, job_folder, going_on,
+            run.request, self._identity, self._inventory, run.folder, job_folder, resume_variables,
             self._image_folders,
         )  # fmt: skip
         if run.record.stop_reason is not None:

@@ -24,7 +24,7 @@ from longshore.scheduling.buying.repeat_guard import tried_before
 from longshore.scheduling.buying.runtime_estimate import RuntimeEstimate
 from longshore.scheduling.buying.unverifiable_constraints import CANNOT_MEET
 from longshore.scheduling.buying.words import NOT_LOST, UNUSED, title_of
-from longshore.scheduling.lasting import to_finish
+from longshore.scheduling.node_lifetime import to_finish
 
 UNSERVED = timedelta(hours=24)
 """A job that starts at no known time counts as waiting so long."""

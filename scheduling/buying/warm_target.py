@@ -18,7 +18,7 @@ from longshore.scheduling.buying.fleet import Fleet
 from longshore.scheduling.buying.incoming_capacity import MOST_JOBS
 from longshore.scheduling.buying.repeat_guard import why_not_repeated
 from longshore.scheduling.buying.unverifiable_constraints import why_unverifiable
-from longshore.scheduling.lasting import EndRules, must_last
+from longshore.scheduling.node_lifetime import EndRules, must_last
 from longshore.scheduling.order import queue_order
 
 _WHOLE = 8

@@ -8,7 +8,7 @@ from longshore.models.node import Node, NodeState
 from longshore.models.placement import JobRequest, PackingPolicy, Rejection, RejectionCode
 from longshore.models.topology import FLAVOR_LABEL
 from longshore.models.units import format_duration, format_gb, format_gb_per_second, format_watts
-from longshore.scheduling.lasting import why_too_short
+from longshore.scheduling.node_lifetime import why_too_short
 from longshore.scheduling.placement.filters import (
     WHY,
     LabelNames,

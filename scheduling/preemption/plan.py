@@ -1,4 +1,4 @@
-"""Who gives way: running jobs of lower classes stop for one that waits, where that costs less
+"""Preemption: running jobs of lower classes stop for one that waits, where that costs less
 than to wait, or to buy.
 
 What stopping costs is in `scheduling.preemption.costs`; which jobs, `scheduling.preemption.search`

@@ -8,7 +8,7 @@ from longshore.activities.database import clock
 from longshore.activities.explanations import STORED_COLUMNS, explain_waiting, stored_of
 from longshore.models.messages import Waiting
 from longshore.models.placement import CyclePlan, Decision, PlacementKind
-from longshore.scheduling.saying import Stored
+from longshore.scheduling.reason_updates import Stored
 from tests.support.ledger import Ledger
 
 _VERSIONS = (

@@ -1,4 +1,4 @@
-"""What a cycle weighs on PostgreSQL before running jobs give way: who loses what, and prices."""
+"""What a cycle weighs on PostgreSQL before it preempts: who loses what, and prices."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -198,9 +198,12 @@ def test_why_names_who_is_left_alone_and_until_when() -> None:
         Spared(job_id="sweep", until=NOW + 8 * MINUTE),
         Spared(job_id="train", until=NOW + 9 * MINUTE),
     )
-    said = "sweep gave way lately and keeps its GPUs until 12:08:00 UTC, train until 12:09:00 UTC"
+    said = (
+        "sweep was preempted lately and keeps its GPUs until 12:08:00 UTC, "
+        "train until 12:09:00 UTC"
+    )
     found = explain(a_job(), last=last, position=1, nodes=1, spared=spared)
-    assert found.headline == f"waits: no room; nobody gives way to it yet: {said}"
+    assert found.headline == f"waits: no room; no job is preempted for it yet: {said}"
     assert found.spared == spared
     held = explain(a_job(JobState.HELD), last=last, position=1, nodes=1, spared=spared)
     assert held.headline == "is held: `longshore release train-abcdefghij` lets it go on"

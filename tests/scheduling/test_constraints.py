@@ -15,7 +15,7 @@ from longshore.scheduling.long_queue import LongQueue
 from longshore.scheduling.packer import place
 from longshore.scheduling.preemption.plan import plan_preemption
 from longshore.scheduling.preemption.what_if import WhatIfCluster
-from longshore.scheduling.unready import in_the_way_for_good
+from longshore.scheduling.unready_nodes import in_the_way_for_good
 from tests.scheduling.test_advice import advised
 from tests.support import buying
 from tests.support.buying import cloud, decided, exchange

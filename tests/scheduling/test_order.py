@@ -64,7 +64,7 @@ def test_it_goes_behind_one_of_that_class_which_is_older() -> None:
 
 
 def test_what_counts_is_the_wait_and_not_the_age() -> None:
-    """One that ran for a month and gave way has waited since then."""
+    """One that ran for a month and was preempted has waited since then."""
     back = a_job("back", 8, priority=4, submitted_at=NOW - 40 * DAY, waits_since=NOW - MINUTE)
     assert names([back, waiting("new", 5, 0)]) == ["new", "back"]
     # Within its class it has kept its place.

@@ -1,4 +1,4 @@
-"""What is asked of the nodes while it is decided who gives way: what was asked before, and what
+"""What is asked of the nodes while it is decided who is preempted: what was asked before, and what
 changed meanwhile, makes no answer another one."""
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What keeps a job off nodes that are not ready, or could never hold it, beside what is so now.
+"""Constraints that keep a job off nodes once they are ready, and off nodes that can never hold it.
 
 A cycle rejects a node for the first constraint that fails. Who asks why is told what would still
 be in the way if the node were ready and empty: then nobody makes it ready, or waits for the jobs

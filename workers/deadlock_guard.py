@@ -1,4 +1,4 @@
-"""Workflow code that is slow to yield ends its step undisturbed.
+"""Lets workflow code that is slow to yield end its step.
 
 The SDK takes a workflow for deadlocked that did not yield for two seconds of the clock, as one on
 a busy machine may. It fails the workflow's task, which is right, and has Python raise an error in

@@ -1,4 +1,4 @@
-"""How long a node has to last for a job: to begin there, and to end there.
+"""How long a node has to last for a job, to begin there and to end there.
 
 A job is asked to leave a node that ends: early enough to save, publish and go
 (`scheduling.departures`, `lead_of`). What a placement earns is the work until then. It costs a

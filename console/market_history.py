@@ -1,4 +1,4 @@
-"""What is remembered of the markets, for whoever looks: prices over time, and how limits fared."""
+"""The history of the markets for the pages: prices over time, and how limits fared."""
 
 import math
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from longshore.activities.database import Database
 from longshore.activities.markets.memory import MarketMemory
-from longshore.console.sharing import Shared
+from longshore.console.answer_cache import Shared
 from longshore.models.market import InstanceType
 from longshore.models.market_memory import HistoryPoint, Quality
 from longshore.models.settings import Settings

@@ -1,4 +1,4 @@
-"""What travels when a spare takes the place of a node of a gang."""
+"""Messages of a failover: a spare takes the place of a node of a gang."""
 
 from longshore.models.base import Frozen, Reason, Wire
 from longshore.models.messages import LeaseEnd

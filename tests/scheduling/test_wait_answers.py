@@ -17,7 +17,7 @@ from longshore.scheduling.cycle import plan
 from longshore.scheduling.placement.scan import Scan, Scanner
 from longshore.scheduling.placement.state import Need
 from longshore.scheduling.planner import Planner
-from longshore.scheduling.told import ToldToWait
+from longshore.scheduling.wait_answers import WaitAnswers
 from tests.scheduling.test_long_queue import long_scene, short_behind_long
 from tests.support.packing import HOUR, NOW, a_job, a_node, running
 from tests.support.packing_scenes import Scene
@@ -33,7 +33,7 @@ def planned(scene: Scene, policy: PackingPolicy, *, compiled: bool) -> CyclePlan
 def planned_each_alone(scene: Scene, policy: PackingPolicy) -> CyclePlan:
     """Return the plan in which every job is put to the nodes."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ToldToWait, "of_one", lambda told, need: None)
+        patch.setattr(WaitAnswers, "of_one", lambda told, need: None)
         return planned(scene, policy, compiled=False)
 
 

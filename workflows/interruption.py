@@ -1,4 +1,4 @@
-"""An attempt that is to give up its GPUs without having ended: preempted, moved, or swapped."""
+"""An attempt that is interrupted: preempted, moved, or failed over to a spare."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from longshore.models.placement import Placement
 
 
 @dataclass(frozen=True)
-class Displaced:
+class Interruption:
     """What an attempt was told, and how its leases are to end by it."""
 
     end: LeaseEnd
@@ -33,5 +33,5 @@ class Swaps:
 
     placement: Placement | None = None
     """None where no spare could, or before it is known."""
-    displaced: Displaced | None = None
-    """It was told to give way before it began."""
+    interruption: Interruption | None = None
+    """It was interrupted before it began."""

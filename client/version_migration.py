@@ -1,4 +1,4 @@
-"""Moving pools and nodes to another version of the control worker.
+"""Migrates pools and nodes to another version of the control worker.
 
 Each of their runs stays with the version that it began on. Told that another one is current, it
 continues as new there; a run that sleeps must be woken to hear it.

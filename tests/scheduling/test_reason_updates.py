@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.models.placement import Decision, PlacementKind, RejectionCode
-from longshore.scheduling.saying import Stored, to_tell, to_write
+from longshore.scheduling.reason_updates import Stored, to_tell, to_write
 from tests.support.packing import NOW
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)

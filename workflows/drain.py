@@ -1,4 +1,4 @@
-"""Seeing the jobs of a node off: before its time ends, before it is taken away, for a drain."""
+"""Drains a node: on request, before its time ends, and before it is taken away."""
 
 import asyncio
 from collections.abc import Callable
@@ -28,7 +28,7 @@ _EARLY = timedelta(milliseconds=10)
 """A timer may fire this much before the clock of the worker that looks then."""
 
 
-class Clearing:
+class DrainLoop:
     """What a node's workflow knows of why its jobs are to leave. `keep` acts on it."""
 
     def __init__(self, node: NodeInput, epoch: Callable[[], int | None]) -> None:
@@ -128,7 +128,7 @@ class Clearing:
             DepartureRequest(node_id=self._node_id, epoch=epoch, leavings=self._leavings()),
             start_to_close_timeout=DATABASE_TIMEOUT,
             retry_policy=DATABASE_RETRY,
-            summary="see off who has to leave",
+            summary="drain: move the jobs that have to leave",
         )
         if self._epoch() == epoch:
             self.cordon, self.expires_at = plan.cordon, plan.expires_at

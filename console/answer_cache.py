@@ -1,4 +1,4 @@
-"""Answers that many ask for at the same time: each is fetched once, and kept for a moment."""
+"""A cache of answers: concurrent requests fetch each once, and share it for a moment."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""What jobs were told that wait: others that ask the same nodes for as much are told the same.
+"""Answers to waiting jobs: equal requests to the same nodes get the same answer.
 
 A plan takes, and gives nothing back but where jobs change their places. So where one job found
 neither room nor a start that is kept for it, one behind it that asks for as much finds none
@@ -26,7 +26,7 @@ class _Told(NamedTuple):
         return self.whatever_long or need.is_as_long_as(self.need)
 
 
-class ToldToWait:
+class WaitAnswers:
     """What jobs of a plan were told that wait and keep no start."""
 
     def __init__(self, columns: Columns) -> None:

@@ -9,7 +9,7 @@ from longshore.models.bounds import json_bytes
 from longshore.models.placement import CyclePlan, JobRequest, PlacementKind, Rank
 from longshore.models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL, Gang
 from longshore.scheduling.cycle import plan
-from longshore.scheduling.setting_aside import (
+from longshore.scheduling.unplannable_jobs import (
     OF_A_GPU,
     OF_A_NODE,
     in_one_line,

@@ -1,4 +1,4 @@
-"""What a queue says of a job that waits: when that is written anew, and when its job hears of it.
+"""Updates of wait reasons: when one is stored again, and when its job is told.
 
 A cycle decides about each waiting job each time, and the words of most decisions differ from those
 before in a number or a second. To write them all makes every cycle as dear as the queue is long.

@@ -12,7 +12,7 @@ from longshore.models.placement import Decision, JobRequest, PlacementKind, Reje
 from longshore.models.views import Explanation, JobView
 from longshore.scheduling.advice import advice, kind_of_node
 from longshore.scheduling.packer import place
-from longshore.scheduling.unready import look_past_states
+from longshore.scheduling.unready_nodes import look_past_states
 from tests.support.gangs import a_gang, in_domain
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node
 

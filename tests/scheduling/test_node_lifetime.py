@@ -21,7 +21,7 @@ from longshore.models.placement import (
 from longshore.models.settings import Settings
 from longshore.scheduling.cycle import plan
 from longshore.scheduling.departures import lead_of, plan_departures
-from longshore.scheduling.lasting import must_last, to_finish
+from longshore.scheduling.node_lifetime import must_last, to_finish
 from longshore.scheduling.packer import check
 from tests.support.packing import HOUR, NOW, a_job, a_node
 from tests.support.packing_scenes import gang_requests

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from longshore.console.sharing import Shared
+from longshore.console.answer_cache import Shared
 
 
 class Source:
