@@ -11,27 +11,27 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
-from longshore.activities.buying.waking import BlockWaking
+from longshore.activities.buying.block_wakeups import BlockWakeups
 from longshore.activities.checkpoints.rows import CheckpointActivities
 from longshore.activities.checkpoints.watch import CheckpointWatches
-from longshore.activities.committing import commit
+from longshore.activities.commit import commit
+from longshore.activities.compiler_warmup import Warming
+from longshore.activities.cycle_inputs import Planning, Turns
+from longshore.activities.cycle_metrics import Took, measure_cycle
 from longshore.activities.database import Database, clock
 from longshore.activities.departures import NodeLooks
-from longshore.activities.explaining import explain_waiting
+from longshore.activities.error_translation import reports_errors
+from longshore.activities.explanations import explain_waiting
 from longshore.activities.failpoints import failpoint
-from longshore.activities.kept import KeptPools
-from longshore.activities.kept_queue import WaitingJobs, trim_left
 from longshore.activities.locality import forget_data, load_locality, note_data
-from longshore.activities.measuring import Took, measure_cycle
 from longshore.activities.metrics import SILENT, Metrics
 from longshore.activities.placements import placement_of
-from longshore.activities.planning import Planning, Turns
-from longshore.activities.preempting import Preempting
+from longshore.activities.pool_cache import PoolCache
+from longshore.activities.preemption import Preempting
 from longshore.activities.queue import end_attempt
-from longshore.activities.retrying import reports_errors
+from longshore.activities.queue_cache import WaitingJobs, trim_left
 from longshore.activities.signals import Signals
 from longshore.activities.snapshot import load_pool, load_recent
-from longshore.activities.warming import Warming
 from longshore.models.margins import DEFAULT_MARGINS, Margins
 from longshore.models.messages import CycleReply, CycleRequest, LeaseEnd
 from longshore.models.node import Node
@@ -43,7 +43,7 @@ from longshore.models.placement import (
     RecentJobs,
 )
 from longshore.models.pool import PoolSpec
-from longshore.scheduling.setting_aside import plan_without, set_aside_unread, tellable
+from longshore.scheduling.unplannable_jobs import plan_without, set_aside_unread, tellable
 
 _IDLE = timedelta(minutes=10)
 _WARM = timedelta(minutes=1)
@@ -82,9 +82,9 @@ class CycleActivities:
         self._recent: dict[str, tuple[float, tuple[RecentJobs, ...]]] = {}
         """Jobs placed lately in each pool, with when they were read."""
         self._turns = Turns()
-        self._kept = KeptPools(metrics)
+        self._kept = PoolCache(metrics)
         self._warming = Warming()
-        self._blocks = BlockWaking(database, signals)
+        self._blocks = BlockWakeups(database, signals)
         self._margins = margins
         self._preempting = Preempting(database, signals, checkpoints, metrics, self._kept, margins)
 

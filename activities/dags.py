@@ -19,9 +19,9 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
 from longshore.activities.database import Database, clock
+from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
 from longshore.activities.job_starts import start_job
-from longshore.activities.retrying import reports_errors
 from longshore.activities.rpc_errors import is_unknown
 from longshore.models.dag import DagSpec, DagState, StepState
 from longshore.models.dag_messages import AdvanceDag, DagProgress, OpenDag, OpenedDag

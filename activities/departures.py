@@ -1,4 +1,4 @@
-"""Seeing the jobs of a node off: who leaves now is planned, the node cordoned, the jobs told.
+"""Drains a node: plans who leaves now, cordons the node, tells the jobs.
 
 Everything here may run twice: a job hears of its attempt, and the second time changes nothing.
 """
@@ -12,9 +12,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
 from longshore.activities.database import Database, clock
+from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
 from longshore.activities.queue import mark_poked
-from longshore.activities.retrying import reports_errors
 from longshore.activities.signals import Signals
 from longshore.activities.stored_specs import UNKNOWN, stored_spec
 from longshore.models.departures import (

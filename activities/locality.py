@@ -2,7 +2,7 @@
 
 Longshore copies no data. Whatever a job with `data` fetched to its node's disk is likely to be
 there still when the next job with that name comes; so cycles are told, and the pool's weight
-`locality` says what that is worth. A job that gave way or was held finds its checkpoint on the
+`locality` says what that is worth. A job that was preempted or held finds its checkpoint on the
 node that it left; on another node it has to be restored from the store.
 """
 
@@ -57,7 +57,7 @@ async def load_locality(
             name = f"checkpoint of {row.job_id}"
             checkpoints[row.job_id] = {name: row.bytes / 1e9}
             held.setdefault(row.node_id, set()).add(name)
-    jobs = [_going_on(job, checkpoints.get(job.id, {})) for job in queue]
+    jobs = [_with_checkpoint(job, checkpoints.get(job.id, {})) for job in queue]
     return jobs, {node_id: tuple(sorted(names)) for node_id, names in held.items()}
 
 
@@ -85,7 +85,7 @@ async def forget_data(connection: AsyncConnection, pool: str) -> None:
     await connection.execute(text(_FORGET), {"pool": pool, "within": KEPT_FOR})
 
 
-def _going_on(job: JobRequest, checkpoint: dict[str, float]) -> JobRequest:
+def _with_checkpoint(job: JobRequest, checkpoint: dict[str, float]) -> JobRequest:
     return job.model_copy(update={"data": job.data | checkpoint}) if checkpoint else job
 
 

@@ -25,7 +25,7 @@ from temporalio.service import RPCError
 
 from longshore.activities.database import Database, clock
 from longshore.activities.job_runs import run_of_job
-from longshore.activities.polls import is_polled
+from longshore.activities.pollers import is_polled
 from longshore.activities.rpc_errors import is_unknown
 from longshore.activities.stored_pools import pool_and_trouble
 from longshore.models import search

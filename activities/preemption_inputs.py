@@ -10,8 +10,8 @@ from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import clock
-from longshore.activities.kept import KeptPool
 from longshore.activities.locality import with_locality
+from longshore.activities.pool_cache import CachedPool
 from longshore.activities.snapshot import (
     load_nodes,
     load_pool,
@@ -39,8 +39,8 @@ from longshore.models.preemption import (
 )
 from longshore.models.units import LONGEST, MOST
 from longshore.scheduling.preemption.costs import why_not
-from longshore.scheduling.preemption.ground import held_by
 from longshore.scheduling.preemption.quotes import rough_quote
+from longshore.scheduling.preemption.what_if import held_by
 
 _FRESH = timedelta(minutes=15)
 """Prices that are older say nothing of what a market asks now."""
@@ -70,7 +70,7 @@ class PreemptionInputs(Frozen):
 
 
 async def read_inputs(
-    connection: AsyncConnection, pool: str, store_away: str = "", kept: KeptPool | None = None,
+    connection: AsyncConnection, pool: str, store_away: str = "", kept: CachedPool | None = None,
     margins: Margins = DEFAULT_MARGINS,
 ) -> PreemptionInputs:  # fmt: skip
     """Return what is to be decided on.

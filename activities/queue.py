@@ -14,9 +14,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
 from longshore.activities.database import Database, clock
+from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
 from longshore.activities.metrics import JOB_ENDS, SILENT, Metrics
-from longshore.activities.retrying import reports_errors
 from longshore.activities.signals import Signals
 from longshore.activities.snapshot import load_nodes, load_pool
 from longshore.models.job import JobResult, JobSpec
@@ -32,7 +32,7 @@ from longshore.models.placement import JobRequest, PlacementKey
 from longshore.models.pool import Growth, PoolSpec
 from longshore.scheduling.advice import advice
 from longshore.scheduling.packer import could_ever_place
-from longshore.scheduling.unready import in_the_way_for_good
+from longshore.scheduling.unready_nodes import in_the_way_for_good
 from longshore.scheduling.words import format_rejected
 
 

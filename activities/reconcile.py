@@ -17,6 +17,7 @@ from longshore.activities.buying.bills import book_bill
 from longshore.activities.buying.purchase_rows import lock_purchase
 from longshore.activities.buying.stored_documents import stored_request
 from longshore.activities.database import Database
+from longshore.activities.error_translation import reports_errors
 from longshore.activities.markets.findings import market_findings
 from longshore.activities.metrics import JOB_ENDS, SILENT, Metrics
 from longshore.activities.observation import describe, observe
@@ -29,7 +30,6 @@ from longshore.activities.queue import (
     record_end,
 )
 from longshore.activities.registry import RegistryActivities
-from longshore.activities.retrying import reports_errors
 from longshore.activities.signals import Signals
 from longshore.activities.stored_specs import UNKNOWN, stored_spec
 from longshore.models.base import StartInput

@@ -59,7 +59,7 @@ class Signals:
                 raise
 
     async def look_at_nodes(self, node_ids: Sequence[str]) -> None:
-        """Have nodes look again who has to leave; one that is over has nobody to see off."""
+        """Have nodes look again who has to leave; one that is over has no job to move."""
 
         async def tell(node_id: str) -> None:
             try:

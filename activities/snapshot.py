@@ -22,7 +22,7 @@ from longshore.models.placement import JobRequest, PlacementKind, RecentJobs, Ru
 from longshore.models.pool import PoolSpec, no_such_pool
 from longshore.models.topology import NodeTopology
 from longshore.scheduling.order import QueuedJob, before
-from longshore.scheduling.setting_aside import in_one_line
+from longshore.scheduling.unplannable_jobs import in_one_line
 
 _PLACEMENTS = 400
 """That say what jobs to expect."""

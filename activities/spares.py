@@ -14,6 +14,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
 from longshore.activities.database import Database
+from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
 from longshore.activities.placements import (
     GIVE_LEASES,
@@ -22,14 +23,13 @@ from longshore.activities.placements import (
     load_placement,
 )
 from longshore.activities.queue import end_attempt, mark_poked_if_useful
-from longshore.activities.retrying import reports_errors
 from longshore.activities.signals import Signals
 from longshore.activities.stored_specs import stored_spec
+from longshore.models.failover import HeldNode, Promotion, SwapReply, SwapRequest
 from longshore.models.job import JobSpec
 from longshore.models.messages import LeaseEnd
 from longshore.models.node import NodeState
 from longshore.models.placement import Decision, PlacementKey
-from longshore.models.swap import HeldNode, Promotion, SwapReply, SwapRequest
 from longshore.scheduling.gangs.spares import decision_after, plan_promotion
 from longshore.scheduling.topology import domain_of_labels
 

@@ -105,20 +105,20 @@ class Views:
         return Decision.model_validate(row["decision"]), row
 
     async def making_room(self, job_id: str) -> PreemptionPlan | None:
-        """Return the plan by which running jobs give way to a queued one; None where none does."""
+        """Return the plan that preempts running jobs for a queued one; None without one."""
         async with self._database.transaction() as connection:
             plan = await connection.scalar(text(_MAKING_ROOM), {"id": job_id})
         return None if plan is None else PreemptionPlan.model_validate(plan)
 
     async def spared(self, job_id: str) -> tuple[Spared, ...]:
         """Return the running jobs that would make room for a queued one, and are left alone for a
-        time because they gave way lately, as the last look at who gives way said."""
+        time because they were preempted lately, by the last preemption plan."""
         async with self._database.transaction() as connection:
             rows = await connection.execute(text(_SPARED), {"id": job_id})
             return tuple(Spared.model_validate(dict(row)) for row in rows.mappings())
 
     async def gave_way(self, job_id: str) -> PreemptionPlan | None:
-        """Return the plan by which a job gave way last, or does now; None where it never has."""
+        """Return the plan that preempted a job last, or does now; None if it never was."""
         async with self._database.transaction() as connection:
             plan = await connection.scalar(text(_GAVE_WAY), {"id": job_id})
         return None if plan is None else PreemptionPlan.model_validate(plan)
@@ -311,7 +311,7 @@ _JOBS = """
                         ) c ON true
 """
 """What was bought and is still to come says better when a job starts than what runs now: whoever
-decided about it knew both (`scheduling.buying.coming`)."""
+decided about it knew both (`scheduling.buying.incoming_capacity`)."""
 
 _WHERE = {
     "pool": "pool = :pool",

@@ -5,7 +5,7 @@
 A pool on a PostgreSQL of its own: nodes of 8 GPUs, a tenth of which work on a job each. In each
 turn jobs end and others begin, so that one node of a hundred changes (half of them each); then the
 same cycle is planned twice: `from nothing` reads all nodes and makes all views and columns, `kept`
-reads what changed (`activities.kept`). Both plans are checked to be the same.
+reads what changed (`activities.pool_cache`). Both plans are checked to be the same.
 
 `read` and `plan` are milliseconds on the clock, `processor` those of this process in both
 together: what a control worker cannot do anything else in. The rest of `read` is the server's. The
@@ -32,11 +32,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from benchmarks.decisions import KEEP_ROOM
 from longshore.activities.database import Database
-from longshore.activities.kept import KeptPools
 from longshore.activities.migrations import upgrade
+from longshore.activities.pool_cache import PoolCache
 from longshore.activities.snapshot import load_nodes, load_running
 from longshore.models.placement import CyclePlan, JobRequest
-from longshore.scheduling.cycle import plan, plan_kept
+from longshore.scheduling.cycle import plan, plan_cached
 from longshore.workers.postgres import LocalPostgres
 from longshore.workers.processes import Processes
 
@@ -91,7 +91,7 @@ def line(row: Row) -> str:
 
 async def measure(database: Database, nodes: int, turns: int) -> Row:
     """Return what a cycle takes either way. Ends the program when plans differ."""
-    chance, pools = random.Random(SEED), KeptPools()
+    chance, pools = random.Random(SEED), PoolCache()
     before = psutil.Process().memory_info().rss
     first, _ = await _from_kept(database, pools)
     gc.collect()
@@ -120,12 +120,12 @@ async def _from_nothing(database: Database) -> tuple[Turn, CyclePlan]:
     return taken.turn(), made
 
 
-async def _from_kept(database: Database, pools: KeptPools) -> tuple[Turn, CyclePlan]:
+async def _from_kept(database: Database, pools: PoolCache) -> tuple[Turn, CyclePlan]:
     taken = _Clock()
     async with database.snapshot() as connection:
         kept = await pools.take(connection, POOL)
     taken.has_read()
-    made = plan_kept([JOB], kept.nodes, KEEP_ROOM, datetime.now(UTC))
+    made = plan_cached([JOB], kept.nodes, KEEP_ROOM, datetime.now(UTC))
     turn = taken.turn()
     pools.keep(POOL, kept)
     return turn, made

@@ -1,6 +1,6 @@
 """A pool without a database: every decision is one of `scheduling.cycle`, on nodes that are kept.
 
-What a control worker keeps between cycles is kept here too (`scheduling.placement.kept`), and
+What a control worker caches between cycles is cached here (`scheduling.placement.node_cache`), and
 what was placed lately is remembered as it is there. Nothing is run; who places a job ends it.
 """
 
@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 
 from longshore.models.node import Node
 from longshore.models.placement import Decision, JobRequest, PackingPolicy, RecentJobs, RunningJob
-from longshore.scheduling.cycle import plan_kept
-from longshore.scheduling.placement.kept import KeptNodes
+from longshore.scheduling.cycle import plan_cached
+from longshore.scheduling.placement.node_cache import NodeCache
 from longshore.scheduling.placement.state import running_job, with_job, without_job
 
 START = datetime(2026, 11, 20, tzinfo=UTC)
@@ -31,14 +31,14 @@ class LivePool:
         self._node_of: dict[str, str] = {}
         self._recent: deque[tuple[JobRequest, str]] = deque(maxlen=RECENT)
         """The shape of each placement, with the id of its job."""
-        self._kept = KeptNodes()
+        self._kept = NodeCache()
         self._changed = set(self.nodes)
 
     def place(self, queue: Sequence[JobRequest], now: datetime) -> tuple[Decision, ...]:
         """Run one cycle and return its decisions, in queue order. What it places runs from now
         on."""
         self._take_in()
-        made = plan_kept(queue, self._kept, self.policy, now, self.recent())
+        made = plan_cached(queue, self._kept, self.policy, now, self.recent())
         by_id = {job.id: job for job in queue}
         for decision in made.placements:
             job = by_id[decision.job_id]

@@ -35,7 +35,7 @@ from longshore.scheduling.bulk.warm import warm
 from longshore.scheduling.cycle import plan
 from longshore.scheduling.order import queue_order
 from longshore.scheduling.placement.columns import Columns
-from longshore.scheduling.placement.keep_room import RoomKeeper
+from longshore.scheduling.placement.keep_room import HeadroomKeeper
 from longshore.scheduling.placement.mix import mix_of
 from longshore.scheduling.placement.state import Need, view_nodes
 
@@ -135,7 +135,7 @@ def answer(queue: list[JobRequest], nodes: list[Node], policy: PackingPolicy) ->
     def run() -> None:
         jobs = queue_order(queue, policy, NOW)
         mix = mix_of(jobs, (), 0, policy)
-        keeper = RoomKeeper(columns, mix) if policy.rule.learns else None
+        keeper = HeadroomKeeper(columns, mix) if policy.rule.learns else None
         need_of = partial(Need.of, policy=policy)
         answered = bulk.run_of(jobs, columns, policy, keeper, NOW, need_of).forward()
         assert answered == len(jobs)

@@ -1,4 +1,4 @@
-"""Who gives way: four ways to stop jobs for more urgent ones, on the same load, in dollars.
+"""Preemption: four ways to stop jobs for more urgent ones, on the same load, in dollars.
 
     python -m benchmarks.preemption [--hours 10] [--loads 3] [--json]
     python -m benchmarks.preemption --live [--rounds 5] [--saves 0.5,2,5] [--megabytes 1]
@@ -28,8 +28,8 @@ from longshore.models.placement import JobRequest
 from longshore.models.preemption import RunningWork
 from longshore.scheduling.placement.state import Need
 from longshore.scheduling.preemption.costs import why_not
-from longshore.scheduling.preemption.ground import Ground, gains_of
 from longshore.scheduling.preemption.plan import plan_preemptions
+from longshore.scheduling.preemption.what_if import WhatIfCluster, gains_of
 
 _SEEDS_VICTIMS = 3
 _MANY = 1000
@@ -126,18 +126,18 @@ def in_order(order: Order, most: int) -> Way:
     """Return the way that stops jobs on one node in an order until the job fits."""
 
     def way(pool: Pool, queue: Sequence[JobRequest]) -> list[Choice]:
-        ground, works = pool.ground(), pool.works()
+        cluster, works = pool.cluster(), pool.works()
         chosen: list[Choice] = []
         for job in queue:
-            if found := fits(ground, job):
-                ground.put(job, found)
+            if found := fits(cluster, job):
+                cluster.put(job, found)
                 continue
-            names = _on_best_node(ground, job, works, pool, order, most)
+            names = _on_best_node(cluster, job, works, pool, order, most)
             if not names:
                 continue
-            gains = gains_of(ground.decide(job, frozenset(names)))
-            ground.remove(frozenset(names))
-            ground.put(job, gains)
+            gains = gains_of(cluster.decide(job, frozenset(names)))
+            cluster.remove(frozenset(names))
+            cluster.put(job, gains)
             works = [work for work in works if work.id not in names]
             chosen.append((job, names, gains))
         return chosen
@@ -146,7 +146,7 @@ def in_order(order: Order, most: int) -> Way:
 
 
 def _on_best_node(
-    ground: Ground,
+    cluster: WhatIfCluster,
     job: JobRequest,
     works: Sequence[RunningWork],
     pool: Pool,
@@ -157,12 +157,12 @@ def _on_best_node(
     may = [work for work in works if _is_lower(work, job, pool)]
     ranked = {work.id: order(work, pool) for work in may}
     found: list[tuple[list[Rank], tuple[str, ...]]] = []
-    for node in ground.nodes_for(job):
+    for node in cluster.nodes_for(job):
         here = sorted((w for w in may if node in w.nodes), key=lambda w: (ranked[w.id], w.id))
         names: tuple[str, ...] = ()
         for work in here[:most]:
             names = (*names, work.id)
-            if ground.node_fits(node, Need.of(job, PACKING), frozenset(names)):
+            if cluster.node_fits(node, Need.of(job, PACKING), frozenset(names)):
                 found.append(([ranked[name] for name in names], names))
                 break
     return min(found)[1] if found else ()

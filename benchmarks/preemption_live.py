@@ -178,7 +178,7 @@ def _find(journal: Path, attempt: int, word: str) -> float | None:
 
 
 def _at_once() -> PoolSpec:
-    """A pool where the same job gives way again and again."""
+    """A pool where the same job is preempted again and again."""
     never = timedelta(0)
     policy = PreemptionPolicy(near_end=never, min_run=never, cooldown=never, max_per_hour=1000)
     return PoolSpec(preemption=policy)

@@ -1,4 +1,4 @@
-"""How long it takes to plan who gives way on a large pool.
+"""How long it takes to plan preemption on a large pool.
 
     python -m benchmarks.preemption_plans [--nodes 10000] [--waiting 8000] [--gangs 0.02] [--json]
 
@@ -41,7 +41,7 @@ class Report:
     cycle: float
     """Seconds of the processor for what starts without anybody's stop."""
     plans: float
-    """Seconds of the processor for who gives way."""
+    """Seconds of the processor for preemption."""
     chosen: int
     """Jobs that have others stopped."""
     stopped: int
@@ -61,9 +61,9 @@ def main() -> None:
         print(json.dumps(asdict(made), indent=2))
         return
     print(f"{made.nodes} nodes, {made.running} jobs run, {made.waiting} wait, {made.gangs} gangs")
-    print(f"what starts now: {made.cycle:.1f} s; who gives way: {made.plans:.1f} s, "
+    print(f"what starts now: {made.cycle:.1f} s; who is preempted: {made.plans:.1f} s, "
           f"{made.plans / made.cycle:.1f} times as long")  # fmt: skip
-    print(f"{made.stopped} jobs give way to {made.chosen}")
+    print(f"{made.stopped} jobs are preempted for {made.chosen}")
 
 
 def measure(nodes: int, waiting: int, gangs: float, seed: int) -> Report:

@@ -25,7 +25,7 @@ from longshore.models.preemption import (
 )
 from longshore.scheduling.cycle import plan
 from longshore.scheduling.order import queue_order
-from longshore.scheduling.preemption.ground import Ground, gains_of
+from longshore.scheduling.preemption.what_if import WhatIfCluster, gains_of
 
 START = datetime(2026, 11, 20, tzinfo=UTC)
 PACKING = PackingPolicy()
@@ -190,22 +190,22 @@ class Pool:
             for name, pledge in sorted(self.pledges.items())
         ]  # fmt: skip
 
-    def ground(self) -> Ground:
+    def cluster(self) -> WhatIfCluster:
         """Return the nodes with all that holds or will hold them."""
-        ground = Ground(self.nodes, (), PACKING, self.now)
+        cluster = WhatIfCluster(self.nodes, (), PACKING, self.now)
         for name in sorted(self.runs):
-            ground.hold(self.runs[name].shares)
+            cluster.hold(self.runs[name].shares)
         for one in self.under_way():
-            ground.remove(frozenset(one.victims))
-            ground.hold(one.shares)
-        return ground
+            cluster.remove(frozenset(one.victims))
+            cluster.hold(one.shares)
+        return cluster
 
     def nodes_now(self) -> list[Node]:
         """Return the nodes with all that runs, what is being stopped included."""
-        ground = Ground(self.nodes, (), PACKING, self.now)
+        cluster = WhatIfCluster(self.nodes, (), PACKING, self.now)
         for name in sorted(self.runs):
-            ground.hold(self.runs[name].shares)
-        return [ground.node(node.id) for node in self.nodes]
+            cluster.hold(self.runs[name].shares)
+        return [cluster.node(node.id) for node in self.nodes]
 
     def all_works(self) -> list[RunningWork]:
         return [self.work_of(name) for name in sorted(self.runs)]
@@ -233,8 +233,8 @@ class Pool:
         queue = self._waiting()
         if not queue:
             return
-        ground = self.ground()
-        nodes = [ground.node(node.id) for node in self.nodes]
+        cluster = self.cluster()
+        nodes = [cluster.node(node.id) for node in self.nodes]
         stopping = {name for pledge in self.pledges.values() for name in pledge.victims}
         running = [s for n, run in self.runs.items() if n not in stopping for s in run.shares]
         for decision in plan(queue, nodes, running, PACKING, self.now).placements:
@@ -347,7 +347,7 @@ def _shares(job: Arrival, gains: Sequence[GainedGPUs], now: datetime) -> tuple[R
     )  # fmt: skip
 
 
-def fits(ground: Ground, job: JobRequest) -> tuple[GainedGPUs, ...]:
+def fits(cluster: WhatIfCluster, job: JobRequest) -> tuple[GainedGPUs, ...]:
     """Return what the job would get now; nothing where it has to wait."""
-    decision = ground.decide(job)
+    decision = cluster.decide(job)
     return gains_of(decision) if decision.kind is PlacementKind.EXISTING_NODE else ()

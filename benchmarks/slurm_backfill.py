@@ -39,9 +39,9 @@ from longshore.models.placement import (
     RunningJob,
 )
 from longshore.scheduling.bulk.warm import warm
-from longshore.scheduling.cycle import mix_kept, plan_kept
+from longshore.scheduling.cycle import mix_kept, plan_cached
 from longshore.scheduling.long_queue import LongQueue
-from longshore.scheduling.placement.kept import KeptNodes
+from longshore.scheduling.placement.node_cache import NodeCache
 
 GPUS, CPUS, RAM_GB = 8, 64, 512
 NOW = datetime(2026, 11, 24, tzinfo=UTC)
@@ -126,7 +126,7 @@ def _ours(
 ) -> tuple[list[float], list[float], list[float]]:
     """Return what the cycles took, and the hours until the starts that are kept."""
     warm()
-    kept = KeptNodes()
+    kept = NodeCache()
     kept.update(
         {f"n{number}" for number in range(len(busy))},
         [_busy_node(number) for number in range(len(busy))],
@@ -140,13 +140,13 @@ def _ours(
         long.put(job)
 
     def plan_all() -> CyclePlan:
-        return plan_kept(queue, kept, policy, NOW, mix=mix)
+        return plan_cached(queue, kept, policy, NOW, mix=mix)
 
     def plan_part() -> CyclePlan:
         part = long.to_plan(kept.open_gpus, policy, NOW, wanted=())
         if part is None:  # a short queue is planned whole
             return plan_all()
-        return plan_kept(part.jobs, kept, policy, NOW, mix=mix, wanted=part.wanted)
+        return plan_cached(part.jobs, kept, policy, NOW, mix=mix, wanted=part.wanted)
 
     whole = plan_all()
     if whole.placements or len(whole.decisions) != len(queue):

@@ -42,7 +42,7 @@ def most(nodes: Sequence[NodeSize], pods: Sequence[Pod], seconds: float) -> tupl
 
 
 def start_in_rank(nodes: Sequence[NodeSize], pods: Sequence[Pod]) -> list[Pod]:
-    """Return the pods that start where each is asked for in turn, and none gives way."""
+    """Return the pods that start where each is asked for in turn, and none is preempted."""
     started: list[Pod] = []
     refused: set[Pod] = set()
     for pod in pods:

@@ -165,7 +165,7 @@ class Soak:
     async def _sample(self) -> Sample:
         control = self._process(CONTROL)
         agents = [self._process(agent_process(node)) for node in NODES]
-        # Not those below a nursery: they are as many as the jobs that run.
+        # Not those below a fork server: they are as many as the jobs that run.
         of_agents = [*agents, *(child for agent in agents for child in agent.children())]
         runs, folders = await asyncio.to_thread(_count_files, self._stack.folder / "agents")
         values = (

@@ -3,7 +3,7 @@
     python -m benchmarks.whole_cycle [--nodes 10000] [--waiting 10000] [--turns 3] [--json]
 
 A pool on a PostgreSQL of its own: nodes of 8 GPUs, all busy but for four GPUs on every tenth one.
-Jobs of 1, 2, 4 and 8 GPUs wait, of mixed sizes and one class: nobody gives way. The cycle is the
+Jobs of 1, 2, 4 and 8 GPUs wait, of mixed sizes and one class: none is preempted. The cycle is the
 activity's own (`CycleActivities`), with all that it reads, plans, commits and explains in the
 database; only the signals to jobs are left out, which have no workflows here. `first` is the first
 cycle of a process: it reads all nodes and all jobs. Before each further one the jobs of the last

@@ -3,7 +3,7 @@
 from datetime import datetime
 from pathlib import Path
 
-from longshore.activities.buying.deciding import caps_left, tenants_of
+from longshore.activities.buying.decisions import caps_left, tenants_of
 from longshore.activities.buying.inputs import look_at, read_need, under_way
 from longshore.activities.buying.market_refusals import closed_markets, refused_offers
 from longshore.activities.database import Database

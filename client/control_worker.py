@@ -9,7 +9,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from longshore.activities.polls import POLL_SEEN_WITHIN, last_polls
+from longshore.activities.pollers import POLL_SEEN_WITHIN, last_polls
 from longshore.models.messages import CONTROL_TASK_QUEUE, job_workflow_id
 from longshore.models.text import listed
 

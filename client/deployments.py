@@ -1,7 +1,8 @@
 """A worker deployment: which version of the control worker gets the work.
 
 Temporal gives work to a versioned worker only when its version is current, or ramping. Jobs go
-over to the current version with their next step; pools and nodes are moved (client.moving).
+over to the current version with their next step; pools and nodes are moved
+(client.version_migration).
 """
 
 import shlex
@@ -26,7 +27,7 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-from longshore.client.moving import Mover
+from longshore.client.version_migration import Mover
 from longshore.models.deployment import (
     DEFAULT_DEPLOYMENT,
     DeploymentView,

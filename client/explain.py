@@ -12,7 +12,7 @@ from longshore.models.preemption import PreemptionPlan, Spared
 from longshore.models.spending import BuyingRecord, PurchaseUnderWay
 from longshore.models.text import count
 from longshore.models.views import Explanation, JobView
-from longshore.scheduling.buying.standing import NO_BUYING, Standing
+from longshore.scheduling.buying.buying_status import NO_BUYING, BuyingStatus
 from longshore.scheduling.buying.words import under_way
 from longshore.scheduling.words import format_spared
 
@@ -38,14 +38,14 @@ def explain(
     blocks: tuple[BlockDecision, ...] = (),
     coming: Sequence[PurchaseUnderWay] = (),
     purchases: Sequence[PurchaseUnderWay] = (),
-    standing: Standing = NO_BUYING,
+    standing: BuyingStatus = NO_BUYING,
     kind: str = "",
     helps: Sequence[str] = (),
     hold: JobStatus | None = None,
 ) -> Explanation:
     """Return the explanation. For a queued job `alone` is what the packer says of it now by
     itself, `last` what the last cycle said with the jobs before it; `making_room` are the jobs
-    that give way to it, `spared` those that are left alone for a time; `coming` is what the
+    that are preempted for it, `spared` those that are left alone for a time; `coming` is what the
     pool bought and is no node yet, `purchases` what the job is to start on of that; `standing`
     says whether the pool buys, `kind` what kind of node the job waits for where none that is
     there could ever hold it, `helps` what would help with those that are there
@@ -64,7 +64,7 @@ def explain(
         headline = f"waits until others have given way: {making_room.reason}"
     elif waits:
         if spared:
-            headline += f"; nobody gives way to it yet: {format_spared(spared)}"
+            headline += f"; no job is preempted for it yet: {format_spared(spared)}"
         if purchases:
             headline += f"; {under_way(purchases, whose=' for it')}"
         elif coming:
@@ -128,7 +128,7 @@ def _queued_headline(
     alone: Decision | None,
     last: Decision | None,
     nodes: int,
-    standing: Standing,
+    standing: BuyingStatus,
 ) -> str:
     if nodes == 0:
         says = f"it {standing.says}" if standing.buys else standing.says
@@ -146,7 +146,7 @@ def _hints(
     job: JobView,
     nodes: int,
     growth: Growth,
-    standing: Standing,
+    standing: BuyingStatus,
     kind: str,
     helps: Sequence[str],
 ) -> tuple[str, ...]:

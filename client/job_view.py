@@ -224,7 +224,7 @@ def _facts(report: JobReport, now: datetime) -> list[tuple[str, RenderableType]]
         # Its workflow does not say it; the database knows the number of the last attempt.
         facts.append(("result", _result(job.exit_code, job.attempt if report.attempts else 0)))
     if status and (status.preemptions or status.moves):
-        facts.append(("gave way", _gave_way(status)))
+        facts.append(("preempted", _gave_way(status)))
     if job.estimated_start is not None:
         facts.append(("may start", _may_start(job.estimated_start, now)))
     if report.purchases:
@@ -372,13 +372,13 @@ def _cost(cost: JobCost) -> str:
 
 
 def _gave_way_facts(explanation: Explanation, now: datetime) -> list[tuple[str, RenderableType]]:
-    """Return for whom the job gave way last, and what that cost it."""
+    """Return for whom the job was preempted last, and what that cost it."""
     plan = explanation.gave_way
     mine = [v for v in plan.victims if v.job_id == explanation.job.id] if plan else []
     if plan is None or not mine:
         return []
     lost = f"{dollars(mine[0].total)} in all: {mine[0].reason}"
-    return [("gave way", f"to {plan.job_id}, {ago(plan.at, now)}, for {lost}")]
+    return [("preempted", f"for {plan.job_id}, {ago(plan.at, now)}, for {lost}")]
 
 
 def _verdicts_table(decision: Decision) -> Table:

@@ -266,7 +266,7 @@ def pool_set(
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE",
-            help="Of when running jobs give way, such as enabled=false or near_end=10m; may be "
+            help="Of preemption, such as enabled=false or near_end=10m; may be "
             "given several times.",
         ),
     ] = None,

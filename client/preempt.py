@@ -1,4 +1,4 @@
-"""Deciding who would give way without stopping anybody: for a job that waits, or for files."""
+"""Decides who would be preempted without stopping any job: for a waiting job, or for files."""
 
 from datetime import datetime
 from pathlib import Path
@@ -45,7 +45,7 @@ class PreemptionDryRun(Frozen):
 def decide_on_files(
     state_path: str | Path, job_path: str | Path, now: datetime
 ) -> PreemptionDryRun:
-    """Return who would give way for a job in a file. Raises SpecError for either file."""
+    """Return who would be preempted for a job in a file. Raises SpecError for either file."""
     state = read_document(state_path, PreemptionState)
     spec = read_document(job_path, JobSpec)
     at = state.decided_at(now)
@@ -60,7 +60,7 @@ def decide_on_files(
 
 
 async def decide_on_job(ref: str, now: datetime) -> PreemptionDryRun:
-    """Return who would give way for a job that waits, beside the jobs before it in its queue.
+    """Return who would be preempted for a job that waits, beside the jobs before it in its queue.
 
     Raises NotFoundError for no such job, RefusedError for one that does not wait, and
     UnavailableError for one that no control worker takes up.
@@ -101,7 +101,7 @@ async def _job(settings: Settings, database: Database, ref: str) -> JobView:
 
 
 async def decide_on_file(job_path: str | Path, now: datetime) -> PreemptionDryRun:
-    """Return who would give way on its pool for a job in a file, were it submitted now.
+    """Return who would be preempted on its pool for a job in a file, were it submitted now.
 
     Raises SpecError for the file, NotFoundError where the pool is not there.
     """
@@ -127,7 +127,7 @@ async def _decide(
     away: str,
     beside: UnmetJob | None = None,
 ) -> PreemptionDryRun:
-    """Return who would give way for a job of the queue, beside the jobs before it.
+    """Return who would be preempted for a job of the queue, beside the jobs before it.
 
     `away` says why the checkpoint store is away, empty where it is there; `beside` is the job
     where the pool's queue in the database is without it.

@@ -1,4 +1,4 @@
-"""`longshore preempt --dry-run`: who would give way for a job, and what else was looked at."""
+"""`longshore preempt --dry-run`: who would be preempted for a job, and what else was looked at."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NOT_DONE = 64
 """sysexits: wrong usage."""
 _HOW = (
     "preemption is done by the pool, not by a command. `longshore preempt --dry-run JOB` shows "
-    "who would give way for a job (docs/preemption.md)."
+    "who would be preempted for a job (docs/preemption.md)."
 )
 _ROWS = 12
 
@@ -46,7 +46,7 @@ def preempt(
     job: Annotated[str | None, typer.Option(metavar="FILE", help="With --state: the job.")] = None,
     as_json: JSON = False,
 ) -> None:
-    """Show which running jobs would give way for one that waits: each cost, and every way."""
+    """Show which running jobs would be preempted for one that waits: each cost, and every way."""
     if not dry_run:
         note(f"error: {_HOW}")
         raise typer.Exit(NOT_DONE)

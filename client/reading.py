@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from longshore.activities.buying.coming import purchases_for, purchases_under_way
+from longshore.activities.buying.incoming_capacity import purchases_for, purchases_under_way
 from longshore.activities.buying.reasons import BuyingReasons, read_standing
 from longshore.activities.checkpoints.rows import StoredCheckpoints, checkpoints_of
 from longshore.activities.cycle_views import CycleViews
@@ -34,7 +34,7 @@ from longshore.models.settings import Settings
 from longshore.models.views import Explanation, JobView, NodeView, PoolView
 from longshore.scheduling.advice import advice, kind_of_node
 from longshore.scheduling.packer import place
-from longshore.scheduling.unready import look_past_states
+from longshore.scheduling.unready_nodes import look_past_states
 
 if TYPE_CHECKING:
     from temporalio.client import Client

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from temporalio.client import WorkflowFailureError
 from temporalio.service import RPCError
 
-from longshore.activities.polls import is_polled
+from longshore.activities.pollers import is_polled
 from longshore.client.api import Longshore
 from longshore.models.errors import UnavailableError
 from longshore.models.messages import CONTROL_TASK_QUEUE

@@ -9,7 +9,7 @@ from datetime import datetime
 
 from sqlalchemy.exc import DBAPIError
 
-from longshore.activities.buying.coming import purchases_under_way
+from longshore.activities.buying.incoming_capacity import purchases_under_way
 from longshore.activities.buying.reasons import read_standing
 from longshore.activities.database import Database, clock
 from longshore.activities.queue import never_held
@@ -22,10 +22,10 @@ from longshore.models.pool import Growth, PoolSpec
 from longshore.models.spending import PurchaseUnderWay
 from longshore.models.text import and_more, format_duration
 from longshore.scheduling.advice import kind_of_node
-from longshore.scheduling.buying.standing import Standing
+from longshore.scheduling.buying.buying_status import BuyingStatus
 from longshore.scheduling.buying.words import under_way
 from longshore.scheduling.packer import could_ever_place
-from longshore.scheduling.unready import in_the_way_for_good
+from longshore.scheduling.unready_nodes import in_the_way_for_good
 
 _SUFFIX = 10
 _MOST_NAMED = 2
@@ -87,7 +87,7 @@ def _assumed(spec: JobSpec, pool: PoolSpec) -> tuple[str, ...]:
     )
 
 
-def _what_comes(standing: Standing, coming: tuple[PurchaseUnderWay, ...]) -> str:
+def _what_comes(standing: BuyingStatus, coming: tuple[PurchaseUnderWay, ...]) -> str:
     """Return what a pool does where nodes lack, or what it waits for."""
     if not coming and not standing.buys:
         return f"{standing.says}: {standing.helps}" if standing.says else ""

@@ -10,7 +10,7 @@ from starlette.routing import Match
 from starlette.types import Scope
 
 from longshore.activities.providers.base import Provider
-from longshore.console.past import Past, whole_turn
+from longshore.console.market_history import Past, whole_turn
 from longshore.console.problems import RETRY_AFTER, ApiError, Problem
 from longshore.console.quotes import Need, Quotes, next_hour
 from longshore.console.security import wants_page

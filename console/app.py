@@ -29,8 +29,8 @@ from longshore.console import (
 from longshore.console.api_docs import docs_page
 from longshore.console.bought import Bought
 from longshore.console.fleet import Fleet
+from longshore.console.market_history import Past
 from longshore.console.markets import Markets
-from longshore.console.past import Past
 from longshore.console.quotes import Quotes
 from longshore.console.security import HEALTH, Guard, SafeHeaders, wants_page
 from longshore.console.small_pages import missing_page

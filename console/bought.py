@@ -11,7 +11,7 @@ from longshore.activities.buying.switch import BuyingSwitch, SwitchState
 from longshore.activities.database import Database
 from longshore.activities.markets.findings import differences
 from longshore.activities.markets.reconcile import MarketFinding
-from longshore.console.sharing import Shared
+from longshore.console.answer_cache import Shared
 from longshore.models.purchase import PurchaseState
 from longshore.models.settings import Settings
 from longshore.models.spending import (

@@ -6,10 +6,9 @@ from urllib.parse import quote
 
 from longshore.client.dag_view import job_state, remark, told
 from longshore.console.escaping import escape
-from longshore.console.formats import count
-from longshore.console.parts import amount, chip, facts, number, table, when
+from longshore.console.parts import chip, facts, number, table, when
 from longshore.models.dag import Condition, DagJobView, DagSummary, DagView, Join
-from longshore.models.text import span
+from longshore.models.text import amount, count, span
 
 PATH = "/dags"
 MOST_DRAWN = 200

@@ -10,7 +10,7 @@ from longshore.activities.checkpoints.rows import StoredCheckpoints
 from longshore.client.api import Longshore
 from longshore.client.reading import Reading
 from longshore.client.web_ui import job_url
-from longshore.console.sharing import Shared
+from longshore.console.answer_cache import Shared
 from longshore.models.cycles import PoolCycles
 from longshore.models.dag import DagState, DagSummary, DagView
 from longshore.models.domains import PoolTopology

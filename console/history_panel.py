@@ -10,7 +10,7 @@ from longshore.console import charts
 from longshore.console.escaping import escape
 from longshore.console.formats import with_code
 from longshore.console.layout import Card, chart, redraw
-from longshore.console.past import Past, whole_turn
+from longshore.console.market_history import Past, whole_turn
 from longshore.models.errors import LongshoreError
 from longshore.models.market import InstanceType
 from longshore.models.market_memory import HistoryPoint, Quality

@@ -157,7 +157,7 @@ def _asked(report: JobReport) -> str:
     if spec.env:
         said.append(f"with the variables {escape(', '.join(sorted(spec.env)))}")
     checkpoint = "saves and goes on" if spec.checkpoint else "starts anew when it is stopped"
-    rest = [checkpoint] + ([] if spec.preemptible else ["never gives way to another job"])
+    rest = [checkpoint] + ([] if spec.preemptible else ["is never preempted"])
     return (
         f'<p class="reason">{", ".join(said)}; {", ".join(rest)}.</p>'
         f'<p class="reason command"><code>{escape(command_of(spec))}</code></p>'
@@ -207,9 +207,10 @@ def _decided(explanation: Explanation, now: datetime) -> Iterable[str]:
     """Yield what was decided about preemption, saves and buying, with how long ago."""
     room, gave, saving = explanation.making_room, explanation.gave_way, explanation.saving
     if room is not None and room.reason not in explanation.headline:
-        yield f"Others give way to it: {escape(room.reason)}."
+        yield f"Others are preempted for it: {escape(room.reason)}."
     if gave is not None:
-        yield f"It gave way to {link(gave.job_id)} {ago(gave.at, now)}: {escape(gave.reason)}."
+        for_job = f"{link(gave.job_id)} {ago(gave.at, now)}"
+        yield f"It was preempted for {for_job}: {escape(gave.reason)}."
     if saving is not None:
         asked = "asked" if saving.save else "not asked"
         yield f"It was {asked} to save {ago(saving.at, now)}: {escape(saving.reason)}."

@@ -12,7 +12,7 @@ from longshore.console import orderbook_view as view
 from longshore.console.history_panel import FaredPanel, HistoryPanel
 from longshore.console.layout import Badge, Card, chart, frame, redraw
 from longshore.console.live import follow
-from longshore.console.past import Past
+from longshore.console.market_history import Past
 from longshore.console.quotes import Need, Quote, Quotes, counted, next_hour
 from longshore.models.errors import LongshoreError, MarketAwayError
 from longshore.models.market import InstanceType, NoQuote, NoQuoteReason, Window

@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import TypeVar
 
 from longshore.activities.providers.base import Provider
-from longshore.console.sharing import Shared
+from longshore.console.answer_cache import Shared
 from longshore.models.base import Frozen
 from longshore.models.errors import MarketAwayError, NotFoundError, UnavailableError
 from longshore.models.market import InstanceType, Level, NoQuote, OrderBook, Window

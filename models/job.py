@@ -28,9 +28,9 @@ from longshore.models.base import (
 from longshore.models.bounds import TAKEN, Most, json_bytes, largest
 from longshore.models.constraints import Constraints
 from longshore.models.counts import DIGITS, Count
+from longshore.models.legacy_documents import clamped
 from longshore.models.mig import MigProfile, profile_gb
 from longshore.models.signals import SignalName
-from longshore.models.taken_before import clamped
 from longshore.models.topology import Conformance, Gang
 from longshore.models.units import GB, MOST_CPUS, Duration, GBPerSecond, Watts, format_gb
 

@@ -21,11 +21,11 @@ from longshore.models.checkpoint import CheckpointInfo
 from longshore.models.departures import Leaving
 from longshore.models.errors import SpecError
 from longshore.models.job import AttemptRecord, FailureClass, JobResult, JobSpec
+from longshore.models.legacy_documents import MOST_MISTAKES
 from longshore.models.node import Inventory, Liveness, NodeIdentity, NodeState
 from longshore.models.placement import Placement, PlacementKey
 from longshore.models.problems import bounded, describe_all, no_such_fields
 from longshore.models.protocol import COUNTS_HEARTBEATS
-from longshore.models.taken_before import MOST_MISTAKES
 from longshore.models.units import Duration
 from longshore.models.visible import shown
 

@@ -41,7 +41,7 @@ class PoolSpec(Frozen):
     buying: BuyingPolicy = BuyingPolicy()
     """What it may buy; nothing, unless this is switched on (docs/buying.md)."""
     preemption: PreemptionPolicy = PreemptionPolicy()
-    """When running jobs give way to those of higher classes (docs/preemption.md)."""
+    """When running jobs are preempted for those of higher classes (docs/preemption.md)."""
     checkpoints: CheckpointPolicy = CheckpointPolicy()
     """When running jobs are asked to save."""
 

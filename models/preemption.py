@@ -191,11 +191,11 @@ class RejectedVictim(Frozen):
     job_id: str
     reason: str
     until: Instant | None = None
-    """Until then, where it is left alone because it gave way lately."""
+    """Until then, where it is left alone because it was preempted lately."""
 
 
 class Spared(Frozen):
-    """A running job that is left alone for a time, because it gave way lately."""
+    """A running job that is left alone for a time, because it was preempted lately."""
 
     job_id: str
     until: Instant

@@ -9,7 +9,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from longshore.models.base import Name, Text
 from longshore.models.bounds import GIVEN
 from longshore.models.job import DataName, EnvName
-from longshore.models.taken_before import MOST_MISTAKES
+from longshore.models.legacy_documents import MOST_MISTAKES
 from longshore.models.visible import brief, name_of_place, shown
 
 _EXPECTED = {

@@ -14,7 +14,7 @@ Not for what an older agent does as well as a newer one, such as another log lin
     0   agents from before heartbeats were counted
     1   each heartbeat of a watch says which it is; said by `Registration.counts_heartbeats`
     2   the agent sends this number
-    3   it ends what a job left that killed its supervisor and the nursery
+    3   it ends what a job left that killed its supervisor and the fork server
     4   it lifts what it said of its full disk, by the update `lift`
     5   it says which firmware of its host is in the fingerprint, and why the rest is not
     6   the spec of a job has constraints on labels of nodes; the agent does nothing with them

@@ -6,7 +6,7 @@ have a unit of their own, are in `models.units` both ways.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Literal
@@ -90,7 +90,7 @@ def price(micro: int | None) -> str:
     return dollars(micro, 2 if micro is None else places_of([micro]))
 
 
-def places_of(prices: Sequence[int]) -> int:
+def places_of(prices: Iterable[int]) -> int:
     """Return how many places a column of prices needs: 2, or 4 where some have fractions of a
     cent. A market's own grid may be off by some millionths: they do not count."""
     return 2 if all(round(price, -2) % CENT == 0 for price in prices) else 4

@@ -222,12 +222,12 @@ class Explanation(Wire):
     """For a job that runs or ran: what placed its last attempt, with the score of that node and of
     the best others."""
     making_room: PreemptionPlan | None = None
-    """For a queued job: the running jobs that give way to it now."""
+    """For a queued job: the running jobs that are preempted for it now."""
     spared: tuple[Spared, ...] = ()
     """For a queued job: running jobs that are left alone for a time, and may then be stopped for
     it."""
     gave_way: PreemptionPlan | None = None
-    """The plan by which the job itself gave way last, or does now."""
+    """The plan that preempted the job itself last, or does now."""
     saving: CheckpointDecision | None = None
     """What was decided last about a save while it ran."""
     purchases: tuple[PurchaseUnderWay, ...] = ()

@@ -103,7 +103,7 @@ def advice(
     """Return what would help, the most frequent constraint first.
 
     `rejections` are of nodes as they are, and where one is for good, of the node as if it were
-    empty (`scheduling.unready`). With `may_stop` jobs run there that may give way to this one.
+    empty (`scheduling.unready_nodes`). With `may_stop` jobs run there that may be preempted.
     """
     found: list[str] = []
     for (code, permanent), _ in Counter((r.code, r.permanent) for r in rejections).most_common():
@@ -212,7 +212,7 @@ def _with(job: JobRequest, change: dict[str, object]) -> JobRequest:
 
 
 def _wait_for_ends(job: JobRequest, *, may_stop: bool) -> str:
-    asks = f", ask who would give way to it (`longshore preempt --dry-run {job.id}`)"
+    asks = f", ask who would be preempted for it (`longshore preempt --dry-run {job.id}`)"
     return (
         f"wait for running jobs to end (`longshore jobs`){asks if may_stop else ''}, or add a node"
     )

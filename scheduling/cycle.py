@@ -25,8 +25,8 @@ from longshore.models.placement import (
 from longshore.scheduling.order import noted, queue_order
 from longshore.scheduling.placement.columns import Columns
 from longshore.scheduling.placement.filters import LabelNames, labels_named
-from longshore.scheduling.placement.kept import KeptNodes
 from longshore.scheduling.placement.mix import Mix, mix_of
+from longshore.scheduling.placement.node_cache import NodeCache
 from longshore.scheduling.placement.state import order_on_node, view_nodes
 from longshore.scheduling.planner import Planner
 from longshore.scheduling.topology import domains_with_rest
@@ -59,9 +59,9 @@ def plan(
     return Planner(columns, policy, mix, as_a_set=as_a_set).plan_all(ordered, compiled)
 
 
-def plan_kept(
+def plan_cached(
     queue: Iterable[JobRequest],
-    kept: KeptNodes,
+    kept: NodeCache,
     policy: PackingPolicy,
     now: datetime,
     recent: Iterable[RecentJobs] = (),
@@ -93,7 +93,7 @@ def plan_kept(
 
 def mix_kept(
     queue: Collection[JobRequest],
-    kept: KeptNodes,
+    kept: NodeCache,
     policy: PackingPolicy,
     recent: Iterable[RecentJobs],
 ) -> Mix:

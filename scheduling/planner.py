@@ -44,7 +44,7 @@ from longshore.scheduling.placement.rearranging import Rearranging, Taken, hold_
 from longshore.scheduling.placement.reservations import NoStart, first_start, open_from
 from longshore.scheduling.placement.scan import Scan, Scanner
 from longshore.scheduling.placement.state import Hold, Need
-from longshore.scheduling.told import ToldToWait
+from longshore.scheduling.wait_answers import WaitAnswers
 from longshore.scheduling.words import format_part
 
 
@@ -70,7 +70,7 @@ class Planner:
         self._rearranging = Rearranging(
             self.columns,
             policy,
-            partial(self._scanner.scan, look=False),
+            partial(self._scanner.scan, reweigh=False),
             tries=rearranging.TRIES if as_a_set else 0,
         )
         self.moved: dict[str, Taken] = {}
@@ -79,7 +79,7 @@ class Planner:
         self._no_start = NoStart()
         self._holders: dict[Need, int] = {}
         """Nodes that could hold jobs with these needs, which wait; whatever their time."""
-        self._told = ToldToWait(columns)
+        self._told = WaitAnswers(columns)
 
     @cached_property
     def _gang_nodes(self) -> GangNodes:

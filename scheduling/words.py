@@ -42,8 +42,8 @@ def format_rejected(rejected: Mapping[RejectionCode, int]) -> str:
 
 
 def format_spared(spared: Sequence[Spared]) -> str:
-    """Return ``a gave way lately and keeps its GPUs until 12:08:28 UTC, b until 12:10:00 UTC``."""
+    """Return ``a was preempted lately and keeps its GPUs until 12:08:28 UTC, b until ...``."""
     first, *others = (f"until {one.until:%H:%M:%S} UTC" for one in spared)
-    said = [f"{spared[0].job_id} gave way lately and keeps its GPUs {first}"]
+    said = [f"{spared[0].job_id} was preempted lately and keeps its GPUs {first}"]
     said += [f"{one.job_id} {until}" for one, until in zip(spared[1:], others, strict=True)]
     return ", ".join(said)

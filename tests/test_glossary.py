@@ -37,6 +37,7 @@ SHOWN: tuple[type[StrEnum], ...] = (
 VIEWS = (views, spending, cycles, domains)
 RECORDS = ("docs/decisions/", "CHANGELOG.md")
 """They keep the words of their day."""
+FOLDERS = [folder.name for folder in (ROOT / "longshore").iterdir() if folder.is_symlink()]
 READ = [name for name in NAMES if not name.startswith(RECORDS)]
 
 
@@ -79,6 +80,34 @@ def test_pages_use_no_retired_word(page: str):
 def test_retired_words_are_found_in_prose_alone():
     assert retired_in("A job gives\nway to [another](who-gives-way.md).") == ["gives way"]
     assert retired_in("Gave way\n```\na job gives way\n```\n`nursery` nurseryman") == ["gave way"]
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_code_uses_no_retired_name(folder: str):
+    files = [file for file in (ROOT / folder).rglob("*.py") if "migrations" not in file.parts]
+    assert files
+    found = {
+        str(file.relative_to(ROOT)): names
+        for file in files
+        if (names := retired_names_in(f"{file.stem}\n{file.read_text()}"))
+    }
+    assert found == {}
+
+
+def test_retired_names_are_found_as_words_and_as_parts_of_names():
+    assert retired_names_in("def end_nursery(ground): ...") == ["ground", "nursery"]
+    assert retired_names_in("class RoomKeeper: surface = background") == ["roomkeeper"]
+    assert retired_names_in("jobs.going_on()") == ["going_on"]
+
+
+def retired_names_in(code: str) -> list[str]:
+    """Return the retired names in code, in its names and in its prose."""
+    words = {word.casefold() for word in re.findall(r"[A-Za-z_]\w*", code)}
+    parts = {part for word in words for part in word.split("_")}
+    return sorted(
+        name for name in RETIRED_NAMES
+        if name in parts or any(f"_{name}_" in f"_{word}_" for word in words)
+    )  # fmt: skip
 
 
 def retired_in(page: str) -> list[str]:
@@ -136,6 +165,11 @@ CLASSES = [
 ]
 RETIRED = [
     word
-    for row in rows_of(section_of("Words that are no longer used"))
+    for row in rows_of(section_of("Words that are no longer used").split("### ")[0])
     for word in re.findall(r"`([^`]+)`", row[0])
 ]
+RETIRED_NAMES = {
+    word.casefold()
+    for row in rows_of(section_of("Words that are no longer used").split("### ")[1])
+    for word in re.findall(r"`([^`]+)`", row[0])
+}

@@ -26,7 +26,7 @@ from longshore.activities.node.inventory import SimulatedGPUs, take_inventory
 from longshore.activities.node.outcome import AGENT_STOPPED, CUT_OFF
 from longshore.activities.node.process import NodeActivities
 from longshore.activities.node.processes import Processes
-from longshore.activities.node.pruning import Keeping, Pruner, is_job_over
+from longshore.activities.node.retention import Keeping, Pruner, is_job_over
 from longshore.activities.node.system import close_to_others, keep_private
 from longshore.client.connection import server_address
 from longshore.models.base import Frozen, Instant, Name

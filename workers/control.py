@@ -12,15 +12,15 @@ from temporalio.client import Client
 from temporalio.worker import Worker, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
-from longshore.activities.buying.block_clearing import BlockClearingActivities
 from longshore.activities.buying.block_decisions import BlockDecisionActivities
+from longshore.activities.buying.block_drain import BlockDrainActivities
 from longshore.activities.buying.blocks import BlockActivities
-from longshore.activities.buying.deciding import BuyingActivities
-from longshore.activities.buying.going_on import GoingOnActivities
+from longshore.activities.buying.decisions import BuyingActivities
+from longshore.activities.buying.machine_extension import MachineExtensionActivities
 from longshore.activities.buying.machines import MachineActivities
 from longshore.activities.buying.orders import OrderActivities
 from longshore.activities.buying.purchasing import PurchasingActivities
-from longshore.activities.buying.taking_up import TakingUpActivities
+from longshore.activities.buying.window_reclaim import WindowReclaimActivities
 from longshore.activities.checkpoints.rows import CheckpointActivities, keep_observing
 from longshore.activities.checkpoints.store import CheckpointStore
 from longshore.activities.checkpoints.watch import CheckpointWatchActivities, CheckpointWatches
@@ -49,12 +49,12 @@ from longshore.models.protocol import BUILD
 from longshore.models.settings import Settings
 from longshore.workers import logs
 from longshore.workers.control_health import ControlHealth
+from longshore.workers.deadlock_guard import UninterruptedRunner
 from longshore.workers.health import serving_health
 from longshore.workers.sampling import keep_sampling
 from longshore.workers.schedules import keep_watches_awake
 from longshore.workers.stopping import stop_on_signals
 from longshore.workers.telemetry import start_runtime
-from longshore.workers.uninterrupted import UninterruptedRunner
 from longshore.workers.versioning import deployment_config, look_after, workflows_of
 from longshore.workflows.arguments import FittingArguments
 
@@ -119,11 +119,11 @@ def control_worker(
     purchasing = PurchasingActivities(database, temporal)
     machines = MachineActivities(database, temporal, settings)
     blocks = BlockActivities(database, temporal, settings)
-    clearing = BlockClearingActivities(database, temporal, settings.margins)
+    clearing = BlockDrainActivities(database, temporal, settings.margins)
     endings = BlockDecisionActivities(database, temporal, settings)
-    going_on = GoingOnActivities(database, temporal)
+    extensions = MachineExtensionActivities(database, temporal)
     orders = OrderActivities(database, temporal, settings)
-    taking_up = TakingUpActivities(database)
+    taking_up = WindowReclaimActivities(database)
     buying = BuyingActivities(database, settings)
     store = CheckpointStore(settings.resolve_checkpoint_store())
     checkpoints = CheckpointActivities(database, store)
@@ -155,7 +155,7 @@ def control_worker(
             unsaved.decide_saves,
             blocks.look_at_block, blocks.drain_block, blocks.stop_machines, blocks.close_block,
             clearing.clear_block, clearing.await_empty,
-            endings.decide_block, endings.extend_machines, going_on.go_on,
+            endings.decide_block, endings.extend_machines, extensions.go_on,
             taking_up.take_up_block,
         ],
         interceptors=[FittingArguments()],

@@ -9,7 +9,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from longshore.activities.database import Database
-from longshore.activities.polls import POLL_SEEN_WITHIN, last_polls
+from longshore.activities.pollers import POLL_SEEN_WITHIN, last_polls
 from longshore.models.errors import LongshoreError
 from longshore.models.messages import CONTROL_TASK_QUEUE
 from longshore.workers.health import OK, Parts

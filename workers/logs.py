@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 from temporalio import activity, workflow
 
-from longshore.activities.about import current
+from longshore.activities.log_context import current
 from longshore.models.addresses import without_secrets
 from longshore.models.settings import Settings
 from longshore.models.visible import visible

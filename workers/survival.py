@@ -24,7 +24,7 @@ from longshore.models.placement import JobRequest
 from longshore.models.pool import PoolPacking, PoolSpec
 from longshore.models.preemption import PreemptionPolicy
 from longshore.models.text import format_duration
-from longshore.scheduling.lasting import must_last
+from longshore.scheduling.node_lifetime import must_last
 from longshore.workers.demo.jobs import EXAMPLES
 from longshore.workers.local import Flags, start_agents
 from longshore.workers.stack import Stack, agent_process
@@ -330,7 +330,7 @@ def urgent_spec(name: str, seconds: int) -> JobSpec:
 
 
 def pool_spec(name: str) -> PoolSpec:
-    """Return a pool that lets the same job give way again and again, and at once."""
+    """Return a pool that preempts the same job again and again, and at once."""
     at_once = timedelta(0)
     return PoolSpec(
         name=name,

@@ -13,7 +13,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.workflow import ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
-    from longshore.activities.buying.deciding import BuyingActivities
+    from longshore.activities.buying.decisions import BuyingActivities
     from longshore.models.purchase import (
         BUYING_WORKFLOW,
         BlockInput,

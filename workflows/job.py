@@ -14,6 +14,7 @@ from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from longshore.models.base import as_reason
+    from longshore.models.failover import SwapRequest
     from longshore.models.job import (
         FailureClass,
         JobResult,
@@ -35,7 +36,6 @@ with workflow.unsafe.imports_passed_through():
         Waiting,
     )
     from longshore.models.placement import Placement, PlacementKey
-    from longshore.models.swap import SwapRequest
     from longshore.models.text import format_duration
     from longshore.models.visible import visible
     from longshore.scheduling.failures import why_no_retry
@@ -43,7 +43,7 @@ with workflow.unsafe.imports_passed_through():
     from longshore.workflows.arguments import Started
     from longshore.workflows.attempt import Attempt
     from longshore.workflows.details import job_details
-    from longshore.workflows.displaced import Displaced, Swaps
+    from longshore.workflows.interruption import Interruption, Swaps
     from longshore.workflows.naming import refuse_input, refuse_odd_id
 
 _LEAVES_A_NODE = (LeaseEnd.NODE_LOST, LeaseEnd.MOVED)
@@ -80,7 +80,7 @@ class JobWorkflow(Started):
         self._since = workflow.now()
         self._placement: Placement | None = None
         self._lost: list[NodeLost] = []
-        self._displaced: Displaced | None = None
+        self._interruption: Interruption | None = None
         self._swaps: Swaps | None = None
         self._cancel: str | None = None
         self._unanswered: EnqueueRequest | None = None
@@ -246,8 +246,8 @@ class JobWorkflow(Started):
     async def _run_attempt(self, placement: Placement) -> ProcessReport:
         """Run its processes until they end, are stopped, or a node is lost."""
         self._attempts.append(attempt_records.begun(placement))
-        if self._displaced is not None:  # it heard of that before the placement itself
-            return self._displaced.before_start()
+        if self._interruption is not None:  # it heard of that before the placement itself
+            return self._interruption.before_start()
         self._enter(JobState.RUNNING, placement.reason or f"on {steps.where(placement)}")
         attempt = Attempt(placement, self._spec, self._stop_reason, self._loss_of)
         return await attempt.run(partial(self._enter, JobState.STOPPING))
@@ -264,7 +264,7 @@ class JobWorkflow(Started):
                 LeaseEnd.CANCELLED, JobState.CANCELLED, report, FailureClass.CANCELLED
             )
         if report.stopped_for is not None and report.failure is None:
-            end = LeaseEnd.HELD if self._held or not self._displaced else self._displaced.end
+            end = LeaseEnd.HELD if self._held or not self._interruption else self._interruption.end
             self._gave_way[end] += 1
             if end is not LeaseEnd.PREEMPTED:
                 self._close_attempt(None, report, moved=end is LeaseEnd.MOVED)
@@ -366,9 +366,9 @@ class JobWorkflow(Started):
     def _next_attempt_or_continue_as_new(self) -> None:
         self._attempt += 1
         swaps, self._swaps = self._swaps, None
-        self._placement = self._displaced = None
+        self._placement = self._interruption = None
         if swaps is not None and swaps.placement is not None:
-            self._placement, self._displaced = swaps.placement, swaps.displaced
+            self._placement, self._interruption = swaps.placement, swaps.interruption
             self._listed = None  # it may be listed with another node now
             return
         if self._cancel is None and self._should_continue_as_new():
@@ -395,15 +395,15 @@ class JobWorkflow(Started):
             return self._cancel
         if self._held:
             return self._hold_reason
-        return self._displaced.reason if self._displaced else None
+        return self._interruption.reason if self._interruption else None
 
     def _displace(self, end: LeaseEnd, displacement: Displacement) -> None:
         # One is enough: the first that came is what the attempt ends by.
-        if displacement.attempt == self._attempt and self._displaced is None:
-            self._displaced = Displaced(end, displacement)
+        if displacement.attempt == self._attempt and self._interruption is None:
+            self._interruption = Interruption(end, displacement)
         elif self._swaps is not None and displacement.attempt == self._attempt + 1:
             # The next attempt has its leases before this workflow knows of it.
-            self._swaps.displaced = self._swaps.displaced or Displaced(end, displacement)
+            self._swaps.interruption = self._swaps.interruption or Interruption(end, displacement)
 
     def _loss_of(self, here: Placement) -> NodeLost | None:
         """How the node of a placement was lost, if it was."""

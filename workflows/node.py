@@ -33,8 +33,8 @@ with workflow.unsafe.imports_passed_through():
     from longshore.models.protocol import COUNTS_HEARTBEATS
     from longshore.workflows import versions
     from longshore.workflows.arguments import Started
-    from longshore.workflows.clearing import Clearing
     from longshore.workflows.described import described_update
+    from longshore.workflows.drain import DrainLoop
     from longshore.workflows.options import DATABASE_RETRY, DATABASE_TIMEOUT
 
 _FIRST_REGISTRATION = timedelta(minutes=5)
@@ -59,7 +59,7 @@ class NodeWorkflow(Started):
         self._counts_heartbeats = node.counts_heartbeats
         self._fell_silent = False
         """The last watch ended for want of a heartbeat: this is the second call."""
-        self._clearing = Clearing(node, self._live_epoch)
+        self._clearing = DrainLoop(node, self._live_epoch)
         self._lock = asyncio.Lock()
         self._state = NodeState.READY if node.registered else NodeState.GONE
         self._reason = "" if node.registered else "not registered yet"
@@ -135,9 +135,9 @@ class NodeWorkflow(Started):
         """Take jobs again where the given reason is still why the node takes none."""
         return await self._open(command.reason)
 
-    @described_update("Take no new job, and see off those that run there if it says so")
+    @described_update("Take no new job, and move those that run there if it says so")
     async def drain(self, drain: NodeDrain) -> NodeStatus:
-        """Take no new job, and see off those that run there where the command says `move`."""
+        """Take no new job, and move those that run there where the command says `move`."""
         return await self._close(drain)
 
     @described_update("The older name of `uncordon`")

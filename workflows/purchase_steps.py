@@ -6,14 +6,14 @@ from typing import Any, TypeVar
 
 from temporalio import workflow
 
-from longshore.activities.buying.block_clearing import BlockClearingActivities
 from longshore.activities.buying.block_decisions import BlockDecisionActivities
+from longshore.activities.buying.block_drain import BlockDrainActivities
 from longshore.activities.buying.blocks import BlockActivities
-from longshore.activities.buying.going_on import GoingOnActivities
+from longshore.activities.buying.machine_extension import MachineExtensionActivities
 from longshore.activities.buying.machines import MachineActivities
 from longshore.activities.buying.orders import OrderActivities
 from longshore.activities.buying.purchasing import PurchasingActivities
-from longshore.activities.buying.taking_up import TakingUpActivities
+from longshore.activities.buying.window_reclaim import WindowReclaimActivities
 from longshore.models.block_end import GoOnRequest, SaleIntent, SaleSeen
 from longshore.models.purchase import (
     AgentsReport,
@@ -114,7 +114,7 @@ async def look_at_block(ref: BlockRef) -> BlockLook:
 
 
 async def take_up_block(ref: BlockRef) -> None:
-    await _store(TakingUpActivities.take_up_block, ref, "use its paid time again")
+    await _store(WindowReclaimActivities.take_up_block, ref, "use its paid time again")
 
 
 async def drain_block(ref: BlockRef) -> None:
@@ -123,7 +123,7 @@ async def drain_block(ref: BlockRef) -> None:
 
 async def clear_block(ref: BlockRef) -> Cleared:
     return await _at_market(
-        BlockClearingActivities.clear_block, ref, f"see its jobs off: {ref.reason}"[:200]
+        BlockDrainActivities.clear_block, ref, f"see its jobs off: {ref.reason}"[:200]
     )
 
 
@@ -131,7 +131,7 @@ async def await_empty(request: EmptyRequest) -> int:
     """Wait until the jobs of a block have gone, until then at most; return how many have not."""
     left = max(request.until - workflow.now(), timedelta(0))
     return await workflow.execute_activity_method(
-        BlockClearingActivities.await_empty,
+        BlockDrainActivities.await_empty,
         request,
         start_to_close_timeout=left + DATABASE_TIMEOUT,
         heartbeat_timeout=MARKET_HEARTBEAT_TIMEOUT,
@@ -157,7 +157,9 @@ async def extend_machines(request: ExtendRequest) -> AgentsReport:
 
 async def go_on(request: GoOnRequest) -> BlockVerdict:
     return await _store(
-        GoingOnActivities.go_on, request, f"go on until {request.until:%Y-%m-%d %H:%M} UTC"
+        MachineExtensionActivities.go_on,
+        request,
+        f"go on until {request.until:%Y-%m-%d %H:%M} UTC",
     )
 
 

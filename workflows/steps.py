@@ -13,6 +13,7 @@ from longshore.activities.node.process import NodeActivities
 from longshore.activities.queue import QueueActivities
 from longshore.activities.spares import SpareActivities
 from longshore.models.bounds import json_bytes
+from longshore.models.failover import SwapReply, SwapRequest
 from longshore.models.job import FailureClass, JobResult, JobSpec
 from longshore.models.messages import (
     EnqueueReply,
@@ -27,7 +28,6 @@ from longshore.models.messages import (
     node_task_queue,
 )
 from longshore.models.placement import Placement, PlacementKey
-from longshore.models.swap import SwapReply, SwapRequest
 from longshore.models.text import format_places
 from longshore.workflows.options import (
     ANSWER_AFTER_CUT,

@@ -9,14 +9,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 from temporalio.client import Client
 
-from longshore.activities.beating import beating
 from longshore.activities.buying import purchase_rows as rows
 from longshore.activities.buying.block_scene import read_scene, with_markets
-from longshore.activities.buying.leaving import let_go_before, mark_let_go
+from longshore.activities.buying.scale_down import mark_released, released_before
 from longshore.activities.database import Database, clock
-from longshore.activities.draining import extend_node, undrain_node
+from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
-from longshore.activities.retrying import reports_errors
+from longshore.activities.heartbeat import heartbeats
+from longshore.activities.node_updates import extend_node, undrain_node
 from longshore.models.block_end import (
     BlockDecision,
     BlockOptionKind,
@@ -54,13 +54,13 @@ class BlockDecisionActivities:
         Where the markets cannot be asked, the block stays as it is.
         """
         margins = self._settings.margins
-        async with beating():
+        async with heartbeats():
             async with self._database.snapshot() as connection:
                 now = await clock(connection)
                 known = await _renewal_under_way(connection, ref.block_id)
                 if known is not None:
                     return known
-                if reason := await let_go_before(connection, ref.block_id):
+                if reason := await released_before(connection, ref.block_id):
                     return BlockVerdict(kind=BlockOptionKind.LET_GO, reason=reason)
                 scene = await read_scene(connection, ref.block_id, now, margins)
                 block = await _block(connection, ref.block_id)
@@ -116,7 +116,7 @@ class BlockDecisionActivities:
         async with self._database.transaction() as connection:
             if decision.kind is BlockOptionKind.LET_GO:
                 margins = self._settings.margins
-                why = await mark_let_go(
+                why = await mark_released(
                     connection, block["id"], decision.reason, scene.now, margins
                 )
                 decision = kept(decision, BlockOptionKind.LET_GO, why) if why else decision

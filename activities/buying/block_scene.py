@@ -11,7 +11,7 @@ from longshore.activities.buying.demand import demand_of_late
 from longshore.activities.buying.inputs import read_need, under_way, with_refused_rows
 from longshore.activities.buying.market_refusals import refused_offers, refusing_markets
 from longshore.activities.buying.purchase_rows import Row
-from longshore.activities.buying.unstarted import given_up_machines, unstarted_machines
+from longshore.activities.buying.startup_failures import failed_machines, given_up_machines
 from longshore.activities.providers import registry
 from longshore.activities.providers.base import Provider
 from longshore.activities.snapshot import load_pool
@@ -34,9 +34,9 @@ from longshore.models.purchase import ENDING
 from longshore.models.settings import Settings
 from longshore.scheduling.buying.block_end import may_renew, renewal_window, resale_window
 from longshore.scheduling.buying.costs import usual_demand
+from longshore.scheduling.buying.exclusions import why_excluded
 from longshore.scheduling.buying.fleet import shape_of
-from longshore.scheduling.buying.going_on import may_go_on
-from longshore.scheduling.buying.left_out import why_left_out
+from longshore.scheduling.buying.machine_extension import may_go_on
 from longshore.scheduling.departures import lead_of
 
 _OVERRUN = timedelta(minutes=15)
@@ -70,7 +70,7 @@ async def read_scene(
         unstarted=tuple(
             await given_up_machines(connection, block_id)
             if facts.given_up
-            else await unstarted_machines(connection, block_id, now)
+            else await failed_machines(connection, block_id, now)
         ),
         queue=need.unmet.jobs,
         under_way=await under_way(connection, spec),
@@ -172,7 +172,7 @@ async def _elsewhere(settings: Settings, block: BlockFacts, policy: BuyingPolicy
         except LongshoreError:
             continue
         for offer in offers:
-            if why_left_out(offer, policy):
+            if why_excluded(offer, policy):
                 continue
             other = shape_of(offer.instance_type)
             same = shape is not None and other is not None and (

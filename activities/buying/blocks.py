@@ -12,24 +12,24 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 from temporalio.client import Client
 
-from longshore.activities.beating import beating
 from longshore.activities.buying import order_rows
 from longshore.activities.buying import purchase_rows as rows
 from longshore.activities.buying.block_scene import idle_since, unwanted
-from longshore.activities.buying.going_on import look_for_going_on
-from longshore.activities.buying.handing_over import hand_over, nodes_that_go_on
+from longshore.activities.buying.handover import hand_over, nodes_that_go_on
 from longshore.activities.buying.ledger import book_use
 from longshore.activities.buying.machine_ends import MachineEnds, why_failed
+from longshore.activities.buying.machine_extension import store_extension
 from longshore.activities.buying.machine_prices import above_limit
+from longshore.activities.buying.machine_restarts import look_for_restart
 from longshore.activities.buying.market_refusals import refusing_markets
-from longshore.activities.buying.restarting import look_for_restart
-from longshore.activities.buying.unstarted import unstarted_machines
+from longshore.activities.buying.startup_failures import failed_machines
 from longshore.activities.database import Database, clock
-from longshore.activities.draining import drain_node, give_notice
+from longshore.activities.error_translation import follows_up, reports_errors
 from longshore.activities.failpoints import failpoint
+from longshore.activities.heartbeat import heartbeats
+from longshore.activities.node_updates import drain_node, give_notice
 from longshore.activities.providers import registry
 from longshore.activities.providers.base import Provider
-from longshore.activities.retrying import follows_up, reports_errors
 from longshore.activities.snapshot import load_pool
 from longshore.activities.stored_specs import UNKNOWN, stored_spec
 from longshore.models.errors import AnswerError, CredentialsError, GoneError, MarketAwayError
@@ -70,7 +70,7 @@ class BlockActivities:
 
         A market that is away changes nothing.
         """
-        async with beating():
+        async with heartbeats():
             block, machines = await self._rows(ref.block_id)
             if block["state"] == "ENDED":
                 return BlockLook(ends_at=block["ends_at"], drain_at=block["ends_at"], over=True)
@@ -105,7 +105,7 @@ class BlockActivities:
             decides = await _decides(
                 connection, block, idle_at, now, lost_its_jobs=bool(lost_its_jobs)
             )
-            goes_on, look_at = await look_for_going_on(connection, block, now)
+            goes_on, look_at = await store_extension(connection, block, now)
             restart = await look_for_restart(connection, block, now, self._settings.margins)
             shut = (await refusing_markets(connection, now)).get(block["provider"])
             if await connection.scalar(text(_IS_SPOT), {"id": ref.block_id}):
@@ -141,7 +141,7 @@ class BlockActivities:
         _, machines = await self._rows(ref.block_id)
         async with self._database.transaction() as connection:
             go_on = await nodes_that_go_on(connection, ref.block_id)
-        async with beating():
+        async with heartbeats():
             for row in machines:
                 if row["name"] not in go_on:
                     await drain_node(self._temporal, row["name"], ref.reason)
@@ -161,7 +161,7 @@ class BlockActivities:
 
         Raises MarketAwayError until the market says of each that it has ended.
         """
-        async with beating():
+        async with heartbeats():
             if not ref.machines:
                 await hand_over(self._database, ref.block_id)
             block, machines = await self._rows(ref.block_id)
@@ -283,7 +283,7 @@ async def _decides(
         return idle_at <= now
     if lost_its_jobs and policy.enabled:
         return True
-    unstarted = await unstarted_machines(connection, block["id"], now)
+    unstarted = await failed_machines(connection, block["id"], now)
     if not policy.enabled or not (block["state"] == "OPEN" or unstarted):
         return False
     found = (await connection.execute(text(_USE), {"id": block["id"]})).one()

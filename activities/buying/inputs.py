@@ -8,11 +8,11 @@ from types import MappingProxyType
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from longshore.activities.buying.ends import ends_of_late
+from longshore.activities.buying.job_runtimes import recent_runtimes
+from longshore.activities.buying.machine_restarts import least_use, silent_until
 from longshore.activities.buying.purchase_rows import FAST_FABRIC
-from longshore.activities.buying.restarting import least_use, silent_until
+from longshore.activities.buying.startup_failures import SILENT, fails_again
 from longshore.activities.buying.stored_documents import stored_request
-from longshore.activities.buying.unstarted import SILENT, fails_again
 from longshore.activities.database import clock
 from longshore.activities.locality import with_locality
 from longshore.activities.providers.base import Provider
@@ -36,10 +36,10 @@ from longshore.models.market import InstanceType, NoQuote, NoQuoteReason, Offer,
 from longshore.models.placement import JobRequest, RunningJob
 from longshore.models.pool import PoolSpec
 from longshore.models.purchase import PurchaseOption, order_key
+from longshore.scheduling.buying.exclusions import why_refused, with_refused
 from longshore.scheduling.buying.fleet import holds, shape_of, shape_of_offer
-from longshore.scheduling.buying.left_out import why_refused, with_refused
 from longshore.scheduling.buying.options import windows_to_ask
-from longshore.scheduling.buying.promises import not_promised
+from longshore.scheduling.buying.unverifiable_constraints import why_unverifiable
 
 ANSWER_WITHIN = 30.0
 """Seconds that a market has for all of its answers."""
@@ -83,7 +83,7 @@ async def read_need(connection: AsyncConnection, spec: PoolSpec) -> PoolNeed:
         running.setdefault(job.node_id, []).append(job)
     releases = tuple(Release(node=node, running=tuple(running.get(node.id, ()))) for node in nodes)
     recent = await load_recent(connection, pool) if spec.packing.rule.learns else ()
-    ended = await ends_of_late(connection, pool)
+    ended = await recent_runtimes(connection, pool)
     return PoolNeed(unmet=Unmet(jobs=jobs, recent=recent, ended=ended), releases=releases)
 
 
@@ -188,7 +188,7 @@ async def look_at(
     Those that are `closed` for the pool are not asked: it says why, by market. Offers and rows of
     books that were `refused` are marked: they are left out of what is decided.
     """
-    jobs = [job.request for job in unmet.jobs if not not_promised(job.request)]
+    jobs = [job.request for job in unmet.jobs if not why_unverifiable(job.request)]
     looks = (_look(market, jobs, policy, now, closed.get(market.name, "")) for market in markets)
     views = await asyncio.gather(*looks)
     known = {(each.provider, each.seller, each.image): each for each in refused}

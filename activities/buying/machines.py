@@ -8,19 +8,19 @@ from sqlalchemy import text
 from temporalio import activity
 from temporalio.client import Client
 
-from longshore.activities.beating import beating
 from longshore.activities.buying import market_refusals, order_rows
 from longshore.activities.buying import purchase_rows as rows
 from longshore.activities.buying.machine_prices import above_limit
+from longshore.activities.buying.machine_restarts import least_use
 from longshore.activities.buying.node_startup import script_for
-from longshore.activities.buying.restarting import least_use
-from longshore.activities.buying.unstarted import fails_again, may_start, nodes_left
+from longshore.activities.buying.startup_failures import fails_again, may_start, nodes_left
 from longshore.activities.database import Database, clock
+from longshore.activities.error_translation import follows_up, reports_errors
 from longshore.activities.failpoints import failpoint
+from longshore.activities.heartbeat import heartbeats
 from longshore.activities.node.system import boot_clock
 from longshore.activities.providers import registry
 from longshore.activities.providers.base import Provider
-from longshore.activities.retrying import follows_up, reports_errors
 from longshore.activities.signals import Signals
 from longshore.activities.snapshot import load_pool
 from longshore.models.errors import CredentialsError, GoneError, MarketAwayError, MarketError
@@ -33,7 +33,7 @@ from longshore.models.purchase import (
     Refusal,
 )
 from longshore.models.settings import Settings
-from longshore.scheduling.buying.starting import start_again
+from longshore.scheduling.buying.start_backoff import start_again
 
 _LOOK_EVERY = timedelta(seconds=5)
 """At the market; at the capacity database ten times as often."""
@@ -61,7 +61,7 @@ class MachineActivities:
         Returns why it is not started, if so: by the market, and when to try again while its time
         is paid for; or because its block is at its end.
         """
-        async with beating():
+        async with heartbeats():
             async with self._database.transaction() as connection:
                 # Whoever ends the block, sells of it or starts another machine on it waits for
                 # this, and then finds the machine.
@@ -121,7 +121,7 @@ class MachineActivities:
         What one has cost that failed is booked when its market says that it has ended: by the
         next look at its block, or at the block's end.
         """
-        async with beating():
+        async with heartbeats():
             waiting, deadline, provider, limit = await self._waiting(request)
             ids = dict(waiting)
             troubles: dict[str, str] = {}

@@ -9,13 +9,13 @@ from typing import NamedTuple
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from longshore.activities.buying.restarting import least_use
-from longshore.activities.buying.taking_up import let_go_windows
-from longshore.activities.buying.unstarted import SILENT_SINCE
+from longshore.activities.buying.machine_restarts import least_use
+from longshore.activities.buying.startup_failures import SILENT_SINCE
+from longshore.activities.buying.window_reclaim import released_windows
 from longshore.models.buying import BuyingPolicy, RefusedOffer
 from longshore.models.errors import FundsError, MarketError
 from longshore.models.pool import PoolSpec
-from longshore.scheduling.buying.starting import closed_until
+from longshore.scheduling.buying.start_backoff import closed_until
 
 
 async def note(connection: AsyncConnection, provider: str, error: MarketError) -> None:
@@ -77,7 +77,7 @@ async def closed_markets(
             f"{row.provider}: {row.id} is paid for until {row.ends_at:%H:%M} UTC and has "
             f"{row.ready} of {row.nodes} machines, which are tried again: {row.reason}"
         )
-    for each in await let_go_windows(connection, spec, now):
+    for each in await released_windows(connection, spec, now):
         if not each["resumed"]:
             found[each["provider"]] = (
                 f"{each['provider']}: {each['id']} was let go, and {each['left']} of its "

@@ -16,11 +16,9 @@ from sqlalchemy.exc import DBAPIError
 from temporalio import activity
 from temporalio.client import Client
 
-from longshore.activities.beating import beating
 from longshore.activities.buying import market_refusals
 from longshore.activities.buying import order_rows as rows
 from longshore.activities.buying import sale_rows as sales
-from longshore.activities.buying.leaving import check_leaves
 from longshore.activities.buying.node_startup import script_for
 from longshore.activities.buying.purchase_rows import (
     ask_for_renewal_again,
@@ -28,14 +26,16 @@ from longshore.activities.buying.purchase_rows import (
     lock_purchase,
     refusal_of,
 )
-from longshore.activities.buying.requoting import requoted
+from longshore.activities.buying.requotes import requoted
+from longshore.activities.buying.scale_down import check_leaves
 from longshore.activities.buying.sending import Sending
 from longshore.activities.database import Database, clock
-from longshore.activities.draining import drain_node, undrain_node
+from longshore.activities.error_translation import follows_up, reports_errors
 from longshore.activities.failpoints import BlockEndPoint, BuyingPoint, failpoint
+from longshore.activities.heartbeat import heartbeats
+from longshore.activities.node_updates import drain_node, undrain_node
 from longshore.activities.providers import registry
 from longshore.activities.providers.base import Provider
-from longshore.activities.retrying import follows_up, reports_errors
 from longshore.activities.snapshot import load_pool
 from longshore.models.block_end import SaleIntent, SaleSeen
 from longshore.models.errors import (
@@ -150,7 +150,7 @@ class OrderActivities:
         part of the answer. Raises MarketAwayError while it is not known whether it arrived.
         """
         told: Mapping[str, bool] = {}
-        async with beating():
+        async with heartbeats():
             row, sent_before = await self._sending.mark(ref.key)
             if row.state != "INTENT":
                 return await self._seen(ref.key)
@@ -176,7 +176,7 @@ class OrderActivities:
     @follows_up
     async def look_at_order(self, ref: OrderRef) -> OrderSeen:
         """Read an order at its market, and book what it has filled since the last look."""
-        async with beating():
+        async with heartbeats():
             row = await self._sending.row(ref.key)
             if row.state in _OVER or row.order_id is None:
                 return await self._seen(ref.key)
@@ -201,7 +201,7 @@ class OrderActivities:
     @follows_up
     async def cancel_order(self, ref: OrderRef) -> None:
         """Ask for the end of an order. It may fill on until a look finds it over."""
-        async with beating():
+        async with heartbeats():
             row = await self._sending.row(ref.key)
             if row.state not in _OVER and row.order_id is not None:
                 await self._sending.cancel(row)

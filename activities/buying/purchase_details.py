@@ -13,8 +13,8 @@ from longshore.activities.buying.accounts import (
     OF_BLOCK,
     OF_PURCHASE,
 )
+from longshore.activities.buying.startup_failures import SILENT_SINCE
 from longshore.activities.buying.stored_documents import readable, stored_decision, why_unreadable
-from longshore.activities.buying.unstarted import SILENT_SINCE
 from longshore.activities.database import Database, clock
 from longshore.models.errors import NotFoundError
 from longshore.models.spending import (

@@ -12,7 +12,7 @@ from longshore.models.block_end import BlockDecision
 from longshore.models.job import Tier
 from longshore.models.pool import PoolSpec
 from longshore.models.spending import BuyingRecord, JobCost
-from longshore.scheduling.buying.standing import Failed, Standing, standing_of
+from longshore.scheduling.buying.buying_status import BuyingStatus, Failed, buying_status
 
 _LATELY = timedelta(hours=1)
 """A purchase that came to nothing so long before a job came is told of it."""
@@ -48,14 +48,14 @@ async def read_standing(
     pool: PoolSpec,
     since: datetime | None = None,
     tier: Tier | None = None,
-) -> Standing:
+) -> BuyingStatus:
     """Return whether a pool buys, and what would let it, for a job that waits since then, of a
     tier where one is named."""
     if not pool.buying.enabled:
-        return standing_of(pool, "", None)
+        return buying_status(pool, "", None)
     stopped, last = await why_stopped(connection), await _last_of(connection, pool.name)
     failed = None if since is None else await _failed(connection, pool.name, since - _LATELY)
-    return standing_of(pool, stopped, last, since, failed, tier)
+    return buying_status(pool, stopped, last, since, failed, tier)
 
 
 async def _last_of(connection: AsyncConnection, pool: str) -> BuyingRecord | None:

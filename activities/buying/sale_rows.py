@@ -7,7 +7,7 @@ stopped.
 from sqlalchemy import insert, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from longshore.activities.buying.unstarted import FAILED_AGAIN
+from longshore.activities.buying.startup_failures import FAILED_AGAIN
 from longshore.models.block_end import SaleIntent
 from longshore.models.errors import StaleError
 from longshore.models.market import OrderRequest, Side

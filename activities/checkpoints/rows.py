@@ -11,10 +11,10 @@ from temporalio import activity
 
 from longshore.activities.checkpoints.store import CheckpointStore
 from longshore.activities.database import Database
+from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import wall_clock
 from longshore.activities.node.checkpointing import info_of
-from longshore.activities.node.publishing import in_thread
-from longshore.activities.retrying import reports_errors
+from longshore.activities.node.publisher import in_thread
 from longshore.models.base import Frozen
 from longshore.models.checkpoint import (
     CheckpointInfo,

@@ -10,8 +10,8 @@ from temporalio import activity
 
 from longshore.activities.checkpoints.rows import CheckpointActivities
 from longshore.activities.database import Database, clock
+from longshore.activities.error_translation import reports_errors
 from longshore.activities.preemption_inputs import PreemptionInputs, read_inputs
-from longshore.activities.retrying import reports_errors
 from longshore.activities.schedules import Schedules
 from longshore.models.checkpoint import CheckpointsRequest, SaveRequest
 from longshore.models.checkpointing import (

@@ -13,12 +13,12 @@ from temporalio import activity
 from longshore.activities.buying.inputs import look_at, read_need
 from longshore.activities.buying.market_refusals import refused_offers
 from longshore.activities.database import Database, clock
+from longshore.activities.error_translation import reports_errors
 from longshore.activities.markets.compaction import compact
 from longshore.activities.markets.memory import MarketMemory
 from longshore.activities.metrics import MARKET_ASK, MARKET_LOOKS, SILENT, Metrics
 from longshore.activities.providers import registry
 from longshore.activities.providers.base import Provider
-from longshore.activities.retrying import reports_errors
 from longshore.activities.schedules import Schedules
 from longshore.activities.signals import Signals
 from longshore.activities.snapshot import load_pool

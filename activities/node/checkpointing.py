@@ -19,7 +19,7 @@ from longshore.activities.node import checkpoint_files
 from longshore.activities.node.checkpoint_marker import read_marker, write_marker
 from longshore.activities.node.launch import SAVE_REQUEST, SAVED
 from longshore.activities.node.public_files import put_public, remove_public
-from longshore.activities.node.publishing import (
+from longshore.activities.node.publisher import (
     FIRST_WAIT,
     LONGEST_WAIT,
     Moment,
@@ -112,10 +112,10 @@ class Keeper:
             await self._note_that_it_ran()
         if self._local is None:
             return {}
-        going_on = {"LONGSHORE_RESUME": "1"}
+        resume_variables = {"LONGSHORE_RESUME": "1"}
         if self._local.step is not None:
-            going_on["LONGSHORE_CHECKPOINT_STEP"] = str(self._local.step)
-        return going_on
+            resume_variables["LONGSHORE_CHECKPOINT_STEP"] = str(self._local.step)
+        return resume_variables
 
     def start(self) -> None:
         """Begin to listen to the job, and to publish."""

@@ -14,8 +14,8 @@ import psutil
 import pynvml
 from pydantic import Field, ValidationError
 
+from longshore.activities.node.gpu_links import Conformance, read_conformance, read_topology
 from longshore.activities.node.mig import read_mig
-from longshore.activities.node.wiring import Conformance, read_conformance, read_topology
 from longshore.models.base import Frozen
 from longshore.models.errors import SpecError, UnavailableError
 from longshore.models.mig import listed_models, positions_of

@@ -89,12 +89,12 @@ def prepare(
     inventory: Inventory,
     run_folder: Path,
     job_folder: Path,
-    going_on: Mapping[str, str] = MappingProxyType({}),
+    resume_variables: Mapping[str, str] = MappingProxyType({}),
     image_folders: Sequence[Path] = (),
 ) -> Launch:
     """Make the folders that the job needs and return what to execute.
 
-    `job_folder` is the job's own on this node, the same for every attempt; `going_on` the
+    `job_folder` is the job's own on this node, the same for every attempt; `resume_variables` the
     variables that say what it goes on from; `image_folders` what a job in an image may see
     besides. Raises LaunchError when the node cannot run it, OSError when a folder cannot be made
     for want of a disk that can be written.
@@ -106,7 +106,7 @@ def prepare(
         with making_checkpoints(request, checkpoints, job_folder):
             checkpoints.mkdir(parents=True, exist_ok=True)
     own = _own_env(request, identity, inventory, run_folder / "public", checkpoints)
-    own |= going_on
+    own |= resume_variables
     base = clean_env(os.environ)
     if not spec.image:
         return Launch(command(spec.argv, spec), base | spec.env | own, cwd)

@@ -27,7 +27,7 @@ SUPERVISOR_PATIENCE = 3.0
 """Seconds in which an orphaned supervisor should have killed its job and written the end."""
 
 STRAY_PATIENCE = 10.0
-"""Seconds in which what came to a stopped nursery ends."""
+"""Seconds in which what came to a stopped fork server ends."""
 
 _log = logging.getLogger(__name__)
 
@@ -95,28 +95,28 @@ class Unended:
         return left
 
 
-def end_strays(nursery: int, stays: Callable[[int], bool]) -> None:
-    """Kill what came to a stopped nursery from supervisors that were killed, and wait for its end.
+def end_strays(fork_server: int, stays: Callable[[int], bool]) -> None:
+    """Kill the orphans that came to a stopped fork server, and wait for their end.
 
     Gives up after a while: of another user's process (sudo) there is no end.
     """
     until = time.monotonic() + STRAY_PATIENCE
     told = Told()
-    while (found := strays(nursery, stays)) and time.monotonic() < until:
+    while (found := strays(fork_server, stays)) and time.monotonic() < until:
         told.killing(found)
         # One whose first word was read a moment ago is no stray.
         kill(pid for pid in found if not stays(pid))
         time.sleep(0.01)  # the end of one may leave others, and takes a moment
 
 
-def strays(nursery: int, stays: Callable[[int], bool]) -> list[int]:
+def strays(fork_server: int, stays: Callable[[int], bool]) -> list[int]:
     """Return what lives of the children that are no supervisors, and all that descends from them.
 
     `stays` tells of the supervisors, and of what could not be ended before. A supervisor that has
-    ended is one of them: its children may be on their way to the nursery.
+    ended is one of them: its children may be on their way to the fork server.
     """
     children = _children()
-    parents = [pid for pid in children.get(nursery, []) if not (runs(pid) and stays(pid))]
+    parents = [pid for pid in children.get(fork_server, []) if not (runs(pid) and stays(pid))]
     return [pid for pid in _with_descendants(parents, children) if runs(pid)]
 
 
@@ -132,13 +132,13 @@ def adopted_strays(stays: Callable[[int], bool]) -> list[int]:
     return [pid for pid in _with_descendants(parents, children) if runs(pid)]
 
 
-def reap_adopted(is_nursery: Callable[[int], bool]) -> None:
+def reap_adopted(is_fork_server: Callable[[int], bool]) -> None:
     """Collect what has ended of the processes that came to this one.
 
     Not those that it started: who started one waits for it by its number.
     """
     for pid in _adopted(_children()):
-        if not runs(pid) and not is_nursery(pid):
+        if not runs(pid) and not is_fork_server(pid):
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
 

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from longshore.activities.failpoints import wall_clock
-from longshore.activities.node.past import past
+from longshore.activities.node.file_times import clamped_time
 from longshore.activities.node.runs import RunRecord
 from longshore.models.job import FailureClass
 from longshore.models.messages import TIME_ENDED, ProcessReport, Progress
@@ -67,8 +67,8 @@ def report_of(
         exit_code=exit_code,
         failure=failure,
         message=message,
-        started_at=past(started["at"]) if started else None,
-        ended_at=past(end["ended_at"]) if "ended_at" in end else None,
+        started_at=clamped_time(started["at"]) if started else None,
+        ended_at=clamped_time(end["ended_at"]) if "ended_at" in end else None,
         stopped_for=record.stop_reason if end["cause"] == "stopped" else None,
         last_progress=progress,
     )

@@ -12,15 +12,15 @@ from temporalio.client import (
 )
 from temporalio.service import RPCError, RPCStatusCode
 
-from longshore.activities.about import about
+from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint, wall_clock
+from longshore.activities.log_context import log_context
 from longshore.activities.metrics import HEARTBEAT_SECONDS, HEARTBEATS_MISSED, SILENT, Metrics
 from longshore.activities.node.fence import Fence
 from longshore.activities.node.full_disk import FullDisk
 from longshore.activities.node.outcome import never_started
 from longshore.activities.node.processes import Processes, Run
 from longshore.activities.node.system import boot_clock
-from longshore.activities.retrying import reports_errors
 from longshore.models.checkpoint import CheckpointInfo, SaveRequest
 from longshore.models.errors import StaleError
 from longshore.models.job import FailureClass
@@ -70,7 +70,7 @@ class NodeActivities:
         started at most once. Raises StaleError for an attempt or a registration that is over.
         """
         placement = request.placement
-        with about(job=placement.job_id, attempt=placement.attempt):
+        with log_context(job=placement.job_id, attempt=placement.attempt):
             found = self._processes.find(placement.key)
             if found is None:
                 await self._require_epoch(placement.epoch)

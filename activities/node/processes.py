@@ -8,15 +8,16 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from longshore.activities.about import about
 from longshore.activities.checkpoints.store import CheckpointStore
 from longshore.activities.failpoints import failpoint, wall_clock
+from longshore.activities.log_context import log_context
 from longshore.activities.logstore import LogStore
 from longshore.activities.metrics import PROCESSES, SILENT, Metrics
 from longshore.activities.node import orphans
 from longshore.activities.node.checkpoint_files import remove_moments
 from longshore.activities.node.checkpointing import Keeper, signal_number
 from longshore.activities.node.fence import Fence
+from longshore.activities.node.file_times import clamped_time
 from longshore.activities.node.full_disk import why_refused
 from longshore.activities.node.launch import (
     Launch,
@@ -27,17 +28,16 @@ from longshore.activities.node.launch import (
     refuse_folders,
     removal,
 )
+from longshore.activities.node.log_shipper import Shipper
 from longshore.activities.node.outcome import (
     never_started,
     never_to_start,
     report_of,
     stopped_before_start,
 )
-from longshore.activities.node.past import past
 from longshore.activities.node.progress import read_progress
 from longshore.activities.node.runs import RunRecord, RunStore
-from longshore.activities.node.shipping import Shipper
-from longshore.activities.node.supervision import NotForkedError, Nursery, Plan, Supervised
+from longshore.activities.node.supervision import ForkServer, NotForkedError, Plan, Supervised
 from longshore.activities.node.system import users_umask
 from longshore.activities.storage import GivenUp
 from longshore.models.checkpoint import CheckpointInfo, SaveRequest
@@ -82,7 +82,7 @@ class Run:
             update["checkpoint"] = self.keeper.last
             update["checkpoint_error"] = self.keeper.error
         if self.started.done() and not self.started.cancelled():
-            update["started_at"] = past(self.started.result()["at"])
+            update["started_at"] = clamped_time(self.started.result()["at"])
         return self._progress.model_copy(update=update)
 
 
@@ -112,7 +112,7 @@ class Processes:
         self._inventory = inventory
         self._logs = logs
         self._fence = fence
-        self._nursery = Nursery()
+        self._fork_server = ForkServer()
         self._runs: dict[PlacementKey, Run] = {}
         fence.on_acknowledged = self._feed
 
@@ -201,16 +201,16 @@ class Processes:
             await asyncio.wait([run.done for run in runs])
 
     def adopt(self) -> None:
-        """Have what outlives supervisor and nursery come to this process; see `keep_reaping`."""
-        self._nursery.adopt()
+        """Adopt processes that outlive supervisor and fork server; see `keep_reaping`."""
+        self._fork_server.adopt()
 
     async def keep_reaping(self) -> None:
         """For ever, end and collect what came to this process."""
-        await self._nursery.keep_reaping()
+        await self._fork_server.keep_reaping()
 
     def close(self) -> None:
         """End the process that forks supervisors; what runs goes on, and nothing starts here."""
-        self._nursery.close()
+        self._fork_server.close()
 
     async def recover(self) -> None:
         """Kill what an earlier life of the agent left, and report it. Before anything starts."""
@@ -222,7 +222,7 @@ class Processes:
         self._metrics.set(PROCESSES, 0)
         for record in list(self._store.all()):
             if record.report is None:
-                with about(job=record.job_id, attempt=record.attempt):
+                with log_context(job=record.job_id, attempt=record.attempt):
                     await self._recover_one(record)
 
     async def _recover_one(self, record: RunRecord) -> None:
@@ -278,14 +278,14 @@ class Processes:
         await self._end_older_attempts(run)
         job_folder = self._jobs / run.record.job_id
         refuse_folders(run.request, job_folder, self._image_folders)
-        going_on = await self._restore(run, job_folder)
+        resume_variables = await self._restore(run, job_folder)
         launch = prepare(
-            run.request, self._identity, self._inventory, run.folder, job_folder, going_on,
+            run.request, self._identity, self._inventory, run.folder, job_folder, resume_variables,
             self._image_folders,
         )  # fmt: skip
         if run.record.stop_reason is not None:
             return stopped_before_start(run.record.stop_reason)
-        supervised = await Supervised.start(self._nursery, run.folder)
+        supervised = await Supervised.start(self._fork_server, run.folder)
         if run.record.stop_reason is not None:  # asked for while the supervisor was being started
             supervised.leave()
             return stopped_before_start(run.record.stop_reason)

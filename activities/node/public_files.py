@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from longshore.activities.node.past import past
+from longshore.activities.node.file_times import clamped_time
 
 _PASS = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -34,7 +34,7 @@ def open_public(path: Path) -> BinaryIO:
 
 def written_at(file: BinaryIO) -> datetime:
     """Return when a file was last written, as far as its job lets it say."""
-    return past(os.fstat(file.fileno()).st_mtime)
+    return clamped_time(os.fstat(file.fileno()).st_mtime)
 
 
 def put_public(path: Path, text: str) -> None:

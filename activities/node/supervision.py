@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
-from longshore.activities.node import nursery, orphans
+from longshore.activities.node import fork_server, orphans
 from longshore.activities.node.system import (
     become_subreaper,
     boot_clock,
@@ -27,12 +27,12 @@ from longshore.activities.node.system import (
 )
 from longshore.models.base import Frozen
 
-NURSERY_PATIENCE = 30.0
+FORK_SERVER_PATIENCE = 30.0
 """Seconds in which a fork is made, and a child that has ended is collected: many times what a
 loaded machine takes."""
 _REAP_EVERY = 1.0
 _TRIES = 2
-"""How often a supervisor is asked for: a nursery that was stopped forks none, the next does."""
+"""How often a supervisor is asked for: a stopped fork server forks none, the next one does."""
 _log = logging.getLogger(__name__)
 _ROOT = str(Path(__file__).parents[3])
 """The folder that holds the package `longshore`: a path that follows no link of a checkout."""
@@ -62,7 +62,7 @@ class NotForkedError(Exception):
     """No supervisor came: the node has no process to give one, or somebody stops what forks it."""
 
 
-class Nursery:
+class ForkServer:
     """The process that forks this agent's supervisors; started again where it has ended.
 
     A job of the same user may stop it. Then it forks nothing and collects no orphan: it is ended,
@@ -113,15 +113,15 @@ class Nursery:
         return self._heard_at > moment
 
     def adopt(self) -> None:
-        """Have orphans of a killed nursery come to this process; `keep_reaping` belongs to it.
+        """Adopt the orphans of a killed fork server; `keep_reaping` belongs to it.
 
-        For a process whose own children are all in its session, but for the nursery. Does nothing
-        where the system has none of that (macOS).
+        For a process whose own children are all in its session, but for the fork server. Does
+        nothing where the system has no subreaper (macOS).
         """
         self._adopts = become_subreaper()
 
     async def keep_reaping(self) -> None:
-        """For ever, look for a nursery that was killed: end the orphans that came from it, and
+        """For ever, look for a fork server that was killed: end the orphans that came from it, and
         collect what has ended of all that came. At once done where nothing comes to this one."""
         while self._adopts:
             if orphans.a_child_has_ended():
@@ -136,9 +136,9 @@ class Nursery:
     ) -> list[int]:
         """Wait until a supervisor that was killed, and what it left, is no concern any more.
 
-        A nursery that does not collect it in time is ended. Returns what could not be ended.
+        A fork server that does not collect it in time is ended. Returns what could not be ended.
         """
-        until = boot_clock() + NURSERY_PATIENCE
+        until = boot_clock() + FORK_SERVER_PATIENCE
         while is_same(pid, ticks) and (self._adopts or self._process is process):
             self._reap()
             late = boot_clock() > until
@@ -154,7 +154,7 @@ class Nursery:
         return [*left, *self._unended.to_tell_of()]
 
     async def _killed_by(self, process: subprocess.Popen[bytes]) -> list[int]:
-        """Wait until a nursery has ended the orphans that it has; return those that still run."""
+        """Wait until a fork server has ended its orphans; return those that still run."""
         found = set(orphans.strays(process.pid, self._stays))
         until = boot_clock() + orphans.STRAY_PATIENCE
         while self._process is process and found and boot_clock() < until:
@@ -167,8 +167,8 @@ class Nursery:
     async def _end_adopted(self) -> list[int]:
         """Kill the orphans that came to this process; return those that still run after a while.
 
-        Among them may be a supervisor that was forked a moment before its nursery was killed: it
-        has been told nothing yet, and another is asked for.
+        Among them may be a supervisor that was forked a moment before its fork server was
+        killed: it has been told nothing yet, and another is asked for.
         """
         until = boot_clock() + orphans.STRAY_PATIENCE
         told = orphans.Told()
@@ -182,14 +182,14 @@ class Nursery:
         return []
 
     def _reap(self) -> None:
-        """Collect what has ended of what came here, and a nursery that was killed."""
+        """Collect what has ended of what came here, and a fork server that was killed."""
         if self._adopts:
             if self._process and self._process.poll() is not None:
                 self.close()  # the next start has another
-            orphans.reap_adopted(self._is_nursery)
+            orphans.reap_adopted(self._is_fork_server)
 
     async def end(self, process: subprocess.Popen[bytes]) -> None:
-        """End a nursery that does not answer, and the orphans that came to it."""
+        """End a fork server that does not answer, and the orphans that came to it."""
         if self._process is process and self._socket:
             _log.warning("the process that forks supervisors does not answer and is killed")
             its = self._socket
@@ -211,7 +211,7 @@ class Nursery:
         if self._socket and self._process:
             self._socket.close()
             try:
-                self._process.wait(0 if is_stopped(self._process.pid) else NURSERY_PATIENCE)
+                self._process.wait(0 if is_stopped(self._process.pid) else FORK_SERVER_PATIENCE)
             except subprocess.TimeoutExpired:
                 self._end(self._process)
         self._socket = self._process = None
@@ -224,18 +224,18 @@ class Nursery:
         finally:
             process.kill()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(NURSERY_PATIENCE)
+            process.wait(FORK_SERVER_PATIENCE)
 
     def _is_supervisor(self, pid: int) -> bool:
         return pid in self._supervisors and is_same(pid, self._supervisors[pid])
 
-    def _is_nursery(self, pid: int) -> bool:
+    def _is_fork_server(self, pid: int) -> bool:
         mine = [*self._ending, *([self._process] if self._process else [])]
         return any(process.pid == pid for process in mine)
 
     def _stays(self, pid: int) -> bool:
         """Return whether a process belongs to the agent, or could not be ended before."""
-        known = self._is_supervisor(pid) or self._is_nursery(pid)
+        known = self._is_supervisor(pid) or self._is_fork_server(pid)
         return known or pid in self._unended
 
     def _connected(self) -> tuple[socket.socket, subprocess.Popen[bytes]]:
@@ -243,7 +243,7 @@ class Nursery:
             ours, its = socket.socketpair()
             with its:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", "-c", nursery.START, _ROOT],
+                    [sys.executable, "-I", "-S", "-c", fork_server.START, _ROOT],
                     stdin=its.fileno(),
                     stdout=subprocess.DEVNULL,
                     start_new_session=True,
@@ -259,11 +259,11 @@ class Supervised:
 
     def __init__(
         self,
-        born_in: Nursery,
+        born_in: ForkServer,
         forked_by: subprocess.Popen[bytes],
         orders: asyncio.WriteTransport,
     ) -> None:
-        self._nursery = born_in
+        self._fork_server = born_in
         self._forked_by = forked_by
         self._orders = orders
         self._words = asyncio.StreamReader(limit=2**20)
@@ -274,7 +274,7 @@ class Supervised:
         """What could not be ended of a job that killed it, once `end` has returned."""
 
     @classmethod
-    async def start(cls, born_in: Nursery, folder: Path) -> Self:
+    async def start(cls, born_in: ForkServer, folder: Path) -> Self:
         """Return a supervisor of a run folder, which waits for its plan.
 
         Raises OSError when the system refuses, NotForkedError when none comes.
@@ -286,7 +286,7 @@ class Supervised:
             if await supervised._comes():
                 return supervised
             supervised._close()
-            late = boot_clock() - asked_at >= NURSERY_PATIENCE
+            late = boot_clock() - asked_at >= FORK_SERVER_PATIENCE
             stopped = is_stopped(supervised._forked_by.pid)
             if stopped or (late and not born_in.heard_since(asked_at)):
                 await born_in.end(supervised._forked_by)
@@ -299,7 +299,7 @@ class Supervised:
     def leave(self) -> None:
         """Have it end without having started anything."""
         self._close()
-        self._nursery.has_gone(self._pid)
+        self._fork_server.has_gone(self._pid)
 
     def kill(self) -> bool:
         """Kill it where it still lives, and what it keeps with it; return whether it did."""
@@ -337,11 +337,11 @@ class Supervised:
         finally:
             self.leave()
         if end is None:
-            self.left = await self._nursery.collected(self._forked_by, self._pid, self._ticks)
+            self.left = await self._fork_server.collected(self._forked_by, self._pid, self._ticks)
         return end
 
     @classmethod
-    async def _forked(cls, born_in: Nursery, folder: Path) -> Self:
+    async def _forked(cls, born_in: ForkServer, folder: Path) -> Self:
         with contextlib.ExitStack() as its:
             stdin, orders = _pipe()
             its.enter_context(stdin)
@@ -358,7 +358,7 @@ class Supervised:
     async def _comes(self) -> bool:
         """Wait for its first word; return whether it came in time."""
         reading = asyncio.ensure_future(self._words.readline())
-        until = boot_clock() + NURSERY_PATIENCE
+        until = boot_clock() + FORK_SERVER_PATIENCE
         while not reading.done() and boot_clock() < until:
             if is_stopped(self._forked_by.pid):
                 break
@@ -370,7 +370,7 @@ class Supervised:
             return False
         self._pid = json.loads(line)["here"]
         self._ticks = start_ticks(self._pid)
-        self._nursery.has_come(self._pid)
+        self._fork_server.has_come(self._pid)
         return True
 
     async def _listen(self, words: BinaryIO) -> None:

@@ -1,6 +1,6 @@
 """Keeps one process of a job: starts it, fences it, stops it, and writes down how it ended.
 
-Runs as a process of its own (forked by `activities.node.nursery`), from the standard library
+Runs as a process of its own (forked by `activities.node.fork_server`), from the standard library
 alone, so that it starts in a few milliseconds and outlives a crash of the node agent long enough
 to clean up after it.
 

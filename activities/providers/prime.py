@@ -13,9 +13,9 @@ from typing import Any
 
 from longshore.activities.providers import prime_reading as reading
 from longshore.activities.providers.access import Access, access
+from longshore.activities.providers.creation_lookup import Creations, look_by_id
 from longshore.activities.providers.http import MarketHTTP, Patience, in_path
 from longshore.activities.providers.http_errors import refused_for_good
-from longshore.activities.providers.looking import Creations, look_by_id
 from longshore.activities.providers.prime_rows import all_rows, known_types
 from longshore.activities.providers.prime_shapes import Pod, Pods, Row, Wallet, Who, WhoAmI
 from longshore.models.errors import (

@@ -10,9 +10,9 @@ from typing import Any
 from longshore.activities.providers import sfcompute_reading as reading
 from longshore.activities.providers import sfcompute_units as units
 from longshore.activities.providers.access import Access, access
+from longshore.activities.providers.creation_lookup import Creations, look_by_id
 from longshore.activities.providers.http import Answer, MarketHTTP, Patience, in_path
 from longshore.activities.providers.http_errors import refused_for_good
-from longshore.activities.providers.looking import Creations, look_by_id
 from longshore.activities.providers.sfcompute_places import Places
 from longshore.activities.providers.sfcompute_shapes import (
     Balances,

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from longshore.activities.providers import sfcompute_reading as reading
 from longshore.activities.providers import sfcompute_units as units
+from longshore.activities.providers.creation_lookup import Creations
 from longshore.activities.providers.http import MarketHTTP, Params, in_path
-from longshore.activities.providers.looking import Creations
 from longshore.activities.providers.sfcompute_shapes import (
     Image,
     Instance,

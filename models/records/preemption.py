@@ -9,7 +9,7 @@ from sqlmodel import Field, SQLModel
 
 
 class PreemptionRow(SQLModel, table=True):
-    """One attempt that gives way to another job; stored before the attempt hears of it.
+    """One attempt that is preempted for another job; stored before the attempt hears of it.
 
     It is under way as long as the attempt's placement is open.
     """

@@ -2,7 +2,7 @@
 
 The same decisions as one by one (`scheduling.cycle`), at a small part of the time. But loading
 numba takes a second, and compiling on a fresh machine half a minute: so a process that plans long
-queues calls `warm.warm` beside its work, as `activities.warming` does, and others go without.
+queues calls `warm.warm` in the background, as `activities.compiler_warmup` does. Others do not.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 
 from longshore.models.placement import JobRequest, PackingPolicy, PackingRule
 from longshore.scheduling.placement.columns import Columns
-from longshore.scheduling.placement.keep_room import RoomKeeper
+from longshore.scheduling.placement.keep_room import HeadroomKeeper
 from longshore.scheduling.placement.state import Need
 
 if TYPE_CHECKING:
     from longshore.scheduling.bulk.run import Run
 
 FEWEST = 24
-"""Jobs for which the arrays of a pass pay, once it is loaded, and"""
+"""The fewest jobs for which a pass pays, once it is loaded."""
 FEWEST_COLD = 20_000
-"""those for which loading it pays."""
+"""The fewest jobs for which loading it pays."""
 _RULES = (PackingRule.SEED_SCORE, PackingRule.KEEP_ROOM)
 _MOST_GPUS = 62
 """GPUs of a node whose sets are one integer there."""
@@ -28,7 +28,7 @@ _loaded = False
 
 
 def is_worth(jobs: int) -> bool:
-    """Return whether so many jobs are decided sooner by a pass."""
+    """Return whether a pass decides this many jobs sooner."""
     return jobs >= (FEWEST if _loaded else FEWEST_COLD)
 
 
@@ -57,7 +57,7 @@ def run_of(
     jobs: Sequence[JobRequest],
     columns: Columns,
     policy: PackingPolicy,
-    keeper: RoomKeeper | None,
+    keeper: HeadroomKeeper | None,
     now: datetime,
     need_of: Callable[[JobRequest], Need],
     wanted: Collection[str] | None = None,

@@ -1,8 +1,8 @@
-"""What the compiled pass works on: arrays, in groups by what has a row in them.
+"""The arrays of the compiled pass, in groups by what has a row in them.
 
-`K` needs, `C` classes of nodes, `X` cells of classes, `F` faces of makes, `L` layouts of GPUs, `W`
-wishes for GPUs, `M` makes, `R` amounts of a host (cores, RAM and so on), `Q` kinds of jobs to
-expect. Classes, cells and layouts have spare rows.
+`K` needs, `C` classes of nodes, `X` buckets of classes, `F` eligibility classes of makes, `L`
+layouts of GPUs, `W` wishes for GPUs, `M` makes, `R` amounts of a host (cores, RAM and so on),
+`Q` kinds of expected jobs. Classes, buckets and layouts have spare rows.
 """
 
 from typing import NamedTuple
@@ -21,25 +21,24 @@ Longs = NDArray[np.int64]
 UNKNOWN = 255
 """In place of an answer that was not asked for yet."""
 VARIES = -2
-"""In place of a number that is not the same for all layouts of a look."""
+"""In place of a number that is not the same for all layouts of a signature."""
 FAMILIES, FAMILY_SETS = 64, 1 << 10
 """Families of layouts that find each other by their free GPUs, and sets of GPUs in each."""
 MOST_SHOWN = 4
-"""Nodes that a decision names: the best, and three beside it."""
-CLASSES, POOL, MOVES, RESTS, DUE, NEED, SUBJECT, CELLS, ORDER, KEPT = range(10)
-"""Places in `Classes.numbers`: classes, used places of `pool`, moves, rests; at how many moves the
-outlook is due; what a question to the caller is about; cells, used places of `Cells.order`, and
-nodes with reservations."""
-FACE, LOOK, NODES, HEAD, FIRST, STALE, FEWEST_JOBS = range(7)
-"""What `Cells.facts` says of a cell: its face and its look, its nodes, its first class, the
-position of its first node, whether a bound may be wider than it need be, and the fewest jobs on
-one of its nodes."""
+"""Nodes that a decision names: the best one, and three others."""
+CLASSES, POOL, MOVES, RESIDUALS, DUE, NEED, SUBJECT, BUCKETS, ORDER, RESERVED_NODES = range(10)
+"""Places in `Classes.numbers`: classes, used places of `pool`, moves, residuals; the move at
+which the outlook is due; the need and subject of a question to the caller; buckets, used places
+of `ClassBuckets.order`, and nodes with reservations."""
+ELIGIBILITY, SIGNATURE, NODES, HEAD, FIRST, STALE, FEWEST_JOBS = range(7)
+"""Columns of `ClassBuckets.facts`: eligibility class, layout signature, nodes, first class,
+position of the first node, whether a bound may be too wide, and the fewest jobs on one node."""
 LEAST_USED, MOST_USED, CHEAPEST, AMOUNTS = 0, 1, 2, 3
-"""What `Cells.bounds` says of the classes of a cell: the least and the most memory in use; the
-least that the room of one is worth, with what it costs to take an emptier node; and from AMOUNTS
-on the least of each amount of the host, then the most of each."""
-RANKS = 15
-"""Steps in which cells tell each amount of a host."""
+"""Columns of `ClassBuckets.bounds`: the least and the most memory in use; the least value of a
+class's headroom, with the cost of taking an emptier node; and from AMOUNTS on the least of each
+amount of the host, then the most of each."""
+THRESHOLDS = 15
+"""Thresholds by which buckets quantise each amount of a host."""
 
 
 class Classes(NamedTuple):
@@ -59,85 +58,85 @@ class Classes(NamedTuple):
     vram_bits: Longs
     amount: Floats
     """GB of GPU memory in use; GPUs on a node that names no memory."""
-    rest: Ints
-    cell: Ints
+    residual: Ints
+    bucket: Ints
     """-1 while in none."""
     later: Ints
-    """The next class of its cell, -1 after the last."""
+    """The next class of its bucket, -1 after the last."""
     heap_at: Ints
-    heap_room: Ints
+    heap_capacity: Ints
     """Where in `pool` the positions of its nodes are, as a heap, and how many places it has."""
     pool: Ints
-    buckets: Ints
+    hash_table: Ints
     """Open hash of classes."""
     class_of: Ints
     """By node."""
-    kept: Ints
+    reserved_nodes: Ints
     """The positions of nodes with reservations."""
     make_amount: Floats
     make_unnamed: Flags
     numbers: Longs
 
 
-class Cells(NamedTuple):
-    """Classes that lie near each other: one face, one look, like amounts left.
+class ClassBuckets(NamedTuple):
+    """Similar classes: same eligibility class, same layout signature, near amounts left.
 
-    What holds for the bounds of a cell holds for its classes: most are counted and passed over
-    without a look at any of them. Nodes with reservations are in no cell.
+    What holds for the bounds of a bucket holds for its classes: most are counted and passed over
+    without a signature at any of them. Nodes with reservations are in no bucket.
     """
 
     key: Longs
     facts: Ints
-    """X x 7: see FACE."""
+    """X x 7: see ELIGIBILITY."""
     bounds: Floats
     """X x (3 + 2 R): see LEAST_USED."""
-    buckets: Ints
-    """Open hash of cells."""
+    hash_table: Ints
+    """Open hash of buckets."""
     order: Ints
-    face_at: Ints
-    face_room: Ints
-    face_cells: Ints
-    """Where in `order` the cells of each face are, how many places it has, and cells."""
-    steps: Floats
-    """R x RANKS: amounts that are wanted, ascending; infinite where there are fewer."""
+    eligibility_at: Ints
+    eligibility_capacity: Ints
+    eligibility_buckets: Ints
+    """By eligibility class: where its buckets begin in `order`, its places there, its buckets."""
+    thresholds: Floats
+    """R x THRESHOLDS: amounts that are wanted, ascending; infinite where there are fewer."""
     best: Ints
     value: Floats
-    """Scratch: the cells that could take a job, and the most that a node there may be worth."""
+    """Scratch: the buckets that could take a job, and the most that a node there may be worth."""
     front: Ints
-    """Scratch: see `heaps.offer`."""
+    """Scratch: see `node_heap.offer`."""
 
 
-class Faces(NamedTuple):
-    """Makes that differ in nothing that the needs in hand must have, and what needs find there."""
+class EligibilityClasses(NamedTuple):
+    """Makes that the current needs cannot tell apart, and the answers of these to the needs."""
 
     of_make: Ints
     power: Ints
-    """By face: the row of `Needs.wanted`."""
+    """By eligibility class: the row of `Needs.wanted`."""
     amount: Floats
     unnamed: Flags
     size: Ints
-    """By face, for `keep-room`: the number of what its nodes have when empty."""
+    """By eligibility class, for `keep-room`: the number of what its nodes have when empty."""
     code: Bytes
     """By (row of lasting constraints) x M: the first failure among what no placement changes."""
     open_at: Ints
     open: Ints
-    """The faces where none fails: those of a row are in `open` from its `open_at` to the next."""
+    """Eligibility classes where none fails: those of row i are `open[open_at[i]:open_at[i+1]]`."""
     closed: Ints
     """By row x constraints: nodes by first failure."""
     expiry: Floats
-    """By row of durations x M, before its weight, and"""
+    """By row of durations x M, without its weight."""
     most_expiry: Floats
-    """the most of a face, with it."""
+    """The most in an eligibility class, weighted."""
     provider: Floats
     most_provider: Floats
     """By row of sizes, in the same way."""
     held: Floats
     most_held: Floats
-    """By row of data: what it adds that nodes of a make hold that, and the most of a face."""
+    """By row of data: the locality bonus of a make, and the most of an eligibility class."""
 
 
 class Layouts(NamedTuple):
-    """What each wish finds in each layout: W x L."""
+    """The answer of each layout to each wish: W x L."""
 
     code: Bytes
     mask: Longs
@@ -149,7 +148,7 @@ class Layouts(NamedTuple):
     after: Ints
     """The layout once a job has its GPUs."""
     gpus_after: Ints
-    """As `look_gpus`, where that varies."""
+    """As `signature_gpus`, where that varies."""
     in_parts: Flags
     """By wish: whether it is for a part of a GPU."""
     taken: Floats
@@ -164,16 +163,16 @@ class Layouts(NamedTuple):
     """By layout: its free GPUs, where it has a family."""
     by_free: Ints
     """Families x sets of free GPUs: the layout, -1 where there is none."""
-    look: Ints
-    """By layout: its look. Layouts of one look answer every wish with the same constraint."""
-    look_code: Bytes
-    """W x looks."""
-    look_gpus: Ints
-    """W x looks, for `keep-room`: the number of what jobs find there once a job has its GPUs."""
+    signature: Ints
+    """By layout: its signature. Equal signatures answer every wish with the same constraint."""
+    signature_code: Bytes
+    """W x signatures."""
+    signature_gpus: Ints
+    """W x signatures, for `keep-room`: as `gpus`, once a job has its GPUs."""
 
 
 class Needs(NamedTuple):
-    """The needs in hand."""
+    """The current needs."""
 
     wish: Ints
     tier: Bytes
@@ -191,7 +190,7 @@ class Needs(NamedTuple):
     duration: Ints
     provider: Ints
     data: Ints
-    """The rows of `Faces`."""
+    """The rows of `EligibilityClasses`."""
     wanted: Floats
     """K x powers x R."""
     beside_class: Ints
@@ -203,21 +202,21 @@ class Needs(NamedTuple):
     beside_gpus: Ints
 
 
-class Room(NamedTuple):
-    """What rests of nodes are worth to the jobs that are expected; empty for other rules."""
+class Headroom(NamedTuple):
+    """The value of residuals to the expected jobs; empty for other rules."""
 
     size: Ints
     gpus: Ints
     jobs: Ints
     left: Floats
-    """Cores and RAM: rests x 2."""
+    """Cores and RAM: residuals x 2."""
     left_bits: Longs
     now: Floats
     lasting: Floats
-    """Rests x Q."""
+    """Residuals x Q."""
     stranded: Floats
     worth: Floats
-    buckets: Ints
+    hash_table: Ints
     found: Longs
     """By number of what jobs find on GPUs, x Q x (free, usable, total)."""
     idle: Longs
@@ -231,7 +230,7 @@ class Room(NamedTuple):
     pressure: Floats
     demand: Floats
     name_of: Ints
-    """By kind: what its room is called."""
+    """By kind: the name of its headroom."""
     scale: Floats
     """Churn, cores and RAM for each thousandth."""
 
@@ -257,7 +256,7 @@ class Answers(NamedTuple):
 
 
 def answers_for(jobs: int, names: int) -> Answers:
-    """Return empty rows for so many jobs, with so many names of what is lost."""
+    """Return empty rows for this many jobs, with this many names of what is lost."""
     shown = jobs, MOST_SHOWN
     return Answers(
         np.zeros(jobs, np.uint8),

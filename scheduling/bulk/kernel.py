@@ -1,24 +1,28 @@
 """The compiled pass over a queue. Import it through `scheduling.bulk`: numba loads slowly.
 
-`run` answers job after job, and stops with a question where it needs what only Python knows: what
-a layout has for a wish, what is open beside reservations, a job for which it was not made.
+`run` answers job after job, and stops with a question where it needs what only Python knows: the
+answer of a layout to a wish, what is open next to reservations, a job that it cannot decide.
 """
 # pyright: basic
 # numba compiles these functions; what it accepts as arrays and tuples is not what pyright infers.
 
 import numpy as np
 
-from longshore.scheduling.bulk.arrays import CLASSES, DUE, KEPT, MOVES, UNKNOWN, VARIES
-from longshore.scheduling.bulk.cells import enter, has_room, keep_node, left
+from longshore.scheduling.bulk.arrays import CLASSES, DUE, MOVES, RESERVED_NODES, UNKNOWN, VARIES
+from longshore.scheduling.bulk.class_buckets import (
+    add_nodes,
+    has_capacity,
+    mark_reserved,
+    note_removed,
+)
 from longshore.scheduling.bulk.compiling import entry, inner
-from longshore.scheduling.bulk.heaps import has_places, join, leave
+from longshore.scheduling.bulk.node_heap import heap_has_capacity, push, remove
 from longshore.scheduling.bulk.questions import (
     ALONE,
     ASK_LAYOUT,
     DONE,
     FULL,
     KEEP_ROOM,
-    LOOK_ANEW,
     MAY_START,
     NEVER,
     NO_NODE,
@@ -26,10 +30,11 @@ from longshore.scheduling.bulk.questions import (
     OTHER,
     PLACED,
     RESERVED_ALL,
+    REWEIGH,
 )
-from longshore.scheduling.bulk.rests import explain_room
+from longshore.scheduling.bulk.residuals import explain_headroom
 from longshore.scheduling.bulk.search import search
-from longshore.scheduling.bulk.values import ask, rest_with, used_with
+from longshore.scheduling.bulk.values import ask, residual_with, used_with
 
 
 @entry
@@ -44,8 +49,8 @@ def run(rule, weights, host_codes, c, x, f, lay, n, r, a, slots, exhausted, begi
         if k < 0:
             return j, OTHER
         if rule == KEEP_ROOM and count[MOVES] >= count[DUE]:
-            return j, LOOK_ANEW
-        if count[CLASSES] + 1 >= len(c.make) or not has_room(c, x, r):
+            return j, REWEIGH
+        if count[CLASSES] + 1 >= len(c.make) or not has_capacity(c, x, r):
             return j, FULL
         nodes, groups = a.node[j], a.group[j]
         found, stopped = search(
@@ -71,13 +76,13 @@ def run(rule, weights, host_codes, c, x, f, lay, n, r, a, slots, exhausted, begi
         layout = unasked(c, lay, n, k, found, groups)
         if layout >= 0:
             return j, ask(count, ASK_LAYOUT, k, layout)
-        if not has_places(c.heap_room, c.size, c.pool, count, to):
+        if not heap_has_capacity(c.heap_capacity, c.size, c.pool, count, to):
             return j, FULL
         a.kind[j] = PLACED
         note(c, f, lay, n, k, found, groups, a.used[j], a.gap[j], a.expiry[j], a.provider[j])
         if rule == KEEP_ROOM:
-            rest = rest_with(c, f, n, r, k, g, gpus_with(c, lay, n, k, g))
-            explain_room(c, r, g, c.rest[g], rest, a.parts[j])
+            residual = residual_with(c, f, n, r, k, g, gpus_with(c, lay, n, k, g))
+            explain_headroom(c, r, g, c.residual[g], residual, a.parts[j])
         move(rule, c, x, f, lay, r, nodes[0], to)
     return end, DONE
 
@@ -96,7 +101,7 @@ def unasked(c, lay, n, k, found, groups):
 def gpus_with(c, lay, n, k, g):
     """Return the number of what jobs find on the GPUs of a class once the job is there."""
     wish, layout = n.wish[k], c.layout[g]
-    gpus = lay.look_gpus[wish, lay.look[layout]]
+    gpus = lay.signature_gpus[wish, lay.signature[layout]]
     return lay.gpus_after[wish, layout] if gpus == VARIES else gpus
 
 
@@ -109,9 +114,9 @@ def note(c, f, lay, n, k, found, groups, used, gap, expiry, provider):
         make, layout = c.make[g], c.layout[g]
         used[i] = used_with(c, n, k, g, lay.added[wish, layout])
         gap[i] = lay.gap[wish, layout]
-        for kept in range(c.numbers[KEPT]):
-            if n.beside_class[k, kept] == g:
-                gap[i] = n.beside_gap[k, kept]
+        for reserved in range(c.numbers[RESERVED_NODES]):
+            if n.beside_class[k, reserved] == g:
+                gap[i] = n.beside_gap[k, reserved]
         expiry[i] = f.expiry[n.duration[k], make]
         provider[i] = f.provider[n.provider[k], make]
 
@@ -148,18 +153,18 @@ def known_class(c):
     hashed = (hashed ^ c.vram_bits[new]) * 0x9E3779B97F4A7C1
     for i in range(c.free_bits.shape[1]):
         hashed = (hashed ^ (hashed >> 29) ^ c.free_bits[new, i]) * 0xBF58476D1CE4E5B
-    most = len(c.buckets) - 1
+    most = len(c.hash_table) - 1
     at = (hashed ^ (hashed >> 32)) & most
-    while c.buckets[at] >= 0:
-        if same_class(c, c.buckets[at], new):
-            return c.buckets[at]
+    while c.hash_table[at] >= 0:
+        if same_class(c, c.hash_table[at], new):
+            return c.hash_table[at]
         at = (at + 1) & most
-    c.buckets[at] = new
+    c.hash_table[at] = new
     c.size[new] = 0
     c.heap_at[new] = 0
-    c.heap_room[new] = 0
-    c.rest[new] = -1
-    c.cell[new] = -1
+    c.heap_capacity[new] = 0
+    c.residual[new] = -1
+    c.bucket[new] = -1
     c.numbers[CLASSES] = new + 1
     return new
 
@@ -189,15 +194,15 @@ def bits_of(mask):
 def move(rule, c, x, f, lay, r, position, to):
     """Move a node to another class."""
     old = c.class_of[position]
-    leave(c.heap_at, c.size, c.pool, old, position)
-    left(c, x, old, position)
-    join(c.heap_at, c.heap_room, c.size, c.pool, c.numbers, to, position)
+    remove(c.heap_at, c.size, c.pool, old, position)
+    note_removed(c, x, old, position)
+    push(c.heap_at, c.heap_capacity, c.size, c.pool, c.numbers, to, position)
     c.class_of[position] = to
     c.numbers[MOVES] += 1
     if c.alone[to]:
-        keep_node(c, position)
+        mark_reserved(c, position)
     else:
-        enter(rule, c, x, f, lay, r, to, position, 1)
+        add_nodes(rule, c, x, f, lay, r, to, position, 1)
 
 
 @entry
@@ -208,12 +213,12 @@ def move_to_known(rule, c, x, f, lay, r, position):
 
 @entry
 def index_classes(c):
-    """Find in the hash from now on all classes that there are; no two are alike."""
+    """Put all classes into the hash table; no two are alike."""
     count = c.numbers[CLASSES]
     c.numbers[CLASSES] = 0
     for g in range(count):
-        size, at, room = c.size[g], c.heap_at[g], c.heap_room[g]
-        rest, cell = c.rest[g], c.cell[g]
+        size, at, capacity = c.size[g], c.heap_at[g], c.heap_capacity[g]
+        residual, bucket = c.residual[g], c.bucket[g]
         known_class(c)
-        c.size[g], c.heap_at[g], c.heap_room[g] = size, at, room
-        c.rest[g], c.cell[g] = rest, cell
+        c.size[g], c.heap_at[g], c.heap_capacity[g] = size, at, capacity
+        c.residual[g], c.bucket[g] = residual, bucket

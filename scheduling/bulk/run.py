@@ -14,37 +14,45 @@ from longshore.models.placement import (
     PackingRule,
     RejectionCode,
 )
-from longshore.scheduling.bulk import cells as compiled_cells
+from longshore.scheduling.bulk import class_buckets as compiled_buckets
 from longshore.scheduling.bulk import kernel as compiled
-from longshore.scheduling.bulk import rests as compiled_rests
-from longshore.scheduling.bulk.arrays import CLASSES, KEPT, MOVES, NEED, POOL, SUBJECT, answers_for
+from longshore.scheduling.bulk import residuals as compiled_residuals
+from longshore.scheduling.bulk.arrays import (
+    CLASSES,
+    MOVES,
+    NEED,
+    POOL,
+    RESERVED_NODES,
+    SUBJECT,
+    answers_for,
+)
+from longshore.scheduling.bulk.decision_renderer import DecisionRenderer
 from longshore.scheduling.bulk.questions import (
     ASK_ALONE,
     ASK_LAYOUT,
-    ASK_LOOK,
+    ASK_SIGNATURE,
     BY_CALLER,
     DONE,
     FULL,
     KEEP_ROOM,
-    LOOK_ANEW,
     MAY_START,
     NEVER,
     NO_START,
     PLACED,
+    REWEIGH,
     SEED_SCORE,
 )
-from longshore.scheduling.bulk.sentences import Sentences
 from longshore.scheduling.bulk.tables import HOST_CODES, Tables
 from longshore.scheduling.placement.columns import Columns
 from longshore.scheduling.placement.gpus import Chosen
-from longshore.scheduling.placement.keep_room import RoomKeeper
+from longshore.scheduling.placement.keep_room import HeadroomKeeper
 from longshore.scheduling.placement.layouts import CODE_NUMBER, FITS
 from longshore.scheduling.placement.reservations import open_from
 from longshore.scheduling.placement.state import Need
 
-cells: Any = compiled_cells
+buckets: Any = compiled_buckets
 kernel: Any = compiled
-rests: Any = compiled_rests
+residuals: Any = compiled_residuals
 _RULES = {PackingRule.SEED_SCORE: SEED_SCORE, PackingRule.KEEP_ROOM: KEEP_ROOM}
 _RESERVED = CODE_NUMBER[RejectionCode.RESERVED]
 
@@ -61,7 +69,7 @@ class Run:
         jobs: Sequence[JobRequest],
         columns: Columns,
         policy: PackingPolicy,
-        keeper: RoomKeeper | None,
+        keeper: HeadroomKeeper | None,
         now: datetime,
         need_of: Callable[[JobRequest], Need],
         wanted: Collection[str] | None = None,
@@ -82,18 +90,18 @@ class Run:
         self.tables = Tables(columns, policy, keeper, distinct, len(jobs))
         self.slots = np.full(len(jobs), -1, np.int32)
         self._loaded = 0
-        """Jobs whose needs are, or were, in hand."""
+        """Jobs whose needs are, or were, loaded."""
         self._at = 0
         self._seen = 0
-        """Moves in the columns that are known here, and"""
+        """Moves in the columns that are known here."""
         self._begun = 0
-        """the first job whose placement they do not know."""
+        """The first job whose placement the columns do not know."""
         self._exhausted = np.zeros(len(Tier), np.bool_)
         names = len(keeper.names) + 2 if keeper else 0
         self.answers = answers_for(len(jobs), names)
         self._decisions: list[Decision | None] = [None] * len(jobs)
         self._explained = 0
-        self._sentences = Sentences(
+        self._renderer = DecisionRenderer(
             jobs, self.slots, self.answers, self.tables, policy, keeper, wanted
         )
         self._rows_alike: list[list[int]] = []
@@ -111,14 +119,14 @@ class Run:
                 self._rule, self._weights, HOST_CODES, t.c, t.x, t.f, t.wishes.lay, t.n, t.r,
                 self.answers, self.slots, self._exhausted, at, self._loaded,
             )  # fmt: skip
-            if question == ASK_LOOK:
-                t.ask_look(int(t.c.numbers[NEED]))
+            if question == ASK_SIGNATURE:
+                t.ask_signature(int(t.c.numbers[NEED]))
             elif question == ASK_LAYOUT:
                 t.ask_layout(int(t.c.numbers[NEED]), int(t.c.numbers[SUBJECT]))
             elif question == ASK_ALONE:
                 self._answer_alone(int(t.c.numbers[NEED]), int(t.c.numbers[SUBJECT]))
-            elif question == LOOK_ANEW:
-                self._look_anew()
+            elif question == REWEIGH:
+                self._reweigh()
             elif question == FULL:
                 self._grow()
             elif question != DONE:
@@ -177,8 +185,8 @@ class Run:
         """Take in what jobs wait for whose needs differ from that of a row in their time alone: as
         many nodes could hold them, and those that are as long find no start either."""
         needs, outlooks = self.tables.needs, self.tables.n.outlook
-        number = self._sentences.alike[row]
-        self._sentences.holders[number] = holders
+        number = self._renderer.alike[row]
+        self._renderer.holders[number] = holders
         for other in self._rows_alike[number]:
             if not holders:
                 outlooks[other] = NEVER
@@ -188,7 +196,7 @@ class Run:
                 outlooks[other] = MAY_START
 
     def _load(self) -> None:
-        """Take in hand the needs of the next jobs."""
+        """Load the needs of the next jobs."""
         self._explain(self._loaded)
         rows: dict[Need, int] = {}
         at = self._loaded
@@ -200,69 +208,69 @@ class Run:
                 self.slots[at] = rows.setdefault(need, len(rows))
             at += 1
         self.tables.load(list(rows))
-        self._index_cells()
+        self._index_buckets()
         numbers: dict[Need, int] = {}
         alike = [numbers.setdefault(need.but_for_time(), len(numbers)) for need in rows]
         self._rows_alike = [[] for _ in numbers]
         for row, number in enumerate(alike):
             self._rows_alike[number].append(row)
-        self._sentences.begin(alike)
+        self._renderer.begin(alike)
         self._loaded = at
 
     def _taken(self, j: int) -> tuple[Need, Chosen]:
         need = self.needs[j]
         assert need is not None
-        chosen = self._sentences.chosen.get(j)
+        chosen = self._renderer.chosen.get(j)
         return need, chosen or self.tables.chosen(
             int(self.slots[j]), int(self.answers.group[j, 0])
         )
 
-    def _answer_alone(self, row: int, kept: int) -> None:
+    def _answer_alone(self, row: int, reserved: int) -> None:
         t = self.tables
-        view, need = self._columns.views[int(t.c.kept[kept])], t.needs[row]
+        view, need = self._columns.views[int(t.c.reserved_nodes[reserved])], t.needs[row]
         found = open_from(view, need, self._now, self._policy.gpu_choice, free=view.free)
-        t.beside_reservations(row, kept, found, _RESERVED if found is None else FITS)
+        t.beside_reservations(row, reserved, found, _RESERVED if found is None else FITS)
 
-    def _look_anew(self) -> None:
+    def _reweigh(self) -> None:
         t, keeper = self.tables, self._keeper
         assert keeper is not None
         usable = np.zeros(len(keeper.mix.kinds))
-        idle = rests.idle_of_pool(t.c, t.wishes.lay, t.r, self._columns.makes.ready, usable)
+        idle = residuals.idle_of_pool(t.c, t.wishes.lay, t.r, self._columns.makes.ready, usable)
         if idle < 0:
             self._grow()
             return
-        due = keeper.look(usable, int(idle), int(t.c.numbers[MOVES]))
-        t.look(keeper.outlook.pressure, due)
-        rests.value_rests(t.c, t.r)
-        cells.refresh_all(self._rule, t.c, t.x, t.r)
+        due = keeper.reweigh(usable, int(idle), int(t.c.numbers[MOVES]))
+        t.reweigh(keeper.outlook.pressure, due)
+        residuals.value_residuals(t.c, t.r)
+        buckets.refresh_all(self._rule, t.c, t.x, t.r)
 
     def _grow(self) -> None:
-        self._make_room()
-        self._index_cells()
+        self._extend_arrays()
+        self._index_buckets()
 
-    def _index_cells(self) -> None:
-        """Put all classes into cells, with as much room as that takes."""
+    def _index_buckets(self) -> None:
+        """Put all classes into buckets, and extend the arrays as needed."""
         t = self.tables
-        while not cells.index_cells(self._rule, t.c, t.x, t.f, t.wishes.lay, t.r):
-            self._make_room()
+        while not buckets.index_buckets(self._rule, t.c, t.x, t.f, t.wishes.lay, t.r):
+            self._extend_arrays()
 
-    def _make_room(self) -> None:
+    def _extend_arrays(self) -> None:
         self.tables.grow()
-        self.tables.c.buckets.fill(-1)
-        self.tables.r.buckets.fill(-1)
+        self.tables.c.hash_table.fill(-1)
+        self.tables.r.hash_table.fill(-1)
         kernel.index_classes(self.tables.c)
-        rests.index_rests(self.tables.c, self.tables.r)
+        residuals.index_residuals(self.tables.c, self.tables.r)
 
     def _grow_ahead(self) -> None:
         c = self.tables.c
         nearly = int(c.numbers[CLASSES]) + 2 >= len(c.make)
-        nearly |= int(c.numbers[KEPT]) + 1 >= len(c.kept)
-        nearly |= not cells.has_room(c, self.tables.x, self.tables.r)
+        nearly |= int(c.numbers[RESERVED_NODES]) + 1 >= len(c.reserved_nodes)
+        nearly |= not buckets.has_capacity(c, self.tables.x, self.tables.r)
         if nearly or int(c.numbers[POOL]) + 2 * len(c.class_of) + 8 > len(c.pool):
             self._grow()
 
     def _explain(self, end: int) -> None:
         """Make the decisions of the jobs before `end`."""
         if self._explained < end:
-            self._sentences.explain(self._explained, end, self._decisions)
+            self._renderer.render_decisions(self._explained, end, self._decisions)
         self._explained = end

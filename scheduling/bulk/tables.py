@@ -8,27 +8,32 @@ import numpy as np
 from longshore.models.placement import PackingPolicy
 from longshore.scheduling.bulk.arrays import (
     AMOUNTS,
-    CELLS,
+    BUCKETS,
     CLASSES,
     DUE,
-    KEPT,
     MOST_SHOWN,
     ORDER,
     POOL,
-    RESTS,
-    Cells,
+    RESERVED_NODES,
+    RESIDUALS,
+    ClassBuckets,
     Classes,
-    Faces,
+    EligibilityClasses,
+    Headroom,
     Needs,
-    Room,
 )
-from longshore.scheduling.bulk.faces import KEPT_AT_FIRST, faces_of, needs_of, steps_of
+from longshore.scheduling.bulk.eligibility import (
+    INITIAL_RESERVED_NODES,
+    eligibility_of,
+    needs_of,
+    thresholds_of,
+)
 from longshore.scheduling.bulk.wishes import Wishes, wish_of
 from longshore.scheduling.placement.classes import NodeClass
 from longshore.scheduling.placement.columns import Columns
 from longshore.scheduling.placement.feasibility import HOST_CODES as CODES_OF_HOST
 from longshore.scheduling.placement.gpus import Chosen
-from longshore.scheduling.placement.keep_room import RoomKeeper
+from longshore.scheduling.placement.keep_room import HeadroomKeeper
 from longshore.scheduling.placement.layouts import CODE_NUMBER
 from longshore.scheduling.placement.state import Need
 
@@ -45,15 +50,15 @@ class Tables:
 
     c: Classes
     n: Needs
-    f: Faces
-    x: Cells
-    r: Room
+    f: EligibilityClasses
+    x: ClassBuckets
+    r: Headroom
 
     def __init__(
         self,
         columns: Columns,
         policy: PackingPolicy,
-        keeper: RoomKeeper | None,
+        keeper: HeadroomKeeper | None,
         needs: Collection[Need],
         jobs: int,
     ) -> None:
@@ -62,38 +67,40 @@ class Tables:
         self._keeper = keeper
         each = max(len(columns.makes), 2 * len(columns.layouts) + 64)
         self.rows = min(max(len(needs), 1), max(_FEWEST_NEEDS, _MOST_ANSWERS // each))
-        """Needs that are in hand at one time."""
+        """Needs that are loaded at one time."""
         self.needs: list[Need] = []
         wishes = len({wish_of(need) for need in needs})
         self.wishes = Wishes(columns, policy, keeper, min(max(wishes, 1), self.rows))
         self.beside: dict[tuple[int, int], Chosen] = {}
         """By row and class: the choice on a node with reservations."""
-        room = 1 << (columns.class_count + min(jobs, 4096)).bit_length()
-        self.c = _classes(columns, room)
-        self.r = _room(keeper, 4 * room if keeper else 0)
+        capacity = 1 << (columns.class_count + min(jobs, 4096)).bit_length()
+        self.c = _classes(columns, capacity)
+        self.r = _headroom(keeper, 4 * capacity if keeper else 0)
         self._know_kinds()
 
     def load(self, needs: Sequence[Need]) -> None:
-        """Take these needs in hand, at most `rows`, in place of those before."""
+        """Take these current needs, at most `rows`, in place of those before."""
         self.beside.clear()
         self.needs = list(needs)
         columns = self.columns
         nodes = np.bincount(self.c.make[self.c.class_of], minlength=len(columns.makes))
-        n = needs_of(needs, self.wishes.take_in_hand(self.needs), columns)
-        self.n, self.f = faces_of(n, needs, columns, self._policy.weights, self._keeper, nodes)
-        kept = int(self.c.numbers[KEPT])
-        while self.n.beside_class.shape[1] <= kept:
+        n = needs_of(needs, self.wishes.load_needs(self.needs), columns)
+        self.n, self.f = eligibility_of(
+            n, needs, columns, self._policy.weights, self._keeper, nodes
+        )
+        reserved = int(self.c.numbers[RESERVED_NODES])
+        while self.n.beside_class.shape[1] <= reserved:
             self._grow_beside()
-        self.x = _cells(steps_of(self.n.wanted), len(self.f.power), len(self.c.make))
+        self.x = _class_buckets(thresholds_of(self.n.wanted), len(self.f.power), len(self.c.make))
 
     def chosen(self, row: int, group: int) -> Chosen:
         """Return the GPUs that a need gets on nodes of a class where it fits."""
         found = self.beside.get((row, group))
         return found or self.wishes.chosen(int(self.n.wish[row]), int(self.c.layout[group]))
 
-    def ask_look(self, row: int) -> None:
-        """Answer for all looks."""
-        self.wishes.ask_look(int(self.n.wish[row]))
+    def ask_signature(self, row: int) -> None:
+        """Answer for all signatures."""
+        self.wishes.ask_signature(int(self.n.wish[row]))
         self._know_kinds()
 
     def ask_layout(self, row: int, layout: int) -> None:
@@ -101,23 +108,25 @@ class Tables:
         self.wishes.ask_layout(int(self.n.wish[row]), layout)
         self._know_kinds()
 
-    def beside_reservations(self, row: int, kept: int, found: Chosen | None, code: int) -> None:
-        """Write down what a need finds on a node with reservations: its choice, or the constraint
+    def beside_reservations(
+        self, row: int, reserved: int, found: Chosen | None, code: int
+    ) -> None:
+        """Store the answer of a node with reservations to a need: its choice, or the constraint
         that fails."""
         n, wish = self.n, int(self.n.wish[row])
-        group = int(self.c.class_of[self.c.kept[kept]])
-        n.beside_class[row, kept], n.beside_code[row, kept] = group, code
+        group = int(self.c.class_of[self.c.reserved_nodes[reserved]])
+        n.beside_class[row, reserved], n.beside_code[row, reserved] = group, code
         if found is None:
             return
         self.beside[row, group] = found
         layout = int(self.c.layout[group])
         # What a MIG instance adds is looked up by layout, as in a scan.
         added = self.wishes.chosen(wish, layout).vram
-        n.beside_gap[row, kept], n.beside_added[row, kept] = found.gap, added
-        n.beside_link[row, kept] = self._policy.weights.links * found.link
+        n.beside_gap[row, reserved], n.beside_added[row, reserved] = found.gap, added
+        n.beside_link[row, reserved] = self._policy.weights.links * found.link
         if self._keeper is not None:
             after = self.wishes.layout_beside(wish, layout, found)
-            n.beside_gpus[row, kept] = self.wishes.lay.gpus[after]
+            n.beside_gpus[row, reserved] = self.wishes.lay.gpus[after]
             self._know_kinds()
 
     def put_class(self, found: NodeClass) -> None:
@@ -133,37 +142,37 @@ class Tables:
         c.amount[row] = self.wishes.lay.taken[found.layout] if unnamed else found.vram_used
 
     def grow(self) -> None:
-        """Make more room in whatever is nearly full."""
+        """Extend the arrays that are nearly full."""
         c, r = self.c, self.r
         if 2 * int(c.numbers[CLASSES]) + 4 >= len(c.make):
             by_class = ("make", "layout", "jobs", "alone", "size", "free", "vram_used", "amount",
-                        "rest", "cell", "later", "heap_at", "heap_room")  # fmt: skip
+                        "residual", "bucket", "later", "heap_at", "heap_capacity")  # fmt: skip
             c = _with_bits(c._replace(**{name: _doubled(getattr(c, name)) for name in by_class}))
-            c = c._replace(buckets=_buckets(len(c.make)))
+            c = c._replace(hash_table=_hash_table(len(c.make)))
         while int(c.numbers[POOL]) + 2 * len(c.class_of) + 8 > len(c.pool):
             c = c._replace(pool=_doubled(c.pool))
-        if self._keeper is not None and 2 * int(c.numbers[RESTS]) + 8 >= len(r.size):
-            by_rest = ("size", "gpus", "jobs", "left", "now", "lasting", "stranded", "worth")
-            r = r._replace(**{name: _doubled(getattr(r, name)) for name in by_rest})
-            r = r._replace(left_bits=r.left.view(np.int64), buckets=_buckets(len(r.size)))
+        if self._keeper is not None and 2 * int(c.numbers[RESIDUALS]) + 8 >= len(r.size):
+            by_residual = ("size", "gpus", "jobs", "left", "now", "lasting", "stranded", "worth")
+            r = r._replace(**{name: _doubled(getattr(r, name)) for name in by_residual})
+            r = r._replace(left_bits=r.left.view(np.int64), hash_table=_hash_table(len(r.size)))
         self.c, self.r = c, r
-        if int(c.numbers[KEPT]) + 1 >= len(c.kept):
-            self.c = c._replace(kept=_doubled(c.kept))
-        while self.n.beside_class.shape[1] < len(self.c.kept):
+        if int(c.numbers[RESERVED_NODES]) + 1 >= len(c.reserved_nodes):
+            self.c = c._replace(reserved_nodes=_doubled(c.reserved_nodes))
+        while self.n.beside_class.shape[1] < len(self.c.reserved_nodes):
             self._grow_beside()
-        if 2 * int(c.numbers[CELLS]) + 4 >= len(self.x.key):
-            self.x = _cells(self.x.steps, len(self.f.power), 2 * len(self.x.key))
-        elif int(c.numbers[ORDER]) + 4 * int(c.numbers[CELLS]) + 8 >= len(self.x.order):
+        if 2 * int(c.numbers[BUCKETS]) + 4 >= len(self.x.key):
+            self.x = _class_buckets(self.x.thresholds, len(self.f.power), 2 * len(self.x.key))
+        elif int(c.numbers[ORDER]) + 4 * int(c.numbers[BUCKETS]) + 8 >= len(self.x.order):
             self.x = self.x._replace(order=_doubled(self.x.order))
 
-    def look(self, pressure: Any, due: int) -> None:
-        """Take in a new outlook."""
+    def reweigh(self, pressure: Any, due: int) -> None:
+        """Apply a new outlook."""
         self.r.pressure[:] = pressure
         self.c.numbers[DUE] = due
 
     def _grow_beside(self) -> None:
-        by_kept = ("class", "code", "gap", "link", "added", "gpus")
-        columns = {f"beside_{name}": getattr(self.n, f"beside_{name}") for name in by_kept}
+        by_reserved = ("class", "code", "gap", "link", "added", "gpus")
+        columns = {f"beside_{name}": getattr(self.n, f"beside_{name}") for name in by_reserved}
         self.n = self.n._replace(**{name: _doubled(column, 1) for name, column in columns.items()})
         # No class has the number of a column that is new.
         self.n.beside_class[:, self.n.beside_class.shape[1] // 2 :] = -1
@@ -177,40 +186,40 @@ class Tables:
             )
 
 
-def _cells(steps: Any, faces: int, room: int) -> Cells:
-    amounts = len(steps)
-    return Cells(
-        key=np.zeros(room, np.int64),
-        facts=np.zeros((room, 7), np.int32),
-        bounds=np.zeros((room, AMOUNTS + 2 * amounts)),
-        buckets=_buckets(room),
-        order=np.zeros(8 * room + 8 * faces, np.int32),
-        face_at=np.zeros(faces, np.int32),
-        face_room=np.zeros(faces, np.int32),
-        face_cells=np.zeros(faces, np.int32),
-        steps=steps,
-        best=np.zeros(room, np.int32),
-        value=np.zeros(room),
+def _class_buckets(thresholds: Any, eligibilities: int, capacity: int) -> ClassBuckets:
+    amounts = len(thresholds)
+    return ClassBuckets(
+        key=np.zeros(capacity, np.int64),
+        facts=np.zeros((capacity, 7), np.int32),
+        bounds=np.zeros((capacity, AMOUNTS + 2 * amounts)),
+        hash_table=_hash_table(capacity),
+        order=np.zeros(8 * capacity + 8 * eligibilities, np.int32),
+        eligibility_at=np.zeros(eligibilities, np.int32),
+        eligibility_capacity=np.zeros(eligibilities, np.int32),
+        eligibility_buckets=np.zeros(eligibilities, np.int32),
+        thresholds=thresholds,
+        best=np.zeros(capacity, np.int32),
+        value=np.zeros(capacity),
         front=np.zeros(2 * MOST_SHOWN, np.int32),
     )
 
 
-def _classes(columns: Columns, room: int) -> Classes:
+def _classes(columns: Columns, capacity: int) -> Classes:
     count = columns.class_count
     classes, makes = columns.classes, columns.makes
     size = columns.size[:count].astype(np.int32)
     order = np.argsort(columns.class_of, kind="stable").astype(np.int32)
-    pool = np.zeros(4 * len(order) + 16 * room, np.int32)
+    pool = np.zeros(4 * len(order) + 16 * capacity, np.int32)
     pool[: len(order)] = order
     numbers = np.zeros(16, np.int64)
     numbers[CLASSES], numbers[POOL] = count, len(order)
 
     def column(values: Any, kind: Any) -> Any:
-        full = np.zeros((room, *np.shape(values)[1:]), kind)
+        full = np.zeros((capacity, *np.shape(values)[1:]), kind)
         full[:count] = values
         return full
 
-    free = np.zeros((room, len(HOST_CODES)))
+    free = np.zeros((capacity, len(HOST_CODES)))
     if count:
         free[:count] = [found.host_free for found in classes]
     return _with_bits(
@@ -225,15 +234,15 @@ def _classes(columns: Columns, room: int) -> Classes:
             vram_used=column([found.vram_used for found in classes], np.float64),
             vram_bits=np.zeros(0, np.int64),
             amount=column(columns.amount_used[:count], np.float64),
-            rest=np.full(room, -1, np.int32),
-            cell=np.full(room, -1, np.int32),
-            later=np.full(room, -1, np.int32),
+            residual=np.full(capacity, -1, np.int32),
+            bucket=np.full(capacity, -1, np.int32),
+            later=np.full(capacity, -1, np.int32),
             heap_at=column(np.cumsum(size) - size, np.int32),
-            heap_room=column(size, np.int32),
+            heap_capacity=column(size, np.int32),
             pool=pool,
-            buckets=_buckets(room),
+            hash_table=_hash_table(capacity),
             class_of=columns.class_of.astype(np.int32),
-            kept=np.zeros(KEPT_AT_FIRST, np.int32),
+            reserved_nodes=np.zeros(INITIAL_RESERVED_NODES, np.int32),
             make_amount=makes.amount,
             make_unnamed=makes.unnamed,
             numbers=numbers,
@@ -245,22 +254,22 @@ def _with_bits(c: Classes) -> Classes:
     return c._replace(free_bits=c.free.view(np.int64), vram_bits=c.vram_used.view(np.int64))
 
 
-def _room(keeper: RoomKeeper | None, room: int) -> Room:
+def _headroom(keeper: HeadroomKeeper | None, capacity: int) -> Headroom:
     kinds = keeper.mix.kinds if keeper else ()
     mix, table = (keeper.mix, keeper.table) if keeper else (None, None)
-    left = np.zeros((room, 2))
+    left = np.zeros((capacity, 2))
     nothing = np.zeros(0)
-    return Room(
-        size=np.zeros(room, np.int32),
-        gpus=np.zeros(room, np.int32),
-        jobs=np.zeros(room, np.int32),
+    return Headroom(
+        size=np.zeros(capacity, np.int32),
+        gpus=np.zeros(capacity, np.int32),
+        jobs=np.zeros(capacity, np.int32),
         left=left,
         left_bits=left.view(np.int64),
-        now=np.zeros((room, len(kinds))),
-        lasting=np.zeros((room, len(kinds))),
-        stranded=np.zeros(room),
-        worth=np.zeros(room),
-        buckets=_buckets(room),
+        now=np.zeros((capacity, len(kinds))),
+        lasting=np.zeros((capacity, len(kinds))),
+        stranded=np.zeros(capacity),
+        worth=np.zeros(capacity),
+        hash_table=_hash_table(capacity),
         found=np.zeros((0, len(kinds), 3), np.int64),
         idle=np.zeros(0, np.int64),
         make_size=table.size_of_make.astype(np.int32) if table else np.zeros(0, np.int32),
@@ -276,8 +285,8 @@ def _room(keeper: RoomKeeper | None, room: int) -> Room:
     )
 
 
-def _buckets(room: int) -> Any:
-    return np.full(1 << (4 * room).bit_length(), -1, np.int32)
+def _hash_table(capacity: int) -> Any:
+    return np.full(1 << (4 * capacity).bit_length(), -1, np.int32)
 
 
 def _doubled(column: Any, axis: int = 0) -> Any:

@@ -10,11 +10,11 @@ from typing import Any
 from longshore.models.node import GPU, Node
 from longshore.models.placement import JobRequest, PackingPolicy, PackingRule, RunningJob
 from longshore.scheduling import bulk
-from longshore.scheduling.bulk.arrays import Classes, Room
+from longshore.scheduling.bulk.arrays import Classes, Headroom
 from longshore.scheduling.bulk.tables import Tables
 from longshore.scheduling.cycle import plan
 from longshore.scheduling.placement.columns import Columns
-from longshore.scheduling.placement.keep_room import RoomKeeper
+from longshore.scheduling.placement.keep_room import HeadroomKeeper
 from longshore.scheduling.placement.mix import NO_MIX
 
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -23,9 +23,9 @@ _HOUR = timedelta(hours=1)
 
 def warm() -> None:
     """Load the pass, so that plans may go by it; half a minute where it was never compiled."""
-    from longshore.scheduling.bulk import rests  # loads numba
+    from longshore.scheduling.bulk import residuals  # loads numba
 
-    compiled: Any = rests
+    compiled: Any = residuals
 
     running = [RunningJob(job_id="old", node_id="a", gpu_indices=(0,), expected_end=_NOW + _HOUR)]
     nodes = [
@@ -43,14 +43,14 @@ def warm() -> None:
         policy = PackingPolicy(rule=rule, safety_margin=timedelta())
         plan(queue, nodes, running, policy, _NOW, compiled=True)
     # Only where arrays grow, which these plans are too short for.
-    compiled.index_rests(*_nothing())
+    compiled.index_residuals(*_nothing())
     bulk.loaded()
 
 
-def _nothing() -> tuple[Classes, Room]:
+def _nothing() -> tuple[Classes, Headroom]:
     policy = PackingPolicy(rule=PackingRule.KEEP_ROOM)
     columns = Columns((), _NOW)
-    tables = Tables(columns, policy, RoomKeeper(columns, NO_MIX), needs=(), jobs=1)
+    tables = Tables(columns, policy, HeadroomKeeper(columns, NO_MIX), needs=(), jobs=1)
     return tables.c, tables.r
 
 

@@ -1,4 +1,4 @@
-"""What each wish finds in each layout of GPUs: the part of a pass that only Python knows."""
+"""Answers of each GPU layout to each wish: the part of a pass that only Python knows."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -10,31 +10,31 @@ from longshore.scheduling.bulk.arrays import FAMILIES, FAMILY_SETS, UNKNOWN, VAR
 from longshore.scheduling.placement.classes import Layout
 from longshore.scheduling.placement.columns import Columns
 from longshore.scheduling.placement.gpus import Chosen
-from longshore.scheduling.placement.keep_room import RoomKeeper, layout_with
+from longshore.scheduling.placement.keep_room import HeadroomKeeper, layout_with
 from longshore.scheduling.placement.layouts import CODE_NUMBER, FITS, Wish, found_in
 from longshore.scheduling.placement.state import Need, Rooms
 
 _MOST_AHEAD = 64
-"""Wishes that are answered for a new look before they ask."""
+"""Wishes that are answered for a new signature in advance."""
 _BY_PAIR: dict[str, tuple[Any, int]] = {
     "code": (np.uint8, UNKNOWN), "mask": (np.int64, 0), "gap": (np.float64, 0),
     "link": (np.float64, 0), "added": (np.float64, 0), "after": (np.int32, -1),
     "gpus_after": (np.int32, -1),
-    "look_code": (np.uint8, UNKNOWN), "look_gpus": (np.int32, VARIES),
+    "signature_code": (np.uint8, UNKNOWN), "signature_gpus": (np.int32, VARIES),
 }  # fmt: skip
 _BY_LAYOUT: dict[str, tuple[Any, int]] = {
     "taken": (np.float64, 0), "gpus": (np.int32, -1), "family": (np.int32, -1),
-    "free": (np.int32, 0), "look": (np.int32, 0),
+    "free": (np.int32, 0), "signature": (np.int32, 0),
 }  # fmt: skip
 
 
 class Wishes:
-    """The wishes in hand and all layouts, with the arrays that say what is found."""
+    """The loaded wishes and all layouts, with the arrays of answers."""
 
     def __init__(
-        self, columns: Columns, policy: PackingPolicy, keeper: RoomKeeper | None, most: int
+        self, columns: Columns, policy: PackingPolicy, keeper: HeadroomKeeper | None, most: int
     ) -> None:
-        """`most` wishes are in hand at one time."""
+        """`most` wishes are loaded at one time."""
         self._columns = columns
         self._choice = policy.gpu_choice
         self._links = policy.weights.links
@@ -47,25 +47,25 @@ class Wishes:
         self._families: dict[tuple[Rooms, int], int] = {}
         self._levels: dict[Rooms, list[int]] = {}
         """The GPUs of a node by the memory to be had on them: a set for each amount."""
-        self._looks: dict[Hashable, int] = {}
+        self._signatures: dict[Hashable, int] = {}
         self._first: list[Layout] = []
-        """A layout of each look."""
+        """A layout of each signature."""
         self._gpus_of: dict[Hashable, int] = {}
         """By look, for `keep-room`: the number of what jobs find there."""
         self._ahead: list[int] = []
         """Wishes that are answered for every look."""
-        room = 2 * len(columns.layouts) + 64
+        capacity = 2 * len(columns.layouts) + 64
         self.lay = Layouts(
-            **{name: np.full((most, room), no, kind) for name, (kind, no) in _BY_PAIR.items()},
-            **{name: np.full(room, no, kind) for name, (kind, no) in _BY_LAYOUT.items()},
+            **{name: np.full((most, capacity), no, kind) for name, (kind, no) in _BY_PAIR.items()},
+            **{name: np.full(capacity, no, kind) for name, (kind, no) in _BY_LAYOUT.items()},
             in_parts=np.zeros(most, np.bool_),
             known=np.zeros(1, np.int32),
             by_free=np.full((FAMILIES, FAMILY_SETS), -1, np.int32),
         )
         self.know_layouts()
 
-    def take_in_hand(self, needs: list[Need]) -> list[int]:
-        """Return the number of the wish of each need; those before are no longer in hand."""
+    def load_needs(self, needs: list[Need]) -> list[int]:
+        """Return the number of the wish of each need; those before are no longer loaded."""
         self._numbers.clear()
         self._needs.clear()
         self._chosen.clear()
@@ -82,10 +82,12 @@ class Wishes:
             found = self._chosen[wish][layout]
         return found
 
-    def ask_look(self, wish: int) -> None:
-        """Answer for all looks that are there."""
-        for look in np.flatnonzero(self.lay.look_code[wish, : len(self._first)] == UNKNOWN):
-            self._ask_look(wish, int(look))
+    def ask_signature(self, wish: int) -> None:
+        """Answer for all known signatures."""
+        for signature in np.flatnonzero(
+            self.lay.signature_code[wish, : len(self._first)] == UNKNOWN
+        ):
+            self._ask_signature(wish, int(signature))
         if len(self._ahead) < _MOST_AHEAD:
             self._ahead.append(wish)
 
@@ -111,7 +113,7 @@ class Wishes:
         for number in range(int(lay.known[0]), len(columns.layouts)):
             layout = columns.layouts[number]
             lay.taken[number] = layout.rooms.count - layout.free.bit_count()
-            lay.look[number] = self._look_of(layout)
+            lay.signature[number] = self._signature_of(layout)
             lay.family[number] = family = self._family_of(layout)
             if family >= 0:
                 lay.free[number] = layout.free
@@ -128,17 +130,17 @@ class Wishes:
             self.lay.in_parts[wish] = not need.whole
         return wish
 
-    def _look_of(self, layout: Layout) -> int:
+    def _signature_of(self, layout: Layout) -> int:
         key = self._key_of(layout)
-        look = self._looks.setdefault(key, len(self._looks))
-        if look == len(self._first):
+        signature = self._signatures.setdefault(key, len(self._signatures))
+        if signature == len(self._first):
             self._first.append(layout)
             for wish in self._ahead:
-                self._ask_look(wish, look)
-        return look
+                self._ask_signature(wish, signature)
+        return signature
 
     def _key_of(self, layout: Layout) -> Hashable:
-        """Return what every wish finds the same in: how many GPUs are free, and what of others."""
+        """Signature of a layout: equal ones answer every GPU request alike."""
         rooms = layout.rooms
         levels = self._levels_of(rooms)
         free = tuple([(layout.free & level).bit_count() for level in levels])
@@ -150,24 +152,24 @@ class Wishes:
     def _levels_of(self, rooms: Rooms) -> list[int]:
         levels = self._levels.get(rooms)
         if levels is None:
-            by_room: dict[float, int] = {}
-            for index, room in rooms.room:
-                by_room[room] = by_room.get(room, 0) | 1 << index
-            levels = self._levels[rooms] = list(by_room.values())
+            by_memory: dict[float, int] = {}
+            for index, memory in rooms.room:
+                by_memory[memory] = by_memory.get(memory, 0) | 1 << index
+            levels = self._levels[rooms] = list(by_memory.values())
         return levels
 
-    def _ask_look(self, wish: int, look: int) -> None:
-        layout, need = self._first[look], self._needs[wish]
+    def _ask_signature(self, wish: int, signature: int) -> None:
+        layout, need = self._first[signature], self._needs[wish]
         found = found_in(layout, wish_of(need), self._choice)
         if not isinstance(found, Chosen):
-            self.lay.look_code[wish, look] = CODE_NUMBER[found]
+            self.lay.signature_code[wish, signature] = CODE_NUMBER[found]
             return
-        self.lay.look_code[wish, look] = FITS
+        self.lay.signature_code[wish, signature] = FITS
         if self._table and self._takes_alike(layout, need):
-            self.lay.look_gpus[wish, look] = self._gpus_with(layout, found, need)
+            self.lay.signature_gpus[wish, signature] = self._gpus_with(layout, found, need)
 
     def _takes_alike(self, layout: Layout, need: Need) -> bool:
-        """Say whether a job leaves the same in all layouts of a look."""
+        """Say whether a job leaves the same in all layouts of a signature."""
         by_index = self._choice is GPUChoice.FIRST_FREE and layout.parts and not need.whole
         return len(self._levels_of(layout.rooms)) < 2 and not by_index
 
@@ -175,7 +177,7 @@ class Wishes:
         return self._gpus_number(layout_with(layout, found, need))
 
     def _gpus_number(self, layout: Layout) -> int:
-        """Return what the table says of a layout; of all with one look that is the same."""
+        """Return what the table says of a layout; of all with one signature that is the same."""
         assert self._table is not None
         key = self._key_of(layout)
         number = self._gpus_of.get(key)
@@ -210,7 +212,7 @@ class Wishes:
         return number
 
     def _family_of(self, layout: Layout) -> int:
-        """Return what layouts are of that differ in their free GPUs alone; -1 of any other."""
+        """Return the family of a layout, which differ in free GPUs alone; -1 without one."""
         if layout.parts or layout.rooms.all_gpus >= FAMILY_SETS:
             return -1
         # Topologies are compared by identity: to hash one takes long, and few nodes differ.

@@ -23,18 +23,18 @@ from longshore.models.placement import JobRequest
 from longshore.models.text import count, dollars, format_duration
 from longshore.scheduling.buying.costs import SHORTEST_RESALE
 from longshore.scheduling.buying.fleet import shape_of
-from longshore.scheduling.buying.going_on import go_on
-from longshore.scheduling.buying.leaving import (
+from longshore.scheduling.buying.limits import bounded
+from longshore.scheduling.buying.machine_extension import go_on
+from longshore.scheduling.buying.migration_cost import migration_cost
+from longshore.scheduling.buying.prices import BlockSource, round_up, whole_quarters
+from longshore.scheduling.buying.scale_down import (
     MOST_QUEUED,
     fleet_of_scene,
-    kept_for,
-    leaves_whole,
-    may_be_called_off,
+    is_cancellable,
+    is_removable,
     may_be_sold,
+    why_retained,
 )
-from longshore.scheduling.buying.limits import bounded
-from longshore.scheduling.buying.moving import cost_of_moving
-from longshore.scheduling.buying.prices import BlockSource, round_up, whole_quarters
 from longshore.scheduling.departures import lead_of
 from longshore.scheduling.prices.price import in_place
 
@@ -243,7 +243,7 @@ def _renewal(scene: BlockScene) -> tuple[PurchasePlan | None, BlockOption | None
         return None, BlockOption(kind=BlockOptionKind.RENEW, title=title, lost=lost)
     terms = {
         "price": -plan.expected_cost,
-        **cost_of_moving(scene, jobs),
+        **migration_cost(scene, jobs),
         "left over": _left_over(scene, plan, jobs, window),
     }
     option = BlockOption(
@@ -354,9 +354,9 @@ def _let_go(scene: BlockScene) -> BlockOption | None:
         kind=BlockOptionKind.LET_GO, title=f"let it go: {why}", gain=hourly,
         terms={"an hour of it": hourly},
     )  # fmt: skip
-    if leaves_whole(scene) or may_be_called_off(scene):
+    if is_removable(scene) or is_cancellable(scene):
         return option
-    return option.model_copy(update={"lost": kept_for(scene)})
+    return option.model_copy(update={"lost": why_retained(scene)})
 
 
 def _of_no_use(scene: BlockScene) -> str:

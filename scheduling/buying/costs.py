@@ -16,15 +16,15 @@ from longshore.models.buying import (
     UnmetJob,
 )
 from longshore.models.job import Tier
-from longshore.scheduling.buying.again import tried_before
 from longshore.scheduling.buying.caps import over_a_cap, spent
-from longshore.scheduling.buying.ending import Lasting
 from longshore.scheduling.buying.fleet import Fleet, names_of, nodes_of
 from longshore.scheduling.buying.outlook import Outlook
 from longshore.scheduling.buying.prices import BlockSource, PodSource, Taken, taken_by
-from longshore.scheduling.buying.promises import CANNOT_MEET
+from longshore.scheduling.buying.repeat_guard import tried_before
+from longshore.scheduling.buying.runtime_estimate import RuntimeEstimate
+from longshore.scheduling.buying.unverifiable_constraints import CANNOT_MEET
 from longshore.scheduling.buying.words import NOT_LOST, UNUSED, title_of
-from longshore.scheduling.lasting import to_finish
+from longshore.scheduling.node_lifetime import to_finish
 
 UNSERVED = timedelta(hours=24)
 """A job that starts at no known time counts as waiting so long."""
@@ -49,7 +49,7 @@ class Scene:
     round: int = 0
     taken: Taken = field(default_factory=dict[tuple[str, str, str | None], int])
     """What was chosen before, and is in the books no more."""
-    lasting: Lasting = field(default_factory=Lasting)
+    lasting: RuntimeEstimate = field(default_factory=RuntimeEstimate)
 
     _known: dict[Hashable, Outlook] = field(
         default_factory=dict[Hashable, Outlook], init=False, repr=False, compare=False

@@ -15,8 +15,8 @@ from longshore.models.market import InstanceType, Offer
 from longshore.models.node import GPU, Node, NodeState
 from longshore.models.placement import JobRequest, PackingPolicy, RecentJobs, RunningJob
 from longshore.models.topology import labels_of_bought
-from longshore.scheduling.buying.outlook import Ground, Outlook, look_ahead
-from longshore.scheduling.buying.promises import not_promised, suits_market
+from longshore.scheduling.buying.outlook import ForecastCluster, Outlook, look_ahead
+from longshore.scheduling.buying.unverifiable_constraints import suits_market, why_unverifiable
 
 _COMING = "(coming)"
 _REPORTED = "(what its agent reports)"
@@ -127,8 +127,10 @@ class Fleet:
 
     def outlook(self, jobs: Iterable[JobRequest], now: datetime) -> Outlook:
         """Return when each job starts if nothing more is bought, by the pool's own packing."""
-        ground = Ground(self.nodes, self.running, self.comes_at, self.packing, self.recent)
-        return look_ahead(jobs, ground, now)
+        cluster = ForecastCluster(
+            self.nodes, self.running, self.comes_at, self.packing, self.recent
+        )
+        return look_ahead(jobs, cluster, now)
 
 
 def fleet_of(
@@ -200,7 +202,7 @@ def holds(shape: NodeShape, job: JobRequest, market: str = "") -> bool:
 
     Of any market where none is named.
     """
-    if not_promised(job) or not suits_market(job, market):
+    if why_unverifiable(job) or not suits_market(job, market):
         return False
     of_type = job.gpu_type is None or job.gpu_type.casefold() == shape.gpu_type.casefold()
     if not of_type or job.vram_per_gpu > shape.vram:

@@ -25,7 +25,7 @@ from longshore.scheduling.buying.prices import (
     whole_steps,
     window_from,
 )
-from longshore.scheduling.lasting import to_finish
+from longshore.scheduling.node_lifetime import to_finish
 
 MOST_OPTIONS = 96
 MOST_EXTENDED, MOST_EXTENSIONS = 6, 6

@@ -46,8 +46,8 @@ class Outlook:
         return max((use.end for use in self.uses.get(node_id, ())), default=None)
 
 
-class Ground(NamedTuple):
-    """What jobs are planned on."""
+class ForecastCluster(NamedTuple):
+    """The nodes on which jobs are planned, with those to come."""
 
     nodes: Sequence[Node]
     running: Sequence[RunningJob]
@@ -63,7 +63,7 @@ class Ground(NamedTuple):
         nodes, running = self.nodes, self.running
         return plan(jobs, nodes, running, packing, now, self.recent, as_a_set=False)
 
-    def only(self, names: Collection[str]) -> "Ground":
+    def only(self, names: Collection[str]) -> "ForecastCluster":
         nodes = [node for node in self.nodes if node.id in names]
         return self._replace(nodes=nodes, running=[j for j in self.running if j.node_id in names])
 
@@ -82,30 +82,33 @@ _Shares = dict[str, list[_Share]]
 """By job; none for one that starts at no known time."""
 
 
-def look_ahead(jobs: Iterable[JobRequest], ground: Ground, now: datetime) -> Outlook:
-    """Return when each job starts on this ground, by the packer itself."""
+def look_ahead(jobs: Iterable[JobRequest], cluster: ForecastCluster, now: datetime) -> Outlook:
+    """Return when each job starts on this cluster, by the packer itself."""
     wanted = {job.id: job for job in jobs}
     if not wanted:
         return _outlook(wanted, {})
-    found = _shares(ground.plan(wanted.values(), now), wanted, now)
+    found = _shares(cluster.plan(wanted.values(), now), wanted, now)
     coming = {
-        name for name, shares in found.items() if all(s.node_id in ground.ready for s in shares)
+        name for name, shares in found.items() if all(s.node_id in cluster.ready for s in shares)
     }
     if not coming:
         return _outlook(wanted, found)
     # What starts at no known time might, where the rule packs more tightly than the order.
     queue = [job for name, job in wanted.items() if name in coming or name not in found]
     there = {name: shares for name, shares in found.items() if name not in coming}
-    placed = _as_they_come(queue, ground.only(ground.ready), wanted, there)
+    placed = _as_they_come(queue, cluster.only(cluster.ready), wanted, there)
     if coming - placed.keys():
         rest = [job for name, job in wanted.items() if name not in placed]
-        present = ground.only({node.id for node in ground.nodes} - ground.ready.keys())
+        present = cluster.only({node.id for node in cluster.nodes} - cluster.ready.keys())
         there = _shares(present.plan(rest, now), wanted, now)
     return _outlook(wanted, {**there, **placed})
 
 
 def _as_they_come(
-    queue: Iterable[JobRequest], coming: Ground, wanted: Mapping[str, JobRequest], there: _Shares
+    queue: Iterable[JobRequest],
+    coming: ForecastCluster,
+    wanted: Mapping[str, JobRequest],
+    there: _Shares,
 ) -> _Shares:
     """Return what jobs get of nodes that come, planned when they are there.
 

@@ -26,8 +26,6 @@ from longshore.models.job import Tier
 from longshore.models.placement import PackingPolicy
 from longshore.models.spending import HeldBy
 from longshore.models.text import format_duration
-from longshore.scheduling.buying.again import bought_before
-from longshore.scheduling.buying.coming import MOST_JOBS, on_their_way
 from longshore.scheduling.buying.costs import (
     Candidate,
     Scene,
@@ -36,13 +34,13 @@ from longshore.scheduling.buying.costs import (
     usual_demand,
     waiting,
 )
-from longshore.scheduling.buying.ending import lasting_of
+from longshore.scheduling.buying.exclusions import counted, excluded_books
 from longshore.scheduling.buying.fleet import Fleet, fleet_of
-from longshore.scheduling.buying.instead import with_instead
-from longshore.scheduling.buying.left_out import books_left_out, counted
+from longshore.scheduling.buying.incoming_capacity import MOST_JOBS, incoming_starts
 from longshore.scheduling.buying.limits import below_the_next
 from longshore.scheduling.buying.options import MOST_EXTENDED, candidates, extended
-from longshore.scheduling.buying.out_of_reach import out_of_reach
+from longshore.scheduling.buying.oversized_jobs import oversized_jobs
+from longshore.scheduling.buying.policy_blockers import policy_blockers
 from longshore.scheduling.buying.prices import (
     BlockSource,
     PodSource,
@@ -52,11 +50,18 @@ from longshore.scheduling.buying.prices import (
     pod_sources,
     pods_in_reach,
 )
-from longshore.scheduling.buying.promises import unpromised
+from longshore.scheduling.buying.repeat_guard import blocked_repeats
+from longshore.scheduling.buying.runtime_estimate import estimate_runtime
 from longshore.scheduling.buying.seed_rule import seed_options, shortfall
-from longshore.scheduling.buying.shorter import shortened
-from longshore.scheduling.buying.too_large import too_large
-from longshore.scheduling.buying.warm import bought_for, lacking_of, with_warm, without_the_last
+from longshore.scheduling.buying.substitutes import with_substitutes
+from longshore.scheduling.buying.unverifiable_constraints import unverifiable
+from longshore.scheduling.buying.warm_target import (
+    bought_for,
+    lacking_of,
+    with_warm,
+    without_the_last,
+)
+from longshore.scheduling.buying.window_trimming import trimmed
 from longshore.scheduling.buying.words import (
     NO_MARKET,
     NOT_LOST,
@@ -88,15 +93,15 @@ def decide(
     Nothing is bought while buying is off or stopped, within the cooldown, or over a cap.
     """
     fleet = fleet_of(releases, under_way, packing, unmet.recent)
-    coming = dict(on_their_way(unmet, fleet, under_way, now))
+    coming = dict(incoming_starts(unmet, fleet, under_way, now))
     hindrance = _hindrance(unmet, policy, caps_left, now)
     if hindrance is not None:
         return _nothing(policy, markets, now, hindrance.why, coming).model_copy(
             update={"held_by": hindrance.limit, "needs": hindrance.needs}
         )
     options = [
-        *unpromised(unmet.jobs), *too_large(unmet.jobs, markets),
-        *bought_before(unmet.jobs, policy, now),
+        *unverifiable(unmet.jobs), *oversized_jobs(unmet.jobs, markets),
+        *blocked_repeats(unmet.jobs, policy, now),
     ]  # fmt: skip
     taken: Taken = {}
     for tier in (Tier.FAST, Tier.FLEX):
@@ -128,7 +133,7 @@ def decide(
             missing,
             lost,
             {job.request.id: job.request.expected_duration for job in unmet.jobs},
-            lasting_of(unmet.ended).mean,
+            estimate_runtime(unmet.ended).mean,
         ),
         left_out=left_out,
         held_by=lost.limit,
@@ -150,7 +155,7 @@ def _why_nothing(
         return NO_MARKET
     requests = [job.request for job in unmet.jobs]
     tiers = dict.fromkeys(option.tier for option in options)
-    dear = (out_of_reach(markets, tier, policy, requests) for tier in tiers)
+    dear = (policy_blockers(markets, tier, policy, requests) for tier in tiers)
     unserved = NOTHING_LEFT if left_out else NOTHING_SERVES
     unserved = unserved._replace(limit=HeldBy.MARKET_AWAY if away(markets) else "")
     return next(filter(None, dear), unserved)
@@ -169,7 +174,7 @@ def _left_out(
         if not source.is_cluster
         and (not jobs or any(job.gang is None and source.holds(job) for job in jobs))
     }
-    said = counted(by_id.values(), policy), books_left_out(markets, policy)
+    said = counted(by_id.values(), policy), excluded_books(markets, policy)
     return tuple(filter(None, said))
 
 
@@ -212,7 +217,7 @@ def _scene(
         demand,
         now,
         taken=taken,
-        lasting=lasting_of(unmet.ended),
+        lasting=estimate_runtime(unmet.ended),
     )
     if policy.rule is not BuyingRule.LEAST_COST or tier is not Tier.FAST:
         return scene
@@ -239,7 +244,7 @@ def _least_cost(scene: Scene, markets: Sequence[MarketView]) -> tuple[list[Optio
             best = cheapest(looked_at)
             others = [option for option in looked_at if option is not best]
             bounded = below_the_next(best, looked_at)
-            bounded = with_instead(scene, bounded, others, pods, blocks)
+            bounded = with_substitutes(scene, bounded, others, pods, blocks)
             looked_at = [bounded if option is best else option for option in looked_at]
             best = bounded
         options += marked(looked_at, best)
@@ -258,12 +263,12 @@ def _compared(
 ) -> list[Option]:
     """Return what might be bought with its costs: what stands alone, then what goes together."""
     found = [(c, costed(scene, c)) for c in candidates(scene, lacking, blocks, pods)]
-    shorter = [(c, costed(scene, c)) for c in shortened(scene, found)]
-    options = [option for _, option in (*found, *shorter)]
+    trimmed_one = [(c, costed(scene, c)) for c in trimmed(scene, found)]
+    options = [option for _, option in (*found, *trimmed_one)]
     partial = _partial(scene, lacking, found)
     of_pods = [pair for pair in partial if not pair[0].blocks][: MOST_EXTENDED // 2]
     of_blocks = [pair for pair in partial if pair[0].blocks][: MOST_EXTENDED // 2]
-    of_shorter = _partial(scene, lacking, shorter)[: MOST_EXTENDED // 3]
+    of_shorter = _partial(scene, lacking, trimmed_one)[: MOST_EXTENDED // 3]
     for first, rest in (*of_pods, *of_blocks, *of_shorter):
         options += [costed(scene, c) for c in extended(scene, first, rest, blocks, pods)]
     by_title: dict[tuple[str, ...], Option] = {}

@@ -12,8 +12,8 @@ from longshore.models.market import InstanceType, NoQuote, NoQuoteReason, Offer,
 from longshore.models.placement import JobRequest
 from longshore.models.price import PriceNeed
 from longshore.models.text import format_dollars
+from longshore.scheduling.buying.exclusions import in_allowed_places, sells, why_excluded
 from longshore.scheduling.buying.fleet import holds, shape_of, shape_of_offer
-from longshore.scheduling.buying.left_out import in_allowed_places, sells, why_left_out
 from longshore.scheduling.prices.book import BookColumns
 from longshore.scheduling.prices.limit import Priced, Walk, find_limit, walk
 from longshore.scheduling.prices.price import in_place
@@ -292,13 +292,13 @@ def pod_sources(
 ) -> list[PodSource]:
     """Return the offers that may be taken: within price cap and start-up limit, cheapest first."""
     found = pods_in_reach(markets, tier, policy)
-    return [source for source in found if not why_left_out(source.offer, policy)]
+    return [source for source in found if not why_excluded(source.offer, policy)]
 
 
 def pods_in_reach(
     markets: Iterable[MarketView], tier: Tier, policy: BuyingPolicy
 ) -> list[PodSource]:
-    """Return these, and those that are left out for what they are: scheduling/buying/left_out."""
+    """Return these, and those that are excluded: scheduling/buying/exclusions.py."""
     found: list[PodSource] = []
     cap = policy.max_price.get(tier)
     for market in markets:

@@ -19,7 +19,6 @@ from longshore.scheduling.buying.costs import (
     waiting,
     within_caps,
 )
-from longshore.scheduling.buying.instead import with_instead
 from longshore.scheduling.buying.limits import below_the_next
 from longshore.scheduling.buying.prices import (
     BlockSource,
@@ -28,8 +27,9 @@ from longshore.scheduling.buying.prices import (
     pod_sources,
     window_from,
 )
-from longshore.scheduling.buying.promises import suits_market
-from longshore.scheduling.buying.warm import short_of_warm
+from longshore.scheduling.buying.substitutes import with_substitutes
+from longshore.scheduling.buying.unverifiable_constraints import suits_market
+from longshore.scheduling.buying.warm_target import short_of_warm
 
 WHOLE_NODE = 8
 """GPUs."""
@@ -59,7 +59,7 @@ def seed_options(
     why = f"the rule takes {choice.title} for {short} GPUs"
     # Costs decide between books alone: so only another book bounds what this one may cost.
     near = below_the_next(choice, blocks) if choice in blocks else choice
-    wider = with_instead(scene, near, (), _within(scene, lacking, markets))
+    wider = with_substitutes(scene, near, (), _within(scene, lacking, markets))
     options = [
         wider.model_copy(update={"chosen": True})
         if option is choice

@@ -23,7 +23,7 @@ from longshore.scheduling.buying.prices import (
     pod_sources,
     window_from,
 )
-from longshore.scheduling.lasting import to_finish
+from longshore.scheduling.node_lifetime import to_finish
 
 MOST_JOBS = 64
 """The first of a queue; those behind them have their turn when these are served."""

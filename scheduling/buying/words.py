@@ -12,8 +12,8 @@ from longshore.models.market import NoQuote
 from longshore.models.money import CENT
 from longshore.models.spending import WARM, HeldBy, PurchaseUnderWay
 from longshore.models.text import at_most, count, dollars, format_duration, listed
-from longshore.scheduling.buying.again import BOUGHT_ONCE
-from longshore.scheduling.buying.promises import CANNOT_MEET
+from longshore.scheduling.buying.repeat_guard import BOUGHT_ONCE
+from longshore.scheduling.buying.unverifiable_constraints import CANNOT_MEET
 
 UNUSED = "no job would use it"
 NO_LENGTHS: Mapping[str, timedelta] = MappingProxyType({})

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Sequence
 
+from longshore.models.failover import HeldNode, Promotion, Swap
 from longshore.models.gang import GangPlan, NodeShare, PlannedGroup
 from longshore.models.placement import Decision, Member
-from longshore.models.swap import HeldNode, Promotion, Swap
 from longshore.models.text import count
 from longshore.models.topology import Gang
 

@@ -9,7 +9,7 @@ from longshore.models.placement import JobRequest, PackingPolicy, Rejection, Rej
 from longshore.models.text import count, format_duration
 from longshore.models.topology import FLAVOR_LABEL
 from longshore.models.units import format_gb, format_gb_per_second, format_watts
-from longshore.scheduling.lasting import why_too_short
+from longshore.scheduling.node_lifetime import why_too_short
 from longshore.scheduling.placement.filters import (
     WHY,
     LabelNames,

@@ -13,24 +13,24 @@ from longshore.models.job import format_wish
 from longshore.scheduling.placement.classes import Layout, Numbers
 from longshore.scheduling.placement.columns import Bools, Columns, Floats
 from longshore.scheduling.placement.gpus import Chosen
+from longshore.scheduling.placement.headroom import Headroom, HeadroomTable, Residuals
 from longshore.scheduling.placement.mix import Kind, Mix
 from longshore.scheduling.placement.parts import Part, with_part
-from longshore.scheduling.placement.room import Rests, Room, RoomTable
 from longshore.scheduling.placement.state import Need
 
 EMPTIER = 0.02, 1e-3, 1e-6
 """Thousandths that each free thousandth, core and GB of RAM costs: of nearly equal nodes the
 fullest is taken."""
 
-RestKey = tuple[int, int, float, float, int]
-"""Of a rest: the numbers of its size and its GPUs, cores, RAM and jobs."""
+ResidualKey = tuple[int, int, float, float, int]
+"""Of a residual: the numbers of its size and its GPUs, cores, RAM and jobs."""
 _MOST_GPUS = 1 << 32
 """A change is one number: the rest times this, and the number of what is found on GPUs after."""
 _NEW = -2
 
 
 class Outlook(NamedTuple):
-    """What room is worth. `pressure` and `demand` have an entry for each kind."""
+    """The value of headroom. `pressure` and `demand` have an entry for each kind."""
 
     pressure: Floats
     """Of a thousandth that the kind could use now: more for kinds that find little."""
@@ -38,32 +38,32 @@ class Outlook(NamedTuple):
     """Of a job of the kind that finds room when others have ended: its share of the demand."""
     churn: float
 
-    def worth(self, room: Room) -> Floats:
-        """Return what rests are worth, in thousandths of a GPU."""
-        worth = room.now @ self.pressure - (1.0 - self.churn) * room.stranded
-        return worth + self.churn * (room.lasting @ self.demand)
+    def worth(self, headroom: Headroom) -> Floats:
+        """Return what residuals are worth, in thousandths of a GPU."""
+        worth = headroom.now @ self.pressure - (1.0 - self.churn) * headroom.stranded
+        return worth + self.churn * (headroom.lasting @ self.demand)
 
-    def by_kind(self, room: Room) -> Floats:
-        """Return the worth of rests without what is stranded: rows are rests, columns kinds."""
-        return room.now * self.pressure + self.churn * room.lasting * self.demand
+    def by_kind(self, headroom: Headroom) -> Floats:
+        """Return the worth by residual (rows) and kind (columns), less what is stranded."""
+        return headroom.now * self.pressure + self.churn * headroom.lasting * self.demand
 
 
-class RoomKeeper:
+class HeadroomKeeper:
     """The rests of all classes of a plan, and what they are worth."""
 
     def __init__(self, columns: Columns, mix: Mix) -> None:
         self.columns = columns
         self.mix = mix
-        self.table = RoomTable(mix.kinds, columns.makes, mix.cpus_per_milli, mix.ram_per_milli)
+        self.table = HeadroomTable(mix.kinds, columns.makes, mix.cpus_per_milli, mix.ram_per_milli)
         self.version = 0
         """Counts up when the outlook changes."""
-        self.rest_of: Numbers = np.zeros(0, np.intp)
+        self.residual_of: Numbers = np.zeros(0, np.intp)
         """The rest of each class."""
         self.gpus_of: Numbers = np.zeros(0, np.intp)
         """What jobs find on the GPUs of each rest, by number."""
-        self._numbers: dict[RestKey, int] = {}
+        self._numbers: dict[ResidualKey, int] = {}
         nothing = np.zeros((0, len(mix.kinds)))
-        self.room = Room(nothing, nothing, np.zeros(0))
+        self.headroom = Headroom(nothing, nothing, np.zeros(0))
         """Of each rest."""
         self.worth: Floats = np.zeros(0)
         self.outlook = Outlook(np.zeros(0), demand_of(mix.kinds), mix.churn)
@@ -73,26 +73,27 @@ class RoomKeeper:
         """What room is for, in words; kinds that differ in cores or time share one."""
         self.name_of_kind = np.array([self.names.index(name) for name in names], np.intp)
 
-    def refresh(self, *, look: bool = True) -> None:
+    def refresh(self, *, reweigh: bool = True) -> None:
         """Take in what is new; make the outlook anew when an eighth of what was idle is taken,
         unless it is to stay."""
         self._learn()
-        if not look or self.columns.version < self._due:
+        if not reweigh or self.columns.version < self._due:
             return
-        columns, rests = self.columns, self.rest_of
-        nodes = columns.size[: len(rests)] * columns.makes.ready[columns.make[: len(rests)]]
-        usable = nodes @ self.room.now[rests]
-        idle = int(nodes @ self.table.idle[self.gpus_of[rests]])
-        self.look(usable, idle, columns.version)
+        columns, residuals = self.columns, self.residual_of
+        ready = columns.makes.ready[columns.make[: len(residuals)]]
+        nodes = columns.size[: len(residuals)] * ready
+        usable = nodes @ self.headroom.now[residuals]
+        idle = int(nodes @ self.table.idle[self.gpus_of[residuals]])
+        self.reweigh(usable, idle, columns.version)
 
-    def look(self, usable: Floats, idle: int, version: int) -> int:
+    def reweigh(self, usable: Floats, idle: int, version: int) -> int:
         """Make the outlook, by what each kind could use now and what is idle, in thousandths.
 
         Returns the version of the columns at which it is due again.
         """
         pressure = pressure_of(self.mix.kinds, usable, idle, self.mix.churn)
         self.outlook = self.outlook._replace(pressure=pressure)
-        self.worth = self.outlook.worth(self.room)
+        self.worth = self.outlook.worth(self.headroom)
         typical = sum(kind.frequency * kind.milli for kind in self.mix.kinds)
         self._due = version + max(1, int(idle / (8 * (typical or 1000.0))))
         self.version += 1
@@ -101,33 +102,33 @@ class RoomKeeper:
     def _learn(self) -> None:
         """Measure the classes that are new since the last call."""
         columns, table = self.columns, self.table
-        if len(self.rest_of) == columns.class_count:
+        if len(self.residual_of) == columns.class_count:
             return
-        rests: list[int] = []
-        new: list[RestKey] = []
-        for number in range(len(self.rest_of), columns.class_count):
+        residuals: list[int] = []
+        new: list[ResidualKey] = []
+        for number in range(len(self.residual_of), columns.class_count):
             of = columns.classes[number]
             gpus = table.gpus_number(columns.layouts[of.layout])
             size = int(table.size_of_make[of.make])
             key = size, gpus, of.host_free.cpus, of.host_free.ram, of.jobs
-            rest = self._numbers.setdefault(key, len(self._numbers))
-            if rest == len(self.gpus_of) + len(new):
+            residual = self._numbers.setdefault(key, len(self._numbers))
+            if residual == len(self.gpus_of) + len(new):
                 new.append(key)
-            rests.append(rest)
-        self.rest_of = np.concatenate([self.rest_of, np.array(rests, np.intp)])
+            residuals.append(residual)
+        self.residual_of = np.concatenate([self.residual_of, np.array(residuals, np.intp)])
         if new:
             gpus = np.array([key[1] for key in new], np.intp)
             self.gpus_of = np.concatenate([self.gpus_of, gpus])
-            room = table.measure(rests_of(new))
-            self.room = joined(self.room, room)
+            headroom = table.measure(residuals_of(new))
+            self.headroom = joined(self.headroom, headroom)
             if self.version:
-                self.worth = np.append(self.worth, self.outlook.worth(room))
+                self.worth = np.append(self.worth, self.outlook.worth(headroom))
 
 
-class RoomLost:
+class HeadroomLost:
     """What one need costs on each class of nodes."""
 
-    def __init__(self, keeper: RoomKeeper, need: Need) -> None:
+    def __init__(self, keeper: HeadroomKeeper, need: Need) -> None:
         self._keeper = keeper
         self._need = need
         self._numbers = {-1: -1}
@@ -135,7 +136,7 @@ class RoomLost:
         nothing = np.zeros((0, len(keeper.mix.kinds)))
         self.before: list[int] = []
         """The rest before, and"""
-        self.after = Room(nothing, nothing, np.zeros(0))
+        self.after = Headroom(nothing, nothing, np.zeros(0))
         """the room after the placement, by number of the change."""
         self.gpus_after: list[int] = []
         """What jobs find on the GPUs after each change, by number."""
@@ -170,7 +171,7 @@ class RoomLost:
             if number >= first:
                 layout = columns.classes[number].layout
                 after[number - first] = self._gpus_with(layout, gpus)
-        codes = np.where(fits, keeper.rest_of[new] * _MOST_GPUS + after, -1)
+        codes = np.where(fits, keeper.residual_of[new] * _MOST_GPUS + after, -1)
         changes = [self._numbers.get(code, _NEW) for code in codes.tolist()]
         if _NEW in changes:
             self._measure(first, changes, codes.tolist())
@@ -179,21 +180,21 @@ class RoomLost:
     def _measure(self, first: int, changes: list[int], codes: list[int]) -> None:
         """Put the numbers of new changes into `changes`, and measure what they leave."""
         keeper, need = self._keeper, self._need
-        new: list[RestKey] = []
+        new: list[ResidualKey] = []
         for at, code in enumerate(codes):
             if changes[at] != _NEW:
                 continue
             changes[at] = self._numbers.setdefault(code, len(self._numbers) - 1)
             if changes[at] < len(self.before):
                 continue
-            rest, after = divmod(code, _MOST_GPUS)
+            residual, after = divmod(code, _MOST_GPUS)
             of = keeper.columns.classes[first + at]
             size = int(keeper.table.size_of_make[of.make])
             left = of.host_free.cpus - need.cpus, of.host_free.ram - need.ram
-            self.before.append(rest)
+            self.before.append(residual)
             self.gpus_after.append(after)
             new.append((size, after, *left, of.jobs + 1))
-        self.after = joined(self.after, keeper.table.measure(rests_of(new)))
+        self.after = joined(self.after, keeper.table.measure(residuals_of(new)))
 
     def lost(self) -> Floats:
         """Return the worth that each change costs, in thousandths of a GPU."""
@@ -209,14 +210,14 @@ class RoomLost:
         idle_before = keeper.table.idle[keeper.gpus_of[before]]
         idle_after = keeper.table.idle[np.array(self.gpus_after, np.intp)]
         cost = idle_after - self.after.now @ often - idle_before
-        return cost + keeper.room.now[before] @ often
+        return cost + keeper.headroom.now[before] @ often
 
     def by_kind(self, number: int) -> list[tuple[str, float]]:
         """Return what a class loses, in words and thousandths: room by kind of GPUs, and what
         its cores and RAM could no longer serve."""
         keeper, change = self._keeper, int(self.change_of[number])
-        outlook, rest = keeper.outlook, self.before[change]
-        before, after = row_of(keeper.room, rest), row_of(self.after, change)
+        outlook, residual = keeper.outlook, self.before[change]
+        before, after = row_of(keeper.headroom, residual), row_of(self.after, change)
         lost = (outlook.by_kind(before) - outlook.by_kind(after))[0]
         milli = np.bincount(keeper.name_of_kind, lost, len(keeper.names)).tolist()
         stranded = (1.0 - outlook.churn) * float(after.stranded[0] - before.stranded[0])
@@ -263,20 +264,20 @@ def pressure_of(kinds: tuple[Kind, ...], usable: Floats, idle: int, churn: float
     return np.where(whole, pressure * (1.0 - churn), pressure)
 
 
-def rests_of(keys: list[RestKey]) -> Rests:
+def residuals_of(keys: list[ResidualKey]) -> Residuals:
     size, gpus, cpus, ram, jobs = zip(*keys, strict=True)
-    return Rests(
+    return Residuals(
         np.array(size, np.intp), np.array(gpus, np.intp), np.array(cpus), np.array(ram),
         np.array(jobs, np.float64),
     )  # fmt: skip
 
 
-def joined(room: Room, more: Room) -> Room:
-    return Room(*(np.concatenate(pair) for pair in zip(room, more, strict=True)))
+def joined(headroom: Headroom, more: Headroom) -> Headroom:
+    return Headroom(*(np.concatenate(pair) for pair in zip(headroom, more, strict=True)))
 
 
-def row_of(room: Room, row: int) -> Room:
-    return Room(*(column[row : row + 1] for column in room))
+def row_of(headroom: Headroom, row: int) -> Headroom:
+    return Headroom(*(column[row : row + 1] for column in headroom))
 
 
 def _width(kind: Kind) -> float:

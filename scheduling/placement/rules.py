@@ -14,10 +14,10 @@ import numpy as np
 from longshore.models.placement import PackingPolicy, PackingRule, ScoreTerm
 from longshore.scheduling.placement.columns import Bools, Columns, Floats
 from longshore.scheduling.placement.gpus import Chosen
-from longshore.scheduling.placement.keep_room import EMPTIER, RoomKeeper, RoomLost
+from longshore.scheduling.placement.headroom import idle_milli
+from longshore.scheduling.placement.keep_room import EMPTIER, HeadroomKeeper, HeadroomLost
 from longshore.scheduling.placement.mix import SLICE_MILLI
 from longshore.scheduling.placement.parts import WHOLE
-from longshore.scheduling.placement.room import idle_milli
 from longshore.scheduling.placement.scoring import ends_together, totals
 from longshore.scheduling.placement.state import Need
 
@@ -80,7 +80,9 @@ class Ranker(Protocol):
 class Rankers:
     """Makes the ranker of each need, by the rule of the policy."""
 
-    def __init__(self, policy: PackingPolicy, columns: Columns, keeper: RoomKeeper | None) -> None:
+    def __init__(
+        self, policy: PackingPolicy, columns: Columns, keeper: HeadroomKeeper | None
+    ) -> None:
         self._policy = policy
         self._columns = columns
         self._keeper = keeper
@@ -240,9 +242,9 @@ class _PackToEmpty(_ByGPUs):
 
 
 class _Fragmentation(_Rule):
-    def __init__(self, facts: Facts, policy: PackingPolicy, keeper: RoomKeeper) -> None:
+    def __init__(self, facts: Facts, policy: PackingPolicy, keeper: HeadroomKeeper) -> None:
         super().__init__(facts, policy)
-        self._lost = RoomLost(keeper, facts.need)
+        self._lost = HeadroomLost(keeper, facts.need)
 
     def ask(self, first: int, end: int) -> None:
         facts = self.facts
@@ -263,10 +265,10 @@ class _Fragmentation(_Rule):
 
 
 class _KeepRoom(_Rule):
-    def __init__(self, facts: Facts, policy: PackingPolicy, keeper: RoomKeeper) -> None:
+    def __init__(self, facts: Facts, policy: PackingPolicy, keeper: HeadroomKeeper) -> None:
         super().__init__(facts, policy)
         self._keeper = keeper
-        self._lost = RoomLost(keeper, facts.need)
+        self._lost = HeadroomLost(keeper, facts.need)
 
     @property
     def version(self) -> int:
@@ -298,7 +300,7 @@ class _KeepRoom(_Rule):
 
     def _idle(self, first: int, end: int) -> Floats:
         keeper = self._keeper
-        return keeper.table.idle[keeper.gpus_of[keeper.rest_of[first:end]]].astype(np.float64)
+        return keeper.table.idle[keeper.gpus_of[keeper.residual_of[first:end]]].astype(np.float64)
 
 
 def in_words(parts: list[tuple[str, float]], expiry: float, provider: float) -> list[ScoreTerm]:

@@ -15,7 +15,7 @@ from longshore.scheduling.placement.classes import Numbers
 from longshore.scheduling.placement.columns import Bools, Columns, microseconds
 from longshore.scheduling.placement.feasibility import HOST_CODES
 from longshore.scheduling.placement.gpus import Chosen
-from longshore.scheduling.placement.keep_room import RoomKeeper
+from longshore.scheduling.placement.keep_room import HeadroomKeeper
 from longshore.scheduling.placement.layouts import (
     CODE_NUMBER,
     CODES,
@@ -44,16 +44,16 @@ class Scanner:
     def __init__(self, columns: Columns, policy: PackingPolicy, mix: Mix) -> None:
         self.columns = columns
         self._policy = policy
-        self.keeper = RoomKeeper(columns, mix) if policy.rule.learns else None
+        self.keeper = HeadroomKeeper(columns, mix) if policy.rule.learns else None
         self._rankers = Rankers(policy, columns, self.keeper)
         self._scans: dict[Need, Scan] = {}
         self._layouts: dict[Wish, LayoutAnswers] = {}
 
-    def scan(self, need: Need, *, look: bool = True) -> "Scan":
-        """Return the answers of all nodes as they are now; without `look` room is valued as it
-        was last."""
+    def scan(self, need: Need, *, reweigh: bool = True) -> "Scan":
+        """Return the answers of all nodes as they are now; without `reweigh`, by the last value of
+        headroom."""
         if self.keeper is not None:
-            self.keeper.refresh(look=look)
+            self.keeper.refresh(reweigh=reweigh)
         scan = self._scans.get(need)
         if scan is None:
             if len(self._scans) >= MAX_SCANS:

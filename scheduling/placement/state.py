@@ -17,7 +17,7 @@ from longshore.models.job import Tier
 from longshore.models.mig import slices_gb
 from longshore.models.node import GPU, GPUParts, Node
 from longshore.models.placement import JobRequest, PackingPolicy, RunningJob
-from longshore.scheduling.lasting import Stay, must_last, stay_of
+from longshore.scheduling.node_lifetime import Stay, must_last, stay_of
 from longshore.scheduling.placement.gpus import mask_of
 from longshore.scheduling.placement.parts import WHOLE, Part, Parts, with_part
 from longshore.scheduling.placement.slots import EPSILON, Rooms, part_of, slots_of

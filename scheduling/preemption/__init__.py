@@ -1,1 +1,1 @@
-"""Who gives way to a job that waits, and what it costs."""
+"""Which jobs are preempted for a waiting job, and what it costs."""

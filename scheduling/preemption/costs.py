@@ -126,8 +126,7 @@ def _stopped_of_late(work: RunningWork, policy: PreemptionPolicy, now: datetime)
 
 
 def _left_alone_until(work: RunningWork, policy: PreemptionPolicy) -> datetime:
-    """Return when nothing of what `_stopped_of_late` says holds any more for a job that gave way
-    before."""
+    """Return until when a job that was preempted before is spared: see `_stopped_of_late`."""
     times = [work.preempted_at[-1] + policy.cooldown, work.started_at + policy.min_run]
     if len(work.preempted_at) >= policy.max_per_hour:
         times.append(work.preempted_at[-policy.max_per_hour] + _HOUR)

@@ -1,4 +1,4 @@
-"""Who gives way: running jobs of lower classes stop for one that waits, where that costs less
+"""Preemption: running jobs of lower classes stop for one that waits, where that costs less
 than to wait, or to buy.
 
 What stopping costs is in `scheduling.preemption.costs`; which jobs, `scheduling.preemption.search`
@@ -28,9 +28,9 @@ from longshore.scheduling.placement.mix import Mix, mix_of
 from longshore.scheduling.placement.state import Need
 from longshore.scheduling.preemption.candidates import Candidate, Candidates, least_cost
 from longshore.scheduling.preemption.costs import probable_end, victim_of
-from longshore.scheduling.preemption.ground import Ground, gains_of
 from longshore.scheduling.preemption.search import EXACT, Best, search
 from longshore.scheduling.preemption.ways import no_node, refused, weigh
+from longshore.scheduling.preemption.what_if import WhatIfCluster, gains_of
 from longshore.scheduling.topology import DomainKey, domain_of
 
 _OWN = {"id", "attempt", "submitted_at", "waits_since"}
@@ -110,10 +110,10 @@ class _Scene:
             for share in work.shares
         ]
         asking = chain(queue, (work.request for work in running), (k.need for k in mix.kinds))
-        self.ground = Ground(nodes, shares, packing, now, mix, labels_named(asking))
+        self.cluster = WhatIfCluster(nodes, shares, packing, now, mix, labels_named(asking))
         self.candidates = Candidates(
-            self.works.values(), policy, now, self._kind, self._wait, self.ground.free_gpus,
-            self.ground.changes,
+            self.works.values(), policy, now, self._kind, self._wait, self.cluster.free_gpus,
+            self.cluster.changes,
         )  # fmt: skip
         self._in_vain: dict[tuple[str, BuyQuote | None], PreemptionPlan] = {}
         """By what a job asks for: plans that stop nobody."""
@@ -121,12 +121,12 @@ class _Scene:
     def begin(self, under_way: Sequence[PreemptionUnderWay]) -> None:
         """Put what is being freed where it goes."""
         for one in sorted(under_way, key=lambda one: one.job_id):
-            self.ground.remove(frozenset(one.victims))
+            self.cluster.remove(frozenset(one.victims))
             self.candidates.busy |= dict.fromkeys(
                 one.victims, f"is being stopped for {one.job_id}"
             )
             self.candidates.busy[one.job_id] = "its GPUs are being freed"
-            self.ground.hold(one.shares)
+            self.cluster.hold(one.shares)
 
     def plan_all(
         self,
@@ -137,20 +137,20 @@ class _Scene:
     ) -> tuple[PreemptionPlan, ...]:
         plans: list[PreemptionPlan] = []
         waiting = [job for job in queue if job.id not in self.candidates.busy]
-        nodes, running = self.ground.as_it_is()
+        nodes, running = self.cluster.as_it_is()
 
         @cache
         def start_next() -> frozenset[str]:
             """Return the jobs that a cycle starts now."""
-            made = cycle.plan(waiting, nodes, running, self.ground.packing, self.now, recent)
+            made = cycle.plan(waiting, nodes, running, self.cluster.packing, self.now, recent)
             return frozenset(decision.job_id for decision in made.placements)
 
         reserved = 0
-        for job in queue_order(queue, self.ground.packing, self.now):
+        for job in queue_order(queue, self.cluster.packing, self.now):
             if job.id in self.candidates.busy:
                 continue
-            if self.ground.fits(job):
-                self.ground.put(job, gains_of(self.ground.decide(job)))
+            if self.cluster.fits(job):
+                self.cluster.put(job, gains_of(self.cluster.decide(job)))
                 continue
             plan = self._plan_alike(job, quotes.get(job.id), self.policy.max_under_way - stopping)
             if plan.preempts and job.id in start_next():
@@ -159,8 +159,8 @@ class _Scene:
             if plan.preempts:
                 stopping += len(plan.victims)
                 self._take(job, plan)
-            elif reserved < self.ground.packing.max_reservations:
-                reserved += self.ground.reserve(job)
+            elif reserved < self.cluster.packing.max_reservations:
+                reserved += self.cluster.reserve(job)
         return tuple(plans)
 
     def _plan_alike(self, job: JobRequest, quote: BuyQuote | None, room: int) -> PreemptionPlan:
@@ -178,13 +178,13 @@ class _Scene:
         """Return the plan for one job; at most `room` jobs may be stopped."""
         if not self.policy.enabled:
             return self._none(job, "preemption is off for this pool")
-        if self.ground.fits(job):
-            reason = self.ground.decide(job).reason
+        if self.cluster.fits(job):
+            reason = self.cluster.decide(job).reason
             return self._none(job, f"it needs nobody's GPUs: {reason}")
-        if never := self.ground.why_never(job):
+        if never := self.cluster.why_never(job):
             reason = f"{never}: no end and no stop of running jobs helps"
             return no_node(job, reason, quote, self.policy, self.now)
-        names = self.ground.nodes_for(job)
+        names = self.cluster.nodes_for(job)
         if not names:
             reason = "no node could take it, were nobody there"
             return no_node(job, reason, quote, self.policy, self.now)
@@ -193,9 +193,9 @@ class _Scene:
         known, rejected = self.candidates.among(job, names)
         chosen = self._cheapest(job, names, min(room, self.policy.max_victims)) if known else ()
         if not chosen:
-            return refused(job, self.ground.first_start(job), len(known), rejected, self.policy,
+            return refused(job, self.cluster.first_start(job), len(known), rejected, self.policy,
                            self.now, quote)  # fmt: skip
-        start = self.ground.first_start(job)
+        start = self.cluster.first_start(job)
         victims = tuple(
             victim_of(one.work, one.wait, self.policy, self.now)
             for one in sorted(chosen, key=lambda one: one.id)
@@ -203,23 +203,23 @@ class _Scene:
         plan = weigh(job, victims, start, quote, rejected, self.policy, self.now)
         if not plan.preempts:
             return plan
-        decision = self.ground.decide(job, frozenset(one.id for one in chosen))
+        decision = self.cluster.decide(job, frozenset(one.id for one in chosen))
         return plan.model_copy(update={"gains": gains_of(decision)})
 
     def _take(self, job: JobRequest, plan: PreemptionPlan) -> None:
         victims = [victim.job_id for victim in plan.victims]
-        self.ground.remove(frozenset(victims))
+        self.cluster.remove(frozenset(victims))
         self.candidates.busy |= dict.fromkeys(victims, f"is to be stopped for {job.id}")
-        self.ground.put(job, plan.gains)
+        self.cluster.put(job, plan.gains)
 
     def _kind(self, job: JobRequest) -> tuple[Need, Gang | None]:
-        return Need.of(job, self.ground.packing), job.gang
+        return Need.of(job, self.cluster.packing), job.gang
 
     def _wait(self, job: JobRequest) -> timedelta:
         """Return for how long a job waits that is stopped now: until there is room for it beside
         all that runs."""
-        fits = job.gang is not None and self.ground.fits(job)
-        start = self.now if fits else self.ground.first_start(job)
+        fits = job.gang is not None and self.cluster.fits(job)
+        start = self.now if fits else self.cluster.first_start(job)
         return start - self.now if start else timedelta.max
 
     def _cheapest(
@@ -234,24 +234,24 @@ class _Scene:
         return self._necessary(job, best.chosen)
 
     def _search_nodes(self, job: JobRequest, names: tuple[str, ...], best: Best) -> None:
-        need = Need.of(job, self.ground.packing)
+        need = Need.of(job, self.cluster.packing)
         for least, name in self.candidates.cheapest_first(job, names):
             if best.beats(least, 1):
                 return
             here = self.candidates.on(name, job)
-            missing = job.gpus - self.ground.free_gpus(name) if job.whole else 0
+            missing = job.gpus - self.cluster.free_gpus(name) if job.whole else 0
             if job.gpus == 1 and len(here) > EXACT:  # jobs that share a GPU go together
-                for gpu in self.ground.node(name).gpus:
+                for gpu in self.cluster.node(name).gpus:
                     some = [one for one in here if _holds(one.work, name, gpu.index)]
-                    search(some, partial(self.ground.node_fits, name, need), best, missing)
-            search(here, partial(self.ground.node_fits, name, need), best, missing)
+                    search(some, partial(self.cluster.node_fits, name, need), best, missing)
+            search(here, partial(self.cluster.node_fits, name, need), best, missing)
 
     def _search_domains(
         self, job: JobRequest, gang: Gang, names: tuple[str, ...], best: Best
     ) -> None:
         """Look in each domain, and where there are several in all of them together."""
         of = {
-            name: domain_of(self.ground.node(name), unlabelled=gang.unlabelled_nodes)
+            name: domain_of(self.cluster.node(name), unlabelled=gang.unlabelled_nodes)
             for name in names
         }
         scopes: dict[DomainKey | None, list[str]] = {}
@@ -266,20 +266,20 @@ class _Scene:
         looks: list[tuple[float, int, Sequence[str], list[Candidate]]] = []
         for domain, scope in [*scopes.items(), (None, names)][: None if len(scopes) > 1 else 1]:
             here = candidates if scope is names else inside[domain]
-            missing = job.gpus - sum(map(self.ground.free_gpus, scope))
+            missing = job.gpus - sum(map(self.cluster.free_gpus, scope))
             least = least_cost([(one.cost, one.frees) for one in here], missing)
             looks.append((least, missing, scope, here))
         for least, missing, scope, here in sorted(looks, key=itemgetter(0)):
             if best.beats(least, 1):
                 return
-            search(here, self.ground.gang_on(scope, job, gang), best, missing)
+            search(here, self.cluster.gang_on(scope, job, gang), best, missing)
 
     def _necessary(self, job: JobRequest, chosen: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
         """Return the chosen without those that the packer can do without, dearest first; none
         where it finds that the job does not fit after all."""
 
         def fits(some: Sequence[Candidate]) -> bool:
-            return self.ground.fits(job, frozenset(one.id for one in some))
+            return self.cluster.fits(job, frozenset(one.id for one in some))
 
         if not chosen or not fits(chosen):
             return ()

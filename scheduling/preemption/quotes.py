@@ -12,7 +12,7 @@ from longshore.models.placement import JobRequest
 from longshore.models.preemption import BuyQuote, SeenPrice
 from longshore.scheduling.buying.fleet import holds, shape_of
 from longshore.scheduling.buying.prices import is_allowed, whole_quarters
-from longshore.scheduling.lasting import to_finish
+from longshore.scheduling.node_lifetime import to_finish
 
 _HOUR = timedelta(hours=1)
 

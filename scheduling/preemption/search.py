@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from longshore.scheduling.preemption.candidates import Candidate
-from longshore.scheduling.preemption.ground import NOBODY, Out
+from longshore.scheduling.preemption.what_if import NOBODY, Out
 
 EXACT = 12
 """Among so many candidates every set is considered."""

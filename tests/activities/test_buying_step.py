@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import text
 
 from longshore.activities.buying import purchase_rows as rows
-from longshore.activities.buying.deciding import BuyingActivities
+from longshore.activities.buying.decisions import BuyingActivities
 from longshore.activities.views import set_pool
 from longshore.models.buying import BuyingPolicy
 from longshore.models.market import Offer

@@ -12,12 +12,12 @@ from sqlalchemy.exc import DBAPIError
 
 from longshore.activities.buying.block_end_views import BlockEndViews
 from longshore.activities.buying.block_scene import read_scene
-from longshore.activities.buying.coming import purchases_under_way
-from longshore.activities.buying.deciding import BuyingActivities, caps_left
+from longshore.activities.buying.block_wakeups import BlockWakeups
+from longshore.activities.buying.decisions import BuyingActivities, caps_left
+from longshore.activities.buying.incoming_capacity import purchases_under_way
 from longshore.activities.buying.purchase_details import PurchaseDetails
 from longshore.activities.buying.purchase_views import PurchaseViews
 from longshore.activities.buying.reasons import BuyingReasons, read_standing
-from longshore.activities.buying.waking import BlockWaking
 from longshore.activities.database import clock
 from longshore.activities.markets.reconcile import compare
 from longshore.activities.observation import observe
@@ -201,7 +201,7 @@ def _looks(ledger: Ledger, settings: Settings) -> dict[str, Look]:
         await Views(database).nodes(pool=ledger.pool)
         await BuyingReasons(database).blocks_of_job("running")
         await BuyingReasons(database).cost_of_job("running")
-        await BlockWaking(database, Signals(ledger.temporal)).after_cycle(ledger.pool)
+        await BlockWakeups(database, Signals(ledger.temporal)).after_cycle(ledger.pool)
 
     async def doctor() -> None:
         await buying.purchases(database)

@@ -12,11 +12,11 @@ from longshore.activities.stored_specs import say_once
 from longshore.activities.views import set_pool
 from longshore.models.buying import BuyingPolicy
 from longshore.models.departures import Cause, DepartureRequest, Leaving, Margins
+from longshore.models.failover import SwapRequest
 from longshore.models.messages import LeaseEnd, NodeEnd
 from longshore.models.node import NodeState
 from longshore.models.placement import PlacementKey
 from longshore.models.pool import PoolSpec
-from longshore.models.swap import SwapRequest
 from tests.support.ledger import Ledger
 
 LONG = {"gpus": 2, "priority": 0, "expected_duration": "1000h"}

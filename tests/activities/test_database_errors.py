@@ -11,7 +11,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
 from longshore.activities.database import Database
-from longshore.activities.retrying import reports_errors
+from longshore.activities.error_translation import reports_errors
 from tests.support.waiting import eventually
 
 LONG = f"/* {'a statement that goes on, ' * 1_000} */"

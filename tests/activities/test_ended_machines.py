@@ -7,13 +7,13 @@ import pytest
 from sqlalchemy import text
 
 from longshore.activities.buying.machine_ends import MachineEnds
-from longshore.activities.kept import KeptPools
+from longshore.activities.pool_cache import PoolCache
 from longshore.activities.providers.base import Provider
 from longshore.activities.queue import ensure_pool
 from longshore.models.messages import NodeEnd
 from longshore.models.node import NodeState
 from longshore.models.settings import Settings
-from tests.activities.test_kept import look
+from tests.activities.test_pool_cache import look
 from tests.support.ledger import Ledger
 
 _BUY = (
@@ -50,7 +50,7 @@ async def lost(ledger: Ledger) -> Ledger:
 
 
 async def test_a_job_waits_for_no_machine_that_has_ended(lost: Ledger, settings: Settings):
-    kept = KeptPools()
+    kept = PoolCache()
     assert [each.id for each in (await look(lost, kept, random.Random())).nodes.nodes] == [
         "own", "p.1",
     ]  # fmt: skip

@@ -10,7 +10,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.testing import ActivityEnvironment
 
 from longshore.activities.buying.sending import TRIES, Sending
-from longshore.activities.retrying import follows_up, reports_errors
+from longshore.activities.error_translation import follows_up, reports_errors
 from longshore.models.errors import (
     GoneError,
     InvalidOrderError,

@@ -6,7 +6,7 @@ from sqlalchemy.exc import IntegrityError
 from longshore.activities.views import Views
 from longshore.models.messages import NodeEnd
 from longshore.models.node import NodeState
-from longshore.scheduling import setting_aside
+from longshore.scheduling import unplannable_jobs
 from tests.support.ledger import Ledger
 
 LIVE = "SELECT count(*) FROM leases WHERE ended_at IS NULL"
@@ -68,7 +68,7 @@ async def test_a_release_ends_all_ranks_and_only_once(two: Ledger):
 async def test_a_gang_on_more_nodes_than_its_job_can_be_told_of_holds_up_nobody(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(setting_aside, "MOST_BYTES", 3_000)
+    monkeypatch.setattr(unplannable_jobs, "MOST_BYTES", 3_000)
     await ledger.register("node-a")
     await ledger.register("node-b")
     async with ledger.listening("wide", "other"):

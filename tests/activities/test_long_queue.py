@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from longshore.activities import kept_queue, planning
+from longshore.activities import cycle_inputs, queue_cache
 from longshore.models.placement import CyclePlan, JobRequest
 from longshore.models.pool import PoolSpec
 from longshore.scheduling import long_queue
@@ -25,7 +25,7 @@ _CYCLE = "SELECT queued, placed, looked_at FROM cycles WHERE id = :id"
 async def full(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Ledger]:
     """A node of two GPUs with a job, and 39 others that want both, told why they wait; 0.5 s."""
     monkeypatch.setattr(long_queue, "LONG", 10)
-    monkeypatch.setattr(planning, "ANEW_IN", math.inf)
+    monkeypatch.setattr(cycle_inputs, "ANEW_IN", math.inf)
     await ledger.register("node-a", gpus=2)
     for job in JOBS:
         await ledger.enqueue(job, gpus=2)
@@ -80,7 +80,7 @@ async def test_many_that_come_at_once_are_planned_with_all_that_wait(full: Ledge
 async def test_those_that_have_not_heard_are_told_a_few_at_a_time(
     full: Ledger, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(kept_queue, "TELL_AT_MOST", 5)
+    monkeypatch.setattr(queue_cache, "TELL_AT_MOST", 5)
     await full.rows("UPDATE queue SET told_reason = 'another', told_at = now() - interval '1 h'")
     await _cycle(full, "one")
     unheard = "SELECT count(*) FROM queue WHERE told_reason = 'another'"
@@ -109,14 +109,14 @@ async def test_each_is_told_anew_in_turn(full: Ledger, monkeypatch: pytest.Monke
 async def test_all_may_start_while_jobs_change_their_places_in_the_part(
     full: Ledger, monkeypatch: pytest.MonkeyPatch
 ):
-    plan = planning.plan_kept
+    plan = cycle_inputs.plan_cached
     rearranged, planned = [True, False, False], list[int]()
 
     def moving(jobs: Sequence[JobRequest], *args: Any, **more: Any) -> CyclePlan:
         planned.append(len(jobs))
         return plan(jobs, *args, **more).model_copy(update={"rearranged": rearranged.pop(0)})
 
-    monkeypatch.setattr(planning, "plan_kept", moving)
+    monkeypatch.setattr(cycle_inputs, "plan_cached", moving)
     assert await _cycle(full, "moved") == (39, 0, KEPT + 1)
     assert await _cycle(full, "again") == (39, 0, KEPT + 1)
     assert rearranged == []
@@ -124,13 +124,13 @@ async def test_all_may_start_while_jobs_change_their_places_in_the_part(
 
 
 def test_what_a_cycle_does_depends_on_the_time_since_the_last(monkeypatch: pytest.MonkeyPatch):
-    turns, pool, clock = planning.Turns(), PoolSpec(name="p"), _with_clock(monkeypatch)
-    all_of_it = planning.Turn(1.0, None, whole=True)
+    turns, pool, clock = cycle_inputs.Turns(), PoolSpec(name="p"), _with_clock(monkeypatch)
+    all_of_it = cycle_inputs.Turn(1.0, None, whole=True)
     assert turns.of(pool) == all_of_it
     turns.note(pool, NO_MIX, learnt=True)
     clock[0] += 15.0
-    assert turns.of(pool) == planning.Turn(0.5, NO_MIX, whole=False)
-    assert turns.of(pool, whole=True) == planning.Turn(0.5, NO_MIX, whole=True)
+    assert turns.of(pool) == cycle_inputs.Turn(0.5, NO_MIX, whole=False)
+    assert turns.of(pool, whole=True) == cycle_inputs.Turn(0.5, NO_MIX, whole=True)
     for packing in ({"max_reservations": 2}, {"weights": {"separation": 1}}):
         other = PoolSpec.model_validate({"name": "p", "packing": packing})
         assert turns.of(other) == all_of_it
@@ -141,19 +141,19 @@ def test_what_a_cycle_does_depends_on_the_time_since_the_last(monkeypatch: pytes
     clock[0] += 21.0
     turns.note(pool, NO_MIX, learnt=False)
     clock[0] += 9.0
-    assert turns.of(pool) == planning.Turn(0.3, None, whole=True), "it is learnt anew"
+    assert turns.of(pool) == cycle_inputs.Turn(0.3, None, whole=True), "it is learnt anew"
     clock[0] += 30.0
     assert turns.of(pool) == all_of_it
 
 
 def test_no_part_is_tried_for_a_while_after_one_in_vain(monkeypatch: pytest.MonkeyPatch):
-    turns, pool, clock = planning.Turns(), PoolSpec(name="p"), _with_clock(monkeypatch)
+    turns, pool, clock = cycle_inputs.Turns(), PoolSpec(name="p"), _with_clock(monkeypatch)
     turns.note(pool, NO_MIX, learnt=True)
     turns.note_in_vain(pool)
     for later, whole in ((9.0, True), (2.0, False)):
         clock[0] += later
         turns.note(pool, NO_MIX, learnt=False)
-        assert turns.of(pool) == planning.Turn(0.0, NO_MIX, whole=whole)
+        assert turns.of(pool) == cycle_inputs.Turn(0.0, NO_MIX, whole=whole)
 
 
 async def test_all_are_planned_after_a_while_and_by_another_policy(
@@ -165,15 +165,15 @@ async def test_all_are_planned_after_a_while_and_by_another_policy(
     )  # fmt: skip
     assert await _cycle(full, "policy") == (39, 0, 39)
     assert await _cycle(full, "again") == (39, 0, 3)
-    monkeypatch.setattr(planning, "ANEW_IN", 1e-9)
+    monkeypatch.setattr(cycle_inputs, "ANEW_IN", 1e-9)
     assert await _cycle(full, "later") == (39, 0, 39)
 
 
 def _with_clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Return the clock since boot, to be set; all is said anew in 30 seconds by it."""
     clock = [float(math.ceil(time.monotonic()))]  # whole, so that shares of time are exact
-    monkeypatch.setattr(planning, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    monkeypatch.setattr(planning, "ANEW_IN", 30.0)
+    monkeypatch.setattr(cycle_inputs, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(cycle_inputs, "ANEW_IN", 30.0)
     return clock
 
 

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from longshore.activities.buying.ends import ends_of_late
+from longshore.activities.buying.job_runtimes import recent_runtimes
 from longshore.activities.snapshot import load_recent
 from longshore.activities.views import set_pool
 from longshore.models.placement import PackingRule
@@ -83,8 +83,8 @@ async def test_jobs_that_finished_lately_tell_how_long_they_ran(ledger: Ledger):
         await ledger.finish("a")
         await ledger.release("b")  # held: it says nothing of how long it would have run
     async with ledger.database.transaction() as connection:
-        (ended,) = await ends_of_late(connection, ledger.pool)
-        elsewhere = await ends_of_late(connection, f"{ledger.pool}-other")
+        (ended,) = await recent_runtimes(connection, ledger.pool)
+        elsewhere = await recent_runtimes(connection, f"{ledger.pool}-other")
     assert ended.expected == timedelta(hours=2)
     assert timedelta(0) < ended.ran < timedelta(minutes=30)
     assert elsewhere == ()

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from longshore.activities.buying.handing_over import hand_over
+from longshore.activities.buying.handover import hand_over
 from longshore.models.messages import Registered
 from tests.support.ledger import Ledger, registration
 

@@ -7,10 +7,10 @@ from datetime import timedelta
 import pytest
 from sqlalchemy.exc import IntegrityError
 
+from longshore.models.failover import SwapReply, SwapRequest
 from longshore.models.messages import LeaseEnd, NodeEnd
 from longshore.models.node import NodeState
 from longshore.models.placement import PlacementKey
-from longshore.models.swap import SwapReply, SwapRequest
 from longshore.models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL
 from tests.support.ledger import Ledger
 

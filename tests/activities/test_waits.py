@@ -162,7 +162,7 @@ async def test_who_is_left_alone_because_it_gave_way_lately_is_told_to_who_waits
         before = await ledger.value(version)
         await ledger.cycle("four")
         assert await ledger.value(version) == before, "it says the same: nothing is written"
-        # The cooldown is over: it gives way, and nobody is left alone.
+        # The cooldown is over: it is preempted, and nobody is left alone.
         minutes = "ended_at = ended_at - interval '11 minutes'"
         await _unguarded(ledger, f"UPDATE placements SET {minutes} WHERE attempt = 1")
         await _unguarded(

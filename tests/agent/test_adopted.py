@@ -1,4 +1,4 @@
-"""What came to the agent from a killed nursery: what nobody can end, and what the system lacks."""
+"""Orphans of a killed fork server: those that nobody can end, and systems without a subreaper."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from longshore.activities.node import orphans, supervision, system
-from longshore.activities.node.supervision import Nursery
+from longshore.activities.node.supervision import ForkServer
 from tests.support.waiting import eventually
 
 _GONE = (2**22 + 1, 1)
@@ -20,13 +20,13 @@ _GONE = (2**22 + 1, 1)
 
 
 @pytest.fixture
-def adopting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nursery]:
+def adopting(monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkServer]:
     """One that adopts as far as it knows: the process of the tests has other children."""
     monkeypatch.setattr(supervision, "become_subreaper", lambda: True)
-    nursery = Nursery()
-    nursery.adopt()
-    yield nursery
-    nursery.close()
+    fork_server = ForkServer()
+    fork_server.adopt()
+    yield fork_server
+    fork_server.close()
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def nothing() -> Iterator[int]:
 
 
 async def test_what_cannot_be_ended_is_said_of_one_job_alone(
-    adopting: Nursery,
+    adopting: ForkServer,
     left: subprocess.Popen[bytes],
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -71,7 +71,7 @@ async def test_what_cannot_be_ended_is_said_of_one_job_alone(
 
 
 async def test_what_could_not_be_ended_before_a_job_asked_is_said_of_the_next(
-    adopting: Nursery,
+    adopting: ForkServer,
     left: subprocess.Popen[bytes],
     supervisor: subprocess.Popen[bytes],
     monkeypatch: pytest.MonkeyPatch,
@@ -81,7 +81,7 @@ async def test_what_could_not_be_ended_before_a_job_asked_is_said_of_the_next(
     both = [left.pid, supervisor.pid]
     monkeypatch.setattr(orphans, "_adopted", lambda _children: both)  # pyright: ignore
     monkeypatch.setattr(orphans, "kill", lambda _found: None)  # pyright: ignore
-    monkeypatch.setattr(orphans, "reap_adopted", lambda _is_nursery: None)  # pyright: ignore
+    monkeypatch.setattr(orphans, "reap_adopted", lambda _is_fork_server: None)  # pyright: ignore
     monkeypatch.setattr(orphans, "STRAY_PATIENCE", 0.2)
     adopting.close()  # it has lost one
     with caplog.at_level(logging.INFO):
@@ -97,16 +97,16 @@ async def test_what_could_not_be_ended_before_a_job_asked_is_said_of_the_next(
     )
 
 
-async def test_a_living_nursery_stays_where_proc_cannot_be_read(
-    adopting: Nursery, nothing: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+async def test_a_living_fork_server_stays_where_proc_cannot_be_read(
+    adopting: ForkServer, nothing: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """As when the agent has no file descriptor left."""
-    nursery = adopting.fork(tmp_path, [nothing] * 3)
+    fork_server = adopting.fork(tmp_path, [nothing] * 3)
     for module in (orphans, system):
         monkeypatch.setattr(module, "stat_fields", lambda _pid: None)  # pyright: ignore
-    await adopting.collected(nursery, *_GONE)
-    assert adopting.fork(tmp_path, [nothing] * 3) is nursery
-    assert nursery.poll() is None
+    await adopting.collected(fork_server, *_GONE)
+    assert adopting.fork(tmp_path, [nothing] * 3) is fork_server
+    assert fork_server.poll() is None
 
 
 def test_what_cannot_be_read_runs_until_it_has_gone(left: subprocess.Popen[bytes]) -> None:
@@ -120,7 +120,7 @@ def test_what_cannot_be_read_runs_until_it_has_gone(left: subprocess.Popen[bytes
 
 
 async def test_an_orphan_that_cannot_be_read_is_not_taken_for_ended(
-    adopting: Nursery,
+    adopting: ForkServer,
     left: subprocess.Popen[bytes],
     supervisor: subprocess.Popen[bytes],
     monkeypatch: pytest.MonkeyPatch,
@@ -153,6 +153,6 @@ async def test_nothing_is_adopted_where_the_system_gives_no_orphans(
 ) -> None:
     monkeypatch.setattr(system, "_libc", None)
     monkeypatch.delattr(os, "waitid")
-    nursery = Nursery()
-    nursery.adopt()
-    await asyncio.wait_for(nursery.keep_reaping(), 10)
+    fork_server = ForkServer()
+    fork_server.adopt()
+    await asyncio.wait_for(fork_server.keep_reaping(), 10)

@@ -97,12 +97,12 @@ async def test_a_restarted_agent_ends_orphans_before_it_registers(
     job = await _submit_endless(longshore, pool, mark, "setsid -f sleep 300; ", retry=NO_RETRY)
     supervisors = agent.supervisors()
     assert len(supervisors) == 1
-    nursery = supervisors[0].parent()
-    assert nursery
+    fork_server = supervisors[0].parent()
+    assert fork_server
     # Stopped first, so that none can clean up after another.
     supervisors[0].suspend()
     agent.kill()
-    await eventually(lambda: has_ended(nursery))
+    await eventually(lambda: has_ended(fork_server))
     supervisors[0].kill()
     # The kernel ended the shell, but not what it had started.
     await eventually(lambda: names_of_marked(mark) == ["sleep", "sleep"])

@@ -82,7 +82,7 @@ async def test_following_begins_before_anything_is_stored_and_can_be_told_to_end
 async def test_a_log_larger_than_a_part_arrives_whole(
     box: LocalNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("longshore.activities.node.shipping.PART_BYTES", 1000)
+    monkeypatch.setattr("longshore.activities.node.log_shipper.PART_BYTES", 1000)
     run = box.start("seq 1 2000")
     await run.done
     expected = "".join(f"{i}\n" for i in range(1, 2001)).encode()

@@ -213,13 +213,13 @@ async def test_without_its_supervisor_nothing_of_a_process_is_left(box: LocalNod
     assert marked(mark) == []
 
 
-async def test_a_killed_nursery_costs_no_process(box: LocalNode) -> None:
+async def test_a_killed_fork_server_costs_no_process(box: LocalNode) -> None:
     run = box.start("sleep 300")
     started = await asyncio.wait_for(run.started, 60)
-    nursery = psutil.Process(started["supervisor"]).parent()
-    assert nursery
-    nursery.kill()
-    nursery.wait(60)
+    fork_server = psutil.Process(started["supervisor"]).parent()
+    assert fork_server
+    fork_server.kill()
+    fork_server.wait(60)
     assert (await box.report("exit 3")).exit_code == 3
     assert not run.done.done()
     assert (await _stop(box, run, grace=5)).message == "stopped (test), exit code 143"

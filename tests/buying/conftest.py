@@ -11,7 +11,7 @@ from longshore.activities.buying import machines
 from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.models.settings import Settings
-from longshore.scheduling.buying import starting
+from longshore.scheduling.buying import start_backoff
 from tests.buying.buyer import Buyer, buy_from_begun_minute
 from tests.support.browser import running_browser
 from tests.support.chromium import HOW_TO_INSTALL, find_chromium
@@ -53,7 +53,7 @@ def looks() -> Iterator[None]:
 @pytest.fixture
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has the pauses between two starts on paid time begin with 0.5 s; starts nothing."""
-    monkeypatch.setattr(starting, "FIRST_PAUSE", timedelta(seconds=0.5))
+    monkeypatch.setattr(start_backoff, "FIRST_PAUSE", timedelta(seconds=0.5))
 
 
 @pytest.fixture

@@ -8,14 +8,14 @@ import pytest
 
 from longshore.activities.buying.market_refusals import closed_markets
 from longshore.activities.buying.purchase_details import PurchaseDetails
-from longshore.activities.buying.unstarted import FAILURES
+from longshore.activities.buying.startup_failures import FAILURES
 from longshore.activities.database import clock
 from longshore.activities.providers import registry
 from longshore.client.api import Longshore
 from longshore.models.job import JobState
 from longshore.models.pool import PoolSpec
 from longshore.models.purchase import PurchaseState
-from longshore.scheduling.buying.starting import FIRST_PAUSE, LONGEST_PAUSE, next_start
+from longshore.scheduling.buying.start_backoff import FIRST_PAUSE, LONGEST_PAUSE, next_start
 from tests.buying.buyer import SOON, Buyer, block_option
 from tests.buying.test_pool_buys import may_buy
 from tests.buying.test_resale import bids, settled

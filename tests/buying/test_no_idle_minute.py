@@ -9,7 +9,7 @@ import pytest
 from longshore.client.api import Longshore
 from longshore.models.job import JobState
 from longshore.models.purchase import BlockState
-from longshore.scheduling.buying import again
+from longshore.scheduling.buying import repeat_guard
 from tests.buying.buyer import Buyer, pod_option
 from tests.buying.test_pool_buys import bought, may_buy
 from tests.support.control import a_spec, reaches
@@ -105,7 +105,7 @@ async def test_a_late_machine_ends_before_another_is_bought(
     buyer: Buyer, longshore: Longshore, monkeypatch: pytest.MonkeyPatch
 ):
     """At no time are two of them billed for one job."""
-    monkeypatch.setattr(again, "FIRST_PAUSE", timedelta(seconds=1))
+    monkeypatch.setattr(repeat_guard, "FIRST_PAUSE", timedelta(seconds=1))
     buyer.market.book()
     buyer.market.fault("machine_silent", times=1, provider="prime")
     await may_buy(buyer, startup_limit="20s", usual_startup="1s")

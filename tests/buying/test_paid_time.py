@@ -10,7 +10,7 @@ from longshore.activities.buying.switch import BuyingSwitch
 from longshore.client.api import Longshore
 from longshore.models.job import JobState
 from longshore.models.purchase import PurchaseState
-from longshore.scheduling.buying.starting import LONGEST_PAUSE, closed_until, start_again
+from longshore.scheduling.buying.start_backoff import LONGEST_PAUSE, closed_until, start_again
 from tests.buying.buyer import Buyer, block_option
 from tests.buying.test_pool_buys import bought, may_buy
 from tests.support.control import a_spec, reaches

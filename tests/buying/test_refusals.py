@@ -20,7 +20,7 @@ from temporalio.testing import ActivityEnvironment
 
 from longshore.activities.buying import order_rows
 from longshore.activities.buying import purchase_rows as rows
-from longshore.activities.buying.deciding import caps_left
+from longshore.activities.buying.decisions import caps_left
 from longshore.activities.buying.ledger import book_cost, book_use
 from longshore.activities.buying.orders import OrderActivities
 from longshore.activities.buying.purchasing import PurchasingActivities

@@ -7,7 +7,7 @@ from typing import Any
 from longshore.activities.buying.purchase_details import PurchaseDetails
 from longshore.client.api import Longshore
 from longshore.models.job import JobState
-from longshore.scheduling.buying.starting import closed_until
+from longshore.scheduling.buying.start_backoff import closed_until
 from tests.buying.buyer import Buyer, block_option
 from tests.buying.test_pool_buys import may_buy
 from tests.support.control import a_spec, reaches

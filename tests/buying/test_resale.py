@@ -10,8 +10,8 @@ from sqlalchemy.exc import IntegrityError
 
 from longshore.activities.buying.block_end_views import BlockEndViews
 from longshore.activities.buying.purchase_views import PurchaseViews
+from longshore.activities.buying.startup_failures import FAILURES
 from longshore.activities.buying.switch import BuyingSwitch
-from longshore.activities.buying.unstarted import FAILURES
 from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.models.job import JobState

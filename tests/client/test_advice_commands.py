@@ -11,7 +11,7 @@ from tests.client.conftest import Command
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
 
-ASK = "ask who would give way to it"
+ASK = "ask who would be preempted for it"
 
 
 async def explained(longshore: Command, job: str, waits_for: str) -> Explanation:

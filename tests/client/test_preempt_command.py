@@ -247,7 +247,7 @@ async def test_what_it_shows_is_what_then_happens(
         (gain,) = shown.gains
         assert request.placement.gpu_indices == gain.gpu_indices
         why = await longshore("why", shown.victims[0].job_id)
-        assert f" gave way to {high}, " in " ".join(why.out.split())
+        assert f" preempted for {high}, " in " ".join(why.out.split())
         node.slow_to_stop = False
         for job in (high, *running):
             await longshore("cancel", job)

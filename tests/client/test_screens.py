@@ -45,7 +45,7 @@ from longshore.models.views import (
     PartView,
     PoolView,
 )
-from longshore.scheduling.buying.standing import Standing
+from longshore.scheduling.buying.buying_status import BuyingStatus
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -175,9 +175,12 @@ def test_why_names_who_is_left_alone_and_until_when() -> None:
         Spared(job_id="sweep", until=NOW + 8 * MINUTE),
         Spared(job_id="train", until=NOW + 9 * MINUTE),
     )
-    said = "sweep gave way lately and keeps its GPUs until 12:08:00 UTC, train until 12:09:00 UTC"
+    said = (
+        "sweep was preempted lately and keeps its GPUs until 12:08:00 UTC, "
+        "train until 12:09:00 UTC"
+    )
     found = explain(a_job(), last=last, position=1, nodes=1, spared=spared)
-    assert found.headline == f"waits: no room; nobody gives way to it yet: {said}"
+    assert found.headline == f"waits: no room; no job is preempted for it yet: {said}"
     assert found.spared == spared
     held = explain(a_job(JobState.HELD), last=last, position=1, nodes=1, spared=spared)
     assert held.headline == "is held: `longshore release train-abcdefghij` lets it go on"
@@ -256,17 +259,17 @@ def test_the_purchase_for_a_job_is_named_with_when_it_is_there() -> None:
 
 
 def test_a_pool_that_buys_wants_no_agent() -> None:
-    told = waiting(nodes=0, standing=Standing("buys what is missing"))
+    told = waiting(nodes=0, standing=BuyingStatus("buys what is missing"))
     assert told.headline == "waits: pool default has no nodes; it buys what is missing"
     assert told.hints == ("see what it would buy now: `longshore buy --dry-run --pool default`",)
-    held = Standing("it buys nothing now: over a cap", "raise the cap")
+    held = BuyingStatus("it buys nothing now: over a cap", "raise the cap")
     none = waiting(nodes=0, standing=held)
     assert none.headline == "waits: pool default has no nodes; it buys nothing now: over a cap"
     assert none.hints == ("raise the cap",)
     full = waiting(nodes=2, standing=held, helps=("wait for running jobs to end",))
     why = "raise the cap (it buys nothing now: over a cap)"
     assert full.hints == ("wait for running jobs to end", why)
-    small = waiting(nodes=2, standing=Standing("buys what is missing"), kind="a larger node")
+    small = waiting(nodes=2, standing=BuyingStatus("buys what is missing"), kind="a larger node")
     assert small.hints == ("see what it would buy now: `longshore buy --dry-run --pool default`",)
     alone = waiting(nodes=2, kind="a larger node", helps=("ask for fewer GPUs",))
     assert alone.hints == (

@@ -12,7 +12,7 @@ from longshore.models.job import JobState
 from longshore.models.pool import PoolSpec
 from longshore.models.spending import BuyingRecord
 from longshore.models.views import JobView
-from longshore.scheduling.buying.standing import standing_of
+from longshore.scheduling.buying.buying_status import buying_status
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -29,7 +29,7 @@ def test_what_the_policy_leaves_out_is_told_below_the_headline() -> None:
             "submitted_at": NOW - MINUTE,
         }
     )  # fmt: skip
-    standing = standing_of(pool, "", bought, NOW - MINUTE)
+    standing = buying_status(pool, "", bought, NOW - MINUTE)
     told = explain(job, position=1, standing=standing, buying=bought)
     assert told.headline == (
         "waits: pool default has no nodes; it buys nothing now: that costs least"

@@ -182,7 +182,7 @@ def test_the_head_of_a_job():
     for part in (
         "Tenant lab", "Tier FLEX class 7", "Waited 7m", "node-a GPUs 0-3, node-b simulated",
         "Attempts 1", "25 % epoch 3 <of 12>", "as a gang with 8 spare GPUs",
-        "with the variables TOKEN", "saves and goes on, never gives way", "python train.py",
+        "with the variables TOKEN", "saves and goes on, is never preempted", "python train.py",
         "longshore logs train-abcdefghij",
     ):  # fmt: skip
         assert part in said, part
@@ -239,7 +239,9 @@ def test_who_gives_way_is_said_once():
     shown = Explanation(job=a_job(), headline=headline, position=1, making_room=plan)
     assert text_of(view.why_html(shown, NOW)).count(plan.reason) == 1
     held = shown.model_copy(update={"headline": "is held"})
-    assert text_of(view.why_html(held, NOW)).endswith(f"Others give way to it: {plan.reason}.")
+    assert text_of(view.why_html(held, NOW)).endswith(
+        f"Others are preempted for it: {plan.reason}."
+    )
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 from longshore.activities.database import Database
-from longshore.activities.polls import last_polls
+from longshore.activities.pollers import last_polls
 from longshore.client.payloads import data_converter
 from longshore.models.departures import DISK_REFUSES
 from longshore.models.messages import CONTROL_TASK_QUEUE, POOL_WORKFLOW, PoolInput

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from longshore.activities.about import about
+from longshore.activities.log_context import log_context
 from longshore.models.settings import Settings
 from longshore.workers import logs
 from tests.support.plant import Plant, log_lines
@@ -49,7 +49,7 @@ def stream() -> Iterator[io.StringIO]:
 def test_fields_hold_for_their_block_and_what_it_began(stream: io.StringIO):
     logs.set_up(Settings(log_format="json"), stream, node="n1")
     log = logging.getLogger("test")
-    with about(job="j", attempt=2):
+    with log_context(job="j", attempt=2):
         log.info("inside")
     log.info("outside")
     inside, outside = map(json.loads, stream.getvalue().splitlines())
@@ -70,7 +70,7 @@ def test_a_warning_of_python_is_a_line_like_any_other(stream: io.StringIO):
 
 def test_lines_for_people_have_the_fields_behind_the_message(stream: io.StringIO):
     logs.set_up(Settings(), stream, node="n1")
-    with about(job="j"):
+    with log_context(job="j"):
         logging.getLogger("test").warning("look")
     assert stream.getvalue().endswith(" WARNING test: look [job=j node=n1]\n")
 
@@ -78,7 +78,7 @@ def test_lines_for_people_have_the_fields_behind_the_message(stream: io.StringIO
 def test_lines_for_people_do_not_steer_their_terminal(stream: io.StringIO):
     logs.set_up(Settings(log_format="text"), stream)
     log = logging.getLogger("test")
-    with about(job="j\x1b[2J"):
+    with log_context(job="j\x1b[2J"):
         log.info("no folder \x1b]0;title\x07 of \u202ejob")
     message, fields = stream.getvalue().rstrip("\n").split(" [job=")
     assert message.endswith("test: no folder \\x1b]0;title\\x07 of \\u202ejob")

@@ -8,7 +8,7 @@ from longshore.models.node import Node
 from longshore.models.placement import JobRequest, RejectionCode
 from longshore.scheduling.advice import advice, kind_of_node
 from longshore.scheduling.packer import place
-from longshore.scheduling.unready import in_the_way_for_good, look_past_states
+from longshore.scheduling.unready_nodes import in_the_way_for_good, look_past_states
 from tests.support.gangs import a_gang, in_domain
 from tests.support.packing import NOW, POLICY, a_job, a_node
 

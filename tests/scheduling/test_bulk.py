@@ -19,7 +19,7 @@ from longshore.models.placement import (
     ScoreWeights,
 )
 from longshore.models.topology import Gang, labels_of_bought
-from longshore.scheduling.bulk import faces, tables
+from longshore.scheduling.bulk import eligibility, tables
 from longshore.scheduling.cycle import plan
 from tests.scheduling.test_reference import crowded, crowded_in_parts, without_words
 from tests.support.packing import NOW, one_by_one
@@ -83,13 +83,13 @@ def test_a_compiled_plan_is_that_made_job_by_job(
 
 
 @given(compiled_scenes, policies, st.integers(1, 3), st.sampled_from([0, 1, 15]))
-def test_a_compiled_plan_is_the_same_with_few_needs_in_hand_and_wide_cells(
-    scene: Scene, policy: PackingPolicy, rows: int, steps: int
+def test_a_compiled_plan_is_the_same_with_few_needs_loaded_and_wide_buckets(
+    scene: Scene, policy: PackingPolicy, rows: int, thresholds: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tables, "_MOST_ANSWERS", 1)
         patch.setattr(tables, "_FEWEST_NEEDS", rows)
-        patch.setattr(faces, "_MOST_STEPS", steps)
+        patch.setattr(eligibility, "_MOST_THRESHOLDS", thresholds)
         compiled, one_by_one = both_ways(scene, policy, [])
     assert compiled == one_by_one
 

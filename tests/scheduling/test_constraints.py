@@ -13,9 +13,9 @@ from longshore.scheduling.advice import kind_of_node
 from longshore.scheduling.cycle import foresee, plan
 from longshore.scheduling.long_queue import LongQueue
 from longshore.scheduling.packer import place
-from longshore.scheduling.preemption.ground import Ground
 from longshore.scheduling.preemption.plan import plan_preemption
-from longshore.scheduling.unready import in_the_way_for_good
+from longshore.scheduling.preemption.what_if import WhatIfCluster
+from longshore.scheduling.unready_nodes import in_the_way_for_good
 from tests.scheduling.test_advice import advised
 from tests.support import buying
 from tests.support.buying import cloud, decided, exchange
@@ -96,8 +96,10 @@ def test_a_gang_takes_nodes_with_its_labels_alone_and_preemption_looks_at_no_oth
     (decision,) = plan([a_gang(24, constraints=["ib=1"])], nodes, [], POLICY, NOW).decisions
     assert decision.rejected == {RejectionCode.CONSTRAINT: 2, RejectionCode.DOMAIN: 2}
     busy = [running(f"on-{node.id}", node.id, range(8), HOUR) for node in nodes]
-    ground = Ground(nodes, busy, POLICY, NOW)
-    assert ground.nodes_for(gang) == ground.nodes_for(a_job(constraints=["ib=1"])) == ("n1", "n3")
+    cluster = WhatIfCluster(nodes, busy, POLICY, NOW)
+    assert (
+        cluster.nodes_for(gang) == cluster.nodes_for(a_job(constraints=["ib=1"])) == ("n1", "n3")
+    )
 
 
 def test_those_are_stopped_that_run_where_the_labels_are() -> None:

@@ -11,7 +11,7 @@ from longshore.scheduling.cycle import plan
 from longshore.scheduling.packer import check
 from longshore.scheduling.placement.feasibility import could_ever_hold
 from longshore.scheduling.placement.filters import FILTERS
-from longshore.scheduling.preemption.ground import Ground
+from longshore.scheduling.preemption.what_if import WhatIfCluster
 from tests.support.gangs import a_gang, in_domain
 from tests.support.packing import NOW, POLICY, a_job
 
@@ -40,15 +40,15 @@ def test_whoever_asks_is_told_the_same_constraint(code: RejectionCode) -> None:
             (decision,) = plan([each], [node], [], POLICY, NOW, compiled=compiled).decisions
             assert decision.rejected == {code: 1}
     assert not could_ever_hold(node, job)
-    ground = Ground([node], [], POLICY, NOW)
-    assert ground.nodes_for(job) == ground.nodes_for(gang) == ()
+    cluster = WhatIfCluster([node], [], POLICY, NOW)
+    assert cluster.nodes_for(job) == cluster.nodes_for(gang) == ()
 
 
 def test_a_node_on_which_none_fails_is_taken_and_every_filter_has_a_case() -> None:
     assert [each.code for each in FILTERS] == list(FAILS)
     node = in_domain("d", "n")
     assert check(node, a_job(), POLICY, NOW) is None
-    assert Ground([node], [], POLICY, NOW).nodes_for(a_job()) == ("n",)
+    assert WhatIfCluster([node], [], POLICY, NOW).nodes_for(a_job()) == ("n",)
 
 
 def test_reasons_name_the_first_that_fails() -> None:

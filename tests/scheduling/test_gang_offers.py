@@ -25,7 +25,7 @@ from longshore.scheduling.gangs.offers import (
 from longshore.scheduling.gangs.plan import gang_of
 from longshore.scheduling.gangs.start import first_gang_start
 from longshore.scheduling.placement.state import Hold, Need, NodeView, view_nodes
-from longshore.scheduling.preemption.ground import Ground
+from longshore.scheduling.preemption.what_if import WhatIfCluster
 from tests.support.gangs import a_gang, in_domain
 from tests.support.packing import HOUR, NOW, POLICY
 from tests.support.preemption import a_work, beneficiaries, busy_pools, nodes_with
@@ -109,12 +109,12 @@ def test_a_gang_fits_without_some_jobs_whatever_was_asked_before(
     job = job.model_copy(update={"milli": 1000, "gang": job.gang or Gang()})
     nodes, works = pool
     shares = [share for work in works for share in work.shares]
-    ground = Ground(nodes, shares, POLICY, NOW)
-    names = ground.nodes_for(job)
-    asked = ground.gang_on(names, job, gang_of(job))
+    cluster = WhatIfCluster(nodes, shares, POLICY, NOW)
+    names = cluster.nodes_for(job)
+    asked = cluster.gang_on(names, job, gang_of(job))
     for turn in turns:
         out = frozenset(works[number].id for number in turn if number < len(works))
-        assert asked(out) == ground.fits(job, out)
+        assert asked(out) == cluster.fits(job, out)
 
 
 def test_when_a_gang_can_start_is_asked_of_like_nodes_once(

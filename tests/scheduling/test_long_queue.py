@@ -18,10 +18,10 @@ from longshore.models.placement import (
 )
 from longshore.models.topology import Gang
 from longshore.scheduling import bulk
-from longshore.scheduling.cycle import mix_kept, plan_kept
+from longshore.scheduling.cycle import mix_kept, plan_cached
 from longshore.scheduling.long_queue import LONG, LongQueue, _Alike  # pyright: ignore[reportPrivateUsage]
 from longshore.scheduling.order import queue_order
-from longshore.scheduling.placement.kept import KeptNodes
+from longshore.scheduling.placement.node_cache import NodeCache
 from tests.scheduling.test_reference import crowded, crowded_in_parts
 from tests.support.packing import HOUR, NOW, a_job, a_node, one_by_one, running
 from tests.support.packing_scenes import Scene, uneven_nodes
@@ -108,8 +108,8 @@ def short_behind_long(chance: random.Random) -> Scene:
     return Scene(nodes, at_work, queue)
 
 
-def kept_of(scene: Scene) -> KeptNodes:
-    kept = KeptNodes()
+def kept_of(scene: Scene) -> NodeCache:
+    kept = NodeCache()
     kept.update({node.id for node in scene.nodes}, scene.nodes, scene.running)
     return kept
 
@@ -125,9 +125,9 @@ def both(scene: Scene, policy: PackingPolicy) -> tuple[CyclePlan, CyclePlan, int
     """Return the plan of the whole queue, that of a part, and of how many jobs it is."""
     kept = kept_of(scene)
     mix = mix_kept(scene.queue, kept, policy, ())
-    whole = plan_kept(scene.queue, kept, policy, NOW, mix=mix)
+    whole = plan_cached(scene.queue, kept, policy, NOW, mix=mix)
     part = queued(scene.queue).first_alike(kept.open_gpus, policy)
-    return whole, plan_kept(part, kept, policy, NOW, mix=mix), len(part)
+    return whole, plan_cached(part, kept, policy, NOW, mix=mix), len(part)
 
 
 @pytest.mark.parametrize("rule", [PackingRule.KEEP_ROOM, PackingRule.SEED_SCORE])
@@ -181,9 +181,9 @@ def test_who_does_not_ask_is_left_out_where_one_alike_found_no_room(rule: Packin
         policy = PackingPolicy(rule=rule, max_reservations=starts)
         of = kept_of(scene)
         mix = mix_kept(scene.queue, of, policy, ())
-        whole = plan_kept(scene.queue, of, policy, NOW, mix=mix)
+        whole = plan_cached(scene.queue, of, policy, NOW, mix=mix)
         wanted = {job.id for job in chance.sample(scene.queue, chance.choice([0, 40]))}
-        few = plan_kept(scene.queue, of, policy, NOW, mix=mix, wanted=wanted)
+        few = plan_cached(scene.queue, of, policy, NOW, mix=mix, wanted=wanted)
         assert few.placements == whole.placements
         assert few.reservations == whole.reservations
         assert few.rearranged == whole.rearranged
@@ -213,7 +213,7 @@ def test_of_those_that_differ_in_their_duration_one_is_decided_about() -> None:
     known = [running("on-full", "full", range(8), HOUR)]
     for max_reservations in (0, 3):
         policy = PackingPolicy(max_reservations=max_reservations)
-        made = plan_kept(jobs, kept_of(Scene(nodes, known, jobs)), policy, NOW, wanted=())
+        made = plan_cached(jobs, kept_of(Scene(nodes, known, jobs)), policy, NOW, wanted=())
         ids = [decision.job_id for decision in made.decisions]
         # Two too short for the node that ends are told something else.
         assert 2 + max_reservations <= len(ids) <= 4 + max_reservations
@@ -223,9 +223,9 @@ def test_where_many_start_all_are_decided_at_once(monkeypatch: pytest.MonkeyPatc
     nodes = [a_node(f"n{number}") for number in range(5)]
     jobs = [a_job(f"j{number:03}") for number in range(60)]
     kept = kept_of(Scene(nodes, [], jobs))
-    whole = plan_kept(jobs, kept, PackingPolicy(), NOW, compiled=False)
+    whole = plan_cached(jobs, kept, PackingPolicy(), NOW, compiled=False)
     monkeypatch.setattr(bulk, "is_worth", lambda count: count >= bulk.FEWEST)
-    few = plan_kept(jobs, kept, PackingPolicy(), NOW, wanted={"j059"})
+    few = plan_cached(jobs, kept, PackingPolicy(), NOW, wanted={"j059"})
     assert few.placements == whole.placements
     assert few.reservations == whole.reservations
     ids = {decision.job_id for decision in few.decisions}

@@ -3,9 +3,9 @@
 from datetime import timedelta
 
 from longshore.models.placement import PackingPolicy, PackingRule, RejectionCode
-from longshore.scheduling.cycle import plan, plan_kept
-from longshore.scheduling.placement.kept import KeptNodes
+from longshore.scheduling.cycle import plan, plan_cached
 from longshore.scheduling.placement.needs import KnownNeeds
+from longshore.scheduling.placement.node_cache import NodeCache
 from longshore.scheduling.placement.state import Need
 from tests.support.packing import NOW, a_job, a_node
 
@@ -30,11 +30,11 @@ def test_jobs_that_left_are_forgotten():
 
 
 def test_a_job_that_came_again_with_other_wishes_is_planned_by_them():
-    kept = KeptNodes()
+    kept = NodeCache()
     kept.update(["node-a"], [a_node("node-a")], [])
     for gpus, policy in ((2, POLICY), (8, POLICY), (8, STRICT), (9, STRICT)):
         queue = [a_job("a", gpus)]
-        assert plan_kept(queue, kept, policy, NOW) == plan(queue, kept.nodes, [], policy, NOW)
+        assert plan_cached(queue, kept, policy, NOW) == plan(queue, kept.nodes, [], policy, NOW)
 
 
 def test_a_placement_between_two_jobs_alike_changes_what_the_second_is_told():

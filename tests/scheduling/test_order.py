@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from longshore.models.packing import PackingPolicy
 from longshore.models.placement import JobRequest, PlacementKind
-from longshore.scheduling.cycle import foresee, plan, plan_kept
+from longshore.scheduling.cycle import foresee, plan, plan_cached
 from longshore.scheduling.order import before, counted_as, order_in_class, queue_order
-from longshore.scheduling.placement.kept import KeptNodes
+from longshore.scheduling.placement.node_cache import NodeCache
 from longshore.scheduling.preemption.plan import plan_preemptions
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node, running
 from tests.support.preemption import RULES, a_work, nodes_with, saved
@@ -64,7 +64,7 @@ def test_it_goes_behind_one_of_that_class_which_is_older() -> None:
 
 
 def test_what_counts_is_the_wait_and_not_the_age() -> None:
-    """One that ran for a month and gave way has waited since then."""
+    """One that ran for a month and was preempted has waited since then."""
     back = a_job("back", 8, priority=4, submitted_at=NOW - 40 * DAY, waits_since=NOW - MINUTE)
     assert names([back, waiting("new", 5, 0)]) == ["new", "back"]
     # Within its class it has kept its place.
@@ -88,9 +88,9 @@ def test_every_way_to_plan_says_the_same_of_what_a_job_counted_as(compiled: bool
     made = plan(queue, [a_node()], [], POLICY, NOW, compiled=compiled)
     counted = {decision.job_id: decision.counted_as for decision in made.decisions}
     assert counted == {"old": 5, "second": None, "new": None}
-    kept = KeptNodes()
+    kept = NodeCache()
     kept.update(["node-a"], [a_node()], [])
-    assert plan_kept(queue, kept, POLICY, NOW, compiled=compiled) == made
+    assert plan_cached(queue, kept, POLICY, NOW, compiled=compiled) == made
     seen = foresee(queue[1], [queue[0]], [a_node()], [], POLICY, NOW)
     assert (seen.decision.kind, seen.decision.counted_as) == (PlacementKind.EXISTING_NODE, 5)
 

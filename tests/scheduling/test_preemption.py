@@ -1,4 +1,4 @@
-"""Who gives way: worked cases, one rule each."""
+"""Preemption: worked cases, one rule each."""
 
 from datetime import datetime, timedelta
 
@@ -126,7 +126,7 @@ def test_who_is_left_alone_for_a_time_is_named_with_its_end(
     assert plan.spared == (Spared(job_id="full", until=until),)
     assert plan.reason == (
         "nobody may be stopped for it: of 1 running job, 1 preempted of late; "
-        f"full gave way lately and keeps its GPUs until {until:%H:%M:%S} UTC"
+        f"full was preempted lately and keeps its GPUs until {until:%H:%M:%S} UTC"
     )
     later = a_job("urgent", 8, priority=9)
     (work,) = [full(**fields)]  # pyright: ignore[reportArgumentType]

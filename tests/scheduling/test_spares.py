@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longshore.models.failover import HeldNode
 from longshore.models.gang import NodeShare
-from longshore.models.swap import HeldNode
 from longshore.models.topology import Gang
 from longshore.scheduling.gangs.spares import decision_after, plan_promotion
 from tests.support.gangs import a_gang, decide, in_domain

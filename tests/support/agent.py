@@ -72,6 +72,6 @@ class AgentProcess:
 
 
 def supervisors_of(agent: int) -> list[psutil.Process]:
-    """Return the supervisors of the agent with this process id: children of its nursery."""
-    nurseries = psutil.Process(agent).children()
-    return [supervisor for nursery in nurseries for supervisor in nursery.children()]
+    """Return the supervisors of the agent with this process id: children of its fork server."""
+    fork_servers = psutil.Process(agent).children()
+    return [supervisor for fork_server in fork_servers for supervisor in fork_server.children()]

@@ -11,8 +11,8 @@ from xdist.scheduler import LoadFileScheduling
 TOGETHER = ("tests/console/", "tests/observability/")
 """Folders of which one worker takes all: a console and a browser, an installation."""
 LONGEST = (
-    *TOGETHER, "tests/activities/test_warming.py", "tests/buying/", "tests/docs/test_pages.py",
-    "tests/e2e/", "tests/faults/", "tests/workers/",
+    *TOGETHER, "tests/activities/test_compiler_warmup.py", "tests/buying/",
+    "tests/docs/test_pages.py", "tests/e2e/", "tests/faults/", "tests/workers/",
 )  # fmt: skip
 """Where most of the time of a run goes (docs/development.md)."""
 

@@ -1,4 +1,4 @@
-"""Running jobs of a lower class give way to one that waits, and go on afterwards."""
+"""Running jobs of a lower class are preempted for one that waits, and go on afterwards."""
 
 from typing import Any
 

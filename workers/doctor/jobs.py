@@ -42,7 +42,7 @@ async def jobs(database: Database) -> list[Finding]:
             "jobs",
             f"the stored spec cannot be read of {listed(named, _SHOWN, between='; ')}",
             "`longshore cancel JOB` ends one into whose row somebody wrote; where a newer version "
-            "has stored it, run that one. Until then it goes on, and gives way to no other.",
+            "has stored it, run that one. Until then it goes on, and is not preempted.",
         )
     ]
 

@@ -18,7 +18,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from longshore.activities.database import Database
-from longshore.activities.polls import last_polls
+from longshore.activities.pollers import last_polls
 from longshore.client.control_worker import (
     START,
     Asking,

@@ -1,0 +1,50 @@
+"""Handover of machines to the next block: at the end of one block they belong to the other."""
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from longshore.activities.database import Database
+from longshore.activities.failpoints import failpoint
+
+
+async def hand_over(database: Database, block_id: str) -> None:
+    """Make machines that go on machines of the block after this one. Again, it changes nothing.
+
+    What was leased on them until then stays with the block that it was paid by.
+    """
+    async with database.transaction() as connection:
+        for statement in _HAND_OVER:
+            await connection.execute(text(statement), {"id": block_id})
+        await failpoint("hand_over.before-commit")
+    await failpoint("hand_over.after-commit")
+
+
+async def nodes_that_go_on(connection: AsyncConnection, block_id: str) -> set[str]:
+    """Return the nodes of a block that go on in the block after it."""
+    found = await connection.scalars(
+        text("SELECT node_id FROM block_nodes WHERE block_id = :id"), {"id": block_id}
+    )
+    return set(found)
+
+
+_HAND_OVER = (
+    """
+    UPDATE machines m SET block_id = b.next_block,
+                          purchase_id = (SELECT purchase_id FROM blocks WHERE id = b.next_block)
+      FROM block_nodes b
+     WHERE b.block_id = :id AND b.handed_over_at IS NULL AND m.name = b.node_id
+    """,
+    """
+    UPDATE nodes n SET block_id = b.next_block FROM block_nodes b
+     WHERE b.block_id = :id AND b.handed_over_at IS NULL AND n.id = b.node_id
+    """,
+    """
+    UPDATE blocks k SET state = 'OPEN' FROM block_nodes b
+     WHERE b.block_id = :id AND b.handed_over_at IS NULL AND k.id = b.next_block
+       AND k.state = 'STARTING'
+    """,
+    """
+    UPDATE block_nodes SET handed_over_at = clock_timestamp()
+     WHERE block_id = :id AND handed_over_at IS NULL
+    """,
+)

@@ -1,0 +1,177 @@
+"""Extends a machine that is billed as it runs: commits its money, and moves its node's expiry.
+
+Its market is asked for nothing: it bills the machine until somebody stops it.
+"""
+
+from datetime import datetime
+
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection
+from temporalio import activity
+from temporalio.client import Client
+
+from longshore.activities.buying import order_rows
+from longshore.activities.buying import purchase_rows as rows
+from longshore.activities.database import Database
+from longshore.activities.error_translation import reports_errors
+from longshore.activities.node_updates import extend_node, undrain_node
+from longshore.activities.snapshot import load_pool
+from longshore.models.block_end import BlockDecision, BlockOptionKind, GoOnRequest
+from longshore.models.job import Tier
+from longshore.models.market import OrderRequest
+from longshore.models.purchase import ENDING, BlockVerdict, worst_cost
+from longshore.scheduling.buying.block_end import kept, lines_of
+from longshore.scheduling.buying.machine_extension import decides_from
+
+
+class MachineExtensionActivities:
+    """Activities of `BlockWorkflow` on a machine whose work overruns its committed time."""
+
+    def __init__(self, database: Database, temporal: Client) -> None:
+        self._database = database
+        self._temporal = temporal
+
+    @activity.defn
+    @reports_errors
+    async def go_on(self, request: GoOnRequest) -> BlockVerdict:
+        """Have a machine go on until then, and never end sooner than it would have; in the answer.
+
+        The caps count it as they count a purchase. Where they refuse it, or buying is stopped, or
+        the block ends already, it stays as it is, and the stored decision says why.
+        """
+        try:
+            async with self._database.transaction() as connection:
+                refused = await _commit(connection, request)
+        except DBAPIError as error:
+            if (why := rows.refusal_of(error)) is None:
+                raise
+            refused = why
+        if refused:
+            async with self._database.transaction() as connection:
+                return await _keep(connection, request.block_id, refused)
+        return await self._tell_nodes(request.block_id)
+
+    async def _tell_nodes(self, block_id: str) -> BlockVerdict:
+        """Tell the nodes of a block when it ends now, also where an earlier try has done so."""
+        async with self._database.transaction() as connection:
+            found = await connection.execute(text(_NODES), {"id": block_id, "ending": ENDING})
+            nodes = found.all()
+            decision = await _decision(connection, block_id)
+        for node in nodes:
+            await extend_node(self._temporal, node.id, node.expires_at)
+            if node.ending:
+                await undrain_node(self._temporal, node.id, "its time goes on")
+        return BlockVerdict(
+            kind=BlockOptionKind.GO_ON, reason=decision.reason, considered=lines_of(decision)
+        )
+
+
+async def store_extension(
+    connection: AsyncConnection, block: rows.Row, now: datetime
+) -> tuple[bool, datetime | None]:
+    """Return whether to decide now if a block's machine goes on, and when to look for that next:
+    for the work there, or for the pool's warm target.
+
+    Also of one that drains, where it does so for its end alone. Work that overruns is seen when
+    it should have ended.
+    """
+    policy = (await load_pool(connection, block["pool"])).purchasing
+    drains = block["state"] == "DRAINING" and block["reason"].startswith(ENDING)
+    if not policy.enabled or not (block["state"] == "OPEN" or drains):
+        return False, None
+    found = await connection.execute(text(_WORK), {"id": block["id"], "now": now})
+    work = found.one()
+    keeps_warm = work.by_use and policy.keeps_warm and block["tier"] == Tier.FAST
+    if not (work.jobs or keeps_warm) or now >= block["ends_at"]:
+        return False, None
+    due = decides_from(block["starts_at"], block["ends_at"], policy, Tier(block["tier"]))
+    if now < due:
+        return False, due
+    return True, work.next_end
+
+
+async def _commit(connection: AsyncConnection, request: GoOnRequest) -> str:
+    """Commit the money of the longer time, and move all ends; return why that is refused."""
+    order = await order_rows.lock(connection, request.block_id)
+    found = await connection.execute(
+        text("SELECT * FROM blocks WHERE id = :id FOR NO KEY UPDATE"), {"id": request.block_id}
+    )
+    block = found.mappings().one()
+    if not order.is_machine or order.state == "CLOSED":
+        return "its order is over"
+    if block["state"] == "DRAINING" and not block["reason"].startswith(ENDING):
+        return f"it ends before its time: {block['reason']}"
+    if block["state"] not in ("OPEN", "DRAINING"):
+        return "it is not in use"
+    if request.until <= block["ends_at"]:
+        return ""  # an earlier try has done it
+    # As for an order: whoever stops buying waits for this, and nothing comes after it.
+    switch = await connection.execute(text("SELECT stopped, reason FROM market_switch FOR SHARE"))
+    stopped = switch.one()
+    if stopped.stopped:
+        return f"buying is stopped: {stopped.reason}"
+    limit = OrderRequest.model_validate(order.request).limit
+    assert order.gpus_per_node is not None
+    assert order.starts_at is not None
+    gpus = order.gpus_per_node * max(order.nodes, 1)
+    worst = worst_cost(limit, gpus, request.until - order.starts_at)
+    values = {"id": request.block_id, "until": request.until, "worst": worst, "ending": ENDING}
+    for statement in (_ORDER_GOES_ON, _BLOCK_GOES_ON, _NODES_GO_ON):
+        await connection.execute(text(statement), values)
+    await rows.recount(connection, order.purchase_id)
+    return ""
+
+
+async def _keep(connection: AsyncConnection, block_id: str, why: str) -> BlockVerdict:
+    decision = kept(await _decision(connection, block_id), BlockOptionKind.GO_ON, why)
+    await connection.execute(
+        text("UPDATE blocks SET decision = CAST(:decision AS jsonb) WHERE id = :id"),
+        {"id": block_id, "decision": decision.model_dump_json(exclude={"block_id"})},
+    )
+    return BlockVerdict(
+        kind=BlockOptionKind.KEEP, reason=decision.reason, considered=lines_of(decision)
+    )
+
+
+async def _decision(connection: AsyncConnection, block_id: str) -> BlockDecision:
+    stored = await connection.scalar(
+        text("SELECT decision FROM blocks WHERE id = :id"), {"id": block_id}
+    )
+    return BlockDecision.model_validate({**(stored or {}), "block_id": block_id})
+
+
+_WORK = """
+    SELECT count(p.job_id) AS jobs, bool_or(o.is_machine) AS by_use,
+           min(p.placed_at + make_interval(secs => p.expected_seconds))
+               FILTER (WHERE p.placed_at + make_interval(secs => p.expected_seconds) > :now)
+               AS next_end
+      FROM orders o
+      JOIN machines m ON m.block_id = o.key AND m.state = 'READY'
+      LEFT JOIN placements p ON p.node_id = m.name AND p.ended_at IS NULL
+     WHERE o.key = :id AND o.is_machine
+"""
+
+_ORDER_GOES_ON = """
+    UPDATE orders SET ends_at = :until, committed = greatest(committed, :worst)
+     WHERE key = :id
+"""
+
+_BLOCK_GOES_ON = """
+    UPDATE blocks
+       SET ends_at = :until, state = 'OPEN',
+           reason = CASE WHEN starts_with(reason, :ending) THEN '' ELSE reason END
+     WHERE id = :id
+"""
+
+_NODES_GO_ON = """
+    UPDATE nodes n SET expires_at = :until
+      FROM machines m
+     WHERE m.block_id = :id AND n.id = m.name AND n.state <> 'GONE' AND n.expires_at < :until
+"""
+
+_NODES = """
+    SELECT n.id, n.expires_at, starts_with(coalesce(n.drain_reason, ''), :ending) AS ending
+      FROM machines m JOIN nodes n ON n.id = m.name AND n.state IN ('READY', 'DRAINING')
+     WHERE m.block_id = :id AND m.state = 'READY' ORDER BY n.id
+"""

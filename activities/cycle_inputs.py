@@ -1,0 +1,95 @@
+"""The inputs of a cycle's plan, and how much of a long queue it reads."""
+
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+
+from longshore.models.packing import PackingPolicy
+from longshore.models.placement import CyclePlan, JobRequest, RecentJobs
+from longshore.models.pool import PoolSpec
+from longshore.scheduling.cycle import mix_kept, plan_cached
+from longshore.scheduling.placement.mix import Mix
+from longshore.scheduling.placement.node_cache import NodeCache
+
+ANEW_IN = 30.0
+"""Seconds in which each job of a long queue is told anew why it waits: a cycle tells as many as
+the time since the one before it is of this. So often all are looked at for what to expect, too."""
+_VAIN_FOR = 10.0
+"""Seconds in which no part of a queue is tried after one that could not be used."""
+
+
+@dataclass
+class Planning:
+    """Plans jobs on the nodes of a snapshot."""
+
+    nodes: NodeCache
+    packing: PackingPolicy
+    now: datetime
+    recent: tuple[RecentJobs, ...]
+    wanted: Collection[str] | None
+    """Those that are to be told why they wait; None: all."""
+    given: Mix | None
+    """What to expect; None: what the jobs say that are planned."""
+    mix: Mix | None = None
+    """What the last plan that was made expected."""
+
+    def __call__(self, jobs: Sequence[JobRequest]) -> CyclePlan:
+        mix = self.given or mix_kept(jobs, self.nodes, self.packing, self.recent)
+        made = plan_cached(
+            jobs, self.nodes, self.packing, self.now, self.recent, mix=mix, wanted=self.wanted
+        )
+        self.mix = mix
+        return made
+
+
+class Turn(NamedTuple):
+    """What a cycle is to do about a long queue."""
+
+    share: float
+    """Of the jobs that wait so many are told anew why."""
+    mix: Mix | None
+    """What to expect; None: what all jobs say."""
+    whole: bool
+    """Whether all jobs may start, and not only the first of those that ask alike."""
+
+
+_FIRST = Turn(1.0, None, whole=True)
+
+
+class Turns:
+    """What is remembered of the last plans of each pool, by the clock since boot."""
+
+    def __init__(self) -> None:
+        self._planned: dict[str, _Planned] = {}
+        self._in_vain: dict[str, float] = {}
+
+    def of(self, pool: PoolSpec, *, whole: bool = False) -> Turn:
+        """Return what the next cycle of a pool is to do. Under a new policy all is said anew."""
+        now = time.monotonic()
+        last = self._planned.get(pool.name)
+        if last is None or last.packing != pool.packing or pool.packing.weights.separation:
+            return _FIRST
+        mix = last.mix if now - last.learnt < ANEW_IN else None
+        in_vain = now - self._in_vain.get(pool.name, -_VAIN_FOR) < _VAIN_FOR
+        share = min((now - last.at) / ANEW_IN, 1.0)
+        return Turn(share, mix, whole=whole or in_vain or mix is None)
+
+    def note(self, pool: PoolSpec, mix: Mix, *, learnt: bool) -> None:
+        """The pool's queue was planned with this mix, `learnt` from all that wait."""
+        now = time.monotonic()
+        since = now if learnt else self._planned[pool.name].learnt
+        self._planned[pool.name] = _Planned(now, pool.packing, mix, since)
+
+    def note_in_vain(self, pool: PoolSpec) -> None:
+        """Jobs changed their places in the plan of a part, and they may do so again."""
+        self._in_vain[pool.name] = time.monotonic()
+
+
+class _Planned(NamedTuple):
+    at: float
+    packing: PackingPolicy
+    mix: Mix
+    learnt: float
+    """When the mix was."""

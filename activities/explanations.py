@@ -1,0 +1,92 @@
+"""Wait reasons, as they are stored with the queue and signalled to jobs."""
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from longshore.models.messages import Waiting
+from longshore.models.placement import CyclePlan, PlacementKind
+from longshore.scheduling.reason_updates import Stored, to_tell, to_write
+
+STORED_COLUMNS = "attempt, decision, decided_at, told_reason, told_at"
+"""What `stored_of` reads of a row of the queue."""
+
+
+def stored_of(row: Mapping[Any, Any]) -> Stored:
+    """Return what is stored of a job that waits, from its row."""
+    said = row["decision"]
+    told = {"told": row["told_reason"], "told_at": row["told_at"]}
+    # A newer version, or somebody by hand, may have stored what this one cannot read: as nothing.
+    try:
+        kind = PlacementKind(said["kind"])
+        start = said.get("estimated_start")
+        start = None if start is None else _with_zone(datetime.fromisoformat(start))
+        return Stored(
+            attempt=row["attempt"], kind=kind, codes=frozenset(said.get("rejected", ())),
+            counted_as=said.get("counted_as"),
+            start=start, words=said.get("reason", ""), at=row["decided_at"], **told,
+        )  # fmt: skip
+    except (TypeError, ValueError, KeyError):
+        return Stored(attempt=row["attempt"], **told)
+
+
+def _with_zone(time: datetime) -> datetime:
+    if time.tzinfo is None:
+        raise ValueError("a time without a zone")
+    return time
+
+
+async def explain_waiting(
+    connection: AsyncConnection, decided: CyclePlan, stored: Mapping[str, Stored], now: datetime
+) -> list[tuple[str, Waiting]]:
+    """Store why jobs wait where that has changed (`to_write`); return those that are to hear it.
+
+    `stored` has each job of the plan, as the plan's snapshot showed it.
+    """
+    waiting = [
+        decision
+        for decision in decided.decisions
+        if decision.kind is not PlacementKind.EXISTING_NODE
+    ]
+    written = to_write(waiting, stored, now)
+    if written:
+        rows = [
+            {
+                "job_id": each.decision.job_id,
+                "attempt": each.attempt,
+                "decision": each.decision.model_dump(mode="json"),
+                "is_news": each.is_news,
+            }
+            for each in written
+        ]
+        await connection.execute(text(_EXPLAIN), {"rows": json.dumps(rows), "now": now})
+    ids = to_tell(waiting, stored, written, now)
+    if not ids:
+        return []
+    told = await connection.execute(text(_TELL), {"ids": ids, "now": now})
+    return [
+        (row["job_id"], Waiting(attempt=row["attempt"], reason=row["reason"]))
+        for row in told.mappings()
+    ]
+
+
+_EXPLAIN = """
+    UPDATE queue q
+       SET decision = w.decision, decided_at = :now,
+           told_reason = CASE WHEN NOT w.is_news AND q.told_reason = q.decision->>'reason'
+                              THEN w.decision->>'reason' ELSE q.told_reason END
+      FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS w (
+           job_id text, attempt integer, decision jsonb, is_news boolean)
+     WHERE q.job_id = w.job_id AND q.attempt = w.attempt AND NOT q.held
+"""
+"""Who has heard the like has heard it."""
+
+_TELL = """
+    UPDATE queue SET told_at = :now, told_reason = decision->>'reason'
+     WHERE job_id = ANY(:ids) AND NOT held AND decision IS NOT NULL
+    RETURNING job_id, attempt, told_reason AS reason
+"""

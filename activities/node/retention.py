@@ -1,0 +1,115 @@
+"""Removes old runs of a node, with their spool files and folders."""
+
+import asyncio
+import contextlib
+import logging
+import shutil
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.service import RPCError
+
+from longshore.activities.failpoints import wall_clock
+from longshore.activities.node.runs import RunRecord, RunStore
+from longshore.activities.rpc_errors import is_unknown
+from longshore.models.messages import job_workflow_id
+
+PRUNE_EVERY = timedelta(minutes=1)
+_ANSWER_WITHIN = timedelta(seconds=10)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """How much a node keeps of runs that have ended: what is over either limit may go."""
+
+    runs: int
+    age: timedelta
+
+
+class Pruner:
+    """Prunes the folders of one agent.
+
+    A run goes only when its report cannot be asked for again: when its job is over, or a newer
+    attempt of its job was here. One whose logs did not reach the log store goes by age alone.
+    With the last run of a job that is over goes the job's private folder, unless the job keeps
+    checkpoints there.
+    """
+
+    def __init__(
+        self, folder: Path, keeping: Keeping, is_over: Callable[[str], Awaitable[bool]]
+    ) -> None:
+        """`folder` is the agent's work folder; `is_over` says whether a job (by id) is over."""
+        self._store = RunStore(folder / "runs")
+        self._jobs = folder / "jobs"
+        self._keeping = keeping
+        self._is_over = is_over
+
+    async def keep_pruning(self, every: timedelta = PRUNE_EVERY) -> None:
+        """Prune again and again, until cancelled; a server that is away is asked next time."""
+        while True:
+            try:
+                if pruned := await self.prune(wall_clock()):
+                    _log.info("removed what was left of %d old runs", pruned)
+            except (RPCError, OSError) as error:
+                _log.warning("old runs cannot be removed now: %s", error)
+            await asyncio.sleep(every.total_seconds())
+
+    async def prune(self, now: datetime) -> int:
+        """Remove what may go at `now`; return how many runs that were.
+
+        Raises what `is_over` raises, and OSError.
+        """
+        records = await asyncio.to_thread(list, self._store.all())
+        newest: dict[str, int] = {}
+        for record in records:
+            newest[record.job_id] = max(record.attempt, newest.get(record.job_id, 0))
+        pruned = 0
+        for record in self._surplus(records, now):
+            if record.attempt == newest[record.job_id] and not await self._is_over(record.job_id):
+                continue
+            await asyncio.to_thread(self._remove, record)
+            pruned += 1
+        return pruned
+
+    def _surplus(self, records: Iterable[RunRecord], now: datetime) -> list[RunRecord]:
+        """Return the finished runs that are over a limit, oldest first."""
+        finished = [record for record in records if record.report is not None]
+        finished.sort(key=_ended_at)
+        too_many = max(len(finished) - self._keeping.runs, 0)
+        return [
+            record
+            for place, record in enumerate(finished)
+            if now - _ended_at(record) > self._keeping.age
+            or (place < too_many and not _lacks_logs(record))
+        ]
+
+    def _remove(self, record: RunRecord) -> None:
+        self._store.remove(record.key)
+        if not record.checkpoints and not self._store.newest_attempt(record.job_id):
+            with contextlib.suppress(FileNotFoundError):
+                shutil.rmtree(self._jobs / record.job_id)
+
+
+async def is_job_over(temporal: Client, job_id: str) -> bool:
+    """Return whether a job's workflow has ended, or is not known at all. Raises RPCError."""
+    handle = temporal.get_workflow_handle(job_workflow_id(job_id))
+    try:
+        flow = await handle.describe(rpc_timeout=_ANSWER_WITHIN)
+    except RPCError as error:
+        if not is_unknown(error):
+            raise
+        return True
+    return flow.status is not WorkflowExecutionStatus.RUNNING
+
+
+def _ended_at(record: RunRecord) -> datetime:
+    return (record.report and record.report.ended_at) or record.claimed_at
+
+
+def _lacks_logs(record: RunRecord) -> bool:
+    return bool(record.report and record.report.log_error)

@@ -1,0 +1,209 @@
+"""After a cycle: preempts running jobs of lower classes for jobs that still wait.
+
+What is decided is stored before anybody hears of it. So a repeat tells the same attempts again and
+decides nothing anew, and the GPUs that are being freed count as coming in every later decision.
+"""
+
+import asyncio
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import text
+
+from longshore.activities.checkpoints.rows import CheckpointActivities
+from longshore.activities.database import Database, clock
+from longshore.activities.failpoints import failpoint
+from longshore.activities.metrics import PREEMPTIONS, SILENT, Metrics
+from longshore.activities.pool_cache import PoolCache
+from longshore.activities.preemption_inputs import PreemptionInputs, read_inputs
+from longshore.activities.signals import Signals
+from longshore.models.checkpoint import CheckpointsRequest
+from longshore.models.margins import DEFAULT_MARGINS, Margins
+from longshore.models.messages import Displacement
+from longshore.models.placement import JobRequest
+from longshore.models.preemption import PreemptionPlan
+from longshore.scheduling.preemption.plan import plan_preemptions
+
+_TO_STOP = timedelta(seconds=5)
+"""What it takes to hear of it and to give the GPUs back, beside the save."""
+STORE_ANSWERS_WITHIN = 2.0
+"""Seconds; jobs count as unable to save while it does not, and no cycle waits for it longer."""
+
+
+_log = logging.getLogger(__name__)
+
+
+class Preempting:
+    """Decides, stores and signals preemptions of one pool."""
+
+    def __init__(
+        self,
+        database: Database,
+        signals: Signals,
+        checkpoints: CheckpointActivities | None = None,
+        metrics: Metrics = SILENT,
+        kept: PoolCache | None = None,
+        margins: Margins = DEFAULT_MARGINS,
+    ) -> None:
+        """Without `checkpoints` nobody asks the store: what the database knows of saves counts.
+
+        `kept` are the pools that a cycle keeps.
+        """
+        self._database = database
+        self._signals = signals
+        self._checkpoints = checkpoints
+        self._metrics = metrics
+        self._kept = kept or PoolCache()
+        self._margins = margins
+
+    async def after_cycle(self, pool: str, cycle_id: str) -> int:
+        """Preempt running jobs for those that this cycle left waiting; return how many.
+
+        A repeat finds what was stored under the cycle's id, and signals again; an attempt that
+        has ended meanwhile ignores it.
+        """
+        told = await self._stored(cycle_id) or await self._decide_and_store(pool, cycle_id)
+        await self._signals.tell_jobs("preempt", told)
+        return len(told)
+
+    async def _stored(self, cycle_id: str) -> list[tuple[str, Displacement]]:
+        async with self._database.transaction() as connection:
+            rows = await connection.execute(text(_STORED), {"cycle": cycle_id})
+            return [_told(row) for row in rows.mappings()]
+
+    async def _decide_and_store(self, pool: str, cycle_id: str) -> list[tuple[str, Displacement]]:
+        async with self._database.transaction() as connection:
+            if not await connection.scalar(text(_MIGHT_HELP), {"pool": pool}):
+                return []
+        store_away = await self._why_store_is_away(pool)
+        async with self._database.snapshot() as connection:
+            kept = await self._kept.take(connection, pool)
+            seen = await read_inputs(connection, pool, store_away, kept, self._margins)
+            now = await clock(connection)
+        self._kept.keep(pool, kept)
+        if not seen.spec.preemption.enabled:
+            return []
+        try:
+            plans = await asyncio.to_thread(
+                plan_preemptions, seen.queue, seen.nodes, seen.running, seen.spec.preemption,
+                seen.spec.packing, now, seen.under_way, seen.quotes(now), seen.recent,
+            )  # fmt: skip
+        except Exception:
+            # A fault of ours, or of one job: the pool's cycles go on, and stop nobody.
+            _log.exception("pool %s: preemption cannot be planned", pool)
+            return []
+        return await self._store(seen, cycle_id, plans)
+
+    async def _why_store_is_away(self, pool: str) -> str:
+        """Have the newest saves in the database; return why that cannot be, or nothing."""
+        if self._checkpoints is None:
+            return ""
+        try:
+            async with asyncio.timeout(STORE_ANSWERS_WITHIN):
+                request = CheckpointsRequest(pool=pool)
+                return (await self._checkpoints.observe_checkpoints(request)).reason
+        except TimeoutError:
+            return f"the checkpoint store did not answer within {STORE_ANSWERS_WITHIN:g} s"
+
+    async def _store(
+        self, seen: PreemptionInputs, cycle_id: str, plans: Sequence[PreemptionPlan]
+    ) -> list[tuple[str, Displacement]]:
+        """Store which jobs are preempted for which, and which are spared for a time; return the
+        messages to the preempted jobs."""
+        waiting = {job.id: job for job in seen.queue}
+        running = {work.id: work.request for work in seen.running}
+        chosen = [plan for plan in plans if plan.preempts]
+        rows = [row for plan in chosen for row in _rows(plan, waiting[plan.job_id], running)]
+        pool = seen.spec.name
+        spared = [plan.model_dump(mode="json", include={"job_id", "spared"})
+                  for plan in plans if plan.spared]  # fmt: skip
+        async with self._database.transaction() as connection:
+            await connection.execute(text(_SPARE), {"rows": json.dumps(spared), "pool": pool})
+            if not rows:
+                return []
+            stored = await connection.execute(
+                text(_STORE), {"rows": json.dumps(rows), "cycle": cycle_id, "pool": pool}
+            )
+            told = [_told(row) for row in stored.mappings()]
+            await failpoint("preempt.before-commit")
+        await failpoint("preempt.after-commit")
+        self._metrics.add(PREEMPTIONS, len(told), pool=pool)
+        return told
+
+
+def _rows(
+    plan: PreemptionPlan, job: JobRequest, running: Mapping[str, JobRequest]
+) -> list[dict[str, Any]]:
+    longest = max(victim.save for victim in plan.victims)
+    return [
+        {
+            "job_id": victim.job_id,
+            "attempt": running[victim.job_id].attempt,
+            "priority": running[victim.job_id].priority,
+            "for_job": job.id,
+            "for_attempt": job.attempt,
+            "for_priority": job.priority,
+            "plan": plan.model_dump(mode="json"),
+            "frees_by": (plan.at + longest + _TO_STOP).isoformat(),
+        }
+        for victim in plan.victims
+    ]
+
+
+def _told(row: Mapping[Any, Any]) -> tuple[str, Displacement]:
+    reason = f"preempted for {row['for_job']} of class {row['for_priority']}"
+    return row["job_id"], Displacement(
+        attempt=row["attempt"], reason=reason, for_job=row["for_job"]
+    )
+
+
+_MIGHT_HELP = """
+    SELECT EXISTS (
+        SELECT FROM queue q
+         WHERE q.pool = :pool AND NOT q.held
+           AND q.priority > (SELECT min(CASE jsonb_typeof(j.spec -> 'priority')
+                                        WHEN 'number' THEN (j.spec ->> 'priority')::numeric END)
+                               FROM placements p JOIN jobs j ON j.id = p.job_id
+                              WHERE p.ended_at IS NULL AND j.pool = :pool))
+"""
+"""Whether anything runs that is of a lower class than a job that waits. A priority that somebody
+has written as another thing than a number counts as none."""
+
+_STORED = """
+    SELECT d.job_id, d.attempt, d.for_job, d.for_priority
+      FROM preemptions d
+     WHERE d.cycle_id = :cycle
+     ORDER BY d.job_id
+"""
+
+_SPARE = """
+    UPDATE queue q SET spared = n.spared
+      FROM (SELECT job_id, w.spared
+              FROM queue o
+              LEFT JOIN jsonb_to_recordset(CAST(:rows AS jsonb)) AS w (job_id text, spared jsonb)
+             USING (job_id)
+             WHERE o.pool = :pool AND (o.spared IS NOT NULL OR w.spared IS NOT NULL)) AS n
+     WHERE q.job_id = n.job_id AND q.spared IS DISTINCT FROM n.spared
+"""
+
+_STORE = """
+    WITH wanted AS (
+        SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r (
+            job_id text, attempt integer, priority integer, for_job text, for_attempt integer,
+            for_priority integer, plan jsonb, frees_by timestamptz)
+    )
+    INSERT INTO preemptions (job_id, attempt, pool, cycle_id, for_job, for_attempt, priority,
+                             for_priority, plan, frees_by)
+    SELECT w.job_id, w.attempt, :pool, :cycle, w.for_job, w.for_attempt, w.priority,
+           w.for_priority, w.plan, w.frees_by
+      FROM wanted w
+      JOIN placements p
+        ON p.job_id = w.job_id AND p.attempt = w.attempt AND p.rank = 0 AND p.ended_at IS NULL
+      JOIN queue q ON q.job_id = w.for_job AND q.attempt = w.for_attempt AND NOT q.held
+    ON CONFLICT (job_id, attempt) DO NOTHING
+    RETURNING job_id, attempt, for_job, for_priority
+"""
+"""What has ended since, or is wanted no more, is left out."""

@@ -1,0 +1,122 @@
+"""Whether a pool buys what its jobs lack, and if not, which setting would allow it."""
+
+import shlex
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from longshore.models.job import Tier
+from longshore.models.pool import PoolSpec
+from longshore.models.spending import BuyingRecord, HeldBy
+from longshore.scheduling.buying.words import WAIT
+
+
+class BuyingStatus(NamedTuple):
+    """Whether a pool buys for a job that waits in it."""
+
+    says: str
+    """Such as "buys what is missing", or why it does not; empty where it may not buy at all."""
+    helps: str = ""
+    """What would let it buy; empty where it does."""
+    chosen: bool = False
+    """It buys nothing because to wait costs least, or because it has just bought."""
+
+    @property
+    def buys(self) -> bool:
+        return bool(self.says) and not self.helps
+
+
+NO_BUYING = BuyingStatus("")
+_STAYS = (HeldBy.REFUSED, HeldBy.COOLDOWN, HeldBy.MARKET_AWAY, HeldBy.UNREADABLE)
+"""What holds beside caps, whatever the job."""
+_OF_PRICES = {Tier.FAST: ("max_price.FAST",), Tier.FLEX: ("max_price.FLEX", "flex_price")}
+"""What holds for all jobs of a tier, at the prices of then."""
+
+
+class Failed(NamedTuple):
+    """The newest purchase of a pool, where it has ended and no node came of it."""
+
+    at: datetime
+    why: str
+
+
+def buying_status(
+    pool: PoolSpec,
+    stopped: str,
+    last: BuyingRecord | None,
+    since: datetime | None = None,
+    failed: Failed | None = None,
+    tier: Tier | None = None,
+) -> BuyingStatus:
+    """Return the buying status of a pool, for a job of a tier where one is named.
+
+    `stopped` is why all buying is stopped now, `last` what the pool decided last, `failed` what
+    became of its newest purchase. What was decided before `since` was decided without the job: of
+    that counts only that there is no market. A spending cap, or a price for its tier, that kept
+    the pool from buying the same day is told with when it did.
+    """
+    if not pool.buying.enabled:
+        return NO_BUYING
+    if stopped:
+        return BuyingStatus(
+            f"buying is stopped: {stopped}", "let pools buy again: `longshore market resume`"
+        )
+    if last is not None and last.held_by == HeldBy.NO_MARKET:
+        return BuyingStatus(
+            "no market is configured to buy at",
+            "configure a market where the control worker runs: `longshore market simulate`, or "
+            "`LONGSHORE_MARKET` and a token (docs/settings.md); or start a node: "
+            f"`longshore agent --pool {pool.name}`",
+        )
+    if last is None or since is None or last.at < since:
+        vain = f"; {_in_vain(failed)}" if failed else ""
+        return BuyingStatus(f"buys what is missing{_kept_lately(last, since, tier)}{vain}")
+    buys_nothing = last.held_by or last.reason.startswith(WAIT)
+    if last.held_by == HeldBy.STOPPED or not (buys_nothing or failed):
+        return BuyingStatus("buys what is missing")
+    says = [f"it buys nothing now: {last.reason.removeprefix(WAIT)}"] if buys_nothing else []
+    if failed:
+        says.append(_in_vain(failed))
+    chosen = last.held_by in ("", "flex_price", HeldBy.COOLDOWN) and not failed
+    return BuyingStatus("; ".join(says), _helps(pool, last, failed), chosen)
+
+
+def _in_vain(failed: Failed) -> str:
+    return f"its last purchase, {failed.at:%H:%M} UTC, came to nothing: {failed.why}"
+
+
+def _helps(pool: PoolSpec, last: BuyingRecord, failed: Failed | None) -> str:
+    """Return what would let the pool buy."""
+    value = shlex.quote(f"{last.held_by}={last.needs}")
+    setting = f": `longshore pool set {pool.name} --buying {value}`" if last.needs else ""
+    match last.held_by:
+        case "":
+            look = "`longshore purchases --all`" if failed else _dry_run(pool)
+            return f"see {'what was tried' if failed else 'what is for sale'}: {look}"
+        case HeldBy.REFUSED:
+            return "raise the cap that is named: `longshore market caps` shows all"
+        case HeldBy.COOLDOWN:
+            return f"wait until then, or make the cooldown shorter{setting}"
+        case HeldBy.UNREADABLE:
+            return "see `longshore doctor`: correct the row, or run the version that stored it"
+        case HeldBy.MARKET_AWAY:
+            return f"see what the markets say: `longshore doctor`, {_dry_run(pool)}"
+        case "flex_price":
+            return f"raise `flex_price`{setting}; or give the job the tier FAST"
+        case _:
+            return f"raise `{last.held_by}`{setting}"
+
+
+def _dry_run(pool: PoolSpec) -> str:
+    return f"`longshore buy --dry-run --pool {pool.name}`"
+
+
+def _kept_lately(last: BuyingRecord | None, since: datetime | None, tier: Tier | None) -> str:
+    """Return what kept the pool from buying for others, on the day of `since`, and may still."""
+    if last is None or since is None or last.at.date() != since.astimezone(UTC).date():
+        return ""
+    of_tier = _OF_PRICES[tier] if tier else ()
+    if last.held_by not in (*_STAYS, *of_tier) and not last.held_by.startswith("caps."):
+        return ""
+    return (
+        f"; at {last.at:%H:%M} UTC it bought nothing for others: {last.reason.removeprefix(WAIT)}"
+    )

@@ -1,0 +1,90 @@
+"""Extension of a machine that is billed as it runs beyond its committed time.
+
+Nothing has to be bought for that: its market bills it until it is stopped. Only the money that it
+may cost is committed anew, and its nodes last longer.
+"""
+
+from datetime import datetime, timedelta
+
+from longshore.models.block_end import BlockJob, BlockOption, BlockOptionKind, BlockScene
+from longshore.models.buying import BuyingPolicy
+from longshore.models.job import Tier
+from longshore.models.text import dollars, format_duration
+from longshore.scheduling.buying.migration_cost import migration_cost, priced
+from longshore.scheduling.buying.prices import whole_quarters
+from longshore.scheduling.buying.scale_down import is_retained_warm
+from longshore.scheduling.buying.warm_target import counts_until
+
+_WARM_AHEAD = timedelta(minutes=2)
+"""How long before that: pools with a warm target look every minute whether they have it."""
+
+
+def go_on(scene: BlockScene) -> tuple[datetime, BlockOption] | None:
+    """Return until when a machine would go on for the work there, with what that gains.
+
+    None where it is not time to think of it, and where nothing there needs longer.
+    """
+    jobs = _beyond(scene)
+    if not may_go_on(scene):
+        return None
+    if not jobs:
+        return _kept_warm(scene) if is_retained_warm(scene) else None
+    block, policy = scene.block, scene.policy
+    last = max(job.expected_end for job in jobs)
+    lasts = max(job.ends_unasked(policy.safety_margin) for job in jobs)
+    length = whole_quarters(max(lasts - block.ends_at, timedelta(minutes=1)))
+    length = min(length, policy.longest_window)
+    # It is let go when its work has ended, as any other machine that the work would run on.
+    used = min(last - block.ends_at, length)
+    gpus = block.gpus_per_node * len(scene.machines)
+    terms = {"price": -priced(block.price, gpus, used), **migration_cost(scene, jobs)}
+    option = BlockOption(
+        kind=BlockOptionKind.GO_ON,
+        title=f"go on for {format_duration(length)} after it, billed as it runs",
+        gain=sum(terms.values()), terms=terms,
+    )  # fmt: skip
+    return block.ends_at + length, _within_price(scene, option)
+
+
+def _kept_warm(scene: BlockScene) -> tuple[datetime, BlockOption]:
+    """Return the longer time of a machine that the warm target wants: else another is bought."""
+    block, length = scene.block, scene.policy.shortest_window
+    start_up = priced(block.price, block.gpus_per_node, scene.policy.usual_startup)
+    option = BlockOption(
+        kind=BlockOptionKind.GO_ON,
+        title=f"go on for {format_duration(length)} after it: the warm target wants it",
+        gain=start_up, terms={"start-up of another": start_up},
+    )  # fmt: skip
+    return block.ends_at + length, _within_price(scene, option)
+
+
+def _within_price(scene: BlockScene, option: BlockOption) -> BlockOption:
+    block = scene.block
+    cap = scene.policy.max_price.get(block.tier)
+    if cap is None or block.price <= cap:
+        return option
+    over = f"it costs {dollars(block.price)} for a GPU-hour, over the cap of {dollars(cap)}"
+    return option.model_copy(update={"lost": over})
+
+
+def may_go_on(scene: BlockScene) -> bool:
+    """Return whether it is time to think of it: not before the end is near."""
+    block = scene.block
+    due = decides_from(block.starts_at, block.ends_at, scene.policy, block.tier)
+    return block.by_use and scene.policy.enabled and due <= scene.now < block.ends_at
+
+
+def decides_from(
+    starts_at: datetime, ends_at: datetime, policy: BuyingPolicy, tier: Tier
+) -> datetime:
+    """Return from when it is decided whether a machine goes on: as early as a renewal is, and
+    before it holds the warm target of its pool no longer, or another would be bought for that."""
+    due = ends_at - min(2 * policy.startup_limit, (ends_at - starts_at) / 2)
+    if tier is Tier.FAST and policy.keeps_warm:
+        due = min(due, counts_until(ends_at, policy, policy) - _WARM_AHEAD)
+    return due
+
+
+def _beyond(scene: BlockScene) -> list[BlockJob]:
+    ends_at, margin = scene.block.ends_at, scene.policy.safety_margin
+    return [job for job in scene.jobs if job.ends_unasked(margin) > ends_at]

@@ -1,0 +1,82 @@
+"""Options that would serve waiting jobs if a limit of the policy did not exclude them."""
+
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+
+from longshore.models.buying import BuyingPolicy, MarketView
+from longshore.models.job import Tier
+from longshore.models.market import OrderBook
+from longshore.models.placement import JobRequest
+from longshore.models.text import at_most, format_dollars, format_duration
+from longshore.scheduling.buying.prices import BlockSource, PodSource, block_sources, pod_sources
+from longshore.scheduling.buying.words import Lost
+
+_FOR_EVER, _SECOND = timedelta(days=3650), timedelta(seconds=1)
+
+
+def policy_blockers(
+    markets: Sequence[MarketView], tier: Tier, policy: BuyingPolicy, jobs: Iterable[JobRequest]
+) -> Lost | None:
+    """Return what the limit on prices, or on start-up, alone keeps from the jobs of a tier."""
+    wanted = [job for job in jobs if job.tier is tier]
+    return _over_cap(markets, tier, policy, wanted) or _too_slow(markets, tier, policy, wanted)
+
+
+def _over_cap(
+    markets: Sequence[MarketView], tier: Tier, policy: BuyingPolicy, wanted: Sequence[JobRequest]
+) -> Lost | None:
+    """Return the cheapest that only the cap on a tier's price keeps from its jobs."""
+    cap = policy.max_price.get(tier)
+    if cap is None:
+        return None
+    uncapped = policy.model_copy(update={"max_price": {}})
+    found = [
+        (source.offer.price, source.offer.instance_type)
+        for source in pod_sources(markets, tier, uncapped)
+        if _serves(source, wanted)
+    ]
+    found += [
+        (ask.price, source.quote.instance_type)
+        for source in block_sources(markets, policy)
+        if _serves(source, wanted) and isinstance(source.quote.answer, OrderBook)
+        for ask in source.quote.answer.asks
+    ]
+    price, kind = min((each for each in found if each[0] > cap), default=(0, ""))
+    if not kind:
+        return None
+    return Lost(
+        f"over the price limit: {kind} costs {format_dollars(price)} a GPU-hour, and "
+        f"max_price.{tier} is {format_dollars(cap)}",
+        f"max_price.{tier}",
+        at_most(price),
+    )
+
+
+def _too_slow(
+    markets: Sequence[MarketView], tier: Tier, policy: BuyingPolicy, wanted: Sequence[JobRequest]
+) -> Lost | None:
+    """Return the first to come up of those that only `startup_limit` keeps from its jobs."""
+    patient = policy.model_copy(update={"startup_limit": _FOR_EVER})
+    found = [
+        (source.startup(policy), source.offer.instance_type)
+        for source in pod_sources(markets, tier, patient)
+        if _serves(source, wanted)
+    ]
+    found += [
+        (policy.usual_startup, source.quote.instance_type)
+        for source in block_sources(markets, patient)
+        if _serves(source, wanted) and isinstance(source.quote.answer, OrderBook)
+    ]
+    takes, kind = min(found, default=(timedelta(0), ""))
+    if takes <= policy.startup_limit:
+        return None
+    return Lost(
+        f"over the start-up limit: {kind} takes {format_duration(takes)} to come up, and "
+        f"startup_limit is {format_duration(policy.startup_limit)}",
+        "startup_limit",
+        format_duration(-(-takes // _SECOND) * _SECOND),
+    )
+
+
+def _serves(source: BlockSource | PodSource, wanted: Sequence[JobRequest]) -> bool:
+    return any(source.holds(job) for job in wanted) or not wanted

@@ -1,0 +1,72 @@
+"""Constraints of a job that no market promises of its machines.
+
+Driver, firmware and kernel parameters are known when the machine's agent has reported them. A job
+that only wants them known can run there then; one that names them may have been bought for in
+vain. Labels are those of its fabric alone (`labels_of_bought`): the region is the market, cluster
+and domain come with the order.
+"""
+
+from collections.abc import Iterable
+
+from longshore.models.buying import Option, OptionKind, UnmetJob
+from longshore.models.constraints import Constraint
+from longshore.models.placement import JobRequest
+from longshore.models.topology import FABRIC_LABELS, REGION_LABEL, SameConformance
+
+CANNOT_MEET = "ranks could not reach each other"
+
+
+def why_unverifiable(job: JobRequest) -> str:
+    """Return why nothing is bought for a job, whatever is offered; empty where it may be."""
+    if job.conformance is not None and job.conformance.allowed:
+        return (
+            "no market says which driver, firmware and kernel parameters its machines will have, "
+            "and the job allows named fingerprints only (conformance.allowed)"
+        )
+    if job.gang is not None and job.gang.same_conformance is SameConformance.REQUIRE:
+        return (
+            "no market says that its machines are alike in driver, firmware and kernel "
+            "parameters, which the job asks for (gang.same_conformance: require)"
+        )
+    return next((why for each in job.constraints if (why := _never_bought(each))), "")
+
+
+def suits_market(job: JobRequest, market: str) -> bool:
+    """Return whether machines of a market are in a region that the job allows; of one whose name
+    is not known they may be."""
+    in_region = (each for each in job.constraints if each.key == REGION_LABEL)
+    return not market or all(each.allows(market) for each in in_region)
+
+
+def _never_bought(constraint: Constraint) -> str:
+    """Return why no machine is bought for a job with this constraint, from whatever market."""
+    key = constraint.key
+    if key not in FABRIC_LABELS:
+        if constraint.allows(None):
+            return ""
+        return (
+            f"machines that are bought have no label {key}, "
+            f"and the job asks for {constraint} (constraints)"
+        )
+    if not constraint.values and constraint.negated:
+        return f"machines that are bought have a label {key}, the job asks for {constraint}"
+    if key == REGION_LABEL or not constraint.values:
+        return ""
+    return (
+        f"which {key} a machine will be in is known when it is there, "
+        f"and the job asks for {constraint} (constraints)"
+    )
+
+
+def unverifiable(jobs: Iterable[UnmetJob]) -> list[Option]:
+    """Return an option, rejected, for each job that nothing is bought for."""
+    return [
+        Option(
+            kind=OptionKind.UNPROMISED,
+            tier=job.request.tier,
+            title=f"buy for {job.request.id}",
+            lost=why,
+        )
+        for job in jobs
+        if (why := why_unverifiable(job.request))
+    ]

@@ -1,0 +1,155 @@
+"""When what a queue says of a waiting job is written anew, and when its job hears of it."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longshore.models.placement import Decision, PlacementKind, RejectionCode
+from longshore.scheduling.reason_updates import Stored, to_tell, to_write
+from tests.support.packing import NOW
+
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
+WAITS = PlacementKind.REQUEST_MORE_CAPACITY
+
+
+def test_what_is_stored_already_is_not_written():
+    said = _said()
+    assert to_write([said], {"a": _stored(said)}, NOW) == []
+
+
+def test_what_nobody_has_looked_at_is_written():
+    (written,) = to_write([_said()], {"a": Stored(attempt=3)}, NOW)
+    assert (written.decision, written.attempt, written.is_news) == (_said(), 3, True)
+
+
+def test_another_constraint_kind_or_class_is_news():
+    stored = {"a": _stored(_said())}
+    for change in (
+        {"rejected": {RejectionCode.GPUS_BUSY: 2, RejectionCode.STATE: 1}},
+        {"kind": PlacementKind.QUEUE_FOR_FLEX},
+        {"counted_as": 7},
+        {"estimated_start": NOW + HOUR},
+    ):
+        (written,) = to_write([_said(**change)], stored, NOW)
+        assert written.is_news, change
+
+
+def test_a_start_is_news_when_it_moves_by_more_than_a_minute_and_a_tenth():
+    def is_news(before: timedelta, after: timedelta) -> bool:
+        stored = {"a": _stored(_said(estimated_start=NOW + before), at=NOW)}
+        found = to_write([_said(estimated_start=NOW + after, reason="later")], stored, NOW)
+        return any(each.is_news for each in found)
+
+    assert not is_news(3 * MINUTE, 4 * MINUTE)
+    assert is_news(3 * MINUTE, 4 * MINUTE + timedelta(seconds=1))
+    assert not is_news(10 * HOUR, 9 * HOUR)
+    assert is_news(10 * HOUR, 9 * HOUR - MINUTE)
+    assert is_news(-5 * MINUTE, MINUTE)
+
+
+def test_mere_words_are_written_for_a_few_the_oldest_first_and_not_at_once():
+    names = [f"job-{number:03}" for number in range(120)]
+    said = [_said(job_id=name, reason="of late") for name in names]
+    stored = {
+        name: _stored(_said(job_id=name), at=NOW - timedelta(seconds=number))
+        for number, name in enumerate(names)
+    }
+    written = to_write(said, stored, NOW)
+    assert sorted(each.decision.job_id for each in written) == names[70:]
+    assert not any(each.is_news for each in written)
+    fresh = {name: stored[name]._replace(at=NOW - timedelta(seconds=9)) for name in names}
+    assert to_write(said, fresh, NOW) == []
+
+
+def test_a_job_that_is_set_aside_once_more_rests_once_more():
+    aside = _said(kind=PlacementKind.SET_ASIDE, rejected={})
+    stored = {"a": _stored(aside)._replace(told=aside.reason, told_at=NOW - HOUR)}
+    written = to_write([aside], stored, NOW)
+    assert [each.decision for each in written] == [aside]
+    assert to_tell([aside], stored, written, NOW) == []
+
+
+def test_a_job_hears_of_its_first_reason_and_of_news_after_a_while():
+    said, news = _said(), _said(counted_as=6, reason="later")
+    first = {"a": Stored(attempt=1)}
+    assert to_tell([said], first, to_write([said], first, NOW), NOW) == ["a"]
+    for ago, hears in ((20, []), (31, ["a"])):
+        heard = _heard(said, ago)
+        assert to_tell([news], heard, to_write([news], heard, NOW), NOW) == hears
+        # It came too early once, and was stored: it is told later, though nothing is new.
+        late = {"a": _stored(news)._replace(told=said.reason, told_at=heard["a"].told_at)}
+        assert to_tell([news], late, [], NOW) == hears
+
+
+def test_nobody_hears_of_mere_words():
+    heard = _heard(_said(), 60)
+    words = _said(reason="2 nodes are busy")
+    written = to_write([words], heard, NOW)
+    assert [each.is_news for each in written] == [False]
+    assert to_tell([words], heard, written, NOW) == []
+
+
+def test_those_that_heard_nothing_come_first_in_the_order_of_the_plan():
+    said = [_said(job_id=f"job-{number:03}") for number in range(60)]
+    stored = {each.job_id: Stored(attempt=1) for each in said}
+    old = stored["job-000"]._replace(told="something else", told_at=NOW - HOUR)
+    stored["job-000"] = old
+    told = to_tell(said, stored, to_write(said, stored, NOW), NOW)
+    assert told == [f"job-{number:03}" for number in range(1, 51)]
+
+
+@given(st.data())
+def test_after_some_cycles_every_job_says_what_is_true(data: st.DataObject):
+    """Whatever a plan says: what is written makes what is stored true but for numbers in words,
+    and where nothing changes any more the words too, and then nothing is written."""
+    jobs = [f"job-{number}" for number in range(data.draw(st.integers(1, 70)))]
+    codes = st.dictionaries(st.sampled_from(RejectionCode), st.integers(1, 3), max_size=2)
+    stored = {job: Stored(attempt=1) for job in jobs}
+    now, plan = NOW, list[Decision]()
+    for _ in range(4):
+        now += timedelta(seconds=data.draw(st.integers(1, 40)))
+        plan = [
+            _said(
+                job_id=job, rejected=data.draw(codes), reason=data.draw(st.sampled_from("xy")),
+                estimated_start=data.draw(st.sampled_from([None, NOW + HOUR, NOW + 3 * HOUR])),
+            )
+            for job in jobs
+        ]  # fmt: skip
+        _write(plan, stored, now)
+        for decision in plan:
+            now_stored = stored[decision.job_id]
+            assert now_stored.codes == decision.rejected.keys()
+            assert now_stored.start == decision.estimated_start
+    for _ in range(2):
+        now += timedelta(seconds=11)
+        _write(plan, stored, now)
+    assert {job: stored[job].words for job in jobs} == {d.job_id: d.reason for d in plan}
+    assert to_write(plan, stored, now + HOUR) == []
+
+
+def _write(plan: list[Decision], stored: dict[str, Stored], now: datetime) -> None:
+    for written in to_write(plan, stored, now):
+        stored[written.decision.job_id] = _stored(written.decision, at=now)
+
+
+def _heard(said: Decision, seconds_ago: int) -> dict[str, Stored]:
+    told_at = NOW - timedelta(seconds=seconds_ago)
+    return {"a": _stored(said)._replace(told=said.reason, told_at=told_at)}
+
+
+def _said(**fields: Any) -> Decision:
+    return Decision.model_validate(
+        {
+            "job_id": "a", "kind": WAITS, "rejected": {RejectionCode.GPUS_BUSY: 3},
+            "reason": "3 nodes are busy", **fields,
+        }
+    )  # fmt: skip
+
+
+def _stored(said: Decision, at: datetime = NOW - HOUR) -> Stored:
+    return Stored(
+        attempt=1, kind=said.kind, codes=frozenset(said.rejected), counted_as=said.counted_as,
+        start=said.estimated_start, words=said.reason, at=at,
+    )  # fmt: skip

@@ -1,0 +1,37 @@
+"""An attempt that is interrupted: preempted, moved, or failed over to a spare."""
+
+from dataclasses import dataclass
+
+from longshore.models.messages import Displacement, LeaseEnd, ProcessReport
+from longshore.models.placement import Placement
+
+
+@dataclass(frozen=True)
+class Interruption:
+    """What an attempt was told, and how its leases are to end by it."""
+
+    end: LeaseEnd
+    """PREEMPTED or MOVED."""
+    by: Displacement
+
+    @property
+    def reason(self) -> str:
+        if self.by.reason:
+            return self.by.reason
+        return f"preempted for {self.by.for_job}" if self.by.for_job else self.end.value
+
+    def before_start(self) -> ProcessReport:
+        """Return the report of an attempt that heard of it before its placement."""
+        return ProcessReport(
+            message=f"stopped before it started ({self.reason})", stopped_for=self.reason
+        )
+
+
+@dataclass
+class Swaps:
+    """Spares that are taking the places of nodes of a gang: what is known of the next attempt."""
+
+    placement: Placement | None = None
+    """None where no spare could, or before it is known."""
+    interruption: Interruption | None = None
+    """It was interrupted before it began."""
