@@ -14,7 +14,7 @@ from temporalio.common import (
 )
 
 from longshore.models import search
-from longshore.models.job import JobSpec, JobState, format_wish
+from longshore.models.job import JobSpec, JobState
 from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
     JOB_WORKFLOW,
@@ -84,7 +84,7 @@ def of_spec(spec: JobSpec) -> list[Pair]:
 
 def summary_of(spec: JobSpec) -> str:
     """Return the job in one line, at most 200 bytes, as the summary of its workflow."""
-    wants = format_wish(spec.gpus, spec.gpu_type, spec.vram_per_gpu, spec.milli, spec.mig)
+    wants = spec.gpu.text(spec.gpu_type)
     return as_summary(
         f"{spec.name}: {wants}, {spec.tier.value}, "
         f"class {spec.priority}, tenant {spec.tenant}, pool {spec.pool}"

@@ -18,6 +18,7 @@ from longshore.models.placement import Decision
 from longshore.models.pool import PoolSpec
 from longshore.models.preemption import PreemptionPlan, Spared
 from longshore.models.problems import beyond_bounds, describe_all
+from longshore.models.resources import WHOLE
 from longshore.models.views import AttemptView, GPUView, JobView, NodeView, PartView, PoolView
 from longshore.models.visible import shown
 
@@ -25,8 +26,6 @@ _LABELS = TypeAdapter(dict[str, str])
 _FIRMWARE = TypeAdapter(tuple[HostFirmware, ...])
 MOST_ATTEMPTS = 50
 """Of one job that are read: the last ones."""
-WHOLE = 1000
-"""Thousandths of a lease of a whole GPU."""
 
 
 class Views:

@@ -24,7 +24,6 @@ from longshore.models.job import (
     JobSpec,
     JobState,
     JobStatus,
-    format_wish,
     not_stored,
 )
 from longshore.models.job_report import JobReport
@@ -130,7 +129,7 @@ def explanation_screen(explanation: Explanation, now: datetime) -> RenderableTyp
 
 def wants(spec: JobSpec) -> str:
     """Return what a job asks for: ``2 x H100 with 40GB, 4 cores, 16GB RAM, about 1h``."""
-    gpus = format_wish(spec.gpus, spec.gpu_type, spec.vram_per_gpu, spec.milli, spec.mig)
+    gpus = spec.gpu.text(spec.gpu_type)
     labels = "".join(f", on a node with {each}" for each in spec.constraints)
     return (
         f"{gpus}, {format_cores(spec.cpus)}, "

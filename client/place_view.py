@@ -21,7 +21,6 @@ from longshore.client.limits import Column, limit_columns
 from longshore.client.terminal import Text
 from longshore.client.words import SIMULATED, moment
 from longshore.models.domains import Foreseen
-from longshore.models.job import format_wish
 from longshore.models.node import Node
 from longshore.models.placement import (
     Candidate,
@@ -204,7 +203,7 @@ def _headline(decision: Decision) -> Text:
 
 
 def _job_line(job: JobRequest, now: datetime) -> str:
-    wants = [format_wish(job.gpus, job.gpu_type, job.vram_per_gpu, job.milli, job.mig)]
+    wants = [job.gpu.text(job.gpu_type)]
     if job.gang is not None:
         wants[0] += _groups(job.gang)
     limits = format_limits(job.storage_bandwidth, job.power_per_gpu)

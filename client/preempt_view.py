@@ -8,7 +8,6 @@ from rich.console import Group, RenderableType
 from longshore.client.preempt import PreemptionDryRun
 from longshore.client.terminal import Text, a_table, heading, out, width_of_ids
 from longshore.client.words import cell, clock, zone
-from longshore.models.job import format_wish
 from longshore.models.preemption import PreemptionPlan, RejectedVictim, Victim, Way
 from longshore.models.text import and_more, dollars, format_gpus
 
@@ -20,7 +19,7 @@ _TERMS = ("class", "GPUs", "done again", "saving", "waiting", "in all")
 def render_plan(ran: PreemptionDryRun, *, most: int | None = None) -> RenderableType:
     """Return the plan for a Rich console; of the jobs that keep their GPUs, at most so many."""
     plan, job = ran.plan, ran.request
-    wish = format_wish(job.gpus, job.gpu_type, job.vram_per_gpu, job.milli, job.mig)
+    wish = job.gpu.text(job.gpu_type)
     parts: list[RenderableType] = [
         heading(plan.reason),
         Text(f"{plan.job_id}, class {job.priority}, {wish}; {ran.source}", style="dim"),

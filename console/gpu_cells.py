@@ -7,11 +7,9 @@ from longshore.console.escaping import escape
 from longshore.console.lanes import colour_of
 from longshore.models.mig import SLICES
 from longshore.models.node import NodeState
+from longshore.models.resources import WHOLE
 from longshore.models.text import format_gpus
 from longshore.models.views import GPUView, NodeView, PartView
-
-WHOLE = 1000
-"""Thousandths of a GPU."""
 
 _LEGEND = (
     ('<i class="g c0">a</i>', "a job holds it whole; the letter stands beside the job's name"),

@@ -29,10 +29,11 @@ from longshore.models.bounds import TAKEN, Most, json_bytes, largest
 from longshore.models.constraints import Constraints
 from longshore.models.counts import DIGITS, Count
 from longshore.models.legacy_documents import clamped
-from longshore.models.mig import MigProfile, profile_gb
+from longshore.models.mig import MigProfile
+from longshore.models.resources import GPURequest
 from longshore.models.signals import SignalName
 from longshore.models.topology import Conformance, Gang
-from longshore.models.units import GB, MOST_CPUS, Duration, GBPerSecond, Watts, format_gb
+from longshore.models.units import GB, MOST_CPUS, Duration, GBPerSecond, Watts
 
 ASSUMED_DURATION = timedelta(hours=1)
 """How long a job is taken to run that does not say it."""
@@ -317,7 +318,7 @@ class JobSpec(Frozen):
 
     @model_validator(mode="after")
     def _gpus_agree(self) -> Self:
-        check_gpus(self.gpus, self.milli, self.mig, self.vram_per_gpu, self.gang)
+        self.gpu.check(self.gang)
         return self
 
     @property
@@ -336,9 +337,8 @@ class JobSpec(Frozen):
         )
 
     @property
-    def whole(self) -> bool:
-        """Whether it wants its GPUs for itself."""
-        return self.milli == 1000 and self.mig is None
+    def gpu(self) -> GPURequest:
+        return GPURequest(self.gpus, self.vram_per_gpu, self.milli, self.mig)
 
     @property
     def argv(self) -> tuple[str, ...]:
@@ -355,42 +355,6 @@ class JobSpec(Frozen):
     def grace(self) -> timedelta:
         """Time to save or clean up between the stop signal and SIGKILL."""
         return self.checkpoint.grace if self.checkpoint else self.stop_grace
-
-
-def format_wish(
-    gpus: int, gpu_type: str | None, vram: float, milli: int = 1000, mig: str | None = None
-) -> str:
-    """Return ``2 x H100 with 40GB``, ``500/1000 of an H100 with 40GB`` or ``1g.10gb of a GPU``."""
-    memory = f" with {format_gb(vram)}" if vram else ""
-    if milli == 1000 and mig is None:
-        return f"{gpus} x {gpu_type or 'GPU'}{memory}"
-    of = f"an {gpu_type}" if gpu_type and gpu_type[0] in "AH" else f"a {gpu_type or 'GPU'}"
-    return f"{mig or f'{milli}/1000'} of {of}{memory}"
-
-
-def check_gpus(
-    gpus: int, milli: int, mig: str | None, vram_per_gpu: float, gang: Gang | None
-) -> None:
-    """Raise ValueError where a job cannot have such groups, or such a part of a GPU."""
-    if gang is not None:
-        gang.check_total(gpus)
-    if milli == 1000 and mig is None:
-        return
-    what = f"milli is {milli}" if mig is None else f"mig is {mig}"
-    if gang is not None:
-        raise ValueError(f"{what}, but a gang takes whole GPUs: leave out one of the two")
-    if gpus != 1:
-        raise ValueError(f"{what}, a part of one GPU: gpus must be 1, not {gpus}")
-    if mig is None:
-        if not vram_per_gpu:
-            raise ValueError(f"{what}: say with vram_per_gpu how much memory of the GPU it needs")
-        return
-    if milli != 1000:
-        raise ValueError(f"{what}, which says its size: leave out milli")
-    if vram_per_gpu > profile_gb(mig):
-        raise ValueError(
-            f"{what}, which has {profile_gb(mig):g}GB: vram_per_gpu cannot be {vram_per_gpu:g}GB"
-        )
 
 
 class JobState(StrEnum):

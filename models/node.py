@@ -8,9 +8,9 @@ from pydantic import Field, ValidationInfo, model_validator
 
 from longshore.models.base import Frozen, Instant, Name, Reason, Wire
 from longshore.models.bounds import FIRST_MISTAKE, Most, Range, Word, is_given
-from longshore.models.host import UNLIMITED, HostAmounts
 from longshore.models.job import Tier
 from longshore.models.mig import SLICES, MigPositions, MigProfile
+from longshore.models.resources import UNLIMITED, HostAmounts
 from longshore.models.topology import MOST_GPUS, GPUIndex, NodeTopology
 from longshore.models.units import GB, MOST_CPUS, GBPerSecond, Watts
 from longshore.models.visible import brief

@@ -9,13 +9,13 @@ from pydantic import Field, model_validator
 from longshore.models.base import Frozen, Instant, Name, Wire
 from longshore.models.constraints import Constraints
 from longshore.models.gang import GangPlan
-from longshore.models.host import HostAmounts, power_of
-from longshore.models.job import ASSUMED_DURATION, JobSpec, Tier, check_gpus
+from longshore.models.job import ASSUMED_DURATION, JobSpec, Tier
 from longshore.models.mig import MigProfile
 from longshore.models.packing import GPUChoice as GPUChoice
 from longshore.models.packing import PackingPolicy as PackingPolicy
 from longshore.models.packing import PackingRule as PackingRule
 from longshore.models.packing import ScoreWeights as ScoreWeights
+from longshore.models.resources import GPURequest, HostAmounts
 from longshore.models.topology import Conformance, Gang, LinkClass
 from longshore.models.units import GB, Duration, GBPerSecond, Watts
 
@@ -164,7 +164,7 @@ class JobRequest(Frozen):
 
     @model_validator(mode="after")
     def _gpus_agree(self) -> Self:
-        check_gpus(self.gpus, self.milli, self.mig, self.vram_per_gpu, self.gang)
+        self.gpu.check(self.gang)
         return self
 
     def __hash__(self) -> int:
@@ -173,9 +173,8 @@ class JobRequest(Frozen):
         return hash(tuple(entries[name] for name in type(self).model_fields))
 
     @property
-    def whole(self) -> bool:
-        """Whether it wants its GPUs for itself."""
-        return self.milli == 1000 and self.mig is None
+    def gpu(self) -> GPURequest:
+        return GPURequest(self.gpus, self.vram_per_gpu, self.milli, self.mig)
 
     @property
     def gpus_held(self) -> int:
@@ -185,7 +184,7 @@ class JobRequest(Frozen):
     def share_of(self, gpus: int, gpu_power: float = 0.0) -> HostAmounts:
         """Return what it takes of a node that has so many of its GPUs, each of which may draw
         `gpu_power` watts."""
-        power = power_of(gpus, self.power_per_gpu, gpu_power, self.milli, self.mig)
+        power = self.gpu._replace(gpus=gpus).power(self.power_per_gpu, gpu_power)
         cpus, ram, storage = self.cpus, self.ram, self.storage_bandwidth
         if gpus != self.gpus:
             cpus, ram, storage = (whole * gpus / self.gpus for whole in (cpus, ram, storage))

@@ -7,12 +7,12 @@ from pydantic import Field, model_validator
 
 from longshore.models.base import Frozen, Instant, Name
 from longshore.models.counts import Count
-from longshore.models.host import power_of
 from longshore.models.job import Tier
 from longshore.models.money import Money
 from longshore.models.node import Node
 from longshore.models.placement import JobRequest, RunningJob
 from longshore.models.preemption import BuyQuote, PreemptionPolicy, RunningWork, WorkCheckpoint
+from longshore.models.resources import GPURequest
 from longshore.models.statefile import ClusterState
 from longshore.models.topology import Gang
 from longshore.models.units import GB, GBPerSecond, Watts
@@ -67,7 +67,7 @@ class RunningEntry(Frozen):
             job_id=self.id, node_id=node.id, gpu_indices=tuple(gpu.index for gpu in held),
             vram_per_gpu=max(gpu.vram_used for gpu in held), cpus=self.cpus * part,
             ram=self.ram * part, storage=self.storage_bandwidth * part,
-            power=power_of(len(held), self.power_per_gpu, node.gpu_power),
+            power=GPURequest(len(held)).power(self.power_per_gpu, node.gpu_power),
             expected_end=self.expected_end,
         )  # fmt: skip
 

@@ -101,7 +101,7 @@ def placed_on(
     """Return the decision for the first of these candidates, of so many that there are."""
     chosen = candidates[0]
     where = format_gpus(chosen.gpu_indices) + format_link(chosen.link)
-    if not job.whole:
+    if not job.gpu.whole:
         where = format_part(job, chosen.gpu_indices[0], chosen.slices)
     return Decision.trusted(
         job_id=job.id,
@@ -145,7 +145,7 @@ def moved_to(decision: Decision, chosen: Chosen, node_id: str, job: JobRequest) 
 
 def _at(decision: Decision, chosen: Chosen, node_id: str, job: JobRequest, why: str) -> Decision:
     where = format_gpus(chosen.indices)
-    if not job.whole:
+    if not job.gpu.whole:
         where = format_part(job, chosen.indices[0], chosen.slices)
     return decision.model_copy(
         update={

@@ -272,7 +272,7 @@ class Planner:
         position, start = found
         reservation = self._reserve(job, scan.need, position, start)
         what = format_gpus(reservation.gpu_indices)
-        if not job.whole:
+        if not job.gpu.whole:
             what = format_part(job, reservation.gpu_indices[0], reservation.slices)
         outlook = (
             f"it waits for {what} of {reservation.node_id} "

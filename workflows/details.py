@@ -1,7 +1,7 @@
 """A job as Markdown, for the card that the Temporal UI shows of a workflow."""
 
 from longshore.activities.job_starts import summary_of
-from longshore.models.job import AttemptRecord, JobSpec, JobState, JobStatus, format_wish
+from longshore.models.job import AttemptRecord, JobSpec, JobState, JobStatus
 from longshore.models.text import format_duration, format_places
 from longshore.models.units import format_cores, format_gb, format_limits
 from longshore.models.visible import visible
@@ -39,8 +39,8 @@ def _headline(status: JobStatus, simulated: bool) -> str:
 
 
 def _needs(spec: JobSpec) -> str:
-    gpu_type = spec.gpu_type or ("any GPU" if spec.whole else None)
-    gpus = format_wish(spec.gpus, gpu_type, spec.vram_per_gpu, spec.milli, spec.mig)
+    gpu_type = spec.gpu_type or ("any GPU" if spec.gpu.whole else None)
+    gpus = spec.gpu.text(gpu_type)
     return (
         f"{gpus}, {format_cores(spec.cpus)}, "
         f"{format_gb(spec.ram)} of memory"

@@ -28,7 +28,7 @@ from longshore.scheduling.bulk.eligibility import (
     needs_of,
     thresholds_of,
 )
-from longshore.scheduling.bulk.wishes import Wishes, wish_of
+from longshore.scheduling.bulk.wishes import Wishes
 from longshore.scheduling.placement.classes import NodeClass
 from longshore.scheduling.placement.columns import Columns
 from longshore.scheduling.placement.feasibility import HOST_CODES as CODES_OF_HOST
@@ -69,7 +69,7 @@ class Tables:
         self.rows = min(max(len(needs), 1), max(_FEWEST_NEEDS, _MOST_ANSWERS // each))
         """Needs that are loaded at one time."""
         self.needs: list[Need] = []
-        wishes = len({wish_of(need) for need in needs})
+        wishes = len({need.gpu for need in needs})
         self.wishes = Wishes(columns, policy, keeper, min(max(wishes, 1), self.rows))
         self.beside: dict[tuple[int, int], Chosen] = {}
         """By row and class: the choice on a node with reservations."""

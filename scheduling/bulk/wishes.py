@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 
 from longshore.models.placement import GPUChoice, PackingPolicy
+from longshore.models.resources import GPURequest
 from longshore.scheduling.bulk.arrays import FAMILIES, FAMILY_SETS, UNKNOWN, VARIES, Layouts
 from longshore.scheduling.placement.classes import Layout
 from longshore.scheduling.placement.columns import Columns
 from longshore.scheduling.placement.gpus import Chosen
 from longshore.scheduling.placement.keep_room import HeadroomKeeper, layout_with
-from longshore.scheduling.placement.layouts import CODE_NUMBER, FITS, Wish, found_in
+from longshore.scheduling.placement.layouts import CODE_NUMBER, FITS, found_in
 from longshore.scheduling.placement.state import Need, Rooms
 
 _MOST_AHEAD = 64
@@ -39,7 +40,7 @@ class Wishes:
         self._choice = policy.gpu_choice
         self._links = policy.weights.links
         self._table = keeper.table if keeper else None
-        self._numbers: dict[Wish, int] = {}
+        self._numbers: dict[GPURequest, int] = {}
         self._needs: list[Need] = []
         """By wish: a need that has it."""
         self._chosen: list[dict[int, Chosen]] = []
@@ -123,7 +124,7 @@ class Wishes:
         lay.known[0] = len(columns.layouts)
 
     def _number(self, need: Need) -> int:
-        wish = self._numbers.setdefault(wish_of(need), len(self._numbers))
+        wish = self._numbers.setdefault(need.gpu, len(self._numbers))
         if wish == len(self._needs):
             self._needs.append(need)
             self._chosen.append({})
@@ -160,7 +161,7 @@ class Wishes:
 
     def _ask_signature(self, wish: int, signature: int) -> None:
         layout, need = self._first[signature], self._needs[wish]
-        found = found_in(layout, wish_of(need), self._choice)
+        found = found_in(layout, need.gpu, self._choice)
         if not isinstance(found, Chosen):
             self.lay.signature_code[wish, signature] = CODE_NUMBER[found]
             return
@@ -187,7 +188,7 @@ class Wishes:
 
     def _ask(self, wish: int, number: int) -> None:
         layout, need, lay = self._columns.layouts[number], self._needs[wish], self.lay
-        found = found_in(layout, wish_of(need), self._choice)
+        found = found_in(layout, need.gpu, self._choice)
         if not isinstance(found, Chosen):
             lay.code[wish, number] = CODE_NUMBER[found]
             return
@@ -229,7 +230,3 @@ class Wishes:
             empty = np.full((*column.shape[:-1], spare), unknown, kind)
             more[name] = np.concatenate([column, empty], axis=-1)
         self.lay = lay._replace(**more)
-
-
-def wish_of(need: Need) -> Wish:
-    return Wish(need.gpus, need.vram, need.milli, need.mig)

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from longshore.models.host import HostAmounts
 from longshore.models.node import NodeState
+from longshore.models.resources import HostAmounts
 from longshore.models.topology import NodeTopology
 from longshore.scheduling.placement.filters import Attributes, LabelNames, attributes_of
 from longshore.scheduling.placement.parts import Parts

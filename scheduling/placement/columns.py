@@ -16,9 +16,9 @@ from datetime import datetime, timedelta
 import numpy as np
 from numpy.typing import NDArray
 
-from longshore.models.host import HostAmounts
 from longshore.models.node import NodeState
 from longshore.models.placement import RejectionCode
+from longshore.models.resources import HostAmounts
 from longshore.scheduling.placement.classes import (
     Arranged,
     Layout,

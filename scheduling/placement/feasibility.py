@@ -3,9 +3,9 @@
 from collections.abc import Hashable
 from datetime import datetime, timedelta
 
-from longshore.models.host import HostAmounts
 from longshore.models.node import Node, NodeState
 from longshore.models.placement import JobRequest, PackingPolicy, Rejection, RejectionCode
+from longshore.models.resources import HostAmounts
 from longshore.models.text import count, format_duration
 from longshore.models.topology import FLAVOR_LABEL
 from longshore.models.units import format_gb, format_gb_per_second, format_watts

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from longshore.models.resources import GPURequest
 from longshore.scheduling.placement.classes import Layout, Numbers
 from longshore.scheduling.placement.columns import Bools, Floats, Makes, microseconds
-from longshore.scheduling.placement.layouts import Wish
 from longshore.scheduling.placement.mix import SLICE_MILLI, Kind
 from longshore.scheduling.placement.parts import WHOLE, MigGPU, free_positions, lefts_now
 from longshore.scheduling.placement.state import EPSILON
@@ -71,7 +71,7 @@ class HeadroomTable:
         self, kinds: Sequence[Kind], makes: Makes, cpus_per_milli: float, ram_per_milli: float
     ) -> None:
         self._needs = [kind.need for kind in kinds]
-        self._wishes = [Wish(need.gpus, need.vram, need.milli, need.mig) for need in self._needs]
+        self._wishes = [need.gpu for need in self._needs]
         self.per_milli = max(cpus_per_milli, _TINY), max(ram_per_milli, _TINY)
         self._wide = _floats([need.gpus for need in self._needs])
         self._cpus = _floats([need.cpus for need in self._needs])
@@ -177,7 +177,7 @@ def idle_milli(layout: Layout) -> int:
 
 
 @lru_cache(maxsize=1 << 15)
-def found_by(layout: Layout, wish: Wish) -> Found:
+def found_by(layout: Layout, wish: GPURequest) -> Found:
     """Return what jobs with this wish find on these GPUs."""
     rooms = layout.rooms
     if wish.mig is not None:

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from longshore.models.job import format_wish
 from longshore.scheduling.placement.classes import Layout, Numbers
 from longshore.scheduling.placement.columns import Bools, Columns, Floats
 from longshore.scheduling.placement.gpus import Chosen
@@ -285,5 +284,5 @@ def _width(kind: Kind) -> float:
 
 
 def _words_of(need: Need) -> str:
-    wish = format_wish(need.gpus, need.gpu_type.upper() or None, need.vram, need.milli, need.mig)
+    wish = need.gpu.text(need.gpu_type.upper())
     return wish.replace(" x GPU", " GPU" if need.gpus == 1 else " GPUs")

@@ -1,11 +1,10 @@
 """What each layout of GPUs has for a job: asked once for each layout, looked up for each node."""
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import NDArray
 
 from longshore.models.placement import GPUChoice, RejectionCode
+from longshore.models.resources import GPURequest
 from longshore.scheduling.placement.classes import Layout
 from longshore.scheduling.placement.columns import Bools, Columns, Floats
 from longshore.scheduling.placement.gpus import Chosen
@@ -22,15 +21,6 @@ FITS = len(CODES)
 """In place of the number of a constraint: none stands in the way."""
 
 
-class Wish(NamedTuple):
-    """What a job wants of the GPUs of a node; its other needs are numbers."""
-
-    gpus: int
-    vram: float
-    milli: int = WHOLE
-    mig: str | None = None
-
-
 class LayoutAnswers:
     """The answers of all layouts to a job with a wish.
 
@@ -39,7 +29,7 @@ class LayoutAnswers:
     link, the GB of a MIG instance there, and whether it would do without any job.
     """
 
-    def __init__(self, columns: Columns, wish: Wish, choice: GPUChoice) -> None:
+    def __init__(self, columns: Columns, wish: GPURequest, choice: GPUChoice) -> None:
         self.codes: Codes = np.zeros(64, dtype=np.uint8)
         self.gaps: Floats = np.zeros(64)
         self.links: Floats = np.zeros(64)
@@ -84,14 +74,14 @@ class LayoutAnswers:
         self._chosen.append(chosen)
 
 
-def found_in(layout: Layout, wish: Wish, choice: GPUChoice) -> Chosen | RejectionCode:
+def found_in(layout: Layout, wish: GPURequest, choice: GPUChoice) -> Chosen | RejectionCode:
     """Return the GPUs that a job with a wish gets, or the first constraint that fails."""
     if wish.mig is not None:
         return _instance(layout, wish.mig, choice)
     return (_share if wish.milli < WHOLE else _whole)(layout, wish, choice)
 
 
-def _whole(layout: Layout, wish: Wish, choice: GPUChoice) -> Chosen | RejectionCode:
+def _whole(layout: Layout, wish: GPURequest, choice: GPUChoice) -> Chosen | RejectionCode:
     """Return GPUs that nobody uses, or the first constraint that fails."""
     rooms = layout.rooms
     roomy = rooms.roomy(wish.vram)
@@ -105,7 +95,7 @@ def _whole(layout: Layout, wish: Wish, choice: GPUChoice) -> Chosen | RejectionC
     return choose_linked(layout.topology, usable, layout.free, wish.gpus, choice)
 
 
-def _share(layout: Layout, wish: Wish, choice: GPUChoice) -> Chosen | RejectionCode:
+def _share(layout: Layout, wish: GPURequest, choice: GPUChoice) -> Chosen | RejectionCode:
     """Return a GPU with so many thousandths and so much memory left."""
     rooms = layout.rooms
     if not rooms.count:

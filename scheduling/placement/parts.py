@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 from longshore.models.mig import slices_gb
 from longshore.models.placement import GPUChoice
+from longshore.models.resources import WHOLE
 from longshore.scheduling.placement.gpus import Chosen, choose, mask_of
 
-WHOLE = 1000
-"""Thousandths of a GPU."""
 _DIGITS = 6
 """Of GB: sums of decimal fractions drift, and the fullest GPU must be the same in any order."""
 

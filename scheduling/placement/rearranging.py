@@ -15,13 +15,13 @@ from datetime import datetime
 from itertools import islice
 from typing import NamedTuple
 
-from longshore.models.host import HostAmounts
 from longshore.models.node import Node
 from longshore.models.placement import JobRequest, PackingPolicy
+from longshore.models.resources import HostAmounts
 from longshore.scheduling.placement.classes import Layout
 from longshore.scheduling.placement.columns import Columns
 from longshore.scheduling.placement.gpus import Chosen
-from longshore.scheduling.placement.layouts import Wish, found_in
+from longshore.scheduling.placement.layouts import found_in
 from longshore.scheduling.placement.mix import SLICE_MILLI
 from longshore.scheduling.placement.parts import Part, Parts, with_part, without_part
 from longshore.scheduling.placement.reservations import open_from
@@ -315,7 +315,7 @@ class Rearranging:
             view = self._view(position, place.takes)
             return open_from(view, need, self._columns.now, self._choice, free=view.free)
         layout = Layout(view.rooms, place.free, place.parts, view.node.topology)
-        found = found_in(layout, Wish(need.gpus, need.vram, need.milli, need.mig), self._choice)
+        found = found_in(layout, need.gpu, self._choice)
         return found if isinstance(found, Chosen) else None
 
     def _place(self, position: int, trial: _Trial) -> _Place:

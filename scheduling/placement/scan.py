@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longshore.models.placement import Candidate, PackingPolicy, RejectionCode, ScoreTerms
+from longshore.models.resources import GPURequest
 from longshore.scheduling.placement.classes import Numbers
 from longshore.scheduling.placement.columns import Bools, Columns, microseconds
 from longshore.scheduling.placement.feasibility import HOST_CODES
@@ -22,7 +23,6 @@ from longshore.scheduling.placement.layouts import (
     FITS,
     Codes,
     LayoutAnswers,
-    Wish,
 )
 from longshore.scheduling.placement.links import slowest_link
 from longshore.scheduling.placement.mix import Mix
@@ -47,7 +47,7 @@ class Scanner:
         self.keeper = HeadroomKeeper(columns, mix) if policy.rule.learns else None
         self._rankers = Rankers(policy, columns, self.keeper)
         self._scans: dict[Need, Scan] = {}
-        self._layouts: dict[Wish, LayoutAnswers] = {}
+        self._layouts: dict[GPURequest, LayoutAnswers] = {}
 
     def scan(self, need: Need, *, reweigh: bool = True) -> "Scan":
         """Return the answers of all nodes as they are now; without `reweigh`, by the last value of
@@ -65,7 +65,7 @@ class Scanner:
         return scan
 
     def _layouts_for(self, need: Need) -> LayoutAnswers:
-        wish = Wish(need.gpus, need.vram, need.milli, need.mig)
+        wish = need.gpu
         if wish not in self._layouts:
             self._layouts[wish] = LayoutAnswers(self.columns, wish, self._policy.gpu_choice)
         return self._layouts[wish]

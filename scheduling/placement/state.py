@@ -12,11 +12,11 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from longshore.models.constraints import Constraint
-from longshore.models.host import NOTHING, HostAmounts, power_of
 from longshore.models.job import Tier
 from longshore.models.mig import slices_gb
 from longshore.models.node import GPU, GPUParts, Node
 from longshore.models.placement import JobRequest, PackingPolicy, RunningJob
+from longshore.models.resources import NOTHING, GPURequest, HostAmounts
 from longshore.scheduling.node_lifetime import Stay, must_last, stay_of
 from longshore.scheduling.placement.gpus import mask_of
 from longshore.scheduling.placement.parts import WHOLE, Part, Parts, with_part
@@ -61,6 +61,10 @@ class Need(NamedTuple):
     """For a reason, where more than the expected duration decides how long a node must last."""
 
     @property
+    def gpu(self) -> GPURequest:
+        return GPURequest(self.gpus, self.vram, self.milli, self.mig)
+
+    @property
     def whole(self) -> bool:
         """Whether it wants its GPUs for itself."""
         return self.milli == WHOLE and self.mig is None
@@ -103,7 +107,7 @@ class Need(NamedTuple):
 
     def host(self, gpu_power: float) -> HostAmounts:
         """Return what it takes of a node beside its GPUs, each of which may draw so many watts."""
-        power = power_of(self.gpus, self.power, gpu_power, self.milli, self.mig)
+        power = self.gpu.power(self.power, gpu_power)
         return HostAmounts(self.cpus, self.ram, self.storage, power)
 
     def end_from(self, start: datetime) -> datetime:
@@ -242,7 +246,7 @@ def with_job(node: Node, job: JobRequest, gpu_indices: Sequence[int], slices: in
     def held(gpu: GPU) -> GPU:
         vram = slices_gb(gpu.vram, slices) if job.mig else job.vram_per_gpu
         mark: dict[str, object] = {"job_id": job.id}
-        if not job.whole:
+        if not job.gpu.whole:
             milli = 0 if job.mig else job.milli
             mark = {"parts": _with_parts(gpu, gpu.milli_used + milli, gpu.slices_used | slices)}
         return gpu.model_copy(update={**mark, "vram_used": gpu.vram_used + vram})

@@ -165,7 +165,7 @@ class Candidates:
         Those are left out where all that may be stopped have too few GPUs.
         """
         self._forget()
-        runs, gpus = _rounded_down(job.expected_duration), job.gpus if job.whole else 0
+        runs, gpus = _rounded_down(job.expected_duration), job.gpus if job.gpu.whole else 0
         key = job.priority, runs, gpus, names
         if key not in self._ordered:
             least = self._least_for(job, runs, gpus)

@@ -239,7 +239,7 @@ class _Scene:
             if best.beats(least, 1):
                 return
             here = self.candidates.on(name, job)
-            missing = job.gpus - self.cluster.free_gpus(name) if job.whole else 0
+            missing = job.gpus - self.cluster.free_gpus(name) if job.gpu.whole else 0
             if job.gpus == 1 and len(here) > EXACT:  # jobs that share a GPU go together
                 for gpu in self.cluster.node(name).gpus:
                     some = [one for one in here if _holds(one.work, name, gpu.index)]

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.models.host import HostAmounts
 from longshore.models.node import Node
 from longshore.models.placement import JobRequest
 from longshore.models.preemption import RunningWork
+from longshore.models.resources import HostAmounts
 from longshore.models.topology import Gang
 from longshore.scheduling.gangs import offers as gang_offers
 from longshore.scheduling.gangs.nodes import GangNodes

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from longshore.models.host import HostAmounts
 from longshore.models.job import JobSpec
 from longshore.models.node import Node, NodeState
 from longshore.models.placement import JobRequest, Placement, PlacementKind, Rank, RejectionCode
+from longshore.models.resources import HostAmounts
 from longshore.models.topology import Gang
 from longshore.scheduling.gangs.decision import place_gang
 from longshore.scheduling.gangs.nodes import GangNodes

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.models.host import NOTHING
 from longshore.models.placement import (
     Candidate,
     CyclePlan,
@@ -18,6 +17,7 @@ from longshore.models.placement import (
     Rejection,
     RejectionCode,
 )
+from longshore.models.resources import NOTHING
 from longshore.scheduling.cycle import plan
 from longshore.scheduling.order import queue_order
 from longshore.scheduling.packer import check, place

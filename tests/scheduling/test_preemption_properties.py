@@ -116,7 +116,7 @@ def test_the_plans_of_a_queue_stand_beside_each_other(pool: Busy, jobs: list[Job
         for gpu in node.gpus
         if gpu.job_id is None
     }
-    whole = {job.id for job in queue if job.whole}
+    whole = {job.id for job in queue if job.gpu.whole}
     taken = [
         (gain.node_id, index)
         for plan in plans

@@ -8,11 +8,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.models.host import HostAmounts
 from longshore.models.node import Node
 from longshore.models.packing import PackingRule
 from longshore.models.placement import JobRequest
 from longshore.models.preemption import RunningWork
+from longshore.models.resources import HostAmounts
 from longshore.scheduling.placement.columns import Columns
 from longshore.scheduling.placement.mix import mix_of
 from longshore.scheduling.placement.reservations import first_start

@@ -230,7 +230,7 @@ def check_against_one_by_one(scene: Scene, policy: PackingPolicy) -> bool:
         for used, size in zip(node.host_used, node.host, strict=True):
             assert used <= size + EPSILON
         assert all(gpu.vram_used <= gpu.vram + EPSILON for gpu in node.gpus)
-    if all(job.whole and job.gang is None for job in scene.queue):
+    if all(job.gpu.whole and job.gang is None for job in scene.queue):
         check_every_moment(scene, made)
     gangs = {job.id for job in scene.queue if job.gang}
     moved = [d.job_id for d in made.decisions if "so that another" in d.reason]

@@ -88,7 +88,7 @@ def test_long_mixed_queues_on_crowded_nodes_are_planned_as_by_the_reference() ->
         expected = reference_plan(scene.queue, scene.nodes, scene.running, PackingPolicy(), NOW)
         for compiled in (False, True):
             assert plan_without_words(scene, PackingPolicy(), compiled) == expected
-        kinds = {job.id: "mig" if job.mig else str(job.whole) for job in scene.queue}
+        kinds = {job.id: "mig" if job.mig else str(job.gpu.whole) for job in scene.queue}
         placed.update(kinds[decision.job_id] for decision in expected.placements)
         reserved.update(kinds[reservation.job_id] for reservation in expected.reservations)
         passed_over |= {code for d in expected.decisions for code in d.rejected}

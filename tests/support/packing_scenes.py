@@ -301,7 +301,7 @@ def applied(nodes: Sequence[Node], queue: Iterable[JobRequest], made: CyclePlan)
             node = by_id[node_id]
             taken = [gpu for gpu in node.gpus if gpu.index in gpu_indices]
             assert len(taken) == len(gpu_indices)
-            if job.whole:
+            if job.gpu.whole:
                 assert not any(gpu.job_id or gpu.milli_used or gpu.mig for gpu in taken)
             # The model refuses a GPU that is held and shared, or shared beyond its thousandths.
             assert not any(gpu.slices_used & decision.slices for gpu in taken)
