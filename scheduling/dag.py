@@ -6,6 +6,7 @@ an edge with the condition `failure` was satisfied by it and that edge's job run
 
 import difflib
 import heapq
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -26,6 +27,8 @@ Edges = Mapping[str, Mapping[str, Edge]]
 """For each job the jobs that it comes after."""
 
 MOST_NAMED = 3
+_RETRY = re.compile(r"\.r\d+$")
+"""Ends the id of a job that a retry of its DAG runs again."""
 
 
 class EdgeState(Enum):
@@ -303,6 +306,9 @@ def problems(edges: Edges, most: int) -> tuple[GraphProblem, ...]:
     known: dict[str, set[str]] = {}
     for name, after in edges.items():
         known[name] = set()
+        if _RETRY.search(name):
+            why = "ends like the id of a retry (`.r2`): give the job another name"
+            found.append(GraphProblem(("jobs", name), why))
         for upstream in after:
             place = ("jobs", name, "after", upstream)
             if upstream == name:

@@ -189,6 +189,11 @@ def test_every_mistake_of_the_edges_is_named_at_once():
     ]  # fmt: skip
 
 
+def test_no_job_is_named_like_the_retry_of_another():
+    found = problems({"a": {}, "a.r2": {}, "b.r": {}, "c.r2.x": {}}, most=10)
+    assert [each.place for each in found] == [("jobs", "a.r2")]
+
+
 def test_each_of_two_cycles_is_named():
     edges = {"a": {"b": Edge()}, "b": {"a": Edge()}, "c": {"d": Edge()}, "d": {"c": Edge()}}
     assert [each.place[1] for each in problems(edges, most=10)] == ["a", "c"]
