@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -27,22 +28,27 @@ from longshore.models.dag import DagSpec, DagState, StepState
 from longshore.models.dag_messages import AdvanceDag, DagProgress, OpenDag, OpenedDag
 from longshore.models.errors import NotFoundError
 from longshore.models.job import JobState
-from longshore.models.messages import JobInput, job_workflow_id
-from longshore.scheduling.dag import DagPlan, Graph, decide, reopened, waits_for
+from longshore.models.messages import JOB_ID, JobInput, job_workflow_id
+from longshore.models.problems import bounded
+from longshore.models.visible import shown
+from longshore.scheduling.dag import DagPlan, Graph, decide, problems, reopened, waits_for
 
 _AT_ONCE = 200
 """Jobs that one look submits; the workflow looks again for the others."""
 _IN_FLIGHT = 25
 UNRECORDED_AFTER = timedelta(minutes=1)
 """A job that was submitted so long ago is in the queue, or its workflow tells why not."""
+_ANOTHER = "another job has its id"
 _UNRECORDED = "its workflow ended before the job came into a queue"
 
 
 class DagActivities:
     """Activities of `DagWorkflow`."""
 
-    def __init__(self, database: Database, temporal: Client) -> None:
+    def __init__(self, database: Database, temporal: Client, most_jobs: int) -> None:
+        """Of a DAG with more than `most_jobs` none is submitted."""
         self._database = database
+        self._most_jobs = most_jobs
         self._temporal = temporal
 
     @activity.defn
@@ -52,52 +58,77 @@ class DagActivities:
 
         A repeat changes nothing. Raises NotFoundError where none is on record to go on with.
         """
+        dag_id, spec = request.dag_id, request.spec
+        if spec is not None and not request.retry and (why := self._why_not(dag_id, spec)):
+            return OpenedDag(refusal=why)
         async with self._database.transaction() as connection:
-            if request.spec is not None and not request.retry:
-                await _record(connection, request.dag_id, request.spec, request)
-            row = await _locked(connection, request.dag_id)
+            if spec is not None and not request.retry:
+                await _record(connection, dag_id, spec, request)
+            row = await _locked(connection, dag_id)
             spec = DagSpec.model_validate(row["spec"])
             opened = OpenedDag(name=spec.name, tenant=spec.tenant, jobs=len(spec.jobs))
             if row["submitted_at"] != request.submitted_at and not request.retry:
-                why = f"a DAG {request.dag_id} is on record already: give this one another id"
+                why = f"a DAG {dag_id} is on record already: give this one another id"
                 return opened.model_copy(update={"refusal": why})
             if request.retry and row["state"] != DagState.RUNNING:
-                await _reopen(connection, request.dag_id, spec, row["generation"] + 1)
+                await _reopen(connection, dag_id, spec, row["generation"] + 1)
             await failpoint("open_dag.before-commit")
         await failpoint("open_dag.after-commit")
         return opened
+
+    def _why_not(self, dag_id: str, spec: DagSpec) -> str:
+        """Return what is wrong with a DAG; any SDK may have started it."""
+        longest = f"{dag_id}.{max(spec.jobs, key=len)}.r999"
+        if not JOB_ID.fullmatch(longest):
+            return (
+                f"the workflow id must be dag- and letters, digits, dots, dashes and underscores, "
+                f"and leave room for the ids of its jobs such as {shown(longest)}"
+            )
+        edges = {name: job.after for name, job in spec.jobs.items()}
+        found = [
+            f"{'.'.join(each.place)}: {each.message}" for each in problems(edges, self._most_jobs)
+        ]
+        return "\n".join(bounded(found))
 
     @activity.defn
     @reports_errors
     async def advance_dag(self, request: AdvanceDag) -> DagProgress:
         """Look at how the jobs of a DAG ended, and submit, skip and cancel what follows."""
+        dag_id = request.dag_id
         if request.check:
-            await self._find_unrecorded(request.dag_id)
+            await self._find_unrecorded(dag_id)
+        # Before the lock, for which the ends of jobs wait, and with them their pools.
         async with self._database.transaction() as connection:
-            row = await _locked(connection, request.dag_id)
-            spec = DagSpec.model_validate(row["spec"])
-            graph = Graph.of(spec)
-            jobs = {each["name"]: each for each in await _jobs_of(connection, request.dag_id)}
+            spec = await _spec_of(connection, dag_id)
+        graph = Graph.of(spec)
+        async with self._database.transaction() as connection:
+            row = await _locked(connection, dag_id)
+            jobs = {each["name"]: each for each in await _jobs_of(connection, dag_id)}
+            known = {name: state_of(job) for name, job in jobs.items()}
+            more = False
             if row["state"] == DagState.RUNNING:
                 plan = decide(
-                    graph, {name: state_of(job) for name, job in jobs.items()}, spec.on_failure,
-                    held=request.held, stopped_by=row["stopped_by"],
-                    cancelled=row["cancelled"] or request.cancelled,
+                    graph, known, spec.on_failure, held=request.held,
+                    stopped_by=row["stopped_by"], cancelled=row["cancelled"] or request.cancelled,
                 )  # fmt: skip
+                # What is intended is submitted in this look: a hold or a cancel finds no rest.
+                begun = sum(job["state"] == "STARTING" for job in jobs.values())
+                start = plan.start[: max(_AT_ONCE - begun, 0)]
+                more = len(start) < len(plan.start)
+                plan = replace(plan, start=start)
                 await _store(connection, request, row["generation"], plan)
             else:
-                known = {name: state_of(job) for name, job in jobs.items()}
                 plan = DagPlan(DagState(row["state"]), known, reason=row["message"])
-            starting = await _starting(connection, request.dag_id)
+            starting = await _starting(connection, dag_id)
             ended_at = await connection.scalar(
-                text("SELECT ended_at FROM dags WHERE id = :id"), {"id": request.dag_id}
+                text("SELECT ended_at FROM dags WHERE id = :id"), {"id": dag_id}
             )
             await failpoint("advance_dag.before-commit")
         await failpoint("advance_dag.after-commit")
-        await self._submit(request.dag_id, spec, starting[:_AT_ONCE])
+        await self._submit(dag_id, spec, starting)
         to_cancel = [jobs[name] for name in plan.cancel if not jobs[name]["cancel_sent"]]
-        await self._cancel(request.dag_id, to_cancel, plan.reason or _stop(plan))
-        return _progress(graph, plan, more=len(starting) > _AT_ONCE, ended_at=ended_at)
+        await self._cancel(dag_id, to_cancel, plan.reason or _stop(plan))
+        return _progress(graph, plan, more=more, ended_at=ended_at)
 
     async def _submit(
         self, dag_id: str, spec: DagSpec, starting: Sequence[tuple[str, str]]
@@ -105,27 +136,31 @@ class DagActivities:
         """Start the workflows of jobs (name, job id), and record that they are there."""
         gate = asyncio.Semaphore(_IN_FLIGHT)
 
-        async def submit(name: str, job_id: str) -> None:
+        async def submit(name: str, job_id: str) -> tuple[str, bool]:
             job = spec.jobs[name].spec
             digest = hashlib.sha256(job.model_dump_json().encode()).hexdigest()[:16]
             async with gate:
                 try:
                     await start_job(self._temporal, job_id, JobInput(spec=job), digest, dag_id)
                 except WorkflowAlreadyStartedError:
-                    return  # by the try before this one
+                    # By the try before this one, or by somebody else.
+                    handle = self._temporal.get_workflow_handle(job_workflow_id(job_id))
+                    if (await (await handle.describe()).memo()).get("digest") != digest:
+                        return name, False
             await failpoint("advance_dag.after-first-start")
+            return name, True
 
         if not starting:
             return
-        await asyncio.gather(*(submit(name, job_id) for name, job_id in starting))
+        ours = await asyncio.gather(*(submit(name, job_id) for name, job_id in starting))
         async with self._database.transaction() as connection:
             await connection.execute(
-                text(
-                    "UPDATE dag_jobs SET state = 'STARTED'"
-                    " WHERE dag_id = :id AND state = 'STARTING' AND name = ANY (:names)"
-                ),
-                {"id": dag_id, "names": [name for name, _ in starting]},
-            )
+                text(_STARTED),
+                {
+                    "id": dag_id, "why": _ANOTHER, "names": [name for name, _ in starting],
+                    "others": [name for name, is_ours in ours if not is_ours],
+                },
+            )  # fmt: skip
 
     async def _cancel(self, dag_id: str, jobs: Sequence[RowMapping], why: str) -> None:
         """Ask jobs to end; one that has just ended is left as it ended."""
@@ -160,7 +195,14 @@ class DagActivities:
                 text(_WITHOUT_RECORD), {"id": dag_id, "since": since, "most": _AT_ONCE}
             )
             found = [(row.name, row.job_id) for row in rows]
-        gone = [name for name, job_id in found if await self._is_over(job_id)]
+        gate = asyncio.Semaphore(_IN_FLIGHT)
+
+        async def is_over(job_id: str) -> bool:
+            async with gate:
+                return await self._is_over(job_id)
+
+        over = await asyncio.gather(*(is_over(job_id) for _, job_id in found))
+        gone = [name for (name, _), ended in zip(found, over, strict=True) if ended]
         if gone:
             async with self._database.transaction() as connection:
                 await connection.execute(
@@ -205,6 +247,14 @@ async def _locked(connection: AsyncConnection, dag_id: str) -> RowMapping:
     return row
 
 
+async def _spec_of(connection: AsyncConnection, dag_id: str) -> DagSpec:
+    """Return what was submitted, which never changes. Raises NotFoundError."""
+    spec = await connection.scalar(text("SELECT spec FROM dags WHERE id = :id"), {"id": dag_id})
+    if spec is None:
+        raise NotFoundError(f"no DAG {dag_id} is on record: `longshore dag list` lists them")
+    return DagSpec.model_validate(spec)
+
+
 async def _reopen(
     connection: AsyncConnection, dag_id: str, spec: DagSpec, generation: int
 ) -> None:
@@ -241,11 +291,11 @@ async def _store(
     now = await clock(connection)
     dag = {"id": request.dag_id, "now": now}
     if plan.skip:
-        left_out = [
-            {**dag, "name": name, "why": why, "state": plan.states[name].value}
-            for name, why in plan.skip.items()
-        ]
-        await connection.execute(text(_LEAVE_OUT), left_out)
+        states = [plan.states[name].value for name in plan.skip]
+        await connection.execute(
+            text(_LEAVE_OUT),
+            {**dag, "names": [*plan.skip], "whys": [*plan.skip.values()], "states": states},
+        )
     if plan.start:
         await connection.execute(
             text(_INTEND), {**dag, "names": list(plan.start), "generation": generation}
@@ -306,8 +356,17 @@ JOBS = """
 """
 
 _LEAVE_OUT = """
-    UPDATE dag_jobs SET state = :state, reason = :why, ended_at = :now
-     WHERE dag_id = :id AND name = :name AND state = 'WAITING'
+    UPDATE dag_jobs d SET state = l.state, reason = l.why, ended_at = :now
+      FROM unnest(CAST(:names AS text[]), CAST(:states AS text[]), CAST(:whys AS text[]))
+           AS l (name, state, why)
+     WHERE d.dag_id = :id AND d.name = l.name AND d.state = 'WAITING'
+"""
+
+_STARTED = """
+    UPDATE dag_jobs
+       SET state = CASE WHEN name = ANY (:others) THEN 'LOST' ELSE 'STARTED' END,
+           reason = CASE WHEN name = ANY (:others) THEN :why ELSE reason END
+     WHERE dag_id = :id AND state = 'STARTING' AND name = ANY (:names)
 """
 
 _INTEND = """

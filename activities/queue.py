@@ -133,7 +133,7 @@ class QueueActivities:
             ) or await _pool_at_retry(connection, result.job_id)
             ended = await record_end(connection, result)
             poke = pool and await mark_poked_if_useful(connection, pool)
-            dag_id = ended.dag_id if ended else await _dag_at_retry(connection, result.job_id)
+            dag_id = ended.dag_id if ended else await dag_at_retry(connection, result.job_id)
             first = dag_id is not None and await mark_dag_poked(connection, dag_id)
             await failpoint("finish.before-commit")
         await failpoint("finish.after-commit")
@@ -315,7 +315,7 @@ async def record_end(connection: AsyncConnection, result: JobResult) -> Ended | 
     return None if row is None else Ended(row.pool, row.dag_id)
 
 
-async def _dag_at_retry(connection: AsyncConnection, job_id: str) -> str | None:
+async def dag_at_retry(connection: AsyncConnection, job_id: str) -> str | None:
     """Return the job's DAG at a retry: the try before may not have come to its signal."""
     if activity.info().attempt == 1:
         return None

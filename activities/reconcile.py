@@ -23,6 +23,7 @@ from longshore.activities.metrics import JOB_ENDS, SILENT, Metrics
 from longshore.activities.observation import describe, observe
 from longshore.activities.placements import load_as
 from longshore.activities.queue import (
+    dag_at_retry,
     end_attempt,
     lock_job,
     mark_dag_poked,
@@ -215,7 +216,7 @@ class ReconcileActivities:
             pool = await end_attempt(connection, key, reason, end.result.message)
             ended = await record_end(connection, end.result)
             poke = pool and await mark_poked_if_useful(connection, pool)
-            dag_id = ended and ended.dag_id
+            dag_id = ended.dag_id if ended else await dag_at_retry(connection, job_id)
             if dag_id:
                 await mark_dag_poked(connection, dag_id)
         if ended:

@@ -25,6 +25,8 @@ _STYLES = {
     StepState.FAILED: "bold red", StepState.CANCELLED: "dim", StepState.WITHDRAWN: "dim",
     StepState.SKIPPED: "dim", DagState.RUNNING: "green", DagState.CANCELLED: "dim",
 }  # fmt: skip
+_DEEPEST = 36
+"""Columns that a job is drawn to the right at most: a chain may have a thousand jobs."""
 _MARKS = {
     Condition.SUCCESS: "", Condition.FAILURE: " (failure)", Condition.ANY: " (any end)",
 }  # fmt: skip
@@ -157,6 +159,7 @@ def _tree(steps: Sequence[DagJobView]) -> list[tuple[str, str, str | None]]:
         prefix, indent, name = todo.pop()
         lines.append((prefix, name, parents[name]))
         children = below.get(name, [])
+        indent = indent[:_DEEPEST]
         for number, child in enumerate(reversed(children)):
             last = number == 0
             todo.append(

@@ -1,11 +1,17 @@
 """DAGs in the typed client: submit, look, wait, steer."""
 
 import asyncio
+import contextlib
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
-from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
+from temporalio.client import (
+    Client,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowHandle,
+)
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
@@ -16,13 +22,14 @@ from longshore.client.dag_file import graph_problems
 from longshore.client.errors import as_ours
 from longshore.client.reading import Reading
 from longshore.client.submission import new_id, preflight
-from longshore.models.dag import DagSpec, DagState, DagSubmission, DagView, StepState
+from longshore.models.dag import DagSpec, DagState, DagSubmission, DagView
 from longshore.models.dag_messages import DagInput, DagResult, dag_workflow_id
 from longshore.models.errors import (
     ConflictError,
     NotFoundError,
     RefusedError,
     SpecError,
+    UnavailableError,
     UnsatisfiableError,
 )
 from longshore.models.messages import CONTROL_TASK_QUEUE, CommandReason
@@ -34,6 +41,8 @@ T = TypeVar("T")
 
 _MOST_CHECKED = 50
 """Different requests of a DAG that are held against the nodes at its submit."""
+_QUIET = 5.0
+"""Seconds without a change after which a watch asks whether the workflow runs."""
 _ON_RECORD_WITHIN = 10.0
 """Seconds that a control worker may take to put a DAG on record."""
 _NOT_OF_REQUEST = {"name", "command", "env", "workdir", "after", "join", "retry", "checkpoint"}
@@ -62,18 +71,14 @@ class DagControl(Reading):
             raise SpecError(f"dag {spec.name}", (*wrong, *filter(None, (spec.too_large,))))
         warnings = await self._preflight(spec)
         dag_id = new_id(spec.tenant, spec.name, key)
+        if key is not None and (known := await self._stored_spec(dag_id)) is not None:
+            return _same(dag_id, same=known == spec)  # Temporal forgets it, the database does not
         digest = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()[:16]
         try:
             await self._start(dag_id, spec, DagInput(spec=spec, held=held), digest)
         except WorkflowAlreadyStartedError:
             memo = await (await self._dag(dag_id).describe()).memo()
-            if memo.get("digest") != digest:
-                raise ConflictError(
-                    f"DAG {dag_id} was submitted before with the same name and key but other "
-                    "content. Give this one another key, or look at the first with "
-                    f"`longshore dag show {dag_id}`."
-                ) from None
-            return DagSubmission(dag_id=dag_id, created=False)
+            return _same(dag_id, same=memo.get("digest") == digest)
         except RPCError as error:
             raise as_ours(error, f"DAG {dag_id}") from error
         return DagSubmission(dag_id=dag_id, created=True, warnings=warnings)
@@ -101,29 +106,34 @@ class DagControl(Reading):
         except WorkflowFailureError as error:
             found = await self.dag(dag_id)
             if not found.state.ended:
-                raise RefusedError(
-                    f"the workflow of DAG {dag_id} has ended from outside ({error.cause}): no "
-                    f"further job is submitted. `longshore dag retry {dag_id}` goes on."
-                ) from error
+                raise _ended_outside(dag_id) from error
             return found
         return await self.dag(dag_id)
 
     async def watch_dag(self, ref: str, *, every: float = 0.5) -> AsyncIterator[DagView]:
         """Yield a DAG whenever it has changed, until it has ended."""
         last: DagView | None = None
-        dag_id = (await self.known_dag(ref)).id
+        dag_id, quiet = (await self.known_dag(ref)).id, 0.0
         while last is None or not last.state.ended:
             found = await self.dag(dag_id)
             if last is None or _shape(found) != _shape(last):
                 yield found
+                quiet = 0.0
             last = found
             if not found.state.ended:
                 await asyncio.sleep(every)
+                quiet += every
+            if quiet >= _QUIET:
+                quiet = 0.0
+                if await self._is_over(dag_id) and not (await self.dag(dag_id)).state.ended:
+                    raise _ended_outside(dag_id)
 
     async def cancel_dag(self, ref: str, reason: str = "") -> str:
         """Ask a DAG to end; return its id. Its jobs get their stop signals and their grace."""
         dag_id = await self._running(ref)
         try:
+            if await self._is_over(dag_id):
+                raise _ended_outside(dag_id)
             await self._dag(dag_id).cancel(reason=reason or "cancelled by its user")
         except RPCError as error:
             raise as_ours(error, f"DAG {ref}") from error
@@ -152,7 +162,8 @@ class DagControl(Reading):
             raise RefusedError(f"DAG {found.id} has succeeded: nothing runs again")
         digest = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()[:16]
         try:
-            await self._start(found.id, spec, DagInput(retry=True), digest, again=True)
+            given = DagInput(retry=True, held=found.held and not found.state.ended)
+            await self._start(found.id, spec, given, digest, again=True)
         except WorkflowAlreadyStartedError:
             raise RefusedError(
                 f"DAG {found.id} still runs: wait for its end, or end it with "
@@ -160,7 +171,22 @@ class DagControl(Reading):
             ) from None
         except RPCError as error:
             raise as_ours(error, f"DAG {ref}") from error
+        deadline = asyncio.get_running_loop().time() + _ON_RECORD_WITHIN
+        while found.state.ended and asyncio.get_running_loop().time() < deadline:
+            if (await self.dag(found.id)).generation > found.generation:
+                break  # who waits from now on does not see the end before this
+            await asyncio.sleep(0.1)
         return found.id, again
+
+    async def _stored_spec(self, dag_id: str) -> DagSpec | None:
+        with contextlib.suppress(NotFoundError, UnavailableError):
+            return await DagViews(self._db()).spec(dag_id)
+        return None
+
+    async def _is_over(self, dag_id: str) -> bool:
+        """Return whether no workflow of a DAG runs."""
+        found = await self._dag(dag_id).describe()
+        return found.status is not WorkflowExecutionStatus.RUNNING
 
     async def _start(
         self, dag_id: str, spec: DagSpec, given: DagInput, digest: str, *, again: bool = False
@@ -220,12 +246,24 @@ class DagControl(Reading):
         return self.temporal.get_workflow_handle_for(DagWorkflow.run, dag_workflow_id(dag_id))
 
 
+def _same(dag_id: str, *, same: bool) -> DagSubmission:
+    """Return the DAG that has the key. Raises ConflictError where it has other content."""
+    if same:
+        return DagSubmission(dag_id=dag_id, created=False)
+    raise ConflictError(
+        f"DAG {dag_id} was submitted before with the same name and key but other content. Give "
+        f"this one another key, or look at the first with `longshore dag show {dag_id}`."
+    )
+
+
+def _ended_outside(dag_id: str) -> RefusedError:
+    return RefusedError(
+        f"the workflow of DAG {dag_id} has ended from outside: no further job is submitted, and "
+        f"those that were go on. `longshore dag retry {dag_id}` goes on with it."
+    )
+
+
 def _shape(dag: DagView) -> object:
     """Return what a change of is worth telling: not what holding GPUs costs by the second."""
     steps = tuple((each.name, each.step, each.state, each.job_id) for each in dag.steps)
     return dag.state, dag.held, dag.generation, steps
-
-
-def under_way(dag: DagView) -> int:
-    """Return how many of its jobs were submitted and have not ended."""
-    return dag.counts.get(StepState.STARTED, 0)

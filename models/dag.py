@@ -9,6 +9,7 @@ from pydantic import (
     BeforeValidator,
     Field,
     SerializerFunctionWrapHandler,
+    field_validator,
     model_serializer,
     model_validator,
 )
@@ -154,6 +155,14 @@ class DagSpec(Frozen):
             filled[name] = {"name": name, **shared, **own} if own else job
         return {**given, "jobs": filled}
 
+    @field_validator("defaults")
+    @classmethod
+    def _defaults_are_of_a_job_alone(cls, defaults: dict[str, Any]) -> dict[str, Any]:
+        own = sorted({"name", "after", "join", "tenant"} & defaults.keys())
+        if own:
+            raise ValueError(f"{own[0]} cannot be the same for all jobs: leave it out")
+        return defaults
+
     @model_validator(mode="after")
     def _one_tenant(self) -> Self:
         others = sorted(name for name, job in self.jobs.items() if job.tenant != self.tenant)
@@ -228,7 +237,7 @@ class DagJobView(Wire):
     job_id: str | None = None
     """The job's id; null before it was submitted."""
     generation: int = 1
-    """How often it was submitted: once, and once for each retry of the DAG that ran it again."""
+    """That of the DAG in which it was submitted last, or will be: 1 before its first retry."""
     step: StepState
     state: JobState | None = None
     """The job's own state; null before it was submitted."""

@@ -38,9 +38,12 @@ class DagInput(StartInput):
     @classmethod
     def _say_what_is_wrong(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
         try:
-            return handler(data)
+            found = handler(data)
         except ValidationError as error:
             raise SpecError("input", describe_all(error, data, "input")) from None
+        if found.spec is not None and (why := found.spec.too_large):
+            raise SpecError("input", (f"spec: {why}",))
+        return found
 
 
 class OpenDag(Wire):
@@ -100,4 +103,3 @@ class DagStatus(Wire):
     dag_id: str
     held: bool
     progress: DagProgress | None = None
-    trouble: Reason = ""

@@ -141,11 +141,11 @@ def decide(
     if stopped_by is not None:
         why = f"{stopped_by} failed, and the DAG stops at the first failure"
         kept = _answers(graph, stopped_by, states)
-        start = tuple(name for name in start if name in kept)
-        waiting = [name for name in graph.order if states[name] is StepState.WAITING]
-        for name in waiting:
-            if name not in kept:
+        for name in graph.order:
+            if states[name] is StepState.WAITING and name not in kept:
                 states[name], skip[name] = StepState.SKIPPED, why
+        start, more = _follow(graph, states)  # what is skipped settles edges of those that stay
+        skip |= more
         cancel = tuple(
             name for name in graph.order if states[name] is StepState.STARTED and name not in kept
         )
@@ -254,8 +254,12 @@ def _cancelled(graph: Graph, states: dict[str, StepState], why: str) -> DagPlan:
     skip = {name: why for name in graph.order if states[name] is StepState.WAITING}
     states.update(dict.fromkeys(skip, StepState.WITHDRAWN))
     cancel = tuple(name for name in graph.order if states[name] is StepState.STARTED)
-    state = DagState.RUNNING if cancel else DagState.CANCELLED
-    return DagPlan(state=state, states=states, skip=skip, cancel=cancel, reason=why)
+    if cancel:
+        return DagPlan(DagState.RUNNING, states, skip=skip, cancel=cancel, reason=why)
+    state, reason = _state(graph, states)
+    if {StepState.WITHDRAWN, StepState.CANCELLED} & set(states.values()):
+        state, reason = DagState.CANCELLED, why
+    return DagPlan(state, states, skip=skip, reason=reason)  # else all had ended before
 
 
 def _state(graph: Graph, states: Mapping[str, StepState]) -> tuple[DagState, str]:

@@ -103,7 +103,7 @@ def control_worker(
     """
     signals = Signals(temporal, settings.buying_every)
     queue = QueueActivities(database, signals, metrics)
-    dags = DagActivities(database, temporal)
+    dags = DagActivities(database, temporal, settings.most_dag_jobs)
     registry = RegistryActivities(
         database, signals, settings.resolve_agent_token(), settings.liveness
     )

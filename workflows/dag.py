@@ -32,7 +32,7 @@ with workflow.unsafe.imports_passed_through():
     from longshore.workflows.options import DATABASE_RETRY, SUBMITS_TIMEOUT
 
 CHECK_EVERY = timedelta(minutes=10)
-"""While something runs: looks for jobs whose end nobody records."""
+"""Between two looks for jobs whose end nobody records."""
 
 
 @workflow.defn(name=DAG_WORKFLOW)
@@ -90,10 +90,11 @@ class DagWorkflow(Started):
         return DagStatus(dag_id=self._id, held=self._held, progress=self._progress)
 
     async def _live(self) -> DagResult:
-        if self._dag.submitted_at is None:
+        first = workflow.info().continued_run_id is None
+        if first:
             await self._open()
         check = False
-        if self._dag.submitted_at is not None and not self._poked:
+        if not first and not self._poked:
             check = await self._wait()
         while True:
             progress = await self._advance(check=check)

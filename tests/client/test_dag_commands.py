@@ -73,11 +73,12 @@ async def test_a_failure_is_shown_and_tried_again(
     assert mermaid.startswith("flowchart TD")
     assert 'j0["prepare<br/>FAILED"]' in mermaid
     assert "j1 -->|failure| j2" in mermaid
-    again = await longshore("dag", "retry", dag_id)
-    assert again.out.strip() == f"{dag_id} runs again: prepare, train, tell"
+    running = asyncio.ensure_future(longshore("dag", "retry", dag_id, "--wait"))
     await node.end(f"{dag_id}.prepare.r2")
     await node.end(f"{dag_id}.train.r2")
-    assert (await longshore("dag", "watch", dag_id)).code == 0
+    again = await running
+    assert again.code == 0, again.err
+    assert again.out.splitlines()[0] == f"{dag_id} runs again: prepare, train, tell"
     refused = await longshore("dag", "retry", dag_id)
     assert (refused.code, refused.err) == (
         77, f"error: DAG {dag_id} has succeeded: nothing runs again\n",

@@ -137,6 +137,22 @@ def test_stop_cancels_the_others_and_runs_those_that_wait_for_the_failure():
     assert (again.start, again.cancel) == ((), ())
 
 
+def test_what_a_stop_skips_settles_the_jobs_that_wait_for_the_failure():
+    """Nothing runs any more: nobody would look again."""
+    _, graph = a_dag(a=[], b=[], c="b", k={"after": {"a": "any", "c": "any"}})
+    plan = step(graph, on_failure=OnFailure.STOP, a=F, b=S)
+    assert (plan.start, plan.skip.keys()) == (("k",), {"c"})
+    _, graph = a_dag(a=[], b=[], c="b", k={"after": {"a": "any", "c": "success"}})
+    plan = step(graph, on_failure=OnFailure.STOP, a=F, b=S)
+    assert (plan.state, plan.skip.keys()) == (DagState.FAILED, {"c", "k"})
+
+
+def test_a_cancel_that_comes_after_all_has_ended_changes_nothing():
+    spec, graph = a_dag(a=[], b="a")
+    plan = decide(graph, {"a": S, "b": S}, spec.on_failure, cancelled="too late")
+    assert (plan.state, plan.reason) == (DagState.SUCCEEDED, "")
+
+
 def test_stop_leaves_a_failure_that_is_caught():
     _, graph = a_dag(a=[], long=[], mend={"after": {"a": "failure"}})
     plan = step(graph, on_failure=OnFailure.STOP, a=F, long=R)

@@ -19,6 +19,15 @@ from tests.support.histories import runs
 from tests.support.scripted_node import USER_ERROR, ScriptedNode
 from tests.support.waiting import eventually
 
+A_CYCLE = {
+    "name": "x",
+    "jobs": {"a": {"command": "x", "after": "b"}, "b": {"command": "x", "after": "a"}},
+}
+FULL = {
+    "name": "x", "defaults": {"env": {"TEXT": "x" * 5000}},
+    "jobs": {f"j{number}": {"command": "x"} for number in range(400)},
+}  # fmt: skip
+"""25 KB as it is given, and 2 MB once each job has what it shares."""
 LINE: dict[str, Any] = {"a": {}, "b": {"after": "a"}, "c": {"after": "b"}}
 
 
@@ -231,6 +240,12 @@ async def test_an_input_without_a_spec_and_one_that_is_wrong_end_with_a_sentence
         (
             ({}, "no DAG"),
             ({"spec": {"name": "x", "jobs": {}}}, "jobs"),
+            ({"spec": A_CYCLE}, "a cycle: a comes after b"),
+            (
+                {"spec": {"name": "x", "jobs": {"a": {"command": "x", "after": "z"}}}},
+                "no such job",
+            ),
+            ({"spec": FULL}, "is the most: put what is long into files"),
             ({"spec": {"name": "x", "jobs": {"a": {"command": "x", "gpus": 0}}}}, "gpus"),
         )
     ):
@@ -241,6 +256,37 @@ async def test_an_input_without_a_spec_and_one_that_is_wrong_end_with_a_sentence
         with pytest.raises(WorkflowFailureError) as failure:
             await handle.result()
         assert says in str(failure.value.cause)
+
+
+async def test_an_id_that_leaves_no_room_for_those_of_its_jobs_is_refused(
+    pool: str, temporal: Client, control: Database
+):
+    for odd in (f"{pool} blank", f"{pool}-{'x' * 190}"):
+        handle = await temporal.start_workflow(
+            DagWorkflow.run, DagInput(spec=a_dag(pool, {"a": {}})),
+            id=dag_workflow_id(odd), task_queue=CONTROL_TASK_QUEUE,
+        )  # fmt: skip
+        with pytest.raises(WorkflowFailureError) as failure:
+            await handle.result()
+        assert "the workflow id must be dag- and letters" in str(failure.value.cause)
+
+
+async def test_a_dag_whose_workflow_is_terminated_is_told_and_goes_on_with_a_retry(
+    longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
+):
+    dag_id = await begun(longshore, a_dag(pool, LINE))
+    await node.started(f"{dag_id}.a")
+    await temporal.get_workflow_handle(dag_workflow_id(dag_id)).terminate()
+    with pytest.raises(RefusedError, match="has ended from outside"):
+        async for _ in longshore.watch_dag(dag_id):
+            pass
+    with pytest.raises(RefusedError, match="has ended from outside"):
+        await longshore.cancel_dag(dag_id)
+    await node.end(f"{dag_id}.a")
+    assert await longshore.retry_dag(dag_id) == (dag_id, ())
+    await node.end(f"{dag_id}.b")
+    await node.end(f"{dag_id}.c")
+    assert (await longshore.wait_dag(dag_id)).state is DagState.SUCCEEDED
 
 
 async def test_a_dag_with_a_cycle_starts_nothing(

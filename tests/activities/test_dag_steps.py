@@ -1,0 +1,60 @@
+"""The steps of a DAG one at a time, as its workflow would ask for them."""
+
+import uuid
+from datetime import UTC, datetime
+
+import pytest
+from temporalio.client import Client
+
+from longshore.activities import dags
+from longshore.activities.dag_views import DagViews
+from longshore.activities.dags import DagActivities
+from longshore.activities.database import Database
+from longshore.activities.job_starts import start_job
+from longshore.models.dag import DagSpec, StepState
+from longshore.models.dag_messages import AdvanceDag, OpenDag
+from longshore.models.messages import JobInput, job_workflow_id
+from tests.support.control import a_spec
+
+
+async def a_dag(
+    control: Database, temporal: Client, pool: str, *names: str
+) -> tuple[str, DagActivities]:
+    """Put a DAG of jobs without conditions on record; no workflow follows it."""
+    steps, dag_id = DagActivities(control, temporal, most_jobs=1000), f"d-{uuid.uuid4().hex[:8]}"
+    jobs = {name: {"command": "true", "pool": pool} for name in names}
+    spec = DagSpec.model_validate({"name": "d", "jobs": jobs})
+    opened = await steps.open_dag(
+        OpenDag(dag_id=dag_id, spec=spec, submitted_at=datetime.now(UTC))
+    )
+    assert not opened.refusal
+    return dag_id, steps
+
+
+async def test_a_look_intends_no_more_than_it_submits(
+    control: Database, temporal: Client, pool: str, monkeypatch: pytest.MonkeyPatch
+):
+    """What was intended and not submitted would start after a hold or a cancel."""
+    monkeypatch.setattr(dags, "_AT_ONCE", 2)
+    dag_id, steps = await a_dag(control, temporal, pool, *"abcde")
+    first = await steps.advance_dag(AdvanceDag(dag_id=dag_id))
+    assert (first.more, first.counts) == (True, {StepState.STARTED: 2, StepState.WAITING: 3})
+    held = await steps.advance_dag(AdvanceDag(dag_id=dag_id, held=True))
+    assert held.counts == first.counts
+    cancelled = await steps.advance_dag(AdvanceDag(dag_id=dag_id, cancelled="enough"))
+    assert cancelled.counts == {StepState.STARTED: 2, StepState.WITHDRAWN: 3}
+    for name in "ab":
+        await temporal.get_workflow_handle(job_workflow_id(f"{dag_id}.{name}")).describe()
+
+
+async def test_a_job_that_somebody_else_has_under_its_id_is_not_taken_for_it(
+    control: Database, temporal: Client, pool: str
+):
+    dag_id, steps = await a_dag(control, temporal, pool, "a", "b")
+    await start_job(temporal, f"{dag_id}.a", JobInput(spec=a_spec(pool)), "another")
+    await steps.advance_dag(AdvanceDag(dag_id=dag_id))
+    await steps.advance_dag(AdvanceDag(dag_id=dag_id))
+    found = {step.name: step for step in (await DagViews(control).dag(dag_id)).steps}
+    assert (found["a"].step, found["a"].reason) == (StepState.FAILED, "another job has its id")
+    assert found["b"].step is StepState.STARTED
+    await steps.advance_dag(AdvanceDag(dag_id=dag_id, cancelled="the test is over"))
