@@ -9,7 +9,7 @@ Schema examples.
 import math
 import re
 from datetime import timedelta
-from typing import Annotated, TypeGuard
+from typing import Annotated, Any, TypeGuard
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
@@ -199,7 +199,11 @@ def _in_bounds(value: timedelta) -> timedelta:
     return value
 
 
-_Written = Annotated[str, Field(max_length=_LONGEST_TEXT)]
+def _written(form: str) -> Any:
+    """Return a text as a schema tells it. Its pattern cannot say which values are too large."""
+    return Annotated[str, Field(max_length=_LONGEST_TEXT, description=form)]
+
+
 _Amount = Annotated[float, Field(ge=0, le=MOST)]
 _Seconds = Annotated[float, Field(ge=0, le=LONGEST.total_seconds())]
 
@@ -207,27 +211,41 @@ _Seconds = Annotated[float, Field(ge=0, le=LONGEST.total_seconds())]
 GB = Annotated[
     float,
     Field(ge=0, le=MOST),
-    BeforeValidator(parse_gb, json_schema_input_type=_Written | _Amount),
+    BeforeValidator(
+        parse_gb,
+        json_schema_input_type=_written(f"Such as 80GB or 1.5TB; at most {MOST:,.0f} GB")
+        | _Amount,
+    ),
 ]
 """Memory in GB (10^9 bytes)."""
 
 GBPerSecond = Annotated[
     float,
     Field(ge=0, le=MOST),
-    BeforeValidator(parse_gb_per_second, json_schema_input_type=_Written | _Amount),
+    BeforeValidator(
+        parse_gb_per_second,
+        json_schema_input_type=_written(f"Such as 2GB/s; at most {MOST:,.0f} GB/s") | _Amount,
+    ),
 ]
 """Bandwidth in GB (10^9 bytes) a second."""
 
 Watts = Annotated[
     float,
     Field(ge=0, le=MOST),
-    BeforeValidator(parse_watts, json_schema_input_type=_Written | _Amount),
+    BeforeValidator(
+        parse_watts,
+        json_schema_input_type=_written(f"Such as 350W; at most {MOST:,.0f} W") | _Amount,
+    ),
 ]
 """Power in watts."""
 
 Duration = Annotated[
     timedelta,
-    BeforeValidator(parse_duration, json_schema_input_type=_Written | _Seconds),
+    BeforeValidator(
+        parse_duration,
+        json_schema_input_type=_written(f"Such as 90m or 2d 4h; at most {LONGEST.days}d")
+        | _Seconds,
+    ),
     AfterValidator(_in_bounds),
     PlainSerializer(format_duration, return_type=str, when_used="json"),
 ]

@@ -157,6 +157,10 @@ def test_the_schema_states_them():
     for name in TEXTS:
         forms = fields[name]["anyOf"]
         assert all("maxLength" in form for form in forms if form["type"] == "string"), name
+    said = {form.get("description") for form in fields["ram"]["anyOf"]}
+    assert f"Such as 80GB or 1.5TB; at most {MOST:,.0f} GB" in said
+    said = {form.get("description") for form in fields["expected_duration"]["anyOf"]}
+    assert f"Such as 90m or 2d 4h; at most {LONGEST.days}d" in said
 
 
 BY_NO_PERSON = {
