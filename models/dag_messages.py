@@ -1,13 +1,11 @@
 """What travels between a DAG's workflow, its activities and the client."""
 
-from typing import Any, ClassVar, Self
+from typing import ClassVar
 
-from pydantic import Field, ModelWrapValidatorHandler, ValidationError, model_validator
+from pydantic import Field, field_validator
 
 from longshore.models.base import Instant, Reason, StartInput, Wire
 from longshore.models.dag import DagSpec, DagState, StepState
-from longshore.models.errors import SpecError
-from longshore.models.problems import describe_all
 
 DAG_WORKFLOW = "DagWorkflow"
 
@@ -34,16 +32,13 @@ class DagInput(StartInput):
     def own_id(self, found: str) -> str:
         return dag_workflow_id(found.removeprefix(dag_workflow_id("")))
 
-    @model_validator(mode="wrap")
+    @field_validator("spec")
     @classmethod
-    def _say_what_is_wrong(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        try:
-            found = handler(data)
-        except ValidationError as error:
-            raise SpecError("input", describe_all(error, data, "input")) from None
-        if found.spec is not None and (why := found.spec.too_large):
-            raise SpecError("input", (f"spec: {why}",))
-        return found
+    def _spec_travels_on(cls, spec: DagSpec | None) -> DagSpec | None:
+        # With what its jobs share it may be far larger than as it came.
+        if spec is not None and (why := spec.too_large):
+            raise ValueError(why)
+        return spec
 
 
 class OpenDag(Wire):

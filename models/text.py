@@ -111,7 +111,8 @@ def shorter_prices(text: str) -> str:
 
 def count(number: float, noun: str = "") -> str:
     """Return ``1 node``, ``1,024 GPUs``, ``0.5 GPUs``, or without a noun ``1,024``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}" if noun else f"{number:,}"
+    said = f"{number:,.0f}" if number == int(number) else f"{number:,}"
+    return f"{said} {noun}{'' if number == 1 else 's'}" if noun else said
 
 
 def and_more(number: int, noun: str = "") -> str:

@@ -139,6 +139,14 @@ class Buyer:
         with contextlib.suppress(AssertionError):  # one that nothing follows any more gets none
             await eventually(self._have_blocks, timeout=20)
         await self.let_all_go()
+        with contextlib.suppress(AssertionError):  # nor does what nothing follows end
+            await eventually(self._have_let_go, timeout=20)
+
+    async def _have_let_go(self) -> bool:
+        """Return whether no machine is left, which would be billed to the next test."""
+        return not await self.rows(
+            "SELECT id FROM blocks WHERE pool = :pool AND state <> 'ENDED'", pool=self.pool
+        )
 
     async def _have_blocks(self) -> bool:
         """Return whether all that is being bought has a block, which can be let go."""

@@ -58,7 +58,7 @@ def test_simulated_prices_and_limits_say_so() -> None:
     ]  # fmt: skip
     assert "+10.0%" in text
     assert history_lines(points) == [
-        "2026-11-20T12:30:00Z  market (simulated)  ask $2.00 ($2.00 to $2.00)  bid -  "
+        "2026-11-20T12:30:00Z  market (simulated)  ask $2.00 ($2.00 to $2.00)  bid –  "
         "0 GPUs asked  1 books"
     ]
 

@@ -21,6 +21,7 @@ from temporalio.exceptions import ApplicationError
 
 from longshore.activities.database import Database
 from longshore.client.payloads import data_converter
+from longshore.models.dag_messages import DAG_WORKFLOW
 from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
     JOB_WORKFLOW,
@@ -89,7 +90,7 @@ async def _how_it_failed(handle: WorkflowHandle[Any, Any], kind: str = "SpecErro
 async def test_a_start_with_what_cannot_be_read_ends_with_a_sentence(
     temporal: Client, control: Database, kind: type, inputs: tuple[object, ...], said: str
 ):
-    if inputs == ({},) and _name(kind) == RECONCILE_WORKFLOW:
+    if inputs == ({},) and _name(kind) in (RECONCILE_WORKFLOW, DAG_WORKFLOW):
         return  # all of it has defaults
     wanted = _input_of(kind)
     assert wanted is not None
@@ -114,6 +115,7 @@ async def test_an_input_of_what_takes_none_is_not_read(
 
 _OF_ONE: tuple[tuple[str, dict[str, object], str], ...] = (
     (JOB_WORKFLOW, {"spec": {"name": "x", "command": "true"}}, "job-{id}"),
+    (DAG_WORKFLOW, {"spec": {"name": "x", "jobs": {"a": {"command": "true"}}}}, "dag-{id}"),
     (POOL_WORKFLOW, {"pool": "some"}, "pool-some"),
     (NODE_WORKFLOW, {"node_id": "some"}, "node-some"),
     (BUYING_WORKFLOW, {"pool": "some"}, "buying-some"),
