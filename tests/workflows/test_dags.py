@@ -190,7 +190,7 @@ async def test_it_continues_as_new_and_loses_no_end(
 
 
 async def test_many_ends_at_once_are_few_signals(
-    longshore: Longshore, pool: str, temporal: Client, settings: Any
+    longshore: Longshore, pool: str, temporal: Client, settings: Any, control: Database
 ):
     node = ScriptedNode(temporal, pool, settings.resolve_agent_token(), gpus=40)
     jobs: dict[str, Any] = {f"j{number}": {"cpus": 0, "ram": 0} for number in range(40)}
