@@ -7,9 +7,9 @@ database. All times are UTC.
 import asyncio
 import hashlib
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
-from typing import Self, TypeVar
+from typing import Self
 
 from temporalio.client import (
     Client,
@@ -58,9 +58,6 @@ from longshore.models.settings import Settings
 from longshore.models.views import JobView, Submission
 from longshore.workflows.job import JobWorkflow
 
-T = TypeVar("T")
-
-_RETRY_FROM, _RETRY_TO = 0.2, 5.0
 _TEMPORAL_PATIENCE = timedelta(seconds=15)
 
 
@@ -77,11 +74,8 @@ class Longshore(NodeControl, DagControl):
     ) -> None:
         """`on_away` hears once, with the reason, that a server does not answer something that
         waits for it to come back, such as `wait`; `on_back` that it answers again."""
-        super().__init__(settings)
+        super().__init__(settings, on_away=on_away, on_back=on_back)
         self.temporal = temporal
-        self._on_away = on_away or (lambda reason: None)
-        self._on_back = on_back or (lambda: None)
-        self._away = False
         self._known: deque[str] = deque(maxlen=1000)
         """Ids that need no look into the database."""
 
@@ -194,7 +188,7 @@ class Longshore(NodeControl, DagControl):
         if (ended := await self._ended_before_a_reset(job_id)) is not None:
             return ended
         try:
-            return await self._when_back(job_id, self._job(job_id).result)
+            return await self._when_back(f"job {job_id}", self._job(job_id).result)
         except WorkflowFailureError as error:
             return await self._result_of_failure(job_id, error)
 
@@ -309,18 +303,6 @@ class Longshore(NodeControl, DagControl):
         if spec.buying.keeps_warm:
             await Signals(self.temporal).poke_pool(spec.name)
 
-    def say_away(self, reason: str) -> None:
-        """Tell `on_away`, unless it was told and nothing has answered since."""
-        if not self._away:
-            self._away = True
-            self._on_away(reason)
-
-    def say_back(self) -> None:
-        """Tell `on_back`, where `on_away` was told before."""
-        if self._away:
-            self._away = False
-            self._on_back()
-
     async def _temporal(self) -> Client:
         return self.temporal
 
@@ -347,24 +329,7 @@ class Longshore(NodeControl, DagControl):
 
     async def _status_when_back(self, job_id: str) -> JobStatus:
         job = self._job(job_id)
-        return await self._when_back(job_id, lambda: status_of(self.temporal, job))
-
-    async def _when_back(self, job_id: str, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask until there is an answer, waiting for a server or worker that is away."""
-        pause = _RETRY_FROM
-        while True:
-            try:
-                answer = await ask()
-            except RPCError as error:
-                reason = as_ours(error, f"job {job_id}")
-                if isinstance(reason, NotFoundError):
-                    raise reason from error
-                self.say_away(str(reason))
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, _RETRY_TO)
-            else:
-                self.say_back()
-                return answer
+        return await self._when_back(f"job {job_id}", lambda: status_of(self.temporal, job))
 
     async def _signal_job(self, ref: str, signal: str, reason: str) -> str:
         job_id = await self._resolve(ref)

@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator
+from typing import Any
 
 from temporalio.client import (
     Client,
@@ -20,7 +20,7 @@ from longshore.activities.dag_views import DagViews
 from longshore.activities.job_starts import as_summary
 from longshore.client.dag_file import graph_problems
 from longshore.client.errors import as_ours
-from longshore.client.reading import Reading
+from longshore.client.reconnecting import Reconnecting
 from longshore.client.submission import new_id, preflight
 from longshore.models.dag import DagSpec, DagState, DagSubmission, DagView
 from longshore.models.dag_messages import DagInput, DagResult, dag_workflow_id
@@ -37,8 +37,6 @@ from longshore.models.text import count
 from longshore.scheduling.dag import Graph, reopened
 from longshore.workflows.dag import DagWorkflow
 
-T = TypeVar("T")
-
 _MOST_CHECKED = 50
 """Different requests of a DAG that are held against the nodes at its submit."""
 _QUIET = 5.0
@@ -48,13 +46,10 @@ _ON_RECORD_WITHIN = 10.0
 _NOT_OF_REQUEST = {"name", "command", "env", "workdir", "after", "join", "retry", "checkpoint"}
 
 
-class DagControl(Reading):
+class DagControl(Reconnecting):
     """What the client can do with DAGs."""
 
     temporal: Client
-
-    async def _when_back(self, job_id: str, ask: Callable[[], Awaitable[T]]) -> T:
-        raise NotImplementedError
 
     async def submit_dag(
         self, spec: DagSpec, *, key: str | None = None, held: bool = False
@@ -102,7 +97,7 @@ class DagControl(Reading):
         """
         dag_id = (await self.known_dag(ref)).id
         try:
-            await self._when_back(dag_id, self._dag(dag_id).result)
+            await self._when_back(f"DAG {dag_id}", self._dag(dag_id).result)
         except WorkflowFailureError as error:
             found = await self.dag(dag_id)
             if not found.state.ended:
