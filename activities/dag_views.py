@@ -6,15 +6,13 @@ from typing import Any
 
 from sqlalchemy import RowMapping, text
 
-from longshore.activities.dags import JOBS, state_of
+from longshore.activities.dags import JOBS, no_such_dag, spec_of, state_of
 from longshore.activities.database import Database
 from longshore.activities.views import Views
 from longshore.models.dag import DagJobView, DagSpec, DagState, DagSummary, DagView, StepState
-from longshore.models.errors import NotFoundError
 from longshore.models.job import JobState
 from longshore.models.text import format_places
 from longshore.models.views import JobView
-from longshore.models.visible import shown
 from longshore.scheduling.dag import Graph, waits_for
 
 
@@ -53,18 +51,13 @@ class DagViews:
         async with self._database.transaction() as connection:
             found = await connection.scalar(text(_ID_OF), {"ref": ref})
         if found is None:
-            raise NotFoundError(f"no DAG {shown(ref)}: `longshore dag list --all` lists them")
+            raise no_such_dag(ref)
         return found
 
     async def spec(self, dag_id: str) -> DagSpec:
         """Return what was submitted. Raises NotFoundError."""
         async with self._database.transaction() as connection:
-            spec = await connection.scalar(
-                text("SELECT spec FROM dags WHERE id = :id"), {"id": dag_id}
-            )
-        if spec is None:
-            raise NotFoundError(f"no DAG {shown(dag_id)}: `longshore dag list --all` lists them")
-        return DagSpec.model_validate(spec)
+            return await spec_of(connection, dag_id)
 
     async def dag(self, ref: str) -> DagView:
         """Return a DAG in full, by its id or the newest of a name. Raises NotFoundError."""

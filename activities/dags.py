@@ -31,7 +31,15 @@ from longshore.models.job import JobState
 from longshore.models.messages import JOB_ID, JobInput, job_workflow_id
 from longshore.models.problems import bounded
 from longshore.models.visible import shown
-from longshore.scheduling.dag import DagPlan, Graph, decide, problems, reopened, waits_for
+from longshore.scheduling.dag import (
+    DagPlan,
+    Graph,
+    decide,
+    problems,
+    reopened,
+    waits_for,
+    why_stopped,
+)
 
 _AT_ONCE = 200
 """Jobs that one look submits; the workflow looks again for the others."""
@@ -66,15 +74,14 @@ class DagActivities:
                 await _record(connection, dag_id, spec, request)
             row = await _locked(connection, dag_id)
             spec = DagSpec.model_validate(row["spec"])
-            opened = OpenedDag(name=spec.name, tenant=spec.tenant, jobs=len(spec.jobs))
             if row["submitted_at"] != request.submitted_at and not request.retry:
                 why = f"a DAG {dag_id} is on record already: give this one another id"
-                return opened.model_copy(update={"refusal": why})
+                return OpenedDag(refusal=why)
             if request.retry and row["state"] != DagState.RUNNING:
                 await _reopen(connection, dag_id, spec, row["generation"] + 1)
             await failpoint("open_dag.before-commit")
         await failpoint("open_dag.after-commit")
-        return opened
+        return OpenedDag()
 
     def _why_not(self, dag_id: str, spec: DagSpec) -> str:
         """Return what is wrong with a DAG; any SDK may have started it."""
@@ -99,7 +106,7 @@ class DagActivities:
             await self._find_unrecorded(dag_id)
         # Before the lock, for which the ends of jobs wait, and with them their pools.
         async with self._database.transaction() as connection:
-            spec = await _spec_of(connection, dag_id)
+            spec = await spec_of(connection, dag_id)
         graph = Graph.of(spec)
         async with self._database.transaction() as connection:
             row = await _locked(connection, dag_id)
@@ -112,7 +119,7 @@ class DagActivities:
                     stopped_by=row["stopped_by"], cancelled=row["cancelled"] or request.cancelled,
                 )  # fmt: skip
                 # What is intended is submitted in this look: a hold or a cancel finds no rest.
-                begun = sum(job["state"] == "STARTING" for job in jobs.values())
+                begun = sum(job["state"] == "SUBMITTING" for job in jobs.values())
                 start = plan.start[: max(_AT_ONCE - begun, 0)]
                 more = len(start) < len(plan.start)
                 plan = replace(plan, start=start)
@@ -127,7 +134,7 @@ class DagActivities:
         await failpoint("advance_dag.after-commit")
         await self._submit(dag_id, spec, starting)
         to_cancel = [jobs[name] for name in plan.cancel if not jobs[name]["cancel_sent"]]
-        await self._cancel(dag_id, to_cancel, plan.reason or _stop(plan))
+        await self._cancel(dag_id, to_cancel, plan.reason or why_stopped(plan.stopped_by or ""))
         return _progress(graph, plan, more=more, ended_at=ended_at)
 
     async def _submit(
@@ -155,7 +162,7 @@ class DagActivities:
         ours = await asyncio.gather(*(submit(name, job_id) for name, job_id in starting))
         async with self._database.transaction() as connection:
             await connection.execute(
-                text(_STARTED),
+                text(_SUBMITTED),
                 {
                     "id": dag_id, "why": _ANOTHER, "names": [name for name, _ in starting],
                     "others": [name for name, is_ours in ours if not is_ours],
@@ -243,15 +250,19 @@ async def _locked(connection: AsyncConnection, dag_id: str) -> RowMapping:
     )
     row = rows.mappings().one_or_none()
     if row is None:
-        raise NotFoundError(f"no DAG {dag_id} is on record: `longshore dag list` lists them")
+        raise no_such_dag(dag_id)
     return row
 
 
-async def _spec_of(connection: AsyncConnection, dag_id: str) -> DagSpec:
+def no_such_dag(ref: str) -> NotFoundError:
+    return NotFoundError(f"no DAG {shown(ref)}: `longshore dag list --all` lists them")
+
+
+async def spec_of(connection: AsyncConnection, dag_id: str) -> DagSpec:
     """Return what was submitted, which never changes. Raises NotFoundError."""
     spec = await connection.scalar(text("SELECT spec FROM dags WHERE id = :id"), {"id": dag_id})
     if spec is None:
-        raise NotFoundError(f"no DAG {dag_id} is on record: `longshore dag list` lists them")
+        raise no_such_dag(dag_id)
     return DagSpec.model_validate(spec)
 
 
@@ -273,11 +284,11 @@ async def _jobs_of(connection: AsyncConnection, dag_id: str) -> Sequence[RowMapp
 def state_of(job: RowMapping) -> StepState:
     """Return where a job is, by its row and by how it ended on record."""
     state, end = job["state"], job["end_state"]
-    if state in ("STARTING", "STARTED") and end is None:
-        return StepState.STARTED
+    if state in ("SUBMITTING", "SUBMITTED") and end is None:
+        return StepState.SUBMITTED
     if state == "LOST":
         return StepState.FAILED
-    if state not in ("STARTING", "STARTED"):
+    if state not in ("SUBMITTING", "SUBMITTED"):
         return StepState(state)
     if end == JobState.CANCELLED and not job["attempts"]:
         return StepState.WITHDRAWN
@@ -312,7 +323,7 @@ async def _store(
 async def _starting(connection: AsyncConnection, dag_id: str) -> list[tuple[str, str]]:
     rows = await connection.execute(
         text(
-            "SELECT name, job_id FROM dag_jobs WHERE dag_id = :id AND state = 'STARTING'"
+            "SELECT name, job_id FROM dag_jobs WHERE dag_id = :id AND state = 'SUBMITTING'"
             " ORDER BY submitted_at, name"
         ),
         {"id": dag_id},
@@ -320,21 +331,17 @@ async def _starting(connection: AsyncConnection, dag_id: str) -> list[tuple[str,
     return [(row.name, row.job_id) for row in rows]
 
 
-def _stop(plan: DagPlan) -> str:
-    return f"{plan.stopped_by} failed, and its DAG stops at the first failure"
-
-
 def _progress(graph: Graph, plan: DagPlan, *, more: bool, ended_at: Any) -> DagProgress:
     submitted = frozenset(plan.start)
     states = {
-        name: StepState.STARTED if name in submitted else state
+        name: StepState.SUBMITTED if name in submitted else state
         for name, state in plan.states.items()
     }
     waiting = next((n for n in graph.order if states[n] is StepState.WAITING), None)
     return DagProgress(
         state=plan.state,
         counts=Counter(states.values()),
-        reason=plan.reason or (_stop(plan) if plan.stopped_by else ""),
+        reason=plan.reason or (why_stopped(plan.stopped_by) if plan.stopped_by else ""),
         next="" if waiting is None else f"{waiting} {waits_for(graph, waiting, states)}",
         more=more,
         ended_at=ended_at,
@@ -362,16 +369,16 @@ _LEAVE_OUT = """
      WHERE d.dag_id = :id AND d.name = l.name AND d.state = 'WAITING'
 """
 
-_STARTED = """
+_SUBMITTED = """
     UPDATE dag_jobs
-       SET state = CASE WHEN name = ANY (:others) THEN 'LOST' ELSE 'STARTED' END,
+       SET state = CASE WHEN name = ANY (:others) THEN 'LOST' ELSE 'SUBMITTED' END,
            reason = CASE WHEN name = ANY (:others) THEN :why ELSE reason END
-     WHERE dag_id = :id AND state = 'STARTING' AND name = ANY (:names)
+     WHERE dag_id = :id AND state = 'SUBMITTING' AND name = ANY (:names)
 """
 
 _INTEND = """
     UPDATE dag_jobs
-       SET state = 'STARTING', generation = :generation, submitted_at = :now,
+       SET state = 'SUBMITTING', generation = :generation, submitted_at = :now,
            job_id = dag_id || '.' || name
                     || CASE WHEN :generation > 1 THEN '.r' || :generation ELSE '' END
      WHERE dag_id = :id AND state = 'WAITING' AND name = ANY (:names)
@@ -402,7 +409,7 @@ _REOPEN_DAG = """
 _WITHOUT_RECORD = """
     SELECT d.name, d.job_id
       FROM dag_jobs d LEFT JOIN jobs j ON j.id = d.job_id
-     WHERE d.dag_id = :id AND d.state = 'STARTED' AND j.id IS NULL AND d.submitted_at < :since
+     WHERE d.dag_id = :id AND d.state = 'SUBMITTED' AND j.id IS NULL AND d.submitted_at < :since
      ORDER BY d.submitted_at LIMIT :most
 """
 

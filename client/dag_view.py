@@ -21,7 +21,7 @@ from longshore.models.dag import (
 from longshore.models.text import ago, count, format_dollars, span
 
 _STYLES = {
-    StepState.WAITING: "yellow", StepState.STARTED: "green", StepState.SUCCEEDED: "bold green",
+    StepState.WAITING: "yellow", StepState.SUBMITTED: "green", StepState.SUCCEEDED: "bold green",
     StepState.FAILED: "bold red", StepState.CANCELLED: "dim", StepState.WITHDRAWN: "dim",
     StepState.SKIPPED: "dim", DagState.RUNNING: "green", DagState.CANCELLED: "dim",
 }  # fmt: skip
@@ -39,7 +39,7 @@ def styled(state: StepState | DagState) -> Text:
 
 def job_state(step: DagJobView) -> str:
     """Return the state of the job where it was submitted, else that of its step."""
-    if step.step is StepState.STARTED:
+    if step.step is StepState.SUBMITTED:
         return step.state.value if step.state else "SUBMITTED"
     return step.step.value
 
@@ -62,7 +62,7 @@ def dags_table(dags: Sequence[DagSummary], now: datetime, width: int) -> Table:
 
 
 def told(counts: Mapping[StepState, int]) -> str:
-    """Return ``3 SUCCEEDED, 1 STARTED, 5 WAITING``."""
+    """Return ``3 SUCCEEDED, 1 SUBMITTED, 5 WAITING``."""
     return ", ".join(f"{counts[state]} {state.value}" for state in reversed(StepState)
                      if counts.get(state))  # fmt: skip
 
@@ -193,7 +193,7 @@ def mermaid(dag: DagView) -> str:
 
 _MERMAID = {
     StepState.SUCCEEDED: "fill:#d5f0dc", StepState.FAILED: "fill:#f7d4d4",
-    StepState.STARTED: "fill:#d7e6fa", StepState.WAITING: "fill:#f6edcd",
+    StepState.SUBMITTED: "fill:#d7e6fa", StepState.WAITING: "fill:#f6edcd",
     StepState.SKIPPED: "fill:#e8e8e8", StepState.WITHDRAWN: "fill:#e8e8e8",
     StepState.CANCELLED: "fill:#e8e8e8",
 }  # fmt: skip

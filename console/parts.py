@@ -13,7 +13,7 @@ _LOOKS = {
     "CORDONED": "ending", "DRAINED": "ending", "LOST": "bad", "GONE": "over",
     "SUBMITTED": "begun", "QUEUED": "begun", "HELD": "ending", "RUNNING": "well",
     "STOPPING": "ending", "RETRYING": "ending", "SUCCEEDED": "done", "FAILED": "bad",
-    "WAITING": "begun", "STARTED": "well",
+    "WAITING": "begun",
 }  # fmt: skip
 SIMULATED = '<span class="sim" title="Bought at a simulated market: no money moved.">sim</span>'
 

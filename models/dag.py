@@ -207,7 +207,7 @@ class StepState(StrEnum):
 
     WAITING = "WAITING"
     """For the jobs that it comes after."""
-    STARTED = "STARTED"
+    SUBMITTED = "SUBMITTED"
     """It was submitted, and has not ended."""
     SUCCEEDED = "SUCCEEDED"
     FAILED = "FAILED"
@@ -220,7 +220,7 @@ class StepState(StrEnum):
 
     @property
     def ended(self) -> bool:
-        return self not in (StepState.WAITING, StepState.STARTED)
+        return self not in (StepState.WAITING, StepState.SUBMITTED)
 
     @property
     def ran(self) -> bool:

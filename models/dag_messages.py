@@ -51,9 +51,6 @@ class OpenDag(Wire):
 
 
 class OpenedDag(Wire):
-    name: str = ""
-    tenant: str = ""
-    jobs: int = 0
     refusal: str = ""
     """Why it is not begun; nothing has changed."""
 

@@ -139,7 +139,7 @@ def decide(
         stopped_by = next(iter(uncaught(graph, states)), None)
     cancel: tuple[str, ...] = ()
     if stopped_by is not None:
-        why = f"{stopped_by} failed, and the DAG stops at the first failure"
+        why = why_stopped(stopped_by)
         kept = _answers(graph, stopped_by, states)
         for name in graph.order:
             if states[name] is StepState.WAITING and name not in kept:
@@ -147,13 +147,20 @@ def decide(
         start, more = _follow(graph, states)  # what is skipped settles edges of those that stay
         skip |= more
         cancel = tuple(
-            name for name in graph.order if states[name] is StepState.STARTED and name not in kept
+            name
+            for name in graph.order
+            if states[name] is StepState.SUBMITTED and name not in kept
         )
     state, reason = _state(graph, states)
     return DagPlan(
         state=state, states=states, start=() if held else start, skip=skip, cancel=cancel,
         stopped_by=stopped_by, reason=reason,
     )  # fmt: skip
+
+
+def why_stopped(failed: str) -> str:
+    """Return why a DAG leaves out what waits, and cancels what runs."""
+    return f"{failed} failed, and the DAG stops at the first failure"
 
 
 def uncaught(graph: Graph, states: Mapping[str, StepState]) -> tuple[str, ...]:
@@ -253,7 +260,7 @@ def _answers(graph: Graph, failed: str, states: Mapping[str, StepState]) -> froz
 def _cancelled(graph: Graph, states: dict[str, StepState], why: str) -> DagPlan:
     skip = {name: why for name in graph.order if states[name] is StepState.WAITING}
     states.update(dict.fromkeys(skip, StepState.WITHDRAWN))
-    cancel = tuple(name for name in graph.order if states[name] is StepState.STARTED)
+    cancel = tuple(name for name in graph.order if states[name] is StepState.SUBMITTED)
     if cancel:
         return DagPlan(DagState.RUNNING, states, skip=skip, cancel=cancel, reason=why)
     state, reason = _state(graph, states)

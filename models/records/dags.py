@@ -50,8 +50,8 @@ class DagJobRow(SQLModel, table=True):
     __tablename__: ClassVar[str] = "dag_jobs"  # pyright: ignore[reportIncompatibleVariableOverride]
     __table_args__ = (
         CheckConstraint(
-            "state NOT IN ('STARTING', 'STARTED') OR job_id IS NOT NULL",
-            name="a_started_job_has_an_id",
+            "state NOT IN ('SUBMITTING', 'SUBMITTED') OR job_id IS NOT NULL",
+            name="a_submitted_job_has_an_id",
         ),
     )
 
@@ -60,7 +60,7 @@ class DagJobRow(SQLModel, table=True):
     state: str = Field(
         default="WAITING", sa_type=Text, sa_column_kwargs={"server_default": text("'WAITING'")}
     )
-    """WAITING; STARTING before its workflow is known to be there, STARTED after that; SKIPPED;
+    """WAITING; SUBMITTING before its workflow is known to be there, SUBMITTED after that; SKIPPED;
     WITHDRAWN where it was cancelled first; LOST where its workflow ended and left no record."""
     generation: int = Field(default=1, sa_column_kwargs={"server_default": text("1")})
     """That of the DAG in which it was submitted, or will be."""

@@ -38,11 +38,11 @@ async def test_a_look_intends_no_more_than_it_submits(
     monkeypatch.setattr(dags, "_AT_ONCE", 2)
     dag_id, steps = await a_dag(control, temporal, pool, *"abcde")
     first = await steps.advance_dag(AdvanceDag(dag_id=dag_id))
-    assert (first.more, first.counts) == (True, {StepState.STARTED: 2, StepState.WAITING: 3})
+    assert (first.more, first.counts) == (True, {StepState.SUBMITTED: 2, StepState.WAITING: 3})
     held = await steps.advance_dag(AdvanceDag(dag_id=dag_id, held=True))
     assert held.counts == first.counts
     cancelled = await steps.advance_dag(AdvanceDag(dag_id=dag_id, cancelled="enough"))
-    assert cancelled.counts == {StepState.STARTED: 2, StepState.WITHDRAWN: 3}
+    assert cancelled.counts == {StepState.SUBMITTED: 2, StepState.WITHDRAWN: 3}
     for name in "ab":
         await temporal.get_workflow_handle(job_workflow_id(f"{dag_id}.{name}")).describe()
 
@@ -56,5 +56,5 @@ async def test_a_job_that_somebody_else_has_under_its_id_is_not_taken_for_it(
     await steps.advance_dag(AdvanceDag(dag_id=dag_id))
     found = {step.name: step for step in (await DagViews(control).dag(dag_id)).steps}
     assert (found["a"].step, found["a"].reason) == (StepState.FAILED, "another job has its id")
-    assert found["b"].step is StepState.STARTED
+    assert found["b"].step is StepState.SUBMITTED
     await steps.advance_dag(AdvanceDag(dag_id=dag_id, cancelled="the test is over"))

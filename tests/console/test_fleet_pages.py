@@ -261,7 +261,7 @@ async def test_a_dag_is_drawn_and_follows_what_happens(
     await expect(page).to_have_url(f"{here.url}/dags/{dag_id}")
     graph = page.locator("svg.dag")
     await expect(graph).to_have_attribute("aria-label", re.compile("3 jobs from left to right"))
-    await expect(graph.locator("g.started")).to_contain_text("prepare")
+    await expect(graph.locator("g.submitted")).to_contain_text("prepare")
     await expect(graph.locator("g.waiting")).to_have_count(2)
     table = page.get_by_role("table", name="Jobs")
     train = table.get_by_role("row", name=re.compile("^train"))

@@ -22,7 +22,7 @@ from longshore.scheduling.dag import (
 
 W, S, F, C, N, K, R = (
     StepState.WAITING, StepState.SUCCEEDED, StepState.FAILED, StepState.CANCELLED,
-    StepState.WITHDRAWN, StepState.SKIPPED, StepState.STARTED,
+    StepState.WITHDRAWN, StepState.SKIPPED, StepState.SUBMITTED,
 )  # fmt: skip
 
 

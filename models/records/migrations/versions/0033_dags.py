@@ -38,7 +38,8 @@ TABLES = (
         dag_id text NOT NULL REFERENCES dags (id),
         name text NOT NULL,
         state text NOT NULL DEFAULT 'WAITING'
-            CHECK (state IN ('WAITING', 'STARTING', 'STARTED', 'SKIPPED', 'WITHDRAWN', 'LOST')),
+            CHECK (state IN ('WAITING', 'SUBMITTING', 'SUBMITTED', 'SKIPPED', 'WITHDRAWN',
+                             'LOST')),
         generation integer NOT NULL DEFAULT 1 CHECK (generation > 0),
         job_id text UNIQUE,
         reason text NOT NULL DEFAULT '',
@@ -46,7 +47,7 @@ TABLES = (
         submitted_at timestamptz,
         ended_at timestamptz,
         PRIMARY KEY (dag_id, name),
-        CONSTRAINT a_started_job_has_an_id
-            CHECK (state NOT IN ('STARTING', 'STARTED') OR job_id IS NOT NULL)
+        CONSTRAINT a_submitted_job_has_an_id
+            CHECK (state NOT IN ('SUBMITTING', 'SUBMITTED') OR job_id IS NOT NULL)
     )""",
 )
