@@ -78,16 +78,34 @@ class DagControl(Reconnecting):
             raise as_ours(error, f"DAG {dag_id}") from error
         return DagSubmission(dag_id=dag_id, created=True, warnings=warnings)
 
-    async def known_dag(self, ref: str) -> DagView:
-        """Return a DAG in full; one that was submitted this instant is waited for."""
+    async def known_dag(self, ref: str, *, patient: bool = False) -> DagView:
+        """Return a DAG in full; one that was submitted this instant is waited for.
+
+        Raises NotFoundError; and UnavailableError where no control worker takes it up, unless who
+        asks is `patient`: then that is told, and waited for.
+        """
         deadline = asyncio.get_running_loop().time() + _ON_RECORD_WITHIN
+        runs = True
         while True:
             try:
-                return await self.dag(ref)
+                found = await self.dag(ref)
             except NotFoundError:
-                late = asyncio.get_running_loop().time() > deadline
-                if late or not await self._runs(ref):
+                if not runs:
                     raise
+            else:
+                self.say_back()
+                return found
+            # Where it is over by now, it may have come onto the record meanwhile: look again.
+            runs = await self._when_back(f"DAG {ref}", lambda: self._runs(ref))
+            if runs and asyncio.get_running_loop().time() > deadline:
+                why = (
+                    f"DAG {ref} is submitted, but no control worker has taken it up yet. Is one "
+                    "running? `longshore up` starts one, or `longshore worker`; `longshore "
+                    "doctor` looks for one."
+                )
+                if not patient:
+                    raise UnavailableError(why)
+                self.say_away(why)
             await asyncio.sleep(0.1)
 
     async def wait_dag(self, ref: str) -> DagView:
@@ -95,7 +113,7 @@ class DagControl(Reconnecting):
 
         Raises RefusedError where its workflow was ended from outside, and the DAG did not end.
         """
-        dag_id = (await self.known_dag(ref)).id
+        dag_id = (await self.known_dag(ref, patient=True)).id
         try:
             await self._when_back(f"DAG {dag_id}", self._dag(dag_id).result)
         except WorkflowFailureError as error:
@@ -108,7 +126,7 @@ class DagControl(Reconnecting):
     async def watch_dag(self, ref: str, *, every: float = 0.5) -> AsyncIterator[DagView]:
         """Yield a DAG whenever it has changed, until it has ended."""
         last: DagView | None = None
-        dag_id, quiet = (await self.known_dag(ref)).id, 0.0
+        dag_id, quiet = (await self.known_dag(ref, patient=True)).id, 0.0
         while last is None or not last.state.ended:
             found = await self.dag(dag_id)
             if last is None or _shape(found) != _shape(last):
@@ -228,14 +246,13 @@ class DagControl(Reconnecting):
         return found.id
 
     async def _runs(self, ref: str) -> bool:
+        """Return whether the workflow of a DAG runs. Raises RPCError where Temporal is away."""
         try:
-            await self._dag(ref).describe()
+            return not await self._is_over(ref)
         except RPCError as error:
-            ours = as_ours(error, f"DAG {ref}")
-            if isinstance(ours, NotFoundError):
-                return False
-            raise ours from error
-        return True
+            if not isinstance(as_ours(error, f"DAG {ref}"), NotFoundError):
+                raise
+            return False
 
     def _dag(self, dag_id: str) -> WorkflowHandle[DagWorkflow, DagResult]:
         return self.temporal.get_workflow_handle_for(DagWorkflow.run, dag_workflow_id(dag_id))

@@ -29,7 +29,7 @@ with workflow.unsafe.imports_passed_through():
     from longshore.models.text import count
     from longshore.models.visible import visible
     from longshore.workflows.arguments import Started
-    from longshore.workflows.options import DATABASE_RETRY, SUBMITS_TIMEOUT
+    from longshore.workflows.options import DATABASE_RETRY, DATABASE_TIMEOUT, SUBMITS_TIMEOUT
 
 CHECK_EVERY = timedelta(minutes=10)
 """Between two looks for jobs whose end nobody records."""
@@ -115,7 +115,7 @@ class DagWorkflow(Started):
                 dag_id=self._id, spec=self._dag.spec, retry=self._dag.retry,
                 submitted_at=workflow.info().start_time,
             ),
-            start_to_close_timeout=SUBMITS_TIMEOUT,
+            start_to_close_timeout=DATABASE_TIMEOUT,
             retry_policy=DATABASE_RETRY,
             summary="open again what did not succeed" if self._dag.retry else "onto the record",
         )  # fmt: skip

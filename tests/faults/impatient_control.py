@@ -15,6 +15,7 @@ from temporalio.worker import Worker
 from longshore.workflows import options
 
 options.DATABASE_TIMEOUT = timedelta(seconds=2.5)
+options.SUBMITS_TIMEOUT = timedelta(seconds=5)
 options.PROCESS_HEARTBEAT_TIMEOUT = timedelta(seconds=8)
 options.MARKET_HEARTBEAT_TIMEOUT = timedelta(seconds=4)
 
