@@ -11,7 +11,7 @@ from importlib import import_module
 TYPE_CHECKING = False  # that of `typing` costs each process of a node 7 ms
 if TYPE_CHECKING:
     from longshore.client.api import Longshore
-    from longshore.models.dag import DagSpec, DagState, DagView
+    from longshore.models.dag import Condition, DagJob, DagSpec, DagState, DagView, Edge, Join
     from longshore.models.errors import (
         ConflictError,
         LongshoreError,
@@ -28,9 +28,13 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Longshore": "longshore.client.api",
+    "Condition": "longshore.models.dag",
+    "DagJob": "longshore.models.dag",
     "DagSpec": "longshore.models.dag",
     "DagState": "longshore.models.dag",
     "DagView": "longshore.models.dag",
+    "Edge": "longshore.models.dag",
+    "Join": "longshore.models.dag",
     "ConflictError": "longshore.models.errors",
     "LongshoreError": "longshore.models.errors",
     "NotFoundError": "longshore.models.errors",
@@ -50,15 +54,19 @@ _HOMES = {
 }
 
 __all__ = [
+    "Condition",
     "ConflictError",
+    "DagJob",
     "DagSpec",
     "DagState",
     "DagView",
+    "Edge",
     "JobResult",
     "JobSpec",
     "JobState",
     "JobStatus",
     "JobView",
+    "Join",
     "Longshore",
     "LongshoreError",
     "NodeView",

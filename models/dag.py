@@ -90,6 +90,8 @@ class Join(StrEnum):
 class DagJob(JobSpec):
     """A job file's fields, and what the job waits for. Its name is its key when it has none."""
 
+    name: Name = ""
+    """What people call it; that of its key in the DAG when it says none."""
     after: After = Field(default_factory=dict[str, Edge])
     """The jobs that it waits for: a name, a list of names, or a mapping of names to conditions:
     success, failure or any. Slurm's words afterok, afternotok and afterany are taken too."""
@@ -151,7 +153,10 @@ class DagSpec(Frozen):
             shared |= cast("Mapping[str, object]", defaults)
         filled: dict[str, object] = {}
         for name, job in cast("Mapping[str, object]", jobs).items():
-            own = isinstance(job, Mapping) and cast("Mapping[str, object]", job)
+            if isinstance(job, DagJob):
+                own = {field: getattr(job, field) for field in job.model_fields_set}
+            else:
+                own = isinstance(job, Mapping) and cast("Mapping[str, object]", job)
             filled[name] = {"name": name, **shared, **own} if own else job
         return {**given, "jobs": filled}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from longshore.client.dag_file import read_dag
-from longshore.models.dag import Condition, DagSpec, Join
+from longshore.models.dag import Condition, DagJob, DagSpec, Edge, Join
 from longshore.models.dag_messages import DagInput
 from longshore.models.errors import SpecError
 from longshore.models.job import JobSpec
@@ -50,6 +50,28 @@ jobs:
     }
     assert (spec.jobs["told"].join, spec.jobs["told"].after["a"].catch) == (Join.ANY, False)
     assert spec.jobs["slurm"].after["one"].condition is Condition.FAILURE
+
+
+def test_typed_jobs_are_those_of_a_file(tmp_path: Path):
+    text = """
+name: d
+tenant: research
+defaults: {gpus: 3}
+jobs:
+  a: {command: x}
+  b: {command: x, gpus: 2, after: {a: failure}, join: any}
+"""
+    typed = DagSpec(
+        name="d", tenant="research", defaults={"gpus": 3},
+        jobs={
+            "a": DagJob(command="x"),
+            "b": DagJob(
+                command="x", gpus=2, after={"a": Edge(condition=Condition.FAILURE)}, join=Join.ANY
+            ),
+        },
+    )  # fmt: skip
+    assert typed == read(tmp_path, text)
+    assert typed.jobs["a"].spec == JobSpec(name="a", tenant="research", gpus=3, command="x")
 
 
 def test_what_a_job_does_not_say_comes_from_the_dag(tmp_path: Path):
