@@ -12,6 +12,9 @@ from temporalio.service import RPCError
 from longshore.activities.failpoints import failpoint
 from longshore.activities.rpc_errors import is_unknown
 from longshore.models.base import Wire
+from longshore.models.block import (
+    block_workflow_id,
+)
 from longshore.models.dag_messages import dag_workflow_id
 from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
@@ -24,7 +27,6 @@ from longshore.models.messages import (
 from longshore.models.purchase import (
     BUYING_WORKFLOW,
     BuyingInput,
-    block_workflow_id,
     buying_workflow_id,
 )
 

@@ -10,8 +10,13 @@ from enum import StrEnum
 from typing import Self
 
 from longshore.models.base import Instant, Wire
+from longshore.models.block import (
+    BlockState,
+)
 from longshore.models.block_end import BlockDecision
-from longshore.models.purchase import BlockState, PurchaseState
+from longshore.models.purchase import (
+    PurchaseState,
+)
 from longshore.models.text import format_dollars
 from longshore.models.units import Duration
 

@@ -15,6 +15,9 @@ from pydantic import BaseModel
 
 from longshore import models
 from longshore.models import cycles, domains, spending, views
+from longshore.models.block import (
+    BlockState,
+)
 from longshore.models.dag import DagState, StepState
 from longshore.models.job import FailureClass, JobState, Tier
 from longshore.models.market import MachineState, OrderState
@@ -22,7 +25,9 @@ from longshore.models.messages import LeaseEnd
 from longshore.models.node import NodeState
 from longshore.models.packing import PackingRule
 from longshore.models.placement import PlacementKind, RejectionCode
-from longshore.models.purchase import BlockState, PurchaseState
+from longshore.models.purchase import (
+    PurchaseState,
+)
 from longshore.models.spending import HeldBy
 from longshore.models.topology import LinkClass
 from tests.test_docs import NAMES, ROOT

@@ -7,9 +7,7 @@ from datetime import datetime, timedelta
 from temporalio import workflow
 
 with workflow.unsafe.imports_passed_through():
-    from longshore.models.block_end import BlockOptionKind, GoOnRequest
-    from longshore.models.messages import CommandReason
-    from longshore.models.purchase import (
+    from longshore.models.block import (
         BLOCK_WORKFLOW,
         ENDING,
         BlockEnd,
@@ -18,6 +16,8 @@ with workflow.unsafe.imports_passed_through():
         BlockRef,
         EmptyRequest,
     )
+    from longshore.models.block_end import BlockOptionKind, GoOnRequest
+    from longshore.models.messages import CommandReason
     from longshore.models.text import dollars
     from longshore.workflows import block_end
     from longshore.workflows import purchase_steps as steps

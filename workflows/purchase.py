@@ -10,14 +10,17 @@ from temporalio.workflow import ChildWorkflowHandle, ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
     from longshore.models.base import as_reason
+    from longshore.models.block import (
+        BlockEnd,
+        BlockInput,
+        ExtendRequest,
+        block_workflow_id,
+    )
     from longshore.models.market import Offer
     from longshore.models.messages import CommandReason
     from longshore.models.purchase import (
         PURCHASE_WORKFLOW,
         AgentsRequest,
-        BlockEnd,
-        BlockInput,
-        ExtendRequest,
         OrderIntent,
         OrderSeen,
         PurchaseOption,
@@ -26,7 +29,6 @@ with workflow.unsafe.imports_passed_through():
         PurchaseStatus,
         RequoteRequest,
         StateChange,
-        block_workflow_id,
     )
     from longshore.workflows import purchase_steps as steps
     from longshore.workflows.arguments import Started

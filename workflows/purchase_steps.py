@@ -14,10 +14,7 @@ from longshore.activities.buying.machines import MachineActivities
 from longshore.activities.buying.orders import OrderActivities
 from longshore.activities.buying.purchasing import PurchasingActivities
 from longshore.activities.buying.window_reclaim import WindowReclaimActivities
-from longshore.models.block_end import GoOnRequest, SaleIntent, SaleSeen
-from longshore.models.purchase import (
-    AgentsReport,
-    AgentsRequest,
+from longshore.models.block import (
     BlockEnd,
     BlockLook,
     BlockRef,
@@ -25,6 +22,11 @@ from longshore.models.purchase import (
     Cleared,
     EmptyRequest,
     ExtendRequest,
+)
+from longshore.models.block_end import GoOnRequest, SaleIntent, SaleSeen
+from longshore.models.purchase import (
+    AgentsReport,
+    AgentsRequest,
     Intended,
     LeftOrders,
     MachineStart,

@@ -17,6 +17,12 @@ from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
 from longshore.activities.heartbeat import heartbeats
 from longshore.activities.node_updates import extend_node, undrain_node
+from longshore.models.block import (
+    ENDING,
+    BlockRef,
+    BlockVerdict,
+    ExtendRequest,
+)
 from longshore.models.block_end import (
     BlockDecision,
     BlockOptionKind,
@@ -26,11 +32,7 @@ from longshore.models.block_end import (
 )
 from longshore.models.errors import LongshoreError
 from longshore.models.purchase import (
-    ENDING,
     AgentsReport,
-    BlockRef,
-    BlockVerdict,
-    ExtendRequest,
     PurchaseOption,
     PurchaseRequest,
 )

@@ -19,8 +19,12 @@ from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
 from longshore.activities.heartbeat import heartbeats
 from longshore.activities.node_updates import clear_node
+from longshore.models.block import (
+    BlockRef,
+    Cleared,
+    EmptyRequest,
+)
 from longshore.models.departures import Margins, Occupant
-from longshore.models.purchase import BlockRef, Cleared, EmptyRequest
 from longshore.scheduling.departures import all_gone_by
 
 _LOOK_EVERY = 0.5

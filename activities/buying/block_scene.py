@@ -16,6 +16,9 @@ from longshore.activities.providers import registry
 from longshore.activities.providers.base import Provider
 from longshore.activities.snapshot import load_pool
 from longshore.activities.stored_specs import UNKNOWN, stored_spec
+from longshore.models.block import (
+    ENDING,
+)
 from longshore.models.block_end import BlockFacts, BlockJob, BlockMachine, BlockScene, SaleTerms
 from longshore.models.buying import BookQuote, BuyingPolicy
 from longshore.models.errors import LongshoreError
@@ -30,7 +33,6 @@ from longshore.models.market import (
     Side,
     Window,
 )
-from longshore.models.purchase import ENDING
 from longshore.models.settings import Settings
 from longshore.scheduling.buying.block_end import may_renew, renewal_window, resale_window
 from longshore.scheduling.buying.costs import usual_demand

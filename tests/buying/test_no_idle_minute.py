@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from longshore.client.api import Longshore
+from longshore.models.block import (
+    BlockState,
+)
 from longshore.models.job import JobState
-from longshore.models.purchase import BlockState
 from longshore.scheduling.buying import repeat_guard
 from tests.buying.buyer import Buyer, pod_option
 from tests.buying.test_pool_buys import bought, may_buy

@@ -27,6 +27,9 @@ from longshore.activities.migrations import upgrade
 from longshore.activities.views import set_pool
 from longshore.client.payloads import data_converter
 from longshore.client.process import leave
+from longshore.models.block import (
+    block_workflow_id,
+)
 from longshore.models.buying import BuyingPolicy
 from longshore.models.checkpointing import CheckpointPolicy
 from longshore.models.departures import DISK_REFUSES
@@ -46,7 +49,6 @@ from longshore.models.pool import Growth, PoolSpec
 from longshore.models.purchase import (
     PurchaseRequest,
     PurchaseStatus,
-    block_workflow_id,
     buying_workflow_id,
     machine_name,
     order_key,

@@ -21,6 +21,9 @@ from temporalio.exceptions import ApplicationError
 
 from longshore.activities.database import Database
 from longshore.client.payloads import data_converter
+from longshore.models.block import (
+    BLOCK_WORKFLOW,
+)
 from longshore.models.dag_messages import DAG_WORKFLOW
 from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
@@ -28,7 +31,10 @@ from longshore.models.messages import (
     NODE_WORKFLOW,
     POOL_WORKFLOW,
 )
-from longshore.models.purchase import BLOCK_WORKFLOW, BUYING_WORKFLOW, PURCHASE_WORKFLOW
+from longshore.models.purchase import (
+    BUYING_WORKFLOW,
+    PURCHASE_WORKFLOW,
+)
 from longshore.models.reconcile import RECONCILE_WORKFLOW, ReconcileReport, ReconcileRequest
 from longshore.workers.versioning import VERSIONED_WORKFLOWS, WORKFLOWS
 

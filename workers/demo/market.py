@@ -22,13 +22,15 @@ from longshore.activities.providers.access import running_market
 from longshore.client.api import Longshore
 from longshore.client.markets import open_markets
 from longshore.client.submission import new_job_id
+from longshore.models.block import (
+    block_workflow_id,
+)
 from longshore.models.buying import BuyingPolicy, Caps
 from longshore.models.errors import NotFoundError, RefusedError, StackError, UnavailableError
 from longshore.models.job import JobSpec, JobState, Tier
 from longshore.models.messages import CommandReason
 from longshore.models.money import MICRO
 from longshore.models.pool import PoolSpec
-from longshore.models.purchase import block_workflow_id
 from longshore.models.settings import MarketInfo
 from longshore.models.spending import BlockDetail, PurchaseDetail, summed
 from longshore.models.text import format_dollars
