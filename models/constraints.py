@@ -71,10 +71,20 @@ def parse_constraint(value: object) -> Constraint:
         text = value.strip()
         for form in _FORMS:
             if match := form.fullmatch(text):
-                return _constraint(match.groupdict(), text)
+                return _fitting(_constraint(match.groupdict(), text))
     raise ValueError(
         f"expected a constraint on a label such as {_WRITTEN}, not {shown(value)}{_hint(value)}"
     )
+
+
+def _fitting(found: Constraint) -> Constraint:
+    """Return a constraint that can be read again as it is written out."""
+    if (length := len(str(found))) > LONGEST_CONSTRAINT:
+        raise ValueError(
+            f"{shown(found.key)} with {len(found.values)} values has {length:,} characters as it "
+            f"is written out; {LONGEST_CONSTRAINT:,} is the most: use another label"
+        )
+    return found
 
 
 def _constraint(said: dict[str, str | None], text: str) -> Constraint:

@@ -9,13 +9,14 @@ from pydantic import (
     BeforeValidator,
     Field,
     SerializerFunctionWrapHandler,
+    ValidationInfo,
     field_validator,
     model_serializer,
     model_validator,
 )
 
-from longshore.models.base import Frozen, Instant, Name, Reason, Wire
-from longshore.models.bounds import json_bytes
+from longshore.models.base import Frozen, Instant, Name, Reason, ShortText, Wire
+from longshore.models.bounds import Most, json_bytes
 from longshore.models.job import MOST_BYTES, FailureClass, JobSpec, JobState
 from longshore.models.units import Duration
 
@@ -72,11 +73,16 @@ def _after(value: object) -> object:
     return value
 
 
+_MOST_UPSTREAM = Most(10_000)
 After = Annotated[
     dict[Name, Edge],
     BeforeValidator(
-        _after, json_schema_input_type=dict[Name, Edge | Condition] | list[Name] | Name
+        _after,
+        json_schema_input_type=Annotated[dict[Name, Edge | Condition], _MOST_UPSTREAM]
+        | Annotated[list[Name], _MOST_UPSTREAM]
+        | Name,
     ),
+    _MOST_UPSTREAM,
 ]
 
 
@@ -104,6 +110,12 @@ class DagJob(JobSpec):
         given = self.model_fields_set & JobSpec.model_fields.keys()
         return JobSpec.model_validate({field: getattr(self, field) for field in given})
 
+    @property
+    def too_large(self) -> str:
+        """Why the job alone, with all defaults, has too many bytes; empty where it has not."""
+        alone = {field: getattr(self, field) for field in JobSpec.model_fields}
+        return JobSpec.trusted(**alone).too_large
+
     @model_serializer(mode="wrap")
     def _what_was_given(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # A thousand jobs with all defaults would not fit into a message of Temporal.
@@ -122,6 +134,16 @@ class OnFailure(StrEnum):
     failure."""
 
 
+def _in_tuples(value: object) -> object:
+    """Return a document with tuples for its lists."""
+    if isinstance(value, Mapping):
+        given = cast("Mapping[str, object]", value)
+        return {name: _in_tuples(each) for name, each in given.items()}
+    if isinstance(value, list):
+        return tuple(map(_in_tuples, cast("list[object]", value)))
+    return value
+
+
 class DagSpec(Frozen):
     """A DAG file: jobs by name, each a job file's fields with what it waits for."""
 
@@ -133,14 +155,14 @@ class DagSpec(Frozen):
     """Where its jobs wait that name no other pool."""
     on_failure: OnFailure = OnFailure.CONTINUE
     """What a failure that no job catches does to the rest: `continue` or `stop`."""
-    defaults: dict[str, Any] = Field(default_factory=dict[str, Any])
+    defaults: Annotated[dict[ShortText, Any], Most(100)] = Field(default_factory=dict[str, Any])
     """Fields of a job file, for each job that does not give them."""
-    jobs: dict[Name, DagJob] = Field(min_length=1)
+    jobs: Annotated[dict[Name, DagJob], Most(10_000)] = Field(min_length=1)
     """The jobs by name."""
 
     @model_validator(mode="before")
     @classmethod
-    def _with_defaults(cls, value: object) -> object:
+    def _with_defaults(cls, value: object, info: ValidationInfo) -> object:
         if not isinstance(value, Mapping):
             return value
         given = cast("Mapping[str, object]", value)
@@ -155,10 +177,14 @@ class DagSpec(Frozen):
         for name, job in cast("Mapping[str, object]", jobs).items():
             if isinstance(job, DagJob):
                 own = {field: getattr(job, field) for field in job.model_fields_set}
+            elif isinstance(job, Mapping):
+                own = cast("Mapping[str, object]", job)
             else:
-                own = isinstance(job, Mapping) and cast("Mapping[str, object]", job)
-            filled[name] = {"name": name, **shared, **own} if own else job
-        return {**given, "jobs": filled}
+                filled[name] = job
+                continue
+            filled[name] = {"name": name, **shared, **own}
+        # What comes of this validator is no JSON any more, and strictly read a list is no tuple.
+        return {**given, "jobs": _in_tuples(filled) if info.mode == "json" else filled}
 
     @field_validator("defaults")
     @classmethod

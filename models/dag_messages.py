@@ -14,6 +14,20 @@ def dag_workflow_id(dag_id: str) -> str:
     return f"dag-{dag_id}"
 
 
+class DagProgress(Wire):
+    """Where a DAG is after a look."""
+
+    state: DagState
+    counts: dict[StepState, int]
+    reason: Reason = ""
+    """How it ended, or which failure stops it."""
+    next: Reason = ""
+    """The next job that waits, and for what."""
+    more: bool = False
+    """Jobs are left that can be submitted now."""
+    ended_at: Instant | None = None
+
+
 class DagInput(StartInput):
     """Input of `DagWorkflow`; the DAG's id is the workflow id without `dag-`."""
 
@@ -27,6 +41,8 @@ class DagInput(StartInput):
     submitted_at: Instant | None = None
     """Of a run that continues another; null of the first."""
     poked: bool = False
+    progress: DagProgress | None = None
+    """What the run that it continues saw last."""
     max_looks_per_run: int = Field(default=400, ge=1)
 
     def own_id(self, found: str) -> str:
@@ -63,20 +79,6 @@ class AdvanceDag(Wire):
     cancelled: Reason | None = None
     check: bool = False
     """Ask Temporal too about jobs that have not come into a queue."""
-
-
-class DagProgress(Wire):
-    """Where a DAG is after a look."""
-
-    state: DagState
-    counts: dict[StepState, int]
-    reason: Reason = ""
-    """How it ended, or which failure stops it."""
-    next: Reason = ""
-    """The next job that waits, and for what."""
-    more: bool = False
-    """Jobs are left that can be submitted now."""
-    ended_at: Instant | None = None
 
 
 class DagResult(Wire):

@@ -25,12 +25,13 @@ with workflow.unsafe.imports_passed_through():
         OpenDag,
     )
     from longshore.models.errors import SpecError
-    from longshore.models.messages import CommandReason
+    from longshore.models.messages import JOB_ID, CommandReason
     from longshore.models.text import count
     from longshore.models.visible import visible
     from longshore.workflows.arguments import Started
     from longshore.workflows.options import DATABASE_RETRY, DATABASE_TIMEOUT, SUBMITS_TIMEOUT
 
+_ODD_ID = "the workflow id must be dag- and letters, digits, dots, dashes and underscores"
 CHECK_EVERY = timedelta(minutes=10)
 """Between two looks for jobs whose end nobody records."""
 
@@ -48,12 +49,14 @@ class DagWorkflow(Started):
         self._changed = False
         self._cancel: str | None = None
         self._cancel_told: str | None = None
-        self._progress: DagProgress | None = None
+        self._progress = dag.progress
         self._looks = 0
         self._overdue = False
 
     @workflow.run
     async def run(self, dag: DagInput) -> DagResult:
+        if self._progress is not None:
+            workflow.set_current_details(_card(self._progress, held=self._held))
         life = asyncio.create_task(self._live())
         self._clock = asyncio.create_task(self._watch_the_clock())
         try:
@@ -109,6 +112,8 @@ class DagWorkflow(Started):
 
     async def _open(self) -> None:
         """Put it on record. Raises SpecError where that is refused."""
+        if not JOB_ID.fullmatch(self._id):
+            raise SpecError("input", (_ODD_ID,))
         opened = await workflow.execute_activity_method(
             DagActivities.open_dag,
             OpenDag(
@@ -163,6 +168,7 @@ class DagWorkflow(Started):
                 held=self._held, poked=self._poked or self._changed or more,
                 max_looks_per_run=self._dag.max_looks_per_run,
                 submitted_at=self._dag.submitted_at or workflow.info().start_time,
+                progress=self._progress,
             )
         )  # fmt: skip
 

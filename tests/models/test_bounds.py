@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
 from longshore.client.payloads import data_converter
+from longshore.models.dag_messages import DagInput
 from longshore.models.document import Override, load_document
 from longshore.models.errors import SpecError
 from longshore.models.job import MOST_BYTES, JobSpec
@@ -165,6 +166,7 @@ def test_the_schema_states_them():
 
 BY_NO_PERSON = {
     "JobInput": {"history"},
+    "DagInput": {"progress"},
     "PurchaseRequest": {"decision"},
     "PurchaseOption": {"offer"},
 }
@@ -173,7 +175,7 @@ new, the reasons of a decision, the row of an offer list."""
 
 
 @pytest.mark.parametrize(
-    "model", [JobSpec, JobInput, PoolSpec, NodeIdentity, Inventory, PurchaseRequest]
+    "model", [JobSpec, JobInput, DagInput, PoolSpec, NodeIdentity, Inventory, PurchaseRequest]
 )
 def test_no_text_list_or_mapping_is_without_a_bound(model: type[BaseModel]):
     schema = model.model_json_schema()
@@ -214,7 +216,8 @@ def _boundless(
         if not {"maxLength", "enum"} & names.keys():
             yield f"{path} (names)"
     forms = [*schema.get("anyOf", ()), *schema.get("allOf", ())]
-    forms += [schema[key] for key in ("items", "additionalProperties") if schema.get(key)]
+    values = [schema.get(key) for key in ("items", "additionalProperties")]
+    forms += [each for each in values if isinstance(each, dict)]  # True: any value
     for form in (*forms, *schema.get("patternProperties", {}).values()):
         yield from _boundless(form, defs, path, numbers=numbers)
     for name, each in schema.get("properties", {}).items():

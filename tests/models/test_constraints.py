@@ -55,6 +55,18 @@ def test_a_constraint_is_read_as_it_is_written(constraint: Constraint):
     assert parse_constraint(f"  {constraint} ") == constraint
 
 
+@pytest.mark.parametrize("word", ["in", "notin"])
+def test_what_is_taken_is_short_enough_to_be_read_as_it_is_written_out(word: str):
+    """Written without blanks it is shorter than written out."""
+    several = [f"a{number:03}" for number in range(190)]
+    text = f"z {word} ({','.join(several)})"
+    with pytest.raises(ValueError, match=r"with 190 values has 1,14\d characters"):
+        parse_constraint(text)
+    longest = parse_constraint(f"z {word} ({','.join(several[:165])})")
+    assert len(str(longest)) > 980
+    assert parse_constraint(str(longest)) == longest
+
+
 @given(st.lists(constraints, max_size=4), st.dictionaries(keys, values, max_size=3))
 def test_what_a_node_satisfies_is_satisfiable(given_: list[Constraint], labels: dict[str, str]):
     held = [each for each in given_ if each.allows(labels.get(each.key))]

@@ -1,15 +1,20 @@
 """DAG files: what is taken, and how every mistake is named at once."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from longshore.client.dag_file import read_dag
+from longshore.models.bounds import json_bytes
 from longshore.models.dag import Condition, DagJob, DagSpec, Edge, Join
 from longshore.models.dag_messages import DagInput
+from longshore.models.document import load_document
 from longshore.models.errors import SpecError
-from longshore.models.job import JobSpec
+from longshore.models.job import MOST_BYTES, JobSpec
+from longshore.models.job_examples import FULL_EXAMPLE
 
 
 def read(folder: Path, text: str, most: int = 1000) -> DagSpec:
@@ -72,6 +77,32 @@ jobs:
     )  # fmt: skip
     assert typed == read(tmp_path, text)
     assert typed.jobs["a"].spec == JobSpec(name="a", tenant="research", gpus=3, command="x")
+
+
+@pytest.mark.parametrize("form", ["yaml", "json"])
+def test_a_job_takes_every_field_of_a_job_file(tmp_path: Path, form: str):
+    whole = yaml.safe_load(FULL_EXAMPLE)
+    # YAML reads 2h30m as text and 30 as a number, as this loader does.
+    dag = {"name": "d", "tenant": "research", "jobs": {"train-7b": whole}}
+    text = json.dumps(dag) if form == "json" else yaml.safe_dump(dag)
+    alone = load_document(FULL_EXAMPLE, "job.yaml", JobSpec)
+    assert read(tmp_path, text).jobs["train-7b"].spec == alone
+
+
+def test_a_job_that_says_nothing_has_what_all_share(tmp_path: Path):
+    spec = read(tmp_path, "name: d\ndefaults: {command: x, gpus: 2}\njobs: {a: {}}\n")
+    assert spec.jobs["a"].spec == JobSpec(name="a", command="x", gpus=2)
+
+
+def test_a_job_is_as_large_as_it_travels(tmp_path: Path):
+    """With defaults, which a DAG's own messages leave out."""
+    env = {f"V{number}": "x" * 100_000 for number in range(9)}
+    given = {"command": "x" * 99_000, "env": env}
+    left = MOST_BYTES - json_bytes(given) - 100
+    job = {**given, "env": {**env, "LAST": "x" * left}}
+    assert json_bytes(job) < MOST_BYTES
+    (mistake,) = mistakes(tmp_path, json.dumps({"name": "d", "jobs": {"a": job}}))
+    assert re.search(r"jobs.a: the job has 1,000,\d{3} bytes as JSON \(env .*, command", mistake)
 
 
 def test_what_a_job_does_not_say_comes_from_the_dag(tmp_path: Path):

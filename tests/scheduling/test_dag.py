@@ -1,5 +1,6 @@
 """What a DAG does next: the table of edges, the worked cases, and random DAGs to their end."""
 
+import difflib
 from collections.abc import Mapping
 from typing import Any
 
@@ -213,6 +214,22 @@ def test_no_job_is_named_like_the_retry_of_another():
 def test_each_of_two_cycles_is_named():
     edges = {"a": {"b": Edge()}, "b": {"a": Edge()}, "c": {"d": Edge()}, "d": {"c": Edge()}}
     assert [each.place[1] for each in problems(edges, most=10)] == ["a", "c"]
+
+
+def test_what_is_wrong_with_a_large_graph_is_found_soon(monkeypatch: pytest.MonkeyPatch):
+    """A name that was meant is looked for a few times, and a few cycles are told."""
+    asked: list[str] = []
+    monkeypatch.setattr(
+        difflib, "get_close_matches", lambda name, names, n: asked.append(name) or []
+    )
+    unknown = {f"j{n}": {f"u{n}-{m}": Edge() for m in range(10)} for n in range(500)}
+    found = problems(unknown, most=1000)
+    assert (len(found), len(asked)) == (5000, 10)
+    pairs = {f"j{n}": {f"j{n ^ 1}": Edge()} for n in range(500)}
+    assert len(problems(pairs, most=1000)) == 20
+    (ring,) = problems({f"j{n}": {f"j{(n + 1) % 500}": Edge()} for n in range(500)}, most=1000)
+    assert ring.message.count("comes after") == 20
+    assert ring.message.endswith("; and 480 more")
 
 
 # --- random DAGs -------------------------------------------------------------------------------

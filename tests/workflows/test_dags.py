@@ -189,6 +189,30 @@ async def test_it_continues_as_new_and_loses_no_end(
     assert len(await runs(temporal, dag_workflow_id(f"{pool}-line"))) >= 3
 
 
+async def test_a_run_that_continues_another_says_how_far_the_dag_is(
+    longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
+):
+    jobs: dict[str, Any] = {"a": {}, "b": {"after": "a"}}
+    handle = await temporal.start_workflow(
+        DagWorkflow.run,
+        DagInput(spec=a_dag(pool, jobs), max_looks_per_run=1),
+        id=dag_workflow_id(f"{pool}-line"),
+        task_queue=CONTROL_TASK_QUEUE,
+    )
+    await node.started(f"{pool}-line.a")
+
+    async def continued() -> bool:
+        return len(await runs(temporal, handle.id)) > 1
+
+    await eventually(continued)
+    status = await temporal.get_workflow_handle(handle.id).query(DagWorkflow.status)
+    assert status.progress
+    assert status.progress.counts == {"SUBMITTED": 1, "WAITING": 1}
+    for name in jobs:
+        await node.end(f"{pool}-line.{name}")
+    await longshore.wait_dag(f"{pool}-line")
+
+
 async def test_many_ends_at_once_are_few_signals(
     longshore: Longshore, pool: str, temporal: Client, settings: Any, control: Database
 ):
@@ -261,9 +285,11 @@ async def test_an_input_without_a_spec_and_one_that_is_wrong_end_with_a_sentence
 async def test_an_id_that_leaves_no_room_for_those_of_its_jobs_is_refused(
     pool: str, temporal: Client, control: Database
 ):
-    for odd in (f"{pool} blank", f"{pool}-{'x' * 190}"):
+    first, retry = DagInput(spec=a_dag(pool, {"a": {}})), DagInput(retry=True)
+    starts = [(f"{pool} blank", first), (f"{pool}-{'x' * 190}", first), (f"{pool}\0x", retry)]
+    for odd, given in starts:
         handle = await temporal.start_workflow(
-            DagWorkflow.run, DagInput(spec=a_dag(pool, {"a": {}})),
+            DagWorkflow.run, given,
             id=dag_workflow_id(odd), task_queue=CONTROL_TASK_QUEUE,
         )  # fmt: skip
         with pytest.raises(WorkflowFailureError) as failure:
