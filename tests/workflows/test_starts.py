@@ -30,6 +30,7 @@ from longshore.models.messages import (
 )
 from longshore.models.purchase import BLOCK_WORKFLOW, BUYING_WORKFLOW, PURCHASE_WORKFLOW
 from longshore.models.reconcile import RECONCILE_WORKFLOW, ReconcileReport, ReconcileRequest
+from longshore.models.schedule_messages import SCHEDULE_RUN_WORKFLOW
 from longshore.workers.versioning import VERSIONED_WORKFLOWS, WORKFLOWS
 
 _ENCODED = RawValue(Payload(metadata={"encoding": b"binary/encrypted"}, data=b"xyz"))
@@ -116,6 +117,11 @@ async def test_an_input_of_what_takes_none_is_not_read(
 _OF_ONE: tuple[tuple[str, dict[str, object], str], ...] = (
     (JOB_WORKFLOW, {"spec": {"name": "x", "command": "true"}}, "job-{id}"),
     (DAG_WORKFLOW, {"spec": {"name": "x", "jobs": {"a": {"command": "true"}}}}, "dag-{id}"),
+    (
+        SCHEDULE_RUN_WORKFLOW,
+        {"schedule": "nobodys", "job": {"name": "x", "command": "true"}},
+        "schedule-nobodys",
+    ),
     (POOL_WORKFLOW, {"pool": "some"}, "pool-some"),
     (NODE_WORKFLOW, {"node_id": "some"}, "node-some"),
     (BUYING_WORKFLOW, {"pool": "some"}, "buying-some"),
