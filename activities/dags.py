@@ -5,7 +5,6 @@ id is of one submission: a repeat starts what is missing and nothing twice.
 """
 
 import asyncio
-import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,7 +21,7 @@ from temporalio.service import RPCError
 from longshore.activities.database import Database, clock
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
-from longshore.activities.job_starts import start_job
+from longshore.activities.job_starts import digest_of, start_job
 from longshore.activities.rpc_errors import is_unknown
 from longshore.models.dag import DagSpec, DagState, StepState
 from longshore.models.dag_messages import AdvanceDag, DagProgress, OpenDag, OpenedDag
@@ -145,7 +144,7 @@ class DagActivities:
 
         async def submit(name: str, job_id: str) -> tuple[str, bool]:
             job = spec.jobs[name].spec
-            digest = hashlib.sha256(job.model_dump_json().encode()).hexdigest()[:16]
+            digest = digest_of(job)
             async with gate:
                 try:
                     await start_job(self._temporal, job_id, JobInput(spec=job), digest, dag_id)

@@ -1,5 +1,6 @@
 """Starting a job's workflow: what it is given beside its input."""
 
+import hashlib
 import shlex
 from datetime import timedelta
 
@@ -14,6 +15,7 @@ from temporalio.common import (
 )
 
 from longshore.models import search
+from longshore.models.dag import DagSpec
 from longshore.models.job import JobSpec, JobState
 from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
@@ -21,6 +23,7 @@ from longshore.models.messages import (
     JobInput,
     job_workflow_id,
 )
+from longshore.models.text import count
 from longshore.models.units import format_gb, format_gb_per_second, format_watts
 from longshore.models.visible import visible
 
@@ -80,6 +83,16 @@ def of_spec(spec: JobSpec) -> list[Pair]:
     if spec.gpu_type:
         pairs.append(SearchAttributePair(_GPU_TYPE, spec.gpu_type))
     return pairs
+
+
+def digest_of(spec: JobSpec | DagSpec) -> str:
+    """Return what tells one content from another under the same id."""
+    return hashlib.sha256(spec.model_dump_json().encode()).hexdigest()[:16]
+
+
+def summary_of_dag(spec: DagSpec) -> str:
+    """Return the DAG in one line, at most 200 bytes, as the summary of its workflow."""
+    return as_summary(f"DAG {spec.name}: {count(len(spec.jobs), 'job')}, tenant {spec.tenant}")
 
 
 def summary_of(spec: JobSpec) -> str:

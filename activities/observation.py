@@ -29,9 +29,7 @@ from longshore.activities.pollers import is_polled
 from longshore.activities.rpc_errors import is_unknown
 from longshore.activities.stored_pools import pool_and_trouble
 from longshore.models import search
-from longshore.models.block import (
-    BLOCK_WORKFLOW,
-)
+from longshore.models.block import BLOCK_WORKFLOW
 from longshore.models.job import FailureClass, JobResult, JobState, JobStatus
 from longshore.models.messages import (
     JOB_WORKFLOW,
@@ -44,9 +42,7 @@ from longshore.models.messages import (
     node_workflow_id,
     pool_workflow_id,
 )
-from longshore.models.purchase import (
-    PURCHASE_WORKFLOW,
-)
+from longshore.models.purchase import PURCHASE_WORKFLOW
 from longshore.models.reconcile import (
     BlockSeen,
     JobSeen,

@@ -34,11 +34,7 @@ from longshore.activities.registry import RegistryActivities
 from longshore.activities.signals import Signals
 from longshore.activities.stored_specs import UNKNOWN, stored_spec
 from longshore.models.base import StartInput
-from longshore.models.block import (
-    BLOCK_WORKFLOW,
-    BlockInput,
-    block_workflow_id,
-)
+from longshore.models.block import BLOCK_WORKFLOW, BlockInput, block_workflow_id
 from longshore.models.job import JobState
 from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
@@ -51,10 +47,7 @@ from longshore.models.messages import (
 )
 from longshore.models.node import Liveness, NodeState
 from longshore.models.placement import Placement, PlacementKey
-from longshore.models.purchase import (
-    PURCHASE_WORKFLOW,
-    purchase_workflow_id,
-)
+from longshore.models.purchase import PURCHASE_WORKFLOW, purchase_workflow_id
 from longshore.models.reconcile import (
     EndAttempt,
     EndJob,

@@ -12,9 +12,7 @@ from temporalio.service import RPCError
 from longshore.activities.failpoints import failpoint
 from longshore.activities.rpc_errors import is_unknown
 from longshore.models.base import Wire
-from longshore.models.block import (
-    block_workflow_id,
-)
+from longshore.models.block import block_workflow_id
 from longshore.models.dag_messages import dag_workflow_id
 from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
@@ -24,11 +22,7 @@ from longshore.models.messages import (
     node_workflow_id,
     pool_workflow_id,
 )
-from longshore.models.purchase import (
-    BUYING_WORKFLOW,
-    BuyingInput,
-    buying_workflow_id,
-)
+from longshore.models.purchase import BUYING_WORKFLOW, BuyingInput, buying_workflow_id
 
 _IN_FLIGHT = 50
 

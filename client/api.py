@@ -5,7 +5,6 @@ database. All times are UTC.
 """
 
 import asyncio
-import hashlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
@@ -22,17 +21,17 @@ from temporalio.runtime import Runtime
 from temporalio.service import RPCError, RPCStatusCode
 
 from longshore.activities.job_runs import failure_of, has_result
-from longshore.activities.job_starts import start_job
+from longshore.activities.job_starts import digest_of, start_job
 from longshore.activities.logstore import LogStore, Stream
 from longshore.activities.signals import Signals
 from longshore.activities.views import set_pool
 from longshore.client.connection import connect
-from longshore.client.dags import DagControl
 from longshore.client.errors import as_ours
 from longshore.client.logs import JobLogs
 from longshore.client.no_record import PATIENCE, message_of, newest_running
 from longshore.client.node_control import NodeControl
 from longshore.client.outside_ends import is_outside_end
+from longshore.client.schedules import ScheduleControl
 from longshore.client.status import JobHandle, began_again, progress_of, reset_after, status_of
 from longshore.client.submission import GENERATED_ID, new_job_id, preflight
 from longshore.models.errors import (
@@ -61,7 +60,7 @@ from longshore.workflows.job import JobWorkflow
 _TEMPORAL_PATIENCE = timedelta(seconds=15)
 
 
-class Longshore(NodeControl, DagControl):
+class Longshore(NodeControl, ScheduleControl):
     """A connection to Longshore. Use one for many calls, and `close` it in the end."""
 
     def __init__(
@@ -107,7 +106,7 @@ class Longshore(NodeControl, DagControl):
             raise SpecError(f"job {spec.name}", wrong)
         warnings = await preflight(self._db, spec)
         job_id = new_job_id(spec, key)
-        digest = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()[:16]
+        digest = digest_of(spec)
         try:
             await start_job(self.temporal, job_id, job, digest)
         except WorkflowAlreadyStartedError:

@@ -30,6 +30,7 @@ from longshore.client import (
     node_commands,
     preempt_command,
     purchase_commands,
+    schedule_commands,
     submit_command,
     watch_command,
 )
@@ -132,6 +133,7 @@ def options(
 submit_command.register(app)
 job_commands.register(app)
 dag_commands.register(app)
+schedule_commands.register(app)
 checkpoint_commands.register(app)
 watch_command.register(app)
 node_commands.register(app)

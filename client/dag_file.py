@@ -15,8 +15,9 @@ from longshore.scheduling.dag import problems
 _AFTER: TypeAdapter[dict[str, Edge]] = TypeAdapter(After)
 
 
-def read_dag(file: str, most: int) -> DagSpec:
-    """Return the DAG in a file, or on stdin for ``-``, with absolute working folders.
+def read_dag(file: str, most: int, text: str | None = None) -> DagSpec:
+    """Return the DAG in a file, or on stdin for ``-``, with absolute working folders; `text` is
+    what stdin has said where it was read.
 
     Raises SpecError with every mistake: those of its jobs, and those of its edges (unknown jobs,
     cycles, more than `most` jobs).
@@ -26,7 +27,8 @@ def read_dag(file: str, most: int) -> DagSpec:
         return graph_problems(_edges_in(plain), most)
 
     if file == "-":
-        return _in_its_folder(load_document(sys.stdin.read(), "stdin", DagSpec, check=check), file)
+        said = sys.stdin.read() if text is None else text
+        return _in_its_folder(load_document(said, "stdin", DagSpec, check=check), file)
     return _in_its_folder(read_document(file, DagSpec, check=check), file)
 
 

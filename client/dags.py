@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import hashlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -17,7 +16,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
 from longshore.activities.dag_views import DagViews
-from longshore.activities.job_starts import as_summary
+from longshore.activities.job_starts import digest_of, summary_of_dag
 from longshore.client.dag_file import graph_problems
 from longshore.client.errors import as_ours
 from longshore.client.reconnecting import Reconnecting
@@ -33,7 +32,6 @@ from longshore.models.errors import (
     UnsatisfiableError,
 )
 from longshore.models.messages import CONTROL_TASK_QUEUE, CommandReason
-from longshore.models.text import count
 from longshore.scheduling.dag import Graph, reopened
 from longshore.workflows.dag import DagWorkflow
 
@@ -68,7 +66,7 @@ class DagControl(Reconnecting):
         dag_id = new_id(spec.tenant, spec.name, key)
         if key is not None and (known := await self._stored_spec(dag_id)) is not None:
             return _same(dag_id, same=known == spec)  # Temporal forgets it, the database does not
-        digest = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()[:16]
+        digest = digest_of(spec)
         try:
             await self._start(dag_id, spec, DagInput(spec=spec, held=held), digest)
         except WorkflowAlreadyStartedError:
@@ -173,7 +171,7 @@ class DagControl(Reconnecting):
         again = reopened(Graph.of(spec), states) if found.state.ended else ()
         if found.state is DagState.SUCCEEDED:
             raise RefusedError(f"DAG {found.id} has succeeded: nothing runs again")
-        digest = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()[:16]
+        digest = digest_of(spec)
         try:
             given = DagInput(retry=True, held=found.held and not found.state.ended)
             await self._start(found.id, spec, given, digest, again=True)
@@ -213,9 +211,7 @@ class DagControl(Reconnecting):
             id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE if again else once,
             id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
             memo={"digest": digest},
-            static_summary=as_summary(
-                f"DAG {spec.name}: {count(len(spec.jobs), 'job')}, tenant {spec.tenant}"
-            ),
+            static_summary=summary_of_dag(spec),
         )
 
     async def _preflight(self, spec: DagSpec) -> tuple[str, ...]:

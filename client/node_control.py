@@ -8,9 +8,7 @@ from temporalio.service import RPCError
 from temporalio.workflow import UpdateMethodMultiParam
 
 from longshore.client.errors import as_ours
-from longshore.models.block import (
-    block_workflow_id,
-)
+from longshore.models.block import block_workflow_id
 from longshore.models.departures import NodeDrain
 from longshore.models.errors import RefusedError
 from longshore.models.messages import CommandReason, NodeStatus, node_workflow_id

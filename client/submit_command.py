@@ -124,7 +124,7 @@ def submit(
         given_by = " ".join(f"--constraint {shlex.quote(each)}" for each in constraints)
         overrides.append(Override("constraints", json.dumps(constraints), given_by))
     overrides += [_override(value) for value in values or ()]
-    spec = _in_its_folder(_spec(file, command, overrides), file, overrides)
+    spec = in_its_folder(_spec(file, command, overrides), file, overrides)
 
     async def submit_and_wait(api: "Longshore") -> JobResult | None:
         from longshore.client.control_worker import why_not_taken_up
@@ -183,7 +183,7 @@ def _spec(file: str | None, command: Sequence[str], overrides: list[Override]) -
         raise SpecError("job", problems) from None
 
 
-def _in_its_folder(spec: JobSpec, file: str | None, overrides: list[Override]) -> JobSpec:
+def in_its_folder(spec: JobSpec, file: str | None, overrides: list[Override]) -> JobSpec:
     """Return the job with an absolute working folder: nodes do not know what ours is.
 
     A relative one is seen from the job file that names it, and otherwise from here.

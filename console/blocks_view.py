@@ -11,9 +11,7 @@ from longshore.console.escaping import escape
 from longshore.console.formats import with_code
 from longshore.console.parts import CHOSEN, PICKED, chip, facts, mark, number, table, when
 from longshore.console.purchases_view import link as purchase_link
-from longshore.models.block import (
-    BlockState,
-)
+from longshore.models.block import BlockState
 from longshore.models.spending import BlockDetail, summed
 from longshore.models.text import amount, count, price, span
 

@@ -17,6 +17,7 @@ from longshore.models.domains import PoolTopology
 from longshore.models.errors import LongshoreError, UnavailableError
 from longshore.models.job import JobState
 from longshore.models.job_report import JobReport
+from longshore.models.schedule import ScheduleView
 from longshore.models.settings import Settings
 from longshore.models.views import Explanation, JobView, NodeView, PoolView
 
@@ -110,6 +111,18 @@ class Fleet:
         """Return a DAG in full. Raises NotFoundError."""
         return await self._shared(("dag", ref), lambda: self._reading.dag(ref))
 
+    async def schedules(self) -> tuple[ScheduleView, ...]:
+        """Return the schedules by name, with their last runs; only Temporal knows them."""
+        return await self._shared(
+            ("schedules",), lambda: self._of_temporal(lambda api: api.schedules())
+        )
+
+    async def schedule(self, name: str) -> ScheduleView:
+        """Return one schedule. Raises NotFoundError."""
+        return await self._shared(
+            ("schedule", name), lambda: self._of_temporal(lambda api: api.schedule(name))
+        )
+
     async def report(self, ref: str) -> JobReport:
         """Return one job in full; what Temporal does not say in time is left out, and said.
 
@@ -154,6 +167,16 @@ class Fleet:
                 return (await self._temporal()).temporal
         except (TimeoutError, LongshoreError):
             return None
+
+    async def _of_temporal(self, ask: Callable[[Longshore], Awaitable[T]]) -> T:
+        """Return what only Temporal knows. Raises UnavailableError where it does not answer."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                return await ask(await self._temporal())
+        except TimeoutError:
+            raise UnavailableError(
+                f"Temporal did not answer within {PATIENCE:g} seconds"
+            ) from None
 
     async def _temporal(self) -> Longshore:
         if self._longshore is None:

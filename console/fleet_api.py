@@ -15,6 +15,7 @@ from longshore.models.dag import DagState, DagSummary, DagView
 from longshore.models.domains import PoolTopology
 from longshore.models.job import JobState
 from longshore.models.job_report import JobReport
+from longshore.models.schedule import ScheduleView
 from longshore.models.views import Explanation, JobView, NodeView, PoolView
 
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -39,6 +40,11 @@ DagRef = Annotated[
         description="A DAG's id, or a name for the newest DAG of it.",
         examples=["nightly-abcdefghij"],
     ),
+]
+
+
+ScheduleName = Annotated[
+    str, Path(pattern=ID, description="A schedule's name.", examples=["nightly"])
 ]
 
 
@@ -72,6 +78,12 @@ class DagsResponse(Frozen):
     """DAGs, the newest first."""
 
     dags: tuple[DagSummary, ...]
+
+
+class SchedulesResponse(Frozen):
+    """Schedules, by name."""
+
+    schedules: tuple[ScheduleView, ...]
 
 
 class JobsResponse(Frozen):
@@ -182,6 +194,21 @@ def _add_jobs(routes: APIRouter, fleet: Fleet) -> None:
         `longshore dag show ID --json`.
         """
         return await fleet.dag(dag_id)
+
+    @routes.get("/schedules", summary="Schedules, by name")
+    async def schedules() -> SchedulesResponse:
+        """Each with its next times and its last runs.
+
+        Each entry is one of `longshore schedule list --json`.
+        """
+        return SchedulesResponse(schedules=await fleet.schedules())
+
+    @routes.get("/schedules/{name}", summary="One schedule")
+    async def schedule(name: ScheduleName) -> ScheduleView:
+        """Its next times, its last runs with their results, and how many were left out:
+        `longshore schedule show NAME --json`.
+        """
+        return await fleet.schedule(name)
 
     @routes.get("/jobs/{job_id}", summary="One job in full")
     async def job(job_id: JobRef) -> JobReport:

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from longshore.console.escaping import escape
-from longshore.models.block import (
-    BlockState,
-)
+from longshore.models.block import BlockState
 from longshore.models.spending import BlockDetail, BlockUse
 from longshore.models.text import count, span
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from longshore.models.job import JobResult, JobSpec, JobState, JobStatus
     from longshore.models.pool import PoolSpec
+    from longshore.models.schedule import Overlap, ScheduleTimes, ScheduleView
     from longshore.models.settings import Settings
     from longshore.models.views import JobView, NodeView, Submission
 
@@ -47,6 +48,9 @@ _HOMES = {
     "JobState": "longshore.models.job",
     "JobStatus": "longshore.models.job",
     "PoolSpec": "longshore.models.pool",
+    "Overlap": "longshore.models.schedule",
+    "ScheduleTimes": "longshore.models.schedule",
+    "ScheduleView": "longshore.models.schedule",
     "Settings": "longshore.models.settings",
     "JobView": "longshore.models.views",
     "NodeView": "longshore.models.views",
@@ -71,8 +75,11 @@ __all__ = [
     "LongshoreError",
     "NodeView",
     "NotFoundError",
+    "Overlap",
     "PoolSpec",
     "RefusedError",
+    "ScheduleTimes",
+    "ScheduleView",
     "Settings",
     "SpecError",
     "Submission",

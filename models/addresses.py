@@ -13,6 +13,7 @@ CONSOLE_PAGES = (
     ("/nodes", "Nodes"),
     ("/jobs", "Jobs"),
     ("/dags", "DAGs"),
+    ("/schedules", "Schedules"),
     ("/purchases", "Purchases"),
     ("/blocks", "Blocks"),
     ("/costs", "Costs"),

@@ -10,13 +10,9 @@ from enum import StrEnum
 from typing import Self
 
 from longshore.models.base import Instant, Wire
-from longshore.models.block import (
-    BlockState,
-)
+from longshore.models.block import BlockState
 from longshore.models.block_end import BlockDecision
-from longshore.models.purchase import (
-    PurchaseState,
-)
+from longshore.models.purchase import PurchaseState
 from longshore.models.text import format_dollars
 from longshore.models.units import Duration
 

@@ -9,14 +9,10 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from longshore.models.block import (
-    block_workflow_id,
-)
+from longshore.models.block import block_workflow_id
 from longshore.models.job import JobResult, JobState
 from longshore.models.messages import job_workflow_id, node_workflow_id
-from longshore.models.purchase import (
-    purchase_workflow_id,
-)
+from longshore.models.purchase import purchase_workflow_id
 from longshore.models.reconcile import (
     BlockSeen,
     EndJob,

@@ -15,9 +15,7 @@ from pydantic import BaseModel
 
 from longshore import models
 from longshore.models import cycles, domains, spending, views
-from longshore.models.block import (
-    BlockState,
-)
+from longshore.models.block import BlockState
 from longshore.models.dag import DagState, StepState
 from longshore.models.job import FailureClass, JobState, Tier
 from longshore.models.market import MachineState, OrderState
@@ -25,17 +23,16 @@ from longshore.models.messages import LeaseEnd
 from longshore.models.node import NodeState
 from longshore.models.packing import PackingRule
 from longshore.models.placement import PlacementKind, RejectionCode
-from longshore.models.purchase import (
-    PurchaseState,
-)
+from longshore.models.purchase import PurchaseState
+from longshore.models.schedule import Oddity, Overlap
 from longshore.models.spending import HeldBy
 from longshore.models.topology import LinkClass
 from tests.test_docs import NAMES, ROOT
 
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text()
 SHOWN: tuple[type[StrEnum], ...] = (
-    JobState, DagState, StepState, FailureClass, LeaseEnd, Tier, NodeState, PlacementKind,
-    RejectionCode, PackingRule,
+    JobState, DagState, StepState, Overlap, Oddity, FailureClass, LeaseEnd, Tier, NodeState,
+    PlacementKind, RejectionCode, PackingRule,
     LinkClass, PurchaseState, BlockState, OrderState, MachineState, HeldBy,
 )  # fmt: skip
 """What people are shown by its value."""

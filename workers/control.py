@@ -36,6 +36,7 @@ from longshore.activities.queue import QueueActivities
 from longshore.activities.reconcile import ReconcileActivities
 from longshore.activities.registry import RegistryActivities
 from longshore.activities.revisions import mismatch
+from longshore.activities.schedule_runs import ScheduleRunActivities
 from longshore.activities.schedules import Schedules
 from longshore.activities.signals import Signals
 from longshore.activities.spares import SpareActivities
@@ -104,6 +105,7 @@ def control_worker(
     signals = Signals(temporal, settings.buying_every)
     queue = QueueActivities(database, signals, metrics)
     dags = DagActivities(database, temporal, settings.most_dag_jobs)
+    schedule_runs = ScheduleRunActivities(database, temporal)
     registry = RegistryActivities(
         database, signals, settings.resolve_agent_token(), settings.liveness
     )
@@ -138,6 +140,7 @@ def control_worker(
         activities=[
             queue.enqueue, queue.set_hold, queue.release, queue.finish,
             dags.open_dag, dags.advance_dag,
+            schedule_runs.find_run, schedule_runs.look_at_run, schedule_runs.cancel_run,
             cycle.run_cycle, spares.swap,
             checkpoints.observe_checkpoints,
             registry.register_node, registry.drain_node, registry.end_node,

@@ -28,14 +28,16 @@ from longshore.workflows.pinned import PinnedNodeWorkflow, PinnedPoolWorkflow
 from longshore.workflows.pool import PoolWorkflow
 from longshore.workflows.purchase import PurchaseWorkflow
 from longshore.workflows.reconcile import ReconcileWorkflow
+from longshore.workflows.schedule_run import ScheduleRunWorkflow
 
 WORKFLOWS = (
-    JobWorkflow, DagWorkflow, PoolWorkflow, NodeWorkflow, ReconcileWorkflow, MarketWatchWorkflow,
-    BuyingWorkflow, PurchaseWorkflow, BlockWorkflow, CheckpointWatchWorkflow, PingWorkflow,
+    JobWorkflow, DagWorkflow, ScheduleRunWorkflow, PoolWorkflow, NodeWorkflow, ReconcileWorkflow,
+    MarketWatchWorkflow, BuyingWorkflow, PurchaseWorkflow, BlockWorkflow,
+    CheckpointWatchWorkflow, PingWorkflow,
 )  # fmt: skip
 VERSIONED_WORKFLOWS = (
-    JobWorkflow, DagWorkflow, PinnedPoolWorkflow, PinnedNodeWorkflow, ReconcileWorkflow,
-    MarketWatchWorkflow, BuyingWorkflow, PurchaseWorkflow, BlockWorkflow,
+    JobWorkflow, DagWorkflow, ScheduleRunWorkflow, PinnedPoolWorkflow, PinnedNodeWorkflow,
+    ReconcileWorkflow, MarketWatchWorkflow, BuyingWorkflow, PurchaseWorkflow, BlockWorkflow,
     CheckpointWatchWorkflow, PingWorkflow,
 )  # fmt: skip
 LOOK_EVERY = 10.0

@@ -8,15 +8,9 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.workflow import ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
-    from longshore.models.block import (
-        BlockRef,
-        BlockVerdict,
-    )
+    from longshore.models.block import BlockRef, BlockVerdict
     from longshore.models.block_end import SaleIntent, SaleSeen
-    from longshore.models.purchase import (
-        PURCHASE_WORKFLOW,
-        purchase_workflow_id,
-    )
+    from longshore.models.purchase import PURCHASE_WORKFLOW, purchase_workflow_id
     from longshore.workflows import purchase_steps as steps
 
 _LONGEST = timedelta(minutes=2)

@@ -14,10 +14,7 @@ from temporalio.workflow import ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
     from longshore.activities.buying.decisions import BuyingActivities
-    from longshore.models.block import (
-        BlockInput,
-        block_workflow_id,
-    )
+    from longshore.models.block import BlockInput, block_workflow_id
     from longshore.models.purchase import (
         BUYING_WORKFLOW,
         Bought,

@@ -10,12 +10,7 @@ from temporalio.workflow import ChildWorkflowHandle, ParentClosePolicy
 
 with workflow.unsafe.imports_passed_through():
     from longshore.models.base import as_reason
-    from longshore.models.block import (
-        BlockEnd,
-        BlockInput,
-        ExtendRequest,
-        block_workflow_id,
-    )
+    from longshore.models.block import BlockEnd, BlockInput, ExtendRequest, block_workflow_id
     from longshore.models.market import Offer
     from longshore.models.messages import CommandReason
     from longshore.models.purchase import (

@@ -17,12 +17,7 @@ from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
 from longshore.activities.heartbeat import heartbeats
 from longshore.activities.node_updates import extend_node, undrain_node
-from longshore.models.block import (
-    ENDING,
-    BlockRef,
-    BlockVerdict,
-    ExtendRequest,
-)
+from longshore.models.block import ENDING, BlockRef, BlockVerdict, ExtendRequest
 from longshore.models.block_end import (
     BlockDecision,
     BlockOptionKind,
@@ -31,11 +26,7 @@ from longshore.models.block_end import (
     SaleIntent,
 )
 from longshore.models.errors import LongshoreError
-from longshore.models.purchase import (
-    AgentsReport,
-    PurchaseOption,
-    PurchaseRequest,
-)
+from longshore.models.purchase import AgentsReport, PurchaseOption, PurchaseRequest
 from longshore.models.settings import Settings
 from longshore.scheduling.buying.block_end import decide_block, kept, lines_of
 

@@ -19,11 +19,7 @@ from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
 from longshore.activities.heartbeat import heartbeats
 from longshore.activities.node_updates import clear_node
-from longshore.models.block import (
-    BlockRef,
-    Cleared,
-    EmptyRequest,
-)
+from longshore.models.block import BlockRef, Cleared, EmptyRequest
 from longshore.models.departures import Margins, Occupant
 from longshore.scheduling.departures import all_gone_by
 

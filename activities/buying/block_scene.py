@@ -16,9 +16,7 @@ from longshore.activities.providers import registry
 from longshore.activities.providers.base import Provider
 from longshore.activities.snapshot import load_pool
 from longshore.activities.stored_specs import UNKNOWN, stored_spec
-from longshore.models.block import (
-    ENDING,
-)
+from longshore.models.block import ENDING
 from longshore.models.block_end import BlockFacts, BlockJob, BlockMachine, BlockScene, SaleTerms
 from longshore.models.buying import BookQuote, BuyingPolicy
 from longshore.models.errors import LongshoreError

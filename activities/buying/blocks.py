@@ -32,17 +32,11 @@ from longshore.activities.providers import registry
 from longshore.activities.providers.base import Provider
 from longshore.activities.snapshot import load_pool
 from longshore.activities.stored_specs import UNKNOWN, stored_spec
-from longshore.models.block import (
-    BlockEnd,
-    BlockLook,
-    BlockRef,
-)
+from longshore.models.block import BlockEnd, BlockLook, BlockRef
 from longshore.models.errors import AnswerError, CredentialsError, GoneError, MarketAwayError
 from longshore.models.job import Tier
 from longshore.models.market import Machine, MachineState
-from longshore.models.purchase import (
-    PurchaseRequest,
-)
+from longshore.models.purchase import PurchaseRequest
 from longshore.models.settings import Settings
 from longshore.scheduling.buying.block_end import resale_window
 

@@ -17,16 +17,11 @@ from longshore.activities.database import Database
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.node_updates import extend_node, undrain_node
 from longshore.activities.snapshot import load_pool
-from longshore.models.block import (
-    ENDING,
-    BlockVerdict,
-)
+from longshore.models.block import ENDING, BlockVerdict
 from longshore.models.block_end import BlockDecision, BlockOptionKind, GoOnRequest
 from longshore.models.job import Tier
 from longshore.models.market import OrderRequest
-from longshore.models.purchase import (
-    worst_cost,
-)
+from longshore.models.purchase import worst_cost
 from longshore.scheduling.buying.block_end import kept, lines_of
 from longshore.scheduling.buying.machine_extension import decides_from
 

@@ -16,10 +16,7 @@ from longshore.activities.buying.machine_restarts import least_use
 from longshore.activities.buying.purchase_rows import FAST_FABRIC, Row
 from longshore.activities.database import Database
 from longshore.activities.error_translation import reports_errors
-from longshore.models.block import (
-    ENDING,
-    BlockRef,
-)
+from longshore.models.block import ENDING, BlockRef
 from longshore.models.buying import CapacityUnderWay
 from longshore.models.job import Tier
 from longshore.models.pool import PoolSpec

@@ -19,12 +19,7 @@ from longshore.activities.buying.blocks import BlockActivities
 from longshore.activities.database import Database
 from longshore.activities.providers import registry
 from longshore.activities.views import set_pool
-from longshore.models.block import (
-    BlockEnd,
-    BlockLook,
-    BlockRef,
-    block_workflow_id,
-)
+from longshore.models.block import BlockEnd, BlockLook, BlockRef, block_workflow_id
 from longshore.models.market import InstanceType, Offer
 from longshore.models.messages import CONTROL_TASK_QUEUE, CommandReason
 from longshore.models.pool import PoolSpec

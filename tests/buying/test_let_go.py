@@ -15,17 +15,12 @@ from longshore.activities.buying.market_refusals import closed_markets
 from longshore.activities.buying.switch import BuyingSwitch
 from longshore.activities.database import clock
 from longshore.client.api import Longshore
-from longshore.models.block import (
-    ENDING,
-)
+from longshore.models.block import ENDING
 from longshore.models.errors import NotFoundError, RefusedError
 from longshore.models.job import JobSpec, JobState
 from longshore.models.margins import Margins
 from longshore.models.pool import PoolSpec
-from longshore.models.purchase import (
-    MachineStart,
-    PurchaseState,
-)
+from longshore.models.purchase import MachineStart, PurchaseState
 from longshore.models.settings import Settings
 from tests.buying.buyer import SOON, Buyer, block_option, pod_option
 from tests.buying.test_pool_buys import may_buy

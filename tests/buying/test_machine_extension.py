@@ -17,14 +17,10 @@ from longshore.activities.buying.switch import BuyingSwitch
 from longshore.activities.database import Database
 from longshore.activities.node_updates import extend_node
 from longshore.client.api import Longshore
-from longshore.models.block import (
-    BlockVerdict,
-)
+from longshore.models.block import BlockVerdict
 from longshore.models.block_end import BlockDecision, BlockOption, BlockOptionKind, GoOnRequest
 from longshore.models.job import JobState
-from longshore.models.purchase import (
-    worst_cost,
-)
+from longshore.models.purchase import worst_cost
 from longshore.models.settings import Settings
 from tests.buying.buyer import Buyer, pod_option
 from tests.buying.test_pool_buys import may_buy

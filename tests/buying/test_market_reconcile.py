@@ -12,9 +12,7 @@ from longshore.activities.metrics import SILENT
 from longshore.activities.providers import registry
 from longshore.console.bought import Bought
 from longshore.console.purchases_view import orphans_html
-from longshore.models.block import (
-    block_workflow_id,
-)
+from longshore.models.block import block_workflow_id
 from longshore.models.reconcile import Finding, FindingKind, NotJudged, ReconcileRequest
 from longshore.models.settings import Settings
 from tests.buying.buyer import Buyer, an_offer, pod_option

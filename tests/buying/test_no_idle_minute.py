@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 
 from longshore.client.api import Longshore
-from longshore.models.block import (
-    BlockState,
-)
+from longshore.models.block import BlockState
 from longshore.models.job import JobState
 from longshore.scheduling.buying import repeat_guard
 from tests.buying.buyer import Buyer, pod_option

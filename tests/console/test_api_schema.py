@@ -23,13 +23,18 @@ CHECKS = [
 READ = (
     "/orderbook", "/market/history", "/market/providers", "/market/switch", "/market/orphans",
     "/purchases", "/purchases/{purchase_id}", "/blocks", "/blocks/{block_id}", "/costs", "/nodes",
-    "/topology", "/pools", "/cycles", "/dags", "/dags/{dag_id}", "/jobs", "/jobs/{job_id}",
+    "/topology", "/pools", "/cycles", "/dags", "/dags/{dag_id}", "/schedules", "/schedules/{name}",
+    "/jobs", "/jobs/{job_id}",
     "/jobs/{job_id}/why",
     "/jobs/{job_id}/checkpoints",
 )  # fmt: skip
 STOP, RESUME = "/market/stop", "/market/resume"
 OPERATIONS = [*(("get", path) for path in READ), ("post", STOP), ("post", RESUME)]
-TAKE_NOTHING = ("/market/providers", "/market/switch", "/market/orphans", "/pools", RESUME)
+TAKE_NOTHING = (
+    "/market/providers", "/market/switch", "/market/orphans", "/pools", "/schedules", RESUME,
+)  # fmt: skip
+ONLY_TEMPORAL = ("/schedules", "/schedules/{name}")
+"""What only Temporal knows, which the console of these tests has not: it says so, as 503."""
 EXAMPLES, MANY = 10, 300
 """Of each kind, for each operation: the same each time, and many others."""
 
@@ -71,7 +76,9 @@ def test_no_input_is_answered_with_a_fault(
     )  # fmt: skip
     @given(case=operation.as_strategy(generation_mode=mode))
     def answers_well(case: Case) -> None:
-        answer = case.call_and_validate(headers=console.headers, checks=CHECKS)
+        checks = CHECKS[1:] if path in ONLY_TEMPORAL else CHECKS
+        answer = case.call_and_validate(headers=console.headers, checks=checks)
+        assert answer.status_code != 500
         statuses.append(answer.status_code)
 
     answers_well()

@@ -19,18 +19,12 @@ from longshore.activities.buying.switch import BuyingSwitch
 from longshore.activities.database import Database
 from longshore.activities.markets.reconcile import MarketFinding, compare
 from longshore.activities.providers import registry
-from longshore.models.block import (
-    block_workflow_id,
-)
+from longshore.models.block import block_workflow_id
 from longshore.models.buying import BuyingPolicy
 from longshore.models.market import InstanceType, Offer
 from longshore.models.messages import CONTROL_TASK_QUEUE, CommandReason
 from longshore.models.pool import PoolSpec
-from longshore.models.purchase import (
-    PurchaseOption,
-    PurchaseRequest,
-    purchase_workflow_id,
-)
+from longshore.models.purchase import PurchaseOption, PurchaseRequest, purchase_workflow_id
 from tests.buying.buyer import DOLLAR, block_option, pod_option
 from tests.faults import scenes
 from tests.faults.buyers import disagreements

@@ -12,16 +12,11 @@ from typing import Any, get_args
 import pytest
 
 from longshore.activities.failpoints import BlockEndPoint
-from longshore.models.block import (
-    block_workflow_id,
-)
+from longshore.models.block import block_workflow_id
 from longshore.models.buying import BuyingPolicy
 from longshore.models.messages import CONTROL_TASK_QUEUE
 from longshore.models.pool import PoolSpec
-from longshore.models.purchase import (
-    PurchaseRequest,
-    purchase_workflow_id,
-)
+from longshore.models.purchase import PurchaseRequest, purchase_workflow_id
 from tests.buying.buyer import block_option
 from tests.faults import scenes
 from tests.faults.buyers import disagreements

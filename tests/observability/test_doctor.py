@@ -65,7 +65,7 @@ async def test_all_is_well(plant: Plant, jobs: dict[str, str]):
             (
                 "settings", "disk", "log store", "checkpoint store", "join token", "markets",
                 "temporal", "namespace", "search attributes", "temporal clock", "control worker",
-                "workflows",
+                "workflows", "schedules",
                  "database", "database locks", "schema", "database clock", "jobs", "purchases",
                  "pools", "blocks", "agents", "console",
             ),

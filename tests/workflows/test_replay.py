@@ -42,6 +42,10 @@ CANCELED = "EVENT_TYPE_WORKFLOW_EXECUTION_CANCELED"
 CONTINUED = "EVENT_TYPE_WORKFLOW_EXECUTION_CONTINUED_AS_NEW"
 
 PATHS = {
+    "schedule-succeeds-2026-11-01T020000Z": COMPLETED,
+    "schedule-fails-2026-11-01T020000Z": FAILED,
+    "schedule-cancelled-2026-11-01T020000Z": CANCELED,
+    "schedule-takes-over-2026-11-01T020000Z": COMPLETED,
     "job-success": COMPLETED,
     "job-user-failure": FAILED,
     "job-retry": COMPLETED,

@@ -21,9 +21,7 @@ from temporalio.exceptions import ApplicationError
 
 from longshore.activities.database import Database
 from longshore.client.payloads import data_converter
-from longshore.models.block import (
-    BLOCK_WORKFLOW,
-)
+from longshore.models.block import BLOCK_WORKFLOW
 from longshore.models.dag_messages import DAG_WORKFLOW
 from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
@@ -31,11 +29,9 @@ from longshore.models.messages import (
     NODE_WORKFLOW,
     POOL_WORKFLOW,
 )
-from longshore.models.purchase import (
-    BUYING_WORKFLOW,
-    PURCHASE_WORKFLOW,
-)
+from longshore.models.purchase import BUYING_WORKFLOW, PURCHASE_WORKFLOW
 from longshore.models.reconcile import RECONCILE_WORKFLOW, ReconcileReport, ReconcileRequest
+from longshore.models.schedule_messages import SCHEDULE_RUN_WORKFLOW
 from longshore.workers.versioning import VERSIONED_WORKFLOWS, WORKFLOWS
 
 _ENCODED = RawValue(Payload(metadata={"encoding": b"binary/encrypted"}, data=b"xyz"))
@@ -122,6 +118,11 @@ async def test_an_input_of_what_takes_none_is_not_read(
 _OF_ONE: tuple[tuple[str, dict[str, object], str], ...] = (
     (JOB_WORKFLOW, {"spec": {"name": "x", "command": "true"}}, "job-{id}"),
     (DAG_WORKFLOW, {"spec": {"name": "x", "jobs": {"a": {"command": "true"}}}}, "dag-{id}"),
+    (
+        SCHEDULE_RUN_WORKFLOW,
+        {"schedule": "nobodys", "job": {"name": "x", "command": "true"}},
+        "schedule-nobodys",
+    ),
     (POOL_WORKFLOW, {"pool": "some"}, "pool-some"),
     (NODE_WORKFLOW, {"node_id": "some"}, "node-some"),
     (BUYING_WORKFLOW, {"pool": "some"}, "buying-some"),

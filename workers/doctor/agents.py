@@ -14,9 +14,7 @@ from longshore.activities.buying.sale_rows import CORDON
 from longshore.activities.database import Database
 from longshore.activities.node.full_disk import is_full
 from longshore.activities.pollers import POLL_SEEN_WITHIN, last_polls
-from longshore.models.block import (
-    ENDING,
-)
+from longshore.models.block import ENDING
 from longshore.models.departures import DISK_REFUSES
 from longshore.models.messages import WATCH_ACTIVITY, Heartbeat, node_task_queue, node_workflow_id
 from longshore.models.proof import MAX_AGE

@@ -35,6 +35,7 @@ from longshore.workers.doctor.bought import blocks
 from longshore.workers.doctor.database import clocks
 from longshore.workers.doctor.findings import Check, Finding, Level, fail, ok, warn
 from longshore.workers.doctor.pools import pools
+from longshore.workers.doctor.schedules import schedules
 from longshore.workers.doctor.workflows import workflows
 
 OLDEST_TEMPORAL = (1, 29)
@@ -51,6 +52,7 @@ def checks(temporal: Client) -> dict[str, Check]:
         "temporal clock": partial(_clock, temporal),
         "control worker": partial(_control_worker, temporal),
         "workflows": partial(workflows, temporal),
+        "schedules": partial(schedules, temporal),
     }
 
 

@@ -13,16 +13,12 @@ from temporalio.service import RPCError
 
 from longshore.activities.buying.switch import BuyingSwitch
 from longshore.activities.database import Database
-from longshore.models.block import (
-    block_workflow_id,
-)
+from longshore.models.block import block_workflow_id
 from longshore.models.buying import BuyingPolicy
 from longshore.models.job import JobSpec
 from longshore.models.messages import CommandReason
 from longshore.models.pool import PoolSpec
-from longshore.models.purchase import (
-    purchase_workflow_id,
-)
+from longshore.models.purchase import purchase_workflow_id
 from longshore.workers.processes import wait_until
 from tests.faults import scenes
 from tests.faults.buyers import disagreements
