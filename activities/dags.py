@@ -7,7 +7,7 @@ id is of one submission: a repeat starts what is missing and nothing twice.
 import asyncio
 import hashlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -19,27 +19,30 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
+from longshore.activities.dag_ends import of_dag
+from longshore.activities.dag_rows import (
+    jobs_of,
+    lock_dag,
+    record_dag,
+    reopen,
+    spec_of,
+    starting,
+    state_of,
+    store_plan,
+)
 from longshore.activities.database import Database, clock
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
 from longshore.activities.job_starts import start_job
+from longshore.activities.mutexes import ask_for_mutexes, free_mutexes, standing_of, wake_next
 from longshore.activities.rpc_errors import is_unknown
+from longshore.activities.signals import Signals
 from longshore.models.dag import DagSpec, DagState, StepState
 from longshore.models.dag_messages import AdvanceDag, DagProgress, OpenDag, OpenedDag
-from longshore.models.errors import NotFoundError
-from longshore.models.job import JobState
 from longshore.models.messages import JOB_ID, JobInput, job_workflow_id
 from longshore.models.problems import bounded
 from longshore.models.visible import shown
-from longshore.scheduling.dag import (
-    DagPlan,
-    Graph,
-    decide,
-    problems,
-    reopened,
-    waits_for,
-    why_stopped,
-)
+from longshore.scheduling.dag import DagPlan, Graph, decide, problems, waits_for, why_stopped
 
 _AT_ONCE = 200
 """Jobs that one look submits; the workflow looks again for the others."""
@@ -58,6 +61,7 @@ class DagActivities:
         self._database = database
         self._most_jobs = most_jobs
         self._temporal = temporal
+        self._signals = Signals(temporal)
 
     @activity.defn
     @reports_errors
@@ -71,14 +75,14 @@ class DagActivities:
             return OpenedDag(refusal=why)
         async with self._database.transaction() as connection:
             if spec is not None and not request.retry:
-                await _record(connection, dag_id, spec, request)
-            row = await _locked(connection, dag_id)
+                await record_dag(connection, dag_id, spec, request)
+            row = await lock_dag(connection, dag_id)
             spec = DagSpec.model_validate(row["spec"])
             if row["submitted_at"] != request.submitted_at and not request.retry:
                 why = f"a DAG {dag_id} is on record already: give this one another id"
                 return OpenedDag(refusal=why)
             if request.retry and row["state"] != DagState.RUNNING:
-                await _reopen(connection, dag_id, spec, row["generation"] + 1)
+                await reopen(connection, dag_id, spec, row["generation"] + 1)
             await failpoint("open_dag.before-commit")
         await failpoint("open_dag.after-commit")
         return OpenedDag()
@@ -109,8 +113,8 @@ class DagActivities:
             spec = await spec_of(connection, dag_id)
         graph = Graph.of(spec)
         async with self._database.transaction() as connection:
-            row = await _locked(connection, dag_id)
-            jobs = {each["name"]: each for each in await _jobs_of(connection, dag_id)}
+            row = await lock_dag(connection, dag_id)
+            jobs = {each["name"]: each for each in await jobs_of(connection, dag_id)}
             known = {name: state_of(job) for name, job in jobs.items()}
             more = False
             if row["state"] == DagState.RUNNING:
@@ -118,24 +122,40 @@ class DagActivities:
                     graph, known, spec.on_failure, held=request.held,
                     stopped_by=row["stopped_by"], cancelled=row["cancelled"] or request.cancelled,
                 )  # fmt: skip
+                ready = await self._without_excluded(connection, row, spec, plan.start)
                 # What is intended is submitted in this look: a hold or a cancel finds no rest.
                 begun = sum(job["state"] == "SUBMITTING" for job in jobs.values())
-                start = plan.start[: max(_AT_ONCE - begun, 0)]
-                more = len(start) < len(plan.start)
+                start = ready[: max(_AT_ONCE - begun, 0)]
+                more = len(start) < len(ready)
                 plan = replace(plan, start=start)
-                await _store(connection, request, row["generation"], plan)
+                await store_plan(connection, request, row, plan)
             else:
                 plan = DagPlan(DagState(row["state"]), known, reason=row["message"])
-            starting = await _starting(connection, dag_id)
+            standing = await standing_of(connection, dag_id, row["tenant"])
+            to_submit = await starting(connection, dag_id)
             ended_at = await connection.scalar(
                 text("SELECT ended_at FROM dags WHERE id = :id"), {"id": dag_id}
             )
             await failpoint("advance_dag.before-commit")
         await failpoint("advance_dag.after-commit")
-        await self._submit(dag_id, spec, starting)
+        again = activity.in_activity() and activity.info().attempt > 1
+        names = _given_up(jobs, plan, newly_held=request.held and not row["held"], again=again)
+        await wake_next(self._database, self._signals, row["tenant"], names, again=again)
+        await self._submit(dag_id, spec, to_submit)
         to_cancel = [jobs[name] for name in plan.cancel if not jobs[name]["cancel_sent"]]
         await self._cancel(dag_id, to_cancel, plan.reason or why_stopped(plan.stopped_by or ""))
-        return _progress(graph, plan, more=more, ended_at=ended_at)
+        return _progress(graph, plan, standing.waits(dag_id), more=more, ended_at=ended_at)
+
+    async def _without_excluded(
+        self, connection: AsyncConnection, row: RowMapping, spec: DagSpec, ready: Sequence[str]
+    ) -> tuple[str, ...]:
+        """Return those of the jobs whose conditions hold that take all their mutexes."""
+        asking = {name: spec.jobs[name] for name in ready if spec.jobs[name].mutex}
+        if not asking:
+            return tuple(ready)
+        now = await clock(connection)
+        granted = await ask_for_mutexes(connection, row["id"], row["tenant"], asking, now)
+        return tuple(name for name in ready if name not in asking or name in granted)
 
     async def _submit(
         self, dag_id: str, spec: DagSpec, starting: Sequence[tuple[str, str]]
@@ -168,6 +188,16 @@ class DagActivities:
                     "others": [name for name, is_ours in ours if not is_ours],
                 },
             )  # fmt: skip
+        lost = {name for name, is_ours in ours if not is_ours}
+        await self._give_back([job_id for name, job_id in starting if name in lost])
+
+    async def _give_back(self, job_ids: Sequence[str]) -> None:
+        """Give back the mutexes of jobs whose end nobody records."""
+        async with self._database.transaction() as connection:
+            gone = [job for job_id in job_ids if (job := await of_dag(connection, job_id))]
+            await free_mutexes(connection, job_ids)
+        for job in gone:
+            await wake_next(self._database, self._signals, job.tenant, job.mutexes, again=True)
 
     async def _cancel(self, dag_id: str, jobs: Sequence[RowMapping], why: str) -> None:
         """Ask jobs to end; one that has just ended is left as it ended."""
@@ -215,6 +245,7 @@ class DagActivities:
                 await connection.execute(
                     text(_LOSE), {"id": dag_id, "names": gone, "why": _UNRECORDED}
                 )
+            await self._give_back([job_id for name, job_id in found if name in gone])
 
     async def _is_over(self, job_id: str) -> bool:
         try:
@@ -226,184 +257,50 @@ class DagActivities:
         return found.status is not WorkflowExecutionStatus.RUNNING
 
 
-async def _record(
-    connection: AsyncConnection, dag_id: str, spec: DagSpec, request: OpenDag
-) -> None:
-    made = await connection.scalar(
-        text(_INSERT_DAG),
-        {
-            "id": dag_id, "name": spec.name, "tenant": spec.tenant,
-            "spec": spec.model_dump_json(), "submitted_at": request.submitted_at,
-        },
-    )  # fmt: skip
-    if made:
-        await connection.execute(
-            text("INSERT INTO dag_jobs (dag_id, name) SELECT :id, unnest(CAST(:names AS text[]))"),
-            {"id": dag_id, "names": list(spec.jobs)},
-        )
+def _given_up(
+    jobs: Mapping[str, RowMapping], plan: DagPlan, *, newly_held: bool, again: bool
+) -> frozenset[str]:
+    """Return the mutexes for which jobs of the DAG wait no more, and that they have not taken.
 
-
-async def _locked(connection: AsyncConnection, dag_id: str) -> RowMapping:
-    """Hold the DAG's row until the end of the transaction, as `mark_dag_poked` does."""
-    rows = await connection.execute(
-        text("SELECT * FROM dags WHERE id = :id FOR NO KEY UPDATE"), {"id": dag_id}
+    A repeat returns all for which they may have waited before it.
+    """
+    return frozenset(
+        mutex
+        for name, job in jobs.items()
+        if job["ready_at"] is not None and name not in plan.start
+        if again or (job["state"] == "WAITING" and (newly_held or name in plan.skip))
+        for mutex in job["mutexes"]
     )
-    row = rows.mappings().one_or_none()
-    if row is None:
-        raise no_such_dag(dag_id)
-    return row
 
 
-def no_such_dag(ref: str) -> NotFoundError:
-    return NotFoundError(f"no DAG {shown(ref)}: `longshore dag list --all` lists them")
-
-
-async def spec_of(connection: AsyncConnection, dag_id: str) -> DagSpec:
-    """Return what was submitted, which never changes. Raises NotFoundError."""
-    spec = await connection.scalar(text("SELECT spec FROM dags WHERE id = :id"), {"id": dag_id})
-    if spec is None:
-        raise no_such_dag(dag_id)
-    return DagSpec.model_validate(spec)
-
-
-async def _reopen(
-    connection: AsyncConnection, dag_id: str, spec: DagSpec, generation: int
-) -> None:
-    jobs = await _jobs_of(connection, dag_id)
-    names = reopened(Graph.of(spec), {job["name"]: state_of(job) for job in jobs})
-    row = {"id": dag_id, "names": list(names), "generation": generation}
-    await connection.execute(text(_REOPEN_JOBS), row)
-    await connection.execute(text(_REOPEN_DAG), row)
-
-
-async def _jobs_of(connection: AsyncConnection, dag_id: str) -> Sequence[RowMapping]:
-    rows = await connection.execute(text(JOBS), {"id": dag_id})
-    return rows.mappings().all()
-
-
-def state_of(job: RowMapping) -> StepState:
-    """Return where a job is, by its row and by how it ended on record."""
-    state, end = job["state"], job["end_state"]
-    if state in ("SUBMITTING", "SUBMITTED") and end is None:
-        return StepState.SUBMITTED
-    if state == "LOST":
-        return StepState.FAILED
-    if state not in ("SUBMITTING", "SUBMITTED"):
-        return StepState(state)
-    if end == JobState.CANCELLED and not job["attempts"]:
-        return StepState.WITHDRAWN
-    return StepState(end)
-
-
-async def _store(
-    connection: AsyncConnection, request: AdvanceDag, generation: int, plan: DagPlan
-) -> None:
-    """Record a plan: what is to be submitted, what is left out, and the end of the DAG."""
-    now = await clock(connection)
-    dag = {"id": request.dag_id, "now": now}
-    if plan.skip:
-        states = [plan.states[name].value for name in plan.skip]
-        await connection.execute(
-            text(_LEAVE_OUT),
-            {**dag, "names": [*plan.skip], "whys": [*plan.skip.values()], "states": states},
-        )
-    if plan.start:
-        await connection.execute(
-            text(_INTEND), {**dag, "names": list(plan.start), "generation": generation}
-        )
-    await connection.execute(
-        text(_UPDATE_DAG),
-        {
-            **dag, "state": plan.state.value, "held": request.held, "message": plan.reason,
-            "cancelled": request.cancelled, "stopped_by": plan.stopped_by,
-        },
-    )  # fmt: skip
-
-
-async def _starting(connection: AsyncConnection, dag_id: str) -> list[tuple[str, str]]:
-    rows = await connection.execute(
-        text(
-            "SELECT name, job_id FROM dag_jobs WHERE dag_id = :id AND state = 'SUBMITTING'"
-            " ORDER BY submitted_at, name"
-        ),
-        {"id": dag_id},
-    )
-    return [(row.name, row.job_id) for row in rows]
-
-
-def _progress(graph: Graph, plan: DagPlan, *, more: bool, ended_at: Any) -> DagProgress:
+def _progress(
+    graph: Graph, plan: DagPlan, excluded: Mapping[str, str], *, more: bool, ended_at: Any
+) -> DagProgress:
+    """Return where a DAG is; `excluded` has what jobs say that wait for a mutex."""
     submitted = frozenset(plan.start)
     states = {
         name: StepState.SUBMITTED if name in submitted else state
         for name, state in plan.states.items()
     }
     waiting = next((n for n in graph.order if states[n] is StepState.WAITING), None)
+    # One that waits for nothing but a mutex is nearer to its start.
+    waiting = next((n for n in graph.order if excluded.get(n)), waiting)
+    told = "" if waiting is None else excluded.get(waiting) or waits_for(graph, waiting, states)
     return DagProgress(
         state=plan.state,
         counts=Counter(states.values()),
         reason=plan.reason or (why_stopped(plan.stopped_by) if plan.stopped_by else ""),
-        next="" if waiting is None else f"{waiting} {waits_for(graph, waiting, states)}",
+        next=told and f"{waiting} {told}",
         more=more,
         ended_at=ended_at,
     )
 
-
-_INSERT_DAG = """
-    INSERT INTO dags (id, name, tenant, spec, submitted_at)
-    VALUES (:id, :name, :tenant, CAST(:spec AS json), :submitted_at)
-    ON CONFLICT (id) DO NOTHING
-    RETURNING id
-"""
-
-JOBS = """
-    SELECT d.name, d.state, d.job_id, d.generation, d.reason, d.cancel_sent, d.submitted_at,
-           d.ended_at, j.end_state, j.attempts
-      FROM dag_jobs d LEFT JOIN jobs j ON j.id = d.job_id
-     WHERE d.dag_id = :id
-"""
-
-_LEAVE_OUT = """
-    UPDATE dag_jobs d SET state = l.state, reason = l.why, ended_at = :now
-      FROM unnest(CAST(:names AS text[]), CAST(:states AS text[]), CAST(:whys AS text[]))
-           AS l (name, state, why)
-     WHERE d.dag_id = :id AND d.name = l.name AND d.state = 'WAITING'
-"""
 
 _SUBMITTED = """
     UPDATE dag_jobs
        SET state = CASE WHEN name = ANY (:others) THEN 'LOST' ELSE 'SUBMITTED' END,
            reason = CASE WHEN name = ANY (:others) THEN :why ELSE reason END
      WHERE dag_id = :id AND state = 'SUBMITTING' AND name = ANY (:names)
-"""
-
-_INTEND = """
-    UPDATE dag_jobs
-       SET state = 'SUBMITTING', generation = :generation, submitted_at = :now,
-           job_id = dag_id || '.' || name
-                    || CASE WHEN :generation > 1 THEN '.r' || :generation ELSE '' END
-     WHERE dag_id = :id AND state = 'WAITING' AND name = ANY (:names)
-"""
-
-_UPDATE_DAG = """
-    UPDATE dags
-       SET poked = false, state = :state, held = :held, stopped_by = :stopped_by,
-           cancelled = coalesce(cancelled, :cancelled), message = :message,
-           ended_at = CASE WHEN :state = 'RUNNING' THEN NULL ELSE CAST(:now AS timestamptz) END
-     WHERE id = :id
-"""
-
-_REOPEN_JOBS = """
-    UPDATE dag_jobs
-       SET state = 'WAITING', reason = '', job_id = NULL, cancel_sent = false,
-           submitted_at = NULL, ended_at = NULL, generation = :generation
-     WHERE dag_id = :id AND name = ANY (:names)
-"""
-
-_REOPEN_DAG = """
-    UPDATE dags
-       SET state = 'RUNNING', ended_at = NULL, message = '', cancelled = NULL, stopped_by = NULL,
-           generation = :generation
-     WHERE id = :id
 """
 
 _WITHOUT_RECORD = """

@@ -16,6 +16,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from longshore.activities.buying.bills import book_bill
 from longshore.activities.buying.purchase_rows import lock_purchase
 from longshore.activities.buying.stored_documents import stored_request
+from longshore.activities.dag_ends import mark_end, of_dag_at_retry, tell_end
 from longshore.activities.database import Database
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.markets.findings import market_findings
@@ -23,10 +24,8 @@ from longshore.activities.metrics import JOB_ENDS, SILENT, Metrics
 from longshore.activities.observation import describe, observe
 from longshore.activities.placements import load_as
 from longshore.activities.queue import (
-    dag_at_retry,
     end_attempt,
     lock_job,
-    mark_dag_poked,
     mark_poked_if_useful,
     record_end,
 )
@@ -216,9 +215,8 @@ class ReconcileActivities:
             pool = await end_attempt(connection, key, reason, end.result.message)
             ended = await record_end(connection, end.result)
             poke = pool and await mark_poked_if_useful(connection, pool)
-            dag_id = ended.dag_id if ended else await dag_at_retry(connection, job_id)
-            if dag_id:
-                await mark_dag_poked(connection, dag_id)
+            job = ended.of_dag if ended else await of_dag_at_retry(connection, job_id)
+            first = job is not None and await mark_end(connection, job_id, job)
         if ended:
             failure = end.result.failure.value if end.result.failure else "none"
             self._metrics.add(
@@ -226,8 +224,8 @@ class ReconcileActivities:
             )
         if pool and poke:
             await self._signals.poke_pool(pool)
-        if dag_id:
-            await self._signals.poke_dag(dag_id)
+        if job is not None:
+            await tell_end(self._database, self._signals, job, first=first)
         return ""
 
     async def _end_attempt(self, end: EndAttempt) -> str:

@@ -103,6 +103,10 @@ def validate(file: FILE, mermaid: MERMAID = False, as_json: JSON = False) -> Non
         f"{count(edges, 'edge')}; {', '.join(first[:5])}{' and others' * (len(first) > 5)} "
         f"start{'s' * (len(first) == 1)} at once"
     )
+    mutexes = sorted({each for job in spec.jobs.values() for each in job.mutex})
+    if mutexes:
+        say(f"One job of tenant {spec.tenant} at a time (mutex, Slurm's singleton): "
+            f"{', '.join(mutexes)}")  # fmt: skip
     return None
 
 
@@ -230,7 +234,7 @@ def _print_planned(spec: DagSpec) -> None:
     steps = tuple(
         DagJobView(
             name=name, after=spec.jobs[name].after, join=spec.jobs[name].join,
-            step=StepState.WAITING, gpus=spec.jobs[name].gpus,
+            mutex=spec.jobs[name].mutex, step=StepState.WAITING, gpus=spec.jobs[name].gpus,
         )
         for name in Graph.of(spec).order
     )  # fmt: skip

@@ -43,7 +43,10 @@ _QUIET = 5.0
 """Seconds without a change after which a watch asks whether the workflow runs."""
 _ON_RECORD_WITHIN = 10.0
 """Seconds that a control worker may take to put a DAG on record."""
-_NOT_OF_REQUEST = {"name", "command", "env", "workdir", "after", "join", "retry", "checkpoint"}
+_NOT_OF_REQUEST = {
+    "name", "command", "env", "workdir", "after", "join", "mutex", "retry",
+    "checkpoint",
+}  # fmt: skip
 
 
 class DagControl(Reconnecting):
