@@ -1,6 +1,6 @@
 """Rows of DAGs and of their jobs: onto the record, read, and changed by a plan."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -55,10 +55,26 @@ async def spec_of(connection: AsyncConnection, dag_id: str) -> DagSpec:
     return DagSpec.model_validate(spec)
 
 
+async def to_run_again(
+    connection: AsyncConnection, dag_id: str, spec: DagSpec, anew: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Return the jobs that a retry runs again: also those that are to run `anew`, and those whose
+    output is gone and wanted by one of them."""
+    jobs = await jobs_of(connection, dag_id)
+    states = {job["name"]: state_of(job) for job in jobs}
+    without = {job["name"] for job in jobs if job["output_bytes"] is None}
+    graph, wanted = Graph.of(spec), set(anew)
+    while True:
+        names = reopened(graph, states, wanted)
+        gone = {up for name in names for up in graph.inputs.get(name, ()) if up in without}
+        if gone <= set(names):
+            return names
+        wanted |= gone
+
+
 async def reopen(connection: AsyncConnection, dag_id: str, spec: DagSpec, generation: int) -> None:
     """Have what a retry runs again wait again."""
-    jobs = await jobs_of(connection, dag_id)
-    names = reopened(Graph.of(spec), {job["name"]: state_of(job) for job in jobs})
+    names = await to_run_again(connection, dag_id, spec)
     row = {"id": dag_id, "names": list(names), "generation": generation}
     await connection.execute(text(_REOPEN_JOBS), row)
     await connection.execute(text(_REOPEN_DAG), row)
@@ -152,7 +168,8 @@ _INSERT_DAG = """
 
 JOBS = """
     SELECT d.name, d.state, d.job_id, d.generation, d.reason, d.cancel_sent, d.submitted_at,
-           d.ended_at, d.ready_at, d.mutexes, j.end_state, j.attempts
+           d.ended_at, d.ready_at, d.mutexes, j.end_state, j.attempts,
+           (SELECT bytes FROM outputs WHERE job_id = d.job_id) AS output_bytes
       FROM dag_jobs d LEFT JOIN jobs j ON j.id = d.job_id
      WHERE d.dag_id = :id
 """

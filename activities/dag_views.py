@@ -6,7 +6,7 @@ from typing import Any
 
 from sqlalchemy import RowMapping, text
 
-from longshore.activities.dag_rows import JOBS, no_such_dag, spec_of, state_of
+from longshore.activities.dag_rows import JOBS, no_such_dag, spec_of, state_of, to_run_again
 from longshore.activities.database import Database
 from longshore.activities.mutexes import mutexes_of, standing_of
 from longshore.activities.views import Views
@@ -19,9 +19,11 @@ from longshore.models.dag import (
     HeldMutex,
     StepState,
 )
+from longshore.models.errors import NotFoundError
 from longshore.models.job import JobState
 from longshore.models.text import format_places
 from longshore.models.views import JobView
+from longshore.models.visible import shown
 from longshore.scheduling.dag import Graph, waits_for
 
 
@@ -68,10 +70,23 @@ class DagViews:
         async with self._database.transaction() as connection:
             return await spec_of(connection, dag_id)
 
+    async def to_run_again(self, dag_id: str) -> tuple[str, ...]:
+        """Return the jobs that a retry runs again, upstream first. Raises NotFoundError."""
+        async with self._database.transaction() as connection:
+            return await to_run_again(connection, dag_id, await spec_of(connection, dag_id))
+
     async def mutexes_of(self, job_id: str) -> tuple[HeldMutex, ...]:
         """Return the mutexes that a job has, each with how many jobs wait for it."""
         async with self._database.transaction() as connection:
             return await mutexes_of(connection, job_id)
+
+    async def output(self, ref: str) -> str:
+        """Return the JSON that the job put out which `DAG.JOB` names. Raises NotFoundError."""
+        async with self._database.transaction() as connection:
+            found = await connection.scalar(text(_OUTPUT), {"ref": ref})
+        if found is None:
+            raise NotFoundError(f"{shown(ref)} is no job of a DAG that has put something out")
+        return found
 
     async def step(self, ref: str) -> DagJobView | None:
         """Return the job that `DAG.JOB` names, submitted or not; None where there is none."""
@@ -151,7 +166,8 @@ def _step(
     elif job and job.state is JobState.RUNNING:
         reason = f"on {format_places(job.places)}"
     return DagJobView(
-        name=name, after=asked.after, join=asked.join, mutex=asked.mutex, job_id=row["job_id"],
+        name=name, after=asked.after, join=asked.join, mutex=asked.mutex, inputs=asked.inputs,
+        output_bytes=row["output_bytes"], job_id=row["job_id"],
         generation=row["generation"], step=state, state=job.state if job else None,
         failure=job.failure if job else None, exit_code=job.exit_code if job else None,
         simulated=job is not None and job.simulated,
@@ -182,6 +198,13 @@ _STEP = """
     SELECT dag_id, name FROM dag_jobs
      WHERE dag_id = ANY (:starts) AND dag_id || '.' || name = :ref
      ORDER BY dag_id LIMIT 1
+"""
+
+_OUTPUT = """
+    SELECT o.content FROM dag_jobs d JOIN outputs o ON o.job_id = d.job_id
+     WHERE d.job_id = :ref
+        OR (d.dag_id = left(:ref, length(d.dag_id)) AND d.dag_id || '.' || d.name = :ref)
+     ORDER BY d.submitted_at DESC LIMIT 1
 """
 
 _JOBS_OF_ALL = """

@@ -35,6 +35,7 @@ from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
 from longshore.activities.job_starts import start_job
 from longshore.activities.mutexes import ask_for_mutexes, free_mutexes, standing_of, wake_next
+from longshore.activities.outputs import given_to
 from longshore.activities.rpc_errors import is_unknown
 from longshore.activities.signals import Signals
 from longshore.models.dag import DagSpec, DagState, StepState
@@ -43,6 +44,7 @@ from longshore.models.messages import JOB_ID, JobInput, job_workflow_id
 from longshore.models.problems import bounded
 from longshore.models.visible import shown
 from longshore.scheduling.dag import DagPlan, Graph, decide, problems, waits_for, why_stopped
+from longshore.scheduling.dag_inputs import input_problems
 
 _AT_ONCE = 200
 """Jobs that one look submits; the workflow looks again for the others."""
@@ -96,9 +98,9 @@ class DagActivities:
                 f"and leave room for the ids of its jobs such as {shown(longest)}"
             )
         edges = {name: job.after for name, job in spec.jobs.items()}
-        found = [
-            f"{'.'.join(each.place)}: {each.message}" for each in problems(edges, self._most_jobs)
-        ]
+        inputs = {name: job.inputs for name, job in spec.jobs.items()}
+        wrong = (*problems(edges, self._most_jobs), *input_problems(edges, inputs))
+        found = [f"{'.'.join(each.place)}: {each.message}" for each in wrong]
         return "\n".join(bounded(found))
 
     @activity.defn
@@ -133,6 +135,8 @@ class DagActivities:
                 plan = DagPlan(DagState(row["state"]), known, reason=row["message"])
             standing = await standing_of(connection, dag_id, row["tenant"])
             to_submit = await starting(connection, dag_id)
+            submitting = [name for name, _ in to_submit]
+            given, refused = await given_to(connection, dag_id, spec, known, submitting)
             ended_at = await connection.scalar(
                 text("SELECT ended_at FROM dags WHERE id = :id"), {"id": dag_id}
             )
@@ -141,10 +145,11 @@ class DagActivities:
         again = activity.in_activity() and activity.info().attempt > 1
         names = _given_up(jobs, plan, newly_held=request.held and not row["held"], again=again)
         await wake_next(self._database, self._signals, row["tenant"], names, again=again)
-        await self._submit(dag_id, spec, to_submit)
+        lost = await self._submit(dag_id, spec, to_submit, given, refused)
         to_cancel = [jobs[name] for name in plan.cancel if not jobs[name]["cancel_sent"]]
         await self._cancel(dag_id, to_cancel, plan.reason or why_stopped(plan.stopped_by or ""))
-        return _progress(graph, plan, standing.waits(dag_id), more=more, ended_at=ended_at)
+        told = standing.waits(dag_id)
+        return _progress(graph, plan, told, more=more or lost, ended_at=ended_at)
 
     async def _without_excluded(
         self, connection: AsyncConnection, row: RowMapping, spec: DagSpec, ready: Sequence[str]
@@ -158,38 +163,50 @@ class DagActivities:
         return tuple(name for name in ready if name not in asking or name in granted)
 
     async def _submit(
-        self, dag_id: str, spec: DagSpec, starting: Sequence[tuple[str, str]]
-    ) -> None:
-        """Start the workflows of jobs (name, job id), and record that they are there."""
+        self,
+        dag_id: str,
+        spec: DagSpec,
+        to_submit: Sequence[tuple[str, str]],
+        given: Mapping[str, Mapping[str, str]],
+        refused: Mapping[str, str],
+    ) -> bool:
+        """Start the workflows of jobs (name, job id), but for those `refused`, with the variables
+        `given` to them; record which are there, and return whether some are not."""
         gate = asyncio.Semaphore(_IN_FLIGHT)
+        needed = {up for job in spec.jobs.values() for up in job.inputs}
 
-        async def submit(name: str, job_id: str) -> tuple[str, bool]:
+        async def submit(name: str, job_id: str) -> str:
+            """Return why it is not there; empty where it is."""
+            if name in refused:
+                return refused[name]
             job = spec.jobs[name].spec
+            if name in given:
+                job = job.model_copy(update={"env": {**job.env, **given[name]}})
             digest = hashlib.sha256(job.model_dump_json().encode()).hexdigest()[:16]
+            start = JobInput(spec=job, needs_output=name in needed)
             async with gate:
                 try:
-                    await start_job(self._temporal, job_id, JobInput(spec=job), digest, dag_id)
+                    await start_job(self._temporal, job_id, start, digest, dag_id)
                 except WorkflowAlreadyStartedError:
                     # By the try before this one, or by somebody else.
                     handle = self._temporal.get_workflow_handle(job_workflow_id(job_id))
                     if (await (await handle.describe()).memo()).get("digest") != digest:
-                        return name, False
+                        return _ANOTHER
             await failpoint("advance_dag.after-first-start")
-            return name, True
+            return ""
 
-        if not starting:
-            return
-        ours = await asyncio.gather(*(submit(name, job_id) for name, job_id in starting))
+        if not to_submit:
+            return False
+        whys = await asyncio.gather(*(submit(name, job_id) for name, job_id in to_submit))
         async with self._database.transaction() as connection:
+            names = [name for name, _ in to_submit]
             await connection.execute(
-                text(_SUBMITTED),
-                {
-                    "id": dag_id, "why": _ANOTHER, "names": [name for name, _ in starting],
-                    "others": [name for name, is_ours in ours if not is_ours],
-                },
-            )  # fmt: skip
-        lost = {name for name, is_ours in ours if not is_ours}
-        await self._give_back([job_id for name, job_id in starting if name in lost])
+                text(_SUBMITTED), {"id": dag_id, "names": names, "whys": list(whys)}
+            )
+        lost = [job_id for (_, job_id), why in zip(to_submit, whys, strict=True) if why]
+        if lost:
+            await self._give_back(lost)
+        return bool(lost)
 
     async def _give_back(self, job_ids: Sequence[str]) -> None:
         """Give back the mutexes of jobs whose end nobody records."""
@@ -297,10 +314,12 @@ def _progress(
 
 
 _SUBMITTED = """
-    UPDATE dag_jobs
-       SET state = CASE WHEN name = ANY (:others) THEN 'LOST' ELSE 'SUBMITTED' END,
-           reason = CASE WHEN name = ANY (:others) THEN :why ELSE reason END
-     WHERE dag_id = :id AND state = 'SUBMITTING' AND name = ANY (:names)
+    UPDATE dag_jobs d
+       SET state = CASE l.why WHEN '' THEN 'SUBMITTED' ELSE 'LOST' END,
+           reason = CASE l.why WHEN '' THEN d.reason ELSE l.why END,
+           ended_at = CASE l.why WHEN '' THEN d.ended_at ELSE clock_timestamp() END
+      FROM unnest(CAST(:names AS text[]), CAST(:whys AS text[])) AS l (name, why)
+     WHERE d.dag_id = :id AND d.state = 'SUBMITTING' AND d.name = l.name
 """
 
 _WITHOUT_RECORD = """

@@ -18,6 +18,7 @@ from longshore.activities.database import Database, clock
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
 from longshore.activities.metrics import JOB_ENDS, SILENT, Metrics
+from longshore.activities.outputs import store_output
 from longshore.activities.signals import Signals
 from longshore.activities.snapshot import load_nodes, load_pool
 from longshore.models.job import JobResult, JobSpec
@@ -135,6 +136,8 @@ class QueueActivities:
             ended = await record_end(connection, result)
             poke = pool and await mark_poked_if_useful(connection, pool)
             job = ended.of_dag if ended else await of_dag_at_retry(connection, result.job_id)
+            if ended and job and request.output:
+                await store_output(connection, result.job_id, request.output)
             first = job is not None and await mark_end(connection, result.job_id, job)
             await failpoint("finish.before-commit")
         await failpoint("finish.after-commit")

@@ -127,6 +127,14 @@ def show_dag(ref: REF, mermaid: MERMAID = False, as_json: JSON = False) -> None:
 
 
 @dag_app.command()
+def output(
+    ref: Annotated[str, typer.Argument(metavar="DAG.JOB", help="A job of a DAG, by its id.")],
+) -> None:
+    """Print what a job of a DAG put out for the jobs behind it, as JSON."""
+    say(call(lambda api: api.output(ref)))
+
+
+@dag_app.command()
 def watch(
     ref: REF,
     as_json: Annotated[

@@ -34,7 +34,6 @@ from longshore.models.errors import (
 )
 from longshore.models.messages import CONTROL_TASK_QUEUE, CommandReason
 from longshore.models.text import count
-from longshore.scheduling.dag import Graph, reopened
 from longshore.workflows.dag import DagWorkflow
 
 _MOST_CHECKED = 50
@@ -44,7 +43,7 @@ _QUIET = 5.0
 _ON_RECORD_WITHIN = 10.0
 """Seconds that a control worker may take to put a DAG on record."""
 _NOT_OF_REQUEST = {
-    "name", "command", "env", "workdir", "after", "join", "mutex", "retry",
+    "name", "command", "env", "workdir", "after", "join", "mutex", "inputs", "retry",
     "checkpoint",
 }  # fmt: skip
 
@@ -64,7 +63,9 @@ class DagControl(Reconnecting):
         ConflictError when the name and key were used for other content; UnavailableError.
         """
         edges = {name: job.after for name, job in spec.jobs.items()}
-        wrong = [str(each) for each in graph_problems(edges, self.settings.most_dag_jobs)]
+        inputs = {name: job.inputs for name, job in spec.jobs.items()}
+        most = self.settings.most_dag_jobs
+        wrong = [str(each) for each in graph_problems(edges, inputs, most)]
         if wrong or spec.too_large:
             raise SpecError(f"dag {spec.name}", (*wrong, *filter(None, (spec.too_large,))))
         warnings = await self._preflight(spec)
@@ -172,8 +173,7 @@ class DagControl(Reconnecting):
         """
         found = await self.known_dag(ref)
         spec = await DagViews(self._db()).spec(found.id)
-        states = {step.name: step.step for step in found.steps}
-        again = reopened(Graph.of(spec), states) if found.state.ended else ()
+        again = await DagViews(self._db()).to_run_again(found.id) if found.state.ended else ()
         if found.state is DagState.SUCCEEDED:
             raise RefusedError(f"DAG {found.id} has succeeded: nothing runs again")
         digest = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()[:16]

@@ -234,6 +234,10 @@ class Reading:
         """Return the job of a DAG that `DAG.JOB` names, submitted or not; None where none is."""
         return await DagViews(self._db()).step(ref)
 
+    async def output(self, ref: str) -> str:
+        """Return the JSON that a job of a DAG put out, by `DAG.JOB`. Raises NotFoundError."""
+        return await DagViews(self._db()).output(ref)
+
     async def _temporal(self) -> "Client | None":
         """Return who says which workflows are over; None where nobody does."""
         return None

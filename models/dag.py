@@ -93,7 +93,7 @@ def _sorted(names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted(set(names)))
 
 
-Mutexes = Annotated[
+Names = Annotated[
     tuple[Name, ...],
     Field(max_length=16),
     BeforeValidator(_one_or_several, json_schema_input_type=list[Name] | Name),
@@ -117,10 +117,13 @@ class DagJob(JobSpec):
     success, failure or any. Slurm's words afterok, afternotok and afterany are taken too."""
     join: Join = Join.ALL
     """Whether it starts once `all` of these hold, or the first of them (`any`)."""
-    mutex: Mutexes = ()
+    mutex: Names = ()
     """A name, or several: of the tenant's jobs that ask for a name, in all DAGs, one at a time
     is submitted and has not ended. Slurm's word `singleton` is taken too; `singleton: true`
     stands for the job's own name."""
+    inputs: Names = ()
+    """Jobs before it whose outputs it gets as variables of its environment: the JSON that each
+    wrote into the file that LONGSHORE_OUTPUT names. One that succeeds without fails."""
 
     @model_validator(mode="before")
     @classmethod
@@ -197,7 +200,7 @@ class DagSpec(Frozen):
     @field_validator("defaults")
     @classmethod
     def _defaults_are_of_a_job_alone(cls, defaults: dict[str, Any]) -> dict[str, Any]:
-        own = sorted({"name", "after", "join", "tenant"} & defaults.keys())
+        own = sorted({"name", "after", "join", "inputs", "tenant"} & defaults.keys())
         if own:
             raise ValueError(f"{own[0]} cannot be the same for all jobs: leave it out")
         return defaults
@@ -283,6 +286,10 @@ class DagJobView(Wire):
     join: Join
     mutex: tuple[str, ...] = ()
     """Names that it asks for: one job at a time has each."""
+    inputs: tuple[str, ...] = ()
+    """Jobs whose outputs it gets."""
+    output_bytes: int | None = None
+    """Size of what it put out; null for nothing."""
     job_id: str | None = None
     """The job's id; null before it was submitted."""
     generation: int = 1

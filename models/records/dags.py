@@ -99,3 +99,21 @@ class MutexRow(SQLModel, table=True):
     name: str = Field(primary_key=True, sa_type=Text)
     job_id: str | None = Field(default=None, sa_type=Text)
     since: datetime | None = Field(default=None, sa_column=_time())
+
+
+class OutputRow(SQLModel, table=True):
+    """What a job of a DAG put out, for the jobs behind it."""
+
+    __tablename__: ClassVar[str] = "outputs"  # pyright: ignore[reportIncompatibleVariableOverride]
+    __table_args__ = (
+        CheckConstraint(
+            "octet_length(content) = bytes AND bytes <= 65536", name="an_output_is_small"
+        ),
+    )
+
+    job_id: str = Field(primary_key=True, foreign_key="jobs.id", sa_type=Text)
+    content: str = Field(sa_type=Text)
+    """JSON."""
+    digest: str = Field(sa_type=Text)
+    """SHA-256 of the content, in hex."""
+    bytes: int

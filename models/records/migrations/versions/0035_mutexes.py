@@ -1,4 +1,4 @@
-"""Mutexes of jobs of DAGs.
+"""Mutexes, and outputs, of jobs of DAGs.
 
 A mutex has one row from the first job that asks for it on, and a job's id in it while one has it.
 No job takes it from another: it is given back first.
@@ -11,7 +11,7 @@ down_revision = "0034"
 
 
 def upgrade() -> None:
-    for statement in MUTEXES:
+    for statement in (*MUTEXES, *OUTPUTS):
         op.execute(statement)
 
 
@@ -44,4 +44,16 @@ MUTEXES = (
     CREATE TRIGGER mutex_changes BEFORE UPDATE ON mutexes FOR EACH ROW
       WHEN (OLD.job_id IS NOT NULL AND NEW.job_id IS NOT NULL)
       EXECUTE FUNCTION mutex_changes()""",
+)
+
+# Some 64 KB of text each, which is read by itself alone: out of the rows of jobs.
+OUTPUTS = (
+    """
+    CREATE TABLE outputs (
+        job_id text PRIMARY KEY REFERENCES jobs (id),
+        content text NOT NULL,
+        digest text NOT NULL,
+        bytes integer NOT NULL,
+        CONSTRAINT an_output_is_small CHECK (octet_length(content) = bytes AND bytes <= 65536)
+    )""",
 )
