@@ -12,6 +12,7 @@ from longshore.models.errors import NotFoundError
 from longshore.models.job import JobState
 from longshore.models.visible import shown
 from longshore.scheduling.dag import DagPlan, Graph, reopened
+from longshore.scheduling.dag_changes import Changes
 
 
 async def record_dag(
@@ -26,10 +27,7 @@ async def record_dag(
         },
     )  # fmt: skip
     if made:
-        await connection.execute(
-            text("INSERT INTO dag_jobs (dag_id, name) SELECT :id, unnest(CAST(:names AS text[]))"),
-            {"id": dag_id, "names": list(spec.jobs)},
-        )
+        await connection.execute(text(_INSERT_JOBS), {"id": dag_id, "names": list(spec.jobs)})
 
 
 async def lock_dag(connection: AsyncConnection, dag_id: str) -> RowMapping:
@@ -48,7 +46,10 @@ def no_such_dag(ref: str) -> NotFoundError:
 
 
 async def spec_of(connection: AsyncConnection, dag_id: str) -> DagSpec:
-    """Return what was submitted, which never changes. Raises NotFoundError."""
+    """Return what was submitted last: only the retry of a DAG that has ended changes it.
+
+    Raises NotFoundError.
+    """
     spec = await connection.scalar(text("SELECT spec FROM dags WHERE id = :id"), {"id": dag_id})
     if spec is None:
         raise no_such_dag(dag_id)
@@ -61,7 +62,8 @@ async def to_run_again(
     """Return the jobs that a retry runs again: also those that are to run `anew`, and those whose
     output is gone and wanted by one of them."""
     jobs = await jobs_of(connection, dag_id)
-    states = {job["name"]: state_of(job) for job in jobs}
+    states = dict.fromkeys(spec.jobs, StepState.WAITING)
+    states |= {job["name"]: state_of(job) for job in jobs}
     without = {job["name"] for job in jobs if job["output_bytes"] is None}
     graph, wanted = Graph.of(spec), set(anew)
     while True:
@@ -72,9 +74,20 @@ async def to_run_again(
         wanted |= gone
 
 
-async def reopen(connection: AsyncConnection, dag_id: str, spec: DagSpec, generation: int) -> None:
-    """Have what a retry runs again wait again."""
-    names = await to_run_again(connection, dag_id, spec)
+async def reopen(
+    connection: AsyncConnection,
+    dag_id: str,
+    spec: DagSpec,
+    generation: int,
+    changed: Changes | None = None,
+) -> None:
+    """Have what a retry runs again wait again. `changed` says what this spec changed, where it is
+    to take the place of the stored one."""
+    if changed is not None:
+        row = {"id": dag_id, "spec": spec.model_dump_json(), "names": list(changed.new)}
+        await connection.execute(text(_REPLACE_SPEC), row)
+        await connection.execute(text(_INSERT_JOBS), row)
+    names = await to_run_again(connection, dag_id, spec, changed.anew if changed else ())
     row = {"id": dag_id, "names": list(names), "generation": generation}
     await connection.execute(text(_REOPEN_JOBS), row)
     await connection.execute(text(_REOPEN_DAG), row)
@@ -165,6 +178,13 @@ _INSERT_DAG = """
     ON CONFLICT (id) DO NOTHING
     RETURNING id
 """
+
+_INSERT_JOBS = """
+    INSERT INTO dag_jobs (dag_id, name) SELECT :id, unnest(CAST(:names AS text[]))
+    ON CONFLICT DO NOTHING
+"""
+
+_REPLACE_SPEC = "UPDATE dags SET spec = CAST(:spec AS json) WHERE id = :id"
 
 JOBS = """
     SELECT d.name, d.state, d.job_id, d.generation, d.reason, d.cancel_sent, d.submitted_at,

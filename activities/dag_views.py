@@ -1,7 +1,7 @@
 """Reading DAGs for people."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from sqlalchemy import RowMapping, text
@@ -70,10 +70,13 @@ class DagViews:
         async with self._database.transaction() as connection:
             return await spec_of(connection, dag_id)
 
-    async def to_run_again(self, dag_id: str) -> tuple[str, ...]:
-        """Return the jobs that a retry runs again, upstream first. Raises NotFoundError."""
+    async def to_run_again(
+        self, dag_id: str, spec: DagSpec, anew: Collection[str]
+    ) -> tuple[str, ...]:
+        """Return the jobs that a retry with this spec runs again, upstream first; `anew` are those
+        that it changes."""
         async with self._database.transaction() as connection:
-            return await to_run_again(connection, dag_id, await spec_of(connection, dag_id))
+            return await to_run_again(connection, dag_id, spec, anew)
 
     async def mutexes_of(self, job_id: str) -> tuple[HeldMutex, ...]:
         """Return the mutexes that a job has, each with how many jobs wait for it."""

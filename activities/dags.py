@@ -44,6 +44,7 @@ from longshore.models.messages import JOB_ID, JobInput, job_workflow_id
 from longshore.models.problems import bounded
 from longshore.models.visible import shown
 from longshore.scheduling.dag import DagPlan, Graph, decide, problems, waits_for, why_stopped
+from longshore.scheduling.dag_changes import changes
 from longshore.scheduling.dag_inputs import input_problems
 
 _AT_ONCE = 200
@@ -51,6 +52,7 @@ _AT_ONCE = 200
 _IN_FLIGHT = 25
 UNRECORDED_AFTER = timedelta(minutes=1)
 """A job that was submitted so long ago is in the queue, or its workflow tells why not."""
+_NOT_ENDED = "it has not ended: a retry with another file is for a DAG that has"
 _ANOTHER = "another job has its id"
 _UNRECORDED = "its workflow ended before the job came into a queue"
 
@@ -68,23 +70,30 @@ class DagActivities:
     @activity.defn
     @reports_errors
     async def open_dag(self, request: OpenDag) -> OpenedDag:
-        """Put a DAG on record; or of one that is, open what a retry runs again.
+        """Put a DAG on record; or of one that is, open what a retry runs again, with the spec that
+        it may bring.
 
         A repeat changes nothing. Raises NotFoundError where none is on record to go on with.
         """
         dag_id, spec = request.dag_id, request.spec
-        if spec is not None and not request.retry and (why := self._why_not(dag_id, spec)):
+        if spec is not None and (why := self._why_not(dag_id, spec)):
             return OpenedDag(refusal=why)
         async with self._database.transaction() as connection:
             if spec is not None and not request.retry:
                 await record_dag(connection, dag_id, spec, request)
             row = await lock_dag(connection, dag_id)
-            spec = DagSpec.model_validate(row["spec"])
+            stored = DagSpec.model_validate(row["spec"])
             if row["submitted_at"] != request.submitted_at and not request.retry:
                 why = f"a DAG {dag_id} is on record already: give this one another id"
                 return OpenedDag(refusal=why)
+            changed = changes(stored, spec) if request.retry and spec is not None else None
+            if changed is not None and changed.refused:
+                return OpenedDag(refusal="\n".join(bounded(changed.refused)))
             if request.retry and row["state"] != DagState.RUNNING:
-                await reopen(connection, dag_id, spec, row["generation"] + 1)
+                new = spec or stored
+                await reopen(connection, dag_id, new, row["generation"] + 1, changed)
+            elif changed is not None and stored != spec:
+                return OpenedDag(refusal=_NOT_ENDED)
             await failpoint("open_dag.before-commit")
         await failpoint("open_dag.after-commit")
         return OpenedDag()

@@ -355,6 +355,18 @@ class DagView(DagSummary):
         return sum(step.booked_micro_usd for step in self.steps)
 
 
+class DagRetry(Wire):
+    """What a retry of a DAG runs again."""
+
+    dag_id: str
+    jobs: tuple[str, ...]
+    """Upstream first; none where it only goes on."""
+    new: tuple[str, ...] = ()
+    """Those that only the other file has."""
+    changed: tuple[str, ...] = ()
+    """Those that are another in the other file."""
+
+
 class DagSubmission(Wire):
     """The answer to a submit."""
 

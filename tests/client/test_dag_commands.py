@@ -79,6 +79,17 @@ async def test_a_failure_is_shown_and_tried_again(
     again = await running
     assert again.code == 0, again.err
     assert again.out.splitlines()[0] == f"{dag_id} runs again: prepare, train, tell"
+    changed = tmp_path / "changed.yaml"
+    changed.write_text(
+        (tmp_path / "dag.yaml").read_text().replace("'true', after", "'false', after")
+    )
+    tried = await longshore("dag", "retry", dag_id, "--with", str(changed), "--dry-run")
+    assert tried.out == f"{dag_id} would run again: train, tell (changed: train, tell)\n"
+    shorter = tmp_path / "shorter.yaml"
+    shorter.write_text(f"name: {pool}\npool: {pool}\njobs: {{prepare: {{command: x}}}}\n")
+    missing = await longshore("dag", "retry", dag_id, "--with", str(shorter))
+    assert missing.code == 65
+    assert "tell is not in the file" in missing.err
     refused = await longshore("dag", "retry", dag_id)
     assert (refused.code, refused.err) == (
         77, f"error: DAG {dag_id} has succeeded: nothing runs again\n",

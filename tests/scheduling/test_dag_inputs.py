@@ -1,6 +1,7 @@
 """Outputs of jobs as variables of others, and which jobs may ask for which."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,7 @@ def test_what_is_too_much_together_is_told():
     assert "131,072 is the most" in why_too_much({"a": half, "b": half})
 
 
-def of(**jobs: dict[str, object]) -> tuple[DagSpec, list[str]]:
+def of(**jobs: dict[str, Any]) -> tuple[DagSpec, list[str]]:
     spec = DagSpec.model_validate(
         {"name": "d", "jobs": {name: {"command": "x", **job} for name, job in jobs.items()}}
     )
@@ -56,7 +57,7 @@ def test_who_is_asked_has_to_come_before():
         "c: c does not come before c: name it in `after` too",
         "z: no such job",
     ]
-    both = {"after": ["a-b", "a.b"], "inputs": ["a-b", "a.b"]}
+    both: dict[str, Any] = {"after": ["a-b", "a.b"], "inputs": ["a-b", "a.b"]}
     _, same = of(**{"a-b": {}, "a.b": {}, "c": both})
     assert same == ["a.b: a-b has the same variable, LONGSHORE_OUTPUT_A_B: rename one of them"]
 

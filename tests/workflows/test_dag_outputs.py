@@ -9,7 +9,7 @@ from longshore.models.dag import DagState, StepState
 from longshore.models.dag_messages import dag_workflow_id
 from longshore.models.messages import ProcessReport
 from longshore.models.output import output_of
-from tests.support.scripted_node import SUCCESS, ScriptedNode
+from tests.support.scripted_node import SUCCESS, USER_ERROR, ScriptedNode
 from tests.workflows.test_dags import a_dag, begun, steps
 
 FOUND = '{"rows": 52000, "path": "/data; rm -r /"}'
@@ -66,13 +66,13 @@ async def test_a_kept_output_that_is_gone_is_made_again(
     dag_id = await begun(longshore, a_dag(pool, LINE))
     await node.end(f"{dag_id}.a", report=putting_out(FOUND))
     await node.end(f"{dag_id}.b", report=SUCCESS)
-    await node.end(f"{dag_id}.c", report=ProcessReport(exit_code=1, failure="user"))
+    await node.end(f"{dag_id}.c", report=USER_ERROR)
     assert (await longshore.wait_dag(dag_id)).state is DagState.FAILED
     async with control.transaction() as connection:
         await connection.execute(
             text("DELETE FROM outputs WHERE job_id = :id"), {"id": f"{dag_id}.a"}
         )
-    assert await longshore.retry_dag(dag_id) == (dag_id, ("a", "b", "c"))
+    assert (await longshore.retry_dag(dag_id)).jobs == ("a", "b", "c")
     await node.end(f"{dag_id}.a.r2", report=putting_out("7"))
     await node.end(f"{dag_id}.b.r2")
     asked = await node.end(f"{dag_id}.c.r2")
