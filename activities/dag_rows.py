@@ -155,6 +155,16 @@ async def starting(connection: AsyncConnection, dag_id: str) -> list[tuple[str, 
     return [(row.name, row.job_id) for row in rows]
 
 
+async def let_others_pass(
+    connection: AsyncConnection, dag_id: str, unsubmitted: Sequence[str]
+) -> frozenset[str]:
+    """Have jobs that wait for mutexes ask anew at the DAG's next look, and those `unsubmitted`
+    wait again; return all for which they asked."""
+    row = {"id": dag_id, "names": list(unsubmitted)}
+    found = await connection.scalars(text(_LET_PASS), row)
+    return frozenset(name for mutexes in found for name in mutexes)
+
+
 async def mark_dag_poked(connection: AsyncConnection, dag_id: str) -> bool:
     """Return True for the first since the DAG looked last: that one has to signal.
 
@@ -230,6 +240,14 @@ _REOPEN_JOBS = """
            submitted_at = NULL, ended_at = NULL, ready_at = NULL, mutexes = '{}',
            generation = :generation
      WHERE dag_id = :id AND name = ANY (:names)
+"""
+
+_LET_PASS = """
+    UPDATE dag_jobs
+       SET state = 'WAITING', job_id = NULL, submitted_at = NULL, ready_at = NULL
+     WHERE dag_id = :id AND mutexes <> '{}'
+       AND (state = 'WAITING' OR state = 'SUBMITTING' AND name = ANY (:names))
+    RETURNING mutexes
 """
 
 _REOPEN_DAG = """
