@@ -1,18 +1,29 @@
 """Reading DAGs for people."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from sqlalchemy import RowMapping, text
 
-from longshore.activities.dags import JOBS, no_such_dag, spec_of, state_of
+from longshore.activities.dag_rows import JOBS, no_such_dag, spec_of, state_of, to_run_again
 from longshore.activities.database import Database
+from longshore.activities.mutexes import mutexes_of, standing_of
 from longshore.activities.views import Views
-from longshore.models.dag import DagJobView, DagSpec, DagState, DagSummary, DagView, StepState
+from longshore.models.dag import (
+    DagJobView,
+    DagSpec,
+    DagState,
+    DagSummary,
+    DagView,
+    HeldMutex,
+    StepState,
+)
+from longshore.models.errors import NotFoundError
 from longshore.models.job import JobState
 from longshore.models.text import format_places
 from longshore.models.views import JobView
+from longshore.models.visible import shown
 from longshore.scheduling.dag import Graph, waits_for
 
 
@@ -59,6 +70,39 @@ class DagViews:
         async with self._database.transaction() as connection:
             return await spec_of(connection, dag_id)
 
+    async def to_run_again(
+        self, dag_id: str, spec: DagSpec, anew: Collection[str]
+    ) -> tuple[str, ...]:
+        """Return the jobs that a retry with this spec runs again, upstream first; `anew` are those
+        that it changes."""
+        async with self._database.transaction() as connection:
+            return await to_run_again(connection, dag_id, spec, anew)
+
+    async def mutexes_of(self, job_id: str) -> tuple[HeldMutex, ...]:
+        """Return the mutexes that a job has, each with how many jobs wait for it."""
+        async with self._database.transaction() as connection:
+            return await mutexes_of(connection, job_id)
+
+    async def output(self, ref: str) -> str:
+        """Return the JSON that the job put out which `DAG.JOB` names. Raises NotFoundError."""
+        async with self._database.transaction() as connection:
+            found = await connection.scalar(text(_OUTPUT), {"ref": ref})
+        if found is None:
+            raise NotFoundError(f"{shown(ref)} is no job of a DAG that has put something out")
+        return found
+
+    async def step(self, ref: str) -> DagJobView | None:
+        """Return the job that `DAG.JOB` names, submitted or not; None where there is none."""
+        parts = ref.split(".")
+        starts = [".".join(parts[:number]) for number in range(1, len(parts))]
+        async with self._database.transaction() as connection:
+            rows = await connection.execute(text(_STEP), {"ref": ref, "starts": starts})
+            row = rows.one_or_none()
+        if row is None:
+            return None
+        found = await self.dag(row.dag_id)
+        return next(step for step in found.steps if step.name == row.name)
+
     async def dag(self, ref: str) -> DagView:
         """Return a DAG in full, by its id or the newest of a name. Raises NotFoundError."""
         dag_id = await self.id_of(ref)
@@ -69,15 +113,27 @@ class DagViews:
             ids = [job["job_id"] for job in found if job["job_id"]]
             costs = await connection.execute(text(_COSTS), {"ids": ids})
             cost = {each["job_id"]: each for each in costs.mappings()}
+            excluded = (await standing_of(connection, dag_id, row["tenant"])).waits(dag_id)
         views = await Views(self._database).jobs(ids=tuple(ids), limit=len(ids)) if ids else ()
         spec = DagSpec.model_validate(row["spec"])
         graph = Graph.of(spec)
         jobs = {job["name"]: job for job in found}
         states = {name: state_of(job) for name, job in jobs.items()}
+        waits = {
+            name: excluded.get(name) or waits_for(graph, name, states)
+            for name, state in states.items()
+            if state is StepState.WAITING
+        }
         live = {view.id: view for view in views}
         steps = tuple(
             _step(
-                name, spec, graph, states, jobs[name], live.get(jobs[name]["job_id"] or ""), cost
+                name,
+                spec,
+                waits.get(name),
+                states[name],
+                jobs[name],
+                live.get(jobs[name]["job_id"] or ""),
+                cost,
             )
             for name in graph.order
         )
@@ -99,8 +155,8 @@ def _of(row: RowMapping, counts: Mapping[StepState, int]) -> dict[str, Any]:
 def _step(
     name: str,
     spec: DagSpec,
-    graph: Graph,
-    states: Mapping[str, StepState],
+    waits: str | None,
+    state: StepState,
     row: RowMapping,
     job: JobView | None,
     costs: Mapping[str, RowMapping],
@@ -108,13 +164,14 @@ def _step(
     asked = spec.jobs[name]
     cost = costs.get(row["job_id"] or "")
     reason = row["reason"] or (job.reason if job else "")
-    if states[name] is StepState.WAITING:
-        reason = waits_for(graph, name, states)
+    if waits is not None:
+        reason = waits
     elif job and job.state is JobState.RUNNING:
         reason = f"on {format_places(job.places)}"
     return DagJobView(
-        name=name, after=asked.after, join=asked.join, job_id=row["job_id"],
-        generation=row["generation"], step=states[name], state=job.state if job else None,
+        name=name, after=asked.after, join=asked.join, mutex=asked.mutex, inputs=asked.inputs,
+        output_bytes=row["output_bytes"], job_id=row["job_id"],
+        generation=row["generation"], step=state, state=job.state if job else None,
         failure=job.failure if job else None, exit_code=job.exit_code if job else None,
         simulated=job is not None and job.simulated,
         reason=reason, gpus=asked.gpus, gpu_type=asked.gpu_type, submitted_at=row["submitted_at"],
@@ -138,6 +195,19 @@ _ID_OF = """
     SELECT coalesce(
         (SELECT id FROM dags WHERE id = :ref),
         (SELECT id FROM dags WHERE name = :ref ORDER BY submitted_at DESC, id LIMIT 1))
+"""
+
+_STEP = """
+    SELECT dag_id, name FROM dag_jobs
+     WHERE dag_id = ANY (:starts) AND dag_id || '.' || name = :ref
+     ORDER BY dag_id LIMIT 1
+"""
+
+_OUTPUT = """
+    SELECT o.content FROM dag_jobs d JOIN outputs o ON o.job_id = d.job_id
+     WHERE d.job_id = :ref
+        OR (d.dag_id = left(:ref, length(d.dag_id)) AND d.dag_id || '.' || d.name = :ref)
+     ORDER BY d.submitted_at DESC LIMIT 1
 """
 
 _JOBS_OF_ALL = """

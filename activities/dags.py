@@ -6,7 +6,7 @@ id is of one submission: a repeat starts what is missing and nothing twice.
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -18,33 +18,40 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
+from longshore.activities.dag_ends import of_dag
+from longshore.activities.dag_rows import (
+    jobs_of,
+    lock_dag,
+    record_dag,
+    reopen,
+    spec_of,
+    starting,
+    state_of,
+    store_plan,
+)
 from longshore.activities.database import Database, clock
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
 from longshore.activities.job_starts import digest_of, start_job
+from longshore.activities.mutexes import ask_for_mutexes, free_mutexes, standing_of, wake_next
+from longshore.activities.outputs import given_to
 from longshore.activities.rpc_errors import is_unknown
+from longshore.activities.signals import Signals
 from longshore.models.dag import DagSpec, DagState, StepState
 from longshore.models.dag_messages import AdvanceDag, DagProgress, OpenDag, OpenedDag
-from longshore.models.errors import NotFoundError
-from longshore.models.job import JobState
 from longshore.models.messages import JOB_ID, JobInput, job_workflow_id
 from longshore.models.problems import bounded
 from longshore.models.visible import shown
-from longshore.scheduling.dag import (
-    DagPlan,
-    Graph,
-    decide,
-    problems,
-    reopened,
-    waits_for,
-    why_stopped,
-)
+from longshore.scheduling.dag import DagPlan, Graph, decide, problems, waits_for, why_stopped
+from longshore.scheduling.dag_changes import changes
+from longshore.scheduling.dag_inputs import input_problems
 
 _AT_ONCE = 200
 """Jobs that one look submits; the workflow looks again for the others."""
 _IN_FLIGHT = 25
 UNRECORDED_AFTER = timedelta(minutes=1)
 """A job that was submitted so long ago is in the queue, or its workflow tells why not."""
+_NOT_ENDED = "it has not ended: a retry with another file is for a DAG that has"
 _ANOTHER = "another job has its id"
 _UNRECORDED = "its workflow ended before the job came into a queue"
 
@@ -57,27 +64,35 @@ class DagActivities:
         self._database = database
         self._most_jobs = most_jobs
         self._temporal = temporal
+        self._signals = Signals(temporal)
 
     @activity.defn
     @reports_errors
     async def open_dag(self, request: OpenDag) -> OpenedDag:
-        """Put a DAG on record; or of one that is, open what a retry runs again.
+        """Put a DAG on record; or of one that is, open what a retry runs again, with the spec that
+        it may bring.
 
         A repeat changes nothing. Raises NotFoundError where none is on record to go on with.
         """
         dag_id, spec = request.dag_id, request.spec
-        if spec is not None and not request.retry and (why := self._why_not(dag_id, spec)):
+        if spec is not None and (why := self._why_not(dag_id, spec)):
             return OpenedDag(refusal=why)
         async with self._database.transaction() as connection:
             if spec is not None and not request.retry:
-                await _record(connection, dag_id, spec, request)
-            row = await _locked(connection, dag_id)
-            spec = DagSpec.model_validate(row["spec"])
+                await record_dag(connection, dag_id, spec, request)
+            row = await lock_dag(connection, dag_id)
+            stored = DagSpec.model_validate(row["spec"])
             if row["submitted_at"] != request.submitted_at and not request.retry:
                 why = f"a DAG {dag_id} is on record already: give this one another id"
                 return OpenedDag(refusal=why)
+            changed = changes(stored, spec) if request.retry and spec is not None else None
+            if changed is not None and changed.refused:
+                return OpenedDag(refusal="\n".join(bounded(changed.refused)))
             if request.retry and row["state"] != DagState.RUNNING:
-                await _reopen(connection, dag_id, spec, row["generation"] + 1)
+                new = spec or stored
+                await reopen(connection, dag_id, new, row["generation"] + 1, changed)
+            elif changed is not None and stored != spec:
+                return OpenedDag(refusal=_NOT_ENDED)
             await failpoint("open_dag.before-commit")
         await failpoint("open_dag.after-commit")
         return OpenedDag()
@@ -91,9 +106,9 @@ class DagActivities:
                 f"and leave room for the ids of its jobs such as {shown(longest)}"
             )
         edges = {name: job.after for name, job in spec.jobs.items()}
-        found = [
-            f"{'.'.join(each.place)}: {each.message}" for each in problems(edges, self._most_jobs)
-        ]
+        inputs = {name: job.inputs for name, job in spec.jobs.items()}
+        wrong = (*problems(edges, self._most_jobs), *input_problems(edges, inputs))
+        found = [f"{'.'.join(each.place)}: {each.message}" for each in wrong]
         return "\n".join(bounded(found))
 
     @activity.defn
@@ -108,8 +123,8 @@ class DagActivities:
             spec = await spec_of(connection, dag_id)
         graph = Graph.of(spec)
         async with self._database.transaction() as connection:
-            row = await _locked(connection, dag_id)
-            jobs = {each["name"]: each for each in await _jobs_of(connection, dag_id)}
+            row = await lock_dag(connection, dag_id)
+            jobs = {each["name"]: each for each in await jobs_of(connection, dag_id)}
             known = {name: state_of(job) for name, job in jobs.items()}
             more = False
             if row["state"] == DagState.RUNNING:
@@ -117,56 +132,97 @@ class DagActivities:
                     graph, known, spec.on_failure, held=request.held,
                     stopped_by=row["stopped_by"], cancelled=row["cancelled"] or request.cancelled,
                 )  # fmt: skip
+                ready = await self._without_excluded(connection, row, spec, plan.start)
                 # What is intended is submitted in this look: a hold or a cancel finds no rest.
                 begun = sum(job["state"] == "SUBMITTING" for job in jobs.values())
-                start = plan.start[: max(_AT_ONCE - begun, 0)]
-                more = len(start) < len(plan.start)
+                start = ready[: max(_AT_ONCE - begun, 0)]
+                more = len(start) < len(ready)
                 plan = replace(plan, start=start)
-                await _store(connection, request, row["generation"], plan)
+                await store_plan(connection, request, row, plan)
             else:
                 plan = DagPlan(DagState(row["state"]), known, reason=row["message"])
-            starting = await _starting(connection, dag_id)
+            standing = await standing_of(connection, dag_id, row["tenant"])
+            to_submit = await starting(connection, dag_id)
+            submitting = [name for name, _ in to_submit]
+            given, refused = await given_to(connection, dag_id, spec, known, submitting)
             ended_at = await connection.scalar(
                 text("SELECT ended_at FROM dags WHERE id = :id"), {"id": dag_id}
             )
             await failpoint("advance_dag.before-commit")
         await failpoint("advance_dag.after-commit")
-        await self._submit(dag_id, spec, starting)
+        again = activity.in_activity() and activity.info().attempt > 1
+        names = _given_up(jobs, plan, newly_held=request.held and not row["held"], again=again)
+        await wake_next(self._database, self._signals, row["tenant"], names, again=again)
+        lost = await self._submit(dag_id, spec, to_submit, given, refused)
         to_cancel = [jobs[name] for name in plan.cancel if not jobs[name]["cancel_sent"]]
         await self._cancel(dag_id, to_cancel, plan.reason or why_stopped(plan.stopped_by or ""))
-        return _progress(graph, plan, more=more, ended_at=ended_at)
+        told = standing.waits(dag_id)
+        return _progress(graph, plan, told, more=more or lost, ended_at=ended_at)
+
+    async def _without_excluded(
+        self, connection: AsyncConnection, row: RowMapping, spec: DagSpec, ready: Sequence[str]
+    ) -> tuple[str, ...]:
+        """Return those of the jobs whose conditions hold that take all their mutexes."""
+        asking = {name: spec.jobs[name] for name in ready if spec.jobs[name].mutex}
+        if not asking:
+            return tuple(ready)
+        now = await clock(connection)
+        granted = await ask_for_mutexes(connection, row["id"], row["tenant"], asking, now)
+        return tuple(name for name in ready if name not in asking or name in granted)
 
     async def _submit(
-        self, dag_id: str, spec: DagSpec, starting: Sequence[tuple[str, str]]
-    ) -> None:
-        """Start the workflows of jobs (name, job id), and record that they are there."""
+        self,
+        dag_id: str,
+        spec: DagSpec,
+        to_submit: Sequence[tuple[str, str]],
+        given: Mapping[str, Mapping[str, str]],
+        refused: Mapping[str, str],
+    ) -> bool:
+        """Start the workflows of jobs (name, job id), but for those `refused`, with the variables
+        `given` to them; record which are there, and return whether some are not."""
         gate = asyncio.Semaphore(_IN_FLIGHT)
+        needed = {up for job in spec.jobs.values() for up in job.inputs}
 
-        async def submit(name: str, job_id: str) -> tuple[str, bool]:
+        async def submit(name: str, job_id: str) -> str:
+            """Return why it is not there; empty where it is."""
+            if name in refused:
+                return refused[name]
             job = spec.jobs[name].spec
+            if name in given:
+                job = job.model_copy(update={"env": {**job.env, **given[name]}})
             digest = digest_of(job)
+            start = JobInput(spec=job, needs_output=name in needed)
             async with gate:
                 try:
-                    await start_job(self._temporal, job_id, JobInput(spec=job), digest, dag_id)
+                    await start_job(self._temporal, job_id, start, digest, dag_id)
                 except WorkflowAlreadyStartedError:
                     # By the try before this one, or by somebody else.
                     handle = self._temporal.get_workflow_handle(job_workflow_id(job_id))
                     if (await (await handle.describe()).memo()).get("digest") != digest:
-                        return name, False
+                        return _ANOTHER
             await failpoint("advance_dag.after-first-start")
-            return name, True
+            return ""
 
-        if not starting:
-            return
-        ours = await asyncio.gather(*(submit(name, job_id) for name, job_id in starting))
+        if not to_submit:
+            return False
+        whys = await asyncio.gather(*(submit(name, job_id) for name, job_id in to_submit))
         async with self._database.transaction() as connection:
+            names = [name for name, _ in to_submit]
             await connection.execute(
-                text(_SUBMITTED),
-                {
-                    "id": dag_id, "why": _ANOTHER, "names": [name for name, _ in starting],
-                    "others": [name for name, is_ours in ours if not is_ours],
-                },
-            )  # fmt: skip
+                text(_SUBMITTED), {"id": dag_id, "names": names, "whys": list(whys)}
+            )
+        lost = [job_id for (_, job_id), why in zip(to_submit, whys, strict=True) if why]
+        if lost:
+            await self._give_back(lost)
+        return bool(lost)
+
+    async def _give_back(self, job_ids: Sequence[str]) -> None:
+        """Give back the mutexes of jobs whose end nobody records."""
+        async with self._database.transaction() as connection:
+            gone = [job for job_id in job_ids if (job := await of_dag(connection, job_id))]
+            await free_mutexes(connection, job_ids)
+        for job in gone:
+            await wake_next(self._database, self._signals, job.tenant, job.mutexes, again=True)
 
     async def _cancel(self, dag_id: str, jobs: Sequence[RowMapping], why: str) -> None:
         """Ask jobs to end; one that has just ended is left as it ended."""
@@ -214,6 +270,7 @@ class DagActivities:
                 await connection.execute(
                     text(_LOSE), {"id": dag_id, "names": gone, "why": _UNRECORDED}
                 )
+            await self._give_back([job_id for name, job_id in found if name in gone])
 
     async def _is_over(self, job_id: str) -> bool:
         try:
@@ -225,184 +282,52 @@ class DagActivities:
         return found.status is not WorkflowExecutionStatus.RUNNING
 
 
-async def _record(
-    connection: AsyncConnection, dag_id: str, spec: DagSpec, request: OpenDag
-) -> None:
-    made = await connection.scalar(
-        text(_INSERT_DAG),
-        {
-            "id": dag_id, "name": spec.name, "tenant": spec.tenant,
-            "spec": spec.model_dump_json(), "submitted_at": request.submitted_at,
-        },
-    )  # fmt: skip
-    if made:
-        await connection.execute(
-            text("INSERT INTO dag_jobs (dag_id, name) SELECT :id, unnest(CAST(:names AS text[]))"),
-            {"id": dag_id, "names": list(spec.jobs)},
-        )
+def _given_up(
+    jobs: Mapping[str, RowMapping], plan: DagPlan, *, newly_held: bool, again: bool
+) -> frozenset[str]:
+    """Return the mutexes for which jobs of the DAG wait no more, and that they have not taken.
 
-
-async def _locked(connection: AsyncConnection, dag_id: str) -> RowMapping:
-    """Hold the DAG's row until the end of the transaction, as `mark_dag_poked` does."""
-    rows = await connection.execute(
-        text("SELECT * FROM dags WHERE id = :id FOR NO KEY UPDATE"), {"id": dag_id}
+    A repeat returns all for which they may have waited before it.
+    """
+    return frozenset(
+        mutex
+        for name, job in jobs.items()
+        if job["ready_at"] is not None and name not in plan.start
+        if again or (job["state"] == "WAITING" and (newly_held or name in plan.skip))
+        for mutex in job["mutexes"]
     )
-    row = rows.mappings().one_or_none()
-    if row is None:
-        raise no_such_dag(dag_id)
-    return row
 
 
-def no_such_dag(ref: str) -> NotFoundError:
-    return NotFoundError(f"no DAG {shown(ref)}: `longshore dag list --all` lists them")
-
-
-async def spec_of(connection: AsyncConnection, dag_id: str) -> DagSpec:
-    """Return what was submitted, which never changes. Raises NotFoundError."""
-    spec = await connection.scalar(text("SELECT spec FROM dags WHERE id = :id"), {"id": dag_id})
-    if spec is None:
-        raise no_such_dag(dag_id)
-    return DagSpec.model_validate(spec)
-
-
-async def _reopen(
-    connection: AsyncConnection, dag_id: str, spec: DagSpec, generation: int
-) -> None:
-    jobs = await _jobs_of(connection, dag_id)
-    names = reopened(Graph.of(spec), {job["name"]: state_of(job) for job in jobs})
-    row = {"id": dag_id, "names": list(names), "generation": generation}
-    await connection.execute(text(_REOPEN_JOBS), row)
-    await connection.execute(text(_REOPEN_DAG), row)
-
-
-async def _jobs_of(connection: AsyncConnection, dag_id: str) -> Sequence[RowMapping]:
-    rows = await connection.execute(text(JOBS), {"id": dag_id})
-    return rows.mappings().all()
-
-
-def state_of(job: RowMapping) -> StepState:
-    """Return where a job is, by its row and by how it ended on record."""
-    state, end = job["state"], job["end_state"]
-    if state in ("SUBMITTING", "SUBMITTED") and end is None:
-        return StepState.SUBMITTED
-    if state == "LOST":
-        return StepState.FAILED
-    if state not in ("SUBMITTING", "SUBMITTED"):
-        return StepState(state)
-    if end == JobState.CANCELLED and not job["attempts"]:
-        return StepState.WITHDRAWN
-    return StepState(end)
-
-
-async def _store(
-    connection: AsyncConnection, request: AdvanceDag, generation: int, plan: DagPlan
-) -> None:
-    """Record a plan: what is to be submitted, what is left out, and the end of the DAG."""
-    now = await clock(connection)
-    dag = {"id": request.dag_id, "now": now}
-    if plan.skip:
-        states = [plan.states[name].value for name in plan.skip]
-        await connection.execute(
-            text(_LEAVE_OUT),
-            {**dag, "names": [*plan.skip], "whys": [*plan.skip.values()], "states": states},
-        )
-    if plan.start:
-        await connection.execute(
-            text(_INTEND), {**dag, "names": list(plan.start), "generation": generation}
-        )
-    await connection.execute(
-        text(_UPDATE_DAG),
-        {
-            **dag, "state": plan.state.value, "held": request.held, "message": plan.reason,
-            "cancelled": request.cancelled, "stopped_by": plan.stopped_by,
-        },
-    )  # fmt: skip
-
-
-async def _starting(connection: AsyncConnection, dag_id: str) -> list[tuple[str, str]]:
-    rows = await connection.execute(
-        text(
-            "SELECT name, job_id FROM dag_jobs WHERE dag_id = :id AND state = 'SUBMITTING'"
-            " ORDER BY submitted_at, name"
-        ),
-        {"id": dag_id},
-    )
-    return [(row.name, row.job_id) for row in rows]
-
-
-def _progress(graph: Graph, plan: DagPlan, *, more: bool, ended_at: Any) -> DagProgress:
+def _progress(
+    graph: Graph, plan: DagPlan, excluded: Mapping[str, str], *, more: bool, ended_at: Any
+) -> DagProgress:
+    """Return where a DAG is; `excluded` has what jobs say that wait for a mutex."""
     submitted = frozenset(plan.start)
     states = {
         name: StepState.SUBMITTED if name in submitted else state
         for name, state in plan.states.items()
     }
     waiting = next((n for n in graph.order if states[n] is StepState.WAITING), None)
+    # One that waits for nothing but a mutex is nearer to its start.
+    waiting = next((n for n in graph.order if excluded.get(n)), waiting)
+    told = "" if waiting is None else excluded.get(waiting) or waits_for(graph, waiting, states)
     return DagProgress(
         state=plan.state,
         counts=Counter(states.values()),
         reason=plan.reason or (why_stopped(plan.stopped_by) if plan.stopped_by else ""),
-        next="" if waiting is None else f"{waiting} {waits_for(graph, waiting, states)}",
+        next=told and f"{waiting} {told}",
         more=more,
         ended_at=ended_at,
     )
 
 
-_INSERT_DAG = """
-    INSERT INTO dags (id, name, tenant, spec, submitted_at)
-    VALUES (:id, :name, :tenant, CAST(:spec AS json), :submitted_at)
-    ON CONFLICT (id) DO NOTHING
-    RETURNING id
-"""
-
-JOBS = """
-    SELECT d.name, d.state, d.job_id, d.generation, d.reason, d.cancel_sent, d.submitted_at,
-           d.ended_at, j.end_state, j.attempts
-      FROM dag_jobs d LEFT JOIN jobs j ON j.id = d.job_id
-     WHERE d.dag_id = :id
-"""
-
-_LEAVE_OUT = """
-    UPDATE dag_jobs d SET state = l.state, reason = l.why, ended_at = :now
-      FROM unnest(CAST(:names AS text[]), CAST(:states AS text[]), CAST(:whys AS text[]))
-           AS l (name, state, why)
-     WHERE d.dag_id = :id AND d.name = l.name AND d.state = 'WAITING'
-"""
-
 _SUBMITTED = """
-    UPDATE dag_jobs
-       SET state = CASE WHEN name = ANY (:others) THEN 'LOST' ELSE 'SUBMITTED' END,
-           reason = CASE WHEN name = ANY (:others) THEN :why ELSE reason END
-     WHERE dag_id = :id AND state = 'SUBMITTING' AND name = ANY (:names)
-"""
-
-_INTEND = """
-    UPDATE dag_jobs
-       SET state = 'SUBMITTING', generation = :generation, submitted_at = :now,
-           job_id = dag_id || '.' || name
-                    || CASE WHEN :generation > 1 THEN '.r' || :generation ELSE '' END
-     WHERE dag_id = :id AND state = 'WAITING' AND name = ANY (:names)
-"""
-
-_UPDATE_DAG = """
-    UPDATE dags
-       SET poked = false, state = :state, held = :held, stopped_by = :stopped_by,
-           cancelled = coalesce(cancelled, :cancelled), message = :message,
-           ended_at = CASE WHEN :state = 'RUNNING' THEN NULL ELSE CAST(:now AS timestamptz) END
-     WHERE id = :id
-"""
-
-_REOPEN_JOBS = """
-    UPDATE dag_jobs
-       SET state = 'WAITING', reason = '', job_id = NULL, cancel_sent = false,
-           submitted_at = NULL, ended_at = NULL, generation = :generation
-     WHERE dag_id = :id AND name = ANY (:names)
-"""
-
-_REOPEN_DAG = """
-    UPDATE dags
-       SET state = 'RUNNING', ended_at = NULL, message = '', cancelled = NULL, stopped_by = NULL,
-           generation = :generation
-     WHERE id = :id
+    UPDATE dag_jobs d
+       SET state = CASE l.why WHEN '' THEN 'SUBMITTED' ELSE 'LOST' END,
+           reason = CASE l.why WHEN '' THEN d.reason ELSE l.why END,
+           ended_at = CASE l.why WHEN '' THEN d.ended_at ELSE clock_timestamp() END
+      FROM unnest(CAST(:names AS text[]), CAST(:whys AS text[])) AS l (name, why)
+     WHERE d.dag_id = :id AND d.state = 'SUBMITTING' AND d.name = l.name
 """
 
 _WITHOUT_RECORD = """

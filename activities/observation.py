@@ -30,6 +30,7 @@ from longshore.activities.rpc_errors import is_unknown
 from longshore.activities.stored_pools import pool_and_trouble
 from longshore.models import search
 from longshore.models.block import BLOCK_WORKFLOW
+from longshore.models.dag_messages import DAG_WORKFLOW
 from longshore.models.job import FailureClass, JobResult, JobState, JobStatus
 from longshore.models.messages import (
     JOB_WORKFLOW,
@@ -45,6 +46,7 @@ from longshore.models.messages import (
 from longshore.models.purchase import PURCHASE_WORKFLOW
 from longshore.models.reconcile import (
     BlockSeen,
+    DagSeen,
     JobSeen,
     LedgerSeen,
     NodeSeen,
@@ -63,7 +65,7 @@ _ANSWER_WITHIN = timedelta(seconds=10)
 _ATTEMPTS_OF_A_RESTART = 2
 """A worker that ends with a task in hand costs one."""
 _LISTED = f"""WorkflowType IN ('{JOB_WORKFLOW}', '{POOL_WORKFLOW}', '{NODE_WORKFLOW}',
-    '{BLOCK_WORKFLOW}', '{PURCHASE_WORKFLOW}')
+    '{BLOCK_WORKFLOW}', '{PURCHASE_WORKFLOW}', '{DAG_WORKFLOW}')
     AND ExecutionStatus = 'Running'"""
 _JOB_STATE = SearchAttributeKey.for_keyword(search.JOB_STATE)
 _NODE_ID = SearchAttributeKey.for_keyword(search.NODE_ID)
@@ -119,6 +121,7 @@ async def _rows(connection: AsyncConnection, node_lost_after: timedelta) -> Obse
     nodes = (await connection.execute(text(_NODES))).mappings()
     blocks = (await connection.execute(text(BLOCKS))).mappings()
     purchases = (await connection.execute(text(PURCHASES))).mappings()
+    dags = (await connection.execute(text(DAGS))).mappings()
     ledgers = (await connection.execute(text(_LEDGERS))).mappings()
     assert at is not None
     return Observed(
@@ -129,6 +132,7 @@ async def _rows(connection: AsyncConnection, node_lost_after: timedelta) -> Obse
         nodes=tuple(NodeSeen.model_validate(dict(row)) for row in nodes),
         blocks=tuple(BlockSeen.model_validate(dict(row)) for row in blocks),
         purchases=tuple(PurchaseSeen.model_validate(dict(row)) for row in purchases),
+        dags=tuple(DagSeen.model_validate(dict(row)) for row in dags),
         ledgers=tuple(LedgerSeen.model_validate(dict(row)) for row in ledgers),
     )
 
@@ -327,6 +331,17 @@ PURCHASES = """
      WHERE buying AND state NOT IN ('ENDED', 'REFUSED') ORDER BY id
 """
 """Rows of `PurchaseSeen`."""
+
+DAGS = """
+    SELECT g.id, g.submitted_at, EXISTS (
+           SELECT FROM dag_jobs d
+            WHERE d.dag_id = g.id AND d.mutexes <> '{}'
+              AND (d.state = 'WAITING' AND d.ready_at IS NOT NULL
+                   OR d.state = 'SUBMITTING'
+                      AND NOT EXISTS (SELECT FROM jobs WHERE id = d.job_id))) AS keeps_others
+      FROM dags g WHERE g.state = 'RUNNING' ORDER BY g.submitted_at, g.id
+"""
+"""Rows of `DagSeen`."""
 
 _LEDGERS = """
     WITH held AS (

@@ -13,10 +13,12 @@ from sqlalchemy.exc import DataError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
+from longshore.activities.dag_ends import OfDag, mark_end, of_dag_at_retry, tell_end
 from longshore.activities.database import Database, clock
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
 from longshore.activities.metrics import JOB_ENDS, SILENT, Metrics
+from longshore.activities.outputs import store_output
 from longshore.activities.signals import Signals
 from longshore.activities.snapshot import load_nodes, load_pool
 from longshore.models.job import JobResult, JobSpec
@@ -133,8 +135,10 @@ class QueueActivities:
             ) or await _pool_at_retry(connection, result.job_id)
             ended = await record_end(connection, result)
             poke = pool and await mark_poked_if_useful(connection, pool)
-            dag_id = ended.dag_id if ended else await dag_at_retry(connection, result.job_id)
-            first = dag_id is not None and await mark_dag_poked(connection, dag_id)
+            job = ended.of_dag if ended else await of_dag_at_retry(connection, result.job_id)
+            if ended and job and request.output:
+                await store_output(connection, result.job_id, request.output)
+            first = job is not None and await mark_end(connection, result.job_id, job)
             await failpoint("finish.before-commit")
         await failpoint("finish.after-commit")
         if ended:  # a repeat finds that it has ended
@@ -142,8 +146,8 @@ class QueueActivities:
             self._metrics.add(JOB_ENDS, pool=ended.pool, state=result.state.value, failure=failure)
         if pool:
             await self._poke(pool, bool(poke))
-        if dag_id is not None and (first or activity.info().attempt > 1):
-            await self._signals.poke_dag(dag_id)
+        if job is not None:
+            await tell_end(self._database, self._signals, job, first=first)
 
     async def _poke(self, pool: str, first: bool) -> None:
         # A retry cannot know whether the one before it got as far as the signal.
@@ -296,8 +300,8 @@ class Ended(NamedTuple):
     """A job whose end was put on record."""
 
     pool: str
-    dag_id: str | None
-    """The DAG that waits for its end."""
+    of_dag: OfDag | None
+    """What it is to the DAG that waits for its end."""
 
 
 async def record_end(connection: AsyncConnection, result: JobResult) -> Ended | None:
@@ -312,33 +316,10 @@ async def record_end(connection: AsyncConnection, result: JobResult) -> Ended | 
         },
     )  # fmt: skip
     row = rows.one_or_none()
-    return None if row is None else Ended(row.pool, row.dag_id)
-
-
-async def dag_at_retry(connection: AsyncConnection, job_id: str) -> str | None:
-    """Return the job's DAG at a retry: the try before may not have come to its signal."""
-    if activity.info().attempt == 1:
+    if row is None:
         return None
-    return await connection.scalar(
-        text("SELECT dag_id FROM dag_jobs WHERE job_id = :id"), {"id": job_id}
-    )
-
-
-async def mark_dag_poked(connection: AsyncConnection, dag_id: str) -> bool:
-    """Return True for the first since the DAG looked last: that one has to signal.
-
-    To be called last in a transaction, after `mark_poked_if_useful`. It takes the DAG's row, as
-    `mark_poked` takes the pool's.
-    """
-    found = await connection.execute(
-        text("SELECT poked FROM dags WHERE id = :id AND ended_at IS NULL FOR NO KEY UPDATE"),
-        {"id": dag_id},
-    )
-    row = found.one_or_none()
-    if row is None or row.poked:
-        return False
-    await connection.execute(text("UPDATE dags SET poked = true WHERE id = :id"), {"id": dag_id})
-    return True
+    job = OfDag(row.dag_id, row.tenant, tuple(row.mutexes)) if row.dag_id else None
+    return Ended(row.pool, job)
 
 
 async def _pool_at_retry(connection: AsyncConnection, job_id: str) -> str | None:
@@ -439,5 +420,6 @@ _END_JOB = """
            end_state = :state, failure = :failure, exit_code = :exit_code, message = :message,
            attempts = :attempts
      WHERE id = :id AND ended_at IS NULL
-    RETURNING pool, (SELECT dag_id FROM dag_jobs WHERE job_id = jobs.id) AS dag_id
+    RETURNING pool, tenant, (SELECT dag_id FROM dag_jobs WHERE job_id = jobs.id) AS dag_id,
+              (SELECT mutexes FROM dag_jobs WHERE job_id = jobs.id) AS mutexes
 """

@@ -16,17 +16,18 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from longshore.activities.buying.bills import book_bill
 from longshore.activities.buying.purchase_rows import lock_purchase
 from longshore.activities.buying.stored_documents import stored_request
+from longshore.activities.dag_ends import mark_end, of_dag_at_retry, tell_end
+from longshore.activities.dag_rows import let_others_pass, lock_dag, starting
 from longshore.activities.database import Database
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.markets.findings import market_findings
 from longshore.activities.metrics import JOB_ENDS, SILENT, Metrics
+from longshore.activities.mutexes import free_mutexes, wake_next
 from longshore.activities.observation import describe, observe
 from longshore.activities.placements import load_as
 from longshore.activities.queue import (
-    dag_at_retry,
     end_attempt,
     lock_job,
-    mark_dag_poked,
     mark_poked_if_useful,
     record_end,
 )
@@ -35,6 +36,7 @@ from longshore.activities.signals import Signals
 from longshore.activities.stored_specs import UNKNOWN, stored_spec
 from longshore.models.base import StartInput
 from longshore.models.block import BLOCK_WORKFLOW, BlockInput, block_workflow_id
+from longshore.models.dag_messages import dag_workflow_id
 from longshore.models.job import JobState
 from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
@@ -189,6 +191,8 @@ class ReconcileActivities:
             return await self._follow_block(mend.follow_block.block_id)
         if mend.settle_purchase:
             return await self._settle_purchase(mend.settle_purchase.purchase_id)
+        if mend.give_up_mutexes:
+            return await self._give_up_mutexes(mend.give_up_mutexes.dag_id)
         assert mend.poke_pool is not None
         await self._signals.poke_pool(mend.poke_pool.pool)
         return ""
@@ -211,9 +215,8 @@ class ReconcileActivities:
             pool = await end_attempt(connection, key, reason, end.result.message)
             ended = await record_end(connection, end.result)
             poke = pool and await mark_poked_if_useful(connection, pool)
-            dag_id = ended.dag_id if ended else await dag_at_retry(connection, job_id)
-            if dag_id:
-                await mark_dag_poked(connection, dag_id)
+            job = ended.of_dag if ended else await of_dag_at_retry(connection, job_id)
+            first = job is not None and await mark_end(connection, job_id, job)
         if ended:
             failure = end.result.failure.value if end.result.failure else "none"
             self._metrics.add(
@@ -221,8 +224,8 @@ class ReconcileActivities:
             )
         if pool and poke:
             await self._signals.poke_pool(pool)
-        if dag_id:
-            await self._signals.poke_dag(dag_id)
+        if job is not None:
+            await tell_end(self._database, self._signals, job, first=first)
         return ""
 
     async def _end_attempt(self, end: EndAttempt) -> str:
@@ -290,6 +293,24 @@ class ReconcileActivities:
             summary=f"purchase {purchase_id} of pool {request.pool}: settle",
         )
 
+    async def _give_up_mutexes(self, dag_id: str) -> str:
+        async with self._database.transaction() as connection:
+            begun = await starting(connection, dag_id)
+        flows = [await describe(self._temporal, job_workflow_id(id), ask=False) for _, id in begun]
+        gone = [
+            job
+            for job, flow in zip(begun, flows, strict=True)
+            if flow.state is WorkflowState.MISSING
+        ]
+        async with self._database.transaction() as connection:
+            row = await lock_dag(connection, dag_id)
+            if await self._runs(dag_workflow_id(dag_id)):
+                return "its workflow runs again"
+            names = await let_others_pass(connection, dag_id, [name for name, _ in gone])
+            await free_mutexes(connection, [job_id for _, job_id in gone])
+        await wake_next(self._database, self._signals, row["tenant"], names, again=True)
+        return ""
+
     async def _start(self, workflow: str, given: StartInput, *, id: str, summary: str) -> str:
         """Start a workflow again; return why not where it runs."""
         try:
@@ -351,6 +372,8 @@ def _words(mend: Mend) -> str:
         return "its workflow was started again"
     if mend.settle_purchase:
         return "its workflow was started again: it orders nothing more"
+    if mend.give_up_mutexes:
+        return "others no longer wait for the mutexes of its jobs"
     if mend.book_bill:
         return "booked as the market billed it; what nobody used counts as idle"
     return "its workflow was woken, or started"

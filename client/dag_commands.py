@@ -18,11 +18,14 @@ from longshore.client.terminal import (
     show,
     warn,
 )
-from longshore.models.dag import DagSpec, DagState, DagView
+from longshore.models.dag import DagRetry, DagSpec, DagState, DagView
 from longshore.models.settings import Settings
 
 if TYPE_CHECKING:
     from longshore.client.api import Longshore
+
+_MOST_SAID = 10
+"""Jobs of a retry that are named."""
 
 dag_app = typer.Typer(
     help="Jobs that wait for the ends of others: submit them as one, and follow them.",
@@ -103,6 +106,10 @@ def validate(file: FILE, mermaid: MERMAID = False, as_json: JSON = False) -> Non
         f"{count(edges, 'edge')}; {', '.join(first[:5])}{' and others' * (len(first) > 5)} "
         f"start{'s' * (len(first) == 1)} at once"
     )
+    mutexes = sorted({each for job in spec.jobs.values() for each in job.mutex})
+    if mutexes:
+        say(f"One job of tenant {spec.tenant} at a time (mutex, Slurm's singleton): "
+            f"{', '.join(mutexes)}")  # fmt: skip
     return None
 
 
@@ -120,6 +127,14 @@ def show_dag(ref: REF, mermaid: MERMAID = False, as_json: JSON = False) -> None:
         return None
     show(dag_view.dag_screen(found, now()))
     return None
+
+
+@dag_app.command()
+def output(
+    ref: Annotated[str, typer.Argument(metavar="DAG.JOB", help="A job of a DAG, by its id.")],
+) -> None:
+    """Print what a job of a DAG put out for the jobs behind it, as JSON."""
+    say(call(lambda api: api.output(ref)))
 
 
 @dag_app.command()
@@ -193,25 +208,48 @@ def release(ref: REF, reason: REASON = "") -> None:
 @dag_app.command()
 def retry(
     ref: REF,
+    file: Annotated[
+        str | None,
+        typer.Option("--with", help="A changed DAG file: what it changes runs again too."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would run again, and run nothing.")
+    ] = False,
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait until it has ended.")] = False,
     as_json: JSON = False,
 ) -> None:
     """Run again what did not succeed of a DAG; other results stay.
 
     That is: jobs that failed, were cancelled or skipped, and each job that had run because of
-    one of them, such as one that tells of a failure.
+    one of them, such as one that tells of a failure. With another file also the jobs that differ
+    there, new ones, and all behind them.
     """
+    spec = None if file is None else _read(file)
 
     async def again(api: "Longshore") -> DagView | None:
-        dag_id, names = await api.retry_dag(ref)
+        plan = await api.plan_retry(ref, spec)
         if not as_json:
-            say(f"{dag_id} runs again: {', '.join(names[:10])}{' and others' * (len(names) > 10)}"
-                if names else f"{dag_id} goes on")  # fmt: skip
-        elif not wait:
-            print_json({"dag_id": dag_id, "jobs": names})
-        return await _follow(api, dag_id, silent=as_json) if wait else None
+            say(_runs_again(plan, dry_run=dry_run))
+        elif dry_run or not wait:
+            print_json(plan)
+        if dry_run:
+            return None
+        await api.retry_dag(plan.dag_id, spec)
+        return await _follow(api, plan.dag_id, silent=as_json) if wait else None
 
     _end(call(again), as_json)
+
+
+def _runs_again(plan: DagRetry, *, dry_run: bool) -> str:
+    """Return ``nightly-abc runs again: train, evaluate (changed: train)``."""
+    if not plan.jobs:
+        return f"{plan.dag_id} {'would go' if dry_run else 'goes'} on"
+    others = f" and {len(plan.jobs) - _MOST_SAID} others" if len(plan.jobs) > _MOST_SAID else ""
+    kinds = (("new", plan.new), ("changed", plan.changed))
+    why = "; ".join(f"{kind}: {', '.join(names[:_MOST_SAID])}" for kind, names in kinds if names)
+    runs = "would run" if dry_run else "runs"
+    named = ", ".join(plan.jobs[:_MOST_SAID])
+    return f"{plan.dag_id} {runs} again: {named}{others}{f' ({why})' if why else ''}"
 
 
 def _read(file: str) -> DagSpec:
@@ -230,7 +268,7 @@ def _print_planned(spec: DagSpec) -> None:
     steps = tuple(
         DagJobView(
             name=name, after=spec.jobs[name].after, join=spec.jobs[name].join,
-            step=StepState.WAITING, gpus=spec.jobs[name].gpus,
+            mutex=spec.jobs[name].mutex, step=StepState.WAITING, gpus=spec.jobs[name].gpus,
         )
         for name in Graph.of(spec).order
     )  # fmt: skip

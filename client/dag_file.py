@@ -1,17 +1,19 @@
 """Reading a DAG file, with all that is wrong with it at once."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from longshore.models.dag import After, DagSpec, Edge
+from longshore.models.dag import After, DagSpec, Edge, Names
 from longshore.models.document import load_document, read_document
 from longshore.models.problems import Problem
 from longshore.scheduling.dag import problems
+from longshore.scheduling.dag_inputs import input_problems
 
+_NAMES: TypeAdapter[tuple[str, ...]] = TypeAdapter(Names)
 _AFTER: TypeAdapter[dict[str, Edge]] = TypeAdapter(After)
 
 
@@ -24,7 +26,7 @@ def read_dag(file: str, most: int, text: str | None = None) -> DagSpec:
     """
 
     def check(plain: object) -> list[Problem]:
-        return graph_problems(_edges_in(plain), most)
+        return graph_problems(_edges_in(plain), _inputs_in(plain), most)
 
     if file == "-":
         said = sys.stdin.read() if text is None else text
@@ -32,17 +34,37 @@ def read_dag(file: str, most: int, text: str | None = None) -> DagSpec:
     return _in_its_folder(read_document(file, DagSpec, check=check), file)
 
 
-def graph_problems(edges: Mapping[str, Mapping[str, Edge]], most: int) -> list[Problem]:
-    """Return what is wrong with the edges of a DAG."""
-    return [Problem(each.place, each.message) for each in problems(edges, most)]
+def graph_problems(
+    edges: Mapping[str, Mapping[str, Edge]], inputs: Mapping[str, Collection[str]], most: int
+) -> list[Problem]:
+    """Return what is wrong with the edges of a DAG, and with the outputs that its jobs ask for."""
+    found = (*problems(edges, most), *input_problems(edges, inputs))
+    return [Problem(each.place, each.message) for each in found]
+
+
+def _jobs_in(plain: object) -> dict[str, object]:
+    jobs = cast("Mapping[str, object]", plain).get("jobs") if isinstance(plain, Mapping) else None
+    if not isinstance(jobs, Mapping):
+        return {}
+    return {str(name): job for name, job in cast("Mapping[object, object]", jobs).items()}
 
 
 def _edges_in(plain: object) -> dict[str, dict[str, Edge]]:
     """Return the edges of a document as far as they can be read; the model refuses the others."""
-    jobs = cast("Mapping[str, object]", plain).get("jobs") if isinstance(plain, Mapping) else None
-    if not isinstance(jobs, Mapping):
-        return {}
-    return {str(name): _after(job) for name, job in cast("Mapping[str, object]", jobs).items()}
+    return {name: _after(job) for name, job in _jobs_in(plain).items()}
+
+
+def _inputs_in(plain: object) -> dict[str, tuple[str, ...]]:
+    """Return whose outputs jobs ask for, as far as that can be read."""
+    return {name: _inputs(job) for name, job in _jobs_in(plain).items()}
+
+
+def _inputs(job: object) -> tuple[str, ...]:
+    given = cast("Mapping[str, object]", job).get("inputs") if isinstance(job, Mapping) else None
+    try:
+        return _NAMES.validate_python(given or ())
+    except ValidationError:
+        return ()
 
 
 def _after(job: object) -> dict[str, Edge]:

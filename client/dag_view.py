@@ -116,7 +116,8 @@ def tree_table(dag: DagView, now: datetime) -> Table:
         mark = _MARKS[edge.condition] if edge else ""
         word = "and" if step.join is Join.ALL else "or"
         also = f"  {word} after {', '.join(others)}" if others else ""
-        shown = Text.assemble((prefix, "dim"), name, (f"{mark}{also}", "dim"))
+        one = f"  mutex {', '.join(step.mutex)}" if step.mutex else ""
+        shown = Text.assemble((prefix, "dim"), name, (f"{mark}{also}{one}", "dim"))
         table.add_row(
             shown, Text(job_state(step), style=_STYLES[step.step]),
             f"{step.gpus}x{step.gpu_type}" if step.gpu_type else str(step.gpus),

@@ -21,7 +21,7 @@ from longshore.client.dag_file import graph_problems
 from longshore.client.errors import as_ours
 from longshore.client.reconnecting import Reconnecting
 from longshore.client.submission import new_id, preflight
-from longshore.models.dag import DagSpec, DagState, DagSubmission, DagView
+from longshore.models.dag import DagRetry, DagSpec, DagState, DagSubmission, DagView
 from longshore.models.dag_messages import DagInput, DagResult, dag_workflow_id
 from longshore.models.errors import (
     ConflictError,
@@ -32,7 +32,7 @@ from longshore.models.errors import (
     UnsatisfiableError,
 )
 from longshore.models.messages import CONTROL_TASK_QUEUE, CommandReason
-from longshore.scheduling.dag import Graph, reopened
+from longshore.scheduling.dag_changes import changes
 from longshore.workflows.dag import DagWorkflow
 
 _MOST_CHECKED = 50
@@ -41,7 +41,10 @@ _QUIET = 5.0
 """Seconds without a change after which a watch asks whether the workflow runs."""
 _ON_RECORD_WITHIN = 10.0
 """Seconds that a control worker may take to put a DAG on record."""
-_NOT_OF_REQUEST = {"name", "command", "env", "workdir", "after", "join", "retry", "checkpoint"}
+_NOT_OF_REQUEST = {
+    "name", "command", "env", "workdir", "after", "join", "mutex", "inputs", "retry",
+    "checkpoint",
+}  # fmt: skip
 
 
 class DagControl(Reconnecting):
@@ -58,10 +61,8 @@ class DagControl(Reconnecting):
         UnsatisfiableError where no node that can ever come could hold one of its jobs;
         ConflictError when the name and key were used for other content; UnavailableError.
         """
-        edges = {name: job.after for name, job in spec.jobs.items()}
-        wrong = [str(each) for each in graph_problems(edges, self.settings.most_dag_jobs)]
-        if wrong or spec.too_large:
-            raise SpecError(f"dag {spec.name}", (*wrong, *filter(None, (spec.too_large,))))
+        if wrong := self._problems(spec):
+            raise SpecError(f"dag {spec.name}", tuple(wrong))
         warnings = await self._preflight(spec)
         dag_id = new_id(spec.tenant, spec.name, key)
         if key is not None and (known := await self._stored_spec(dag_id)) is not None:
@@ -158,23 +159,26 @@ class DagControl(Reconnecting):
         """End a hold; return the DAG's id."""
         return await self._signal_dag(ref, DagWorkflow.release, reason)
 
-    async def retry_dag(self, ref: str) -> tuple[str, tuple[str, ...]]:
+    async def plan_retry(self, ref: str, spec: DagSpec | None = None) -> DagRetry:
+        """Return what `retry_dag` would run again; changes nothing. Raises what that raises."""
+        return (await self._planned(ref, spec))[1]
+
+    async def retry_dag(self, ref: str, spec: DagSpec | None = None) -> DagRetry:
         """Run again what did not succeed of a DAG that has ended, and each job for which that
         had been the condition; go on with one whose workflow was ended from outside.
 
-        Returns its id, and the names of the jobs that run again. Raises RefusedError where it
-        still runs, or where all has succeeded.
+        With a `spec` also what that changes, and all behind it; it takes the place of the stored
+        one. Raises SpecError where it leaves out a job or is wrong, and RefusedError where the
+        DAG still runs, or nothing is to run again.
         """
-        found = await self.known_dag(ref)
-        spec = await DagViews(self._db()).spec(found.id)
-        states = {step.name: step.step for step in found.steps}
-        again = reopened(Graph.of(spec), states) if found.state.ended else ()
-        if found.state is DagState.SUCCEEDED:
-            raise RefusedError(f"DAG {found.id} has succeeded: nothing runs again")
-        digest = digest_of(spec)
+        found, plan = await self._planned(ref, spec)
+        run = spec or await DagViews(self._db()).spec(found.id)
+        digest = digest_of(run)
         try:
-            given = DagInput(retry=True, held=found.held and not found.state.ended)
-            await self._start(found.id, spec, given, digest, again=True)
+            held = found.held and not found.state.ended
+            await self._start(
+                found.id, run, DagInput(retry=True, spec=spec, held=held), digest, again=True
+            )
         except WorkflowAlreadyStartedError:
             raise RefusedError(
                 f"DAG {found.id} still runs: wait for its end, or end it with "
@@ -187,7 +191,38 @@ class DagControl(Reconnecting):
             if (await self.dag(found.id)).generation > found.generation:
                 break  # who waits from now on does not see the end before this
             await asyncio.sleep(0.1)
-        return found.id, again
+        return plan
+
+    async def _planned(self, ref: str, spec: DagSpec | None) -> tuple[DagView, DagRetry]:
+        found = await self.known_dag(ref)
+        stored = await DagViews(self._db()).spec(found.id)
+        if spec is None and found.state is DagState.SUCCEEDED:
+            raise RefusedError(f"DAG {found.id} has succeeded: nothing runs again")
+        made = changes(stored, spec or stored)
+        if spec is not None:
+            if not found.state.ended:
+                raise RefusedError(
+                    f"DAG {found.id} has not ended: a retry with another file is for one that has"
+                )
+            if wrong := [*made.refused, *self._problems(spec)]:
+                raise SpecError(f"dag {found.id}", tuple(wrong))
+            await self._preflight(spec)
+        again: tuple[str, ...] = ()
+        if found.state.ended:
+            again = await DagViews(self._db()).to_run_again(found.id, spec or stored, made.anew)
+            if not again:
+                raise RefusedError(
+                    f"DAG {found.id} has succeeded, and the file changes none of its jobs"
+                )
+        plan = DagRetry(dag_id=found.id, jobs=again, new=made.new, changed=made.changed)
+        return found, plan
+
+    def _problems(self, spec: DagSpec) -> list[str]:
+        """Return what is wrong with the edges and the size of a DAG."""
+        edges = {name: job.after for name, job in spec.jobs.items()}
+        inputs = {name: job.inputs for name, job in spec.jobs.items()}
+        found = graph_problems(edges, inputs, self.settings.most_dag_jobs)
+        return [*map(str, found), *filter(None, (spec.too_large,))]
 
     async def _stored_spec(self, dag_id: str) -> DagSpec | None:
         with contextlib.suppress(NotFoundError, UnavailableError):

@@ -5,6 +5,7 @@ from datetime import datetime
 
 from longshore.models.block_end import BlockDecision
 from longshore.models.checkpointing import CheckpointDecision
+from longshore.models.dag import HeldMutex
 from longshore.models.job import JobState, JobStatus
 from longshore.models.placement import Decision, PlacementKind
 from longshore.models.pool import Growth
@@ -42,6 +43,7 @@ def explain(
     kind: str = "",
     helps: Sequence[str] = (),
     hold: JobStatus | None = None,
+    mutexes: tuple[HeldMutex, ...] = (),
 ) -> Explanation:
     """Return the explanation. For a queued job `alone` is what the packer says of it now by
     itself, `last` what the last cycle said with the jobs before it; `making_room` are the jobs
@@ -69,6 +71,8 @@ def explain(
             headline += f"; {under_way(purchases, whose=' for it')}"
         elif coming:
             headline += f"; {_on_their_way(coming)}"
+    if wanted := [each for each in mutexes if each.waiting]:
+        headline += f"; {' and '.join(map(_keeps_waiting, wanted))}"
     return Explanation(
         job=job,
         headline=headline,
@@ -85,9 +89,15 @@ def explain(
         purchases=tuple(purchases),
         buying=buying,
         blocks=blocks,
+        mutexes=mutexes,
         # What is on its way needs nobody's help.
         hints=_hints(job, nodes, growth, standing, kind, helps) if queued and not coming else (),
     )
+
+
+def _keeps_waiting(mutex: HeldMutex) -> str:
+    jobs = count(mutex.waiting, "job")
+    return f"{jobs} wait{'s' * (mutex.waiting == 1)} for its mutex {mutex.name}"
 
 
 def _on_their_way(coming: Sequence[PurchaseUnderWay]) -> str:

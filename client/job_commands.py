@@ -8,7 +8,8 @@ import typer
 from longshore.client.calls import call, known_job, known_pool
 from longshore.client.job_view import explanation_screen, job_screen, jobs_table
 from longshore.client.terminal import JSON, Text, note, now, out, print_json, say, show
-from longshore.models.errors import LongshoreError
+from longshore.models.dag import DagJobView
+from longshore.models.errors import LongshoreError, NotFoundError
 from longshore.models.job import JobSpec, JobState
 from longshore.models.job_report import JobReport
 from longshore.models.views import Explanation
@@ -86,12 +87,20 @@ def job(
 def why(ref: REF, as_json: JSON = False) -> None:
     """Say why a job waits, node by node, or how it came to its end."""
 
-    async def ask(api: "Longshore") -> Explanation:
-        return await api.explain((await known_job(api, ref)).id)
+    async def ask(api: "Longshore") -> Explanation | DagJobView:
+        try:
+            return await api.explain((await known_job(api, ref)).id)
+        except NotFoundError:
+            step = await api.step(ref)  # of a DAG, and not submitted
+            if step is None:
+                raise
+            return step
 
     explanation = call(ask)
     if as_json:
         return print_json(explanation)
+    if isinstance(explanation, DagJobView):
+        return say(f"{ref} is {explanation.step.value}: {explanation.reason}")
     show(explanation_screen(explanation, now()))
     return None
 

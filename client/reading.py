@@ -23,7 +23,7 @@ from longshore.client.topology import topology_in
 from longshore.models.checkpoint import CheckpointInfo
 from longshore.models.checkpointing import CheckpointDecision
 from longshore.models.cycles import PoolCycles
-from longshore.models.dag import DagState, DagSummary, DagView
+from longshore.models.dag import DagJobView, DagState, DagSummary, DagView
 from longshore.models.domains import PoolTopology
 from longshore.models.errors import LongshoreError, NotFoundError
 from longshore.models.job import JobSpec, JobState, JobStatus
@@ -145,10 +145,13 @@ class Reading:
         gave_way = await self._views().gave_way(job.id)
         saving = await self._views().saving(job.id)
         reasons = BuyingReasons(self._db())
+        mutexes = await DagViews(self._db()).mutexes_of(job.id)
         if row is None or job.state.ended:
             on = await reasons.blocks_of_job(job.id)
             placed = await self._views().placed_by(job.id)
-            told = explain(job, placed=placed, gave_way=gave_way, saving=saving, blocks=on)
+            told = explain(
+                job, placed=placed, gave_way=gave_way, saving=saving, blocks=on, mutexes=mutexes
+            )
             if not job.state.ended:
                 return told
             attempts = await self._views().attempts(job.id)
@@ -188,7 +191,7 @@ class Reading:
             gave_way=gave_way, saving=saving,
             buying=await reasons.of_pool(job.pool) if pool.buying.enabled else None,
             coming=coming, purchases=purchases, standing=standing, kind=kind, helps=helps,
-            hold=await self._hold_of(job),
+            hold=await self._hold_of(job), mutexes=mutexes,
         )  # fmt: skip
 
     async def nodes(
@@ -226,6 +229,14 @@ class Reading:
     async def dag(self, ref: str) -> DagView:
         """Return a DAG in full, by its id or the newest of a name. Raises NotFoundError."""
         return await DagViews(self._db()).dag(ref)
+
+    async def step(self, ref: str) -> DagJobView | None:
+        """Return the job of a DAG that `DAG.JOB` names, submitted or not; None where none is."""
+        return await DagViews(self._db()).step(ref)
+
+    async def output(self, ref: str) -> str:
+        """Return the JSON that a job of a DAG put out, by `DAG.JOB`. Raises NotFoundError."""
+        return await DagViews(self._db()).output(ref)
 
     async def _temporal(self) -> "Client | None":
         """Return who says which workflows are over; None where nobody does."""

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Self, cast
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     SerializerFunctionWrapHandler,
@@ -41,6 +42,8 @@ _OTHER_WORDS = {
 
 
 def _condition(value: object) -> object:
+    if value in ("mutex", "singleton"):
+        raise ValueError("no condition of one job: give the job `mutex: NAME` instead")
     return _OTHER_WORDS.get(value, value) if isinstance(value, str) else value
 
 
@@ -86,6 +89,25 @@ After = Annotated[
 ]
 
 
+def _one_or_several(value: object) -> object:
+    if isinstance(value, list):  # of a document, which is read strictly
+        return tuple(cast("list[object]", value))
+    return (value,) if isinstance(value, str) else value
+
+
+def _sorted(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(sorted(set(names)))
+
+
+Names = Annotated[
+    tuple[Name, ...],
+    Field(max_length=16),
+    BeforeValidator(_one_or_several, json_schema_input_type=list[Name] | Name),
+    AfterValidator(_sorted),
+]
+"""Names, sorted, each once."""
+
+
 class Join(StrEnum):
     """Which of its edges a job needs."""
 
@@ -103,6 +125,26 @@ class DagJob(JobSpec):
     success, failure or any. Slurm's words afterok, afternotok and afterany are taken too."""
     join: Join = Join.ALL
     """Whether it starts once `all` of these hold, or the first of them (`any`)."""
+    mutex: Names = ()
+    """A name, or several: of the tenant's jobs that ask for a name, in all DAGs, one at a time
+    is submitted and has not ended. Slurm's word `singleton` is taken too; `singleton: true`
+    stands for the job's own name."""
+    inputs: Names = ()
+    """Jobs before it whose outputs it gets as variables of its environment: the JSON that each
+    wrote into the file that LONGSHORE_OUTPUT names. One that succeeds without fails."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_slurm(cls, value: object) -> object:
+        if not isinstance(value, Mapping) or "singleton" not in value:
+            return value
+        given = dict(cast("Mapping[str, object]", value))
+        asked = given.pop("singleton")
+        if "mutex" in given:
+            raise ValueError("singleton is another word for mutex: give one of them")
+        if asked is not False:
+            given["mutex"] = given.get("name", ()) if asked is True else asked
+        return given
 
     @property
     def spec(self) -> JobSpec:
@@ -189,7 +231,7 @@ class DagSpec(Frozen):
     @field_validator("defaults")
     @classmethod
     def _defaults_are_of_a_job_alone(cls, defaults: dict[str, Any]) -> dict[str, Any]:
-        own = sorted({"name", "after", "join", "tenant"} & defaults.keys())
+        own = sorted({"name", "after", "join", "inputs", "tenant"} & defaults.keys())
         if own:
             raise ValueError(f"{own[0]} cannot be the same for all jobs: leave it out")
         return defaults
@@ -259,12 +301,26 @@ class StepState(StrEnum):
         return self in (StepState.SUCCEEDED, StepState.FAILED, StepState.CANCELLED)
 
 
+class HeldMutex(Wire):
+    """A mutex that a job has."""
+
+    name: str
+    waiting: int
+    """Jobs that wait for it and for nothing else but mutexes."""
+
+
 class DagJobView(Wire):
     """One job of a DAG, as people see it."""
 
     name: str
     after: dict[str, Edge]
     join: Join
+    mutex: tuple[str, ...] = ()
+    """Names that it asks for: one job at a time has each."""
+    inputs: tuple[str, ...] = ()
+    """Jobs whose outputs it gets."""
+    output_bytes: int | None = None
+    """Size of what it put out; null for nothing."""
     job_id: str | None = None
     """The job's id; null before it was submitted."""
     generation: int = 1
@@ -328,6 +384,18 @@ class DagView(DagSummary):
     @property
     def booked_micro_usd(self) -> int:
         return sum(step.booked_micro_usd for step in self.steps)
+
+
+class DagRetry(Wire):
+    """What a retry of a DAG runs again."""
+
+    dag_id: str
+    jobs: tuple[str, ...]
+    """Upstream first; none where it only goes on."""
+    new: tuple[str, ...] = ()
+    """Those that only the other file has."""
+    changed: tuple[str, ...] = ()
+    """Those that are another in the other file."""
 
 
 class DagSubmission(Wire):

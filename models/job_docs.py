@@ -326,6 +326,7 @@ on one node. Of the agent's environment it gets what programs need everywhere (`
 | `LONGSHORE_MIG_PROFILE` | with `mig`: the profile |
 | `LONGSHORE_TENANT`, `LONGSHORE_POOL` | as in the file |
 | `LONGSHORE_PROGRESS_FILE` | where to write how far it is ([progress](progress.md)) |
+| `LONGSHORE_OUTPUT` | where to write JSON for jobs behind it ([DAGs](dags.md#outputs)) |
 | `LONGSHORE_CHECKPOINT_DIR` | the checkpoint folder, made already; only with `checkpoint` |
 | `LONGSHORE_SAVED` | where to add the line `saved, step N` after saving; only with `checkpoint` |
 | `LONGSHORE_SAVE_REQUEST` | a file that appears when the job is to save; only with `save_file` |

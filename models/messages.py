@@ -23,6 +23,7 @@ from longshore.models.errors import SpecError
 from longshore.models.job import AttemptRecord, FailureClass, JobResult, JobSpec
 from longshore.models.legacy_documents import MOST_MISTAKES
 from longshore.models.node import Inventory, Liveness, NodeIdentity, NodeState
+from longshore.models.output import JobOutput
 from longshore.models.placement import Placement, PlacementKey
 from longshore.models.problems import bounded, describe_all, no_such_fields
 from longshore.models.protocol import COUNTS_HEARTBEATS
@@ -139,6 +140,8 @@ class JobInput(StartInput):
     """Wait for a release before the first placement."""
     history: JobHistory | None = None
     max_attempts_per_run: int = Field(default=100, ge=1)
+    needs_output: bool = False
+    """A job behind it in its DAG gets its output: without one it fails."""
     _refused: tuple[str, ...] = PrivateAttr(default=())
 
     @property
@@ -221,6 +224,8 @@ class FinishRequest(Wire):
     result: JobResult
     unanswered: EnqueueRequest | None = None
     """What the job was cancelled over: nobody knows whether it came into the queue, or will."""
+    output: JobOutput | None = None
+    """Of a job that succeeded."""
 
 
 class Waiting(Wire):
@@ -489,6 +494,8 @@ class ProcessReport(Wire):
     checkpoint: CheckpointInfo | None = None
     """What it saved last, or went on from."""
     checkpoint_error: Reason = ""
+    output: JobOutput | None = None
+    """What it wrote for the jobs behind it, of a process that succeeded; of a gang, rank 0's."""
 
     @model_validator(mode="before")
     @classmethod

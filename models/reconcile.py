@@ -47,6 +47,8 @@ class FindingKind(StrEnum):
     """A block of bought time has not ended, and no workflow follows it."""
     PURCHASE_NOT_FOLLOWED = "purchase-not-followed"
     """A purchase may order on, and no workflow does."""
+    DAG_NOT_FOLLOWED = "dag-not-followed"
+    """A DAG has not ended, and no workflow follows it."""
     LEDGER_DIFFERS = "ledger-differs"
     """What a node or GPU counts as used is not the sum of what is held there."""
     AGENT_SILENT = "agent-silent"
@@ -119,6 +121,13 @@ class SettlePurchase(Wire):
     purchase_id: str
 
 
+class GiveUpMutexes(Wire):
+    """Let others have the mutexes for which jobs of a DAG wait, or that jobs have which were never
+    submitted."""
+
+    dag_id: str
+
+
 class BookBill(Wire):
     """Bring what an order is booked with, whose account is closed, to what its market billed."""
 
@@ -139,6 +148,7 @@ class Mend(Wire):
     follow_block: FollowBlock | None = None
     book_bill: BookBill | None = None
     settle_purchase: SettlePurchase | None = None
+    give_up_mutexes: GiveUpMutexes | None = None
 
 
 class Stop(Wire):
@@ -322,6 +332,15 @@ class PurchaseSeen(Frozen):
     created_at: Instant
 
 
+class DagSeen(Frozen):
+    """A DAG that has not ended."""
+
+    id: str
+    submitted_at: Instant
+    keeps_others: bool = False
+    """Jobs of it that are not submitted have mutexes, or wait for them."""
+
+
 class LedgerSeen(Frozen):
     """A count that is not the sum of its live rows."""
 
@@ -342,6 +361,7 @@ class Observed(Frozen):
     nodes: tuple[NodeSeen, ...] = ()
     blocks: tuple[BlockSeen, ...] = ()
     purchases: tuple[PurchaseSeen, ...] = ()
+    dags: tuple[DagSeen, ...] = ()
     ledgers: tuple[LedgerSeen, ...] = ()
     workflows: dict[str, WorkflowSeen] = Field(default_factory=dict[str, WorkflowSeen])
     """By id: all that run, and those that were expected to."""

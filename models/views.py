@@ -5,6 +5,7 @@ from datetime import timedelta
 from longshore.models.base import Instant, Wire
 from longshore.models.block_end import BlockDecision
 from longshore.models.checkpointing import CheckpointDecision
+from longshore.models.dag import HeldMutex
 from longshore.models.job import FailureClass, JobResult, JobState, Tier
 from longshore.models.node import HostFirmware, NodeState
 from longshore.models.placement import Decision
@@ -237,6 +238,8 @@ class Explanation(Wire):
     blocks: tuple[BlockDecision, ...] = ()
     """For a running job: what was decided last about the bought nodes that it runs on, with every
     option in micro-dollars."""
+    mutexes: tuple[HeldMutex, ...] = ()
+    """Those that a job of a DAG has until its end."""
     hints: tuple[str, ...] = ()
     """What could be done about it."""
     attempts: tuple[AttemptView, ...] = ()

@@ -69,6 +69,8 @@ class Graph:
     """Upstream first; otherwise as in the file."""
     downstream: Mapping[str, tuple[str, ...]]
     """For each job those that come after it."""
+    inputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    """For each job those whose outputs it gets."""
 
     @classmethod
     def of(cls, spec: DagSpec) -> "Graph":
@@ -83,6 +85,7 @@ class Graph:
             joins={name: job.join for name, job in spec.jobs.items()},
             order=_upstream_first(edges, downstream),
             downstream={name: tuple(behind) for name, behind in downstream.items()},
+            inputs={name: job.inputs for name, job in spec.jobs.items() if job.inputs},
         )
 
 
@@ -285,15 +288,20 @@ def _state(graph: Graph, states: Mapping[str, StepState]) -> tuple[DagState, str
     return DagState.FAILED, f"{named}{more}"
 
 
-def reopened(graph: Graph, states: Mapping[str, StepState]) -> tuple[str, ...]:
-    """Return the jobs that a retry runs again, upstream first: those that did not succeed, and
-    each that an edge from one of these had satisfied, and so on."""
+def reopened(
+    graph: Graph, states: Mapping[str, StepState], anew: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Return the jobs that a retry runs again, upstream first: those that did not succeed, or are
+    to run `anew`, and each that an edge from one of these had satisfied, or that gets the output
+    of one, and so on."""
     again: set[str] = set()
     for name in graph.order:
-        if states[name] is not StepState.SUCCEEDED or any(
+        satisfied = (
             up in again and edge_state(edge.condition, states[up]) is EdgeState.SATISFIED
             for up, edge in graph.edges[name].items()
-        ):
+        )
+        left = states[name] is not StepState.SUCCEEDED or name in anew
+        if left or any(satisfied) or not again.isdisjoint(graph.inputs.get(name, ())):
             again.add(name)
     return tuple(name for name in graph.order if name in again)
 

@@ -8,6 +8,7 @@ is young too.
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
+from longshore.models.dag_messages import dag_workflow_id
 from longshore.models.job import JobState, JobStatus
 from longshore.models.messages import LeaseEnd, job_workflow_id, node_workflow_id, pool_workflow_id
 from longshore.models.purchase import purchase_workflow_id
@@ -30,6 +31,7 @@ from longshore.models.reconcile import (
 from longshore.scheduling.reconcile_lost import (
     Lost,
     lost_blocks,
+    lost_dags,
     lost_jobs,
     lost_nodes,
     lost_purchases,
@@ -64,6 +66,7 @@ def to_describe(seen: Observed, request: ReconcileRequest) -> frozenset[str]:
     }
     bought = {purchase_workflow_id(purchase.id) for purchase in seen.purchases}
     wanted |= {workflow_id for workflow_id in bought if workflow_id not in seen.workflows}
+    wanted |= {id for dag in seen.dags if (id := dag_workflow_id(dag.id)) not in seen.workflows}
     return frozenset(
         wanted | {pool_workflow_id(pool.name) for pool in seen.pools if _late(pool, seen, request)}
     )
@@ -77,14 +80,15 @@ def to_ask(seen: Observed, request: ReconcileRequest) -> frozenset[str]:
 
 
 def compare(seen: Observed, request: ReconcileRequest) -> tuple[Finding, ...]:
-    """Return every disagreement: jobs first, then pools, nodes, blocks, purchases, ledgers and
-    agents."""
+    """Return every disagreement: jobs first, then pools, nodes, blocks, purchases, DAGs, ledgers
+    and agents."""
     open_jobs = [job for job in seen.jobs if job.ended_at is None]
     live_nodes = [node for node in seen.nodes if node.alive]
     jobs = (*_jobs(seen, request), *_by_now(lost_jobs(seen, request), seen))
     nodes = (*_nodes(seen, request), *_by_now(lost_nodes(seen, request), seen))
     blocks = _by_now(lost_blocks(seen, request), seen)
     bought = _by_now(lost_purchases(seen, request), seen)
+    dags = _by_now(lost_dags(seen, request), seen)
     return (
         *_hold_back(jobs, len(open_jobs), "open jobs", request),
         *_unrecorded_jobs(seen, request),
@@ -92,6 +96,7 @@ def compare(seen: Observed, request: ReconcileRequest) -> tuple[Finding, ...]:
         *_hold_back(nodes, len(live_nodes), "live nodes", request),
         *_hold_back(blocks, len(seen.blocks), "blocks", request),
         *_hold_back(bought, len(seen.purchases), "purchases", request),
+        *_hold_back(dags, len(seen.dags), "DAGs", request),
         *_ledgers(seen),
         *_agents(seen, request),
     )

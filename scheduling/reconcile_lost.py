@@ -1,5 +1,5 @@
-"""What no workflow looks after any more: jobs, nodes, purchases and blocks of bought time. Pure; a
-part of `scheduling.reconcile`.
+"""What no workflow looks after any more: jobs, nodes, DAGs, purchases and blocks of bought time.
+Pure; a part of `scheduling.reconcile`.
 
 A workflow that has just ended may have told of its end at this moment: such a thing is lost for
 good only after a margin.
@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from longshore.models.block import block_workflow_id
+from longshore.models.dag_messages import dag_workflow_id
 from longshore.models.job import JobResult, JobState
 from longshore.models.messages import job_workflow_id, node_workflow_id
 from longshore.models.purchase import purchase_workflow_id
@@ -19,6 +20,7 @@ from longshore.models.reconcile import (
     Finding,
     FindingKind,
     FollowBlock,
+    GiveUpMutexes,
     JobSeen,
     LoseNode,
     Mend,
@@ -48,7 +50,7 @@ def lost(seen: Observed, request: ReconcileRequest) -> tuple[Lost, ...]:
     """Return all that has no workflow any more, however lately it lost that."""
     return (
         *lost_jobs(seen, request), *lost_nodes(seen, request), *lost_blocks(seen, request),
-        *lost_purchases(seen, request),
+        *lost_purchases(seen, request), *lost_dags(seen, request),
     )  # fmt: skip
 
 
@@ -171,5 +173,29 @@ def lost_purchases(seen: Observed, request: ReconcileRequest) -> Iterator[Lost]:
             kind=kind, subject=f"purchase {purchase.id}",
             problem=f"it may order on, and its workflow {how}",
             mend=Mend(settle_purchase=SettlePurchase(purchase_id=purchase.id)),
+        )  # fmt: skip
+        yield Lost(finding, after)
+
+
+def lost_dags(seen: Observed, request: ReconcileRequest) -> Iterator[Lost]:
+    """Return the DAGs that have not ended and that no workflow follows.
+
+    Somebody may have meant that: a person decides whether one goes on. Others that wait for its
+    mutexes need not wait for that.
+    """
+    for dag in seen.dags:
+        flow = seen.workflows.get(dag_workflow_id(dag.id))
+        if flow is None or flow.state is WorkflowState.RUNNING:
+            continue
+        kind, how = FindingKind.DAG_NOT_FOLLOWED, "has ended"
+        after = max(dag.submitted_at, flow.closed_at or dag.submitted_at) + request.margin
+        if flow.state is _MISSING:
+            kind, how = FindingKind.WORKFLOW_MISSING, "is not known to Temporal"
+            after = dag.submitted_at + request.missing_margin
+        finding = Finding(
+            kind=kind, subject=f"dag {dag.id}",
+            problem=f"it has not ended, and its workflow {how}: `longshore dag retry {dag.id}` "
+            f"goes on with it, and `longshore dag cancel {dag.id}` after that ends it",
+            mend=Mend(give_up_mutexes=GiveUpMutexes(dag_id=dag.id)) if dag.keeps_others else None,
         )  # fmt: skip
         yield Lost(finding, after)

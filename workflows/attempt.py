@@ -139,7 +139,8 @@ class Attempt:
         if len(reports) == 1:
             return reports[0]
         first = self._ended_by(reports)
-        return first.model_copy(update={"log_error": self._not_stored(reports)})
+        said = {"log_error": self._not_stored(reports), "output": reports[0].output}
+        return first.model_copy(update=said)
 
     def _ended_by(self, reports: Sequence[ProcessReport]) -> ProcessReport:
         failed = [rank for rank, report in enumerate(reports) if report.failure is not None]

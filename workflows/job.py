@@ -35,6 +35,7 @@ with workflow.unsafe.imports_passed_through():
         ProcessReport,
         Waiting,
     )
+    from longshore.models.output import why_unusable
     from longshore.models.placement import Placement, PlacementKey
     from longshore.models.text import format_duration
     from longshore.models.visible import visible
@@ -254,6 +255,10 @@ class JobWorkflow(Started):
 
     async def _conclude(self, report: ProcessReport) -> JobResult | None:
         """Decide what follows an attempt: the job's result, or None for another attempt."""
+        succeeded = report.failure is None and report.stopped_for is None
+        if self._job.needs_output and succeeded and (why := why_unusable(report.output)):
+            lacks = {"failure": FailureClass.USER, "message": why, "output": None}
+            report = report.model_copy(update=lacks)
         if report.failure is None and report.stopped_for is None:
             self._close_attempt(None, report)
             return await self._finish(LeaseEnd.FINISHED, JobState.SUCCEEDED, report)
@@ -358,7 +363,7 @@ class JobWorkflow(Started):
             ended_at=workflow.now(),
         )  # fmt: skip
         if not self._is_another:
-            await steps.finish(self._here, reason, result, self._unanswered)
+            await steps.finish(self._here, reason, result, self._unanswered, report.output)
         self._result = result
         self._enter(state, result.message)
         return result

@@ -27,6 +27,7 @@ from longshore.models.messages import (
     StopProcessRequest,
     node_task_queue,
 )
+from longshore.models.output import JobOutput
 from longshore.models.placement import Placement, PlacementKey
 from longshore.models.text import format_places
 from longshore.workflows.options import (
@@ -93,6 +94,7 @@ async def finish(
     reason: LeaseEnd,
     result: JobResult,
     unanswered: EnqueueRequest | None = None,
+    output: JobOutput | None = None,
 ) -> None:
     """End the leases of the last attempt, and record the job's end.
 
@@ -102,7 +104,9 @@ async def finish(
     try:
         await workflow.execute_activity_method(
             QueueActivities.finish,
-            FinishRequest(key=key, reason=reason, result=result, unanswered=unanswered),
+            FinishRequest(
+                key=key, reason=reason, result=result, unanswered=unanswered, output=output
+            ),
             start_to_close_timeout=DATABASE_TIMEOUT,
             schedule_to_close_timeout=CANCEL_WITHIN if unanswered else None,
             retry_policy=DATABASE_RETRY,

@@ -13,6 +13,7 @@ from longshore.activities.node.rendezvous import command, rendezvous
 from longshore.models.job import JobSpec
 from longshore.models.messages import RunProcessRequest
 from longshore.models.node import Inventory, NodeIdentity
+from longshore.models.output import VARIABLE
 from longshore.models.placement import Placement, PlacementKey
 from longshore.models.visible import brief
 
@@ -46,6 +47,8 @@ KEPT_ENV = [
 
 IN_CONTAINER = "/longshore"
 """Where a container sees the folder for its progress file."""
+OUTPUT = "output"
+"""Name in that folder: what the job puts out for others of its DAG."""
 SAVED, SAVE_REQUEST = "saved", "save-request"
 """Names in that folder: where the job says that it has saved, and what asks it to."""
 CONTAINER_WORKDIR = "/longshore/work"
@@ -270,6 +273,7 @@ def _own_env(
         "LONGSHORE_TENANT": spec.tenant,
         "LONGSHORE_POOL": spec.pool,
         "LONGSHORE_PROGRESS_FILE": str(public / "progress"),
+        VARIABLE: str(public / OUTPUT),
         **rendezvous(placement, spec),
         **_part_env(spec),
     }
@@ -331,7 +335,10 @@ def _inside(
 
     Raises LaunchError where a container may not see a folder.
     """
-    inside = dict(own) | {"LONGSHORE_PROGRESS_FILE": f"{IN_CONTAINER}/progress"}
+    inside = dict(own) | {
+        "LONGSHORE_PROGRESS_FILE": f"{IN_CONTAINER}/progress",
+        VARIABLE: f"{IN_CONTAINER}/{OUTPUT}",
+    }
     for variable, file in (("LONGSHORE_SAVED", SAVED), ("LONGSHORE_SAVE_REQUEST", SAVE_REQUEST)):
         if variable in own:
             inside[variable] = f"{IN_CONTAINER}/{file}"

@@ -20,6 +20,7 @@ from longshore.activities.node.fence import Fence
 from longshore.activities.node.file_times import clamped_time
 from longshore.activities.node.full_disk import why_refused
 from longshore.activities.node.launch import (
+    OUTPUT,
     Launch,
     LaunchError,
     checkpoint_folder,
@@ -35,6 +36,7 @@ from longshore.activities.node.outcome import (
     report_of,
     stopped_before_start,
 )
+from longshore.activities.node.output import read_output
 from longshore.activities.node.progress import read_progress
 from longshore.activities.node.runs import RunRecord, RunStore
 from longshore.activities.node.supervision import ForkServer, NotForkedError, Plan, Supervised
@@ -266,6 +268,9 @@ class Processes:
         if run.keeper:
             last, error = run.keeper.last, run.keeper.error
             report = report.model_copy(update={"checkpoint": last, "checkpoint_error": error})
+        if report.failure is None and report.stopped_for is None:
+            output = read_output(run.folder / "public" / OUTPUT)
+            report = report.model_copy(update={"output": output})
         # Where the disk refuses, the run stays here and answers from memory.
         run.record = run.record.model_copy(update={"report": report})
         if await asyncio.to_thread(self._stored, run):

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 from sqlalchemy import CheckConstraint, Column, DateTime, Index, Text, text
-from sqlalchemy.dialects.postgresql import JSON
+from sqlalchemy.dialects.postgresql import ARRAY, JSON
 from sqlmodel import Field, SQLModel
 
 
@@ -53,7 +53,11 @@ class DagJobRow(SQLModel, table=True):
             "state NOT IN ('SUBMITTING', 'SUBMITTED') OR job_id IS NOT NULL",
             name="a_submitted_job_has_an_id",
         ),
-    )
+        Index(
+            "dag_jobs_that_wait_for_mutexes", "mutexes", postgresql_using="gin",
+            postgresql_where=text("state = 'WAITING' AND ready_at IS NOT NULL"),
+        ),
+    )  # fmt: skip
 
     dag_id: str = Field(primary_key=True, foreign_key="dags.id", sa_type=Text)
     name: str = Field(primary_key=True, sa_type=Text)
@@ -71,3 +75,45 @@ class DagJobRow(SQLModel, table=True):
     """When its conditions held."""
     ended_at: datetime | None = Field(default=None, sa_column=_time())
     """Of one that was never submitted, or left no record."""
+    mutexes: list[str] = Field(
+        default_factory=list[str],
+        sa_column=Column(ARRAY(Text), nullable=False, server_default=text("'{}'")),
+    )
+    """Names that it asks for, sorted, from when its other conditions held."""
+    priority: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
+    """Its class, for the order of those that wait for a mutex."""
+    ready_at: datetime | None = Field(default=None, sa_column=_time())
+    """When its other conditions held, of one that asks for mutexes."""
+
+
+class MutexRow(SQLModel, table=True):
+    """A mutex of a tenant: nobody's, or that of the one job that has it."""
+
+    __tablename__: ClassVar[str] = "mutexes"  # pyright: ignore[reportIncompatibleVariableOverride]
+    __table_args__ = (
+        CheckConstraint("(job_id IS NULL) = (since IS NULL)", name="a_holder_has_it_since"),
+        Index("mutexes_by_job", "job_id", postgresql_where=text("job_id IS NOT NULL")),
+    )
+
+    tenant: str = Field(primary_key=True, sa_type=Text)
+    name: str = Field(primary_key=True, sa_type=Text)
+    job_id: str | None = Field(default=None, sa_type=Text)
+    since: datetime | None = Field(default=None, sa_column=_time())
+
+
+class OutputRow(SQLModel, table=True):
+    """What a job of a DAG put out, for the jobs behind it."""
+
+    __tablename__: ClassVar[str] = "outputs"  # pyright: ignore[reportIncompatibleVariableOverride]
+    __table_args__ = (
+        CheckConstraint(
+            "octet_length(content) = bytes AND bytes <= 65536", name="an_output_is_small"
+        ),
+    )
+
+    job_id: str = Field(primary_key=True, foreign_key="jobs.id", sa_type=Text)
+    content: str = Field(sa_type=Text)
+    """JSON."""
+    digest: str = Field(sa_type=Text)
+    """SHA-256 of the content, in hex."""
+    bytes: int

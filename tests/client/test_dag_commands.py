@@ -79,6 +79,17 @@ async def test_a_failure_is_shown_and_tried_again(
     again = await running
     assert again.code == 0, again.err
     assert again.out.splitlines()[0] == f"{dag_id} runs again: prepare, train, tell"
+    changed = tmp_path / "changed.yaml"
+    changed.write_text(
+        (tmp_path / "dag.yaml").read_text().replace("'true', after", "'false', after")
+    )
+    tried = await longshore("dag", "retry", dag_id, "--with", str(changed), "--dry-run")
+    assert tried.out == f"{dag_id} would run again: train, tell (changed: train, tell)\n"
+    shorter = tmp_path / "shorter.yaml"
+    shorter.write_text(f"name: {pool}\npool: {pool}\njobs: {{prepare: {{command: x}}}}\n")
+    missing = await longshore("dag", "retry", dag_id, "--with", str(shorter))
+    assert missing.code == 65
+    assert "tell is not in the file" in missing.err
     refused = await longshore("dag", "retry", dag_id)
     assert (refused.code, refused.err) == (
         77, f"error: DAG {dag_id} has succeeded: nothing runs again\n",
@@ -104,6 +115,34 @@ async def test_hold_release_cancel_and_list(
     assert watched.out.splitlines()[-1].endswith("no longer needed")
     over = await longshore("dag", "hold", dag_id)
     assert (over.code, over.err) == (77, f"error: DAG {dag_id} has ended already (CANCELLED)\n")
+
+
+async def test_who_has_a_mutex_is_said(
+    longshore: Command, node: ScriptedNode, pool: str, tmp_path: Path
+):
+    file = tmp_path / "one.yaml"
+    job = f"a: {{command: 'true', mutex: {pool}}}"
+    file.write_text(f"name: {pool}\npool: {pool}\njobs: {{{job}}}\n")
+    valid = await longshore("dag", "validate", str(file))
+    assert valid.out.endswith(f"at a time (mutex, Slurm's singleton): {pool}\n")
+    ids = [(await longshore("dag", "submit", "-q", str(file))).out.strip() for _ in range(2)]
+    await eventually(node.runs)
+    has = node.runs()[0][0]  # whichever workflow looked first
+    waits = next(each for each in ids if not has.startswith(each))
+    reason = f"waits for mutex {pool}, which {has} holds"
+
+    async def is_told() -> bool:
+        return reason in (await longshore("why", f"{waits}.a")).out
+
+    await eventually(is_told)
+    shown = (await longshore("why", f"{waits}.a")).out
+    assert shown == f"{waits}.a is WAITING: {reason}\n"
+    assert f"a  mutex {pool}" in (await longshore("dag", "show", waits)).out
+    assert f"1 job waits for its mutex {pool}" in (await longshore("why", has)).out
+    await node.end(has)
+    await node.end(f"{waits}.a")
+    unknown = await longshore("why", f"{waits}.none")
+    assert unknown.code == 66
 
 
 async def test_what_is_not_there_is_said(longshore: Command, pool: str, tmp_path: Path):

@@ -59,6 +59,8 @@ async def _run(fleet: Fleet) -> DagView:
         name: {**fleet.journal.job(name).model_dump(mode="json", exclude_unset=True), "after": ups}
         for name, ups in after.items()
     }
+    for name in ("left", "right"):
+        jobs[name]["mutex"] = "one"
     pool = fleet.journal.job("any").pool
     spec = DagSpec.model_validate({"name": "line", "pool": pool, "jobs": jobs})
     key = uuid.uuid4().hex

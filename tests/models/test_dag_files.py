@@ -105,6 +105,38 @@ def test_a_job_is_as_large_as_it_travels(tmp_path: Path):
     assert re.search(r"jobs.a: the job has 1,000,\d{3} bytes as JSON \(env .*, command", mistake)
 
 
+def test_the_forms_of_a_mutex(tmp_path: Path):
+    spec = read(
+        tmp_path,
+        """
+name: d
+jobs:
+  one: {command: x, mutex: m}
+  several: {command: x, mutex: [b, a, b]}
+  slurm: {command: x, singleton: m}
+  own: {command: x, singleton: true}
+  none: {command: x, singleton: false}
+""",
+    )
+    assert {name: job.mutex for name, job in spec.jobs.items()} == {
+        "one": ("m",), "several": ("a", "b"), "slurm": ("m",), "own": ("own",), "none": (),
+    }  # fmt: skip
+    assert DagSpec.model_validate_json(spec.model_dump_json()) == spec
+    wrong = mistakes(
+        tmp_path,
+        """
+name: d
+jobs:
+  a: {command: x, mutex: "Not a name"}
+  b: {command: x, mutex: m, singleton: m}
+  c: {command: x, after: {a: mutex}}
+""",
+    )
+    assert len(wrong) == 3
+    assert "another word for mutex" in wrong[1]
+    assert "give the job `mutex: NAME` instead" in wrong[2]
+
+
 def test_what_a_job_does_not_say_comes_from_the_dag(tmp_path: Path):
     spec = read(
         tmp_path,

@@ -110,7 +110,7 @@ async def test_a_retry_runs_what_did_not_succeed_under_new_ids(
         await longshore.retry_dag(dag_id)
     await node.end(f"{dag_id}.mend", report=USER_ERROR)
     assert (await longshore.wait_dag(dag_id)).state is DagState.FAILED
-    assert await longshore.retry_dag(dag_id) == (dag_id, ("b", "c", "mend"))
+    assert (await longshore.retry_dag(dag_id)).jobs == ("b", "c", "mend")
     await node.end(f"{dag_id}.b.r2")
     await node.end(f"{dag_id}.c.r2")
     ended = await longshore.wait_dag(dag_id)
@@ -309,7 +309,7 @@ async def test_a_dag_whose_workflow_is_terminated_is_told_and_goes_on_with_a_ret
     with pytest.raises(RefusedError, match="has ended from outside"):
         await longshore.cancel_dag(dag_id)
     await node.end(f"{dag_id}.a")
-    assert await longshore.retry_dag(dag_id) == (dag_id, ())
+    assert (await longshore.retry_dag(dag_id)).jobs == ()
     await node.end(f"{dag_id}.b")
     await node.end(f"{dag_id}.c")
     assert (await longshore.wait_dag(dag_id)).state is DagState.SUCCEEDED

@@ -32,6 +32,7 @@ from longshore.client.deployments import Deployments, deployments_in_use
 from longshore.models.messages import CONTROL_TASK_QUEUE, PING_WORKFLOW
 from longshore.workers.doctor.agents import agents
 from longshore.workers.doctor.bought import blocks
+from longshore.workers.doctor.dags import dags
 from longshore.workers.doctor.database import clocks
 from longshore.workers.doctor.findings import Check, Finding, Level, fail, ok, warn
 from longshore.workers.doctor.pools import pools
@@ -61,6 +62,7 @@ def checks_of_nodes(temporal: Client, database: Database) -> dict[str, Check]:
     return {
         "pools": partial(pools, temporal, database),
         "blocks": partial(blocks, temporal, database),
+        "dags": partial(dags, temporal, database),
         "agents": partial(agents, temporal, database),
     }
 

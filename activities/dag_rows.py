@@ -1,0 +1,258 @@
+"""Rows of DAGs and of their jobs: onto the record, read, and changed by a plan."""
+
+from collections.abc import Collection, Sequence
+
+from sqlalchemy import RowMapping, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from longshore.activities.database import clock
+from longshore.models.dag import DagSpec, StepState
+from longshore.models.dag_messages import AdvanceDag, OpenDag
+from longshore.models.errors import NotFoundError
+from longshore.models.job import JobState
+from longshore.models.visible import shown
+from longshore.scheduling.dag import DagPlan, Graph, reopened
+from longshore.scheduling.dag_changes import Changes
+
+
+async def record_dag(
+    connection: AsyncConnection, dag_id: str, spec: DagSpec, request: OpenDag
+) -> None:
+    """Put a DAG and its jobs on record where it is not yet."""
+    made = await connection.scalar(
+        text(_INSERT_DAG),
+        {
+            "id": dag_id, "name": spec.name, "tenant": spec.tenant,
+            "spec": spec.model_dump_json(), "submitted_at": request.submitted_at,
+        },
+    )  # fmt: skip
+    if made:
+        await connection.execute(text(_INSERT_JOBS), {"id": dag_id, "names": list(spec.jobs)})
+
+
+async def lock_dag(connection: AsyncConnection, dag_id: str) -> RowMapping:
+    """Hold the DAG's row until the end of the transaction, as `mark_dag_poked` does."""
+    rows = await connection.execute(
+        text("SELECT * FROM dags WHERE id = :id FOR NO KEY UPDATE"), {"id": dag_id}
+    )
+    row = rows.mappings().one_or_none()
+    if row is None:
+        raise no_such_dag(dag_id)
+    return row
+
+
+def no_such_dag(ref: str) -> NotFoundError:
+    return NotFoundError(f"no DAG {shown(ref)}: `longshore dag list --all` lists them")
+
+
+async def spec_of(connection: AsyncConnection, dag_id: str) -> DagSpec:
+    """Return what was submitted last: only the retry of a DAG that has ended changes it.
+
+    Raises NotFoundError.
+    """
+    spec = await connection.scalar(text("SELECT spec FROM dags WHERE id = :id"), {"id": dag_id})
+    if spec is None:
+        raise no_such_dag(dag_id)
+    return DagSpec.model_validate(spec)
+
+
+async def to_run_again(
+    connection: AsyncConnection, dag_id: str, spec: DagSpec, anew: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Return the jobs that a retry runs again: also those that are to run `anew`, and those whose
+    output is gone and wanted by one of them."""
+    jobs = await jobs_of(connection, dag_id)
+    states = dict.fromkeys(spec.jobs, StepState.WAITING)
+    states |= {job["name"]: state_of(job) for job in jobs}
+    without = {job["name"] for job in jobs if job["output_bytes"] is None}
+    graph, wanted = Graph.of(spec), set(anew)
+    while True:
+        names = reopened(graph, states, wanted)
+        gone = {up for name in names for up in graph.inputs.get(name, ()) if up in without}
+        if gone <= set(names):
+            return names
+        wanted |= gone
+
+
+async def reopen(
+    connection: AsyncConnection,
+    dag_id: str,
+    spec: DagSpec,
+    generation: int,
+    changed: Changes | None = None,
+) -> None:
+    """Have what a retry runs again wait again. `changed` says what this spec changed, where it is
+    to take the place of the stored one."""
+    if changed is not None:
+        row = {"id": dag_id, "spec": spec.model_dump_json(), "names": list(changed.new)}
+        await connection.execute(text(_REPLACE_SPEC), row)
+        await connection.execute(text(_INSERT_JOBS), row)
+    names = await to_run_again(connection, dag_id, spec, changed.anew if changed else ())
+    row = {"id": dag_id, "names": list(names), "generation": generation}
+    await connection.execute(text(_REOPEN_JOBS), row)
+    await connection.execute(text(_REOPEN_DAG), row)
+
+
+async def jobs_of(connection: AsyncConnection, dag_id: str) -> Sequence[RowMapping]:
+    """Return the jobs of a DAG, each with how it has ended."""
+    rows = await connection.execute(text(JOBS), {"id": dag_id})
+    return rows.mappings().all()
+
+
+def state_of(job: RowMapping) -> StepState:
+    """Return where a job is, by its row and by how it ended on record."""
+    state, end = job["state"], job["end_state"]
+    if state in ("SUBMITTING", "SUBMITTED") and end is None:
+        return StepState.SUBMITTED
+    if state == "LOST":
+        return StepState.FAILED
+    if state not in ("SUBMITTING", "SUBMITTED"):
+        return StepState(state)
+    if end == JobState.CANCELLED and not job["attempts"]:
+        return StepState.WITHDRAWN
+    return StepState(end)
+
+
+async def store_plan(
+    connection: AsyncConnection, request: AdvanceDag, row: RowMapping, plan: DagPlan
+) -> None:
+    """Record a plan for the DAG of this row: what is to be submitted, with the mutexes that it
+    takes, what is left out, and the end of the DAG."""
+    now = await clock(connection)
+    dag = {"id": request.dag_id, "now": now}
+    if plan.skip:
+        states = [plan.states[name].value for name in plan.skip]
+        await connection.execute(
+            text(_LEAVE_OUT),
+            {**dag, "names": [*plan.skip], "whys": [*plan.skip.values()], "states": states},
+        )
+    if plan.start:
+        await connection.execute(
+            text(_INTEND),
+            {**dag, "names": list(plan.start), "generation": row["generation"]},
+        )
+        await connection.execute(
+            text(_TAKE), {**dag, "names": list(plan.start), "tenant": row["tenant"]}
+        )
+    await connection.execute(
+        text(_UPDATE_DAG),
+        {
+            **dag, "state": plan.state.value, "held": request.held, "message": plan.reason,
+            "cancelled": request.cancelled, "stopped_by": plan.stopped_by,
+        },
+    )  # fmt: skip
+
+
+async def starting(connection: AsyncConnection, dag_id: str) -> list[tuple[str, str]]:
+    """Return the jobs (name, job id) of which it is not known that their workflow is there."""
+    rows = await connection.execute(
+        text(
+            "SELECT name, job_id FROM dag_jobs WHERE dag_id = :id AND state = 'SUBMITTING'"
+            " ORDER BY submitted_at, name"
+        ),
+        {"id": dag_id},
+    )
+    return [(row.name, row.job_id) for row in rows]
+
+
+async def let_others_pass(
+    connection: AsyncConnection, dag_id: str, unsubmitted: Sequence[str]
+) -> frozenset[str]:
+    """Have jobs that wait for mutexes ask anew at the DAG's next look, and those `unsubmitted`
+    wait again; return all for which they asked."""
+    row = {"id": dag_id, "names": list(unsubmitted)}
+    found = await connection.scalars(text(_LET_PASS), row)
+    return frozenset(name for mutexes in found for name in mutexes)
+
+
+async def mark_dag_poked(connection: AsyncConnection, dag_id: str) -> bool:
+    """Return True for the first since the DAG looked last: that one has to signal.
+
+    To be called last in a transaction, after `mark_poked_if_useful`; only mutexes come later. It
+    takes the DAG's row, as `mark_poked` takes the pool's.
+    """
+    found = await connection.execute(
+        text("SELECT poked FROM dags WHERE id = :id AND ended_at IS NULL FOR NO KEY UPDATE"),
+        {"id": dag_id},
+    )
+    row = found.one_or_none()
+    if row is None or row.poked:
+        return False
+    await connection.execute(text("UPDATE dags SET poked = true WHERE id = :id"), {"id": dag_id})
+    return True
+
+
+_INSERT_DAG = """
+    INSERT INTO dags (id, name, tenant, spec, submitted_at)
+    VALUES (:id, :name, :tenant, CAST(:spec AS json), :submitted_at)
+    ON CONFLICT (id) DO NOTHING
+    RETURNING id
+"""
+
+_INSERT_JOBS = """
+    INSERT INTO dag_jobs (dag_id, name) SELECT :id, unnest(CAST(:names AS text[]))
+    ON CONFLICT DO NOTHING
+"""
+
+_REPLACE_SPEC = "UPDATE dags SET spec = CAST(:spec AS json) WHERE id = :id"
+
+JOBS = """
+    SELECT d.name, d.state, d.job_id, d.generation, d.reason, d.cancel_sent, d.submitted_at,
+           d.ended_at, d.ready_at, d.mutexes, j.end_state, j.attempts,
+           (SELECT bytes FROM outputs WHERE job_id = d.job_id) AS output_bytes
+      FROM dag_jobs d LEFT JOIN jobs j ON j.id = d.job_id
+     WHERE d.dag_id = :id
+"""
+
+_LEAVE_OUT = """
+    UPDATE dag_jobs d SET state = l.state, reason = l.why, ended_at = :now
+      FROM unnest(CAST(:names AS text[]), CAST(:states AS text[]), CAST(:whys AS text[]))
+           AS l (name, state, why)
+     WHERE d.dag_id = :id AND d.name = l.name AND d.state = 'WAITING'
+"""
+
+_INTEND = """
+    UPDATE dag_jobs
+       SET state = 'SUBMITTING', generation = :generation, submitted_at = :now,
+           job_id = dag_id || '.' || name
+                    || CASE WHEN :generation > 1 THEN '.r' || :generation ELSE '' END
+     WHERE dag_id = :id AND state = 'WAITING' AND name = ANY (:names)
+"""
+
+_TAKE = """
+    UPDATE mutexes m SET job_id = d.job_id, since = :now
+      FROM dag_jobs d
+     WHERE d.dag_id = :id AND d.name = ANY (:names)
+       AND m.tenant = :tenant AND m.name = ANY (d.mutexes)
+"""
+
+_UPDATE_DAG = """
+    UPDATE dags
+       SET poked = false, state = :state, held = :held, stopped_by = :stopped_by,
+           cancelled = coalesce(cancelled, :cancelled), message = :message,
+           ended_at = CASE WHEN :state = 'RUNNING' THEN NULL ELSE CAST(:now AS timestamptz) END
+     WHERE id = :id
+"""
+
+_REOPEN_JOBS = """
+    UPDATE dag_jobs
+       SET state = 'WAITING', reason = '', job_id = NULL, cancel_sent = false,
+           submitted_at = NULL, ended_at = NULL, ready_at = NULL, mutexes = '{}',
+           generation = :generation
+     WHERE dag_id = :id AND name = ANY (:names)
+"""
+
+_LET_PASS = """
+    UPDATE dag_jobs
+       SET state = 'WAITING', job_id = NULL, submitted_at = NULL, ready_at = NULL
+     WHERE dag_id = :id AND mutexes <> '{}'
+       AND (state = 'WAITING' OR state = 'SUBMITTING' AND name = ANY (:names))
+    RETURNING mutexes
+"""
+
+_REOPEN_DAG = """
+    UPDATE dags
+       SET state = 'RUNNING', ended_at = NULL, message = '', cancelled = NULL, stopped_by = NULL,
+           generation = :generation
+     WHERE id = :id
+"""

@@ -1,0 +1,93 @@
+"""Outputs of jobs as variables of others, and which jobs may ask for which."""
+
+import json
+from typing import Any
+
+import pytest
+
+from longshore.models.dag import DagSpec, StepState
+from longshore.models.output import MOST_BYTES, output_of, why_unusable
+from longshore.scheduling.dag import Graph, reopened
+from longshore.scheduling.dag_inputs import (
+    MOST_BYTES_TOGETHER,
+    input_problems,
+    variables,
+    why_too_much,
+)
+
+
+def test_an_object_is_one_variable_and_one_for_each_plain_field():
+    document = {
+        "path": "/a b; rm -r $HOME", "n": 3, "x": 1.5, "ok": True, "none": None, "list": [1],
+        "odd-name": "x", "long": "x" * 5000, "nul": "a\0b", "half": "\ud800",
+    }  # fmt: skip
+    content = json.dumps(document)
+    assert variables({"train-small.v2": content, "flat": "[1, 2]"}) == {
+        "LONGSHORE_OUTPUT_TRAIN_SMALL_V2": content,
+        "LONGSHORE_OUTPUT_TRAIN_SMALL_V2__PATH": "/a b; rm -r $HOME",
+        "LONGSHORE_OUTPUT_TRAIN_SMALL_V2__N": "3",
+        "LONGSHORE_OUTPUT_TRAIN_SMALL_V2__X": "1.5",
+        "LONGSHORE_OUTPUT_TRAIN_SMALL_V2__OK": "true",
+        "LONGSHORE_OUTPUT_FLAT": "[1, 2]",
+    }
+
+
+def test_what_is_too_much_together_is_told():
+    half = json.dumps("x" * (MOST_BYTES_TOGETHER // 2))
+    assert why_too_much({"a": half}) == ""
+    assert "131,072 is the most" in why_too_much({"a": half, "b": half})
+
+
+def of(**jobs: dict[str, Any]) -> tuple[DagSpec, list[str]]:
+    spec = DagSpec.model_validate(
+        {"name": "d", "jobs": {name: {"command": "x", **job} for name, job in jobs.items()}}
+    )
+    edges = {name: job.after for name, job in spec.jobs.items()}
+    inputs = {name: job.inputs for name, job in spec.jobs.items()}
+    return spec, [f"{each.place[-1]}: {each.message}" for each in input_problems(edges, inputs)]
+
+
+def test_who_is_asked_has_to_come_before():
+    line = {"after": "a"}
+    _, fine = of(a={}, b=line, c={"after": "b", "inputs": ["a", "b"]})
+    assert fine == []
+    _, wrong = of(a={}, b={}, c={"after": "a", "inputs": ["b", "c", "z"]})
+    assert wrong == [
+        "b: b does not come before c: name it in `after` too",
+        "c: c does not come before c: name it in `after` too",
+        "z: no such job",
+    ]
+    both: dict[str, Any] = {"after": ["a-b", "a.b"], "inputs": ["a-b", "a.b"]}
+    _, same = of(**{"a-b": {}, "a.b": {}, "c": both})
+    assert same == ["a.b: a-b has the same variable, LONGSHORE_OUTPUT_A_B: rename one of them"]
+
+
+def test_who_gets_the_output_of_a_job_that_runs_again_runs_again():
+    spec, _ = of(
+        a={}, b={"after": {"a": "any"}}, c={"after": "b", "inputs": "a"}, d={"after": "b"}
+    )
+    states = dict.fromkeys("abcd", StepState.SUCCEEDED)
+    assert reopened(Graph.of(spec), states) == ()
+    assert reopened(Graph.of(spec), states, anew={"a"}) == tuple("abcd")
+    assert reopened(Graph.of(spec), states, anew={"d"}) == ("d",)
+
+
+@pytest.mark.parametrize(
+    ("raw", "problem"),
+    [
+        (b'{"a": 1}\n', ""),
+        (b'"' + b"x" * (MOST_BYTES - 2) + b'"', ""),
+        (b'"' + b"x" * (MOST_BYTES - 1) + b'"', "more than 65,536 bytes"),
+        (b"{a: 1}", "no JSON"),
+        (b"NaN", "no JSON"),
+        (b"\xff", "no JSON"),
+        (b"[" * 50_000, "no JSON"),
+    ],
+)
+def test_what_is_an_output(raw: bytes, problem: str):
+    found = output_of(raw)
+    assert problem in found.problem
+    assert bool(found.problem) == bool(problem)
+    assert why_unusable(found) == found.problem
+    assert bool(found.content) != bool(problem)
+    assert "wrote no output" in why_unusable(None)
