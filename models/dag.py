@@ -102,7 +102,10 @@ def _sorted(names: tuple[str, ...]) -> tuple[str, ...]:
 Names = Annotated[
     tuple[Name, ...],
     Field(max_length=16),
-    BeforeValidator(_one_or_several, json_schema_input_type=list[Name] | Name),
+    BeforeValidator(
+        _one_or_several,
+        json_schema_input_type=Annotated[list[Name], Field(max_length=16)] | Name,
+    ),
     AfterValidator(_sorted),
 ]
 """Names, sorted, each once."""
