@@ -134,6 +134,8 @@ class QueueActivities:
             ended = await record_end(connection, result)
             poke = pool and await mark_poked_if_useful(connection, pool)
             dag_id = ended.dag_id if ended else await dag_at_retry(connection, result.job_id)
+            array_id = ended.array_id if ended else await array_at_retry(connection, result.job_id)
+            wake = array_id is not None and await mark_array_poked(connection, array_id)
             first = dag_id is not None and await mark_dag_poked(connection, dag_id)
             await failpoint("finish.before-commit")
         await failpoint("finish.after-commit")
@@ -144,6 +146,8 @@ class QueueActivities:
             await self._poke(pool, bool(poke))
         if dag_id is not None and (first or activity.info().attempt > 1):
             await self._signals.poke_dag(dag_id)
+        if array_id is not None and (wake or activity.info().attempt > 1):
+            await self._signals.poke_array(array_id)
 
     async def _poke(self, pool: str, first: bool) -> None:
         # A retry cannot know whether the one before it got as far as the signal.
@@ -298,6 +302,8 @@ class Ended(NamedTuple):
     pool: str
     dag_id: str | None
     """The DAG that waits for its end."""
+    array_id: str | None
+    """The array of which it was a slot."""
 
 
 async def record_end(connection: AsyncConnection, result: JobResult) -> Ended | None:
@@ -312,7 +318,7 @@ async def record_end(connection: AsyncConnection, result: JobResult) -> Ended | 
         },
     )  # fmt: skip
     row = rows.one_or_none()
-    return None if row is None else Ended(row.pool, row.dag_id)
+    return None if row is None else Ended(row.pool, row.dag_id, row.array_id)
 
 
 async def dag_at_retry(connection: AsyncConnection, job_id: str) -> str | None:
@@ -322,6 +328,29 @@ async def dag_at_retry(connection: AsyncConnection, job_id: str) -> str | None:
     return await connection.scalar(
         text("SELECT dag_id FROM dag_jobs WHERE job_id = :id"), {"id": job_id}
     )
+
+
+async def array_at_retry(connection: AsyncConnection, job_id: str) -> str | None:
+    """Return the array of a slot at a retry, as `dag_at_retry`."""
+    if activity.info().attempt == 1:
+        return None
+    return await connection.scalar(
+        text("SELECT array_id FROM array_slots WHERE job_id = :id"), {"id": job_id}
+    )
+
+
+async def mark_array_poked(connection: AsyncConnection, array_id: str) -> bool:
+    """Return True for the first since the array looked last, as `mark_dag_poked`."""
+    found = await connection.execute(
+        text("SELECT poked FROM arrays WHERE id = :id FOR NO KEY UPDATE"), {"id": array_id}
+    )
+    row = found.one_or_none()
+    if row is None or row.poked:
+        return False
+    await connection.execute(
+        text("UPDATE arrays SET poked = true WHERE id = :id"), {"id": array_id}
+    )
+    return True
 
 
 async def mark_dag_poked(connection: AsyncConnection, dag_id: str) -> bool:
@@ -439,5 +468,6 @@ _END_JOB = """
            end_state = :state, failure = :failure, exit_code = :exit_code, message = :message,
            attempts = :attempts
      WHERE id = :id AND ended_at IS NULL
-    RETURNING pool, (SELECT dag_id FROM dag_jobs WHERE job_id = jobs.id) AS dag_id
+    RETURNING pool, (SELECT dag_id FROM dag_jobs WHERE job_id = jobs.id) AS dag_id,
+              (SELECT array_id FROM array_slots WHERE job_id = jobs.id) AS array_id
 """

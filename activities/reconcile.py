@@ -23,9 +23,11 @@ from longshore.activities.metrics import JOB_ENDS, SILENT, Metrics
 from longshore.activities.observation import describe, observe
 from longshore.activities.placements import load_as
 from longshore.activities.queue import (
+    array_at_retry,
     dag_at_retry,
     end_attempt,
     lock_job,
+    mark_array_poked,
     mark_dag_poked,
     mark_poked_if_useful,
     record_end,
@@ -219,6 +221,9 @@ class ReconcileActivities:
             dag_id = ended.dag_id if ended else await dag_at_retry(connection, job_id)
             if dag_id:
                 await mark_dag_poked(connection, dag_id)
+            array_id = ended.array_id if ended else await array_at_retry(connection, job_id)
+            if array_id:
+                await mark_array_poked(connection, array_id)
         if ended:
             failure = end.result.failure.value if end.result.failure else "none"
             self._metrics.add(
@@ -228,6 +233,8 @@ class ReconcileActivities:
             await self._signals.poke_pool(pool)
         if dag_id:
             await self._signals.poke_dag(dag_id)
+        if array_id:
+            await self._signals.poke_array(array_id)
         return ""
 
     async def _end_attempt(self, end: EndAttempt) -> str:

@@ -35,6 +35,7 @@ from longshore.client.node_control import NodeControl
 from longshore.client.outside_ends import is_outside_end
 from longshore.client.status import JobHandle, began_again, progress_of, reset_after, status_of
 from longshore.client.submission import GENERATED_ID, new_job_id, preflight
+from longshore.models.array_messages import ArrayInput
 from longshore.models.errors import (
     ConflictError,
     LongshoreError,
@@ -56,6 +57,7 @@ from longshore.models.messages import (
 from longshore.models.pool import PoolSpec
 from longshore.models.settings import Settings
 from longshore.models.views import JobView, Submission
+from longshore.scheduling.arrays import too_many
 from longshore.workflows.job import JobWorkflow
 
 _TEMPORAL_PATIENCE = timedelta(seconds=15)
@@ -102,8 +104,10 @@ class Longshore(NodeControl, DagControl):
         ever come could hold it, ConflictError when the name and key were used for other content,
         UnavailableError when Temporal is away.
         """
-        job = JobInput(spec=spec, key=key, held=held)
-        if wrong := (*job.refused, *filter(None, (spec.too_large,))):
+        kind = JobInput if spec.array is None else ArrayInput
+        job = kind(spec=spec, key=key, held=held)
+        many = too_many(spec.array, self.settings.most_array_elements) if spec.array else ""
+        if wrong := (*job.refused, *filter(None, (spec.too_large, many))):
             raise SpecError(f"job {spec.name}", wrong)
         warnings = await preflight(self._db, spec)
         job_id = new_job_id(spec, key)

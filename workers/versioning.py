@@ -16,6 +16,7 @@ from temporalio.worker import WorkerDeploymentConfig
 from longshore.client.deployments import Deployments
 from longshore.models.deployment import WorkerVersion
 from longshore.models.errors import LongshoreError
+from longshore.workflows.array import ArrayWorkflow
 from longshore.workflows.block import BlockWorkflow
 from longshore.workflows.buying import BuyingWorkflow
 from longshore.workflows.checkpoints import CheckpointWatchWorkflow
@@ -30,12 +31,13 @@ from longshore.workflows.purchase import PurchaseWorkflow
 from longshore.workflows.reconcile import ReconcileWorkflow
 
 WORKFLOWS = (
-    JobWorkflow, DagWorkflow, PoolWorkflow, NodeWorkflow, ReconcileWorkflow, MarketWatchWorkflow,
-    BuyingWorkflow, PurchaseWorkflow, BlockWorkflow, CheckpointWatchWorkflow, PingWorkflow,
+    JobWorkflow, ArrayWorkflow, DagWorkflow, PoolWorkflow, NodeWorkflow, ReconcileWorkflow,
+    MarketWatchWorkflow, BuyingWorkflow, PurchaseWorkflow, BlockWorkflow, CheckpointWatchWorkflow,
+    PingWorkflow,
 )  # fmt: skip
 VERSIONED_WORKFLOWS = (
-    JobWorkflow, DagWorkflow, PinnedPoolWorkflow, PinnedNodeWorkflow, ReconcileWorkflow,
-    MarketWatchWorkflow, BuyingWorkflow, PurchaseWorkflow, BlockWorkflow,
+    JobWorkflow, ArrayWorkflow, DagWorkflow, PinnedPoolWorkflow, PinnedNodeWorkflow,
+    ReconcileWorkflow, MarketWatchWorkflow, BuyingWorkflow, PurchaseWorkflow, BlockWorkflow,
     CheckpointWatchWorkflow, PingWorkflow,
 )  # fmt: skip
 LOOK_EVERY = 10.0
