@@ -26,6 +26,7 @@ from longshore.activities.job_starts import start_job
 from longshore.activities.logstore import LogStore, Stream
 from longshore.activities.signals import Signals
 from longshore.activities.views import set_pool
+from longshore.client.arrays import ArrayControl
 from longshore.client.connection import connect
 from longshore.client.dags import DagControl
 from longshore.client.errors import as_ours
@@ -63,7 +64,7 @@ from longshore.workflows.job import JobWorkflow
 _TEMPORAL_PATIENCE = timedelta(seconds=15)
 
 
-class Longshore(NodeControl, DagControl):
+class Longshore(NodeControl, DagControl, ArrayControl):
     """A connection to Longshore. Use one for many calls, and `close` it in the end."""
 
     def __init__(
@@ -269,6 +270,10 @@ class Longshore(NodeControl, DagControl):
     async def requeue(self, ref: str, reason: str = "") -> str:
         """Stop a running job with its grace, and have it queued again; return its id."""
         status = await self.status(ref)
+        if (await self.spec(status.job_id)).array is not None:
+            raise RefusedError(
+                f"{status.job_id} is an array: queue its slots again, such as {status.job_id}.s1"
+            )
         if status.state not in (JobState.RUNNING, JobState.STOPPING):
             raise RefusedError(
                 f"job {ref} is {status.state.value}: only one that runs can be queued again"

@@ -34,6 +34,7 @@ from longshore.models.errors import (
 )
 from longshore.models.messages import CONTROL_TASK_QUEUE, CommandReason
 from longshore.models.text import count
+from longshore.scheduling.arrays import too_many
 from longshore.scheduling.dag import Graph, reopened
 from longshore.workflows.dag import DagWorkflow
 
@@ -62,6 +63,11 @@ class DagControl(Reconnecting):
         """
         edges = {name: job.after for name, job in spec.jobs.items()}
         wrong = [str(each) for each in graph_problems(edges, self.settings.most_dag_jobs)]
+        most = self.settings.most_array_elements
+        arrays = [(name, job.array) for name, job in spec.jobs.items() if job.array is not None]
+        wrong += [
+            f"jobs.{name}: {why}" for name, array in arrays if (why := too_many(array, most))
+        ]
         if wrong or spec.too_large:
             raise SpecError(f"dag {spec.name}", (*wrong, *filter(None, (spec.too_large,))))
         warnings = await self._preflight(spec)
