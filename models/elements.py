@@ -34,7 +34,7 @@ class ElementState(StrEnum):
 class Slot(Wire):
     """Of a job that is a slot: the array whose elements it runs."""
 
-    array_id: str
+    array_id: str = Field(max_length=201)
     number: int
     elements: int
     first: int
