@@ -88,7 +88,9 @@ class ArrayControl(Reading):
         job = await self.job(array_id)
         view = await ArrayViews(self._db()).array(array_id)
         assert view is not None
-        again = sum(view.counts.get(state, 0) for state in states)
+        # What waits or runs of one that has ended was left by a workflow that was terminated.
+        left = (ElementState.WAITING, ElementState.RUNNING)
+        again = sum(view.counts.get(state, 0) for state in (*states, *left))
         if not again and job.state.ended:
             which = " or ".join(state.value for state in states)
             raise RefusedError(f"no element of {array_id} is {which}: nothing runs again")
