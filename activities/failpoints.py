@@ -60,6 +60,18 @@ DagPoint = Literal[
 ]
 """Steps of a DAG."""
 
+ArrayPoint = Literal[
+    "open_array.before-commit",
+    "open_array.after-commit",
+    "advance_array.before-commit",
+    "advance_array.after-commit",
+    "advance_array.after-first-start",
+    "claim_elements.before-commit",
+    "claim_elements.after-commit",
+    "cancel_elements.before-commit",
+]
+"""Steps of an array."""
+
 CheckpointPoint = Literal[
     "publish.before-files",
     "publish.after-first-file",
@@ -136,7 +148,9 @@ def blocking_failpoint(point: CheckpointPoint) -> None:
         time.sleep(0.01)
 
 
-async def failpoint(point: Point | BuyingPoint | BlockEndPoint | DagPoint) -> None:
+async def failpoint(
+    point: Point | BuyingPoint | BlockEndPoint | DagPoint | ArrayPoint,
+) -> None:
     """Stop here while a test wants it."""
     if _folder is None:
         return

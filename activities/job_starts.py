@@ -18,6 +18,7 @@ from longshore.models import search
 from longshore.models.dag import DagSpec
 from longshore.models.job import JobSpec, JobState
 from longshore.models.messages import (
+    ARRAY_WORKFLOW,
     CONTROL_TASK_QUEUE,
     JOB_WORKFLOW,
     JobInput,
@@ -49,7 +50,7 @@ async def start_job(
     Raises WorkflowAlreadyStartedError where the id was used, also by a job that has ended.
     """
     await temporal.start_workflow(
-        JOB_WORKFLOW,
+        JOB_WORKFLOW if job.spec.array is None else ARRAY_WORKFLOW,
         job,
         id=job_workflow_id(job_id),
         task_queue=CONTROL_TASK_QUEUE,
@@ -112,7 +113,9 @@ def as_summary(text: str) -> str:
 
 def details_of(spec: JobSpec) -> str:
     """Return the job file as Markdown, for the Temporal UI; without values of its environment."""
-    told = spec.model_dump(mode="json", exclude_defaults=True, exclude={"env", "command"})
+    told = spec.model_dump(mode="json", exclude_defaults=True, exclude={"env", "command", "array"})
+    if spec.array is not None:
+        told["array"] = str(spec.array)
     lines = [f"- **{name}** {_value_of(name, value)}" for name, value in told.items()]
     if spec.env:
         lines.append(f"- **env** sets {', '.join(sorted(spec.env))}")

@@ -33,6 +33,7 @@ from longshore.models.block import BLOCK_WORKFLOW
 from longshore.models.dag_messages import DAG_WORKFLOW
 from longshore.models.job import FailureClass, JobResult, JobState, JobStatus
 from longshore.models.messages import (
+    ARRAY_WORKFLOW,
     JOB_WORKFLOW,
     NODE_WORKFLOW,
     POOL_WORKFLOW,
@@ -64,8 +65,8 @@ _AT_ONCE = 20
 _ANSWER_WITHIN = timedelta(seconds=10)
 _ATTEMPTS_OF_A_RESTART = 2
 """A worker that ends with a task in hand costs one."""
-_LISTED = f"""WorkflowType IN ('{JOB_WORKFLOW}', '{POOL_WORKFLOW}', '{NODE_WORKFLOW}',
-    '{BLOCK_WORKFLOW}', '{PURCHASE_WORKFLOW}', '{DAG_WORKFLOW}')
+_LISTED = f"""WorkflowType IN ('{JOB_WORKFLOW}', '{ARRAY_WORKFLOW}', '{DAG_WORKFLOW}',
+    '{POOL_WORKFLOW}', '{NODE_WORKFLOW}', '{BLOCK_WORKFLOW}', '{PURCHASE_WORKFLOW}')
     AND ExecutionStatus = 'Running'"""
 _JOB_STATE = SearchAttributeKey.for_keyword(search.JOB_STATE)
 _NODE_ID = SearchAttributeKey.for_keyword(search.NODE_ID)
@@ -148,6 +149,7 @@ def _job(row: RowMapping) -> JobSeen:
     return JobSeen(
         id=row["id"], submitted_at=row["submitted_at"], ended_at=row["ended_at"],
         queued_attempt=row["queued_attempt"], queued_at=row["queued_at"], placement=placement,
+        is_array=row["is_array"],
     )  # fmt: skip
 
 
@@ -302,7 +304,7 @@ async def _for_each(
 _JOBS = """
     SELECT j.id, j.submitted_at, j.ended_at, q.attempt AS queued_attempt, q.queued_at,
            p.attempt, p.node_id, p.epoch, p.placed_at, p.ended_at AS placement_ended_at,
-           p.end_reason
+           p.end_reason, EXISTS (SELECT FROM arrays WHERE id = j.id) AS is_array
       FROM (SELECT id FROM jobs WHERE ended_at IS NULL
             UNION SELECT job_id FROM queue
             UNION SELECT job_id FROM placements WHERE ended_at IS NULL) AS open

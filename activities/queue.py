@@ -139,6 +139,8 @@ class QueueActivities:
             if ended and job and request.output:
                 await store_output(connection, result.job_id, request.output)
             first = job is not None and await mark_end(connection, result.job_id, job)
+            array_id = ended.array_id if ended else await array_at_retry(connection, result.job_id)
+            wake = array_id is not None and await mark_array_poked(connection, array_id)
             await failpoint("finish.before-commit")
         await failpoint("finish.after-commit")
         if ended:  # a repeat finds that it has ended
@@ -148,6 +150,8 @@ class QueueActivities:
             await self._poke(pool, bool(poke))
         if job is not None:
             await tell_end(self._database, self._signals, job, first=first)
+        if array_id is not None and (wake or activity.info().attempt > 1):
+            await self._signals.poke_array(array_id)
 
     async def _poke(self, pool: str, first: bool) -> None:
         # A retry cannot know whether the one before it got as far as the signal.
@@ -302,6 +306,8 @@ class Ended(NamedTuple):
     pool: str
     of_dag: OfDag | None
     """What it is to the DAG that waits for its end."""
+    array_id: str | None
+    """The array of which it was a slot."""
 
 
 async def record_end(connection: AsyncConnection, result: JobResult) -> Ended | None:
@@ -319,7 +325,30 @@ async def record_end(connection: AsyncConnection, result: JobResult) -> Ended | 
     if row is None:
         return None
     job = OfDag(row.dag_id, row.tenant, tuple(row.mutexes)) if row.dag_id else None
-    return Ended(row.pool, job)
+    return Ended(row.pool, job, row.array_id)
+
+
+async def array_at_retry(connection: AsyncConnection, job_id: str) -> str | None:
+    """Return the array of a slot at a retry, as `of_dag_at_retry`."""
+    if activity.info().attempt == 1:
+        return None
+    return await connection.scalar(
+        text("SELECT array_id FROM array_slots WHERE job_id = :id"), {"id": job_id}
+    )
+
+
+async def mark_array_poked(connection: AsyncConnection, array_id: str) -> bool:
+    """Return True for the first since the array looked last, as `mark_dag_poked`."""
+    found = await connection.execute(
+        text("SELECT poked FROM arrays WHERE id = :id FOR NO KEY UPDATE"), {"id": array_id}
+    )
+    row = found.one_or_none()
+    if row is None or row.poked:
+        return False
+    await connection.execute(
+        text("UPDATE arrays SET poked = true WHERE id = :id"), {"id": array_id}
+    )
+    return True
 
 
 async def _pool_at_retry(connection: AsyncConnection, job_id: str) -> str | None:
@@ -421,5 +450,6 @@ _END_JOB = """
            attempts = :attempts
      WHERE id = :id AND ended_at IS NULL
     RETURNING pool, tenant, (SELECT dag_id FROM dag_jobs WHERE job_id = jobs.id) AS dag_id,
-              (SELECT mutexes FROM dag_jobs WHERE job_id = jobs.id) AS mutexes
+              (SELECT mutexes FROM dag_jobs WHERE job_id = jobs.id) AS mutexes,
+              (SELECT array_id FROM array_slots WHERE job_id = jobs.id) AS array_id
 """

@@ -26,8 +26,10 @@ from longshore.activities.mutexes import free_mutexes, wake_next
 from longshore.activities.observation import describe, observe
 from longshore.activities.placements import load_as
 from longshore.activities.queue import (
+    array_at_retry,
     end_attempt,
     lock_job,
+    mark_array_poked,
     mark_poked_if_useful,
     record_end,
 )
@@ -216,6 +218,9 @@ class ReconcileActivities:
             ended = await record_end(connection, end.result)
             poke = pool and await mark_poked_if_useful(connection, pool)
             job = ended.of_dag if ended else await of_dag_at_retry(connection, job_id)
+            array_id = ended.array_id if ended else await array_at_retry(connection, job_id)
+            if array_id:
+                await mark_array_poked(connection, array_id)
             first = job is not None and await mark_end(connection, job_id, job)
         if ended:
             failure = end.result.failure.value if end.result.failure else "none"
@@ -226,6 +231,8 @@ class ReconcileActivities:
             await self._signals.poke_pool(pool)
         if job is not None:
             await tell_end(self._database, self._signals, job, first=first)
+        if array_id:
+            await self._signals.poke_array(array_id)
         return ""
 
     async def _end_attempt(self, end: EndAttempt) -> str:

@@ -54,6 +54,14 @@ class Signals:
             if not is_unknown(error):
                 raise
 
+    async def poke_array(self, array_id: str) -> None:
+        """Have an array look at its slots and elements; one that is over needs no look."""
+        try:
+            await self._temporal.get_workflow_handle(job_workflow_id(array_id)).signal("poke")
+        except RPCError as error:
+            if not is_unknown(error):
+                raise
+
     async def look_at_nodes(self, node_ids: Sequence[str]) -> None:
         """Have nodes look again who has to leave; one that is over has no job to move."""
 

@@ -265,6 +265,12 @@ _JOBS = """
            coalesce(j.spec->'milli', '1000') AS milli, j.spec->'mig' AS mig,
            CASE WHEN j.ended_at IS NOT NULL THEN j.end_state
                 WHEN p.ended_at IS NULL AND p.attempt IS NOT NULL THEN 'RUNNING'
+                WHEN a.held THEN 'HELD'
+                WHEN a.id IS NOT NULL THEN
+                    CASE WHEN EXISTS (SELECT FROM array_slots s
+                                        JOIN placements sp ON sp.job_id = s.job_id
+                                       WHERE s.array_id = a.id AND sp.ended_at IS NULL)
+                         THEN 'RUNNING' ELSE 'QUEUED' END
                 WHEN q.held THEN 'HELD'
                 WHEN q.job_id IS NOT NULL THEN 'QUEUED'
                 ELSE 'RETRYING' END AS state,
@@ -284,8 +290,14 @@ _JOBS = """
                 WHEN p.ended_at IS NULL AND p.attempt IS NOT NULL
                      THEN coalesce(p.decision->>'reason', '')
                 ELSE coalesce(p.end_message, '') END AS reason,
-           coalesce(c.start, q.decision->>'estimated_start') AS estimated_start
+           coalesce(c.start, q.decision->>'estimated_start') AS estimated_start,
+           CASE WHEN a.id IS NOT NULL AND j.ended_at IS NULL THEN (
+                SELECT json_object_agg(state, number)
+                  FROM (SELECT state, count(*) AS number FROM elements
+                         WHERE array_id = a.id AND newest GROUP BY state) e)
+                END AS elements
       FROM jobs j
+      LEFT JOIN arrays a ON a.id = j.id
       LEFT JOIN queue q ON q.job_id = j.id
       LEFT JOIN LATERAL (SELECT * FROM placements WHERE job_id = j.id AND NOT spare
                           ORDER BY attempt DESC, ended_at IS NOT NULL, rank LIMIT 1) p ON true
@@ -322,7 +334,13 @@ _WHERE = {
     "after": "submitted_at <= (SELECT submitted_at FROM jobs WHERE id = :after)"
     " AND (submitted_at < (SELECT submitted_at FROM jobs WHERE id = :after) OR id > :after)",
 }
-_RUNS = "id = ANY(ARRAY(SELECT job_id FROM placements WHERE ended_at IS NULL))"
+_RUNS = (
+    "id = ANY(ARRAY(SELECT job_id FROM placements WHERE ended_at IS NULL UNION"
+    " SELECT s.array_id FROM array_slots s JOIN placements p ON p.job_id = s.job_id"
+    " WHERE p.ended_at IS NULL))"
+)
+_NO_SLOTS = "NOT EXISTS (SELECT FROM array_slots s WHERE s.job_id = j.id)"
+"""A list has an array once, and not its slots, unless it is asked for them by id or name."""
 _ENDED = "ended_at IS NOT NULL"
 
 
@@ -339,6 +357,8 @@ def _of_jobs(asked: Mapping[str, Any]) -> str:
             where.append(_RUNS)
         if all(state.ended for state in states):
             where.append(_ENDED)
+    if not asked.keys() & {"ids", "name"}:
+        where.append(_NO_SLOTS)
     only = " AND ".join(where) or "true"
     return f"SELECT * FROM ({_JOBS}) AS j WHERE {only} ORDER BY submitted_at DESC, id LIMIT :limit"
 

@@ -25,6 +25,7 @@ from longshore.activities.job_starts import digest_of, start_job
 from longshore.activities.logstore import LogStore, Stream
 from longshore.activities.signals import Signals
 from longshore.activities.views import set_pool
+from longshore.client.arrays import ArrayControl
 from longshore.client.connection import connect
 from longshore.client.errors import as_ours
 from longshore.client.logs import JobLogs
@@ -34,6 +35,7 @@ from longshore.client.outside_ends import is_outside_end
 from longshore.client.schedules import ScheduleControl
 from longshore.client.status import JobHandle, began_again, progress_of, reset_after, status_of
 from longshore.client.submission import GENERATED_ID, new_job_id, preflight
+from longshore.models.array_messages import ArrayInput
 from longshore.models.errors import (
     ConflictError,
     LongshoreError,
@@ -55,12 +57,13 @@ from longshore.models.messages import (
 from longshore.models.pool import PoolSpec
 from longshore.models.settings import Settings
 from longshore.models.views import JobView, Submission
+from longshore.scheduling.arrays import too_many
 from longshore.workflows.job import JobWorkflow
 
 _TEMPORAL_PATIENCE = timedelta(seconds=15)
 
 
-class Longshore(NodeControl, ScheduleControl):
+class Longshore(NodeControl, ScheduleControl, ArrayControl):
     """A connection to Longshore. Use one for many calls, and `close` it in the end."""
 
     def __init__(
@@ -101,8 +104,10 @@ class Longshore(NodeControl, ScheduleControl):
         ever come could hold it, ConflictError when the name and key were used for other content,
         UnavailableError when Temporal is away.
         """
-        job = JobInput(spec=spec, key=key, held=held)
-        if wrong := (*job.refused, *filter(None, (spec.too_large,))):
+        kind = JobInput if spec.array is None else ArrayInput
+        job = kind(spec=spec, key=key, held=held)
+        many = too_many(spec.array, self.settings.most_array_elements) if spec.array else ""
+        if wrong := (*job.refused, *filter(None, (spec.too_large, many))):
             raise SpecError(f"job {spec.name}", wrong)
         warnings = await preflight(self._db, spec)
         job_id = new_job_id(spec, key)
@@ -264,6 +269,10 @@ class Longshore(NodeControl, ScheduleControl):
     async def requeue(self, ref: str, reason: str = "") -> str:
         """Stop a running job with its grace, and have it queued again; return its id."""
         status = await self.status(ref)
+        if (await self.spec(status.job_id)).array is not None:
+            raise RefusedError(
+                f"{status.job_id} is an array: queue its slots again, such as {status.job_id}.s1"
+            )
         if status.state not in (JobState.RUNNING, JobState.STOPPING):
             raise RefusedError(
                 f"job {ref} is {status.state.value}: only one that runs can be queued again"

@@ -19,6 +19,7 @@ from typer.core import TyperGroup, TyperOption
 
 from longshore.activities.node.system import keep_private
 from longshore.client import (
+    array_commands,
     buy_command,
     checkpoint_commands,
     dag_commands,
@@ -132,6 +133,7 @@ def options(
 
 submit_command.register(app)
 job_commands.register(app)
+array_commands.register(app)
 dag_commands.register(app)
 schedule_commands.register(app)
 checkpoint_commands.register(app)

@@ -7,7 +7,8 @@ from typing import cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from longshore.models.dag import After, DagSpec, Edge, Names
+from longshore.client.array_table import with_table
+from longshore.models.dag import After, DagJob, DagSpec, Edge, Names
 from longshore.models.document import load_document, read_document
 from longshore.models.problems import Problem
 from longshore.scheduling.dag import problems
@@ -84,4 +85,11 @@ def _in_its_folder(dag: DagSpec, file: str) -> DagSpec:
         else job
         for name, job in dag.jobs.items()
     }
+    jobs = {name: _with_table(job, base) for name, job in jobs.items()}
     return dag.model_copy(update={"jobs": jobs})
+
+
+def _with_table(job: DagJob, base: Path) -> DagJob:
+    if job.array is None or job.array.table is None:
+        return job
+    return job.model_copy(update={"array": with_table(job.spec, base).array})

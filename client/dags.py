@@ -32,6 +32,7 @@ from longshore.models.errors import (
     UnsatisfiableError,
 )
 from longshore.models.messages import CONTROL_TASK_QUEUE, CommandReason
+from longshore.scheduling.arrays import too_many
 from longshore.scheduling.dag_changes import changes
 from longshore.workflows.dag import DagWorkflow
 
@@ -218,11 +219,14 @@ class DagControl(Reconnecting):
         return found, plan
 
     def _problems(self, spec: DagSpec) -> list[str]:
-        """Return what is wrong with the edges and the size of a DAG."""
+        """Return what is wrong with the edges, the arrays and the size of a DAG."""
         edges = {name: job.after for name, job in spec.jobs.items()}
         inputs = {name: job.inputs for name, job in spec.jobs.items()}
         found = graph_problems(edges, inputs, self.settings.most_dag_jobs)
-        return [*map(str, found), *filter(None, (spec.too_large,))]
+        most = self.settings.most_array_elements
+        arrays = [(name, job.array) for name, job in spec.jobs.items() if job.array is not None]
+        many = [f"jobs.{name}: {why}" for name, array in arrays if (why := too_many(array, most))]
+        return [*map(str, found), *many, *filter(None, (spec.too_large,))]
 
     async def _stored_spec(self, dag_id: str) -> DagSpec | None:
         with contextlib.suppress(NotFoundError, UnavailableError):

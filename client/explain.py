@@ -1,11 +1,12 @@
 """Why a job is where it is, in words: one headline, and what could be done about it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from longshore.models.block_end import BlockDecision
 from longshore.models.checkpointing import CheckpointDecision
 from longshore.models.dag import HeldMutex
+from longshore.models.elements import ElementState
 from longshore.models.job import JobState, JobStatus
 from longshore.models.placement import Decision, PlacementKind
 from longshore.models.pool import Growth
@@ -13,6 +14,7 @@ from longshore.models.preemption import PreemptionPlan, Spared
 from longshore.models.spending import BuyingRecord, PurchaseUnderWay
 from longshore.models.text import count
 from longshore.models.views import Explanation, JobView
+from longshore.scheduling.arrays import progress_text
 from longshore.scheduling.buying.buying_status import NO_BUYING, BuyingStatus
 from longshore.scheduling.buying.words import under_way
 from longshore.scheduling.words import format_spared
@@ -108,7 +110,17 @@ def _on_their_way(coming: Sequence[PurchaseUnderWay]) -> str:
     return f"{count(nodes, 'machine')} {verb} on the way, the first about {first:%H:%M} UTC"
 
 
+def _of_array(job: JobView, elements: Mapping[ElementState, int]) -> str:
+    goes = f"is {job.state.value.lower()}"
+    return (
+        f"{goes}: {progress_text(elements)}. What waits for GPUs is its slots: `longshore job "
+        f"{job.id}` names one to ask about"
+    )
+
+
 def _headline(job: JobView) -> str:
+    if job.elements is not None:
+        return _of_array(job, job.elements)
     match job.state:
         case JobState.RUNNING:
             spares = f"; {', '.join(job.spares)} stands by" if job.spares else ""

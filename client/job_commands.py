@@ -9,7 +9,7 @@ from longshore.client.calls import call, known_job, known_pool
 from longshore.client.job_view import explanation_screen, job_screen, jobs_table
 from longshore.client.terminal import JSON, Text, note, now, out, print_json, say, show
 from longshore.models.dag import DagJobView
-from longshore.models.errors import LongshoreError, NotFoundError
+from longshore.models.errors import LongshoreError, NotFoundError, RefusedError
 from longshore.models.job import JobSpec, JobState
 from longshore.models.job_report import JobReport
 from longshore.models.views import Explanation
@@ -118,23 +118,32 @@ def logs(
         int | None,
         typer.Option(min=0, help="Of a job on several nodes, the one of this rank; 0 without."),
     ] = None,
+    element: Annotated[
+        int | None, typer.Option(min=0, metavar="INDEX", help="Of an array, what this one wrote.")
+    ] = None,
 ) -> None:
     """Print what a job wrote to stdout, byte for byte."""
-
+    if element is not None and rank is not None:
+        raise typer.BadParameter("an element runs on one node: leave out --rank")
     missing = ""
 
     async def copy(api: "Longshore") -> int:
         nonlocal missing
         written = 0
-        async for data in api.logs(
-            ref, stream="stderr" if stderr else "stdout", attempt=attempt, rank=rank, follow=follow
-        ):
+        stream = "stderr" if stderr else "stdout"
+        if element is None:
+            await _refuse_array(api, ref)
+            copied = api.logs(ref, stream=stream, attempt=attempt, rank=rank, follow=follow)
+        else:
+            copied = api.element_logs(ref, element, stream=stream, attempt=attempt, follow=follow)
+        async for data in copied:
             sys.stdout.buffer.write(data)
             sys.stdout.buffer.flush()
             written += len(data)
         if not written:
             await known_job(api, ref)  # a job that does not exist is another answer than no logs
-        missing = await api.missing_logs(ref, attempt)
+        if element is None:
+            missing = await api.missing_logs(ref, attempt)
         return written
 
     written = call(copy)
@@ -146,9 +155,47 @@ def logs(
         note(f"Nothing is stored{of}{other}. `longshore job {ref}` says whether it has run.")
 
 
-def cancel(refs: REFS, reason: REASON = "", as_json: JSON = False) -> None:
+async def _refuse_array(api: "Longshore", ref: str) -> None:
+    """Raise RefusedError for an array, which writes nothing itself."""
+    try:
+        found = await api.job(ref)
+        spec = await api.spec(found.id)
+    except LongshoreError:
+        return  # what is not on record yet is told of below
+    if spec.array is not None:
+        raise RefusedError(
+            f"{found.id} is an array: --element INDEX says whose output (`longshore elements "
+            f"{found.id}` lists them)"
+        )
+
+
+def cancel(
+    refs: REFS,
+    reason: REASON = "",
+    indices: Annotated[
+        str | None,
+        typer.Option("--elements", metavar="3-9,12", help="Of an array, only these elements."),
+    ] = None,
+    as_json: JSON = False,
+) -> None:
     """End jobs: a running one gets its stop signal and its grace first."""
-    _steer("cancel", refs, reason, as_json, "will end; `longshore watch {id}` shows it")
+    if indices is not None:
+        if len(refs) > 1:
+            raise typer.BadParameter("--elements are those of one array: name one")
+        return _cancel_elements(refs[0], indices, reason, as_json)
+    return _steer("cancel", refs, reason, as_json, "will end; `longshore watch {id}` shows it")
+
+
+def _cancel_elements(ref: str, indices: str, reason: str, as_json: bool) -> None:
+    said = call(lambda api: api.cancel_elements(ref, indices, reason))
+    if as_json:
+        return print_json(said)
+    ended = f"; {said.ended:,} had ended before" if said.ended else ""
+    say(
+        f"{said.waiting:,} that waited are cancelled, {said.running:,} are stopped by their "
+        f"slots{ended}"
+    )
+    return None
 
 
 def hold(refs: REFS, reason: REASON = "", as_json: JSON = False) -> None:

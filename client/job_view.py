@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from longshore.client.array_view import array_parts
 from longshore.client.bought_view import buying_parts
 from longshore.client.checkpoint_view import checkpoint_facts, saving_facts
 from longshore.client.live import progress_bar
@@ -19,6 +20,8 @@ from longshore.client.terminal import (
     width_of_ids,
 )
 from longshore.client.words import SIMULATED, cell, class_of, clock, places_of, styled, zone
+from longshore.models.array_view import ArrayView
+from longshore.models.elements import ElementState
 from longshore.models.job import (
     AttemptRecord,
     JobSpec,
@@ -44,6 +47,7 @@ from longshore.models.text import (
 from longshore.models.units import format_cores, format_gb, format_limits
 from longshore.models.views import AttemptView, Explanation, JobView
 from longshore.models.visible import in_one_line
+from longshore.scheduling.arrays import progress_text
 from longshore.scheduling.buying.words import under_way
 
 
@@ -83,6 +87,8 @@ def job_screen(report: JobReport, now: datetime) -> RenderableType:
     if progress and state is JobState.RUNNING and (progress.fraction or progress.message):
         started = progress.started_at or job.started_at or now
         parts.append(progress_bar(progress, now - started))
+    if report.array is not None:
+        parts += array_parts(report.array)
     facts = _facts(report, now)
     facts += checkpoint_facts(progress, report.checkpoint, now)
     facts += saving_facts(report.saving, now)
@@ -90,7 +96,7 @@ def job_screen(report: JobReport, now: datetime) -> RenderableType:
     attempts = status.attempts if status else ()
     if attempts:
         parts += [Text(), heading("Attempts"), _attempts_table(attempts, now)]
-    parts += [Text(), Text(f"Next: {_next_step(job, state)}", style="dim")]
+    parts += [Text(), Text(f"Next: {_next_step(job, state, report.array)}", style="dim")]
     return Group(*parts)
 
 
@@ -175,6 +181,8 @@ def _last_change(job: JobView) -> datetime:
 
 def _remark(job: JobView, now: datetime) -> str:
     """Return what is worth knowing beside the state: where it runs, why it waits, how it ended."""
+    if job.elements is not None:
+        return progress_text(job.elements)
     match job.state:
         case JobState.RUNNING:
             again = f", attempt {job.attempt}" if job.attempt > 1 else ""
@@ -230,8 +238,10 @@ def _facts(report: JobReport, now: datetime) -> list[tuple[str, RenderableType]]
         facts.append(("bought", under_way(report.purchases, whose=" for it")))
     if report.not_bought:
         facts.append(("not bought", report.not_bought))
+    if spec.array is not None:
+        facts.append(("array", str(spec.array)))
     facts += [
-        ("wants", wants(spec)),
+        ("wants", wants(spec) + (", for each element" if spec.array else "")),
         ("command", Text(command_of(spec))),
         (
             "queue",
@@ -310,7 +320,16 @@ def _how_it_ended(record: AttemptRecord) -> str:
     return f"{record.failure.value}{code}: {record.message}".rstrip(": ")
 
 
-def _next_step(job: JobView, state: JobState) -> str:
+def _next_step(job: JobView, state: JobState, array: ArrayView | None = None) -> str:
+    if array is not None and state is not JobState.HELD:
+        if array.counts.get(ElementState.FAILED):
+            index = array.errors[0].indices.split("-")[0].split(",")[0] if array.errors else "0"
+            return f"longshore logs --stderr {job.id} --element {index.split(' ')[0]}" + (
+                f", or longshore retry {job.id} --failed" if state.ended else ""
+            )
+        return f"longshore elements {job.id}" + (
+            "" if state.ended else f", or longshore watch {job.id}"
+        )
     if state in (JobState.RUNNING, JobState.STOPPING):
         return f"longshore logs -f {job.id}, or longshore watch {job.id}"
     if state is JobState.HELD:

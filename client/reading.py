@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from longshore.activities.array_views import ArrayViews
 from longshore.activities.buying.incoming_capacity import purchases_for, purchases_under_way
 from longshore.activities.buying.reasons import BuyingReasons, read_standing
 from longshore.activities.checkpoints.rows import StoredCheckpoints, checkpoints_of
@@ -136,6 +137,7 @@ class Reading:
         return JobReport(
             job=job, spec=spec, attempts=attempts, checkpoint=checkpoint, saving=saving,
             missing=missing, **await self._buying_for(job),
+            array=await ArrayViews(self._db()).array(job.id) if spec.array else None,
         )  # fmt: skip
 
     async def explain(self, ref: str) -> Explanation:

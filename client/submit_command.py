@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from longshore.client.array_table import with_table
 from longshore.client.calls import call
 from longshore.client.live import (
     Lines,
@@ -79,6 +80,14 @@ def submit(
     name: Annotated[str | None, typer.Option(help="Name of the job.")] = None,
     pool: Annotated[str | None, typer.Option(help="Pool that it waits in.")] = None,
     gpus: Annotated[str | None, typer.Option(metavar="N", help="GPUs, all on one node.")] = None,
+    array: Annotated[
+        str | None,
+        typer.Option(
+            metavar="0-99%8",
+            help="Run it once for each index, here at most 8 at a time; or for each row of a "
+            "table, as in params.csv%8.",
+        ),
+    ] = None,
     constraints: Annotated[
         list[str] | None,
         typer.Option(
@@ -108,13 +117,15 @@ def submit(
 
     longshore submit --gpus 2 --set gpu_type=H100 -- python -m train --epochs 3
 
+    longshore submit --array 0-99%8 -- sh -c 'python train.py --seed $LONGSHORE_ARRAY_INDEX'
+
     A job runs in an empty folder of its own, or in the workdir that it names; for a relative one
     the job file, or without a file the folder that you are in, is where it begins.
     """
     if follow and as_json:
         raise typer.BadParameter("--follow prints what the job writes: leave out --json")
     command: tuple[str, ...] = context.meta.get(_COMMAND, ())
-    given = {"name": name, "pool": pool, "gpus": gpus}
+    given = {"name": name, "pool": pool, "gpus": gpus, "array": array}
     overrides = [
         Override(field, text if field == "gpus" else json.dumps(text), f"--{field} {text}")
         for field, text in given.items()
@@ -184,15 +195,24 @@ def _spec(file: str | None, command: Sequence[str], overrides: list[Override]) -
 
 
 def in_its_folder(spec: JobSpec, file: str | None, overrides: list[Override]) -> JobSpec:
-    """Return the job with an absolute working folder: nodes do not know what ours is.
+    """Return the job with an absolute working folder, and with the rows of its array's table:
+    nodes do not know what is ours.
 
-    A relative one is seen from the job file that names it, and otherwise from here.
+    A relative path is seen from the job file that names it, and otherwise from here.
     """
+    spec = with_table(spec, _base(file, overrides, "array"))
     if spec.workdir is None or spec.workdir.startswith("~"):
         return spec
-    in_file = file not in (None, "-") and all(over.field != "workdir" for over in overrides)
-    base = Path(file or "").parent if in_file else Path()
+    base = _base(file, overrides, "workdir")
     return spec.model_copy(update={"workdir": str((base / spec.workdir).resolve())})
+
+
+def _base(file: str | None, overrides: list[Override], field: str) -> Path:
+    """Return where a relative path of a field begins: at the file that names it, or here."""
+    in_file = file not in (None, "-") and all(
+        over.field.partition(".")[0] != field for over in overrides
+    )
+    return Path(file or "").parent if in_file else Path()
 
 
 def _name_of(command: Sequence[str]) -> str:
@@ -220,6 +240,8 @@ def _say_submitted(
         note(f"It is held. Next: longshore release {submission.job_id}")
     elif not waits and submission.warnings:
         note(f"Next: longshore why {submission.job_id}")
+    elif not waits and spec.array is not None:
+        note(f"Next: longshore job {submission.job_id}, or longshore watch {submission.job_id}")
     elif not waits:
         job_id = submission.job_id
         note(f"Next: longshore watch {job_id}, or longshore logs -f {job_id}")

@@ -15,6 +15,7 @@ from pydantic import (
     model_validator,
 )
 
+from longshore.models.array import ArraySpec
 from longshore.models.base import (
     LONGEST_TEXT,
     Frozen,
@@ -183,6 +184,14 @@ Data = Annotated[
 ]
 
 
+_NOT_OF_ELEMENTS = {
+    "gang": "a gang: each runs on one node; submit a job for each",
+    "image": "an image: let the command start the container, or submit a job for each",
+    "checkpoint": "a checkpoint contract: one that is stopped starts from the beginning; leave "
+    "it out, or submit a job for each",
+}  # fmt: skip
+
+
 class JobSpec(Frozen):
     """A job file: what to run, what it needs, and how patient it is.
 
@@ -235,6 +244,9 @@ class JobSpec(Frozen):
     `zone notin (a, b)`, `ib` (the node has the label) and `!ib`. All of them have to hold; as in
     Kubernetes a node without the label satisfies `!=` and `notin`. See docs/concepts.md."""
 
+    array: ArraySpec | None = Field(default=None, exclude_if=lambda array: array is None)
+    """Runs the command once for each index or row: 0-99, 0-99%8 for at most 8 at a time, or a
+    table such as params.csv. Each element gets the GPUs above. See docs/arrays.md."""
     data: Data = Field(default_factory=dict[str, float])
     """What it reads, by name, with the size of each; or a list of names. A node where jobs used
     data of that name lately is preferred. Longshore copies nothing: the job sees to its data."""
@@ -317,6 +329,13 @@ class JobSpec(Frozen):
             raise ValueError(why)
 
     @model_validator(mode="after")
+    def _an_array_is_of_simple_jobs(self) -> Self:
+        for field in ("gang", "image", "checkpoint"):
+            if self.array is not None and getattr(self, field) is not None:
+                raise ValueError(f"array: elements cannot have {_NOT_OF_ELEMENTS[field]}")
+        return self
+
+    @model_validator(mode="after")
     def _gpus_agree(self) -> Self:
         self.gpu.check(self.gang)
         return self
@@ -325,7 +344,10 @@ class JobSpec(Frozen):
     def too_large(self) -> str:
         """Why it has too many bytes, with its largest fields; empty where it has not."""
         # All else has bounds of its own, far below the other half.
-        if json_bytes((self.command, self.env, self.data, self.conformance)) < MOST_BYTES // 2:
+        if (
+            json_bytes((self.command, self.env, self.data, self.conformance, self.array))
+            < MOST_BYTES // 2
+        ):
             return ""
         written = self.model_dump(mode="json")
         found = json_bytes(written)

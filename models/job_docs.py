@@ -19,6 +19,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from longshore.models import errors
+from longshore.models.array import ArraySpec
 from longshore.models.base import Name, ShortText, Text
 from longshore.models.bounds import Most
 from longshore.models.counts import DIGITS
@@ -60,6 +61,7 @@ def page() -> str:
     parts = [_HEAD]
     for title, before, model, values in (
         ("Fields", _FIELDS, JobSpec, {**example, **OF_ONE_GPU}),
+        ("array", _ARRAY, ArraySpec, {"indices": "0-99", "limit": 8, "table": "params.csv"}),
         ("gang", _GANG, Gang, example["gang"]),
         ("conformance", f"{Conformance.__doc__}\n", Conformance, example["conformance"]),
         ("checkpoint", _CHECKPOINT, CheckpointContract, example["checkpoint"]),
@@ -202,6 +204,7 @@ def _most(annotated: Any) -> str:
 
 
 _SECTIONS: dict[type[BaseModel], str] = {
+    ArraySpec: "array",
     CheckpointContract: "checkpoint",
     Conformance: "conformance",
     Gang: "gang",
@@ -274,6 +277,12 @@ its policy allows that ([buying](buying.md)); else it waits, and `longshore why`
 missing.
 """
 
+_ARRAY = """\
+Runs the command once for each index or row. [Arrays](arrays.md) explains it with examples. A text
+alone is the indices with their limit, as in `array: 0-99%8`, or the name of a table, as in
+`array: params.csv%8`.
+"""
+
 _GANG = """\
 Lets a job span nodes. [Topology and gangs](topology.md) explains it with examples; without `gang`
 all GPUs of a job are on one node.
@@ -332,6 +341,10 @@ on one node. Of the agent's environment it gets what programs need everywhere (`
 | `LONGSHORE_SAVE_REQUEST` | a file that appears when the job is to save; only with `save_file` |
 | `LONGSHORE_RESUME` | `1` where the folder holds a checkpoint to go on from |
 | `LONGSHORE_CHECKPOINT_STEP` | its step, where the job has told one |
+| `LONGSHORE_ARRAY_ID`, `LONGSHORE_ARRAY_INDEX` | of an element ([arrays](arrays.md)) |
+| `LONGSHORE_ARRAY_COUNT` | how many elements its array has |
+| `LONGSHORE_ARRAY_MIN`, `LONGSHORE_ARRAY_MAX` | the lowest and the highest index |
+| `LONGSHORE_ELEMENT_ATTEMPT` | of an element: the number of its attempt, from 1 |
 | `LONGSHORE_NODE_EXPIRES_AT` | when the node ends; only where it does |
 | `LONGSHORE_SIMULATED_GPUS` | `1` where the GPUs are simulated |
 | `LONGSHORE_AGENT_ID` | marks the process as the agent's; not for the job |

@@ -2,6 +2,7 @@
 
 from typing import Self
 
+from longshore.models.array_view import ArrayView
 from longshore.models.base import Wire
 from longshore.models.checkpoint import CheckpointInfo
 from longshore.models.checkpointing import CheckpointDecision
@@ -31,6 +32,8 @@ class JobReport(Wire):
     """While it waits: purchases under way that it is to start on."""
     not_bought: str = ""
     """While it waits: why its pool, which may buy, buys nothing for it; empty where it buys."""
+    array: ArrayView | None = None
+    """Of an array: its elements and slots."""
     missing: tuple[str, ...] = ()
     """What could not be asked, and why: a sentence for each."""
 

@@ -19,6 +19,7 @@ from longshore.models.base import Input, Instant, Name, Reason, StartInput, Wire
 from longshore.models.bounds import Range
 from longshore.models.checkpoint import CheckpointInfo
 from longshore.models.departures import Leaving
+from longshore.models.elements import Batch, BatchReport, Slot
 from longshore.models.errors import SpecError
 from longshore.models.job import AttemptRecord, FailureClass, JobResult, JobSpec
 from longshore.models.legacy_documents import MOST_MISTAKES
@@ -40,6 +41,7 @@ def node_task_queue(node_id: str) -> str:
 
 
 JOB_WORKFLOW = "JobWorkflow"
+ARRAY_WORKFLOW = "ArrayWorkflow"
 POOL_WORKFLOW = "PoolWorkflow"
 NODE_WORKFLOW = "NodeWorkflow"
 PING_WORKFLOW = "PingWorkflow"
@@ -142,6 +144,8 @@ class JobInput(StartInput):
     max_attempts_per_run: int = Field(default=100, ge=1)
     needs_output: bool = False
     """A job behind it in its DAG gets its output: without one it fails."""
+    slot: Slot | None = None
+    """Of a slot of an array: it runs elements, one after another."""
     _refused: tuple[str, ...] = PrivateAttr(default=())
 
     @property
@@ -152,6 +156,11 @@ class JobInput(StartInput):
 
     def own_id(self, found: str) -> str:
         return job_workflow_id(found.removeprefix(job_workflow_id("")))
+
+    def _not_for_this_workflow(self) -> str:
+        if self.spec.array is None:
+            return ""
+        return f"spec.array: {ARRAY_WORKFLOW} runs arrays: start that, with the same input and id"
 
     @model_validator(mode="wrap")
     @classmethod
@@ -179,6 +188,8 @@ class JobInput(StartInput):
             found._refused += (f"key: must have at most {_MOST_KEY} bytes as UTF-8",)
         if "\0" in (found.key or ""):
             found._refused += ("key: must not hold a NUL character",)
+        if why := found._not_for_this_workflow():
+            found._refused += (why,)
         return found
 
 
@@ -449,6 +460,22 @@ class RunProcessRequest(Wire):
     spec: TravellingSpec
     job_name: str
 
+    batch: Batch | None = None
+    """Elements of an array to run one after another, in place of one process. With it this is
+    the input of the activity `run_elements`."""
+
+    @property
+    def key(self) -> PlacementKey:
+        """Under which the node remembers it: each batch of a slot has a record of its own."""
+        return run_key(self.placement, self.batch)
+
+
+def run_key(placement: Placement, batch: Batch | None) -> PlacementKey:
+    """Return the key of a process, or of a batch of elements of a slot."""
+    if batch is None:
+        return placement.key
+    return PlacementKey(job_id=f"{placement.job_id}.b{batch.number}", attempt=placement.attempt)
+
 
 class StopProcessRequest(Wire):
     """Input of the activity `stop_process`: signal, grace, then SIGKILL to the whole group."""
@@ -472,6 +499,8 @@ class Progress(Wire):
     """What this process saved last, or went on from."""
     checkpoint_error: Reason = ""
     """Why checkpoints are not reaching their store, or what was wrong with a stored one."""
+    batch: BatchReport | None = None
+    """Of a slot of an array: which elements of its batch have ended by now."""
 
 
 class ProcessReport(Wire):
@@ -496,6 +525,8 @@ class ProcessReport(Wire):
     checkpoint_error: Reason = ""
     output: JobOutput | None = None
     """What it wrote for the jobs behind it, of a process that succeeded; of a gang, rank 0's."""
+    batch: BatchReport | None = None
+    """Of a slot of an array: how the elements of its batch ended."""
 
     @model_validator(mode="before")
     @classmethod

@@ -19,6 +19,7 @@ Not for what an older agent does as well as a newer one, such as another log lin
     5   it says which firmware of its host is in the fingerprint, and why the rest is not
     6   the spec of a job has constraints on labels of nodes; the agent does nothing with them
     7   it tells what a job wrote for others of its DAG, in the report of the process
+    7   it runs batches of elements of arrays, by `run_elements` and `stop_elements`
 """
 
 from typing import Final

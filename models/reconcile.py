@@ -280,6 +280,8 @@ class JobSeen(Frozen):
     queued_at: Instant | None = None
     placement: PlacementSeen | None = None
     """The newest."""
+    is_array: bool = False
+    """An array, which is in no queue itself: its slots are."""
 
     @property
     def attempt(self) -> int:

@@ -145,6 +145,10 @@ class Settings(BaseSettings):
     """And for how long it keeps them at most."""
     most_dag_jobs: Count = Field(default=1000, ge=1, le=10_000)
     """Jobs that one DAG may have."""
+    most_array_elements: Count = Field(default=100_000, ge=1, le=1_000_000)
+    """Elements that one array may have."""
+    most_array_slots: Count = Field(default=256, ge=1, le=10_000)
+    """Elements of one array that run at a time at most, where its limit does not say less."""
     uncordon_after: Duration = timedelta(minutes=1)
     """A node that takes no jobs because its disk was full takes them again once the
     agent's work folder could be written for so long."""

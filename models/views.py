@@ -6,6 +6,7 @@ from longshore.models.base import Instant, Wire
 from longshore.models.block_end import BlockDecision
 from longshore.models.checkpointing import CheckpointDecision
 from longshore.models.dag import HeldMutex
+from longshore.models.elements import ElementState
 from longshore.models.job import FailureClass, JobResult, JobState, Tier
 from longshore.models.node import HostFirmware, NodeState
 from longshore.models.placement import Decision
@@ -60,6 +61,8 @@ class JobView(Wire):
     exit_code: int | None = None
     reason: str = ""
     """Why it waits, or how it ended."""
+    elements: dict[ElementState, int] | None = None
+    """Of an array that has not ended: how many of its elements are in each state."""
     estimated_start: Instant | None = None
     """Of one that waits: when running jobs end in time, or what was bought for it is there; null
     where nobody knows."""

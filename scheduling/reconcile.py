@@ -136,7 +136,11 @@ def _left_after_end(job: JobSeen, seen: Observed, request: ReconcileRequest) -> 
 def _doubtful(job: JobSeen, seen: Observed, request: ReconcileRequest) -> bool:
     """Return whether rows and search attributes leave open that its workflow knows its place."""
     live = _live(job)
-    if job.ended_at is not None or (live is None and job.queued_attempt is not None):
+    if (
+        job.is_array
+        or job.ended_at is not None
+        or (live is None and job.queued_attempt is not None)
+    ):
         return False
     if not _older(job.held_since, seen, request.margin):
         return False

@@ -17,6 +17,7 @@ from longshore import models
 from longshore.models import cycles, domains, spending, views
 from longshore.models.block import BlockState
 from longshore.models.dag import DagState, StepState
+from longshore.models.elements import ElementState
 from longshore.models.job import FailureClass, JobState, Tier
 from longshore.models.market import MachineState, OrderState
 from longshore.models.messages import LeaseEnd
@@ -31,8 +32,8 @@ from tests.test_docs import NAMES, ROOT
 
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text()
 SHOWN: tuple[type[StrEnum], ...] = (
-    JobState, DagState, StepState, Overlap, Oddity, FailureClass, LeaseEnd, Tier, NodeState,
-    PlacementKind, RejectionCode, PackingRule,
+    JobState, ElementState, DagState, StepState, Overlap, Oddity, FailureClass, LeaseEnd, Tier,
+    NodeState, PlacementKind, RejectionCode, PackingRule,
     LinkClass, PurchaseState, BlockState, OrderState, MachineState, HeldBy,
 )  # fmt: skip
 """What people are shown by its value."""

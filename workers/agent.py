@@ -280,7 +280,9 @@ def node_worker(client: Client, node_id: str, activities: NodeActivities) -> Wor
         task_queue=node_task_queue(node_id),
         activities=[
             activities.run_process,
+            activities.run_elements,
             activities.stop_process,
+            activities.stop_elements,
             activities.save_checkpoint,
             activities.watch_agent,
         ],

@@ -12,6 +12,7 @@ from temporalio.client import Client
 from temporalio.worker import Worker, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
+from longshore.activities.arrays import ArrayActivities
 from longshore.activities.buying.block_decisions import BlockDecisionActivities
 from longshore.activities.buying.block_drain import BlockDrainActivities
 from longshore.activities.buying.blocks import BlockActivities
@@ -28,6 +29,7 @@ from longshore.activities.cycle import CycleActivities
 from longshore.activities.dags import DagActivities
 from longshore.activities.database import Database
 from longshore.activities.departures import DepartureActivities, NodeLooks
+from longshore.activities.elements import ElementActivities
 from longshore.activities.markets.watch import MarketWatchActivities
 from longshore.activities.metrics import SILENT, Metrics
 from longshore.activities.migrations import current_revision
@@ -106,6 +108,11 @@ def control_worker(
     queue = QueueActivities(database, signals, metrics)
     dags = DagActivities(database, temporal, settings.most_dag_jobs)
     schedule_runs = ScheduleRunActivities(database, temporal)
+    arrays = ArrayActivities(
+        database, temporal, signals, settings.most_array_elements, settings.most_array_slots,
+        metrics,
+    )  # fmt: skip
+    elements = ElementActivities(database, temporal, signals)
     registry = RegistryActivities(
         database, signals, settings.resolve_agent_token(), settings.liveness
     )
@@ -141,6 +148,8 @@ def control_worker(
             queue.enqueue, queue.set_hold, queue.release, queue.finish,
             dags.open_dag, dags.advance_dag,
             schedule_runs.find_run, schedule_runs.look_at_run, schedule_runs.cancel_run,
+            arrays.open_array, arrays.advance_array, arrays.cancel_elements,
+            elements.claim_elements, elements.known_of_batch,
             cycle.run_cycle, spares.swap,
             checkpoints.observe_checkpoints,
             registry.register_node, registry.drain_node, registry.end_node,

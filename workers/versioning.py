@@ -16,6 +16,7 @@ from temporalio.worker import WorkerDeploymentConfig
 from longshore.client.deployments import Deployments
 from longshore.models.deployment import WorkerVersion
 from longshore.models.errors import LongshoreError
+from longshore.workflows.array import ArrayWorkflow
 from longshore.workflows.block import BlockWorkflow
 from longshore.workflows.buying import BuyingWorkflow
 from longshore.workflows.checkpoints import CheckpointWatchWorkflow
@@ -31,13 +32,13 @@ from longshore.workflows.reconcile import ReconcileWorkflow
 from longshore.workflows.schedule_run import ScheduleRunWorkflow
 
 WORKFLOWS = (
-    JobWorkflow, DagWorkflow, ScheduleRunWorkflow, PoolWorkflow, NodeWorkflow, ReconcileWorkflow,
-    MarketWatchWorkflow, BuyingWorkflow, PurchaseWorkflow, BlockWorkflow,
+    JobWorkflow, ArrayWorkflow, DagWorkflow, ScheduleRunWorkflow, PoolWorkflow, NodeWorkflow,
+    ReconcileWorkflow, MarketWatchWorkflow, BuyingWorkflow, PurchaseWorkflow, BlockWorkflow,
     CheckpointWatchWorkflow, PingWorkflow,
 )  # fmt: skip
 VERSIONED_WORKFLOWS = (
-    JobWorkflow, DagWorkflow, ScheduleRunWorkflow, PinnedPoolWorkflow, PinnedNodeWorkflow,
-    ReconcileWorkflow, MarketWatchWorkflow, BuyingWorkflow, PurchaseWorkflow, BlockWorkflow,
+    JobWorkflow, ArrayWorkflow, DagWorkflow, ScheduleRunWorkflow, PinnedPoolWorkflow,
+    PinnedNodeWorkflow, ReconcileWorkflow, MarketWatchWorkflow, BuyingWorkflow, PurchaseWorkflow, BlockWorkflow,
     CheckpointWatchWorkflow, PingWorkflow,
 )  # fmt: skip
 LOOK_EVERY = 10.0

@@ -10,6 +10,7 @@ from datetime import timedelta
 
 from temporalio import workflow
 
+from longshore.models.elements import Batch
 from longshore.models.job import FailureClass, JobSpec
 from longshore.models.messages import NodeLost, ProcessReport
 from longshore.models.placement import Placement
@@ -38,12 +39,15 @@ class Attempt:
         spec: JobSpec,
         stop_reason: Callable[[], str | None],
         loss_of: Callable[[Placement], NodeLost | None],
+        batch: Batch | None = None,
     ) -> None:
-        """`stop_reason` says why the job is to stop, if so; `loss_of` how a node was lost."""
+        """`stop_reason` says why the job is to stop, if so; `loss_of` how a node was lost. Of a
+        slot of an array it runs a batch of elements in place of a process."""
         self._ranks = placement.by_rank
         self._spec = spec
         self._stop_reason = stop_reason
         self._loss_of = loss_of
+        self._batch = batch
         self._processes: list[Process] = []
 
     async def run(self, stopping: Callable[[str], None]) -> ProcessReport:
@@ -71,7 +75,9 @@ class Attempt:
             if first:  # what is asked for after a timer goes in another message
                 await workflow.sleep(_NEXT, summary="start the next ranks")
             ranks = self._ranks[first : first + at_once]
-            self._processes += [steps.start_process(rank, self._spec) for rank in ranks]
+            self._processes += [
+                steps.start_process(rank, self._spec, self._batch) for rank in ranks
+            ]
         return ""
 
     async def _stop_all(self, reason: str) -> None:
@@ -85,7 +91,7 @@ class Attempt:
             if first:
                 await workflow.sleep(_NEXT, summary="stop the next ranks")
             for rank in filter(self._runs, running[first : first + at_once]):
-                stop = steps.stop_process(self._ranks[rank], self._spec, reason)
+                stop = steps.stop_process(self._ranks[rank], self._spec, reason, self._batch)
                 stops[rank] = asyncio.create_task(stop)
         await workflow.wait_condition(
             lambda: all(
@@ -100,21 +106,29 @@ class Attempt:
         process = self._processes[rank]
         if process.done():
             return await steps.report_of(process)
+        known = None
+        if self._batch is not None:  # while Temporal still has its last heartbeat
+            known = await steps.known_of_batch(self._ranks[rank].key)
         await steps.give_up(process)
         loss = self._loss_of(self._ranks[rank])
         cut_off = loss is not None and loss.cut_off
         if cut_off and workflow.patched("ask-after-cut"):
             # It may have ended by itself while the server was away: then it need not run again.
-            said = await steps.ask_how_it_ended(self._ranks[rank], self._spec)
+            said = await steps.ask_how_it_ended(self._ranks[rank], self._spec, self._batch)
             if said is not None:
                 return said
-        if loss is not None and loss.anew and self._others_succeeded(rank):
+        if self._batch is not None and loss is not None and loss.anew:
+            said = await steps.ask_how_it_ended(self._ranks[rank], self._spec, self._batch)
+            if said is not None:
+                return said
+        elif loss is not None and loss.anew and self._others_succeeded(rank):
             said = await self._success_before_loss(rank)
             if said is not None:
                 return said
         return ProcessReport(
             failure=FailureClass.NETWORK if cut_off else FailureClass.NODE,
             message=_words(loss) if loss else "",
+            batch=known,
         )
 
     async def _success_before_loss(self, rank: int) -> ProcessReport | None:
@@ -124,7 +138,7 @@ class Attempt:
         """
         if not workflow.patched("ask-after-restart"):
             return None
-        said = await steps.ask_how_it_ended(self._ranks[rank], self._spec)
+        said = await steps.ask_how_it_ended(self._ranks[rank], self._spec, self._batch)
         succeeded = said is not None and said.failure is None and said.stopped_for is None
         return said if succeeded else None
 

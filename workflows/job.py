@@ -13,6 +13,7 @@ from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
+    from longshore.models.array_messages import StopElements
     from longshore.models.base import as_reason
     from longshore.models.failover import SwapRequest
     from longshore.models.job import (
@@ -46,6 +47,7 @@ with workflow.unsafe.imports_passed_through():
     from longshore.workflows.details import job_details
     from longshore.workflows.interruption import Interruption, Swaps
     from longshore.workflows.naming import refuse_input, refuse_odd_id
+    from longshore.workflows.slots import SlotAttempt, tell_node
 
 _LEAVES_A_NODE = (LeaseEnd.NODE_LOST, LeaseEnd.MOVED)
 """Ends after which a gang may go on with a spare."""
@@ -83,6 +85,7 @@ class JobWorkflow(Started):
         self._lost: list[NodeLost] = []
         self._interruption: Interruption | None = None
         self._swaps: Swaps | None = None
+        self._slot: SlotAttempt | None = None
         self._cancel: str | None = None
         self._unanswered: EnqueueRequest | None = None
         self._is_another = False
@@ -103,6 +106,8 @@ class JobWorkflow(Started):
             result = await life
             if result.state is JobState.CANCELLED:
                 raise
+        if self._slot is not None:
+            await workflow.wait_condition(workflow.all_handlers_finished)
         if result.state is JobState.FAILED:
             raise ApplicationError(
                 visible(result.message), result,
@@ -153,6 +158,15 @@ class JobWorkflow(Started):
     def release(self, command: CommandReason) -> None:
         """End a hold."""
         self._held, self._hold_reason = False, command.reason or "released"
+
+    @workflow.signal(
+        description="Of a slot of an array: these elements of its batch are cancelled"
+    )
+    async def stop_elements(self, request: StopElements) -> None:
+        """Elements of the batch that it runs were cancelled."""
+        told = self._slot.stop_elements(request) if self._slot else None
+        if told is not None and self._placement is not None:
+            await tell_node(self._placement, told)
 
     @workflow.query(description="Where the job is in its life, and why")
     def status(self) -> JobStatus:
@@ -250,8 +264,15 @@ class JobWorkflow(Started):
         if self._interruption is not None:  # it heard of that before the placement itself
             return self._interruption.before_start()
         self._enter(JobState.RUNNING, placement.reason or f"on {steps.where(placement)}")
+        stopping = partial(self._enter, JobState.STOPPING)
+        if self._job.slot is not None:
+            self._slot = SlotAttempt(
+                self._job.slot, placement, self._spec, self._stop_reason, self._loss_of,
+                self._lease_end_of_stop,
+            )  # fmt: skip
+            return await self._slot.run(stopping)
         attempt = Attempt(placement, self._spec, self._stop_reason, self._loss_of)
-        return await attempt.run(partial(self._enter, JobState.STOPPING))
+        return await attempt.run(stopping)
 
     async def _conclude(self, report: ProcessReport) -> JobResult | None:
         """Decide what follows an attempt: the job's result, or None for another attempt."""
@@ -401,6 +422,12 @@ class JobWorkflow(Started):
         if self._held:
             return self._hold_reason
         return self._interruption.reason if self._interruption else None
+
+    def _lease_end_of_stop(self) -> LeaseEnd:
+        """How the leases end of an attempt that is to stop."""
+        if self._cancel is not None:
+            return LeaseEnd.CANCELLED
+        return LeaseEnd.HELD if self._held or not self._interruption else self._interruption.end
 
     def _displace(self, end: LeaseEnd, displacement: Displacement) -> None:
         # One is enough: the first that came is what the attempt ends by.

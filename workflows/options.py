@@ -29,6 +29,10 @@ PROCESS_RETRY = RetryPolicy(
     initial_interval=timedelta(milliseconds=500), maximum_interval=timedelta(seconds=5)
 )
 """A repeat reaches the same agent, which finds the process that already runs."""
+ELEMENTS_RETRY = replace(PROCESS_RETRY, non_retryable_error_types=["NotFoundError"])
+"""An agent that does not know elements yet says that it has no such activity."""
+STOP_ELEMENTS_WITHIN = timedelta(minutes=1)
+"""A node that does not answer for so long keeps its batch: what ran shows as it ended."""
 
 ANSWER_AFTER_CUT = timedelta(seconds=20)
 """An agent that has registered again, or started anew, knows how each of its processes ended."""

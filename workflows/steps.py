@@ -8,11 +8,14 @@ from typing import Any
 from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
+from longshore.activities.elements import ElementActivities
 from longshore.activities.job_starts import as_summary
 from longshore.activities.node.process import NodeActivities
 from longshore.activities.queue import QueueActivities
 from longshore.activities.spares import SpareActivities
+from longshore.models.array_messages import ClaimReply, ClaimRequest, StopElements
 from longshore.models.bounds import json_bytes
+from longshore.models.elements import Batch, BatchReport
 from longshore.models.failover import SwapReply, SwapRequest
 from longshore.models.job import FailureClass, JobResult, JobSpec
 from longshore.models.messages import (
@@ -26,6 +29,7 @@ from longshore.models.messages import (
     RunProcessRequest,
     StopProcessRequest,
     node_task_queue,
+    run_key,
 )
 from longshore.models.output import JobOutput
 from longshore.models.placement import Placement, PlacementKey
@@ -35,10 +39,12 @@ from longshore.workflows.options import (
     CANCEL_WITHIN,
     DATABASE_RETRY,
     DATABASE_TIMEOUT,
+    ELEMENTS_RETRY,
     ONCE,
     PROCESS_HEARTBEAT_TIMEOUT,
     PROCESS_RETRY,
     PROCESS_TIMEOUT,
+    STOP_ELEMENTS_WITHIN,
 )
 
 _BESIDE = 1000
@@ -123,8 +129,20 @@ def bytes_of_process(placement: Placement, spec: JobSpec) -> int:
     return json_bytes(_process(placement, spec)) + _BESIDE
 
 
-def start_process(placement: Placement, spec: JobSpec) -> workflow.ActivityHandle[ProcessReport]:
-    """Have the node run the process; the handle is done when it has ended."""
+def start_process(
+    placement: Placement, spec: JobSpec, batch: Batch | None = None
+) -> workflow.ActivityHandle[ProcessReport]:
+    """Have the node run the process, or a batch of elements; the handle is done at its end."""
+    if batch is not None:
+        return workflow.start_activity_method(
+            NodeActivities.run_elements,
+            _process(placement, spec, batch),
+            task_queue=node_task_queue(placement.node_id),
+            start_to_close_timeout=PROCESS_TIMEOUT,
+            heartbeat_timeout=PROCESS_HEARTBEAT_TIMEOUT,
+            retry_policy=ELEMENTS_RETRY,
+            summary=f"{_elements(batch)} on {where(placement)}",
+        )
     return workflow.start_activity_method(
         NodeActivities.run_process,
         _process(placement, spec),
@@ -136,15 +154,52 @@ def start_process(placement: Placement, spec: JobSpec) -> workflow.ActivityHandl
     )
 
 
-async def ask_how_it_ended(placement: Placement, spec: JobSpec) -> ProcessReport | None:
+async def claim(request: ClaimRequest) -> ClaimReply:
+    """Record how a slot's batch ended, and have the next."""
+    return await workflow.execute_activity_method(
+        ElementActivities.claim_elements,
+        request,
+        start_to_close_timeout=DATABASE_TIMEOUT,
+        retry_policy=DATABASE_RETRY,
+        summary=f"batch {request.batch}" if request.want else "the last batch ends",
+    )
+
+
+async def known_of_batch(key: PlacementKey) -> BatchReport:
+    """Return what a node that is lost had said of its batch."""
+    return await workflow.execute_activity_method(
+        ElementActivities.known_of_batch,
+        key,
+        start_to_close_timeout=DATABASE_TIMEOUT,
+        retry_policy=DATABASE_RETRY,
+        summary="what the node said last of its batch",
+    )
+
+
+async def stop_elements(placement: Placement, request: StopElements) -> None:
+    """Have a node stop, or leave out, elements of a batch that it has."""
+    await workflow.execute_activity_method(
+        NodeActivities.stop_elements,
+        request,
+        task_queue=node_task_queue(placement.node_id),
+        schedule_to_close_timeout=STOP_ELEMENTS_WITHIN,
+        start_to_close_timeout=DATABASE_TIMEOUT,
+        retry_policy=ELEMENTS_RETRY,
+        summary=f"{len(request.indices)} cancelled elements",
+    )
+
+
+async def ask_how_it_ended(
+    placement: Placement, spec: JobSpec, batch: Batch | None = None
+) -> ProcessReport | None:
     """Ask a node that is back what became of an attempt under an older registration.
 
     Returns None where it does not say. Nothing starts there: the registration is over.
     """
     try:
         return await workflow.execute_activity_method(
-            NodeActivities.run_process,
-            _process(placement, spec),
+            NodeActivities.run_process if batch is None else NodeActivities.run_elements,
+            _process(placement, spec, batch),
             task_queue=node_task_queue(placement.node_id),
             schedule_to_close_timeout=ANSWER_AFTER_CUT,
             retry_policy=ONCE,
@@ -159,11 +214,13 @@ def bytes_of_stop(placement: Placement, spec: JobSpec, reason: str) -> int:
     return json_bytes(_stop(placement, spec, reason)) + _BESIDE
 
 
-async def stop_process(placement: Placement, spec: JobSpec, reason: str) -> None:
+async def stop_process(
+    placement: Placement, spec: JobSpec, reason: str, batch: Batch | None = None
+) -> None:
     """Ask the node for it directly: a cancellation by heartbeat would come late."""
     await workflow.execute_activity_method(
         NodeActivities.stop_process,
-        _stop(placement, spec, reason),
+        _stop(placement, spec, reason, batch),
         task_queue=node_task_queue(placement.node_id),
         start_to_close_timeout=spec.grace + timedelta(minutes=1),
         retry_policy=PROCESS_RETRY,
@@ -171,14 +228,22 @@ async def stop_process(placement: Placement, spec: JobSpec, reason: str) -> None
     )
 
 
-def _stop(placement: Placement, spec: JobSpec, reason: str) -> StopProcessRequest:
+def _stop(
+    placement: Placement, spec: JobSpec, reason: str, batch: Batch | None = None
+) -> StopProcessRequest:
     return StopProcessRequest(
-        key=placement.key, signal=spec.stop_signal, grace=spec.grace, reason=reason
+        key=run_key(placement, batch), signal=spec.stop_signal, grace=spec.grace, reason=reason
     )
 
 
-def _process(placement: Placement, spec: JobSpec) -> RunProcessRequest:
-    return RunProcessRequest(placement=placement, spec=spec, job_name=spec.name)
+def _process(placement: Placement, spec: JobSpec, batch: Batch | None = None) -> RunProcessRequest:
+    return RunProcessRequest(placement=placement, spec=spec, job_name=spec.name, batch=batch)
+
+
+def _elements(batch: Batch) -> str:
+    first = batch.elements[0].index
+    more = len(batch.elements) - 1
+    return f"element {first}" + (f" and {more} more" if more else "")
 
 
 def where(placement: Placement) -> str:

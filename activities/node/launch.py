@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from longshore.activities.node.mig import device_of
 from longshore.activities.node.rendezvous import command, rendezvous
+from longshore.models.elements import Element, Slot
 from longshore.models.job import JobSpec
 from longshore.models.messages import RunProcessRequest
 from longshore.models.node import Inventory, NodeIdentity
@@ -287,6 +288,25 @@ def _own_env(
     if inventory.simulated:
         env["LONGSHORE_SIMULATED_GPUS"] = "1"
     return env
+
+
+def element_env(slot: Slot, element: Element) -> dict[str, str]:
+    """Return what one element has in its environment beside what all of its array have."""
+    first, last, number = str(slot.first), str(slot.last), str(slot.elements)
+    return {
+        **element.variables,
+        "LONGSHORE_ARRAY_ID": slot.array_id,
+        "LONGSHORE_ARRAY_INDEX": str(element.index),
+        "LONGSHORE_ARRAY_COUNT": number,
+        "LONGSHORE_ARRAY_MIN": first,
+        "LONGSHORE_ARRAY_MAX": last,
+        "LONGSHORE_ELEMENT_ATTEMPT": str(element.attempt),
+        "SLURM_ARRAY_JOB_ID": slot.array_id,
+        "SLURM_ARRAY_TASK_ID": str(element.index),
+        "SLURM_ARRAY_TASK_COUNT": number,
+        "SLURM_ARRAY_TASK_MIN": first,
+        "SLURM_ARRAY_TASK_MAX": last,
+    }
 
 
 def _part_env(spec: JobSpec) -> dict[str, str]:

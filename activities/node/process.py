@@ -21,8 +21,9 @@ from longshore.activities.node.full_disk import FullDisk
 from longshore.activities.node.outcome import never_started
 from longshore.activities.node.processes import Processes, Run
 from longshore.activities.node.system import boot_clock
+from longshore.models.array_messages import StopElements
 from longshore.models.checkpoint import CheckpointInfo, SaveRequest
-from longshore.models.errors import StaleError
+from longshore.models.errors import RefusedError, StaleError
 from longshore.models.job import FailureClass
 from longshore.models.messages import (
     Heartbeat,
@@ -35,6 +36,8 @@ from longshore.models.messages import (
 
 PROGRESS_INTERVAL = 1.0
 """Seconds between two heartbeats of a process; the worker sends on what is new every two."""
+ELEMENTS_INTERVAL = 20.0
+"""Seconds between two heartbeats of a batch of elements."""
 REDELIVERY_WAIT = 6.0
 """Seconds that a process outlives a delivery that the server has forgotten: another may come."""
 REGISTRATION_WAIT = 5.0
@@ -69,18 +72,38 @@ class NodeActivities:
         Delivered again, it attaches to the process or returns its stored report: an attempt is
         started at most once. Raises StaleError for an attempt or a registration that is over.
         """
+        return await self._run(request, PROGRESS_INTERVAL)
+
+    @activity.defn
+    @reports_errors
+    async def run_elements(self, request: RunProcessRequest) -> ProcessReport:
+        """Run a batch of elements of an array one after another, as `run_process` does a process.
+
+        Its report says how each ended. It heartbeats seldom, as each is billed.
+        """
+        if request.batch is None:
+            raise RefusedError("run_elements was given no elements")
+        return await self._run(request, ELEMENTS_INTERVAL)
+
+    @activity.defn
+    @reports_errors
+    async def stop_elements(self, request: StopElements) -> None:
+        """Stop and leave out elements of a batch. A repeat changes nothing."""
+        await asyncio.to_thread(self._processes.stop_elements, request)
+
+    async def _run(self, request: RunProcessRequest, every: float) -> ProcessReport:
         placement = request.placement
         with log_context(job=placement.job_id, attempt=placement.attempt):
-            found = self._processes.find(placement.key)
+            found = self._processes.find(request.key)
             if found is None:
                 await self._require_epoch(placement.epoch)
                 try:
                     # Looked for again: another delivery may have come while this one waited.
-                    found = self._processes.find(placement.key) or self._processes.start(request)
+                    found = self._processes.find(request.key) or self._processes.start(request)
                 except OSError as error:
                     why = f"it could not be started: {await self._disk.refused(error)}"
                     return never_started(FailureClass.NODE, why)
-            return found if isinstance(found, ProcessReport) else await self._attend(found)
+            return found if isinstance(found, ProcessReport) else await self._attend(found, every)
 
     @activity.defn
     @reports_errors
@@ -171,18 +194,20 @@ class NodeActivities:
         activity.heartbeat(heartbeat)
         return True
 
-    async def _attend(self, run: Run) -> ProcessReport:
+    async def _attend(self, run: Run, every: float) -> ProcessReport:
         """Heartbeat the progress of a process until it ends; stop it when nobody wants it."""
         run.deliveries += 1
         delivery, abandoned_at = run.deliveries, None
+        heard_at = boot_clock()
         while not run.done.done():
             try:
                 # First a wait: a heartbeat of a process that is over by then is spared.
                 await asyncio.wait({run.done}, timeout=PROGRESS_INTERVAL)
             except asyncio.CancelledError:
                 abandoned_at = abandoned_at or self._abandoned_at(run)
-            if not run.done.done():
+            if not run.done.done() and boot_clock() - heard_at >= 0.9 * every:
                 activity.heartbeat(run.progress())
+                heard_at = boot_clock()
             if run.deliveries > delivery and abandoned_at is not None:
                 raise asyncio.CancelledError  # another delivery speaks for the process now
             if abandoned_at is not None and boot_clock() >= abandoned_at:

@@ -16,14 +16,17 @@ from longshore.activities.metrics import PROCESSES, SILENT, Metrics
 from longshore.activities.node import orphans
 from longshore.activities.node.checkpoint_files import remove_moments
 from longshore.activities.node.checkpointing import Keeper, signal_number
+from longshore.activities.node.element_runner import CANCELLED
 from longshore.activities.node.fence import Fence
 from longshore.activities.node.file_times import clamped_time
 from longshore.activities.node.full_disk import why_refused
+from longshore.activities.node.journal import as_whole, batch_report
 from longshore.activities.node.launch import (
     OUTPUT,
     Launch,
     LaunchError,
     checkpoint_folder,
+    element_env,
     making_checkpoints,
     prepare,
     refuse_folders,
@@ -42,6 +45,7 @@ from longshore.activities.node.runs import RunRecord, RunStore
 from longshore.activities.node.supervision import ForkServer, NotForkedError, Plan, Supervised
 from longshore.activities.node.system import users_umask
 from longshore.activities.storage import GivenUp
+from longshore.models.array_messages import StopElements
 from longshore.models.checkpoint import CheckpointInfo, SaveRequest
 from longshore.models.errors import NotFoundError, RefusedError, StoreError
 from longshore.models.job import FailureClass, JobSpec
@@ -85,6 +89,8 @@ class Run:
             update["checkpoint_error"] = self.keeper.error
         if self.started.done() and not self.started.cancelled():
             update["started_at"] = clamped_time(self.started.result()["at"])
+        if self.record.batch:
+            update["batch"] = batch_report(self.folder, indirect=self.record.indirect)
         return self._progress.model_copy(update=update)
 
 
@@ -135,17 +141,18 @@ class Processes:
         Raises StaleError when the attempt or a newer one was here before, OSError when the
         claim cannot be stored.
         """
-        placement = request.placement
+        placement, key = request.placement, request.key
         record = RunRecord(
-            job_id=placement.job_id,
-            attempt=placement.attempt,
+            job_id=key.job_id,
+            attempt=key.attempt,
             epoch=placement.epoch,
             claimed_at=wall_clock(),
             indirect=_is_indirect(request.spec),
             checkpoints=request.spec.checkpoint is not None,
+            batch=request.batch is not None,
         )
         folder = self._store.claim(record)
-        run = self._runs[placement.key] = Run(request, record, folder)
+        run = self._runs[key] = Run(request, record, folder)
         self._metrics.set(PROCESSES, len(self._runs))
         run.done = asyncio.create_task(self._carry_out(run))
         return run
@@ -172,6 +179,20 @@ class Processes:
         if run.supervised:
             run.supervised.stop(signal_number(signal_name), grace)
             run.insisting = asyncio.create_task(self._insist(run, grace))
+
+    def stop_elements(self, request: StopElements) -> None:
+        """Leave out elements of a batch that runs here, and stop the one that is cancelled. A
+        batch that does not run here has ended."""
+        key = PlacementKey(
+            job_id=f"{request.key.job_id}.b{request.batch}", attempt=request.key.attempt
+        )
+        run = self._runs.get(key)
+        if run is None:
+            return
+        with (run.folder / CANCELLED).open("a", encoding="utf-8") as file:
+            file.writelines(f"{index}\n" for index in request.indices)
+        if run.supervised:
+            run.supervised.signal(signal.SIGUSR1)
 
     async def save(self, request: SaveRequest) -> CheckpointInfo:
         """Have a job save and go on; return what it saved.
@@ -237,6 +258,7 @@ class Processes:
         end = self._store.end(record.key) or {"cause": "both-gone"}
         report = report_of(record, end, self._store.started(record.key), Progress())
         report = report.model_copy(update={"log_error": shipper.error})
+        report = _with_elements(report, record, self._store.folder(record.key))
         self._store.save(record.model_copy(update={"report": report}))
         _log.warning("%s attempt %d: %s", record.job_id, record.attempt, report.message)
 
@@ -265,6 +287,7 @@ class Processes:
         if run.shipper:
             await run.shipper.finish()
             report = report.model_copy(update={"log_error": run.shipper.error})
+        report = _with_elements(report, run.record, run.folder)
         if run.keeper:
             last, error = run.keeper.last, run.keeper.error
             report = report.model_copy(update={"checkpoint": last, "checkpoint_error": error})
@@ -281,7 +304,7 @@ class Processes:
 
     async def _supervise(self, run: Run) -> ProcessReport:
         await self._end_older_attempts(run)
-        job_folder = self._jobs / run.record.job_id
+        job_folder = self._jobs / run.request.placement.job_id
         refuse_folders(run.request, job_folder, self._image_folders)
         resume_variables = await self._restore(run, job_folder)
         launch = prepare(
@@ -308,7 +331,7 @@ class Processes:
             # Its supervisor has killed what was to remove it, or was killed itself.
             await orphans.remove_container(launch.runtime, launch.container)
         if end is None:
-            await orphans.end_marked(self._identity.agent_id, run.record.key)
+            await orphans.end_marked(self._identity.agent_id, run.request.placement.key)
             end = {"cause": "supervisor-gone", "left": sum(map(orphans.runs, supervised.left))}
         if run.keeper:
             await _finish_checkpoints(run.keeper, end)
@@ -332,8 +355,10 @@ class Processes:
 
     async def _end_older_attempts(self, run: Run) -> None:
         """Two attempts of a job never run at a time: they share a folder for checkpoints."""
-        for key, older in list(self._runs.items()):
-            if key.job_id == run.record.job_id and key.attempt < run.record.attempt:
+        here = run.request.placement
+        for older in list(self._runs.values()):
+            its = older.request.placement
+            if its.job_id == here.job_id and its.attempt < here.attempt:
                 self.ask_to_stop(older, "SIGKILL", 0, f"attempt {run.record.attempt} came")
                 await asyncio.wait([older.done])
 
@@ -360,6 +385,7 @@ class Processes:
             fence_after=self._fence.after,
             signal_command=signal_command,
             kill_command=kill_command,
+            **_of_batch(run),
         )
 
     def _feed(self, sent_at: float) -> None:
@@ -375,6 +401,32 @@ class Processes:
             _log.error("the record of %s cannot be stored: %s", run.record.key, error)
             return False
         return True
+
+
+def _of_batch(run: Run) -> dict[str, Any]:
+    """Return what a supervisor has to know of a batch; nothing of one process."""
+    batch, spec = run.request.batch, run.request.spec
+    if batch is None:
+        return {}
+    return {
+        "elements": tuple(
+            {
+                "index": each.index, "attempt": each.attempt,
+                "env": element_env(batch.slot, each),
+            }
+            for each in batch.elements
+        ),
+        "folder": str(run.folder), "grace": spec.grace.total_seconds(),
+    }  # fmt: skip
+
+
+def _with_elements(report: ProcessReport, record: RunRecord, folder: Path) -> ProcessReport:
+    """Return the report of a batch with how its elements ended; of one process as it is."""
+    if not record.batch:
+        return report
+    report = as_whole(report)
+    elements = batch_report(folder, indirect=record.indirect, over=report)
+    return report.model_copy(update={"batch": elements, "last_progress": None})
 
 
 async def _finish_checkpoints(keeper: Keeper, end: dict[str, Any]) -> None:

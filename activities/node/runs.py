@@ -37,6 +37,8 @@ class RunRecord(Wire):
     claimed_at: Instant
     indirect: bool = False
     """True where a shell or a container runtime looks for the command, and says 126 or 127."""
+    batch: bool = False
+    """True where it is a batch of elements of an array."""
     checkpoints: bool = True
     """False where its job is known to keep no checkpoints in its private folder."""
     stop_reason: str | None = None

@@ -56,6 +56,12 @@ class Plan(Frozen):
     """For a container: the command that signals it; the number goes in before the last word."""
     kill_command: tuple[str, ...] | None = None
     """For a container: the command that removes it."""
+    elements: tuple[dict[str, Any], ...] | None = None
+    """Of a batch: index, attempt and environment of each element, in place of one process."""
+    folder: str | None = None
+    """Of a batch: where its journal goes."""
+    grace: float | None = None
+    """Of a batch: seconds that an element which is cancelled has to end."""
 
 
 class NotForkedError(Exception):

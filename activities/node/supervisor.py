@@ -23,6 +23,7 @@ import sys
 import time
 from collections.abc import Iterator
 
+from longshore.activities.node import element_runner
 from longshore.activities.node.system import (
     Message,
     become_subreaper,
@@ -332,6 +333,11 @@ def _become_job(plan: dict, parent: int, go: int, error: int) -> None:
         _reset_signals()
         _redirect(plan)
         os.umask(plan["umask"])
+        if plan.get("elements"):
+            os.chdir(plan["cwd"])
+            os.close(error)  # as it is where the command begins
+            element_runner.run(plan["folder"], plan)
+            os._exit(0)
         code, message = _execute(plan)
     except BaseException as problem:  # whatever it is, the child must not live on as a supervisor
         message = f"{type(problem).__name__}: {problem}"

@@ -12,6 +12,7 @@ from alembic.migration import MigrationContext
 from psycopg import sql
 from sqlalchemy import create_engine, make_url
 
+import longshore.models.records.arrays
 import longshore.models.records.buying
 import longshore.models.records.checkpoints
 import longshore.models.records.market

@@ -27,6 +27,16 @@ def test_end_to_end_compares_jobs_with_a_bare_workflow():
         assert {"temporal", "postgres", "control", "agents"} <= set(row["cpu_ms"])
 
 
+def test_an_array_stands_beside_single_jobs_of_the_same_run():
+    report = _run("benchmarks.arrays", "--elements", "120", "--jobs", "4", "--slots", "2")
+    assert (report["elements"], report["jobs"], report["opened"]) == (120, 4, 2)
+    assert report["elements_per_s"] > report["jobs_per_s"] > 0
+    assert report["ratio"] == pytest.approx(report["elements_per_s"] / report["jobs_per_s"])
+    assert report["actions_per_job"] == 6
+    assert 0 < report["actions_per_element"] < 1
+    assert report["batches"] >= 2
+
+
 def test_a_live_preemption_is_measured_step_by_step():
     arguments = ("--live", "--rounds", "2", "--saves", "0.2")
     (row,) = _run("benchmarks.preemption", *arguments)

@@ -66,6 +66,7 @@ from longshore.workflows.pool import PoolWorkflow
 from longshore.workflows.purchase import PurchaseWorkflow
 from longshore.workflows.reconcile import ReconcileWorkflow
 from tests.histories import (
+    array_scene,
     dag_scene,
     ended_machine_scene,
     given_up_scene,
@@ -100,7 +101,7 @@ SCENES = (
     "reconciled", "jobs_on_a_node", "jobs_that_give_way", "jobs_without_a_node", "gangs",
     "start_failures", "pools", "nodes", "market_watched", "checkpoints_watched", "bought",
     "spares", "going_on", "ended_machine", "given_up", "cut_off", "started_anew", "pinged",
-    "dags", "schedules",
+    "arrays", "dags", "schedules",
 )  # fmt: skip
 
 
@@ -229,6 +230,9 @@ class Scenarios:
 
     async def given_up(self) -> None:
         await given_up_scene.play(self._market, self._bought_node, self._may_trade)
+
+    async def arrays(self) -> None:
+        await array_scene.play(self._temporal, self._node, self._record)
 
     async def dags(self) -> None:
         await dag_scene.play(self._temporal, self._node, self._record)

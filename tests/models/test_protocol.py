@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from longshore.models.array_messages import StopElements
 from longshore.models.checkpoint import CheckpointInfo, SaveRequest
 from longshore.models.departures import SpotNotice
 from longshore.models.messages import (
@@ -30,6 +31,7 @@ _STORED = Path(__file__).with_name("protocol.json")
 MESSAGES: tuple[type[BaseModel], ...] = (
     Registration, Registered, WatchRequest, Heartbeat, WatchReport, RunProcessRequest, Progress,
     ProcessReport, StopProcessRequest, SaveRequest, CheckpointInfo, CommandReason, SpotNotice,
+    StopElements,
 )  # fmt: skip
 
 

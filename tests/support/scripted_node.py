@@ -26,8 +26,10 @@ from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 from longshore.models import proof
+from longshore.models.array_messages import StopElements
 from longshore.models.checkpoint import CheckpointInfo, SaveRequest
 from longshore.models.departures import ExpiryChange, NodeDrain, SpotNotice
+from longshore.models.elements import Batch, BatchReport, ElementResult
 from longshore.models.job import FailureClass
 from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
@@ -41,6 +43,7 @@ from longshore.models.messages import (
     StopProcessRequest,
     WatchReport,
     WatchRequest,
+    job_workflow_id,
     node_task_queue,
     node_workflow_id,
 )
@@ -84,6 +87,7 @@ class ScriptedNode:
         self.registered: Registered | None = None
         self.stops: list[StopProcessRequest] = []
         self.saves: list[SaveRequest] = []
+        self.stopped_elements: list[StopElements] = []
         self.refusal: str | None = None
         """Refuse every process for this reason, as an agent that is fenced off."""
         self.hangs = False
@@ -180,7 +184,9 @@ class ScriptedNode:
             task_queue=node_task_queue(self.id),
             activities=[
                 self.run_process,
+                self.run_elements,
                 self.stop_process,
+                self.stop_elements,
                 self.watch_agent,
                 self.save_checkpoint,
             ],
@@ -241,6 +247,68 @@ class ScriptedNode:
         run = self._run(request.key.job_id, request.key.attempt)
         if not run.done() and not self.slow_to_stop:
             run.set_result(ProcessReport(exit_code=143, stopped_for=request.reason))
+
+    @activity.defn
+    async def run_elements(self, request: RunProcessRequest) -> None:
+        key = (request.key.job_id, request.key.attempt)
+        self._requests[key] = request
+        self._answer_later(self._report_run(key, self._handle()))
+
+    @activity.defn
+    async def stop_elements(self, request: StopElements) -> None:
+        self.stopped_elements.append(request)
+
+    async def batch_of(self, slot: str, attempt: int = 1) -> Batch:
+        """Wait until a slot has a batch here that has not ended, and return it."""
+
+        async def there() -> Batch:
+            for (job_id, its), request in self._requests.items():
+                runs = its == attempt and not self._run(job_id, its).done()
+                if runs and request.batch and job_id.startswith(f"{slot}.b"):
+                    return request.batch
+            raise AssertionError(f"{slot} has no batch")
+
+        return await eventually(there)
+
+    async def end_batch(
+        self,
+        slot: str,
+        attempt: int = 1,
+        *,
+        failure: FailureClass | None = None,
+        cancelled: bool = False,
+    ) -> Batch:
+        """End the batch of a slot: all of its elements, in the same way."""
+        batch, now = await self.batch_of(slot, attempt), datetime.now(UTC)
+        results = tuple(
+            ElementResult(
+                index=each.index, attempt=each.attempt, exit_code=3 if failure else 0,
+                failure=failure, stopped=cancelled, cancelled=cancelled, started_at=now,
+                ended_at=now,
+            )
+            for each in batch.elements
+        )  # fmt: skip
+        report = ProcessReport(batch=BatchReport(results=results))
+        self._run(f"{slot}.b{batch.number}", attempt).set_result(report)
+        return batch
+
+    async def end_batches(self, *slots: str) -> None:
+        """End the batches of slots with success, until the slots are over."""
+
+        async def is_over(slot: str) -> bool:
+            handle = self._temporal.get_workflow_handle(job_workflow_id(slot))
+            with contextlib.suppress(RPCError):  # it may not have begun
+                return (await handle.describe()).close_time is not None
+            return False
+
+        async def one_ends() -> bool:
+            for key, request in list(self._requests.items()):
+                name = key[0].rpartition(".b")[0]
+                if name in slots and request.batch and not self._run(*key).done():
+                    await self.end_batch(name, key[1])
+            return all([await is_over(slot) for slot in slots])
+
+        await eventually(one_ends)
 
     @activity.defn
     async def save_checkpoint(self, request: SaveRequest) -> CheckpointInfo:

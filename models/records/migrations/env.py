@@ -2,6 +2,7 @@
 
 from alembic import context
 
+import longshore.models.records.arrays
 import longshore.models.records.buying
 import longshore.models.records.checkpoints
 import longshore.models.records.dags

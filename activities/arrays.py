@@ -1,0 +1,605 @@
+"""The steps of an array: onto the record, and from its slots and elements to what follows.
+
+Every activity here may run twice. A slot that is to be opened is on record before it is, and its
+id is of one slot: a repeat starts what is missing and nothing twice.
+"""
+
+import asyncio
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import RowMapping, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+from temporalio import activity
+from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError
+
+from longshore.activities.dag_ends import mark_end, of_dag_at_retry, tell_end
+from longshore.activities.database import Database, clock
+from longshore.activities.elements import store_results
+from longshore.activities.error_translation import reports_errors
+from longshore.activities.failpoints import failpoint
+from longshore.activities.job_starts import start_job
+from longshore.activities.metrics import JOB_ENDS, SILENT, Metrics
+from longshore.activities.queue import (
+    ensure_pool,
+    record_end,
+)
+from longshore.activities.rpc_errors import is_unknown
+from longshore.activities.signals import Signals
+from longshore.models.array import expanded, parse_indices
+from longshore.models.array_messages import (
+    AdvanceArray,
+    ArrayProgress,
+    CancelElements,
+    ElementsReply,
+    OpenArray,
+    OpenedArray,
+    StopElements,
+)
+from longshore.models.elements import ElementResult, ElementState, Slot
+from longshore.models.errors import NotFoundError
+from longshore.models.job import FailureClass, JobResult, JobSpec, JobState, RetryPolicy
+from longshore.models.messages import JOB_ID, JobInput, job_workflow_id
+from longshore.models.placement import PlacementKey
+from longshore.models.visible import shown
+from longshore.scheduling.arrays import ArrayPlan, ArraySeen, decide, slot_limit, too_many
+
+_IN_FLIGHT = 25
+_ROWS_AT_ONCE = 5_000
+UNRECORDED_AFTER = timedelta(minutes=1)
+"""A slot that was submitted so long ago is in the queue, or its workflow tells why not."""
+_LONGEST_SLOT_NAME = 56
+_LOST = "its slot ended and did not say what became of it"
+
+
+class ArrayActivities:
+    """Activities of `ArrayWorkflow`."""
+
+    def __init__(
+        self,
+        database: Database,
+        temporal: Client,
+        signals: Signals,
+        most_elements: int,
+        most_slots: int,
+        metrics: Metrics = SILENT,
+    ) -> None:
+        """Of an array with more than `most_elements` none is started; one without a limit has at
+        most `most_slots` slots."""
+        self._database = database
+        self._temporal = temporal
+        self._signals = signals
+        self._most_elements = most_elements
+        self._most_slots = most_slots
+        self._metrics = metrics
+
+    @activity.defn
+    @reports_errors
+    async def open_array(self, request: OpenArray) -> OpenedArray:
+        """Put an array on record with its elements; or of one that has ended, those that are to
+        run again. A repeat changes nothing."""
+        array_id, spec = request.array_id, request.job.spec
+        if not request.retry and (why := self._why_not(array_id, spec)):
+            return OpenedArray(refusal=why)
+        async with self._database.transaction() as connection:
+            if request.retry:
+                await _reopen(connection, array_id, request.retry)
+            else:
+                await self._record(connection, array_id, request)
+                found = await connection.scalar(
+                    text("SELECT submitted_at FROM jobs WHERE id = :id"), {"id": array_id}
+                )
+                known = await connection.scalar(
+                    text("SELECT id FROM arrays WHERE id = :id"), {"id": array_id}
+                )
+                if known is None or found != request.submitted_at:
+                    why = f"a job {array_id} is on record already: give this one another id"
+                    return OpenedArray(refusal=why, other=True)
+            await failpoint("open_array.before-commit")
+        await failpoint("open_array.after-commit")
+        return OpenedArray()
+
+    def _why_not(self, array_id: str, spec: JobSpec) -> str:
+        if spec.array is None:
+            return "spec.array: is missing"
+        if not JOB_ID.fullmatch(slot_id(array_id, 99_999) + ".b99999"):
+            return (
+                f"the id {shown(array_id)} leaves no room for those of its slots, such as "
+                f"{shown(slot_id(array_id, 1))}"
+            )
+        return too_many(spec.array, self._most_elements)
+
+    async def _record(
+        self, connection: AsyncConnection, array_id: str, request: OpenArray
+    ) -> None:
+        spec = request.job.spec
+        assert spec.array is not None
+        indices = expanded(spec.array.ranges)
+        await ensure_pool(connection, spec.pool)
+        made = await connection.scalar(
+            text(_INSERT_JOB),
+            {
+                "id": array_id, "name": spec.name, "tenant": spec.tenant, "pool": spec.pool,
+                "key": request.job.key, "spec": spec.model_dump_json(),
+                "submitted_at": request.submitted_at,
+            },
+        )  # fmt: skip
+        if not made:
+            return
+        await connection.execute(
+            text(_INSERT_ARRAY),
+            {
+                "id": array_id, "elements": len(indices), "first": indices[0],
+                "last": indices[-1], "held": request.job.held,
+                "slots": slot_limit(spec.array, self._most_slots, len(indices)),
+            },
+        )  # fmt: skip
+        for at in range(0, len(indices), _ROWS_AT_ONCE):
+            some = indices[at : at + _ROWS_AT_ONCE]
+            await connection.execute(
+                text(_INSERT_ELEMENTS),
+                {
+                    "id": array_id, "indices": list(some),
+                    "variables": [_json(spec.array.parameters(index)) for index in some],
+                },
+            )  # fmt: skip
+
+    @activity.defn
+    @reports_errors
+    async def advance_array(self, request: AdvanceArray) -> ArrayProgress:
+        """Look at slots and elements; open and cancel slots, and record the end."""
+        array_id = request.array_id
+        if request.check:
+            await self._find_unrecorded(array_id)
+        async with self._database.transaction() as connection:
+            row = await _locked(connection, array_id)
+            spec = JobSpec.as_known(row["spec"])
+            plan, seen = await self._plan(connection, request, row, spec)
+            ended = row["end_state"] is None and plan.state is not JobState.RUNNING
+            result = _result(array_id, plan, started=row["started"]) if ended else None
+            end = await record_end(connection, result) if result else None
+            job = end.of_dag if end else None
+            if row["end_state"] is not None:
+                job = await of_dag_at_retry(connection, array_id)
+            first = job is not None and await mark_end(connection, array_id, job)
+            slots = (await connection.execute(text(_SLOTS), {"id": array_id})).mappings().all()
+            ended_at = await connection.scalar(
+                text("SELECT ended_at FROM jobs WHERE id = :id"), {"id": array_id}
+            )
+            await failpoint("advance_array.before-commit")
+        await failpoint("advance_array.after-commit")
+        if result is not None:
+            failure = result.failure.value if result.failure else "none"
+            self._metrics.add(JOB_ENDS, pool=spec.pool, state=result.state.value, failure=failure)
+        if job is not None:
+            await tell_end(self._database, self._signals, job, first=first)
+        await self._submit(array_id, row, spec, [s for s in slots if s["state"] == "SUBMITTING"])
+        await self._cancel(array_id, _to_cancel(plan, slots), plan.reason)
+        return ArrayProgress(
+            state=plan.state,
+            counts=dict(seen.counts),
+            slots=seen.placed + seen.queued + plan.open,
+            placed=seen.placed,
+            reason=plan.reason,
+            failure=plan.failure,
+            again=bool(plan.give_up),
+            wake_at=plan.wake_at,
+            started=row["started"],
+            ended_at=ended_at,
+        )
+
+    async def _plan(
+        self,
+        connection: AsyncConnection,
+        request: AdvanceArray,
+        row: RowMapping,
+        spec: JobSpec,
+    ) -> tuple[ArrayPlan, ArraySeen]:
+        """Decide, and record what is decided."""
+        array_id = request.array_id
+        cancelled = row["cancelled"] or request.cancelled
+        await connection.execute(
+            text(_UPDATE_ARRAY), {"id": array_id, "held": request.held, "cancelled": cancelled}
+        )
+        if row["end_state"] is not None:
+            seen = await _seen(connection, array_id, row, request.held, cancelled)
+            return ArrayPlan(JobState(row["end_state"]), row["message"]), seen
+        await _take_from_ended_slots(connection, array_id, spec.retry, cancelled is not None)
+        if cancelled is not None:
+            await _end_waiting(connection, array_id, ElementState.CANCELLED, None, cancelled)
+        seen = await _seen(connection, array_id, row, request.held, cancelled)
+        plan = decide(seen)
+        if plan.give_up:
+            await _end_waiting(
+                connection, array_id, ElementState.FAILED, plan.failure, plan.give_up
+            )
+        if plan.open:
+            await connection.execute(
+                text(_OPEN_SLOTS),
+                {"id": array_id, "open": plan.open, "generation": row["generation"]},
+            )
+        return plan, seen
+
+    async def _submit(
+        self, array_id: str, array: RowMapping, spec: JobSpec, slots: Sequence[RowMapping]
+    ) -> None:
+        """Start the workflows of slots, and record that they are there."""
+        gate = asyncio.Semaphore(_IN_FLIGHT)
+
+        async def submit(number: int, job_id: str) -> tuple[str, bool]:
+            name = f"{spec.name[:_LONGEST_SLOT_NAME]}.s{number}"
+            alone = spec.model_copy(update={"array": None, "name": name})
+            slot = Slot(
+                array_id=array_id, number=number, elements=array["elements"],
+                first=array["first"], last=array["last"],
+            )  # fmt: skip
+            digest = hashlib.sha256(alone.model_dump_json().encode()).hexdigest()[:16]
+            async with gate:
+                try:
+                    await start_job(
+                        self._temporal, job_id, JobInput(spec=alone, slot=slot), digest
+                    )
+                except WorkflowAlreadyStartedError:
+                    handle = self._temporal.get_workflow_handle(job_workflow_id(job_id))
+                    return job_id, (await (await handle.describe()).memo()).get("digest") == digest
+            await failpoint("advance_array.after-first-start")
+            return job_id, True
+
+        if not slots:
+            return
+        ours = await asyncio.gather(*(submit(s["number"], s["job_id"]) for s in slots))
+        async with self._database.transaction() as connection:
+            await connection.execute(
+                text(_SUBMITTED),
+                {
+                    "id": array_id, "jobs": [job_id for job_id, _ in ours],
+                    "others": [job_id for job_id, is_ours in ours if not is_ours],
+                },
+            )  # fmt: skip
+
+    async def _cancel(self, array_id: str, slots: Sequence[RowMapping], why: str) -> None:
+        if not slots:
+            return
+        ids = [slot["job_id"] for slot in slots]
+        await self._each(ids, lambda handle: handle.cancel(reason=why or "no element is left"))
+        async with self._database.transaction() as connection:
+            await connection.execute(text(_CANCEL_SENT), {"id": array_id, "jobs": ids})
+
+    async def _each(self, job_ids: Sequence[str], tell: Any) -> None:
+        """Tell workflows of jobs; those that have just ended need not hear it."""
+        gate = asyncio.Semaphore(_IN_FLIGHT)
+
+        async def one(job_id: str) -> None:
+            async with gate:
+                try:
+                    await tell(self._temporal.get_workflow_handle(job_workflow_id(job_id)))
+                except RPCError as error:
+                    if not is_unknown(error):
+                        raise
+
+        await asyncio.gather(*map(one, job_ids))
+
+    @activity.defn
+    @reports_errors
+    async def cancel_elements(self, request: CancelElements) -> ElementsReply:
+        """Cancel elements: those that wait at once, those in a batch by their slot."""
+        try:
+            ranges = parse_indices(request.indices)
+        except ValueError as error:
+            return ElementsReply(refusal=str(error))
+        asked = {
+            "id": request.array_id, "why": request.reason or "cancelled by its user",
+            "firsts": [each.first for each in ranges], "lasts": [each.last for each in ranges],
+            "steps": [each.step for each in ranges],
+        }  # fmt: skip
+        async with self._database.transaction() as connection:
+            found = (await connection.execute(text(_ASKED), asked)).mappings().all()
+            if not found:
+                return ElementsReply(
+                    refusal=f"the array has no element {request.indices}: `longshore job "
+                    f"{request.array_id}` says which it has"
+                )
+            running = [each for each in found if each["state"] == ElementState.RUNNING]
+            waiting = [each["index"] for each in found if each["state"] == ElementState.WAITING]
+            await connection.execute(text(_CANCEL_ASKED), {**asked, "waiting": waiting,
+                                     "running": [each["index"] for each in running]})  # fmt: skip
+            await failpoint("cancel_elements.before-commit")
+        by_claim: dict[tuple[str, int, int], list[int]] = {}
+        for each in running:
+            claim = (each["job_id"], each["job_attempt"], each["batch"])
+            by_claim.setdefault(claim, []).append(each["index"])
+        stops = {
+            job_id: StopElements(
+                key=PlacementKey(job_id=job_id, attempt=attempt), batch=batch,
+                indices=tuple(indices), reason=str(asked["why"]),
+            )
+            for (job_id, attempt, batch), indices in by_claim.items()
+        }  # fmt: skip
+        await self._each(
+            list(stops),
+            lambda handle: handle.signal(
+                "stop_elements", stops[handle.id.removeprefix(job_workflow_id(""))]
+            ),
+        )
+        return ElementsReply(
+            waiting=len(waiting), running=len(running),
+            ended=len(found) - len(waiting) - len(running),
+        )  # fmt: skip
+
+    async def _find_unrecorded(self, array_id: str) -> None:
+        """Note slots whose workflow is over and that have no record: no end of theirs comes."""
+        async with self._database.transaction() as connection:
+            since = await clock(connection) - UNRECORDED_AFTER
+            rows = await connection.execute(
+                text(_WITHOUT_RECORD), {"id": array_id, "since": since}
+            )
+            found = [row.job_id for row in rows]
+        gone = [job_id for job_id in found if await self._is_over(job_id)]
+        if gone:
+            async with self._database.transaction() as connection:
+                await connection.execute(text(_LOSE), {"id": array_id, "jobs": gone})
+
+    async def _is_over(self, job_id: str) -> bool:
+        try:
+            found = await self._temporal.get_workflow_handle(job_workflow_id(job_id)).describe()
+        except RPCError as error:
+            if is_unknown(error):
+                return True
+            raise
+        return found.status is not WorkflowExecutionStatus.RUNNING
+
+
+def slot_id(array_id: str, number: int) -> str:
+    """Return the id of the job that is a slot."""
+    return f"{array_id}.s{number}"
+
+
+def _result(array_id: str, plan: ArrayPlan, *, started: bool) -> JobResult:
+    return JobResult(
+        job_id=array_id, state=plan.state, failure=plan.failure, message=plan.reason,
+        attempts=int(started),
+    )  # fmt: skip
+
+
+def _to_cancel(plan: ArrayPlan, slots: Sequence[RowMapping]) -> list[RowMapping]:
+    open_ = [each for each in slots if each["end_state"] is None and not each["cancel_sent"]]
+    if plan.cancel_all:
+        return open_
+    queued = [each for each in open_ if each["attempt"] == 0]
+    return queued if plan.cancel_queued else []
+
+
+def _json(variables: Mapping[str, str]) -> str | None:
+    return json.dumps(variables) if variables else None
+
+
+async def _locked(connection: AsyncConnection, array_id: str) -> RowMapping:
+    """Hold the array's row until the end of the transaction, as `mark_array_poked` does."""
+    rows = await connection.execute(text(_ARRAY), {"id": array_id})
+    row = rows.mappings().one_or_none()
+    if row is None:
+        raise NotFoundError(f"no array {shown(array_id)}: `longshore jobs --all` lists them")
+    return row
+
+
+async def _seen(
+    connection: AsyncConnection,
+    array_id: str,
+    row: RowMapping,
+    held: bool,
+    cancelled: str | None,
+) -> ArraySeen:
+    counts = await connection.execute(text(_COUNTS), {"id": array_id})
+    by_state = {ElementState(each.state): each.number for each in counts}
+    ready = (await connection.execute(text(_READY), {"id": array_id})).mappings().one()
+    slots = (await connection.execute(text(_SLOTS), {"id": array_id})).mappings().all()
+    open_ = [each for each in slots if each["state"] != "LOST" and each["end_state"] is None]
+    failed = [
+        each for each in slots
+        if each["generation"] == row["generation"]
+        and (each["state"] == "LOST" or each["end_state"] == JobState.FAILED)
+    ]  # fmt: skip
+    last = max(failed, key=lambda each: each["number"]) if failed else None
+    return ArraySeen(
+        limit=row["slots"], counts=by_state, ready=ready["now"], next_ready=ready["next"],
+        placed=sum(each["attempt"] > 0 for each in open_),
+        queued=sum(each["attempt"] == 0 for each in open_),
+        failed=len(failed),
+        slot_failure=FailureClass(last["failure"]) if last and last["failure"] else None,
+        slot_message=(last["message"] or last["reason"] or "") if last else "",
+        held=held, cancelled=cancelled,
+    )  # fmt: skip
+
+
+async def _take_from_ended_slots(
+    connection: AsyncConnection, array_id: str, policy: RetryPolicy, cancelled: bool
+) -> None:
+    """End the attempts of elements whose slot is over: what became of them nobody knows."""
+    rows = (await connection.execute(text(_ORPHANS), {"id": array_id})).mappings().all()
+    by_claim: dict[tuple[str, int, int], list[ElementResult]] = {}
+    for row in rows:
+        claim = (row["job_id"], row["job_attempt"], row["batch"])
+        by_claim.setdefault(claim, []).append(
+            ElementResult(
+                index=row["index"], attempt=row["attempt"], failure=FailureClass.NODE, error=_LOST,
+                cancelled=cancelled or row["cancel"],
+            )
+        )  # fmt: skip
+    for (job_id, attempt, batch), results in by_claim.items():
+        key = {"id": array_id, "job": job_id, "attempt": attempt, "batch": batch}
+        await store_results(
+            connection, key, results, policy, FailureClass.NODE, cancelled=cancelled
+        )
+
+
+async def _end_waiting(
+    connection: AsyncConnection,
+    array_id: str,
+    state: ElementState,
+    failure: FailureClass | None,
+    why: str,
+) -> None:
+    await connection.execute(
+        text(_END_WAITING),
+        {
+            "id": array_id, "state": state.value, "why": why,
+            "failure": failure.value if failure and state is ElementState.FAILED else None,
+        },
+    )  # fmt: skip
+
+
+async def _reopen(
+    connection: AsyncConnection, array_id: str, states: Sequence[ElementState]
+) -> None:
+    row = await _locked(connection, array_id)
+    if row["end_state"] is None:
+        return  # a repeat, or one whose workflow was ended from outside: it goes on
+    asked = {"id": array_id, "states": [state.value for state in states]}
+    for statement in (_REOPEN_ARRAY, _REOPEN_ELEMENTS, _REOPEN_JOB):
+        await connection.execute(text(statement), asked)
+
+
+_INSERT_JOB = """
+    INSERT INTO jobs (id, name, tenant, pool, key, spec, submitted_at, message)
+    VALUES (:id, :name, :tenant, :pool, :key, CAST(:spec AS jsonb), :submitted_at, '')
+    ON CONFLICT (id) DO NOTHING
+    RETURNING id
+"""
+
+_INSERT_ARRAY = """
+    INSERT INTO arrays (id, elements, first, last, slots, held)
+    VALUES (:id, :elements, :first, :last, :slots, :held)
+"""
+
+_INSERT_ELEMENTS = """
+    INSERT INTO elements (array_id, index, variables)
+    SELECT :id, e.index, CAST(e.variables AS jsonb)
+      FROM unnest(CAST(:indices AS integer[]), CAST(:variables AS text[]))
+           AS e (index, variables)
+"""
+
+_ARRAY = """
+    SELECT a.*, j.spec, j.end_state, j.message,
+           EXISTS (SELECT FROM array_slots s WHERE s.array_id = a.id AND s.attempt > 0) AS started
+      FROM arrays a JOIN jobs j ON j.id = a.id
+     WHERE a.id = :id FOR NO KEY UPDATE OF a
+"""
+
+_UPDATE_ARRAY = """
+    UPDATE arrays SET poked = false, held = :held, cancelled = :cancelled WHERE id = :id
+"""
+
+_COUNTS = """
+    SELECT state, count(*) AS number FROM elements
+     WHERE array_id = :id AND newest GROUP BY state
+"""
+
+_READY = """
+    SELECT count(*) FILTER (WHERE not_before IS NULL OR not_before <= clock_timestamp()) AS now,
+           min(not_before) FILTER (WHERE not_before > clock_timestamp()) AS next
+      FROM elements WHERE array_id = :id AND state = 'WAITING'
+"""
+
+_SLOTS = """
+    SELECT s.number, s.job_id, s.state, s.attempt, s.generation, s.cancel_sent, s.reason,
+           j.end_state, j.failure, j.message
+      FROM array_slots s LEFT JOIN jobs j ON j.id = s.job_id
+     WHERE s.array_id = :id
+     ORDER BY s.number
+"""
+
+_OPEN_SLOTS = """
+    INSERT INTO array_slots (array_id, number, job_id, generation, submitted_at)
+    SELECT :id, n, :id || '.s' || n, :generation, clock_timestamp()
+      FROM (SELECT coalesce(max(number), 0) AS last FROM array_slots WHERE array_id = :id) s,
+           generate_series(s.last + 1, s.last + :open) n
+"""
+
+_SUBMITTED = """
+    UPDATE array_slots
+       SET state = CASE WHEN job_id = ANY (:others) THEN 'LOST' ELSE 'SUBMITTED' END,
+           reason = CASE WHEN job_id = ANY (:others) THEN 'another job has its id' ELSE '' END
+     WHERE array_id = :id AND state = 'SUBMITTING' AND job_id = ANY (:jobs)
+"""
+
+_CANCEL_SENT = """
+    UPDATE array_slots SET cancel_sent = true WHERE array_id = :id AND job_id = ANY (:jobs)
+"""
+
+_ORPHANS = """
+    SELECT e.index, e.attempt, e.job_id, e.job_attempt, e.batch, e.cancel
+      FROM elements e
+      JOIN array_slots s ON s.array_id = e.array_id AND s.job_id = e.job_id
+      LEFT JOIN jobs j ON j.id = e.job_id
+     WHERE e.array_id = :id AND e.state = 'RUNNING'
+       AND (j.ended_at IS NOT NULL OR s.state = 'LOST')
+"""
+
+_END_WAITING = """
+    UPDATE elements e
+       SET state = :state, failure = :failure, message = :why, ended_at = clock_timestamp()
+      FROM (SELECT index, attempt FROM elements WHERE array_id = :id AND state = 'WAITING'
+               FOR UPDATE SKIP LOCKED) w
+     WHERE e.array_id = :id AND e.index = w.index AND e.attempt = w.attempt
+"""
+
+_ASKED = """
+    SELECT e.index, e.state, e.job_id, e.job_attempt, e.batch
+      FROM elements e
+     WHERE e.array_id = :id AND e.newest
+       AND EXISTS (SELECT FROM unnest(CAST(:firsts AS integer[]), CAST(:lasts AS integer[]),
+                                      CAST(:steps AS integer[])) AS r (first, last, step)
+                    WHERE e.index BETWEEN r.first AND r.last
+                      AND (e.index - r.first) % r.step = 0)
+     ORDER BY e.index
+       FOR UPDATE
+"""
+
+_CANCEL_ASKED = """
+    UPDATE elements
+       SET cancel = true,
+           state = CASE WHEN index = ANY (:waiting) THEN 'CANCELLED' ELSE state END,
+           message = CASE WHEN index = ANY (:waiting) THEN :why ELSE message END,
+           ended_at = CASE WHEN index = ANY (:waiting) THEN clock_timestamp() END
+     WHERE array_id = :id AND newest AND (index = ANY (:waiting) OR index = ANY (:running))
+"""
+
+_WITHOUT_RECORD = """
+    SELECT s.job_id FROM array_slots s LEFT JOIN jobs j ON j.id = s.job_id
+     WHERE s.array_id = :id AND s.state = 'SUBMITTED' AND j.id IS NULL AND s.submitted_at < :since
+     ORDER BY s.number LIMIT 200
+"""
+
+_LOSE = """
+    UPDATE array_slots s
+       SET state = 'LOST', reason = 'its workflow ended before the job came into a queue'
+     WHERE array_id = :id AND job_id = ANY (:jobs)
+       AND NOT EXISTS (SELECT FROM jobs WHERE id = s.job_id)
+"""
+
+_REOPEN_ARRAY = """
+    UPDATE arrays SET generation = generation + 1, cancelled = NULL WHERE id = :id
+"""
+
+_REOPEN_ELEMENTS = """
+    WITH over AS (
+        UPDATE elements SET newest = false
+         WHERE array_id = :id AND newest AND state = ANY (:states)
+        RETURNING array_id, index, attempt, variables
+    )
+    INSERT INTO elements (array_id, index, attempt, generation, variables)
+    SELECT o.array_id, o.index, o.attempt + 1, a.generation, o.variables
+      FROM over o JOIN arrays a ON a.id = o.array_id
+"""
+
+_REOPEN_JOB = """
+    UPDATE jobs
+       SET ended_at = NULL, end_state = NULL, failure = NULL, exit_code = NULL, message = '',
+           attempts = 0
+     WHERE id = :id
+"""

@@ -1,0 +1,207 @@
+"""Runs the elements of a batch one after another, in the place of a job's process.
+
+The child that a supervisor forks calls `run` where it would otherwise turn into the command. It
+keeps a journal, a line of JSON before each start and one at each end, so that whoever comes later
+knows what may have run; and writes nothing else. From the standard library alone.
+
+All elements write to the same two streams, which they inherit: the journal says which part of
+each is whose. SIGTERM, or whatever stops the job, goes on to the element that runs, and is the end
+of the batch; SIGUSR1 has the runner look which elements were cancelled.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import time
+from collections.abc import Sequence
+
+from longshore.activities.node.system import (
+    become_subreaper,
+    boot_clock,
+    oom_kills,
+    processes,
+    send,
+)
+
+JOURNAL = "journal"
+CANCELLED = "cancelled-elements"
+"""A file of the run folder: the indices that are not to run, a line each."""
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+_POLL = 0.2
+"""Seconds between two looks for what a signal has asked for."""
+_LEFTOVER_SECONDS = 10.0
+"""In which what an element left behind has ended, once it is killed."""
+
+
+class Runner:
+    """The elements of one batch."""
+
+    def __init__(self, folder: str, plan: dict) -> None:
+        self._folder = folder
+        self._argv: list[str] = plan["argv"]
+        self._env: dict[str, str] = plan["env"]
+        self._elements: Sequence[dict] = plan["elements"]
+        self._grace: float = plan["grace"]
+        self._pid = 0
+        self._stop = 0
+        """The signal that asks for the end; 0 where none did."""
+        self._cancelled = set[int]()
+        self._kill_at: float | None = None
+        """When an element that was cancelled is killed."""
+        self._index = -1
+        self._oom = oom_kills()
+        self._journal = os.open(
+            f"{folder}/{JOURNAL}", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+        )
+
+    def run(self) -> None:
+        become_subreaper()
+        for number in signal.valid_signals() - {
+            signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGUSR1,
+        }:  # fmt: skip
+            # Any other may be what the job is stopped by.
+            if number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2):
+                signal.signal(number, self._on_stop)
+        signal.signal(signal.SIGUSR1, self._on_cancel)
+        self._look_for_cancelled()
+        for element in self._elements:
+            if self._stop:
+                break
+            if element["index"] in self._cancelled:
+                self._write(
+                    {
+                        "left_out": element["index"],
+                        "attempt": element["attempt"],
+                        "at": time.time(),
+                    }
+                )
+                continue
+            self._run_one(element)
+
+    def _run_one(self, element: dict) -> None:
+        index = self._index = element["index"]
+        self._write(
+            {
+                "start": index, "attempt": element["attempt"], "at": time.time(),
+                "out": _size(1), "err": _size(2),
+            }
+        )  # fmt: skip
+        end: dict = {"end": index}
+        try:
+            pid = os.posix_spawnp(
+                self._argv[0], self._argv, self._env | element["env"], setsid=True,
+                setsigmask=[], setsigdef=_DEFAULT,
+            )  # fmt: skip
+        except FileNotFoundError:
+            end |= {"code": NOT_FOUND, "message": f"command not found: {self._argv[0]}"}
+        except OSError as error:
+            why = error.strerror or "it cannot be executed"
+            end |= {"code": NOT_EXECUTABLE, "message": f"{self._argv[0]}: {why}"}
+        else:
+            self._pid = pid
+            if self._stop:  # asked for while it was being started
+                self._signal(self._stop)
+            if index in self._cancelled:
+                self._on_cancel()
+            end["status"] = self._wait(pid)
+            if (left := _end_leftovers()) > 0:
+                end["leftovers"] = left
+            if end["status"] in (-signal.SIGKILL, 128 + signal.SIGKILL):
+                now = oom_kills()
+                end["oom"], self._oom = now > self._oom, now
+            if self._stop:
+                end["stopped"] = True
+            if index in self._cancelled:
+                end["cancelled"] = True
+        self._index, self._kill_at = -1, None
+        self._write({**end, "at": time.time(), "out": _size(1), "err": _size(2)})
+
+    def _wait(self, pid: int) -> int:
+        """Wait for the end of the element; its number is nobody else's before it is collected."""
+        while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+            if self._kill_at is not None and boot_clock() >= self._kill_at:
+                self._signal(signal.SIGKILL)
+            _sleep_until_an_end()
+        self._pid = 0
+        _, status = os.waitpid(pid, 0)
+        return os.waitstatus_to_exitcode(status)
+
+    def _on_stop(self, number: int, _frame: object) -> None:
+        self._stop = self._stop or number
+        self._signal(number)
+
+    def _on_cancel(self, *_: object) -> None:
+        self._look_for_cancelled()
+        if self._pid and self._index in self._cancelled and self._kill_at is None:
+            self._kill_at = boot_clock() + self._grace
+            self._signal(signal.SIGTERM)
+
+    def _look_for_cancelled(self) -> None:
+        path = f"{self._folder}/{CANCELLED}"
+        with contextlib.suppress(OSError), open(path, encoding="ascii") as file:  # noqa: PTH123 (pathlib takes long to load)
+            self._cancelled |= {int(line) for line in file if line.strip()}
+
+    def _signal(self, number: int) -> None:
+        if self._pid:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._pid, number)
+
+    def _write(self, line: dict) -> None:
+        os.write(self._journal, json.dumps(line).encode() + b"\n")
+
+
+def _sleep_until_an_end() -> None:
+    """Sleep until a child has ended, or for a moment."""
+    if hasattr(signal, "sigtimedwait"):
+        signal.sigtimedwait([signal.SIGCHLD], _POLL)
+    else:  # macOS
+        time.sleep(_POLL)
+
+
+def _size(stream: int) -> int:
+    return os.fstat(stream).st_size
+
+
+def _end_leftovers() -> int:
+    """Kill what an element left behind, and wait for its end; return how many that were."""
+    found, until = set[int](), boot_clock() + _LEFTOVER_SECONDS
+    while boot_clock() < until:
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            break
+        below = _descendants()
+        for pid in below:
+            send(pid, signal.SIGKILL)
+        found |= below
+        time.sleep(0.002)
+    return len(found)
+
+
+def _descendants() -> set[int]:
+    children: dict[int, list[int]] = {}
+    for pid, parent, _ in processes():
+        children.setdefault(parent, []).append(pid)
+    found, parents = set[int](), [os.getpid()]
+    while parents:
+        below = [pid for pid in children.get(parents.pop(), []) if pid not in found]
+        found |= set(below)
+        parents += below
+    return found
+
+
+_DEFAULT = [
+    number for number in signal.valid_signals()
+    if number not in (signal.SIGKILL, signal.SIGSTOP)
+]  # fmt: skip
+
+
+def run(folder: str, plan: dict) -> None:
+    """Run the elements of a plan. Returns when none is left, or when it was asked to stop."""
+    # Blocked, so that `sigtimedwait` hears of each end; an element starts with nothing blocked.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    Runner(folder, plan).run()

@@ -1,0 +1,211 @@
+"""Arrays in the typed client: elements, their logs, cancels and retries. For all else an array is
+a job."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Sequence
+
+from temporalio.client import Client, WorkflowUpdateFailedError
+from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
+from temporalio.service import RPCError
+
+from longshore.activities.array_views import ArrayViews
+from longshore.activities.job_starts import at_submit, summary_of
+from longshore.activities.logstore import LogStore, Stream
+from longshore.client.errors import as_ours
+from longshore.client.reading import Reading
+from longshore.models.array import IndexRange, parse_indices
+from longshore.models.array_messages import ArrayInput, ElementsReply, ElementsRequest
+from longshore.models.array_view import ElementView
+from longshore.models.elements import ElementState
+from longshore.models.errors import NotFoundError, RefusedError, SpecError
+from longshore.models.job import JobSpec
+from longshore.models.messages import CONTROL_TASK_QUEUE, job_workflow_id
+from longshore.workflows.array import ArrayWorkflow
+
+_ON_RECORD_WITHIN = 10.0
+_LOOK_EVERY = 0.5
+
+
+class ArrayControl(Reading):
+    """What the client can do with arrays beside what it can do with jobs."""
+
+    temporal: Client
+
+    async def elements(
+        self,
+        ref: str,
+        *,
+        states: frozenset[ElementState] = frozenset(),
+        indices: str | None = None,
+        all_attempts: bool = False,
+        after: int = -1,
+        limit: int = 100,
+    ) -> tuple[ElementView, ...]:
+        """Return elements of an array by index; `indices` is as in a job file, such as 3-9,12.
+
+        Raises NotFoundError, and SpecError for indices that are none.
+        """
+        array_id = await self._array(ref)
+        return await ArrayViews(self._db()).elements(
+            array_id, states=states, ranges=_ranges(indices), all_attempts=all_attempts,
+            after=after, limit=limit,
+        )  # fmt: skip
+
+    async def cancel_elements(self, ref: str, indices: str, reason: str = "") -> ElementsReply:
+        """Cancel elements of an array that runs. Raises RefusedError, and SpecError for indices
+        that are none."""
+        array_id = await self._array(ref)
+        _ranges(indices)
+        if (await self.job(array_id)).state.ended:
+            raise RefusedError(f"array {array_id} has ended already")
+        handle = self.temporal.get_workflow_handle(job_workflow_id(array_id))
+        try:
+            return await handle.execute_update(
+                "cancel_elements",
+                ElementsRequest(indices=indices, reason=reason),
+                result_type=ElementsReply,
+            )
+        except WorkflowUpdateFailedError as error:
+            cause = error.cause
+            raise RefusedError(
+                cause.message if isinstance(cause, ApplicationError) else str(cause)
+            ) from error
+        except RPCError as error:
+            raise as_ours(error, f"array {ref}") from error
+
+    async def retry_array(
+        self, ref: str, states: Sequence[ElementState] = (ElementState.FAILED,)
+    ) -> tuple[str, int]:
+        """Run those elements of an array that has ended again that ended so; go on with one whose
+        workflow was ended from outside.
+
+        Returns its id, and how many run again. Raises RefusedError where it still runs, where no
+        element ended so, or where it is a job of a DAG.
+        """
+        array_id = await self._array(ref)
+        job = await self.job(array_id)
+        view = await ArrayViews(self._db()).array(array_id)
+        assert view is not None
+        # What waits or runs of one that has ended was left by a workflow that was terminated.
+        left = (ElementState.WAITING, ElementState.RUNNING)
+        again = sum(view.counts.get(state, 0) for state in (*states, *left))
+        if not again and job.state.ended:
+            which = " or ".join(state.value for state in states)
+            raise RefusedError(f"no element of {array_id} is {which}: nothing runs again")
+        if (dag_id := await ArrayViews(self._db()).dag_of(array_id)) is not None:
+            raise RefusedError(
+                f"{array_id} is a job of DAG {dag_id}: `longshore dag retry {dag_id}` runs it "
+                "again"
+            )
+        spec = await self.spec(array_id)
+        short = spec.model_copy(update={"array": spec.array and spec.array.without_rows})
+        try:
+            await self._start_again(array_id, short, tuple(states))
+        except WorkflowAlreadyStartedError:
+            raise RefusedError(
+                f"array {array_id} still runs: wait for its end (`longshore watch {array_id}`)"
+            ) from None
+        except RPCError as error:
+            raise as_ours(error, f"array {ref}") from error
+        deadline = asyncio.get_running_loop().time() + _ON_RECORD_WITHIN
+        while job.state.ended and asyncio.get_running_loop().time() < deadline:
+            found = await ArrayViews(self._db()).array(array_id)
+            if found is not None and found.generation > view.generation:
+                break  # who waits from now on does not see the end before this
+            await asyncio.sleep(0.1)
+        return array_id, again
+
+    async def element_logs(
+        self,
+        ref: str,
+        index: int,
+        *,
+        stream: Stream = "stdout",
+        attempt: int | None = None,
+        follow: bool = False,
+    ) -> AsyncIterator[bytes]:
+        """Yield what an element wrote; with `follow` until it has ended.
+
+        Raises NotFoundError, and RefusedError where nobody can say yet which output is its own.
+        """
+        array_id = await self._array(ref)
+        views, store = ArrayViews(self._db()), LogStore(self.settings.resolve_log_store())
+        sent = 0
+        while True:
+            found = await views.element(array_id, index, attempt)
+            attempt = found.attempt if found.state is not ElementState.WAITING else attempt
+            over = found.state.ended
+            span = found.stdout if stream == "stdout" else found.stderr
+            if not over and not follow and not found.alone:
+                raise RefusedError(_not_yet(found))
+            if found.job_id is not None and (span is not None or found.alone):
+                begin = (span.offset if span else 0) + sent
+                data = await asyncio.to_thread(
+                    _read,
+                    store,
+                    found,
+                    stream,
+                    begin,
+                    None if span is None else span.length - sent,
+                )
+                sent += len(data)
+                if data:
+                    yield data
+            if over or not follow:
+                return
+            await asyncio.sleep(_LOOK_EVERY)
+
+    async def _start_again(
+        self, array_id: str, spec: JobSpec, states: tuple[ElementState, ...]
+    ) -> None:
+        await self.temporal.start_workflow(
+            ArrayWorkflow.run,
+            ArrayInput(spec=spec, retry=states),
+            id=job_workflow_id(array_id),
+            task_queue=CONTROL_TASK_QUEUE,
+            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+            id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+            memo={"digest": hashlib.sha256(spec.model_dump_json().encode()).hexdigest()[:16]},
+            static_summary=summary_of(spec),
+            search_attributes=at_submit(spec, held=False),
+        )
+
+    async def _array(self, ref: str) -> str:
+        """Return the id of an array. Raises NotFoundError where the job is none."""
+        job_id = await self._resolve(ref)
+        if await ArrayViews(self._db()).array(job_id) is None:
+            raise NotFoundError(f"job {job_id} is no array: it has no elements")
+        return job_id
+
+
+def _ranges(indices: str | None) -> Sequence[IndexRange]:
+    try:
+        return parse_indices(indices) if indices is not None else ()
+    except ValueError as error:
+        raise SpecError("elements", (f"--elements {indices}: {error}",)) from None
+
+
+def _not_yet(found: ElementView) -> str:
+    if found.state is ElementState.WAITING:
+        return f"element {found.index} has not started yet: --follow waits for it"
+    return (
+        f"element {found.index} is in a batch that runs: its output can be told from that of the "
+        "others when the batch ends, within about 20 s; --follow waits for it"
+    )
+
+
+def _read(
+    store: LogStore, found: ElementView, stream: Stream, begin: int, length: int | None
+) -> bytes:
+    """Return what is stored of an element's output from an offset of its batch on."""
+    key = f"{found.job_id}.b{found.batch}"
+    data, at = bytearray(), begin
+    while length is None or len(data) < length:
+        piece = store.read(key, found.job_attempt, stream, at)
+        if not piece.data:
+            break
+        data += piece.data
+        at = piece.next_offset
+    return bytes(data if length is None else data[:length])

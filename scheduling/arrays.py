@@ -1,0 +1,198 @@
+"""What an array does next: slots to open, sizes of batches, what a result means, its end."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from longshore.models.array import ArraySpec
+from longshore.models.elements import ElementResult, ElementState
+from longshore.models.job import FailureClass, JobState, RetryPolicy
+from longshore.models.text import count
+
+FIRST_SLOTS = 8
+"""Slots that wait for GPUs at a time at least; as many as have got some where these are more."""
+MOST_IN_BATCH = 500
+LONG_BATCH = timedelta(seconds=20)
+"""Work that a slot takes at a time at most, by what its elements took lately."""
+SHORT_BATCH = timedelta(seconds=0.5)
+"""And at least: a message for each element would cost more than the elements."""
+
+
+def too_many(array: ArraySpec, most: int) -> str:
+    """Return why an array has too many elements, by arithmetic; empty where it has not."""
+    if (found := array.most_elements) <= most:
+        return ""
+    return (
+        f"array {array} has {found:,} elements; {most:,} is the most (setting "
+        "most_array_elements): use a step, or several arrays"
+    )
+
+
+def slot_limit(array: ArraySpec, most_slots: int, elements: int) -> int:
+    """Return how many slots an array may have at a time."""
+    return min(array.limit or most_slots, elements)
+
+
+def batch_size(lately: Sequence[ElementResult], waiting: int, slots: int) -> int:
+    """Return how many elements a slot takes next.
+
+    `lately` are those of its batch before; `waiting` is how many it may take, `slots` how many
+    share them. The first batch is one element: nobody knows how long they take.
+    """
+    took = _mean(lately)
+    if took is None:
+        return min(1, waiting)
+    most = max(int(LONG_BATCH / took), 1)
+    least = math.ceil(SHORT_BATCH / took)
+    share = waiting // (2 * max(slots, 1))
+    return min(max(min(share, most), least, 1), MOST_IN_BATCH, waiting)
+
+
+def _mean(lately: Sequence[ElementResult]) -> timedelta | None:
+    """Return what an element took, with what lies between two; None where nothing tells."""
+    starts = [each.started_at for each in lately if each.started_at]
+    ends = [each.ended_at for each in lately if each.ended_at]
+    if not starts or not ends:
+        return None
+    return max((max(ends) - min(starts)) / len(ends), timedelta(milliseconds=1))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What becomes of an attempt of an element, and of the element."""
+
+    state: ElementState
+    """How the attempt ended."""
+    again: timedelta | None = None
+    """Another attempt follows after this wait; None for none."""
+
+
+def outcome(
+    result: ElementResult,
+    policy: RetryPolicy,
+    used: Mapping[FailureClass, int],
+    stopped_as: FailureClass | None,
+    *,
+    cancelled: bool,
+) -> Outcome:
+    """Return what follows from a result.
+
+    `used` are the retries that earlier attempts used up; `stopped_as` is the class of the stop
+    that ended the batch (None for a hold or a move, which use up none); `cancelled` says that
+    somebody cancelled the array.
+    """
+    if result.failure is None and not result.stopped and not result.cancelled:
+        return Outcome(ElementState.SUCCEEDED)
+    if result.cancelled or (result.stopped and cancelled):
+        return Outcome(ElementState.CANCELLED)
+    failure = stopped_as if result.stopped else result.failure
+    if failure is None:
+        return Outcome(ElementState.FAILED, timedelta(0))
+    rule, taken = policy.rule_for(failure), used.get(failure, 0)
+    if cancelled or (rule.max_retries is not None and taken >= rule.max_retries):
+        return Outcome(ElementState.FAILED)
+    return Outcome(ElementState.FAILED, rule.wait_before(taken + 1))
+
+
+@dataclass(frozen=True)
+class ArraySeen:
+    """An array as its rows tell."""
+
+    limit: int
+    counts: Mapping[ElementState, int]
+    """Of its elements, by the last attempt of each."""
+    ready: int
+    """Of those that wait, the ones whose time has come."""
+    next_ready: datetime | None
+    """When the next of the others may start."""
+    placed: int
+    """Slots that have asked for elements, and have not ended."""
+    queued: int
+    """Slots that have not, and have not ended."""
+    failed: int = 0
+    """Slots that have failed since it began, or was retried."""
+    slot_failure: FailureClass | None = None
+    slot_message: str = ""
+    """How the last of these failed."""
+    held: bool = False
+    cancelled: str | None = None
+
+
+@dataclass(frozen=True)
+class ArrayPlan:
+    """What an array does next."""
+
+    state: JobState
+    """RUNNING until it has ended."""
+    reason: str
+    open: int = 0
+    """Slots to open."""
+    cancel_queued: bool = False
+    """Slots that wait for GPUs are wanted no more."""
+    cancel_all: bool = False
+    """All slots are to end."""
+    give_up: str = ""
+    """Why the elements that wait fail without an attempt; empty where they do not."""
+    wake_at: datetime | None = None
+    """Look again then, also if nobody pokes."""
+    failure: FailureClass | None = None
+    """Of one that has failed."""
+
+
+def decide(seen: ArraySeen) -> ArrayPlan:
+    """Return what an array does next."""
+    waiting = seen.counts.get(ElementState.WAITING, 0)
+    running = seen.counts.get(ElementState.RUNNING, 0)
+    slots = seen.placed + seen.queued
+    if seen.cancelled is not None:
+        return _cancelled(seen, running, slots)
+    if not slots and not waiting and not running:
+        return _ended(seen.counts, seen.slot_failure)
+    if seen.held:
+        return ArrayPlan(JobState.RUNNING, "held: it starts no further element",
+                         cancel_queued=bool(seen.queued))  # fmt: skip
+    budget = seen.limit - seen.failed
+    if waiting and not slots and budget <= 0:
+        why = f"no slot was left to run it: {seen.slot_message}".rstrip(": ")
+        return ArrayPlan(JobState.RUNNING, why, give_up=why, failure=seen.slot_failure)
+    if not seen.ready:
+        return ArrayPlan(
+            JobState.RUNNING, progress_text(seen.counts), cancel_queued=bool(seen.queued),
+            wake_at=seen.next_ready,
+        )  # fmt: skip
+    room = max(FIRST_SLOTS, seen.placed) - seen.queued
+    more = max(min(min(budget, seen.ready) - slots, room), 0)
+    return ArrayPlan(
+        JobState.RUNNING, progress_text(seen.counts), open=more, wake_at=seen.next_ready
+    )
+
+
+def _cancelled(seen: ArraySeen, running: int, slots: int) -> ArrayPlan:
+    reason = seen.cancelled or "cancelled"
+    if slots or running:
+        return ArrayPlan(JobState.RUNNING, reason, cancel_all=True)
+    return ArrayPlan(JobState.CANCELLED, reason, failure=FailureClass.CANCELLED)
+
+
+def _ended(counts: Mapping[ElementState, int], failure: FailureClass | None) -> ArrayPlan:
+    total = sum(counts.values())
+    if counts.get(ElementState.SUCCEEDED, 0) == total:
+        return ArrayPlan(JobState.SUCCEEDED, f"{count(total, 'element')} succeeded")
+    kind = failure or FailureClass.USER
+    if not counts.get(ElementState.FAILED, 0):
+        kind = FailureClass.CANCELLED
+    return ArrayPlan(JobState.FAILED, progress_text(counts), failure=kind)
+
+
+_WORDS = {
+    ElementState.SUCCEEDED: "succeeded", ElementState.FAILED: "failed",
+    ElementState.CANCELLED: "cancelled", ElementState.RUNNING: "running",
+    ElementState.WAITING: "waiting",
+}  # fmt: skip
+
+
+def progress_text(counts: Mapping[ElementState, int]) -> str:
+    """Return ``of 10 elements 7 succeeded, 3 failed``."""
+    parts = [f"{counts[state]:,} {word}" for state, word in _WORDS.items() if counts.get(state)]
+    return f"of {count(sum(counts.values()), 'element')} {', '.join(parts)}"

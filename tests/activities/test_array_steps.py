@@ -1,0 +1,312 @@
+"""The steps of an array and of its slots one at a time, as their workflows would ask for them."""
+
+import asyncio
+import uuid
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
+from temporalio.client import Client
+
+from longshore.activities.arrays import ArrayActivities
+from longshore.activities.database import Database
+from longshore.activities.elements import ElementActivities
+from longshore.activities.signals import Signals
+from longshore.models.array_messages import (
+    AdvanceArray,
+    ArrayInput,
+    CancelElements,
+    ClaimReply,
+    ClaimRequest,
+    OpenArray,
+)
+from longshore.models.elements import BatchReport, ElementResult, ElementState
+from longshore.models.job import FailureClass, JobSpec, JobState
+from longshore.models.messages import job_workflow_id
+from longshore.models.placement import PlacementKey
+
+NOW = datetime(2026, 11, 24, tzinfo=UTC)
+Row = dict[str, Any]
+
+
+class Steps:
+    """The activities of one array, on record and with slots that nobody runs."""
+
+    def __init__(self, database: Database, temporal: Client, array_id: str) -> None:
+        signals = Signals(temporal)
+        self.id = array_id
+        self.database = database
+        self.arrays = ArrayActivities(database, temporal, signals, 1000, 256)
+        self.elements = ElementActivities(database, temporal, signals)
+
+    async def claim(
+        self, slot: int = 1, batch: int = 1, attempt: int = 1, **fields: Any
+    ) -> ClaimReply:
+        key = PlacementKey(job_id=f"{self.id}.s{slot}", attempt=attempt)
+        return await self.elements.claim_elements(
+            ClaimRequest(array_id=self.id, key=key, batch=batch, **fields)
+        )
+
+    async def rows(self) -> list[Row]:
+        async with self.database.transaction() as connection:
+            found = await connection.execute(
+                text("SELECT * FROM elements WHERE array_id = :id ORDER BY index, attempt"),
+                {"id": self.id},
+            )
+            return [dict(row) for row in found.mappings()]
+
+    async def states(self) -> Counter[str]:
+        return Counter(row["state"] for row in await self.rows() if row["newest"])
+
+
+async def an_array(
+    database: Database, temporal: Client, pool: str, array: object = "0-9", slots: int = 2,
+    **fields: object,
+) -> Steps:  # fmt: skip
+    """Put an array on record, with slots that are rows alone."""
+    array_id = f"a-{uuid.uuid4().hex[:8]}"
+    spec = JobSpec.model_validate(
+        {"name": "a", "command": "true", "pool": pool, "array": array, **fields}
+    )
+    steps = Steps(database, temporal, array_id)
+    opened = await steps.arrays.open_array(
+        OpenArray(array_id=array_id, job=ArrayInput(spec=spec), submitted_at=NOW)
+    )
+    assert not opened.refusal
+    async with database.transaction() as connection:
+        await connection.execute(
+            text(
+                "INSERT INTO array_slots (array_id, number, job_id, generation, state,"
+                " submitted_at) SELECT :id, n, :id || '.s' || n, 1, 'SUBMITTED', now()"
+                " FROM generate_series(1, :slots) n"
+            ),
+            {"id": array_id, "slots": slots},
+        )
+    return steps
+
+
+def results(reply: ClaimReply, **how: Any) -> BatchReport:
+    """Return how all elements of a batch ended."""
+    assert reply.batch
+    return BatchReport(
+        results=tuple(
+            ElementResult(
+                index=each.index, attempt=each.attempt, exit_code=how.pop("code", 0),
+                started_at=NOW, ended_at=NOW, **how,
+            )
+            for each in reply.batch.elements
+        )
+    )  # fmt: skip
+
+
+def indices(reply: ClaimReply) -> list[int]:
+    return [each.index for each in reply.batch.elements] if reply.batch else []
+
+
+async def test_the_first_batch_is_one_element_and_the_next_some_seconds_of_work(
+    control: Database, temporal: Client, pool: str
+):
+    steps = await an_array(control, temporal, pool, "3-12")
+    first = await steps.claim()
+    assert indices(first) == [3]
+    assert first.batch
+    assert (first.batch.slot.first, first.batch.slot.last) == (3, 12)
+    second = await steps.claim(batch=2, report=results(first))
+    assert indices(second) == list(range(4, 13))
+    last = await steps.claim(batch=3, report=results(second))
+    assert last.batch is None
+    assert await steps.states() == {"SUCCEEDED": 10}
+
+
+async def test_a_repeat_gives_the_same_and_records_nothing_twice(
+    control: Database, temporal: Client, pool: str
+):
+    steps = await an_array(control, temporal, pool)
+    first = await steps.claim()
+    assert indices(await steps.claim()) == indices(first)
+    report = results(first, failure=FailureClass.USER, code=3)
+    second = await steps.claim(batch=2, report=report)
+    assert indices(await steps.claim(batch=2, report=report)) == indices(second)
+    assert [row["state"] for row in await steps.rows() if row["index"] == 0] == ["FAILED"]
+
+
+async def test_an_old_claim_that_comes_late_gets_nothing(
+    control: Database, temporal: Client, pool: str
+):
+    steps = await an_array(control, temporal, pool)
+    first = await steps.claim()
+    second = await steps.claim(batch=2, report=results(first))
+    assert (await steps.claim(batch=1)).batch is None
+    assert (await steps.claim(batch=1, attempt=2)).batch is None, "all are claimed"
+    assert (await steps.states())["RUNNING"] == len(indices(second))
+
+
+async def test_slots_at_the_same_time_never_get_one_element_twice(
+    control: Database, temporal: Client, pool: str
+):
+    steps = await an_array(control, temporal, pool, "0-299", slots=8)
+
+    async def run(slot: int) -> list[int]:
+        taken, report, batch = list[int](), None, 0
+        while True:
+            batch += 1
+            reply = await steps.claim(slot, batch, report=report)
+            if reply.batch is None:
+                return taken
+            taken += indices(reply)
+            report = results(reply)
+
+    taken = await asyncio.gather(*(run(slot) for slot in range(1, 9)))
+    assert sorted(index for some in taken for index in some) == list(range(300))
+    assert await steps.states() == {"SUCCEEDED": 300}
+
+
+async def test_what_was_not_started_goes_back_and_uses_up_no_attempt(
+    control: Database, temporal: Client, pool: str
+):
+    steps = await an_array(control, temporal, pool)
+    second = await steps.claim(batch=2, report=results(await steps.claim()))
+    ran = ElementResult(index=1, attempt=1, stopped=True, exit_code=143)
+    await steps.claim(
+        batch=3, report=BatchReport(results=(ran,)), stopped_as=FailureClass.PREEMPTED, want=False
+    )
+    rows = [(row["index"], row["attempt"], row["state"]) for row in await steps.rows()]
+    assert rows[:4] == [
+        (0, 1, "SUCCEEDED"),
+        (1, 1, "FAILED"),
+        (1, 2, "WAITING"),
+        (2, 1, "WAITING"),
+    ]
+    assert {row[1:] for row in rows[3:]} == {(1, "WAITING")}
+    again = await steps.claim(slot=2)
+    assert [(e.index, e.attempt) for e in again.batch.elements] == [(1, 2)] if again.batch else 0
+    assert indices(second) == list(range(1, 10))
+
+
+async def test_of_a_node_that_is_lost_what_may_have_run_is_a_new_attempt(
+    control: Database, temporal: Client, pool: str
+):
+    retry = {"node": {"max_retries": 1, "backoff": "0s"}}
+    steps = await an_array(control, temporal, pool, "0-2", retry=retry)
+    first = await steps.claim()
+    batch = await steps.claim(batch=2, report=results(first))
+    said = ElementResult(index=1, attempt=1, exit_code=0, ended_at=NOW)
+    lost = BatchReport(results=(said,), complete=False)
+    await steps.claim(batch=3, report=lost, stopped_as=FailureClass.NODE, message="x", want=False)
+    assert indices(batch) == [1, 2]
+    assert await steps.states() == {"SUCCEEDED": 2, "WAITING": 1}
+    again = await steps.claim(attempt=2)
+    await steps.claim(
+        attempt=2, batch=2, report=BatchReport(complete=False), stopped_as=FailureClass.NODE,
+        want=False,
+    )  # fmt: skip
+    assert indices(again) == [2]
+    assert await steps.states() == {"SUCCEEDED": 2, "FAILED": 1}, "its retries are used up"
+    late = BatchReport(results=(ElementResult(index=2, attempt=1, exit_code=0, ended_at=NOW),))
+    await steps.claim(batch=3, report=late, want=False)
+    assert await steps.states() == {"SUCCEEDED": 2, "FAILED": 1}, "it counts for its claim alone"
+
+
+async def test_a_failure_is_tried_again_after_its_wait(
+    control: Database, temporal: Client, pool: str
+):
+    retry = {"user": {"max_retries": 1, "backoff": "1h"}}
+    steps = await an_array(control, temporal, pool, "0-1", retry=retry)
+    report = results(await steps.claim(), failure=FailureClass.USER, code=3, error="boom")
+    assert indices(await steps.claim(batch=2, report=report)) == [1]
+    failed, again, _ = await steps.rows()
+    assert (failed["newest"], failed["exit_code"], failed["message"]) == (False, 3, "boom")
+    assert (again["attempt"], again["state"]) == (2, "WAITING")
+    progress = await steps.arrays.advance_array(AdvanceArray(array_id=steps.id))
+    assert progress.wake_at == again["not_before"]
+
+
+async def test_a_row_of_a_table_goes_with_its_element_through_retries(
+    control: Database, temporal: Client, pool: str
+):
+    table = {"columns": ["LR"], "rows": [["0.1"], ["0.2"]]}
+    retry = {"user": {"max_retries": 1}}
+    steps = await an_array(control, temporal, pool, table, retry=retry)
+    first = await steps.claim()
+    assert first.batch
+    assert first.batch.elements[0].variables == {"LR": "0.1"}
+    second = await steps.claim(batch=2, report=results(first, failure=FailureClass.USER, code=1))
+    assert second.batch
+    assert [(e.index, e.attempt, e.variables) for e in second.batch.elements] == [
+        (0, 2, {"LR": "0.1"})
+    ]
+
+
+async def test_elements_are_cancelled_where_they_wait_and_where_they_run(
+    control: Database, temporal: Client, pool: str
+):
+    steps = await an_array(control, temporal, pool)
+    batch = await steps.claim(batch=2, report=results(await steps.claim()))
+    await steps.claim(
+        batch=3, report=BatchReport(results=results(batch).results[:4]), want=False
+    )  # 1 to 4 have ended
+    running = await steps.claim(slot=2)
+    assert indices(running) == [5]
+    said = await steps.arrays.cancel_elements(
+        CancelElements(array_id=steps.id, indices="1-7:2,6", reason="enough")
+    )
+    assert (said.ended, said.running, said.waiting) == (2, 1, 2)
+    stopped = ElementResult(index=5, attempt=1, stopped=True, exit_code=143)
+    await steps.claim(slot=2, batch=2, report=BatchReport(results=(stopped,)), want=False)
+    assert await steps.states() == {"SUCCEEDED": 5, "CANCELLED": 3, "WAITING": 2}
+    refused = await steps.arrays.cancel_elements(
+        CancelElements(array_id=steps.id, indices="70-80")
+    )
+    assert "has no element 70-80" in refused.refusal
+
+
+async def test_slots_are_opened_under_ids_of_their_own_and_once(
+    control: Database, temporal: Client, pool: str
+):
+    steps = await an_array(control, temporal, pool, "0-99%3", slots=0)
+    for _ in range(2):
+        progress = await steps.arrays.advance_array(AdvanceArray(array_id=steps.id))
+        assert (progress.state, progress.slots) == (JobState.RUNNING, 3)
+    for number in (1, 2, 3):
+        found = await temporal.get_workflow_handle(
+            job_workflow_id(f"{steps.id}.s{number}")
+        ).describe()
+        assert found.workflow_type == "JobWorkflow"
+    progress = await steps.arrays.advance_array(AdvanceArray(array_id=steps.id, cancelled="over"))
+    assert progress.counts == {ElementState.CANCELLED: 100}
+
+
+async def test_more_elements_than_the_setting_allows_are_refused(
+    control: Database, temporal: Client, pool: str
+):
+    steps = Steps(control, temporal, "many")
+    spec = JobSpec.model_validate({"name": "a", "command": "true", "array": "0-1000"})
+    opened = await steps.arrays.open_array(
+        OpenArray(array_id="many", job=ArrayInput(spec=spec), submitted_at=NOW)
+    )
+    assert "has 1,001 elements; 1,000 is the most" in opened.refusal
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE elements SET state = 'RUNNING' WHERE index = 0",
+        "UPDATE elements SET state = 'SUCCEEDED' WHERE index = 0",
+        "UPDATE elements SET newest = false WHERE index = 0",
+        "UPDATE elements SET job_id = 'x', job_attempt = 1, batch = 1 WHERE index = 0",
+        "INSERT INTO elements (array_id, index, attempt) SELECT array_id, 0, 2 FROM elements",
+    ],
+)
+async def test_the_database_refuses(
+    control: Database, temporal: Client, pool: str, statement: str
+):
+    steps = await an_array(control, temporal, pool, "0")
+    only = statement.replace("WHERE", f"WHERE array_id = '{steps.id}' AND").replace(
+        "FROM elements", f"FROM elements WHERE array_id = '{steps.id}'"
+    )
+    with pytest.raises(IntegrityError):
+        async with control.transaction() as connection:
+            await connection.execute(text(only))
