@@ -1,7 +1,6 @@
 """Looking at schedules in the typed client."""
 
 import asyncio
-from typing import Any
 
 from temporalio.client import ScheduleDescription, ScheduleHandle
 from temporalio.service import RPCError
@@ -12,10 +11,15 @@ from longshore.client.errors import as_ours
 from longshore.client.schedule_runs import runs_of
 from longshore.client.schedule_server import ANSWER_WITHIN, actions_of, given_to, view_of
 from longshore.models.dag import DagSpec
-from longshore.models.errors import LongshoreError, NotFoundError
+from longshore.models.errors import LongshoreError, NotFoundError, SpecError, UnavailableError
 from longshore.models.job import JobSpec
 from longshore.models.schedule import MOST_AGAIN, ScheduleView
-from longshore.models.schedule_messages import SCHEDULE_PREFIX, run_id, schedule_id
+from longshore.models.schedule_messages import (
+    SCHEDULE_PREFIX,
+    ScheduleRunInput,
+    run_id,
+    schedule_id,
+)
 from longshore.models.visible import shown
 
 LISTED_BY = "longshore schedule list"
@@ -52,8 +56,14 @@ class ScheduleReading(DagControl):
 
     async def schedule(self, name: str) -> ScheduleView:
         """Return a schedule in full. Raises NotFoundError."""
-        description, given = await self._described(name)
-        view = await view_of(self.temporal, description, given)
+        description, trouble = await self._describe(name), ""
+        try:
+            given = await given_to(self.temporal, description.schedule)
+        except SpecError as error:
+            given, trouble = None, f"what it starts cannot be read: {error}"
+        if given is None and not trouble:
+            raise _not_ours(name)
+        view = await view_of(description, given)
         actions = actions_of(description)
         ids = [
             run_id(name, at, number)
@@ -61,35 +71,37 @@ class ScheduleReading(DagControl):
             for number in range(1, MOST_AGAIN + 1)
         ]
         try:
-            recorded = await ScheduleViews(self._db()).runs(given.kind, ids)
-        except LongshoreError as error:
-            recorded = ()
-            view = view.model_copy(update={"trouble": view.trouble or str(error)})
-        runs = runs_of(name, actions, recorded)
-        return view.model_copy(update={"runs": tuple(reversed(runs))})
+            recorded = await ScheduleViews(self._db()).runs(view.kind, ids)
+        except UnavailableError as error:
+            recorded, trouble = (), trouble or str(error)
+        runs = tuple(reversed(runs_of(name, actions, recorded)))
+        return view.model_copy(update={"runs": runs, "trouble": view.trouble or trouble})
 
     async def schedule_spec(self, name: str) -> JobSpec | DagSpec:
         """Return what a schedule starts, as it was when it was made. Raises NotFoundError."""
         return (await self._described(name))[1].spec
 
-    async def _described(
-        self, name: str, *, any_action: bool = False
-    ) -> tuple[ScheduleDescription, Any]:
-        """Return a schedule with what it starts; with `any_action` None where that is not ours.
+    async def _described(self, name: str) -> tuple[ScheduleDescription, ScheduleRunInput]:
+        """Return a schedule with what it starts. Raises NotFoundError, and SpecError where that
+        cannot be read."""
+        found = await self._describe(name)
+        given = await given_to(self.temporal, found.schedule)
+        if given is None:
+            raise _not_ours(name)
+        return found, given
 
-        Raises NotFoundError.
-        """
+    async def _describe(self, name: str) -> ScheduleDescription:
         try:
-            found = await self._handle(name).describe(rpc_timeout=ANSWER_WITHIN)
-            given = await given_to(self.temporal, found.schedule)
+            return await self._handle(name).describe(rpc_timeout=ANSWER_WITHIN)
         except RPCError as error:
             raise self._as_ours(error, name) from error
-        if given is None and not any_action:
-            raise NotFoundError(f"schedule {name} starts another workflow than ours")
-        return found, given
 
     def _handle(self, name: str) -> ScheduleHandle:
         return self.temporal.get_schedule_handle(schedule_id(name))
 
     def _as_ours(self, error: RPCError, name: str) -> LongshoreError:
         return as_ours(error, f"schedule {shown(name)}", listed_by=LISTED_BY)
+
+
+def _not_ours(name: str) -> NotFoundError:
+    return NotFoundError(f"schedule {name} starts another workflow than those of Longshore")

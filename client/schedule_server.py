@@ -22,7 +22,14 @@ from temporalio.client import (
 from longshore.activities.job_starts import as_summary, summary_of, summary_of_dag
 from longshore.models.job import JobSpec
 from longshore.models.messages import CONTROL_TASK_QUEUE
-from longshore.models.schedule import CATCH_UP, MOST_TIMES, Overlap, ScheduleTimes, ScheduleView
+from longshore.models.schedule import (
+    CATCH_UP,
+    MOST_TIMES,
+    Kind,
+    Overlap,
+    ScheduleTimes,
+    ScheduleView,
+)
 from longshore.models.schedule_messages import (
     SCHEDULE_PREFIX,
     SCHEDULE_RUN_WORKFLOW,
@@ -165,7 +172,10 @@ async def matching_times(
 
 
 async def given_to(temporal: Client, schedule: Schedule) -> ScheduleRunInput | None:
-    """Return what a schedule starts; None of one that is not of ours."""
+    """Return what a schedule starts; None of one that is not of ours.
+
+    Raises SpecError where that cannot be read: a newer version may have made it.
+    """
     action = schedule.action
     if (
         not isinstance(action, ScheduleActionStartWorkflow)
@@ -190,15 +200,18 @@ def actions_of(found: ScheduleDescription) -> tuple[Action, ...]:
     )
 
 
-async def view_of(
-    temporal: Client, found: ScheduleDescription, given: ScheduleRunInput
-) -> ScheduleView:
-    """Return a schedule without its runs, for which the database is to be asked."""
+async def view_of(found: ScheduleDescription, given: ScheduleRunInput | None) -> ScheduleView:
+    """Return a schedule without its runs, for which the database is to be asked. What it starts
+    is as its memo has it where that cannot be read."""
     schedule, info, raw = found.schedule, found.info, found.raw_description.info
-    owner = await found.memo_value("owner", default="", type_hint=str)
+    memo = await found.memo()
+    spec = given.spec if given else None
     return ScheduleView(
-        name=found.id.removeprefix(SCHEDULE_PREFIX), kind=given.kind, what=given.spec.name,
-        tenant=given.spec.tenant, owner=owner, times=times_of(schedule.spec),
+        name=found.id.removeprefix(SCHEDULE_PREFIX),
+        kind=given.kind if given else Kind(memo.get("kind", Kind.JOB)),
+        what=spec.name if spec else str(memo.get("what", "?")),
+        tenant=spec.tenant if spec else str(memo.get("tenant", "?")),
+        owner=str(memo.get("owner", "")), times=times_of(schedule.spec),
         overlap=_FROM_SERVER.get(schedule.policy.overlap, Overlap.SKIP),
         catch_up=schedule.policy.catchup_window or CATCH_UP,
         pause_on_failure=schedule.policy.pause_on_failure,

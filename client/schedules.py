@@ -24,6 +24,7 @@ from longshore.client.schedule_server import (
     ANSWER_WITHIN,
     Action,
     actions_of,
+    given_to,
     matching_times,
     overlap_policy,
     schedule_of,
@@ -256,9 +257,12 @@ class ScheduleControl(ScheduleReading):
         Raises ConflictError where it has other content that it is to keep.
         """
         name = given.schedule
-        found, before = await self._described(name, any_action=True)
-        here = await view_of(self.temporal, found, before) if before else None
-        if here is not None and before == given and _is_as(here, wanted, times):
+        found = await self._describe(name)
+        try:
+            before = await given_to(self.temporal, found.schedule)
+        except SpecError:
+            before = None
+        if before == given and _is_as(await view_of(found, before), wanted, times):
             return False
         if not may:
             raise ConflictError(
@@ -319,8 +323,7 @@ class ScheduleControl(ScheduleReading):
         return tuple(sorted(each.id for each in found if each.state == "SUCCEEDED"))
 
     async def _set_paused(self, name: str, reason: str, *, paused: bool) -> bool:
-        description, _ = await self._described(name)
-        if description.schedule.state.paused is paused:
+        if (await self._describe(name)).schedule.state.paused is paused:
             return False
         handle = self._handle(name)
         try:

@@ -1,13 +1,20 @@
 """`longshore schedule` against the real stack: make, look, trigger, backfill, pause, delete."""
 
 import json
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from temporalio.client import Client
+from temporalio.client import (
+    Client,
+    Schedule,
+    ScheduleActionStartWorkflow,
+    ScheduleIntervalSpec,
+    ScheduleSpec,
+)
 
 from longshore.models.schedule import OddDay, ScheduleView
-from longshore.models.schedule_messages import SCHEDULE_PREFIX
+from longshore.models.schedule_messages import SCHEDULE_PREFIX, SCHEDULE_RUN_WORKFLOW
 from tests.client.conftest import Command
 from tests.support.scripted_node import USER_ERROR, ScriptedNode
 from tests.support.waiting import eventually
@@ -225,3 +232,33 @@ async def test_what_is_wrong_with_a_file_or_a_name_is_said(
                            "0 2 1 * MON", "--dry-run")  # fmt: skip
     assert "it runs on days that are both, where cron runs on days that are either" in both.err
     assert not {each for each in await ids(temporal) if pool in each}
+
+
+async def test_a_schedule_that_cannot_be_read_is_listed_and_can_be_replaced_or_deleted(
+    longshore: Command, pool: str, tmp_path: Path, temporal: Client
+):
+    async def make(name: str, workflow: str, given: object) -> None:
+        action = ScheduleActionStartWorkflow(workflow, given, id=name, task_queue="none")
+        spec = ScheduleSpec(intervals=[ScheduleIntervalSpec(every=timedelta(hours=1))])
+        await temporal.create_schedule(f"{SCHEDULE_PREFIX}{name}", Schedule(action, spec))
+
+    await make(pool, SCHEDULE_RUN_WORKFLOW, {"schedule": pool, "job": {"newer": 1}})
+    await make(f"{pool}-other", "SomebodysWorkflow", {})
+
+    async def listed() -> str:
+        found = {each["name"]: each for each in json.loads(
+            (await longshore("schedule", "list", "--json")).out
+        )}  # fmt: skip
+        assert f"{pool}-other" not in found
+        return found[pool]["trouble"] if pool in found else ""
+
+    assert (await eventually(listed)).startswith("what it starts cannot be read: ")
+    foreign = await longshore("schedule", "show", f"{pool}-other")
+    assert foreign.code == 66
+    assert "starts another workflow than those of Longshore" in foreign.err
+    replaced = await longshore(
+        "schedule", "create", pool, a_job(tmp_path, pool), *DAILY, "--replace"
+    )
+    assert replaced.code == 0, replaced.err
+    assert (await shown(longshore, pool)).what == "train"
+    assert (await longshore("schedule", "delete", pool)).code == 0
