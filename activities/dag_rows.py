@@ -14,6 +14,8 @@ from longshore.models.visible import shown
 from longshore.scheduling.dag import DagPlan, Graph, reopened
 from longshore.scheduling.dag_changes import Changes
 
+ANOTHER = "another job has its id"
+
 
 async def record_dag(
     connection: AsyncConnection, dag_id: str, spec: DagSpec, request: OpenDag
@@ -115,9 +117,13 @@ def state_of(job: RowMapping) -> StepState:
 
 async def store_plan(
     connection: AsyncConnection, request: AdvanceDag, row: RowMapping, plan: DagPlan
-) -> None:
+) -> bool:
     """Record a plan for the DAG of this row: what is to be submitted, with the mutexes that it
-    takes, what is left out, and the end of the DAG."""
+    takes, what is left out, and the end of the DAG.
+
+    Returns whether jobs have failed instead, whose id is that of a job of another DAG.
+    """
+    lost = False
     now = await clock(connection)
     dag = {"id": request.dag_id, "now": now}
     if plan.skip:
@@ -134,6 +140,10 @@ async def store_plan(
         await connection.execute(
             text(_TAKE), {**dag, "names": list(plan.start), "tenant": row["tenant"]}
         )
+        without = await connection.execute(
+            text(_LOSE_UNINTENDED), {**dag, "names": list(plan.start), "why": ANOTHER}
+        )
+        lost = without.rowcount > 0
     await connection.execute(
         text(_UPDATE_DAG),
         {
@@ -141,6 +151,7 @@ async def store_plan(
             "cancelled": request.cancelled, "stopped_by": plan.stopped_by,
         },
     )  # fmt: skip
+    return lost
 
 
 async def starting(connection: AsyncConnection, dag_id: str) -> list[tuple[str, str]]:
@@ -217,12 +228,22 @@ _INTEND = """
            job_id = dag_id || '.' || name
                     || CASE WHEN :generation > 1 THEN '.r' || :generation ELSE '' END
      WHERE dag_id = :id AND state = 'WAITING' AND name = ANY (:names)
+       AND NOT EXISTS (
+           SELECT FROM dag_jobs other
+            WHERE other.job_id = dag_jobs.dag_id || '.' || dag_jobs.name
+                  || CASE WHEN :generation > 1 THEN '.r' || :generation ELSE '' END)
+"""
+"""Two DAGs may make the same id: job `b.c` of DAG `a`, and job `c` of DAG `a.b`."""
+
+_LOSE_UNINTENDED = """
+    UPDATE dag_jobs SET state = 'LOST', reason = :why, ended_at = :now
+     WHERE dag_id = :id AND state = 'WAITING' AND name = ANY (:names)
 """
 
 _TAKE = """
     UPDATE mutexes m SET job_id = d.job_id, since = :now
       FROM dag_jobs d
-     WHERE d.dag_id = :id AND d.name = ANY (:names)
+     WHERE d.dag_id = :id AND d.name = ANY (:names) AND d.job_id IS NOT NULL
        AND m.tenant = :tenant AND m.name = ANY (d.mutexes)
 """
 

@@ -20,6 +20,7 @@ from temporalio.service import RPCError
 
 from longshore.activities.dag_ends import of_dag
 from longshore.activities.dag_rows import (
+    ANOTHER,
     jobs_of,
     lock_dag,
     record_dag,
@@ -52,7 +53,6 @@ _IN_FLIGHT = 25
 UNRECORDED_AFTER = timedelta(minutes=1)
 """A job that was submitted so long ago is in the queue, or its workflow tells why not."""
 _NOT_ENDED = "it has not ended: a retry with another file is for a DAG that has"
-_ANOTHER = "another job has its id"
 _UNRECORDED = "its workflow ended before the job came into a queue"
 
 
@@ -138,7 +138,7 @@ class DagActivities:
                 start = ready[: max(_AT_ONCE - begun, 0)]
                 more = len(start) < len(ready)
                 plan = replace(plan, start=start)
-                await store_plan(connection, request, row, plan)
+                more = await store_plan(connection, request, row, plan) or more
             else:
                 plan = DagPlan(DagState(row["state"]), known, reason=row["message"])
             standing = await standing_of(connection, dag_id, row["tenant"])
@@ -199,7 +199,7 @@ class DagActivities:
                     # By the try before this one, or by somebody else.
                     handle = self._temporal.get_workflow_handle(job_workflow_id(job_id))
                     if (await (await handle.describe()).memo()).get("digest") != digest:
-                        return _ANOTHER
+                        return ANOTHER
             await failpoint("advance_dag.after-first-start")
             return ""
 

@@ -57,7 +57,8 @@ async def ask_for_mutexes(
     await connection.execute(text(_ASK), {**row, "rows": json.dumps(asked), "now": now})
     await connection.execute(text(_MAKE), row)
     locked = await connection.execute(text(_LOCK), row)
-    held = [each.name for each in locked if each.job_id is not None]
+    had = {each.name for each in locked if each.job_id is not None}
+    held = had - set(await connection.scalars(text(_FREE_OF_ENDED), row))
     found = await waiters(connection, tenant, names, unless_held=dag_id)
     # Of its own on record some may be skipped by this very look.
     others = [each for each in found if each.dag_id != dag_id or each.name in jobs]
@@ -173,5 +174,13 @@ _OF_JOB = """
 _LOCK_OF_JOBS = """
     SELECT FROM mutexes WHERE job_id = ANY (:ids) ORDER BY tenant, name FOR UPDATE
 """
+
+_FREE_OF_ENDED = """
+    UPDATE mutexes SET job_id = NULL, since = NULL
+     WHERE tenant = :tenant AND name = ANY (:names)
+       AND EXISTS (SELECT FROM jobs WHERE id = mutexes.job_id AND ended_at IS NOT NULL)
+    RETURNING name
+"""
+"""A worker of the version before may have recorded the end: it knew of no mutexes."""
 
 _FREE = "UPDATE mutexes SET job_id = NULL, since = NULL WHERE job_id = ANY (:ids)"

@@ -51,6 +51,24 @@ class BareJob:
         self._placed = True
 
 
+@workflow.defn
+class BareParent:
+    """So many children of a job's shape, so many at a time."""
+
+    @workflow.run
+    async def run(self, asked: list[int]) -> int:
+        jobs, at_once = asked
+        own, left = workflow.info().workflow_id, iter(range(jobs))
+
+        async def keep_one_under_way() -> None:
+            for number in left:
+                name = f"{own}-{number}"
+                await workflow.execute_child_workflow(BareJob.run, name, id=name)
+
+        await asyncio.gather(*(keep_one_under_way() for _ in range(at_once)))
+        return jobs
+
+
 class BareActivities:
     """Does nothing, but for the signal."""
 
@@ -111,7 +129,7 @@ async def _serving(role: str, address: str) -> AsyncIterator[None]:
     async with Worker(
         temporal,
         task_queue=ROLES[role],
-        workflows=[BareJob] if role == "control" else [],
+        workflows=[BareJob, BareParent] if role == "control" else [],
         activities=activities,
     ):
         yield

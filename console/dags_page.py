@@ -7,6 +7,7 @@ from nicegui import ui
 from starlette.requests import Request
 
 from longshore.console import dags_view as view
+from longshore.console.dag_timeline import timeline_html
 from longshore.console.escaping import escape
 from longshore.console.fleet import Fleet
 from longshore.console.layout import Badge, Card, frame, toggle
@@ -94,6 +95,10 @@ class DagPage:
         with self._graph_card:
             self._graph = ui.html("", sanitize=False)
         self._graph_card.remark("dashed: one of these is enough; red: at a failure")
+        self._times_card = Card("Timeline", classes="jobs")
+        with self._times_card:
+            self._times = ui.html("", sanitize=False)
+        self._times_card.remark("from the submit of each job to its end")
         self._jobs_card = Card("Jobs", classes="jobs")
         with self._jobs_card:
             self._jobs = ui.html("", sanitize=False)
@@ -121,12 +126,15 @@ class DagPage:
             self._title.content = f"<h1>{escape(dag.id)} {chip(dag.state.value)}</h1>"
             self._head.content = view.head_html(dag, now)
             self._graph.content = drawing = view.drawing_html(dag)
+            self._times.content = times = timeline_html(dag, now)
             self._jobs.content = view.jobs_html(dag, now)
             self._show(True)
             self._graph_card.show(bool(drawing))
+            self._times_card.show(bool(times))
 
     def _show(self, visible: bool) -> None:
         self._graph_card.show(visible)
+        self._times_card.show(visible)
         self._jobs_card.show(visible)
 
 

@@ -38,8 +38,8 @@ WORKFLOWS = (
 )  # fmt: skip
 VERSIONED_WORKFLOWS = (
     JobWorkflow, ArrayWorkflow, DagWorkflow, ScheduleRunWorkflow, PinnedPoolWorkflow,
-    PinnedNodeWorkflow, ReconcileWorkflow, MarketWatchWorkflow, BuyingWorkflow, PurchaseWorkflow, BlockWorkflow,
-    CheckpointWatchWorkflow, PingWorkflow,
+    PinnedNodeWorkflow, ReconcileWorkflow, MarketWatchWorkflow, BuyingWorkflow, PurchaseWorkflow,
+    BlockWorkflow, CheckpointWatchWorkflow, PingWorkflow,
 )  # fmt: skip
 LOOK_EVERY = 10.0
 _KNOWN_WITHIN = 60.0

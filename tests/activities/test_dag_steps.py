@@ -18,10 +18,11 @@ from tests.support.control import a_spec
 
 
 async def a_dag(
-    control: Database, temporal: Client, pool: str, *names: str
+    control: Database, temporal: Client, pool: str, *names: str, dag_id: str = ""
 ) -> tuple[str, DagActivities]:
     """Put a DAG of jobs without conditions on record; no workflow follows it."""
-    steps, dag_id = DagActivities(control, temporal, most_jobs=1000), f"d-{uuid.uuid4().hex[:8]}"
+    steps = DagActivities(control, temporal, most_jobs=1000)
+    dag_id = dag_id or f"d-{uuid.uuid4().hex[:8]}"
     jobs = {name: {"command": "true", "pool": pool} for name in names}
     spec = DagSpec.model_validate({"name": "d", "jobs": jobs})
     opened = await steps.open_dag(
@@ -58,3 +59,21 @@ async def test_a_job_that_somebody_else_has_under_its_id_is_not_taken_for_it(
     assert (found["a"].step, found["a"].reason) == (StepState.FAILED, "another job has its id")
     assert found["b"].step is StepState.SUBMITTED
     await steps.advance_dag(AdvanceDag(dag_id=dag_id, cancelled="the test is over"))
+
+
+async def test_of_two_dags_that_make_the_same_id_the_first_has_it(
+    control: Database, temporal: Client, pool: str
+):
+    """Job `b.c` of DAG `a`, and job `c` of DAG `a.b`."""
+    first, steps = await a_dag(control, temporal, pool, "b.c")
+    second, _ = await a_dag(control, temporal, pool, "c", "d", dag_id=f"{first}.b")
+    await steps.advance_dag(AdvanceDag(dag_id=first))
+    looked = await steps.advance_dag(AdvanceDag(dag_id=second))
+    assert looked.more, "an end that nobody else tells of"
+    found = {step.name: step for step in (await DagViews(control).dag(second)).steps}
+    assert (found["c"].step, found["c"].reason) == (StepState.FAILED, "another job has its id")
+    assert found["d"].step is StepState.SUBMITTED
+    (own,) = (await DagViews(control).dag(first)).steps
+    assert (own.step, own.job_id) == (StepState.SUBMITTED, f"{second}.c")
+    for dag_id in (first, second):
+        await steps.advance_dag(AdvanceDag(dag_id=dag_id, cancelled="the test is over"))

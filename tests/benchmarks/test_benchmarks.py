@@ -37,6 +37,19 @@ def test_an_array_stands_beside_single_jobs_of_the_same_run():
     assert report["batches"] >= 2
 
 
+def test_jobs_of_dags_stand_beside_the_same_jobs_singly():
+    sizes = ("--chain", "3", "--fan", "3", "--random", "4", "--gpus", "2", "--turns", "1")
+    rows = _run("benchmarks.dag", *sizes)["results"]
+    assert [(row["shape"], row["jobs"]) for row in rows] == [
+        ("chain", 3), ("fan", 5), ("random", 4),
+    ]  # fmt: skip
+    for row in rows:
+        assert row["ratio"] == pytest.approx(row["dag_ms"] / row["single_ms"])
+        assert row["children_ms"] > 0
+        assert 0 < row["actions"] < row["events"]
+        assert row["single_actions"] == 6
+
+
 def test_a_live_preemption_is_measured_step_by_step():
     arguments = ("--live", "--rounds", "2", "--saves", "0.2")
     (row,) = _run("benchmarks.preemption", *arguments)

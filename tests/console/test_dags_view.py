@@ -4,6 +4,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from longshore.console.dag_timeline import MOST_SHOWN, timeline_html
 from longshore.console.dags_view import MOST_DRAWN, drawing_html, head_html, jobs_html, list_html
 from longshore.models.dag import (
     DagJobView,
@@ -65,3 +66,27 @@ def test_what_others_wrote_is_shown_and_not_obeyed():
     for html in (head_html(dag, NOW), jobs_html(dag, NOW), list_html([dag], NOW)):
         assert "&lt;script&gt;" in html
         assert "<script" not in html
+
+
+def test_each_submitted_job_has_its_wait_and_its_run_on_the_timeline():
+    dag = a_dag({"a": [], "b": ["a"], "c": ["b"]}, submitted_at=NOW - timedelta(minutes=10))
+    a, b, c = dag.steps
+    start = NOW - timedelta(minutes=10)
+    ran = {"submitted_at": start, "started_at": start + timedelta(minutes=1),
+           "ended_at": start + timedelta(minutes=5), "step": StepState.SUCCEEDED}  # fmt: skip
+    waits = {"submitted_at": start + timedelta(minutes=5), "step": StepState.SUBMITTED}
+    steps = (a.model_copy(update=ran), b.model_copy(update=waits), c)
+    html = timeline_html(dag.model_copy(update={"steps": steps}), NOW)
+    bars = r'class="(wait|use ran \w+)" style="left:([\d.]+)%;width:([\d.]+)%'
+    assert re.findall(bars, html) == [
+        ("wait", "0.0", "10.0"),
+        ("use ran succeeded", "10.0", "40.0"),
+        ("wait", "50.0", "50.0"),
+    ]
+    assert 'aria-label="a: waited 1m, ran 4m"' in html
+    assert 'aria-label="b: waited 5m"' in html
+    assert ">c<" not in html, "it was not submitted"
+    assert timeline_html(dag, NOW) == ""
+    line = a_dag({f"j{n}": [] for n in range(MOST_SHOWN + 1)})
+    many = tuple(step.model_copy(update=ran) for step in line.steps)
+    assert timeline_html(line.model_copy(update={"steps": many}), NOW) == ""

@@ -271,6 +271,7 @@ async def test_a_dag_is_drawn_and_follows_what_happens(
     await expect(graph.locator("g.succeeded")).to_have_count(2)
     await expect(graph.locator("g.skipped")).to_contain_text("tell")
     await expect(page.get_by_role("heading", name=dag_id)).to_contain_text("succeeded")
+    await expect(page.get_by_label(re.compile("^train: waited"))).to_be_visible()
     told = here.get(f"/dags/{dag_id}").json()
     assert [(each["name"], each["step"]) for each in told["steps"]] == [
         ("prepare", "SUCCEEDED"), ("train", "SUCCEEDED"), ("tell", "SKIPPED"),

@@ -144,3 +144,19 @@ async def test_the_database_refuses_a_second_holder(control: Database, pool: str
             await connection.execute(
                 text("UPDATE mutexes SET job_id = 'two' WHERE tenant = :tenant"), row
             )
+
+
+async def test_one_of_a_job_whose_end_an_older_worker_recorded_is_taken(
+    longshore: Longshore, node: ScriptedNode, pool: str, control: Database
+):
+    ended = await begun(longshore, a_dag(pool, {"a": {}}))
+    await node.end(f"{ended}.a")
+    await longshore.wait_dag(ended)
+    async with control.transaction() as connection:
+        await connection.execute(
+            text("INSERT INTO mutexes VALUES ('default', :name, :job, clock_timestamp())"),
+            {"name": pool, "job": f"{ended}.a"},
+        )
+    dag_id = await begun(longshore, a_dag(pool, {"a": {"mutex": pool}}))
+    await node.end(f"{dag_id}.a")
+    assert (await longshore.wait_dag(dag_id)).state is DagState.SUCCEEDED

@@ -326,3 +326,29 @@ async def test_a_dag_with_a_cycle_starts_nothing(
             text("SELECT count(*) FROM dags WHERE spec->>'pool' = :pool"), {"pool": pool}
         )
     assert found == 0
+
+
+async def test_a_hold_and_a_cancel_of_one_job_keep_the_order_of_the_others(
+    longshore: Longshore, node: ScriptedNode, pool: str
+):
+    jobs: dict[str, Any] = {
+        "a": {}, "b": {}, "after-a": {"after": "a"}, "after-b": {"after": "b"},
+        "clean": {"after": {"after-a": "any", "after-b": "any"}},
+    }  # fmt: skip
+    dag_id = await begun(longshore, a_dag(pool, jobs))
+    await node.started(f"{dag_id}.b")
+    await node.started(f"{dag_id}.a")
+    await longshore.hold(f"{dag_id}.a")
+    await longshore.cancel(f"{dag_id}.b")
+    found = await comes_to(longshore, dag_id, b=StepState.CANCELLED)
+    assert steps(found)["after-a"] == "WAITING", "a hold is no end"
+    await comes_to(longshore, dag_id, **{"after-b": StepState.SKIPPED})
+    await longshore.release(f"{dag_id}.a")
+    await node.end(f"{dag_id}.a", attempt=2)
+    await node.end(f"{dag_id}.after-a")
+    await node.end(f"{dag_id}.clean")
+    ended = await longshore.wait_dag(dag_id)
+    assert (ended.state, ended.reason) == (DagState.FAILED, "b was cancelled")
+    order = [job.removeprefix(f"{dag_id}.") for job, _ in node.runs()]
+    assert sorted(order[:2]) == ["a", "b"]
+    assert order[2:] == ["a", "after-a", "clean"]
