@@ -53,7 +53,7 @@ class PreemptionInputs(Frozen):
     nodes: tuple[Node, ...]
     running: tuple[RunningWork, ...]
     queue: tuple[JobRequest, ...]
-    """In no order, without jobs that are held."""
+    """In no order, without jobs that are held; malleable ones as of their smallest size."""
     recent: tuple[RecentJobs, ...] = ()
     """Placed lately, as a cycle knows them."""
     under_way: tuple[PreemptionUnderWay, ...] = ()
@@ -88,6 +88,7 @@ async def read_inputs(
         entries = kept.queue.waiting(await clock(connection)).entries
         waiting = [entry.request for entry in entries.values()]
         nodes, shares = kept.nodes.nodes, kept.nodes.running
+    waiting = [job.smallest for job in waiting]
     queue, nodes = await with_locality(connection, pool, spec.packing, waiting, nodes)
     return PreemptionInputs(
         spec=spec,
@@ -149,8 +150,9 @@ async def load_running_work(
 def _work(
     row: RowMapping, spec: JobSpec, shares: tuple[RunningJob, ...], store_away: str
 ) -> RunningWork:
+    request = JobRequest.of(row["id"], spec, row["submitted_at"], row["attempt"])
     return RunningWork(
-        request=JobRequest.of(row["id"], spec, row["submitted_at"], row["attempt"]),
+        request=request.smallest,  # with which it starts again, where it is stopped
         tenant=spec.tenant,
         shares=shares,
         started_at=row["placed_at"],

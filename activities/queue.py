@@ -217,7 +217,7 @@ def never_held(
     helps = advice(job, rejections, nodes, now, pool=spec.pool)
     what = "no nodes together" if spec.gang else "no node"
     return (
-        f"{what} of pool {spec.pool} could ever hold {spec.gpus} x "
+        f"{what} of pool {spec.pool} could ever hold {job.smallest.gpus} x "
         f"{spec.gpu_type or 'any GPU'} for it ({counts}), and the pool is fixed: "
         f"{'; or '.join((*helps, 'name another pool'))} (`longshore nodes` lists what there is)"
     )

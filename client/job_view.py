@@ -62,7 +62,7 @@ def jobs_table(jobs: Sequence[JobView], now: datetime, width: int) -> Table:
         cells: list[str | Text] = [
             job.id,
             styled(job.state),
-            f"{job.gpus}x{job.gpu_type}" if job.gpu_type else str(job.gpus),
+            f"{job.size}x{job.gpu_type}" if job.gpu_type else job.size,
             span(now - _last_change(job), units=1),
             Text(_remark(job, now), no_wrap=True, overflow="ellipsis"),
         ]
@@ -130,6 +130,8 @@ def explanation_screen(explanation: Explanation, now: datetime) -> RenderableTyp
 def wants(spec: JobSpec) -> str:
     """Return what a job asks for: ``2 x H100 with 40GB, 4 cores, 16GB RAM, about 1h``."""
     gpus = spec.gpu.text(spec.gpu_type)
+    if spec.malleable is not None:
+        gpus = f"{gpus} ({spec.malleable.text})"
     labels = "".join(f", on a node with {each}" for each in spec.constraints)
     return (
         f"{gpus}, {format_cores(spec.cpus)}, "

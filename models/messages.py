@@ -443,6 +443,8 @@ class RunProcessRequest(Wire):
     placement: Placement
     spec: TravellingSpec
     job_name: str
+    gpus_before: int | None = None
+    """Of a malleable job, the GPUs of its attempt before; None for the first."""
 
 
 class StopProcessRequest(Wire):

@@ -18,11 +18,12 @@ Not for what an older agent does as well as a newer one, such as another log lin
     4   it lifts what it said of its full disk, by the update `lift`
     5   it says which firmware of its host is in the fingerprint, and why the rest is not
     6   the spec of a job has constraints on labels of nodes; the agent does nothing with them
+    7   the spec of a job has its sizes (malleable), and the agent tells the process which it has
 """
 
 from typing import Final
 
-PROTOCOL: Final = 6
+PROTOCOL: Final = 7
 COUNTS_HEARTBEATS: Final = 1
 """The first whose watch, where it never had a heartbeat, was never heard."""
 BUILD: Final = f"longshore-protocol-{PROTOCOL}"

@@ -5,6 +5,7 @@ from datetime import timedelta
 from longshore.models.base import Instant, Wire
 from longshore.models.block_end import BlockDecision
 from longshore.models.checkpointing import CheckpointDecision
+from longshore.models.elastic import Malleable
 from longshore.models.job import FailureClass, JobResult, JobState, Tier
 from longshore.models.node import HostFirmware, NodeState
 from longshore.models.placement import Decision
@@ -28,6 +29,9 @@ class JobView(Wire):
     """In the queue in all, over its attempts and without holds; of a job that is queued now,
     before `queued_at`."""
     gpus: int
+    """Of a malleable job those of its last attempt; of one that waits, its desired size."""
+    malleable: Malleable | None = None
+    """The sizes that it can have."""
     gpu_type: str | None = None
     milli: int = 1000
     """Thousandths of its GPU that it wants."""
@@ -62,6 +66,13 @@ class JobView(Wire):
     estimated_start: Instant | None = None
     """Of one that waits: when running jobs end in time, or what was bought for it is there; null
     where nobody knows."""
+
+    @property
+    def size(self) -> str:
+        """Its number of GPUs: ``8``; of a malleable job that has another than its desired one
+        ``8/16``."""
+        target = self.malleable.target if self.malleable else self.gpus
+        return str(self.gpus) if self.gpus == target else f"{self.gpus}/{target}"
 
     @property
     def as_it_ended(self) -> JobResult:

@@ -38,8 +38,11 @@ class Attempt:
         spec: JobSpec,
         stop_reason: Callable[[], str | None],
         loss_of: Callable[[Placement], NodeLost | None],
+        gpus_before: int | None = None,
     ) -> None:
-        """`stop_reason` says why the job is to stop, if so; `loss_of` how a node was lost."""
+        """`stop_reason` says why the job is to stop, if so; `loss_of` how a node was lost;
+        `gpus_before` the size of a malleable job in its attempt before."""
+        self._gpus_before = gpus_before
         self._ranks = placement.by_rank
         self._spec = spec
         self._stop_reason = stop_reason
@@ -71,7 +74,9 @@ class Attempt:
             if first:  # what is asked for after a timer goes in another message
                 await workflow.sleep(_NEXT, summary="start the next ranks")
             ranks = self._ranks[first : first + at_once]
-            self._processes += [steps.start_process(rank, self._spec) for rank in ranks]
+            self._processes += [
+                steps.start_process(rank, self._spec, self._gpus_before) for rank in ranks
+            ]
         return ""
 
     async def _stop_all(self, reason: str) -> None:

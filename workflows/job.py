@@ -245,11 +245,12 @@ class JobWorkflow(Started):
 
     async def _run_attempt(self, placement: Placement) -> ProcessReport:
         """Run its processes until they end, are stopped, or a node is lost."""
+        before = self._attempts[-1].gpus if self._spec.malleable and self._attempts else None
         self._attempts.append(attempt_records.begun(placement))
         if self._interruption is not None:  # it heard of that before the placement itself
             return self._interruption.before_start()
         self._enter(JobState.RUNNING, placement.reason or f"on {steps.where(placement)}")
-        attempt = Attempt(placement, self._spec, self._stop_reason, self._loss_of)
+        attempt = Attempt(placement, self._spec, self._stop_reason, self._loss_of, before)
         return await attempt.run(partial(self._enter, JobState.STOPPING))
 
     async def _conclude(self, report: ProcessReport) -> JobResult | None:

@@ -119,11 +119,19 @@ def bytes_of_process(placement: Placement, spec: JobSpec) -> int:
     return json_bytes(_process(placement, spec)) + _BESIDE
 
 
-def start_process(placement: Placement, spec: JobSpec) -> workflow.ActivityHandle[ProcessReport]:
-    """Have the node run the process; the handle is done when it has ended."""
+def start_process(
+    placement: Placement, spec: JobSpec, gpus_before: int | None = None
+) -> workflow.ActivityHandle[ProcessReport]:
+    """Have the node run the process; the handle is done when it has ended.
+
+    `gpus_before` is the size of a malleable job in its attempt before, where it had one.
+    """
+    request = _process(placement, spec)
+    if gpus_before is not None:
+        request = request.model_copy(update={"gpus_before": gpus_before})
     return workflow.start_activity_method(
         NodeActivities.run_process,
-        _process(placement, spec),
+        request,
         task_queue=node_task_queue(placement.node_id),
         start_to_close_timeout=PROCESS_TIMEOUT,
         heartbeat_timeout=PROCESS_HEARTBEAT_TIMEOUT,

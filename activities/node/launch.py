@@ -272,6 +272,7 @@ def _own_env(
         "LONGSHORE_PROGRESS_FILE": str(public / "progress"),
         **rendezvous(placement, spec),
         **_part_env(spec),
+        **_size_env(request),
     }
     if checkpoints:
         env["LONGSHORE_CHECKPOINT_DIR"] = str(checkpoints)
@@ -283,6 +284,21 @@ def _own_env(
     if inventory.simulated:
         env["LONGSHORE_SIMULATED_GPUS"] = "1"
     return env
+
+
+def _size_env(request: RunProcessRequest) -> dict[str, str]:
+    """Return what tells a process of a malleable job its size, and the one before."""
+    sizes, placement = request.spec.malleable, request.placement
+    if sizes is None:
+        return {}
+    ranks = placement.ranks or (placement,)
+    env = {
+        "LONGSHORE_GPUS": str(sum(len(rank.gpu_indices) for rank in ranks)),
+        "LONGSHORE_GPUS_MIN": str(sizes.min),
+        "LONGSHORE_GPUS_MAX": str(sizes.max),
+    }
+    before = request.gpus_before
+    return env if before is None else {**env, "LONGSHORE_GPUS_BEFORE": str(before)}
 
 
 def _part_env(spec: JobSpec) -> dict[str, str]:

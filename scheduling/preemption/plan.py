@@ -51,8 +51,9 @@ def plan_preemption(
 
     `nodes` are as they are now, with what `running` holds. Only lower classes lose GPUs, gangs
     whole, and only where that costs less than every other way. The order of `nodes` and `running`
-    does not matter.
+    does not matter. For a malleable job they stop for its smallest size alone.
     """
+    job = job.smallest
     mix = mix_of([job], recent, len(running), packing)
     scene = _Scene(nodes, running, policy, packing, now, mix, [job])
     return scene.plan(job, buy_quote, policy.max_under_way)
@@ -80,7 +81,7 @@ def plan_preemptions(
     is stopped for a job that the next cycle starts since others of it change their places: that
     job, and those behind it, get their plans after that cycle.
     """
-    queue, recent = tuple(queue), tuple(recent)
+    queue, recent = tuple(job.smallest for job in queue), tuple(recent)
     mix = mix_of(queue, recent, len(running), packing)
     scene = _Scene(nodes, running, policy, packing, now, mix, queue)
     scene.begin(under_way)
