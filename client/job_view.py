@@ -28,6 +28,7 @@ from longshore.models.job import (
 )
 from longshore.models.job_report import JobReport
 from longshore.models.placement import Candidate, Decision, Rejection
+from longshore.models.resize import SizeChange
 from longshore.models.spending import JobCost
 from longshore.models.text import (
     MOST_NODES,
@@ -113,6 +114,8 @@ def explanation_screen(explanation: Explanation, now: datetime) -> RenderableTyp
             heading(f"Nodes of pool {job.pool} now, for this job alone"),
             _verdicts_table(explanation.decision),
         ]
+    if explanation.sizes:
+        parts += [Text(), heading("Changes of its size"), _sizes_table(explanation.sizes, now)]
     if explanation.attempts:
         parts += [Text(), heading("Attempts"), _attempts_table(explanation.attempts, now)]
     # Of a job that has ended, what its nodes scored when it was placed explains nothing any more.
@@ -224,7 +227,7 @@ def _facts(report: JobReport, now: datetime) -> list[tuple[str, RenderableType]]
     elif status is None and job.ended_at is not None:
         # Its workflow does not say it; the database knows the number of the last attempt.
         facts.append(("result", _result(job.exit_code, job.attempt if report.attempts else 0)))
-    if status and (status.preemptions or status.moves):
+    if status and (status.preemptions or status.moves or status.resizes):
         facts.append(("preempted", _gave_way(status)))
     if job.estimated_start is not None:
         facts.append(("may start", _may_start(job.estimated_start, now)))
@@ -257,7 +260,11 @@ def _result(exit_code: int | None, attempts: int) -> str:
 
 
 def _gave_way(status: JobStatus) -> str:
-    times = ((status.preemptions, "preempted"), (status.moves, "moved"))
+    times = (
+        (status.preemptions, "preempted"),
+        (status.moves, "moved"),
+        (status.resizes, "resized"),
+    )
     return ", ".join(f"{what} {count(number, 'time')}" for number, what in times if number)
 
 
@@ -289,6 +296,24 @@ def _attempts_table(attempts: Sequence[AttemptRecord | AttemptView], now: dateti
     return table
 
 
+def _sizes_table(changes: Sequence[SizeChange], now: datetime) -> Table:
+    table = a_table(
+        (f"placed ({zone(now)})", "GPUs", "without GPUs for", "since it was"),
+        fold=("since it was",),
+    )
+    for change in changes:
+        said = change.reason
+        if not said.startswith(change.end_reason):
+            said = f"{change.end_reason}: {said}".rstrip(": ")
+        table.add_row(
+            cell(change.at, now),
+            f"{change.gpus_before} → {change.gpus}",
+            span(change.paused),
+            said,
+        )
+    return table
+
+
 def _lines(places: Sequence[tuple[str, Sequence[int]]]) -> tuple[SeveralLines, SeveralLines]:
     """Return nodes and their GPUs, a line for each; of many nodes the first few."""
     nodes = [node_id for node_id, _ in places[:MOST_NODES]]
@@ -306,6 +331,8 @@ def _how_it_ended(record: AttemptRecord) -> str:
         return "runs"
     if record.moved:
         return f"moved: {record.message}".rstrip(": ")
+    if record.resized:
+        return f"resized: {record.message}".rstrip(": ")
     if record.failure is None:
         return record.message or "success"
     code = "" if record.exit_code is None else f", exit code {record.exit_code}"

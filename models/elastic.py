@@ -25,7 +25,7 @@ class Malleable(Frozen):
     """GPUs between one size and the next: the sizes are min, min + step and so on up to max."""
     desired: Annotated[int, Field(ge=1, le=_MOST), DIGITS] | None = None
     """The size that it is to have where so many GPUs are free; max when left out. It never starts
-    on more."""
+    on more. `longshore resize` changes it."""
     serial_fraction: float = Field(default=0.0, ge=0, le=1)
     """The part of its work that more GPUs do not make faster, by Amdahl's law: with 0 twice the
     GPUs take half the time."""

@@ -417,6 +417,8 @@ class AttemptRecord(Wire):
     """Of a gang, the node where it failed first."""
     moved: bool = False
     """It left its node for the node's sake, or because somebody asked for it: no failure."""
+    resized: bool = False
+    """It was stopped for another size."""
     exit_code: int | None = None
     message: Reason = ""
     log_error: Reason = ""
@@ -473,4 +475,6 @@ class JobStatus(Wire):
     """Attempts that ended because another job got the GPUs."""
     moves: int = 0
     """Attempts that ended because the job left its node."""
+    resizes: int = 0
+    """Attempts that ended because the job was to have another size."""
     result: JobResult | None = None

@@ -80,6 +80,8 @@ class LeaseEnd(StrEnum):
     MOVED = "moved"
     """The job left this node, for a reason that lies with the node."""
     NODE_LOST = "node-lost"
+    RESIZED = "resized"
+    """The job goes on with another number of GPUs."""
     SWAPPED = "swapped"
     """Another node of the gang was left, and a spare took its place: the job goes on with this
     one as its next attempt."""
@@ -111,6 +113,8 @@ class JobHistory(Wire):
         default_factory=dict[LeaseEnd, NonNegativeInt]
     )
     """How often it was preempted, moved or held while it ran."""
+    resizes: int = Field(default=0, ge=0)
+    """How often it was stopped for another size."""
 
 
 def _as_far_as_known(spec: object) -> object:
@@ -211,6 +215,9 @@ class ReleaseRequest(Wire):
     key: PlacementKey
     reason: LeaseEnd
     message: Reason = ""
+    then: EnqueueRequest | None = None
+    """The next attempt, to be queued in the same moment: nobody behind it in the queue gets the
+    GPUs that are given up."""
 
 
 class FinishRequest(Wire):

@@ -11,6 +11,7 @@ from longshore.models.node import HostFirmware, NodeState
 from longshore.models.placement import Decision
 from longshore.models.pool import PoolSpec
 from longshore.models.preemption import PreemptionPlan, Spared
+from longshore.models.resize import SizeChange
 from longshore.models.spending import BuyingRecord, JobCost, PurchaseUnderWay
 from longshore.models.units import Duration
 
@@ -213,6 +214,11 @@ class AttemptView(Wire):
         ran = (share for share in self.shares if not share.spare)
         return tuple((share.node_id, share.gpu_indices) for share in ran)
 
+    @property
+    def gpus(self) -> int:
+        """How many GPUs it had, without those that stood by."""
+        return sum(len(gpus) for _, gpus in self.places)
+
 
 class Explanation(Wire):
     """Why a job is where it is."""
@@ -250,6 +256,8 @@ class Explanation(Wire):
     option in micro-dollars."""
     hints: tuple[str, ...] = ()
     """What could be done about it."""
+    sizes: tuple[SizeChange, ...] = ()
+    """For a malleable job: the changes of its size, oldest first."""
     attempts: tuple[AttemptView, ...] = ()
     """For a job that has ended: where it ran, and how each attempt ended."""
     cost: JobCost | None = None

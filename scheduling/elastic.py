@@ -17,13 +17,17 @@ What a GPU would bring is nothing on nodes of one's own, the resale on time that
 and the whole price on machines that are billed as they run.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import pairwise
 
 from longshore.models.elastic import Malleable
 from longshore.models.placement import Decision, JobRequest, PlacementKind
+from longshore.models.preemption import Victim
+from longshore.models.resize import ResizeReply, SizeChange
 from longshore.models.text import count, dollars, format_duration
+from longshore.models.views import AttemptView
 from longshore.scheduling.preemption.costs import cost_of
 
 
@@ -59,6 +63,47 @@ def _at_size(decision: Decision, size: int, sizes: Malleable) -> Decision:
         return decision
     said = f"{size} of {sizes.target} desired GPUs, as many as fit now"
     return decision.model_copy(update={"reason": f"{said}; {decision.reason}"})
+
+
+def resized(
+    job: JobRequest, gpus: int | None, foreseen: Decision | None, cost: Victim | None
+) -> ResizeReply:
+    """Return what comes of a new desired size of a job that has so many GPUs, None where it does
+    not run.
+
+    `foreseen` is what a cycle would decide for it, were it stopped now and queued again; `cost`
+    what a stop costs. It is stopped only where that brings it nearer to its desired size.
+    """
+    assert job.malleable is not None
+    target = job.malleable.target
+    if gpus is None:
+        said = f"it starts on up to {count(target, 'GPU')} when it is placed"
+        return ResizeReply(desired=target, reason=said)
+    if gpus == target:
+        said = f"it has {count(target, 'GPU')} already"
+        return ResizeReply(desired=target, gpus=gpus, reason=said)
+    size = sum(len(indices) for _, indices in foreseen.by_node) if foreseen else 0
+    lost = f"; {dollars(cost.total)}: {cost.reason}" if cost else ""
+    if size and abs(target - size) < abs(target - gpus):
+        said = f"from {gpus} to {count(size, 'GPU')}, {target} desired{lost}"
+        return ResizeReply(desired=target, gpus=gpus, restarts=size, reason=said)
+    instead = f"it would have {count(size, 'GPU')}" if size else "it would wait"
+    why = f" ({foreseen.reason})" if foreseen and not size else ""
+    said = f"it keeps its {count(gpus, 'GPU')}: stopped now, {instead}{why}"
+    return ResizeReply(desired=target, gpus=gpus, reason=said)
+
+
+def changes_of(attempts: Sequence[AttemptView]) -> tuple[SizeChange, ...]:
+    """Return where attempts, oldest first, have another number of GPUs than those before them."""
+    return tuple(
+        SizeChange(
+            attempt=after.attempt, at=after.placed_at, gpus_before=before.gpus, gpus=after.gpus,
+            paused=max(after.placed_at - before.ended_at, timedelta(0)),
+            end_reason=before.end_reason or "ended", reason=before.end_message,
+        )
+        for before, after in pairwise(attempts)
+        if before.gpus != after.gpus and before.ended_at is not None
+    )  # fmt: skip
 
 
 def shrunk_by(sizes: Malleable, now: int, missing: int) -> int | None:

@@ -35,6 +35,7 @@ from longshore.activities.node.system import keep_private
 from longshore.activities.queue import QueueActivities
 from longshore.activities.reconcile import ReconcileActivities
 from longshore.activities.registry import RegistryActivities
+from longshore.activities.resizes import ResizeActivities
 from longshore.activities.revisions import mismatch
 from longshore.activities.schedules import Schedules
 from longshore.activities.signals import Signals
@@ -109,6 +110,7 @@ def control_worker(
     )
     looks = NodeLooks(database, signals, settings.margins)
     spares = SpareActivities(database, signals)
+    resizes = ResizeActivities(database, signals, settings.margins)
     departures = DepartureActivities(database, signals, settings.margins)
     reconcile = ReconcileActivities(
         database, temporal, signals, registry, settings.liveness, metrics, settings
@@ -138,7 +140,7 @@ def control_worker(
         activities=[
             queue.enqueue, queue.set_hold, queue.release, queue.finish,
             dags.open_dag, dags.advance_dag,
-            cycle.run_cycle, spares.swap,
+            cycle.run_cycle, spares.swap, resizes.resize,
             checkpoints.observe_checkpoints,
             registry.register_node, registry.drain_node, registry.end_node,
             departures.see_off, departures.set_expiry,

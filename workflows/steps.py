@@ -11,6 +11,7 @@ from temporalio.exceptions import ActivityError
 from longshore.activities.job_starts import as_summary
 from longshore.activities.node.process import NodeActivities
 from longshore.activities.queue import QueueActivities
+from longshore.activities.resizes import ResizeActivities
 from longshore.activities.spares import SpareActivities
 from longshore.models.bounds import json_bytes
 from longshore.models.failover import SwapReply, SwapRequest
@@ -28,6 +29,7 @@ from longshore.models.messages import (
     node_task_queue,
 )
 from longshore.models.placement import Placement, PlacementKey
+from longshore.models.resize import ResizeReply, ResizeRequest
 from longshore.models.text import format_places
 from longshore.workflows.options import (
     ANSWER_AFTER_CUT,
@@ -66,14 +68,29 @@ async def set_hold(key: PlacementKey, *, held: bool) -> None:
     )
 
 
-async def give_up_leases(key: PlacementKey, reason: LeaseEnd, message: str) -> None:
-    """End the leases of an attempt that another one is to follow."""
-    await workflow.execute_activity_method(
+async def give_up_leases(
+    key: PlacementKey, reason: LeaseEnd, message: str, then: EnqueueRequest | None = None
+) -> bool:
+    """End the leases of an attempt that another one is to follow; return whether that one, `then`,
+    is in the queue."""
+    queued = await workflow.execute_activity_method(
         QueueActivities.release,
-        ReleaseRequest(key=key, reason=reason, message=message),
+        ReleaseRequest(key=key, reason=reason, message=message, then=then),
         start_to_close_timeout=DATABASE_TIMEOUT,
         retry_policy=DATABASE_RETRY,
         summary=f"give up the leases: {reason.value}",
+    )
+    return bool(queued)
+
+
+async def resize(request: ResizeRequest) -> ResizeReply:
+    """Have a new desired size recorded; return whether the job is to be stopped for it."""
+    return await workflow.execute_activity_method(
+        ResizeActivities.resize,
+        request,
+        start_to_close_timeout=DATABASE_TIMEOUT,
+        retry_policy=DATABASE_RETRY,
+        summary="another desired size",
     )
 
 

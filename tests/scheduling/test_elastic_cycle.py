@@ -186,7 +186,7 @@ def test_a_compiled_plan_is_that_made_job_by_job(
 @pytest.mark.parametrize("rule", [PackingRule.KEEP_ROOM, PackingRule.SEED_SCORE])
 def test_a_long_queue_is_planned_the_same_compiled_and_in_part(rule: PackingRule) -> None:
     elastic_starts = smaller = 0
-    for seed in seeds(3):
+    for seed in seeds(1):
         chance = random.Random(seed)
         scene = made_elastic(crowded(chance), chance)
         policy = PackingPolicy(rule=rule)
