@@ -138,7 +138,8 @@ async def load_running_work(
     for share in sorted(running, key=lambda share: share.node_id):
         shares.setdefault(share.job_id, []).append(share)
     preempted = LeaseEnd.PREEMPTED.value
-    values = {"pool": pool, "owned": policy.owned_gpu_price, "preempted": preempted}
+    values = {"pool": pool, "owned": policy.owned_gpu_price, "preempted": preempted,
+              "resized": LeaseEnd.RESIZED.value}  # fmt: skip
     rows = await connection.execute(text(_WORK), values)
     return tuple(
         _work(row, spec, tuple(shares[row["id"]]), store_away)
@@ -152,7 +153,8 @@ def _work(
 ) -> RunningWork:
     request = JobRequest.of(row["id"], spec, row["submitted_at"], row["attempt"])
     return RunningWork(
-        request=request.smallest,  # with which it starts again, where it is stopped
+        request=request.smallest,  # with which it starts again, where it is stopped whole
+        malleable=spec.malleable,
         tenant=spec.tenant,
         shares=shares,
         started_at=row["placed_at"],
@@ -250,7 +252,12 @@ _WORK = """
            held.counted_as,
            c.saved_at, c.write_seconds, c.bytes,
            (SELECT array_agg(e.ended_at ORDER BY e.ended_at) FROM placements e
-             WHERE e.job_id = j.id AND e.end_reason = :preempted AND e.rank = 0) AS preempted_at
+             WHERE e.job_id = j.id AND e.rank = 0
+               AND (e.end_reason = :preempted
+                    OR e.end_reason = :resized
+                   AND EXISTS (SELECT FROM preemptions d
+                                WHERE d.job_id = e.job_id AND d.attempt = e.attempt)))
+               AS preempted_at
       FROM held
       JOIN jobs j ON j.id = held.job_id
       LEFT JOIN LATERAL (SELECT * FROM job_checkpoints WHERE job_id = j.id

@@ -406,7 +406,8 @@ def _gave_way_facts(explanation: Explanation, now: datetime) -> list[tuple[str, 
     if plan is None or not mine:
         return []
     lost = f"{dollars(mine[0].total)} in all: {mine[0].reason}"
-    return [("preempted", f"for {plan.job_id}, {ago(plan.at, now)}, for {lost}")]
+    what = "preempted" if mine[0].gpus_left is None else "shrunk"
+    return [(what, f"for {plan.job_id}, {ago(plan.at, now)}, for {lost}")]
 
 
 def _verdicts_table(decision: Decision) -> Table:

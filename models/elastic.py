@@ -55,6 +55,12 @@ class Malleable(Frozen):
         """Return how much faster it is on so many GPUs than on one."""
         return 1 / (self.serial_fraction + (1 - self.serial_fraction) / gpus)
 
+    def without(self, held: int, gpus: int) -> int | None:
+        """Return the size to which a job goes from `held` to give up at least so many GPUs, in as
+        few steps as that takes; None where it would be below its smallest."""
+        left = held - max(-(-gpus // self.step), 0) * self.step
+        return left if left >= self.min else None
+
     def why_not(self, gpus: int, name: str) -> str:
         """Return why so many GPUs are none of its sizes; empty where they are one."""
         if gpus in self.sizes:

@@ -266,6 +266,9 @@ class Displacement(Wire):
     reason: Reason
     for_job: str | None = None
     """Of a preemption, the job that gets the GPUs."""
+    gpus_left: int | None = None
+    """Of a preemption of a malleable job, the size with which it goes on; None where it is to wait
+    for GPUs again."""
 
 
 # --- pools --------------------------------------------------------------------------------

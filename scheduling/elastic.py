@@ -1,24 +1,6 @@
-"""Malleable jobs: with which size they start, and what a change of the size is worth, in dollars.
-
-A change by checkpoint and restart stops the job with its grace, so that it saves, and starts it
-again. So it costs
-
-    pause = (time to save and to start again) x GPUs x (price + price of waiting)
-    lost  = chance that no save comes of it x work since the last save x GPUs x price
-
-To grow costs what the GPUs would bring otherwise, too, and earns the time that the job needs less:
-
-    added  = GPUs that it gets x time that it runs on them x what these would bring
-    saved  = time by which it ends earlier x GPUs that it has x (price of waiting + what these
-             would bring)
-    shrunk = chance that it has to give them up again x (pause + lost)
-
-What a GPU would bring is nothing on nodes of one's own, the resale on time that is paid already,
-and the whole price on machines that are billed as they run.
-"""
+"""Malleable jobs: with which size they start, and what comes of another desired size."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from itertools import pairwise
 
@@ -26,9 +8,8 @@ from longshore.models.elastic import Malleable
 from longshore.models.placement import Decision, JobRequest, PlacementKind
 from longshore.models.preemption import Victim
 from longshore.models.resize import ResizeReply, SizeChange
-from longshore.models.text import count, dollars, format_duration
+from longshore.models.text import count, dollars
 from longshore.models.views import AttemptView
-from longshore.scheduling.preemption.costs import cost_of
 
 
 def start(
@@ -104,114 +85,3 @@ def changes_of(attempts: Sequence[AttemptView]) -> tuple[SizeChange, ...]:
         for before, after in pairwise(attempts)
         if before.gpus != after.gpus and before.ended_at is not None
     )  # fmt: skip
-
-
-def shrunk_by(sizes: Malleable, now: int, missing: int) -> int | None:
-    """Return the size to which a job goes from `now` to give up at least `missing` GPUs, as few
-    steps as that takes; None where it would be below its smallest."""
-    steps = -(-missing // sizes.step)
-    left = now - max(steps, 0) * sizes.step
-    return left if left >= sizes.min else None
-
-
-@dataclass(frozen=True)
-class Running:
-    """A malleable job as it runs, and what its GPUs are worth. Prices are micro-dollars for a
-    GPU-hour."""
-
-    sizes: Malleable
-    gpus: int
-    remaining: timedelta
-    """How long it will run yet with the GPUs that it has."""
-    price: float = 0.0
-    """Of the GPUs that it has."""
-    price_of_waiting: float = 0.0
-    save: timedelta = timedelta(0)
-    restart: timedelta = timedelta(0)
-    """From the end of its processes to the moment when it works again."""
-    unsaved: timedelta = timedelta(0)
-    """Work that is in no save now."""
-    save_risk: float = 0.0
-    """The chance that a stop does not bring it into one; 1 for a job that cannot save."""
-
-    @property
-    def pause(self) -> timedelta:
-        """For how long it does not work."""
-        return self.save + self.restart
-
-
-@dataclass(frozen=True)
-class ChangeCost:
-    """What a change by checkpoint and restart costs, in micro-dollars."""
-
-    pause: int
-    lost: int
-    reason: str
-
-    @property
-    def total(self) -> int:
-        return self.pause + self.lost
-
-
-def change_cost(job: Running) -> ChangeCost:
-    """Return what it costs to stop the job and to start it again with another size."""
-    pause = cost_of(job.pause, job.gpus, job.price + job.price_of_waiting)
-    lost = cost_of(job.unsaved * job.save_risk, job.gpus, job.price)
-    work = f"{_in_words(job.unsaved)} of work {_in_no_save(job.save_risk)} ({dollars(lost)})"
-    reason = f"it pauses for {_in_words(job.pause)} ({dollars(pause)}); {work}"
-    return ChangeCost(pause, lost, reason)
-
-
-@dataclass(frozen=True)
-class Growth:
-    """What it is worth to give a job more GPUs, in micro-dollars."""
-
-    gpus: int
-    """The size that it would have."""
-    saved: timedelta
-    """By how much it would end earlier; negative where it would end later."""
-    earns: int
-    costs: int
-    grows: bool
-    reason: str
-
-
-def growth(
-    job: Running, gpus: int, *, idle_price: float, added_idle_price: float, shrink_chance: float
-) -> Growth:
-    """Return whether a running job is to grow to so many GPUs, one of its larger sizes.
-
-    `idle_price` is what a GPU that it has would bring if it had ended, `added_idle_price` one that
-    it would get, in micro-dollars for a GPU-hour; `shrink_chance` the chance that it has to give
-    them up again before its end. Raises ValueError for a size that is not larger.
-    """
-    if gpus <= job.gpus:
-        raise ValueError(f"{gpus} GPUs are not more than the {job.gpus} that it has")
-    runs = job.remaining * (job.sizes.speed(job.gpus) / job.sizes.speed(gpus))
-    saved = job.remaining - runs - job.pause
-    # The pause is in the time that it ends later: what it costs beside that is work that is lost.
-    change = change_cost(job)
-    again = cost_of(job.pause, gpus, job.price_of_waiting) + change.lost
-    added = cost_of(runs + job.pause, gpus - job.gpus, added_idle_price)
-    costs = added + change.lost + round(again * shrink_chance)
-    worth = cost_of(abs(saved), job.gpus, job.price_of_waiting + idle_price)
-    earns = worth if saved > timedelta(0) else -worth
-    grows = earns > costs
-    sooner = f"{_in_words(abs(saved))} {'sooner' if saved > timedelta(0) else 'later'}"
-    more = count(gpus - job.gpus, "more GPU")
-    verdict = "which is more than" if grows else "which is not more than"
-    reason = (
-        f"with {more} it would end {sooner}, worth {dollars(earns)}, {verdict} the "
-        f"{dollars(costs)} that it costs (the GPUs would bring {dollars(added)} otherwise)"
-    )
-    return Growth(gpus, saved, earns, costs, grows, reason)
-
-
-def _in_no_save(risk: float) -> str:
-    if risk >= 1:
-        return "is lost"
-    return "is in no save yet, and none is lost" if not risk else f"is lost with chance {risk:g}"
-
-
-def _in_words(span: timedelta) -> str:
-    return format_duration(timedelta(seconds=round(span.total_seconds())))

@@ -145,8 +145,10 @@ class JobWorkflow(Started):
         description="Another job gets its GPUs: it is stopped with its grace and queued again"
     )
     def preempt(self, displacement: Displacement) -> None:
-        """Another job gets this attempt's GPUs: it is stopped with its grace and queued again."""
-        self._displace(LeaseEnd.PREEMPTED, displacement)
+        """Another job gets this attempt's GPUs: it is stopped with its grace and queued again.
+        A malleable one that keeps a part of them has another size then."""
+        shrinks = displacement.gpus_left is not None and self._spec.malleable is not None
+        self._displace(LeaseEnd.RESIZED if shrinks else LeaseEnd.PREEMPTED, displacement)
 
     @workflow.signal(
         description="It is to leave its node: it is stopped with its grace and queued again"

@@ -19,6 +19,7 @@ from longshore.models.placement import (
     PlacementKind,
     RunningJob,
 )
+from longshore.models.preemption import PreemptionPlan
 from longshore.models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL, Gang
 from longshore.scheduling.cycle import foresee, mix_kept, plan, plan_cached
 from longshore.scheduling.packer import could_ever_place, place
@@ -28,7 +29,7 @@ from tests.scheduling.test_long_queue import queued
 from tests.scheduling.test_reference import crowded
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node, running
 from tests.support.packing_scenes import Scene, scenes
-from tests.support.preemption import RULES, a_work, nodes_with
+from tests.support.preemption import MINUTE, RULES, a_work, nodes_with, saved
 from tests.support.searches import seeds
 
 
@@ -150,6 +151,49 @@ def test_jobs_are_preempted_for_its_smallest_size_alone() -> None:
     (made,) = plan_preemptions([elastic("e", 4, 8, 4, priority=9)], nodes, works, RULES, POLICY,
                                NOW)  # fmt: skip
     assert len(made.victims) == 1
+
+
+def shrinking(
+    sizes: Malleable | None, asked: int, *, beside: bool = False, busy: int = 0
+) -> PreemptionPlan:
+    """Return the plan for a job of so many GPUs on a node of 24 where one of 16 runs, perhaps
+    `beside` a rigid job of 8 that has just saved."""
+    works = [a_work("j2", {"n1": range(16)}, malleable=sizes, checkpoint=saved(MINUTE))]
+    if beside:
+        works.append(a_work("rigid", {"n1": range(16, 24)}, checkpoint=saved(MINUTE)))
+    node = a_node("n1", gpus=24, busy=range(24 - busy, 24))
+    nodes = nodes_with(works, [node])
+    (made,) = plan_preemptions([a_job("k", asked, priority=9)], nodes, works, RULES, POLICY, NOW)
+    return made
+
+
+def test_j17_one_group_is_given_up_for_two_gpus() -> None:
+    (victim,) = shrinking(Malleable(min=8, max=16, step=8), 2, busy=8).victims
+    assert (victim.job_id, victim.gpus_left, victim.requeue) == ("j2", 8, 0)
+    assert victim.reason.startswith("goes on with 8 GPUs of 16; ")
+
+
+def test_a_shrink_is_taken_before_a_job_is_stopped_whole() -> None:
+    (victim,) = shrinking(Malleable(min=8, max=16, step=8), 8, beside=True).victims
+    assert (victim.job_id, victim.gpus_left) == ("j2", 8)
+    (whole,) = shrinking(None, 8, beside=True).victims
+    assert (whole.job_id, whole.gpus_left) == ("rigid", None)
+
+
+def test_j2c_nothing_is_left_below_min() -> None:
+    (victim,) = shrinking(Malleable(min=16, max=48, step=8), 8, busy=8).victims
+    assert victim.gpus_left is None
+    assert victim.requeue > 0
+
+
+def test_gpus_that_are_free_there_take_the_place_of_those_it_loses() -> None:
+    (victim,) = shrinking(Malleable(min=2, max=16, step=2), 16).victims
+    assert victim.gpus_left == 8  # 8 are free, and 8 of its own are left
+
+
+def test_a_job_that_runs_without_sizes_is_priced_as_before() -> None:
+    plain, other = shrinking(None, 8, busy=8), shrinking(Malleable(min=16, max=16), 8, busy=8)
+    assert plain.victims == other.victims
 
 
 def made_elastic(scene: Scene, chance: random.Random) -> Scene:

@@ -184,3 +184,27 @@ async def test_a_size_that_was_asked_for_survives_a_new_run_of_its_workflow(
     assert (await longshore.status(job_id)).resizes == 3
     await node.end(job_id, 4)
     assert (await longshore.wait(job_id)).state is JobState.SUCCEEDED
+
+
+async def test_it_is_shrunk_for_a_higher_class_and_goes_on_at_once_with_the_rest(
+    longshore: Longshore, node: ScriptedNode, control: Database, pool: str
+):
+    spec = a_spec(pool, malleable=SIZES, priority=3, retry={"preempted": {"max_retries": 0}})
+    job_id = (await longshore.submit(spec)).job_id
+    await node.started(job_id)
+    high = (await longshore.submit(a_spec(pool, gpus=3, priority=8))).job_id
+    await node.started(high)
+    request = await node.started(job_id, 2)
+    assert (size_of(request), request.gpus_before) == (4, 8)
+    (stop,) = node.stops
+    assert stop.reason == f"shrunk to 4 GPUs for {high} of class 8"
+    assert await lease_ends(control, job_id) == ["resized"] * 8 + [None] * 4
+    status = await longshore.status(job_id)
+    assert (status.resizes, status.preemptions) == (1, 0)  # a preemption would have ended it
+    explanation = await longshore.explain(job_id)
+    assert explanation.gave_way is not None
+    assert [victim.gpus_left for victim in explanation.gave_way.victims] == [4]
+    assert [(each.gpus_before, each.gpus) for each in explanation.sizes] == [(8, 4)]
+    await node.end(high)
+    await node.end(job_id, 2)
+    assert (await longshore.wait(job_id)).state is JobState.SUCCEEDED
