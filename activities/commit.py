@@ -68,6 +68,7 @@ def _rows(decision: Decision, job: JobRequest, nodes: Mapping[str, Node]) -> lis
     """Return a row for each node of a placement, its spares last; the decision stands with the
     first."""
     rows: list[dict[str, Any]] = []
+    job = job.at_size(sum(len(gpus) for _, gpus in decision.by_node))
     ranks = len(decision.by_node)
     for rank, (node_id, gpu_indices) in enumerate(decision.held):
         host = job.share_of(len(gpu_indices), nodes[node_id].gpu_power)

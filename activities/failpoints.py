@@ -27,6 +27,8 @@ Point = Literal[
     "set_hold.after-commit",
     "release.before-commit",
     "release.after-commit",
+    "resize.before-commit",
+    "resize.after-commit",
     "finish.before-commit",
     "finish.after-commit",
     "swap.before-commit",

@@ -19,7 +19,7 @@ from longshore.models.placement import CyclePlan, JobRequest
 
 KEPT_FOR = timedelta(days=7)
 """Data that nobody used for so long is taken to be gone."""
-_LEFT = [LeaseEnd.PREEMPTED.value, LeaseEnd.HELD.value]
+_LEFT = [LeaseEnd.PREEMPTED.value, LeaseEnd.HELD.value, LeaseEnd.RESIZED.value]
 """Ends after which nothing is wrong with the node."""
 
 

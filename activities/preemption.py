@@ -25,6 +25,7 @@ from longshore.models.margins import DEFAULT_MARGINS, Margins
 from longshore.models.messages import Displacement
 from longshore.models.placement import JobRequest
 from longshore.models.preemption import PreemptionPlan
+from longshore.models.text import count
 from longshore.scheduling.preemption.plan import plan_preemptions
 
 _TO_STOP = timedelta(seconds=5)
@@ -154,9 +155,12 @@ def _rows(
 
 
 def _told(row: Mapping[Any, Any]) -> tuple[str, Displacement]:
-    reason = f"preempted for {row['for_job']} of class {row['for_priority']}"
+    victims = PreemptionPlan.model_validate(row["plan"]).victims
+    left = next((each.gpus_left for each in victims if each.job_id == row["job_id"]), None)
+    what = "preempted" if left is None else f"shrunk to {count(left, 'GPU')}"
+    reason = f"{what} for {row['for_job']} of class {row['for_priority']}"
     return row["job_id"], Displacement(
-        attempt=row["attempt"], reason=reason, for_job=row["for_job"]
+        attempt=row["attempt"], reason=reason, for_job=row["for_job"], gpus_left=left
     )
 
 
@@ -173,7 +177,7 @@ _MIGHT_HELP = """
 has written as another thing than a number counts as none."""
 
 _STORED = """
-    SELECT d.job_id, d.attempt, d.for_job, d.for_priority
+    SELECT d.job_id, d.attempt, d.for_job, d.for_priority, d.plan
       FROM preemptions d
      WHERE d.cycle_id = :cycle
      ORDER BY d.job_id
@@ -204,6 +208,6 @@ _STORE = """
         ON p.job_id = w.job_id AND p.attempt = w.attempt AND p.rank = 0 AND p.ended_at IS NULL
       JOIN queue q ON q.job_id = w.for_job AND q.attempt = w.for_attempt AND NOT q.held
     ON CONFLICT (job_id, attempt) DO NOTHING
-    RETURNING job_id, attempt, for_job, for_priority
+    RETURNING job_id, attempt, for_job, for_priority, plan
 """
 """What has ended since, or is wanted no more, is left out."""

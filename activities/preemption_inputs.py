@@ -53,7 +53,7 @@ class PreemptionInputs(Frozen):
     nodes: tuple[Node, ...]
     running: tuple[RunningWork, ...]
     queue: tuple[JobRequest, ...]
-    """In no order, without jobs that are held."""
+    """In no order, without jobs that are held; malleable ones as of their smallest size."""
     recent: tuple[RecentJobs, ...] = ()
     """Placed lately, as a cycle knows them."""
     under_way: tuple[PreemptionUnderWay, ...] = ()
@@ -88,6 +88,7 @@ async def read_inputs(
         entries = kept.queue.waiting(await clock(connection)).entries
         waiting = [entry.request for entry in entries.values()]
         nodes, shares = kept.nodes.nodes, kept.nodes.running
+    waiting = [job.smallest for job in waiting]
     queue, nodes = await with_locality(connection, pool, spec.packing, waiting, nodes)
     return PreemptionInputs(
         spec=spec,
@@ -137,7 +138,8 @@ async def load_running_work(
     for share in sorted(running, key=lambda share: share.node_id):
         shares.setdefault(share.job_id, []).append(share)
     preempted = LeaseEnd.PREEMPTED.value
-    values = {"pool": pool, "owned": policy.owned_gpu_price, "preempted": preempted}
+    values = {"pool": pool, "owned": policy.owned_gpu_price, "preempted": preempted,
+              "resized": LeaseEnd.RESIZED.value}  # fmt: skip
     rows = await connection.execute(text(_WORK), values)
     return tuple(
         _work(row, spec, tuple(shares[row["id"]]), store_away)
@@ -149,8 +151,10 @@ async def load_running_work(
 def _work(
     row: RowMapping, spec: JobSpec, shares: tuple[RunningJob, ...], store_away: str
 ) -> RunningWork:
+    request = JobRequest.of(row["id"], spec, row["submitted_at"], row["attempt"])
     return RunningWork(
-        request=JobRequest.of(row["id"], spec, row["submitted_at"], row["attempt"]),
+        request=request.smallest,  # with which it starts again, where it is stopped whole
+        malleable=spec.malleable,
         tenant=spec.tenant,
         shares=shares,
         started_at=row["placed_at"],
@@ -248,7 +252,12 @@ _WORK = """
            held.counted_as,
            c.saved_at, c.write_seconds, c.bytes,
            (SELECT array_agg(e.ended_at ORDER BY e.ended_at) FROM placements e
-             WHERE e.job_id = j.id AND e.end_reason = :preempted AND e.rank = 0) AS preempted_at
+             WHERE e.job_id = j.id AND e.rank = 0
+               AND (e.end_reason = :preempted
+                    OR e.end_reason = :resized
+                   AND EXISTS (SELECT FROM preemptions d
+                                WHERE d.job_id = e.job_id AND d.attempt = e.attempt)))
+               AS preempted_at
       FROM held
       JOIN jobs j ON j.id = held.job_id
       LEFT JOIN LATERAL (SELECT * FROM job_checkpoints WHERE job_id = j.id

@@ -103,17 +103,26 @@ class QueueActivities:
 
     @activity.defn
     @reports_errors
-    async def release(self, request: ReleaseRequest) -> None:
-        """End the leases of one attempt, and take the attempt out of the queue."""
+    async def release(self, request: ReleaseRequest) -> bool | None:
+        """End the leases of one attempt, and take the attempt out of the queue.
+
+        Where another one is to follow at once, it is in the queue when this returns True.
+        """
+        queued = None
         async with self._database.transaction() as connection:
+            if request.then is not None:
+                await lock_job(connection, request.key.job_id)
             pool = await end_attempt(
                 connection, request.key, request.reason.value, request.message
             ) or await _pool_at_retry(connection, request.key.job_id)
+            if request.then is not None:
+                queued = not await put_into_queue(connection, request.then)
             poke = pool and await mark_poked_if_useful(connection, pool)
             await failpoint("release.before-commit")
         await failpoint("release.after-commit")
         if pool:
             await self._poke(pool, bool(poke))
+        return queued
 
     @activity.defn
     @reports_errors
@@ -225,7 +234,7 @@ def never_held(
     helps = advice(job, rejections, nodes, now, pool=spec.pool)
     what = "no nodes together" if spec.gang else "no node"
     return (
-        f"{what} of pool {spec.pool} could ever hold {spec.gpus} x "
+        f"{what} of pool {spec.pool} could ever hold {job.smallest.gpus} x "
         f"{spec.gpu_type or 'any GPU'} for it ({counts}), and the pool is fixed: "
         f"{'; or '.join((*helps, 'name another pool'))} (`longshore nodes` lists what there is)"
     )

@@ -202,8 +202,8 @@ def _job(row: RowMapping) -> JobView:
 
 
 _UNREADABLE = {
-    "tier": Tier.FLEX, "priority": 0, "gpus": 0, "gpu_type": None, "milli": WHOLE, "mig": None,
-    "counted_as": None, "estimated_start": None,
+    "tier": Tier.FLEX, "priority": 0, "gpus": 0, "malleable": None, "gpu_type": None,
+    "milli": WHOLE, "mig": None, "counted_as": None, "estimated_start": None,
 }  # fmt: skip
 """What a list shows of what it cannot read. All else the database bounds."""
 
@@ -261,7 +261,14 @@ def _without(row: RowMapping, *names: str) -> dict[str, Any]:
 
 _JOBS = """
     SELECT j.id, j.name, j.tenant, j.pool, j.spec->'tier' AS tier,
-           j.spec->'priority' AS priority, j.spec->'gpus' AS gpus, j.spec->'gpu_type' AS gpu_type,
+           j.spec->'priority' AS priority, j.spec->'gpu_type' AS gpu_type,
+           CASE WHEN jsonb_typeof(j.spec->'malleable') IS DISTINCT FROM 'object'
+                THEN j.spec->'gpus'
+                WHEN q.job_id IS NULL AND r.gpus IS NOT NULL THEN to_jsonb(r.gpus)
+                WHEN jsonb_typeof(j.spec->'malleable'->'desired') = 'number'
+                THEN j.spec->'malleable'->'desired'
+                ELSE j.spec->'malleable'->'max' END AS gpus,
+           j.spec->'malleable' AS malleable,
            coalesce(j.spec->'milli', '1000') AS milli, j.spec->'mig' AS mig,
            CASE WHEN j.ended_at IS NOT NULL THEN j.end_state
                 WHEN p.ended_at IS NULL AND p.attempt IS NOT NULL THEN 'RUNNING'
@@ -304,6 +311,7 @@ _JOBS = """
       LEFT JOIN LATERAL (SELECT array_agg(node_id ORDER BY rank) FILTER (WHERE NOT spare) AS nodes,
                                 json_agg(gpu_indices ORDER BY rank) FILTER (WHERE NOT spare)
                                     AS node_gpus,
+                                sum(cardinality(gpu_indices)) FILTER (WHERE NOT spare) AS gpus,
                                 array_agg(node_id ORDER BY rank)
                                     FILTER (WHERE spare AND ended_at IS NULL) AS spares
                            FROM placements

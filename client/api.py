@@ -15,6 +15,7 @@ from temporalio.client import (
     WorkflowExecutionDescription,
     WorkflowExecutionStatus,
     WorkflowFailureError,
+    WorkflowUpdateFailedError,
 )
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.runtime import Runtime
@@ -55,6 +56,7 @@ from longshore.models.messages import (
     job_workflow_id,
 )
 from longshore.models.pool import PoolSpec
+from longshore.models.resize import Resize, ResizeReply
 from longshore.models.settings import Settings
 from longshore.models.views import JobView, Submission
 from longshore.scheduling.arrays import too_many
@@ -285,6 +287,29 @@ class Longshore(NodeControl, ScheduleControl, ArrayControl):
         except RPCError as error:
             raise as_ours(error, f"job {ref}") from error
         return status.job_id
+
+    async def resize(
+        self, ref: str, gpus: int, reason: str = "", *, from_start: bool = False
+    ) -> ResizeReply:
+        """Give a malleable job another desired size; return what comes of it.
+
+        One that runs is stopped with its grace and started again where that brings it nearer to
+        the size now; without a checkpoint only with `from_start`. Raises RefusedError where the
+        job has no such size, or has ended.
+        """
+        job_id = await self._resolve(ref)
+        asked = Resize(gpus=gpus, reason=reason, from_start=from_start)
+        try:
+            return await self._job(job_id).execute_update(JobWorkflow.resize, asked)
+        except WorkflowUpdateFailedError as error:
+            cause = error.cause
+            why = cause.message if isinstance(cause, ApplicationError) else str(cause)
+            raise RefusedError(f"job {ref} cannot be resized: {why}") from error
+        except RPCError as error:
+            ours = as_ours(error, f"job {ref}")
+            if isinstance(ours, (RefusedError, NotFoundError)):
+                ours = await self._over(ref, await self._job(job_id).describe())
+            raise ours from error
 
     async def id_of(self, ref: str) -> str:
         """Return the id of the job that `ref` names: an id, or the name of the newest, whether or

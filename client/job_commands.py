@@ -12,6 +12,7 @@ from longshore.models.dag import DagJobView
 from longshore.models.errors import LongshoreError, NotFoundError, RefusedError
 from longshore.models.job import JobSpec, JobState
 from longshore.models.job_report import JobReport
+from longshore.models.text import count
 from longshore.models.views import Explanation
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ REASON = Annotated[str, typer.Option(help="Why; kept with the job.")]
 
 
 def register(app: typer.Typer) -> None:
-    for command in (jobs, job, why, logs, cancel, hold, release, requeue):
+    for command in (jobs, job, why, logs, cancel, hold, release, requeue, resize):
         app.command(rich_help_panel="Jobs")(command)
 
 
@@ -211,6 +212,30 @@ def release(refs: REFS, reason: REASON = "", as_json: JSON = False) -> None:
 def requeue(refs: REFS, reason: REASON = "", as_json: JSON = False) -> None:
     """Stop running jobs with their grace, and queue them again in their old place."""
     _steer("requeue", refs, reason, as_json, "will be queued again; `longshore job {id}` shows it")
+
+
+def resize(
+    ref: REF,
+    gpus: Annotated[int, typer.Option(min=1, help="The size that the job is to have.")],
+    reason: REASON = "",
+    from_start: Annotated[
+        bool,
+        typer.Option("--from-start", help="Also a running job without a checkpoint."),
+    ] = False,
+    as_json: JSON = False,
+) -> None:
+    """Give a malleable job another number of GPUs.
+
+    A running job is stopped with its grace and starts again, where so many GPUs are free for it.
+    """
+    reply = call(lambda api: api.resize(ref, gpus, reason, from_start=from_start))
+    if as_json:
+        return print_json(reply)
+    if reply.restarts is not None:
+        say(f"{ref} is stopped and starts again: {reply.reason}")
+    else:
+        say(f"{ref} is to have {count(gpus, 'GPU')}: {reply.reason}")
+    return None
 
 
 def _steer(verb: str, refs: list[str], reason: str, as_json: bool, outcome: str) -> None:

@@ -31,6 +31,7 @@ from longshore.models.job import (
 )
 from longshore.models.job_report import JobReport
 from longshore.models.placement import Candidate, Decision, Rejection
+from longshore.models.resize import SizeChange
 from longshore.models.spending import JobCost
 from longshore.models.text import (
     MOST_NODES,
@@ -66,7 +67,7 @@ def jobs_table(jobs: Sequence[JobView], now: datetime, width: int) -> Table:
         cells: list[str | Text] = [
             job.id,
             styled(job.state),
-            f"{job.gpus}x{job.gpu_type}" if job.gpu_type else str(job.gpus),
+            f"{job.size}x{job.gpu_type}" if job.gpu_type else job.size,
             span(now - _last_change(job), units=1),
             Text(_remark(job, now), no_wrap=True, overflow="ellipsis"),
         ]
@@ -119,6 +120,8 @@ def explanation_screen(explanation: Explanation, now: datetime) -> RenderableTyp
             heading(f"Nodes of pool {job.pool} now, for this job alone"),
             _verdicts_table(explanation.decision),
         ]
+    if explanation.sizes:
+        parts += [Text(), heading("Changes of its size"), _sizes_table(explanation.sizes, now)]
     if explanation.attempts:
         parts += [Text(), heading("Attempts"), _attempts_table(explanation.attempts, now)]
     # Of a job that has ended, what its nodes scored when it was placed explains nothing any more.
@@ -136,6 +139,8 @@ def explanation_screen(explanation: Explanation, now: datetime) -> RenderableTyp
 def wants(spec: JobSpec) -> str:
     """Return what a job asks for: ``2 x H100 with 40GB, 4 cores, 16GB RAM, about 1h``."""
     gpus = spec.gpu.text(spec.gpu_type)
+    if spec.malleable is not None:
+        gpus = f"{gpus} ({spec.malleable.text})"
     labels = "".join(f", on a node with {each}" for each in spec.constraints)
     return (
         f"{gpus}, {format_cores(spec.cpus)}, "
@@ -230,7 +235,7 @@ def _facts(report: JobReport, now: datetime) -> list[tuple[str, RenderableType]]
     elif status is None and job.ended_at is not None:
         # Its workflow does not say it; the database knows the number of the last attempt.
         facts.append(("result", _result(job.exit_code, job.attempt if report.attempts else 0)))
-    if status and (status.preemptions or status.moves):
+    if status and (status.preemptions or status.moves or status.resizes):
         facts.append(("preempted", _gave_way(status)))
     if job.estimated_start is not None:
         facts.append(("may start", _may_start(job.estimated_start, now)))
@@ -265,7 +270,11 @@ def _result(exit_code: int | None, attempts: int) -> str:
 
 
 def _gave_way(status: JobStatus) -> str:
-    times = ((status.preemptions, "preempted"), (status.moves, "moved"))
+    times = (
+        (status.preemptions, "preempted"),
+        (status.moves, "moved"),
+        (status.resizes, "resized"),
+    )
     return ", ".join(f"{what} {count(number, 'time')}" for number, what in times if number)
 
 
@@ -297,6 +306,24 @@ def _attempts_table(attempts: Sequence[AttemptRecord | AttemptView], now: dateti
     return table
 
 
+def _sizes_table(changes: Sequence[SizeChange], now: datetime) -> Table:
+    table = a_table(
+        (f"placed ({zone(now)})", "GPUs", "without GPUs for", "since it was"),
+        fold=("since it was",),
+    )
+    for change in changes:
+        said = change.reason
+        if not said.startswith(change.end_reason):
+            said = f"{change.end_reason}: {said}".rstrip(": ")
+        table.add_row(
+            cell(change.at, now),
+            f"{change.gpus_before} → {change.gpus}",
+            span(change.paused),
+            said,
+        )
+    return table
+
+
 def _lines(places: Sequence[tuple[str, Sequence[int]]]) -> tuple[SeveralLines, SeveralLines]:
     """Return nodes and their GPUs, a line for each; of many nodes the first few."""
     nodes = [node_id for node_id, _ in places[:MOST_NODES]]
@@ -314,6 +341,8 @@ def _how_it_ended(record: AttemptRecord) -> str:
         return "runs"
     if record.moved:
         return f"moved: {record.message}".rstrip(": ")
+    if record.resized:
+        return f"resized: {record.message}".rstrip(": ")
     if record.failure is None:
         return record.message or "success"
     code = "" if record.exit_code is None else f", exit code {record.exit_code}"
@@ -396,7 +425,8 @@ def _gave_way_facts(explanation: Explanation, now: datetime) -> list[tuple[str, 
     if plan is None or not mine:
         return []
     lost = f"{dollars(mine[0].total)} in all: {mine[0].reason}"
-    return [("preempted", f"for {plan.job_id}, {ago(plan.at, now)}, for {lost}")]
+    what = "preempted" if mine[0].gpus_left is None else "shrunk"
+    return [(what, f"for {plan.job_id}, {ago(plan.at, now)}, for {lost}")]
 
 
 def _verdicts_table(decision: Decision) -> Table:

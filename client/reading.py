@@ -31,9 +31,11 @@ from longshore.models.job import JobSpec, JobState, JobStatus
 from longshore.models.job_report import JobReport
 from longshore.models.placement import JobRequest, PlacementKind
 from longshore.models.pool import no_such_pool
+from longshore.models.resize import SizeChange
 from longshore.models.settings import Settings
 from longshore.models.views import Explanation, JobView, NodeView, PoolView
 from longshore.scheduling.advice import advice, kind_of_node
+from longshore.scheduling.elastic import changes_of
 from longshore.scheduling.packer import place
 from longshore.scheduling.unready_nodes import look_past_states
 
@@ -154,6 +156,7 @@ class Reading:
             told = explain(
                 job, placed=placed, gave_way=gave_way, saving=saving, blocks=on, mutexes=mutexes
             )
+            told = told.model_copy(update={"sizes": await self._sizes_of(job)})
             if not job.state.ended:
                 return told
             attempts = await self._views().attempts(job.id)
@@ -187,7 +190,7 @@ class Reading:
                     kind = kind_of_node(request, alone.rejections)
         making_room = await self._views().making_room(job.id)
         spared = await self._views().spared(job.id) if pool.preemption.enabled else ()
-        return explain(
+        told = explain(
             job, alone=alone, last=last, decided_at=row["decided_at"], position=position or 1,
             nodes=len(nodes), growth=pool.growth, making_room=making_room, spared=spared,
             gave_way=gave_way, saving=saving,
@@ -195,6 +198,7 @@ class Reading:
             coming=coming, purchases=purchases, standing=standing, kind=kind, helps=helps,
             hold=await self._hold_of(job), mutexes=mutexes,
         )  # fmt: skip
+        return told.model_copy(update={"sizes": await self._sizes_of(job)})
 
     async def nodes(
         self, *, pool: str | None = None, with_gone: bool = False
@@ -263,6 +267,12 @@ class Reading:
         when = await freed(temporal, frozenset(ends.values()))
         known = {job.id: job for job in jobs}
         return {job_id: shown(known[job_id], end, when[end]) for job_id, end in ends.items()}
+
+    async def _sizes_of(self, job: JobView) -> tuple[SizeChange, ...]:
+        """Return the changes of the size of a malleable job; none of another."""
+        if job.malleable is None:
+            return ()
+        return changes_of(await self._views().attempts(job.id))
 
     async def _hold_of(self, job: JobView) -> JobStatus | None:
         temporal = await self._temporal() if job.state is JobState.HELD else None

@@ -76,6 +76,8 @@ def wish(job: JobView) -> str:
     of = job.gpu_type or "GPU"
     if job.mig is not None or job.milli < 1000:
         return f"{job.mig or f'{job.milli}/1000'} of {of}"
+    if job.size != str(job.gpus):
+        return f"{job.size} {job.gpu_type or 'GPUs'}"
     return f"{job.gpus} × {of}" if job.gpu_type else count(job.gpus, "GPU")
 
 

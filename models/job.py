@@ -29,6 +29,7 @@ from longshore.models.base import (
 from longshore.models.bounds import TAKEN, Most, json_bytes, largest
 from longshore.models.constraints import Constraints
 from longshore.models.counts import DIGITS, Count
+from longshore.models.elastic import Malleable
 from longshore.models.legacy_documents import clamped
 from longshore.models.mig import MigProfile
 from longshore.models.resources import GPURequest
@@ -189,6 +190,7 @@ _NOT_OF_ELEMENTS = {
     "image": "an image: let the command start the container, or submit a job for each",
     "checkpoint": "a checkpoint contract: one that is stopped starts from the beginning; leave "
     "it out, or submit a job for each",
+    "malleable": "other sizes: each gets as many GPUs as it asks for; submit a job for each",
 }  # fmt: skip
 
 
@@ -211,7 +213,9 @@ class JobSpec(Frozen):
     """Priority class, 0 to 10; higher goes first."""
 
     gpus: Count = Field(default=1, ge=1, le=100_000)
-    """GPUs that the job holds in all; on one node, unless `gang` lets it span several."""
+    """GPUs that the job holds in all; on one node, unless `gang` lets it span several. Of a job
+    with `malleable` the size for which `cpus`, `ram` and `expected_duration` are said; its desired
+    size when left out."""
     gpu_type: ShortText | None = Field(default=None, min_length=1, max_length=64)
     """Model of GPU, such as H100; any when left out. Compared without regard to case."""
     vram_per_gpu: GB = 0.0
@@ -235,6 +239,8 @@ class JobSpec(Frozen):
     """How long it will probably run; a node that ends before that is not chosen."""
     gang: Gang | None = None
     """Lets the job span nodes; all of its GPUs are placed together, or none."""
+    malleable: Malleable | None = None
+    """Lets the job run on fewer or more GPUs: it starts on as many as fit. See docs/elastic.md."""
     conformance: Conformance | None = None
     """Which nodes may serve, by driver, firmware and kernel parameters; any when left out.
     For `known` a pool buys; not for `allowed`, for what a machine has is known when it is there.
@@ -337,6 +343,12 @@ class JobSpec(Frozen):
 
     @model_validator(mode="after")
     def _gpus_agree(self) -> Self:
+        if self.malleable is not None:  # first: it says all that is wrong with the sizes at once
+            if "gpus" not in self.model_fields_set:
+                # It is being made: from here on it is frozen.
+                object.__setattr__(self, "gpus", self.malleable.target)
+                self.model_fields_set.add("gpus")
+            self.malleable.check(self.gpus, self.gang, whole=self.gpu.whole)
         self.gpu.check(self.gang)
         return self
 
@@ -428,6 +440,8 @@ class AttemptRecord(Wire):
     """Of a gang, the node where it failed first."""
     moved: bool = False
     """It left its node for the node's sake, or because somebody asked for it: no failure."""
+    resized: bool = False
+    """It was stopped for another size."""
     exit_code: int | None = None
     message: Reason = ""
     log_error: Reason = ""
@@ -438,6 +452,11 @@ class AttemptRecord(Wire):
         """Its nodes by rank, each with its GPUs."""
         gpus = self.other_gpus or ((),) * len(self.other_nodes)
         return ((self.node_id, self.gpu_indices), *zip(self.other_nodes, gpus, strict=True))
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs it had, without those that stood by."""
+        return sum(len(indices) for _, indices in self.places)
 
 
 def not_stored(log_error: str) -> str:
@@ -479,4 +498,6 @@ class JobStatus(Wire):
     """Attempts that ended because another job got the GPUs."""
     moves: int = 0
     """Attempts that ended because the job left its node."""
+    resizes: int = 0
+    """Attempts that ended because the job was to have another size."""
     result: JobResult | None = None

@@ -25,6 +25,7 @@ from longshore.models.bounds import Most
 from longshore.models.counts import DIGITS
 from longshore.models.docs import field_docs, member_docs
 from longshore.models.document import load_document
+from longshore.models.elastic import Malleable
 from longshore.models.errors import LongshoreError, SpecError
 from longshore.models.job import (
     CheckpointContract,
@@ -63,6 +64,7 @@ def page() -> str:
         ("Fields", _FIELDS, JobSpec, {**example, **OF_ONE_GPU}),
         ("array", _ARRAY, ArraySpec, {"indices": "0-99", "limit": 8, "table": "params.csv"}),
         ("gang", _GANG, Gang, example["gang"]),
+        ("malleable", _MALLEABLE, Malleable, example["malleable"]),
         ("conformance", f"{Conformance.__doc__}\n", Conformance, example["conformance"]),
         ("checkpoint", _CHECKPOINT, CheckpointContract, example["checkpoint"]),
         ("retry", _RETRY, RetryPolicy, no_example),
@@ -208,6 +210,7 @@ _SECTIONS: dict[type[BaseModel], str] = {
     CheckpointContract: "checkpoint",
     Conformance: "conformance",
     Gang: "gang",
+    Malleable: "malleable",
     RetryPolicy: "retry",
     RetryRule: "A retry rule",
 }
@@ -288,6 +291,11 @@ Lets a job span nodes. [Topology and gangs](topology.md) explains it with exampl
 all GPUs of a job are on one node.
 """
 
+_MALLEABLE = """\
+The sizes of a job that can run on fewer or more GPUs. [Elastic jobs](elastic.md) explains it with
+examples; without `malleable` a job runs on exactly `gpus`.
+"""
+
 _CHECKPOINT = """\
 How the job saves and goes on. [Checkpoints](checkpoints.md) explains it with examples.
 `interval` only informs: nothing acts on it yet.
@@ -329,6 +337,9 @@ on one node. Of the agent's environment it gets what programs need everywhere (`
 | `LONGSHORE_ATTEMPT` | number of this attempt, from 1 |
 | `LONGSHORE_NODE_ID` | the node that it runs on |
 | `LONGSHORE_GPU_INDICES`, `LONGSHORE_GPU_COUNT` | its GPUs by index, `2,3`, and how many |
+| `LONGSHORE_GPUS` | with `malleable`: the GPUs of this attempt on all nodes, its size |
+| `LONGSHORE_GPUS_BEFORE` | with `malleable`: the size of the attempt before; not in the first |
+| `LONGSHORE_GPUS_MIN`, `LONGSHORE_GPUS_MAX` | with `malleable`: its smallest and largest size |
 | `LONGSHORE_GPU_MILLI`, `LONGSHORE_GPU_VRAM` | with `milli`: thousandths and GB of the GPU |
 | `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` | with `milli`: for CUDA's MPS ([sharing](sharing.md)) |
 | `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT` | with `milli`: the memory, for CUDA's MPS |

@@ -83,6 +83,8 @@ class LeaseEnd(StrEnum):
     MOVED = "moved"
     """The job left this node, for a reason that lies with the node."""
     NODE_LOST = "node-lost"
+    RESIZED = "resized"
+    """The job goes on with another number of GPUs."""
     SWAPPED = "swapped"
     """Another node of the gang was left, and a spare took its place: the job goes on with this
     one as its next attempt."""
@@ -114,6 +116,8 @@ class JobHistory(Wire):
         default_factory=dict[LeaseEnd, NonNegativeInt]
     )
     """How often it was preempted, moved or held while it ran."""
+    resizes: int = Field(default=0, ge=0)
+    """How often it was stopped for another size."""
 
 
 def _as_far_as_known(spec: object) -> object:
@@ -225,6 +229,9 @@ class ReleaseRequest(Wire):
     key: PlacementKey
     reason: LeaseEnd
     message: Reason = ""
+    then: EnqueueRequest | None = None
+    """The next attempt, to be queued in the same moment: nobody behind it in the queue gets the
+    GPUs that are given up."""
 
 
 class FinishRequest(Wire):
@@ -275,6 +282,9 @@ class Displacement(Wire):
     reason: Reason
     for_job: str | None = None
     """Of a preemption, the job that gets the GPUs."""
+    gpus_left: int | None = None
+    """Of a preemption of a malleable job, the size with which it goes on; None where it is to wait
+    for GPUs again."""
 
 
 # --- pools --------------------------------------------------------------------------------
@@ -459,6 +469,8 @@ class RunProcessRequest(Wire):
     placement: Placement
     spec: TravellingSpec
     job_name: str
+    gpus_before: int | None = None
+    """Of a malleable job, the GPUs of its attempt before; None for the first."""
 
     batch: Batch | None = None
     """Elements of an array to run one after another, in place of one process. With it this is

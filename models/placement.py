@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from longshore.models.base import Frozen, Instant, Name, Wire
 from longshore.models.constraints import Constraints
+from longshore.models.elastic import Malleable
 from longshore.models.gang import GangPlan
 from longshore.models.job import ASSUMED_DURATION, JobSpec, Tier
 from longshore.models.mig import MigProfile
@@ -17,7 +18,7 @@ from longshore.models.packing import PackingRule as PackingRule
 from longshore.models.packing import ScoreWeights as ScoreWeights
 from longshore.models.resources import GPURequest, HostAmounts
 from longshore.models.topology import Conformance, Gang, LinkClass
-from longshore.models.units import GB, Duration, GBPerSecond, Watts
+from longshore.models.units import GB, LONGEST, Duration, GBPerSecond, Watts
 
 
 class PlacementKind(StrEnum):
@@ -154,6 +155,9 @@ class JobRequest(Frozen):
     gang: Gang | None = None
     """Set for a job that may span nodes; `gpus`, `cpus` and the like stay those of the whole
     job."""
+    malleable: Malleable | None = None
+    """Set for a job that runs on fewer GPUs too; `gpus`, `cpus`, `expected_duration` and the like
+    are those of its desired size, and `at_size` has those of another."""
     conformance: Conformance | None = None
     """Rules nodes out by their fingerprint."""
     constraints: Constraints = ()
@@ -190,8 +194,40 @@ class JobRequest(Frozen):
             cpus, ram, storage = (whole * gpus / self.gpus for whole in (cpus, ram, storage))
         return HostAmounts(cpus, ram, storage, power)
 
+    def at_size(self, gpus: int) -> "JobRequest":
+        """Return a malleable job as one that wants exactly so many GPUs; any other as it is.
+
+        Cores, RAM and storage bandwidth go with the GPUs, the duration with its speed on them.
+        """
+        if self.malleable is None:
+            return self
+        host = self.share_of(gpus)
+        faster = self.malleable.speed(gpus) / self.malleable.speed(self.gpus)
+        return self.model_copy(
+            update={
+                "gpus": gpus, "cpus": host.cpus, "ram": host.ram,
+                "storage_bandwidth": host.storage, "malleable": None,
+                "expected_duration": min(self.expected_duration / faster, LONGEST),
+            }
+        )  # fmt: skip
+
+    @property
+    def smallest(self) -> "JobRequest":
+        """A malleable job as one that wants its fewest GPUs; any other as it is."""
+        return self if self.malleable is None else self.at_size(self.malleable.min)
+
     @classmethod
     def of(cls, job_id: str, spec: JobSpec, submitted_at: Instant, attempt: int) -> "JobRequest":
+        asked = cls._as_said(job_id, spec, submitted_at, attempt)
+        if spec.malleable is None:
+            return asked
+        at_target = asked.at_size(spec.malleable.target)
+        return at_target.model_copy(update={"malleable": spec.malleable})
+
+    @classmethod
+    def _as_said(
+        cls, job_id: str, spec: JobSpec, submitted_at: Instant, attempt: int
+    ) -> "JobRequest":
         return cls(
             id=job_id, tier=spec.tier, priority=spec.priority, gpus=spec.gpus,
             gpu_type=spec.gpu_type, vram_per_gpu=spec.vram_per_gpu, milli=spec.milli,
@@ -199,7 +235,7 @@ class JobRequest(Frozen):
             storage_bandwidth=spec.storage_bandwidth, power_per_gpu=spec.power_per_gpu,
             expected_duration=spec.expected_duration, needs_container=spec.image is not None,
             submitted_at=submitted_at, attempt=attempt, gang=spec.gang, grace=spec.grace,
-            conformance=spec.conformance, constraints=spec.constraints,
+            conformance=spec.conformance, constraints=spec.constraints, malleable=spec.malleable,
             data={**spec.data, **_image_of(spec)}, saves=spec.checkpoint is not None,
         )  # fmt: skip
 

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from longshore.models.base import Frozen, Instant, Name
 from longshore.models.counts import Count
+from longshore.models.elastic import Malleable
 from longshore.models.job import Tier
 from longshore.models.mig import SLICES
 from longshore.models.money import Money
@@ -107,6 +108,8 @@ class RunningWork(Frozen):
     own."""
     price: Money = 0
     """Micro-dollars per GPU-hour of its nodes, the mean over its GPUs."""
+    malleable: Malleable | None = None
+    """The sizes with which it can go on."""
 
     @property
     def id(self) -> str:
@@ -116,6 +119,12 @@ class RunningWork(Frozen):
     def gpus(self) -> float:
         """The GPUs that it holds; a part of one counts as that part."""
         return sum(_gpus_of(share) for share in self.shares)
+
+    def without(self, gpus: int) -> int | None:
+        """Return the size with which it goes on when it gives up so many GPUs; None where that
+        would be below its smallest, and for a job of one size."""
+        held = sum(len(share.gpu_indices) for share in self.shares if not share.spare)
+        return None if self.malleable is None else self.malleable.without(held, gpus)
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -181,6 +190,8 @@ class Victim(Frozen):
     total: int
     save: Duration = timedelta(0)
     """How long it will take to save."""
+    gpus_left: int | None = None
+    """Of a malleable job that keeps a part of its GPUs: the size with which it goes on."""
     reason: str = ""
     """The terms in words."""
 

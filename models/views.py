@@ -6,12 +6,14 @@ from longshore.models.base import Instant, Wire
 from longshore.models.block_end import BlockDecision
 from longshore.models.checkpointing import CheckpointDecision
 from longshore.models.dag import HeldMutex
+from longshore.models.elastic import Malleable
 from longshore.models.elements import ElementState
 from longshore.models.job import FailureClass, JobResult, JobState, Tier
 from longshore.models.node import HostFirmware, NodeState
 from longshore.models.placement import Decision
 from longshore.models.pool import PoolSpec
 from longshore.models.preemption import PreemptionPlan, Spared
+from longshore.models.resize import SizeChange
 from longshore.models.spending import BuyingRecord, JobCost, PurchaseUnderWay
 from longshore.models.units import Duration
 
@@ -30,6 +32,9 @@ class JobView(Wire):
     """In the queue in all, over its attempts and without holds; of a job that is queued now,
     before `queued_at`."""
     gpus: int
+    """Of a malleable job those of its last attempt; of one that waits, its desired size."""
+    malleable: Malleable | None = None
+    """The sizes that it can have."""
     gpu_type: str | None = None
     milli: int = 1000
     """Thousandths of its GPU that it wants."""
@@ -66,6 +71,13 @@ class JobView(Wire):
     estimated_start: Instant | None = None
     """Of one that waits: when running jobs end in time, or what was bought for it is there; null
     where nobody knows."""
+
+    @property
+    def size(self) -> str:
+        """Its number of GPUs: ``8``; of a malleable job that has another than its desired one
+        ``8/16``."""
+        target = self.malleable.target if self.malleable else self.gpus
+        return str(self.gpus) if self.gpus == target else f"{self.gpus}/{target}"
 
     @property
     def as_it_ended(self) -> JobResult:
@@ -206,6 +218,11 @@ class AttemptView(Wire):
         ran = (share for share in self.shares if not share.spare)
         return tuple((share.node_id, share.gpu_indices) for share in ran)
 
+    @property
+    def gpus(self) -> int:
+        """How many GPUs it had, without those that stood by."""
+        return sum(len(gpus) for _, gpus in self.places)
+
 
 class Explanation(Wire):
     """Why a job is where it is."""
@@ -245,6 +262,8 @@ class Explanation(Wire):
     """Those that a job of a DAG has until its end."""
     hints: tuple[str, ...] = ()
     """What could be done about it."""
+    sizes: tuple[SizeChange, ...] = ()
+    """For a malleable job: the changes of its size, oldest first."""
     attempts: tuple[AttemptView, ...] = ()
     """For a job that has ended: where it ran, and how each attempt ended."""
     cost: JobCost | None = None

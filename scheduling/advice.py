@@ -106,6 +106,7 @@ def advice(
     empty (`scheduling.unready_nodes`). With `may_stop` jobs run there that may be preempted.
     """
     found: list[str] = []
+    job = job.smallest
     for (code, permanent), _ in Counter((r.code, r.permanent) for r in rejections).most_common():
         if code is RejectionCode.STATE:
             found += _of_states(rejections, nodes)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from functools import partial
 
 from longshore.models.job import Tier
 from longshore.models.node import Node
@@ -16,6 +17,7 @@ from longshore.models.placement import (
     RejectionCode,
 )
 from longshore.models.text import count, format_gpus
+from longshore.scheduling import elastic
 from longshore.scheduling.gangs.decision import place_gang
 from longshore.scheduling.gangs.nodes import GangNodes
 from longshore.scheduling.gangs.plan import could_ever_hold as gang_could_ever_hold
@@ -55,6 +57,15 @@ def place(
     lately, as in a cycle. A job with a gang gets
     shares of several nodes (`Decision.members`), and no candidates: its plan says the rest.
     """
+    if job.malleable is not None:
+        of_size = partial(place, nodes=nodes, policy=policy, now=now, explain=explain,
+                          recent=tuple(recent))  # fmt: skip
+
+        def start_now(sized: JobRequest) -> Decision | None:
+            decision = of_size(sized)
+            return decision if decision.kind is PlacementKind.EXISTING_NODE else None
+
+        return elastic.start(job, start_now, of_size)
     views = view_nodes(nodes, (), now)
     if job.gang is not None:
         return place_gang(job, GangNodes.of(views), policy, now, explain=explain)
@@ -79,7 +90,9 @@ def check(node: Node, job: JobRequest, policy: PackingPolicy, now: datetime) -> 
 
 
 def could_ever_place(job: JobRequest, nodes: Sequence[Node], now: datetime) -> bool:
-    """Return whether the nodes could hold the job when empty and with time left."""
+    """Return whether the nodes could hold the job when empty and with time left; of a malleable
+    one its smallest size."""
+    job = job.smallest
     if job.gang is not None:
         return gang_could_ever_hold(job, GangNodes.of(view_nodes(nodes, (), now)))
     return any(could_ever_hold(node, job) for node in nodes)

@@ -17,7 +17,7 @@ from longshore.models.placement import (
 )
 from longshore.models.text import format_gpus
 from longshore.models.topology import Gang
-from longshore.scheduling import bulk
+from longshore.scheduling import bulk, elastic
 from longshore.scheduling.bulk.collector import paused
 from longshore.scheduling.gangs.decision import place_gang
 from longshore.scheduling.gangs.nodes import GangNodes
@@ -133,6 +133,8 @@ class Planner:
 
     def _has_no_room(self, job: JobRequest) -> bool:
         """Return whether a job finds neither room nor a start, since one like it found none."""
+        if job.malleable is not None:
+            return False  # of other sizes that says nothing: they run longer, or shorter
         if job.gang is None:
             return self._told.has_no_room(self._need_of(job))
         return self._told.of_gang(Need.of(job, self.policy), job.gang) is not None
@@ -167,9 +169,22 @@ class Planner:
 
     def decide(self, job: JobRequest, *, explain: bool = False) -> Decision:
         """Decide for the next job; with `explain` name every candidate and rejection."""
+        if job.malleable is not None:
+            start_now = partial(self._start_now, explain=explain)
+            return elastic.start(job, start_now, partial(self.decide, explain=explain))
         if job.gang is None:
             return self._decide_one(job, explain)
         return self._decide_gang(job, job.gang, explain)
+
+    def _start_now(self, job: JobRequest, *, explain: bool) -> Decision | None:
+        """Start a malleable job of this size where it finds room as it is; None, and nothing
+        changes, where it does not. Nobody changes its place for it."""
+        if job.gang is None:
+            scan = self._scanner.scan(Need.of(job, self.policy))
+            best = scan.best(1 + ALTERNATIVES)
+            return self._place_one(job, scan, best, explain) if best else None
+        decision = place_gang(job, self._gang_nodes, self.policy, self.now, explain=explain)
+        return self._take_gang(job, decision) if decision.members else None
 
     def _decide_one(self, job: JobRequest, explain: bool) -> Decision:
         need = self._need_of(job)
@@ -182,11 +197,16 @@ class Planner:
             refused = {"rejections": rejections_of(scan)} if explain else None
             decision = self._start_among_others(job, scan) or self._defer_one(job, scan)
             return decision.model_copy(update=refused) if refused else decision
+        return self._place_one(job, scan, best, explain)
+
+    def _place_one(
+        self, job: JobRequest, scan: Scan, best: Sequence[int], explain: bool
+    ) -> Decision:
         decision = placing(job, scan, best)
         if explain:
             everything = {"candidates": candidates_of(scan), "rejections": rejections_of(scan)}
             decision = decision.model_copy(update=everything)
-        self._take(job, need, best[0], scan.chosen(best[0]))
+        self._take(job, scan.need, best[0], scan.chosen(best[0]))
         return decision
 
     def _take(self, job: JobRequest, need: Need, position: int, chosen: Chosen) -> None:
@@ -221,6 +241,10 @@ class Planner:
             if decision.estimated_start is None:
                 self._told.note_gang(need, gang, decision)
             return decision
+        return self._take_gang(job, decision)
+
+    def _take_gang(self, job: JobRequest, decision: Decision) -> Decision:
+        need = Need.of(job, self.policy)
         for node_id, gpu_indices in decision.held:
             position = self._gang_nodes.positions[node_id]
             node = self.columns.views[position].node

@@ -37,6 +37,7 @@ from longshore.activities.node.system import keep_private
 from longshore.activities.queue import QueueActivities
 from longshore.activities.reconcile import ReconcileActivities
 from longshore.activities.registry import RegistryActivities
+from longshore.activities.resizes import ResizeActivities
 from longshore.activities.revisions import mismatch
 from longshore.activities.schedule_runs import ScheduleRunActivities
 from longshore.activities.schedules import Schedules
@@ -118,6 +119,7 @@ def control_worker(
     )
     looks = NodeLooks(database, signals, settings.margins)
     spares = SpareActivities(database, signals)
+    resizes = ResizeActivities(database, signals, settings.margins)
     departures = DepartureActivities(database, signals, settings.margins)
     reconcile = ReconcileActivities(
         database, temporal, signals, registry, settings.liveness, metrics, settings
@@ -150,7 +152,7 @@ def control_worker(
             schedule_runs.find_run, schedule_runs.look_at_run, schedule_runs.cancel_run,
             arrays.open_array, arrays.advance_array, arrays.cancel_elements,
             elements.claim_elements, elements.known_of_batch,
-            cycle.run_cycle, spares.swap,
+            cycle.run_cycle, spares.swap, resizes.resize,
             checkpoints.observe_checkpoints,
             registry.register_node, registry.drain_node, registry.end_node,
             departures.see_off, departures.set_expiry,

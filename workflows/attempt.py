@@ -39,10 +39,13 @@ class Attempt:
         spec: JobSpec,
         stop_reason: Callable[[], str | None],
         loss_of: Callable[[Placement], NodeLost | None],
+        gpus_before: int | None = None,
         batch: Batch | None = None,
     ) -> None:
-        """`stop_reason` says why the job is to stop, if so; `loss_of` how a node was lost. Of a
-        slot of an array it runs a batch of elements in place of a process."""
+        """`stop_reason` says why the job is to stop, if so; `loss_of` how a node was lost;
+        `gpus_before` the size of a malleable job in its attempt before. Of a slot of an array it
+        runs a `batch` of elements in place of a process."""
+        self._gpus_before = gpus_before
         self._ranks = placement.by_rank
         self._spec = spec
         self._stop_reason = stop_reason
@@ -76,7 +79,8 @@ class Attempt:
                 await workflow.sleep(_NEXT, summary="start the next ranks")
             ranks = self._ranks[first : first + at_once]
             self._processes += [
-                steps.start_process(rank, self._spec, self._batch) for rank in ranks
+                steps.start_process(rank, self._spec, self._gpus_before, self._batch)
+                for rank in ranks
             ]
         return ""
 

@@ -31,11 +31,12 @@ def ended(
     failure: FailureClass | None,
     *,
     moved: bool,
+    resized: bool = False,
 ) -> AttemptRecord:
     return record.model_copy(
         update={
-            "ended_at": at, "failure": failure, "moved": moved, "exit_code": report.exit_code,
-            "message": report.message, "failed_on": report.node_id,
+            "ended_at": at, "failure": failure, "moved": moved, "resized": resized,
+            "exit_code": report.exit_code, "message": report.message, "failed_on": report.node_id,
             "log_error": report.log_error,
         }
     )  # fmt: skip

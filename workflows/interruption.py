@@ -11,7 +11,7 @@ class Interruption:
     """What an attempt was told, and how its leases are to end by it."""
 
     end: LeaseEnd
-    """PREEMPTED or MOVED."""
+    """PREEMPTED, MOVED or RESIZED."""
     by: Displacement
 
     @property
@@ -29,9 +29,12 @@ class Interruption:
 
 @dataclass
 class Swaps:
-    """Spares that are taking the places of nodes of a gang: what is known of the next attempt."""
+    """Spares that are taking the places of nodes of a gang, or a next attempt that is queued as
+    the leases of this one end: what is known of that attempt."""
 
     placement: Placement | None = None
     """None where no spare could, or before it is known."""
+    queued: bool = False
+    """The next attempt is put into the queue, or is there: a cycle may place it at any time."""
     interruption: Interruption | None = None
     """It was interrupted before it began."""

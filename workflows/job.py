@@ -38,15 +38,18 @@ with workflow.unsafe.imports_passed_through():
     )
     from longshore.models.output import why_unusable
     from longshore.models.placement import Placement, PlacementKey
+    from longshore.models.resize import Resize, ResizeReply, ResizeRequest
     from longshore.models.text import format_duration
     from longshore.models.visible import visible
     from longshore.scheduling.failures import why_no_retry
     from longshore.workflows import attempt_records, attributes, steps
     from longshore.workflows.arguments import Started
     from longshore.workflows.attempt import Attempt
+    from longshore.workflows.described import described_update
     from longshore.workflows.details import job_details
     from longshore.workflows.interruption import Interruption, Swaps
     from longshore.workflows.naming import refuse_input, refuse_odd_id
+    from longshore.workflows.resizing import with_size
     from longshore.workflows.slots import SlotAttempt, tell_node
 
 _LEAVES_A_NODE = (LeaseEnd.NODE_LOST, LeaseEnd.MOVED)
@@ -75,6 +78,13 @@ class JobWorkflow(Started):
         self._attempt = history.attempt
         self._retries = dict(history.retries)
         self._gave_way = Counter(history.gave_way)
+        self._resizes = history.resizes
+        self._resizing = 0
+        """Updates of its size that are not answered yet."""
+        self._enqueuing = False
+        """An attempt is being put into the queue, as it was asked for."""
+        self._is_queued = False
+        """The attempt is in the queue, put there as the leases of the one before it ended."""
         self._attempts = list(history.attempts)
         self._first_attempt = history.attempt
         self._state = JobState.SUBMITTED
@@ -120,6 +130,10 @@ class JobWorkflow(Started):
         """A cycle has given the job GPUs for this attempt."""
         if placement.attempt == self._attempt and self._placement is None:
             self._placement = placement
+        elif (next_one := self._swaps) is not None and next_one.queued:
+            # It may be placed before this workflow knows that it was queued.
+            is_next = placement.attempt == self._attempt + 1
+            next_one.placement = next_one.placement or (placement if is_next else None)
 
     @workflow.signal(description="A cycle could not place it, and says why")
     def waiting(self, waiting: Waiting) -> None:
@@ -137,8 +151,10 @@ class JobWorkflow(Started):
         description="Another job gets its GPUs: it is stopped with its grace and queued again"
     )
     def preempt(self, displacement: Displacement) -> None:
-        """Another job gets this attempt's GPUs: it is stopped with its grace and queued again."""
-        self._displace(LeaseEnd.PREEMPTED, displacement)
+        """Another job gets this attempt's GPUs: it is stopped with its grace and queued again.
+        A malleable one that keeps a part of them has another size then."""
+        shrinks = displacement.gpus_left is not None and self._spec.malleable is not None
+        self._displace(LeaseEnd.RESIZED if shrinks else LeaseEnd.PREEMPTED, displacement)
 
     @workflow.signal(
         description="It is to leave its node: it is stopped with its grace and queued again"
@@ -168,6 +184,31 @@ class JobWorkflow(Started):
         if told is not None and self._placement is not None:
             await tell_node(self._placement, told)
 
+    @described_update(
+        "Have another number of GPUs; one that runs may be stopped and started again"
+    )
+    async def resize(self, resize: Resize) -> ResizeReply:
+        """Have this size from now on, as far as GPUs are free. A job that runs is stopped with its
+        grace, so that it saves, where that brings it nearer to the size."""
+        self._spec = with_size(self._spec, resize, self._state)
+        self._job = self._job.model_copy(update={"spec": self._spec})
+        self._resizing += 1
+        try:
+            await workflow.wait_condition(lambda: not self._enqueuing)
+            here = self._here
+            reply = await steps.resize(
+                ResizeRequest(key=here, spec=self._spec, submitted_at=self._submitted_at)
+            )
+        finally:
+            self._resizing -= 1
+        if reply.restarts is not None:
+            by = resize.reason or "by its user"
+            reason = f"resized {by}: {reply.reason}"
+            self._displace(
+                LeaseEnd.RESIZED, Displacement(attempt=here.attempt, reason=as_reason(reason))
+            )
+        return reply
+
     @workflow.query(description="Where the job is in its life, and why")
     def status(self) -> JobStatus:
         return JobStatus(
@@ -176,6 +217,7 @@ class JobWorkflow(Started):
             submitted_at=self._submitted_at, since=self._since,
             attempts=tuple(self._attempts[-attempt_records.SHOWN:]), result=self._result,
             preemptions=self._gave_way[LeaseEnd.PREEMPTED], moves=self._gave_way[LeaseEnd.MOVED],
+            resizes=self._resizes,
         )  # fmt: skip
 
     async def _live(self) -> JobResult:
@@ -203,12 +245,27 @@ class JobWorkflow(Started):
     async def _enqueue(self) -> str:
         """Put this attempt into the queue; return why no node could ever hold it, if so."""
         held = self._held  # what the queue is told; a change meanwhile is told afterwards
+        if self._is_queued:
+            self._is_queued = False
+            self._enter(JobState.QUEUED, f"waits for a cycle of pool {self._spec.pool}")
+            return ""
+        request = self._entry(self._attempt)
+        self._enqueuing = True
+        try:
+            return await self._enqueue_as(request, held)
+        finally:
+            self._enqueuing = False
+
+    def _entry(self, attempt: int) -> EnqueueRequest:
+        """Return what puts an attempt into the queue."""
         run = workflow.info()
-        request = EnqueueRequest(
-            job_id=self._id, attempt=self._attempt, spec=self._spec, key=self._job.key,
-            submitted_at=self._submitted_at, held=held,
+        return EnqueueRequest(
+            job_id=self._id, attempt=attempt, spec=self._spec, key=self._job.key,
+            submitted_at=self._submitted_at, held=self._held,
             reset=run.run_id != run.first_execution_run_id,
         )  # fmt: skip
+
+    async def _enqueue_as(self, request: EnqueueRequest, held: bool) -> str:
         entry = steps.start_enqueue(request)
         await workflow.wait_condition(lambda: entry.done() or self._cancel is not None)
         # It may be tried without end, and may have come through without an answer.
@@ -260,6 +317,7 @@ class JobWorkflow(Started):
 
     async def _run_attempt(self, placement: Placement) -> ProcessReport:
         """Run its processes until they end, are stopped, or a node is lost."""
+        before = self._attempts[-1].gpus if self._spec.malleable and self._attempts else None
         self._attempts.append(attempt_records.begun(placement))
         if self._interruption is not None:  # it heard of that before the placement itself
             return self._interruption.before_start()
@@ -271,7 +329,7 @@ class JobWorkflow(Started):
                 self._lease_end_of_stop,
             )  # fmt: skip
             return await self._slot.run(stopping)
-        attempt = Attempt(placement, self._spec, self._stop_reason, self._loss_of)
+        attempt = Attempt(placement, self._spec, self._stop_reason, self._loss_of, before)
         return await attempt.run(stopping)
 
     async def _conclude(self, report: ProcessReport) -> JobResult | None:
@@ -291,9 +349,12 @@ class JobWorkflow(Started):
             )
         if report.stopped_for is not None and report.failure is None:
             end = LeaseEnd.HELD if self._held or not self._interruption else self._interruption.end
-            self._gave_way[end] += 1
+            if end is LeaseEnd.RESIZED:
+                self._resizes += 1
+            else:
+                self._gave_way[end] += 1
             if end is not LeaseEnd.PREEMPTED:
-                self._close_attempt(None, report, moved=end is LeaseEnd.MOVED)
+                self._close_attempt(None, report, end)
                 await self._give_up_or_swap(end, report.stopped_for)
                 return None
             report = report.model_copy(update={"failure": FailureClass.PREEMPTED})
@@ -322,6 +383,9 @@ class JobWorkflow(Started):
     async def _give_up_or_swap(self, end: LeaseEnd, message: str, failed_on: str = "") -> None:
         """Give up the leases; or where a gang has spares for the nodes that it lost or has to
         leave, go on with the others as the next attempt."""
+        if end is LeaseEnd.RESIZED and self._cancel is None:
+            await self._queue_again(end, message)
+            return
         placement = self._placement
         goes_on = self._cancel is None and not self._held and end in _LEAVES_A_NODE
         if placement is None or not placement.spares or not goes_on:
@@ -333,6 +397,16 @@ class JobWorkflow(Started):
         )
         self._swaps.placement = reply.placement
         self._attempts[-1] = attempt_records.judged(self._attempts[-1], reply.reason)
+
+    async def _queue_again(self, end: LeaseEnd, message: str) -> None:
+        """Give up the leases, with the next attempt in the queue from that moment on."""
+        self._swaps = Swaps(queued=True)
+        self._enqueuing = True
+        try:
+            then = self._entry(self._attempt + 1)
+            self._is_queued = await steps.give_up_leases(self._here, end, message, then)
+        finally:
+            self._enqueuing = False
 
     async def _back_off(
         self, rule: RetryRule, failure: FailureClass, retry: int, report: ProcessReport
@@ -394,14 +468,15 @@ class JobWorkflow(Started):
         swaps, self._swaps = self._swaps, None
         self._placement = self._interruption = None
         if swaps is not None and swaps.placement is not None:
+            self._is_queued = False
             self._placement, self._interruption = swaps.placement, swaps.interruption
             self._listed = None  # it may be listed with another node now
             return
-        if self._cancel is None and self._should_continue_as_new():
+        if self._cancel is None and not self._resizing and self._should_continue_as_new():
             history = JobHistory(
                 submitted_at=self._submitted_at, attempt=self._attempt, retries=self._retries,
                 attempts=attempt_records.carried(self._attempts), hold_reason=self._hold_reason,
-                gave_way=dict(self._gave_way),
+                gave_way=dict(self._gave_way), resizes=self._resizes,
             )  # fmt: skip
             workflow.continue_as_new(
                 self._job.model_copy(update={"held": self._held, "history": history})
@@ -443,10 +518,11 @@ class JobWorkflow(Started):
         return next((lost for lost in self._lost if (lost.node_id, lost.epoch) == at), None)
 
     def _close_attempt(
-        self, failure: FailureClass | None, report: ProcessReport, *, moved: bool = False
+        self, failure: FailureClass | None, report: ProcessReport, end: LeaseEnd | None = None
     ) -> None:
+        moved, resized = end is LeaseEnd.MOVED, end is LeaseEnd.RESIZED
         self._attempts[-1] = attempt_records.ended(
-            self._attempts[-1], workflow.now(), report, failure, moved=moved
+            self._attempts[-1], workflow.now(), report, failure, moved=moved, resized=resized
         )
 
     def _enter(self, state: JobState, reason: str = "") -> None:

@@ -51,7 +51,7 @@ class SlotAttempt:
             if reply.batch is None:
                 return self._nothing_left(reply.reason)
             attempt = Attempt(
-                self._placement, self._spec, self._stop_reason, self._loss_of, reply.batch
+                self._placement, self._spec, self._stop_reason, self._loss_of, batch=reply.batch
             )
             report = await attempt.run(stopping)
             self._ran += len(report.batch.results) if report.batch else 0

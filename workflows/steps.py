@@ -12,6 +12,7 @@ from longshore.activities.elements import ElementActivities
 from longshore.activities.job_starts import as_summary
 from longshore.activities.node.process import NodeActivities
 from longshore.activities.queue import QueueActivities
+from longshore.activities.resizes import ResizeActivities
 from longshore.activities.spares import SpareActivities
 from longshore.models.array_messages import ClaimReply, ClaimRequest, StopElements
 from longshore.models.bounds import json_bytes
@@ -33,6 +34,7 @@ from longshore.models.messages import (
 )
 from longshore.models.output import JobOutput
 from longshore.models.placement import Placement, PlacementKey
+from longshore.models.resize import ResizeReply, ResizeRequest
 from longshore.models.text import format_places
 from longshore.workflows.options import (
     ANSWER_AFTER_CUT,
@@ -73,14 +75,29 @@ async def set_hold(key: PlacementKey, *, held: bool) -> None:
     )
 
 
-async def give_up_leases(key: PlacementKey, reason: LeaseEnd, message: str) -> None:
-    """End the leases of an attempt that another one is to follow."""
-    await workflow.execute_activity_method(
+async def give_up_leases(
+    key: PlacementKey, reason: LeaseEnd, message: str, then: EnqueueRequest | None = None
+) -> bool:
+    """End the leases of an attempt that another one is to follow; return whether that one, `then`,
+    is in the queue."""
+    queued = await workflow.execute_activity_method(
         QueueActivities.release,
-        ReleaseRequest(key=key, reason=reason, message=message),
+        ReleaseRequest(key=key, reason=reason, message=message, then=then),
         start_to_close_timeout=DATABASE_TIMEOUT,
         retry_policy=DATABASE_RETRY,
         summary=f"give up the leases: {reason.value}",
+    )
+    return bool(queued)
+
+
+async def resize(request: ResizeRequest) -> ResizeReply:
+    """Have a new desired size recorded; return whether the job is to be stopped for it."""
+    return await workflow.execute_activity_method(
+        ResizeActivities.resize,
+        request,
+        start_to_close_timeout=DATABASE_TIMEOUT,
+        retry_policy=DATABASE_RETRY,
+        summary="another desired size",
     )
 
 
@@ -130,9 +147,15 @@ def bytes_of_process(placement: Placement, spec: JobSpec) -> int:
 
 
 def start_process(
-    placement: Placement, spec: JobSpec, batch: Batch | None = None
+    placement: Placement,
+    spec: JobSpec,
+    gpus_before: int | None = None,
+    batch: Batch | None = None,
 ) -> workflow.ActivityHandle[ProcessReport]:
-    """Have the node run the process, or a batch of elements; the handle is done at its end."""
+    """Have the node run the process, or a batch of elements; the handle is done at its end.
+
+    `gpus_before` is the size of a malleable job in its attempt before, where it had one.
+    """
     if batch is not None:
         return workflow.start_activity_method(
             NodeActivities.run_elements,
@@ -143,9 +166,12 @@ def start_process(
             retry_policy=ELEMENTS_RETRY,
             summary=f"{_elements(batch)} on {where(placement)}",
         )
+    request = _process(placement, spec)
+    if gpus_before is not None:
+        request = request.model_copy(update={"gpus_before": gpus_before})
     return workflow.start_activity_method(
         NodeActivities.run_process,
-        _process(placement, spec),
+        request,
         task_queue=node_task_queue(placement.node_id),
         start_to_close_timeout=PROCESS_TIMEOUT,
         heartbeat_timeout=PROCESS_HEARTBEAT_TIMEOUT,

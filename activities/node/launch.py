@@ -277,6 +277,7 @@ def _own_env(
         VARIABLE: str(public / OUTPUT),
         **rendezvous(placement, spec),
         **_part_env(spec),
+        **_size_env(request),
     }
     if checkpoints:
         env["LONGSHORE_CHECKPOINT_DIR"] = str(checkpoints)
@@ -307,6 +308,21 @@ def element_env(slot: Slot, element: Element) -> dict[str, str]:
         "SLURM_ARRAY_TASK_MIN": first,
         "SLURM_ARRAY_TASK_MAX": last,
     }
+
+
+def _size_env(request: RunProcessRequest) -> dict[str, str]:
+    """Return what tells a process of a malleable job its size, and the one before."""
+    sizes, placement = request.spec.malleable, request.placement
+    if sizes is None:
+        return {}
+    ranks = placement.ranks or (placement,)
+    env = {
+        "LONGSHORE_GPUS": str(sum(len(rank.gpu_indices) for rank in ranks)),
+        "LONGSHORE_GPUS_MIN": str(sizes.min),
+        "LONGSHORE_GPUS_MAX": str(sizes.max),
+    }
+    before = request.gpus_before
+    return env if before is None else {**env, "LONGSHORE_GPUS_BEFORE": str(before)}
 
 
 def _part_env(spec: JobSpec) -> dict[str, str]:

@@ -85,7 +85,7 @@ class Run:
         self._weights = np.array(
             [weights.utilization, weights.fragmentation, weights.expiry, weights.provider]
         )
-        self.needs = [None if job.gang else need_of(job) for job in jobs]
+        self.needs = [None if job.gang or job.malleable else need_of(job) for job in jobs]
         distinct = {need for need in self.needs if need is not None}
         self.tables = Tables(columns, policy, keeper, distinct, len(jobs))
         self.slots = np.full(len(jobs), -1, np.int32)
@@ -106,6 +106,8 @@ class Run:
         )
         self._rows_alike: list[list[int]] = []
         """The rows of needs that differ in their time and data alone."""
+        self._weighed = keeper.version if keeper else 0
+        """The outlook of the keeper by which residuals are valued."""
         kernel.index_classes(self.tables.c)
 
     def forward(self) -> int:
@@ -170,6 +172,8 @@ class Run:
             t = self.tables
             kernel.move_to_known(self._rule, t.c, t.x, t.f, t.wishes.lay, t.r, columns.moved[move])
         self._seen = len(columns.moved)
+        if self._keeper is not None and self._keeper.version != self._weighed:
+            self._take_weights(self._keeper, self._keeper.due)  # the caller made the outlook anew
 
     def ask_for_starts_again(self) -> None:
         """Ask the caller again for jobs that were to start at no known time."""
@@ -240,6 +244,11 @@ class Run:
             self._grow()
             return
         due = keeper.reweigh(usable, int(idle), int(t.c.numbers[MOVES]))
+        self._take_weights(keeper, due)
+
+    def _take_weights(self, keeper: HeadroomKeeper, due: int) -> None:
+        """Value what is left of nodes by the keeper's outlook, until that is due again."""
+        t, self._weighed = self.tables, keeper.version
         t.reweigh(keeper.outlook.pressure, due)
         residuals.value_residuals(t.c, t.r)
         buckets.refresh_all(self._rule, t.c, t.x, t.r)

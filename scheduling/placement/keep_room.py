@@ -85,6 +85,11 @@ class HeadroomKeeper:
         idle = int(nodes @ self.table.idle[self.gpus_of[residuals]])
         self.reweigh(usable, idle, columns.version)
 
+    @property
+    def due(self) -> int:
+        """The version of the columns at which the outlook is made anew."""
+        return self._due
+
     def reweigh(self, usable: Floats, idle: int, version: int) -> int:
         """Make the outlook, by what each kind could use now and what is idle, in thousandths.
 

@@ -14,6 +14,7 @@ from longshore.scheduling.preemption.costs import cost_of, lost_at_once, why_not
 
 _MINUTE = timedelta(minutes=1)
 _NOWHERE = math.inf
+_NO_WAIT = timedelta(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +147,15 @@ class Candidates:
                 candidates.append(known)
         return candidates, rejected
 
-    def cost(self, known: _Known, job: JobRequest) -> Candidate:
-        """Return what it costs to stop a job: it waits no longer than the one that asks runs."""
-        wait = min(self._wait(known), job.expected_duration)
+    def cost(self, known: _Known, job: JobRequest, missing: int | None = None) -> Candidate:
+        """Return what it costs to stop a job: it waits no longer than the one that asks runs.
+
+        A malleable one goes on at once with what is left of its GPUs, where it gives up the
+        `missing` ones, all that are asked for when left out.
+        """
+        gives_up = job.gpus if missing is None else min(max(missing, 1), job.gpus)
+        shrinks = known.work.without(gives_up) is not None
+        wait = _NO_WAIT if shrinks else min(self._wait(known), job.expected_duration)
         cost = self._cost(known, wait)
         return Candidate(
             known.work, known.id, known.gpus, known.frees, wait, cost, known.submitted
@@ -157,7 +164,8 @@ class Candidates:
     def on(self, name: str, job: JobRequest) -> list[Candidate]:
         """Return who may be stopped for the job on one node."""
         here = self._class(job).on.get(name, ())
-        return [self.cost(known, job) for known, _ in here if known.id not in self.busy]
+        missing = job.gpus - self._free_gpus(name)
+        return [self.cost(known, job, missing) for known, _ in here if known.id not in self.busy]
 
     def cheapest_first(self, job: JobRequest, names: tuple[str, ...]) -> _Ordered:
         """Return nodes in the order of what it costs at least to make room there, with that.
@@ -218,11 +226,15 @@ class Candidates:
     ) -> float:
         """Return what it costs at least to have so many GPUs of a node empty."""
         here = [
-            (self._cost(known, min(self._wait(known), runs)), held)
+            (self._cost(known, self._least_wait(known, runs)), held)
             for known, held in on
             if known.id not in self.busy
         ]
         return least_cost(here, gpus - self._free_gpus(name))
+
+    def _least_wait(self, known: _Known, runs: timedelta) -> timedelta:
+        """Return for how long a job waits at least, for one that runs so long at least."""
+        return _NO_WAIT if known.work.malleable else min(self._wait(known), runs)
 
     def _cost(self, known: _Known, wait: timedelta) -> int:
         return known.at_once + cost_of(wait, known.gpus, known.price)

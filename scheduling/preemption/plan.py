@@ -15,11 +15,14 @@ from longshore.models.node import Node
 from longshore.models.placement import JobRequest, PackingPolicy, RecentJobs
 from longshore.models.preemption import (
     BuyQuote,
+    GainedGPUs,
     PreemptionPlan,
     PreemptionPolicy,
     PreemptionUnderWay,
     RunningWork,
+    Victim,
 )
+from longshore.models.text import count
 from longshore.models.topology import Gang
 from longshore.scheduling import cycle
 from longshore.scheduling.order import queue_order
@@ -51,8 +54,9 @@ def plan_preemption(
 
     `nodes` are as they are now, with what `running` holds. Only lower classes lose GPUs, gangs
     whole, and only where that costs less than every other way. The order of `nodes` and `running`
-    does not matter.
+    does not matter. For a malleable job they stop for its smallest size alone.
     """
+    job = job.smallest
     mix = mix_of([job], recent, len(running), packing)
     scene = _Scene(nodes, running, policy, packing, now, mix, [job])
     return scene.plan(job, buy_quote, policy.max_under_way)
@@ -80,7 +84,7 @@ def plan_preemptions(
     is stopped for a job that the next cycle starts since others of it change their places: that
     job, and those behind it, get their plans after that cycle.
     """
-    queue, recent = tuple(queue), tuple(recent)
+    queue, recent = tuple(job.smallest for job in queue), tuple(recent)
     mix = mix_of(queue, recent, len(running), packing)
     scene = _Scene(nodes, running, policy, packing, now, mix, queue)
     scene.begin(under_way)
@@ -204,7 +208,26 @@ class _Scene:
         if not plan.preempts:
             return plan
         decision = self.cluster.decide(job, frozenset(one.id for one in chosen))
-        return plan.model_copy(update={"gains": gains_of(decision)})
+        gains = gains_of(decision)
+        shrunk = tuple(self._shrunk(victim, gains) for victim in plan.victims)
+        return plan.model_copy(update={"gains": gains, "victims": shrunk})
+
+    def _shrunk(self, victim: Victim, gains: Sequence[GainedGPUs]) -> Victim:
+        """Return a malleable job as one that goes on with what the other does not get of it, as
+        far as that is one of its sizes. What is free on its nodes is in exchange for what it
+        loses there."""
+        work = self.works[victim.job_id]
+        gets = {gain.node_id: set(gain.gpu_indices) for gain in gains}
+        lost = 0
+        for share in work.shares:
+            gained = gets.get(share.node_id, set())
+            missing = len(gained) - self.cluster.free_gpus(share.node_id)
+            lost += min(len(gained & set(share.gpu_indices)), max(missing, 0))
+        left = work.without(lost)
+        if left is None:
+            return victim
+        said = f"goes on with {count(left, 'GPU')} of {victim.gpus:g}; {victim.reason}"
+        return victim.model_copy(update={"gpus_left": left, "reason": said})
 
     def _take(self, job: JobRequest, plan: PreemptionPlan) -> None:
         victims = [victim.job_id for victim in plan.victims]

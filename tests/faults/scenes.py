@@ -77,6 +77,17 @@ async def submit_and_hold(fleet: Fleet) -> list[str]:
     return [*jobs, waiting, running]
 
 
+async def submit_and_resize(fleet: Fleet) -> list[str]:
+    """Submit as `submit_some`, and a malleable job that is resized while it runs."""
+    jobs = await submit_some(fleet)
+    sizes: dict[str, Any] = {"malleable": {"min": 1, "max": 2}}
+    running = await submit(fleet, fleet.journal.job("resized", 2.5, **sizes))
+    await eventually(lambda: fleet.journal.running(running), timeout=PATIENCE)
+    for gpus in (1, 2):
+        await tell(lambda gpus=gpus: fleet.longshore.resize(running, gpus, from_start=True))
+    return [*jobs, running]
+
+
 async def submit_and_drain(fleet: Fleet) -> list[str]:
     """Submit as `submit_some`; have a running job queued again, and its node drained and back."""
     jobs = await submit_some(fleet)

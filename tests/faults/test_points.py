@@ -78,6 +78,8 @@ def _scene(point: Point) -> Callable[[Fleet], Coroutine[Any, Any, list[str]]]:
         return scenes.submit_and_swap
     if point == "run_process.after-spawn":
         return scenes.submit_some_longer
+    if point.startswith("resize"):
+        return scenes.submit_and_resize
     if point.startswith(LEAVING):
         return scenes.submit_and_drain
     return scenes.submit_and_hold if point.startswith(HOLDING) else scenes.submit_some

@@ -53,6 +53,7 @@ from longshore.models.purchase import (
     purchase_workflow_id,
 )
 from longshore.models.reconcile import ReconcileRequest
+from longshore.models.resize import Resize
 from longshore.models.settings import Settings
 from longshore.models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL
 from longshore.simulation.market.background import Profile
@@ -101,7 +102,7 @@ SCENES = (
     "reconciled", "jobs_on_a_node", "jobs_that_give_way", "jobs_without_a_node", "gangs",
     "start_failures", "pools", "nodes", "market_watched", "checkpoints_watched", "bought",
     "spares", "going_on", "ended_machine", "given_up", "cut_off", "started_anew", "pinged",
-    "arrays", "dags", "schedules",
+    "arrays", "dags", "schedules", "resized",
 )  # fmt: skip
 
 
@@ -181,6 +182,20 @@ class Scenarios:
             await node.cordon("for the record")
             await node.uncordon()
             await node.end("leaving", 4)
+
+    async def resized(self) -> None:
+        """Resize a job while it is held, then while it runs, down and up."""
+        sizes = {"malleable": {"min": 2, "max": 8, "step": 2}, "checkpoint": {"folder": "c"}}
+        async with self._node("sizes", pool="sizes") as node:
+            job = await self._start_job("resized", pool="sizes", held=True, **sizes)
+            await _reaches(job, JobState.HELD)
+            await job.execute_update(JobWorkflow.resize, Resize(gpus=6))
+            await job.signal(JobWorkflow.release, CommandReason())
+            for attempt, gpus in enumerate((2, 8), start=1):
+                await node.started("resized", attempt)
+                await job.execute_update(JobWorkflow.resize, Resize(gpus=gpus))
+            await node.end("resized", 3)
+            await job.result()
 
     async def jobs_without_a_node(self) -> None:
         cancelled = await self._start_job("cancelled-queued", pool="empty")

@@ -4,6 +4,7 @@ import yaml
 
 from longshore.models.array import ArraySpec
 from longshore.models.document import load_document
+from longshore.models.elastic import Malleable
 from longshore.models.job import CheckpointContract, JobSpec, RetryPolicy, RetryRule
 from longshore.models.job_docs import PAGE, page
 from longshore.models.job_examples import FULL_EXAMPLE
@@ -21,6 +22,7 @@ def test_the_full_example_is_a_job_file_with_every_field():
     assert set(example) == set(JobSpec.model_fields) - {"array"}
     assert set(example["checkpoint"]) == set(CheckpointContract.model_fields)
     assert set(example["gang"]) == set(Gang.model_fields)
+    assert set(example["malleable"]) == set(Malleable.model_fields)
     assert set(example["conformance"]) == set(Conformance.model_fields)
     assert set(example["retry"]) == set(RetryPolicy.model_fields)
     assert set(example["retry"]["user"]) == set(RetryRule.model_fields)
@@ -32,6 +34,7 @@ def test_the_page_has_a_heading_for_every_field():
         *JobSpec.model_fields,
         *(f"array.{name}" for name in ArraySpec.model_fields),
         *(f"gang.{name}" for name in Gang.model_fields),
+        *(f"malleable.{name}" for name in Malleable.model_fields),
         *(f"conformance.{name}" for name in Conformance.model_fields),
         *(f"checkpoint.{name}" for name in CheckpointContract.model_fields),
         *(f"retry.{name}" for name in RetryPolicy.model_fields),

@@ -16,6 +16,7 @@ from longshore.activities.cycle import CycleActivities
 from longshore.activities.database import Database
 from longshore.activities.queue import QueueActivities, ensure_pool
 from longshore.activities.registry import RegistryActivities
+from longshore.activities.resizes import ResizeActivities
 from longshore.activities.signals import Signals
 from longshore.activities.spares import SpareActivities
 from longshore.activities.views import set_pool
@@ -65,6 +66,7 @@ class Ledger:
         self.queue = QueueActivities(database, signals)
         self.cycles = CycleActivities(database, signals)
         self.spares = SpareActivities(database, signals)
+        self.resizes = ResizeActivities(database, signals)
         self.registry = RegistryActivities(
             database, signals, TOKEN, Liveness.within(timedelta(seconds=12))
         )

@@ -56,6 +56,7 @@ PATHS = {
     "job-node-lost": FAILED,
     "job-preempted": COMPLETED,
     "job-moved": COMPLETED,
+    "job-resized": COMPLETED,
     "job-displaced-early": COMPLETED,
     "job-gang-moved": COMPLETED,
     "job-gang-swapped": FAILED,

@@ -9,10 +9,12 @@ from temporalio.exceptions import ApplicationError
 
 from longshore.client.api import Longshore
 from longshore.models.base import Input
-from longshore.models.messages import node_workflow_id
+from longshore.models.messages import job_workflow_id, node_workflow_id
 from longshore.models.node import NodeState
 from longshore.workers.versioning import WORKFLOWS
+from longshore.workflows.job import JobWorkflow
 from longshore.workflows.node import NodeWorkflow
+from tests.support.control import a_spec
 from tests.support.scripted_node import ScriptedNode
 
 _ENCODED = RawValue(Payload(metadata={"encoding": b"binary/encrypted"}, data=b"xyz"))
@@ -36,9 +38,30 @@ def _updates_of(kind: type) -> dict[str, type[Input]]:
 _OF_NODES = _updates_of(NodeWorkflow)
 
 
-def test_nodes_alone_have_updates_and_each_says_what_it_takes():
-    assert {kind for kind in WORKFLOWS if _updates_of(kind)} == {NodeWorkflow}
-    assert [name for name, takes in _OF_NODES.items() if not takes.instead] == []
+_OF_JOBS = _updates_of(JobWorkflow)
+
+
+def test_nodes_and_jobs_alone_have_updates_and_each_says_what_it_takes():
+    assert {kind for kind in WORKFLOWS if _updates_of(kind)} == {NodeWorkflow, JobWorkflow}
+    assert [name for name, takes in (_OF_NODES | _OF_JOBS).items() if not takes.instead] == []
+
+
+@pytest.mark.parametrize("name", _OF_JOBS)
+async def test_an_update_of_a_job_with_what_cannot_be_read_changes_nothing(
+    temporal: Client, longshore: Longshore, node: ScriptedNode, pool: str, name: str
+):
+    job_id = (await longshore.submit(a_spec(pool, malleable={"min": 1, "max": 2}))).job_id
+    await node.started(job_id)
+    handle = temporal.get_workflow_handle(job_workflow_id(job_id))
+    for what, inputs, said in (*_UNREADABLE, ("zero", ({"gpus": 0},), "gpus: must be at least 1")):
+        with pytest.raises(WorkflowUpdateFailedError) as refused:
+            await handle.execute_update(name, args=inputs)
+        cause = refused.value.cause
+        assert isinstance(cause, ApplicationError)
+        assert cause.type == "SpecError", what
+        assert (said or _OF_JOBS[name].instead) in cause.message
+    await node.end(job_id)
+    assert (await longshore.wait(job_id)).attempts == 1
 
 
 @pytest.mark.parametrize("name", _OF_NODES)

@@ -1,0 +1,108 @@
+"""The sizes of a malleable job: the numbers of GPUs that it can run on."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from longshore.models.base import Frozen
+from longshore.models.counts import DIGITS, Count
+from longshore.models.text import listed
+from longshore.models.topology import Gang
+
+_MOST = 100_000
+_NAMED = 4
+"""Sizes that a message names."""
+
+
+class Malleable(Frozen):
+    """Lets the job run on fewer or more GPUs: it starts on as many as fit when it is placed."""
+
+    min: Count = Field(ge=1, le=_MOST)
+    """The fewest GPUs that it runs on."""
+    max: Count = Field(ge=1, le=_MOST)
+    """The most GPUs that it runs on."""
+    step: Count = Field(default=1, ge=1, le=_MOST)
+    """GPUs between one size and the next: the sizes are min, min + step and so on up to max."""
+    desired: Annotated[int, Field(ge=1, le=_MOST), DIGITS] | None = None
+    """The size that it is to have where so many GPUs are free; max when left out. It never starts
+    on more. `longshore resize` changes it."""
+    serial_fraction: float = Field(default=0.0, ge=0, le=1)
+    """The part of its work that more GPUs do not make faster, by Amdahl's law: with 0 twice the
+    GPUs take half the time."""
+
+    @property
+    def target(self) -> int:
+        """The size that it is to have."""
+        return self.max if self.desired is None else self.desired
+
+    @property
+    def text(self) -> str:
+        """The sizes in words: ``8 to 24 GPUs in steps of 8, desired 16``."""
+        steps = f" in steps of {self.step}" if self.step > 1 else ""
+        return f"{self.min} to {self.max} GPUs{steps}, desired {self.target}"
+
+    @property
+    def sizes(self) -> range:
+        """All sizes, the smallest first."""
+        return range(self.min, self.max + 1, self.step)
+
+    @property
+    def up_to_target(self) -> range:
+        """The sizes that it may start with, the largest first."""
+        return self.sizes[: self.sizes.index(self.target) + 1][::-1]
+
+    def speed(self, gpus: int) -> float:
+        """Return how much faster it is on so many GPUs than on one."""
+        return 1 / (self.serial_fraction + (1 - self.serial_fraction) / gpus)
+
+    def without(self, held: int, gpus: int) -> int | None:
+        """Return the size to which a job goes from `held` to give up at least so many GPUs, in as
+        few steps as that takes; None where it would be below its smallest."""
+        left = held - max(-(-gpus // self.step), 0) * self.step
+        return left if left >= self.min else None
+
+    def why_not(self, gpus: int, name: str) -> str:
+        """Return why so many GPUs are none of its sizes; empty where they are one."""
+        if gpus in self.sizes:
+            return ""
+        if not self.min <= gpus <= self.max:
+            return f"{name} is {gpus}, which is outside {self.min} (min) to {self.max} (max)"
+        below = self.min + (gpus - self.min) // self.step * self.step
+        near = [str(size) for size in (below, below + self.step) if size in self.sizes]
+        what = "size is" if len(near) == 1 else "sizes are"
+        return (
+            f"{name} is {gpus}, which is not min ({self.min}) and a number of steps of "
+            f"{self.step}: the nearest {what} {' and '.join(near)}"
+        )
+
+    def problems(self, gpus: int, gang: Gang | None, *, whole: bool) -> tuple[str, ...]:
+        """Return all that is wrong with it for a job of `gpus` GPUs, which it has `whole` or not,
+        a sentence each."""
+        found: list[str] = []
+        if self.min > self.max:
+            found.append(f"min is {self.min}, which is above max ({self.max})")
+        elif (self.max - self.min) % self.step:
+            found.append(
+                f"step is {self.step}, which does not divide the {self.max - self.min} GPUs "
+                f"between min ({self.min}) and max ({self.max})"
+            )
+        if self.min <= self.max:
+            asked = {"gpus": gpus}
+            if self.desired is not None:
+                asked = {"desired": self.desired, "gpus": gpus}
+            found += filter(None, (self.why_not(size, name) for name, size in asked.items()))
+        group = gang.group_gpus if gang is not None else None
+        if group is not None:
+            parts = {"min": self.min, "step": self.step if self.max > self.min else 0}
+            odd = [f"{name} ({size})" for name, size in parts.items() if size % group]
+            if odd:
+                verb = "is no multiple" if len(odd) == 1 else "are no multiples"
+                found.append(f"{listed(odd, _NAMED)} {verb} of gang.group_gpus ({group})")
+        if not whole:
+            found.append("it takes whole GPUs: leave out milli and mig, or malleable")
+        return tuple(found)
+
+    def check(self, gpus: int, gang: Gang | None, *, whole: bool) -> None:
+        """Raise ValueError with all that `problems` finds."""
+        if found := self.problems(gpus, gang, whole=whole):
+            raise ValueError(f"malleable: {'; '.join(found)}")

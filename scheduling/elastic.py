@@ -1,0 +1,87 @@
+"""Malleable jobs: with which size they start, and what comes of another desired size."""
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from itertools import pairwise
+
+from longshore.models.elastic import Malleable
+from longshore.models.placement import Decision, JobRequest, PlacementKind
+from longshore.models.preemption import Victim
+from longshore.models.resize import ResizeReply, SizeChange
+from longshore.models.text import count, dollars
+from longshore.models.views import AttemptView
+
+
+def start(
+    job: JobRequest,
+    place: Callable[[JobRequest], Decision | None],
+    otherwise: Callable[[JobRequest], Decision],
+) -> Decision:
+    """Return the decision for a malleable job: on the largest size up to its desired one that
+    `place` finds GPUs for now.
+
+    `place` returns None, and changes nothing, where a job of that size does not start now.
+    `otherwise` decides for the smallest size: that one may wait, and have a start kept.
+    """
+    assert job.malleable is not None
+    sizes = job.malleable.up_to_target
+    for size in sizes[:-1]:
+        decision = place(job.at_size(size))
+        if decision is not None:
+            return _at_size(decision, size, job.malleable)
+    decision = otherwise(job.smallest)
+    if decision.kind is PlacementKind.EXISTING_NODE:
+        return _at_size(decision, sizes[-1], job.malleable)
+    if len(sizes) == 1:
+        return decision
+    reason = f"for {sizes[-1]} GPUs, the fewest of {sizes[-1]} to {sizes[0]}: {decision.reason}"
+    return decision.model_copy(update={"reason": reason})
+
+
+def _at_size(decision: Decision, size: int, sizes: Malleable) -> Decision:
+    """Return the decision with its size in words, where it is not the desired one."""
+    if size == sizes.target:
+        return decision
+    said = f"{size} of {sizes.target} desired GPUs, as many as fit now"
+    return decision.model_copy(update={"reason": f"{said}; {decision.reason}"})
+
+
+def resized(
+    job: JobRequest, gpus: int | None, foreseen: Decision | None, cost: Victim | None
+) -> ResizeReply:
+    """Return what comes of a new desired size of a job that has so many GPUs, None where it does
+    not run.
+
+    `foreseen` is what a cycle would decide for it, were it stopped now and queued again; `cost`
+    what a stop costs. It is stopped only where that brings it nearer to its desired size.
+    """
+    assert job.malleable is not None
+    target = job.malleable.target
+    if gpus is None:
+        said = f"it starts on up to {count(target, 'GPU')} when it is placed"
+        return ResizeReply(desired=target, reason=said)
+    if gpus == target:
+        said = f"it has {count(target, 'GPU')} already"
+        return ResizeReply(desired=target, gpus=gpus, reason=said)
+    size = sum(len(indices) for _, indices in foreseen.by_node) if foreseen else 0
+    lost = f"; {dollars(cost.total)}: {cost.reason}" if cost else ""
+    if size and abs(target - size) < abs(target - gpus):
+        said = f"from {gpus} to {count(size, 'GPU')}, {target} desired{lost}"
+        return ResizeReply(desired=target, gpus=gpus, restarts=size, reason=said)
+    instead = f"it would have {count(size, 'GPU')}" if size else "it would wait"
+    why = f" ({foreseen.reason})" if foreseen and not size else ""
+    said = f"it keeps its {count(gpus, 'GPU')}: stopped now, {instead}{why}"
+    return ResizeReply(desired=target, gpus=gpus, reason=said)
+
+
+def changes_of(attempts: Sequence[AttemptView]) -> tuple[SizeChange, ...]:
+    """Return where attempts, oldest first, have another number of GPUs than those before them."""
+    return tuple(
+        SizeChange(
+            attempt=after.attempt, at=after.placed_at, gpus_before=before.gpus, gpus=after.gpus,
+            paused=max(after.placed_at - before.ended_at, timedelta(0)),
+            end_reason=before.end_reason or "ended", reason=before.end_message,
+        )
+        for before, after in pairwise(attempts)
+        if before.gpus != after.gpus and before.ended_at is not None
+    )  # fmt: skip

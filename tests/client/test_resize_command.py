@@ -1,0 +1,65 @@
+"""`longshore resize`, and how lists and `why` show a malleable job."""
+
+import json
+from pathlib import Path
+
+from longshore.models.resize import ResizeReply
+from tests.client.conftest import Command
+from tests.support.scripted_node import ScriptedNode
+from tests.support.waiting import eventually
+
+FILE = """\
+name: train
+command: 'true'
+malleable: {min: 2, max: 8, step: 2}
+checkpoint: {folder: saved}
+"""
+
+
+async def test_a_size_from_the_job_file_to_why(
+    longshore: Command, node: ScriptedNode, pool: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(FILE)
+    ran = await longshore("submit", "-q", str(path), "--pool", pool)
+    assert ran.code == 0, ran.err
+    job_id = ran.out.strip()
+    await node.started(job_id)
+    assert "8 x GPU (2 to 8 GPUs in steps of 2, desired 8)" in (await longshore("job", job_id)).out
+
+    ran = await longshore("resize", job_id, "--gpus", "4", "--reason", "for the demo")
+    assert ran.code == 0, ran.err
+    assert ran.out.startswith(f"{job_id} is stopped and starts again: from 8 to 4 GPUs, 4 desired")
+    await node.started(job_id, 2)
+
+    async def told() -> bool:
+        why = (await longshore("why", job_id)).out
+        assert "Changes of its size" in why
+        assert "8 → 4" in why
+        assert "resized for the demo: from 8 to 4 GPUs" in " ".join(why.split())
+        return True
+
+    await eventually(told)
+    assert "resized 1 time" in (await longshore("job", job_id)).out
+
+    ran = await longshore("resize", job_id, "--gpus", "4", "--json")
+    reply = ResizeReply.model_validate(json.loads(ran.out))
+    assert (reply.gpus, reply.restarts, reply.reason) == (4, None, "it has 4 GPUs already")
+    await node.end(job_id, 2)
+
+
+async def test_what_cannot_be_is_told_with_what_to_do(
+    longshore: Command, node: ScriptedNode, pool: str
+) -> None:
+    ran = await longshore("submit", "-q", "--pool", pool, "--name", "rigid", "--", "true")
+    job_id = ran.out.strip()
+    await node.started(job_id)
+    ran = await longshore("resize", job_id, "--gpus", "2")
+    assert ran.code == 77
+    assert f"error: job {job_id} cannot be resized: the job has one size, 1 GPU: submit it" in (
+        ran.err
+    )
+    await node.end(job_id)
+    missing = await longshore("resize", "no-such-job", "--gpus", "2")
+    assert (missing.code, missing.out) != (0, "")
+    assert "no job 'no-such-job'" in missing.err

@@ -1,0 +1,75 @@
+"""The sizes of a malleable job: what a job file may say, and all that is wrong with it."""
+
+import pytest
+
+from longshore.models.document import load_document
+from longshore.models.elastic import Malleable
+from longshore.models.errors import SpecError
+from longshore.models.job import JobSpec
+
+
+def load(text: str) -> JobSpec:
+    return load_document(f"name: train\ncommand: 'true'\n{text}", "job.yaml", JobSpec)
+
+
+def refused(text: str) -> str:
+    with pytest.raises(SpecError) as error:
+        load(text)
+    (problem,) = error.value.problems
+    return problem
+
+
+@pytest.mark.parametrize(
+    ("sizes", "gpus"),
+    [("{min: 2, max: 8, step: 2}", 8), ("{min: 2, max: 8, step: 2, desired: 4}", 4)],
+)
+def test_the_gpus_of_a_file_that_names_none_are_those_of_the_desired_size(sizes: str, gpus: int):
+    assert load(f"malleable: {sizes}").gpus == gpus
+
+
+def test_gpus_that_are_given_stay():
+    assert load("gpus: 2\nmalleable: {min: 2, max: 8, step: 2}").gpus == 2
+
+
+def test_the_sizes_go_from_min_to_max_by_step():
+    sizes = Malleable(min=96, max=160, step=32)  # J4
+    assert [*sizes.sizes] == [96, 128, 160]
+    assert [*sizes.up_to_target] == [160, 128, 96]
+    assert [*sizes.model_copy(update={"desired": 96}).up_to_target] == [96]
+
+
+def test_min_above_max():
+    said = refused("malleable: {min: 8, max: 4}")
+    assert said == "job.yaml:1: malleable: min is 8, which is above max (4)"
+
+
+def test_everything_that_is_wrong_is_said_at_once():
+    said = refused(
+        "gpus: 9\ngang: {group_gpus: 4}\nmalleable: {min: 2, max: 12, step: 3, desired: 13}"
+    )
+    assert "step is 3, which does not divide the 10 GPUs between min (2) and max (12)" in said
+    assert "desired is 13, which is outside 2 (min) to 12 (max)" in said
+    assert "gpus is 9, which is not min (2) and a number of steps of 3" in said
+    assert "min (2), step (3) are no multiples of gang.group_gpus (4)" in said
+
+
+def test_an_unaligned_size_is_told_with_the_nearest_ones():
+    said = refused("malleable: {min: 8, max: 24, step: 8, desired: 18}")
+    assert "desired is 18, which is not min (8) and a number of steps of 8" in said
+    assert "the nearest sizes are 16 and 24" in said
+
+
+def test_a_part_of_a_gpu_has_one_size():
+    said = refused("milli: 500\nvram_per_gpu: 4GB\nmalleable: {min: 1, max: 2}")
+    assert "takes whole GPUs" in said
+
+
+def test_what_is_no_number_is_refused_as_such():
+    assert "malleable.max" in refused("malleable: {min: 1, max: many}")
+
+
+def test_twice_the_gpus_are_twice_as_fast_only_without_a_serial_part():
+    linear, half = Malleable(min=1, max=8), Malleable(min=1, max=8, serial_fraction=0.5)
+    assert linear.speed(8) / linear.speed(4) == pytest.approx(2)
+    assert half.speed(8) == pytest.approx(1 / (0.5 + 0.5 / 8))
+    assert Malleable(min=1, max=8, serial_fraction=1).speed(8) == 1
