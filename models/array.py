@@ -7,7 +7,7 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 
 from longshore.models.base import Frozen, ShortText, Text
 from longshore.models.bounds import Most
-from longshore.models.counts import Count
+from longshore.models.counts import DIGITS
 from longshore.models.visible import brief
 
 MOST_ELEMENTS = 1_000_000
@@ -95,7 +95,7 @@ class ArraySpec(Frozen):
 
     indices: ShortText | None = None
     """Ranges, steps and lists, such as 0-9,20,30-40:5; a limit may stand behind them: 0-99%50."""
-    limit: Count | None = Field(default=None, ge=1, le=100_000)
+    limit: Annotated[int, Field(ge=1, le=100_000), DIGITS] | None = None
     """Elements that run at a time at most; as many as the setting most_array_slots says when left
     out."""
     table: ShortText | None = None
