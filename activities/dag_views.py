@@ -24,6 +24,7 @@ from longshore.models.job import JobState
 from longshore.models.text import format_places
 from longshore.models.views import JobView
 from longshore.models.visible import shown
+from longshore.scheduling.arrays import progress_text
 from longshore.scheduling.dag import Graph, waits_for
 
 
@@ -166,6 +167,8 @@ def _step(
     reason = row["reason"] or (job.reason if job else "")
     if waits is not None:
         reason = waits
+    elif job and job.elements is not None:
+        reason = progress_text(job.elements)
     elif job and job.state is JobState.RUNNING:
         reason = f"on {format_places(job.places)}"
     return DagJobView(
@@ -175,7 +178,7 @@ def _step(
         failure=job.failure if job else None, exit_code=job.exit_code if job else None,
         simulated=job is not None and job.simulated,
         reason=reason, gpus=asked.gpus, gpu_type=asked.gpu_type, submitted_at=row["submitted_at"],
-        started_at=job.first_started_at if job else None,
+        started_at=(job.first_started_at if job else None) or (cost["began"] if cost else None),
         ended_at=job.ended_at if job and job.ended_at else row["ended_at"],
         **({"gpu_time": cost["gpu_time"], "booked_micro_usd": cost["booked"]} if cost else {}),
     )  # fmt: skip
@@ -217,18 +220,22 @@ _JOBS_OF_ALL = """
 """
 
 _COSTS = """
-    WITH held AS (
-        SELECT l.job_id, n.block_id AS block,
+    WITH its AS (
+        SELECT id AS job_id, id AS held_by FROM unnest(CAST(:ids AS text[])) AS j (id)
+         UNION ALL
+        SELECT array_id, job_id FROM array_slots WHERE array_id = ANY (:ids)
+    ), held AS (
+        SELECT i.job_id, l.job_id AS held_by, n.block_id AS block, l.started_at,
                extract(epoch FROM coalesce(l.ended_at, clock_timestamp()) - l.started_at)
                * CASE WHEN l.slices > 0 THEN bit_count(l.slices::bit(8)) / 8.0
                       ELSE l.milli / 1000.0 END AS seconds
-          FROM leases l JOIN nodes n ON n.id = l.node_id
-         WHERE l.job_id = ANY (:ids)
+          FROM its i JOIN leases l ON l.job_id = i.held_by JOIN nodes n ON n.id = l.node_id
     )
     SELECT h.job_id, make_interval(secs => sum(h.seconds)::float) AS gpu_time,
+           min(h.started_at) AS began,
            (SELECT coalesce(sum(micro), 0)::bigint FROM ledger
              WHERE block_id = ANY (array_agg(h.block)) AND kind = 'usage'
-               AND debit = 'job:' || h.job_id) AS booked
+               AND debit = ANY (array_agg('job:' || h.held_by))) AS booked
       FROM held h
      GROUP BY h.job_id
 """

@@ -192,7 +192,7 @@ def _remark(job: JobView, now: datetime) -> str:
         case JobState.RUNNING:
             again = f", attempt {job.attempt}" if job.attempt > 1 else ""
             return f"{_where(job)} {held(job)}{again}"
-        case JobState.SUCCEEDED:
+        case JobState.SUCCEEDED if job.started_at is not None:
             return f"{_where(job)} for {_ran(job)}"
         case JobState.FAILED:
             code = "" if job.exit_code is None else f", exit code {job.exit_code}"

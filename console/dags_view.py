@@ -14,6 +14,9 @@ PATH = "/dags"
 MOST_DRAWN = 200
 """Jobs of a graph that is drawn; of a larger one the list tells more."""
 _WIDTH, _HEIGHT = 150, 34
+_LIFT, _STEEP = 30, 20
+"""How far above the boxes between its ends an edge is drawn towards, and how soon."""
+_LIFTED = " lifted"
 _STEP_X, _STEP_Y = 200, 50
 _MARGIN = 8
 _LONGEST = 19
@@ -107,11 +110,13 @@ def drawing_html(dag: DagView) -> str:
         for up, edge in step.after.items()
     )
     boxes = "".join(_box(step, places[step.name]) for step in dag.steps)
+    above = _LIFT if _LIFTED in edges else 0
     words = (
         f"{len(dag.steps)} jobs from left to right: {told(dag.counts)}. The list below has all."
     )
     return (
-        f'<svg class="dag" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
+        f'<svg class="dag" viewBox="0 {-above} {width} {height + above}" width="{width}"'
+        f' height="{height + above}"'
         f' role="img" aria-label="{escape(words)}">{edges}{boxes}</svg>'
     )
 
@@ -142,6 +147,10 @@ def _edge(start: tuple[int, int], end: tuple[int, int], condition: Condition, jo
     bend = (x2 - x1) // 2
     kind = f"{condition.value}{' either' if join is Join.ANY else ''}"
     path = f"M{x1} {y1} C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}"
+    if y1 == y2 and x2 - x1 > _STEP_X:  # other boxes lie between
+        kind += _LIFTED
+        top = y1 - _HEIGHT // 2 - _LIFT
+        path = f"M{x1} {y1} C{x1 + _STEEP} {top} {x2 - _STEEP} {top} {x2} {y2}"
     title = {
         Condition.SUCCESS: "needs its success", Condition.FAILURE: "needs its failure",
         Condition.ANY: "needs its end",

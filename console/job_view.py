@@ -11,6 +11,8 @@ from longshore.console.formats import with_code
 from longshore.console.jobs_view import link, waited, waits
 from longshore.console.parts import PICKED, SIMULATED_GPUS, facts, number, table, when
 from longshore.console.purchases_view import link as purchase_link
+from longshore.models.array_view import ArrayView
+from longshore.models.elements import ElementState
 from longshore.models.gang import GangPlan, PlannedGroup
 from longshore.models.job import AttemptRecord, JobState
 from longshore.models.job_report import JobReport
@@ -41,17 +43,29 @@ def head_html(report: JobReport, now: datetime, workflow: str | None) -> str:
         ("Tier", f"{job.tier.value} <small>{class_of(job, now)}</small>"),
         ("Submitted", when(job.submitted_at)),
         ("Waits for" if waits(job) else "Waited", span(waited(job, now))),
-        ("Where", _where(job)),
-        ("Placed", when(job.started_at)),
-        ("Attempts", count(job.attempt if report.attempts else 0)),
     ]
+    if report.array is None:
+        pairs += [
+            ("Where", _where(job)),
+            ("Placed", when(job.started_at)),
+            ("Attempts", count(job.attempt if report.attempts else 0)),
+        ]
+    else:
+        pairs += _elements(report.array)
     if job.ended_at is not None:
         pairs.append(("Ended", when(job.ended_at)))
     if job.exit_code is not None:
         pairs.append(("Exit code", str(job.exit_code)))
     running = state is JobState.RUNNING and report.progress is not None
     bar = _progress(report.progress) if running and report.progress else ""
-    return f"{facts(pairs)}{bar}{_asked(report)}{_leads_on(job, workflow)}"
+    return f"{facts(pairs)}{bar}{_asked(report)}{_leads_on(report, workflow)}"
+
+
+def _elements(array: ArrayView) -> list[tuple[str, str]]:
+    """Return how many elements an array has, and in which states; and its slots."""
+    counts = [(each.value.capitalize(), count(array.counts.get(each, 0))) for each in ElementState]
+    slots = f"{count(array.placed)} <small>at most {count(array.limit)}</small>"
+    return [("Elements", count(array.elements)), *counts, ("Slots with GPUs", slots)]
 
 
 def why_html(explanation: Explanation, now: datetime) -> str:
@@ -173,14 +187,17 @@ def _place_in_queue(explanation: Explanation, now: datetime) -> str:
     return f"It has place {explanation.position} in {of}, {count(ahead, 'job')} ahead.{risen}"
 
 
-def _leads_on(job: JobView, workflow: str | None) -> str:
-    logs = f"<code>longshore logs {escape(job.id)}</code>"
+def _leads_on(report: JobReport, workflow: str | None) -> str:
+    job_id = escape(report.job.id)
+    then = f"<code>longshore logs {job_id}</code> prints what it wrote."
+    if report.array is not None:
+        then = f"<code>longshore elements {job_id}</code> lists its elements."
     if workflow is None:
         seen = "Where the Temporal Web UI is, is not known: set LONGSHORE_TEMPORAL_UI."
     else:
         words = "Its workflow in the Temporal Web UI"
         seen = f'<a href="{escape(workflow)}" rel="noreferrer">{words}</a>'
-    return f'<p class="reason">{seen} · {logs} prints what it wrote.</p>'
+    return f'<p class="reason">{seen} · {then}</p>'
 
 
 def _progress(progress: Progress) -> str:

@@ -37,7 +37,8 @@ class BuyingReasons:
             return tuple(each for each in decisions if each is not None)
 
     async def cost_of_job(self, job_id: str) -> JobCost:
-        """Return what a job has cost so far; nothing of one that never held a GPU."""
+        """Return what a job has cost so far, an array with all of its slots; nothing of one that
+        never held a GPU."""
         async with self._database.transaction() as connection:
             found = await connection.execute(text(COST_OF_JOB), {"id": job_id})
             return JobCost.model_validate(dict(found.mappings().one()))
@@ -91,7 +92,8 @@ _BLOCKS_OF_JOB = """
 """
 
 COST_OF_JOB = """
-    WITH held AS (
+    WITH its AS (SELECT :id AS id UNION ALL SELECT job_id FROM array_slots WHERE array_id = :id),
+    held AS (
         SELECT b.id AS block, b.state = 'ENDED' AS ended, b.simulated,
                extract(epoch FROM coalesce(l.ended_at, clock_timestamp()) - l.started_at)
                * CASE WHEN l.slices > 0 THEN bit_count(l.slices::bit(8)) / 8.0
@@ -99,12 +101,12 @@ COST_OF_JOB = """
           FROM leases l
           JOIN nodes n ON n.id = l.node_id
           LEFT JOIN blocks b ON b.id = n.block_id
-         WHERE l.job_id = :id
+         WHERE l.job_id IN (SELECT id FROM its)
     )
     SELECT make_interval(secs => coalesce(sum(seconds), 0)::float) AS gpu_time,
            (SELECT coalesce(sum(micro), 0)::bigint FROM ledger
              WHERE block_id = ANY (ARRAY(SELECT block FROM held)) AND kind = 'usage'
-               AND debit = 'job:' || :id) AS booked_micro_usd,
+               AND debit IN (SELECT 'job:' || id FROM its)) AS booked_micro_usd,
            count(block) > 0 AS bought,
            coalesce(array_agg(DISTINCT block ORDER BY block) FILTER (WHERE NOT ended), '{}')
                AS open_blocks,

@@ -52,6 +52,15 @@ def test_a_line_has_no_crossing():
     assert at["a"][1] == at["b"][1] == at["c"][1] != at["x"][1] == at["y"][1] == at["z"][1]
 
 
+def test_an_edge_goes_above_the_boxes_between_its_ends():
+    drawn = drawing_html(a_dag({"a": [], "b": ["a"], "c": ["b", "a"]}))
+    (lifted,) = re.findall(r'class="success lifted" d="M(\d+) (\d+) C\d+ (-?\d+) ', drawn)
+    view = re.search(r'viewBox="0 (-\d+) ', drawn)
+    assert view
+    assert int(view[1]) < int(lifted[2]) < corners(drawn)["b"][1]
+    assert "lifted" not in drawing_html(a_dag({"a": [], "b": ["a"], "c": ["b"]}))
+
+
 def test_a_large_graph_is_not_drawn():
     line = {f"j{n}": [f"j{n - 1}"] if n else [] for n in range(MOST_DRAWN + 1)}
     assert not drawing_html(a_dag(line))
