@@ -17,7 +17,6 @@ from temporalio.client import ScheduleBackfill as ServerBackfill
 from temporalio.service import RPCError
 
 from longshore.activities.schedule_views import ScheduleViews
-from longshore.client.dag_file import graph_problems
 from longshore.client.schedule_checks import long_ids, look_at_times, refused_spec
 from longshore.client.schedule_reading import ScheduleReading
 from longshore.client.schedule_server import (
@@ -237,8 +236,7 @@ class ScheduleControl(ScheduleReading):
         if isinstance(spec, JobSpec):
             wrong += JobInput(spec=spec).refused
         else:
-            edges = {job: each.after for job, each in spec.jobs.items()}
-            wrong += [str(each) for each in graph_problems(edges, self.settings.most_dag_jobs)]
+            wrong += self._problems(spec)
             wrong += long_ids(name, spec)
         if wrong:
             raise SpecError(f"schedule {name}", tuple(wrong))

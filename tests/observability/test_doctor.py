@@ -67,7 +67,7 @@ async def test_all_is_well(plant: Plant, jobs: dict[str, str]):
                 "temporal", "namespace", "search attributes", "temporal clock", "control worker",
                 "workflows", "schedules",
                  "database", "database locks", "schema", "database clock", "jobs", "purchases",
-                 "pools", "blocks", "agents", "console",
+                 "pools", "dags", "blocks", "agents", "console",
             ),
             "ok",
         ), found  # fmt: skip

@@ -15,6 +15,7 @@ from longshore.models.messages import job_workflow_id
 from longshore.models.reconcile import FindingKind, ReconcileRequest
 from longshore.workers.doctor.dags import dags as doctors_dags
 from longshore.workers.doctor.findings import Level
+from longshore.workflows.dag import DagWorkflow
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
 from tests.workflows.test_dags import a_dag, begun, comes_to
@@ -111,8 +112,14 @@ async def test_a_job_that_was_never_submitted_gives_its_mutex_back(
 ):
     """Its DAG was terminated between the commit and the start of the job's workflow."""
     held = await begun(longshore, a_dag(pool, {"a": {"mutex": pool}}), held=True)
-    await comes_to(longshore, held, a=StepState.WAITING)
-    await temporal.get_workflow_handle(dag_workflow_id(held)).terminate()
+    handle = temporal.get_workflow_handle(dag_workflow_id(held))
+
+    async def looked() -> bool:
+        """A look that is still under way would submit the job."""
+        return (await handle.query(DagWorkflow.status)).progress is not None
+
+    await eventually(looked)
+    await handle.terminate()
     async with control.transaction() as connection:
         for statement in (
             "UPDATE dag_jobs SET state = 'SUBMITTING', job_id = :job, mutexes = ARRAY[:mutex],"

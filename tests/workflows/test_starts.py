@@ -24,6 +24,7 @@ from longshore.client.payloads import data_converter
 from longshore.models.block import BLOCK_WORKFLOW
 from longshore.models.dag_messages import DAG_WORKFLOW
 from longshore.models.messages import (
+    ARRAY_WORKFLOW,
     CONTROL_TASK_QUEUE,
     JOB_WORKFLOW,
     NODE_WORKFLOW,
@@ -64,6 +65,7 @@ def _name(kind: type) -> str:
     return name
 
 
+_JOBS = (JOB_WORKFLOW, ARRAY_WORKFLOW)
 _WITH_INPUT = [kind for kind in WORKFLOWS if _input_of(kind)]
 _WITHOUT = [kind for kind in WORKFLOWS if not _input_of(kind)]
 
@@ -98,7 +100,7 @@ async def test_a_start_with_what_cannot_be_read_ends_with_a_sentence(
     assert wanted is not None
     told = await _said(temporal, _name(kind), *inputs)
     assert (said or wanted.annotation.instead) in told
-    if said.startswith("input") and _name(kind) != JOB_WORKFLOW:  # that names the job's fields
+    if said.startswith("input") and _name(kind) not in _JOBS:  # these name the job's fields
         assert wanted.annotation.instead in told
 
 
@@ -117,6 +119,7 @@ async def test_an_input_of_what_takes_none_is_not_read(
 
 _OF_ONE: tuple[tuple[str, dict[str, object], str], ...] = (
     (JOB_WORKFLOW, {"spec": {"name": "x", "command": "true"}}, "job-{id}"),
+    (ARRAY_WORKFLOW, {"spec": {"name": "x", "command": "true", "array": "0-1"}}, "job-{id}"),
     (DAG_WORKFLOW, {"spec": {"name": "x", "jobs": {"a": {"command": "true"}}}}, "dag-{id}"),
     (
         SCHEDULE_RUN_WORKFLOW,

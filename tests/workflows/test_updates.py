@@ -12,6 +12,7 @@ from longshore.models.base import Input
 from longshore.models.messages import job_workflow_id, node_workflow_id
 from longshore.models.node import NodeState
 from longshore.workers.versioning import WORKFLOWS
+from longshore.workflows.array import ArrayWorkflow
 from longshore.workflows.job import JobWorkflow
 from longshore.workflows.node import NodeWorkflow
 from tests.support.control import a_spec
@@ -41,9 +42,11 @@ _OF_NODES = _updates_of(NodeWorkflow)
 _OF_JOBS = _updates_of(JobWorkflow)
 
 
-def test_nodes_and_jobs_alone_have_updates_and_each_says_what_it_takes():
-    assert {kind for kind in WORKFLOWS if _updates_of(kind)} == {NodeWorkflow, JobWorkflow}
-    assert [name for name, takes in (_OF_NODES | _OF_JOBS).items() if not takes.instead] == []
+def test_which_workflows_have_updates_and_each_says_what_it_takes():
+    with_updates = {kind: _updates_of(kind) for kind in WORKFLOWS if _updates_of(kind)}
+    assert set(with_updates) == {NodeWorkflow, JobWorkflow, ArrayWorkflow}
+    for found in with_updates.values():
+        assert [name for name, takes in found.items() if not takes.instead] == []
 
 
 @pytest.mark.parametrize("name", _OF_JOBS)
