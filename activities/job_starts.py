@@ -18,11 +18,10 @@ from longshore.models import search
 from longshore.models.dag import DagSpec
 from longshore.models.job import JobSpec, JobState
 from longshore.models.messages import (
-    ARRAY_WORKFLOW,
     CONTROL_TASK_QUEUE,
-    JOB_WORKFLOW,
     JobInput,
     job_workflow_id,
+    workflow_of,
 )
 from longshore.models.text import count
 from longshore.models.units import format_gb, format_gb_per_second, format_watts
@@ -50,7 +49,7 @@ async def start_job(
     Raises WorkflowAlreadyStartedError where the id was used, also by a job that has ended.
     """
     await temporal.start_workflow(
-        JOB_WORKFLOW if job.spec.array is None else ARRAY_WORKFLOW,
+        workflow_of(job.spec),
         job,
         id=job_workflow_id(job_id),
         task_queue=CONTROL_TASK_QUEUE,

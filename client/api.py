@@ -36,7 +36,7 @@ from longshore.client.outside_ends import is_outside_end
 from longshore.client.schedules import ScheduleControl
 from longshore.client.status import JobHandle, began_again, progress_of, reset_after, status_of
 from longshore.client.submission import GENERATED_ID, new_job_id, preflight
-from longshore.models.array_messages import ArrayInput
+from longshore.models.array_messages import job_input
 from longshore.models.errors import (
     ConflictError,
     LongshoreError,
@@ -51,7 +51,6 @@ from longshore.models.job_report import JobReport
 from longshore.models.messages import (
     CommandReason,
     Displacement,
-    JobInput,
     Progress,
     job_workflow_id,
 )
@@ -106,8 +105,7 @@ class Longshore(NodeControl, ScheduleControl, ArrayControl):
         ever come could hold it, ConflictError when the name and key were used for other content,
         UnavailableError when Temporal is away.
         """
-        kind = JobInput if spec.array is None else ArrayInput
-        job = kind(spec=spec, key=key, held=held)
+        job = job_input(spec, key=key, held=held)
         many = too_many(spec.array, self.settings.most_array_elements) if spec.array else ""
         if wrong := (*job.refused, *filter(None, (spec.too_large, many))):
             raise SpecError(f"job {spec.name}", wrong)

@@ -30,6 +30,7 @@ from longshore.client.schedule_server import (
     view_of,
 )
 from longshore.client.submission import preflight
+from longshore.models.array_messages import job_input
 from longshore.models.base import Name
 from longshore.models.dag import DagSpec
 from longshore.models.errors import (
@@ -38,7 +39,6 @@ from longshore.models.errors import (
     SpecError,
 )
 from longshore.models.job import JobSpec
-from longshore.models.messages import JobInput
 from longshore.models.schedule import (
     CATCH_UP,
     MOST_AGAIN,
@@ -57,6 +57,7 @@ from longshore.models.schedule_messages import (
 )
 from longshore.models.text import and_more, count, format_duration
 from longshore.models.visible import shown
+from longshore.scheduling.arrays import too_many
 from longshore.scheduling.schedules import refusals
 
 SHORTEST_CATCH_UP = timedelta(seconds=10)
@@ -234,7 +235,9 @@ class ScheduleControl(ScheduleReading):
                 f"{format_duration(SHORTEST_CATCH_UP)} is the least"
             )
         if isinstance(spec, JobSpec):
-            wrong += JobInput(spec=spec).refused
+            wrong += job_input(spec).refused
+            most = self.settings.most_array_elements
+            wrong += filter(None, (too_many(spec.array, most) if spec.array else "",))
         else:
             wrong += self._problems(spec)
             wrong += long_ids(name, spec)

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from longshore.models.base import Input, Instant, Reason, Wire
 from longshore.models.elements import Batch, BatchReport, ElementState
-from longshore.models.job import FailureClass, JobState
+from longshore.models.job import FailureClass, JobSpec, JobState
 from longshore.models.messages import JobInput
 from longshore.models.placement import PlacementKey
 
@@ -33,6 +33,12 @@ class ArrayInput(JobInput):
                 "submit` reads it; here give its columns and rows"
             )
         return ""
+
+
+def job_input(spec: JobSpec, *, key: str | None = None, held: bool = False) -> JobInput:
+    """Return what the workflow of a job or an array is started with (`workflow_of`)."""
+    kind = JobInput if spec.array is None else ArrayInput
+    return kind(spec=spec, key=key, held=held)
 
 
 class OpenArray(Wire):

@@ -249,6 +249,17 @@ class DagSpec(Frozen):
             )
         return self
 
+    @model_validator(mode="after")
+    def _outputs_of_jobs(self) -> Self:
+        arrays = {name for name, job in self.jobs.items() if job.array is not None}
+        for name, job in self.jobs.items():
+            if found := arrays & set(job.inputs):
+                raise ValueError(
+                    f"jobs.{name}.inputs: {min(found)} is an array, whose elements put nothing "
+                    "out for others: leave it out, and let them write into a folder or a store"
+                )
+        return self
+
     @property
     def too_large(self) -> str:
         """Why it has too many bytes; empty where it has not."""

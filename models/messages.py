@@ -57,6 +57,11 @@ JOB_ID = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{LONGEST_JOB_ID - 1}}}")
 """What an id of a job has to be: it names folders of nodes, containers and objects of stores."""
 
 
+def workflow_of(spec: JobSpec) -> str:
+    """Return the type of the workflow that runs a job, or an array."""
+    return JOB_WORKFLOW if spec.array is None else ARRAY_WORKFLOW
+
+
 def job_workflow_id(job_id: str) -> str:
     return f"job-{job_id}"
 

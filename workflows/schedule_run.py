@@ -27,10 +27,11 @@ with workflow.unsafe.imports_passed_through():
         summary_of_dag,
     )
     from longshore.activities.schedule_runs import ScheduleRunActivities
+    from longshore.models.array_messages import job_input
     from longshore.models.base import as_reason
     from longshore.models.dag_messages import DAG_WORKFLOW, DagInput, DagResult
     from longshore.models.job import JobResult
-    from longshore.models.messages import JOB_WORKFLOW, JobInput
+    from longshore.models.messages import workflow_of
     from longshore.models.schedule import MOST_AGAIN, Kind
     from longshore.models.schedule_messages import (
         SCHEDULE_RUN_WORKFLOW,
@@ -133,8 +134,8 @@ class ScheduleRunWorkflow(Started):
         workflow_id = run_workflow_id(self._given.kind, of)
         if job is not None:
             return await workflow.start_child_workflow(
-                JOB_WORKFLOW,
-                JobInput(spec=job),
+                workflow_of(job),
+                job_input(job),
                 id=workflow_id,
                 result_type=JobResult,
                 id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,

@@ -137,6 +137,19 @@ jobs:
     assert "give the job `mutex: NAME` instead" in wrong[2]
 
 
+def test_an_array_puts_nothing_out(tmp_path: Path):
+    (wrong,) = mistakes(
+        tmp_path,
+        """
+name: d
+jobs:
+  a: {command: x, array: 0-3}
+  b: {command: x, after: a, inputs: a}
+""",
+    )
+    assert "jobs.b.inputs: a is an array, whose elements put nothing out for others" in wrong
+
+
 def test_what_a_job_does_not_say_comes_from_the_dag(tmp_path: Path):
     spec = read(
         tmp_path,

@@ -9,7 +9,7 @@ from temporalio.client import Client, WorkflowExecutionStatus
 
 from longshore.client.api import Longshore
 from longshore.models.dag import DagSpec
-from longshore.models.errors import RefusedError
+from longshore.models.errors import RefusedError, SpecError
 from longshore.models.job import JobSpec, JobState
 from longshore.models.messages import CONTROL_TASK_QUEUE, job_workflow_id
 from longshore.models.schedule import Overlap, ScheduleTimes, ScheduleView
@@ -154,6 +154,17 @@ async def test_a_schedule_starts_a_dag(longshore: Longshore, node: ScriptedNode,
     found = await comes_to(longshore, pool, "FAILED")
     assert (found.runs[0].id, found.runs[0].reason, found.what) == (dag_id, "b failed", "line")
     assert [(at.hour - 1) % 6 for at in found.next] == [0] * 10
+
+
+async def test_a_schedule_starts_an_array(longshore: Longshore, node: ScriptedNode, pool: str):
+    await longshore.create_schedule(pool, a_job(pool, array="0-3%1"), NIGHTLY)
+    array_id = (await longshore.trigger_schedule(pool)).id
+    assert array_id is not None
+    await node.end_batches(f"{array_id}.s1")
+    found = await comes_to(longshore, pool, "SUCCEEDED")
+    assert (found.runs[0].id, found.runs[0].reason) == (array_id, "4 elements succeeded")
+    with pytest.raises(SpecError, match="has 1,000,000 elements"):
+        await longshore.create_schedule(f"{pool}-2", a_job(pool, array="0-999999"), NIGHTLY)
 
 
 async def test_a_run_whose_workflow_was_ended_from_outside_is_taken_over_by_the_next_of_its_time(
