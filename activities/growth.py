@@ -1,0 +1,231 @@
+"""After a cycle: has a running malleable job grow onto GPUs that nobody else wants.
+
+Nothing is stored: what is decided is told to the job's workflow at once, which hears of it for one
+attempt and only once. Who dies in between decides again, from the same rows. Since when GPUs are
+idle, and when a job changed its size, placements say (`activities.growth_inputs`).
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from longshore.activities.checkpoints.rows import CheckpointActivities
+from longshore.activities.database import Database, clock
+from longshore.activities.failpoints import failpoint
+from longshore.activities.growth_inputs import load_elastic, load_idle, running_malleable
+from longshore.activities.locality import with_locality
+from longshore.activities.pool_cache import CachedPool, PoolCache
+from longshore.activities.preemption import why_store_is_away
+from longshore.activities.signals import Signals
+from longshore.activities.snapshot import (
+    load_nodes,
+    load_pool,
+    load_queue,
+    load_recent,
+    load_running,
+)
+from longshore.models.base import as_reason
+from longshore.models.growth import Elastic, Growing, GrowthDecision
+from longshore.models.margins import DEFAULT_MARGINS, Margins
+from longshore.models.pool import PoolSpec
+from longshore.scheduling.growth import Foreseen, Look, Pool
+
+_SURE_FOR = 600.0
+"""Seconds after a look that found no malleable job, unless a cycle of this process places one."""
+_LOOKS = 10
+"""So many while GPUs become idle for long enough, and not more often than that later."""
+_LONGEST_STOP = timedelta(minutes=1)
+"""Beside its grace, until a job that grows counts as one that did not hear of it."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Known:
+    """What this process knows of a pool; without it, it looks."""
+
+    looked_at: float
+    """By the clock since boot, as all here."""
+    some: bool
+    """Whether a job there might grow, some time."""
+    next_at: float = 0.0
+    stopping: tuple[str, int, float] | None = None
+    """The attempt that was told to grow, and until when it counts as stopping."""
+
+
+class Growths:
+    """Decides and signals growth, pool by pool."""
+
+    def __init__(
+        self,
+        database: Database,
+        signals: Signals,
+        checkpoints: CheckpointActivities | None = None,
+        kept: PoolCache | None = None,
+        margins: Margins = DEFAULT_MARGINS,
+    ) -> None:
+        self._database = database
+        self._signals = signals
+        self._checkpoints = checkpoints
+        self._kept = kept or PoolCache()
+        self._margins = margins
+        self._known: dict[str, _Known] = {}
+
+    async def after_cycle(
+        self, pool: str, free_gpus: int | None, *, placed: bool
+    ) -> timedelta | None:
+        """Tell at most one job of a pool to grow; return when to look again, None where only a
+        later cycle can change anything.
+
+        `free_gpus` are those that nobody has, None where that is not known; `placed` says whether
+        this cycle placed a malleable job.
+        """
+        now, known = time.monotonic(), self._known.get(pool)
+        if known is not None and placed:
+            known.some = True
+        if free_gpus == 0:
+            return None  # the end of a job pokes the pool
+        if known is not None:
+            if not known.some and now - known.looked_at < _SURE_FOR:
+                return None
+            if known.some and now < known.next_at:
+                return timedelta(seconds=known.next_at - now)
+        known = self._known[pool] = await self._look(pool, known)
+        return timedelta(seconds=max(known.next_at - now, 0)) if known.some else None
+
+    async def _look(self, pool: str, known: _Known | None) -> _Known:
+        now = time.monotonic()
+        async with self._database.transaction() as connection:
+            spec = await load_pool(connection, pool, self._margins)
+            ids = await running_malleable(connection, pool) if spec.grow_after else ()
+        if not ids:
+            return _Known(now, some=False)
+        every = spec.grow_after.total_seconds() / _LOOKS
+        store_away = await why_store_is_away(self._checkpoints, pool)
+        async with self._database.snapshot() as connection:
+            kept = await self._kept.take(connection, pool)
+            seen = await _read(connection, spec, ids, store_away, kept)
+        self._kept.keep(pool, kept)
+        if seen is None:
+            return _Known(now, some=False)
+        if known and (stopping := known.stopping) and _still(stopping, seen.jobs, now):
+            return _Known(now, some=True, next_at=now + every, stopping=stopping)
+        decisions = await self._decide(seen)
+        grown = next((each for each in decisions if each.grows), None)
+        if grown is not None:
+            await self._tell(grown)
+            grace = next(j.work.request.grace for j in seen.jobs if j.id == grown.job_id)
+            until = now + (grace + _LONGEST_STOP).total_seconds()
+            return _Known(now, True, now + every, (grown.job_id, grown.attempt, until))
+        open_ones = [each for each in decisions if not each.settled]
+        if len(decisions) == len(seen.jobs) and not open_ones:
+            return _Known(now, some=False)
+        waits = [(each.again - seen.now).total_seconds() for each in open_ones if each.again]
+        if len(waits) < len(open_ones) or len(decisions) < len(seen.jobs):
+            waits.append(max(spec.interval.total_seconds(), every))
+        return _Known(now, some=True, next_at=now + max(min(waits), 0.0))
+
+    async def _decide(self, seen: "_Seen") -> list[GrowthDecision]:
+        """Return the decisions, up to the first job that grows."""
+        try:
+            found, decisions = await asyncio.to_thread(seen.look.plan, seen.jobs)
+        except Exception:
+            # A fault of ours, or of one job: the pool's cycles go on, and nobody grows.
+            _log.exception("pool %s: growth cannot be planned", seen.spec.name)
+            return []
+        if not found:
+            return decisions
+        async with self._database.transaction() as connection:
+            for each in found:
+                decisions.append(await _decided(connection, seen, each))
+                if decisions[-1].grows:
+                    break
+        return decisions
+
+    async def _tell(self, decided: GrowthDecision) -> None:
+        assert decided.to is not None
+        growing = Growing(
+            attempt=decided.attempt, gpus_before=decided.gpus, gpus=decided.to,
+            reason=as_reason(decided.reason),
+        )  # fmt: skip
+        await failpoint("grow.before-signal")
+        await self._signals.tell_jobs("grow", [(decided.job_id, growing)])
+        await failpoint("grow.after-signal")
+
+
+@dataclass
+class _Seen:
+    """A pool in one snapshot, with its jobs that might grow."""
+
+    spec: PoolSpec
+    now: datetime
+    jobs: tuple[Elastic, ...]
+    look: Look
+
+
+async def growth_of(
+    database: Database, pool: str, job_id: str, margins: Margins
+) -> GrowthDecision | None:
+    """Return what would be decided now about a job that runs; None where it does not, or has as
+    many GPUs as it is to have. What the checkpoint store says is left out."""
+    async with database.snapshot() as connection:
+        spec = await load_pool(connection, pool, margins)
+        seen = await _read(connection, spec, [job_id])
+        if seen is None:
+            return None
+        found, decisions = await asyncio.to_thread(seen.look.plan, seen.jobs)
+        return decisions[0] if decisions else await _decided(connection, seen, found[0])
+
+
+async def _decided(connection: AsyncConnection, seen: _Seen, foreseen: Foreseen) -> GrowthDecision:
+    idle = await load_idle(connection, seen.spec, foreseen.nodes)
+    return seen.look.decide(foreseen, idle)
+
+
+async def _read(
+    connection: AsyncConnection,
+    spec: PoolSpec,
+    ids: Collection[str],
+    store_away: str = "",
+    kept: CachedPool | None = None,
+) -> _Seen | None:
+    """Return a pool in the snapshot of `connection`, None where none of these jobs might grow;
+    `kept` is what is known of it there."""
+    now = await clock(connection)
+    running = kept.nodes.running if kept else await load_running(connection, spec.name)
+    jobs = await load_elastic(connection, spec, running, ids, store_away)
+    if not jobs:
+        return None
+    if kept is None:
+        nodes = await load_nodes(connection, spec.name)
+        entries = await load_queue(connection, spec.name)
+        queue = [entry.request for entry in entries if not entry.held]
+    else:
+        nodes = kept.nodes.nodes
+        waiting = kept.queue.waiting(now).entries.values()
+        queue = [entry.request for entry in waiting]
+    recent = await load_recent(connection, spec.name) if spec.packing.rule.learns else ()
+    requests, nodes = await with_locality(
+        connection, spec.name, spec.packing, [*queue, *(job.asked for job in jobs)], nodes
+    )
+    queue = requests[: len(queue)]
+    jobs = tuple(
+        job.model_copy(update={"asked": asked})
+        for job, asked in zip(jobs, requests[len(queue) :], strict=True)
+    )
+    pool = Pool(
+        nodes, running, queue, recent, spec.packing, spec.preemption, spec.grow_after, now
+    )  # fmt: skip
+    return _Seen(spec, now, jobs, Look(pool))
+
+
+def _still(stopping: tuple[str, int, float], jobs: Iterable[Elastic], now: float) -> bool:
+    """Return whether the attempt that was told to grow may be stopping."""
+    job_id, attempt, until = stopping
+    runs = any(job.id == job_id and job.asked.attempt == attempt + 1 for job in jobs)
+    return runs and now < until
