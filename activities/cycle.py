@@ -57,7 +57,7 @@ _RECENT_FOR = 20.0
 """Seconds that the jobs placed lately are kept: what to expect changes slowly."""
 Outcome = tuple[CycleReply, tuple[Placement, ...], bool]
 """What a cycle did, the placements that its jobs are to hear of, and whether one may be of a
-malleable job."""
+malleable job with fewer GPUs than it is to have."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -100,7 +100,7 @@ class CycleActivities:
         attempt that it knows.
         """
         done = await self._committed(request) or await self._plan_and_commit(request)
-        reply, placements, malleable = done
+        reply, placements, hungry = done
         if reply.placed:
             await failpoint("cycle.after-commit")
         gone = await self._signals.tell_jobs(
@@ -123,7 +123,7 @@ class CycleActivities:
         if request.number % _FORGET_EVERY == 0:
             await self._forget_idle_cycles(request.pool)
         # Last: what is idle now, no job that waits wanted.
-        look = await self._growths.after_cycle(request.pool, reply.free_gpus, placed=malleable)
+        look = await self._growths.after_cycle(request.pool, reply.free_gpus, hungry=hungry)
         wake = reply.next_wake if look is None else min(reply.next_wake, look)
         return reply.model_copy(update={"withdrawn": len(gone), "next_wake": wake})
 
@@ -185,8 +185,12 @@ class CycleActivities:
         free = made.gpus.free - _newly_taken(made.nodes, placements)
         reply = _reply(pool, len(made.waiting.entries), len(placed))
         reply = reply.model_copy(update={"gpus": made.gpus.there, "free_gpus": free})
-        malleable = any(made.waiting.entries[job_id].request.malleable for job_id in placed)
-        return reply, placements, malleable
+        hungry = any(
+            made.waiting.entries[each.job_id].request.is_below_target(each.gpus)
+            for each in made.plan.placements
+            if each.job_id in placed
+        )
+        return reply, placements, hungry
 
     async def _decide(
         self, pool_name: str, *, whole: bool = False, planned: float = 0.0

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -36,9 +36,9 @@ from longshore.models.pool import PoolSpec
 from longshore.scheduling.growth import Foreseen, Look, Pool
 
 _SURE_FOR = 600.0
-"""Seconds after a look that found no malleable job, unless a cycle of this process places one."""
+"""Seconds after a look that what it found holds, but for what cycles of this process place."""
 _LOOKS = 10
-"""So many while GPUs become idle for long enough, and not more often than that later."""
+"""So many at most while GPUs become idle for long enough."""
 _LONGEST_STOP = timedelta(minutes=1)
 """Beside its grace, until a job that grows counts as one that did not hear of it."""
 
@@ -53,6 +53,8 @@ class _Known:
     """By the clock since boot, as all here."""
     some: bool
     """Whether a job there might grow, some time."""
+    every: float
+    """Seconds between two looks."""
     next_at: float = 0.0
     stopping: tuple[str, int, float] | None = None
     """The attempt that was told to grow, and until when it counts as stopping."""
@@ -77,23 +79,23 @@ class Growths:
         self._known: dict[str, _Known] = {}
 
     async def after_cycle(
-        self, pool: str, free_gpus: int | None, *, placed: bool
+        self, pool: str, free_gpus: int | None, *, hungry: bool
     ) -> timedelta | None:
-        """Tell at most one job of a pool to grow; return when to look again, None where only a
-        later cycle can change anything.
+        """Tell at most one job of a pool to grow; return when to look again, None where no job
+        there might.
 
-        `free_gpus` are those that nobody has, None where that is not known; `placed` says whether
-        this cycle placed a malleable job.
+        `free_gpus` are those that nobody has, None where that is not known; `hungry` says whether
+        this cycle may have placed a malleable job on fewer GPUs than it is to have. The end of a
+        job wakes no pool where none waits: so a pool with such a job looks by itself.
         """
         now, known = time.monotonic(), self._known.get(pool)
-        if known is not None and placed:
-            known.some = True
-        if free_gpus == 0:
-            return None  # the end of a job pokes the pool
-        if known is not None:
-            if not known.some and now - known.looked_at < _SURE_FOR:
+        if known is not None and (known.some or not hungry):
+            sure = now - known.looked_at < _SURE_FOR
+            if sure and not known.some:
                 return None
-            if known.some and now < known.next_at:
+            if sure and free_gpus == 0:
+                known.next_at = now + known.every
+            if now < known.next_at:
                 return timedelta(seconds=known.next_at - now)
         known = self._known[pool] = await self._look(pool, known)
         return timedelta(seconds=max(known.next_at - now, 0)) if known.some else None
@@ -103,32 +105,31 @@ class Growths:
         async with self._database.transaction() as connection:
             spec = await load_pool(connection, pool, self._margins)
             ids = await running_malleable(connection, pool) if spec.grow_after else ()
+        every = max(spec.interval, spec.grow_after / _LOOKS).total_seconds()
+        nobody = _Known(now, some=False, every=every)
         if not ids:
-            return _Known(now, some=False)
-        every = spec.grow_after.total_seconds() / _LOOKS
+            return nobody
         store_away = await why_store_is_away(self._checkpoints, pool)
         async with self._database.snapshot() as connection:
             kept = await self._kept.take(connection, pool)
             seen = await _read(connection, spec, ids, store_away, kept)
         self._kept.keep(pool, kept)
         if seen is None:
-            return _Known(now, some=False)
+            return nobody
+        again = _Known(now, some=True, every=every, next_at=now + every)
         if known and (stopping := known.stopping) and _still(stopping, seen.jobs, now):
-            return _Known(now, some=True, next_at=now + every, stopping=stopping)
+            return replace(again, stopping=stopping)
         decisions = await self._decide(seen)
         grown = next((each for each in decisions if each.grows), None)
         if grown is not None:
             await self._tell(grown)
-            grace = next(j.work.request.grace for j in seen.jobs if j.id == grown.job_id)
+            grace = next(job.asked.grace for job in seen.jobs if job.id == grown.job_id)
             until = now + (grace + _LONGEST_STOP).total_seconds()
-            return _Known(now, True, now + every, (grown.job_id, grown.attempt, until))
-        open_ones = [each for each in decisions if not each.settled]
-        if len(decisions) == len(seen.jobs) and not open_ones:
-            return _Known(now, some=False)
-        waits = [(each.again - seen.now).total_seconds() for each in open_ones if each.again]
-        if len(waits) < len(open_ones) or len(decisions) < len(seen.jobs):
-            waits.append(max(spec.interval.total_seconds(), every))
-        return _Known(now, some=True, next_at=now + max(min(waits), 0.0))
+            return replace(again, stopping=(grown.job_id, grown.attempt, until))
+        if len(decisions) == len(seen.jobs) and all(each.settled for each in decisions):
+            return nobody
+        due = [(each.again - seen.now).total_seconds() for each in decisions if each.again]
+        return replace(again, next_at=now + min([every, *(max(each, 0.0) for each in due)]))
 
     async def _decide(self, seen: "_Seen") -> list[GrowthDecision]:
         """Return the decisions, up to the first job that grows."""

@@ -37,7 +37,7 @@ MOST_WAITING = 1000
 """Behind a longer queue nothing grows."""
 REMEMBERED = timedelta(days=1)
 """For so long a change of size, or a preemption, counts."""
-_TO_START = timedelta(seconds=10)
+TO_START = timedelta(seconds=5)
 """What it takes to give GPUs back, be placed and start, beside the save and its way back."""
 _MOST_DOUBLINGS = 20
 _NOTHING = timedelta(0)
@@ -65,7 +65,7 @@ class Foreseen(NamedTuple):
 
     @property
     def size(self) -> int:
-        return sum(len(gpus) for _, gpus in self.decision.by_node)
+        return self.decision.gpus
 
     @property
     def gains(self) -> frozenset[tuple[str, int]]:
@@ -115,7 +115,7 @@ class Look:
         have, and those that it has."""
         job, pool = foreseen.job, self._pool
         size, new = foreseen.size, foreseen.gains - job.held
-        wait = max(pool.grow_after, 2 * save_time(job.work) + _TO_START)
+        wait = max(pool.grow_after, 2 * save_time(job.work) + TO_START)
         since = max((_idle_since(idle[name], gpu) for name, gpu in new), default=pool.now)
         if pool.now < since + wait:
             said = (
@@ -203,7 +203,7 @@ class Look:
         worth = work.price + pool.policy.price_of_waiting(work.request)
         left = _left(job, pool.now)
         then = left * (job.sizes.speed(gpus) / job.sizes.speed(size))
-        start = save_time(work) + _TO_START  # a save comes back in the time that it took
+        start = save_time(work) + TO_START  # a save comes back in the time that it took
         stop = victim_of(work, start, pool.policy, pool.now)
         starts = cost_of(start, work.gpus, work.price) + stop.requeue
         added = cost_of(start + then, 1, max(hourly or 0, 0))
