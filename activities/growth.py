@@ -220,7 +220,8 @@ async def _read(
         for job, asked in zip(jobs, requests[len(queue) :], strict=True)
     )
     pool = Pool(
-        nodes, running, queue, recent, spec.packing, spec.preemption, spec.grow_after, now
+        nodes, running, queue, recent, spec.packing, spec.preemption, spec.grow_after, now,
+        spec.buying.keeps_warm,
     )  # fmt: skip
     return _Seen(spec, now, jobs, Look(pool))
 

@@ -55,6 +55,8 @@ class Pool(NamedTuple):
     policy: PreemptionPolicy
     grow_after: timedelta
     now: datetime
+    keeps_warm: bool = False
+    """Capacity is idle there on purpose: what is taken of it would be bought again."""
 
 
 class Foreseen(NamedTuple):
@@ -132,6 +134,8 @@ class Look:
         pool, work = self._pool, job.work
         if not pool.grow_after:
             return self._kept(job, "growth is off for this pool (`grow_after`)", settled=True)
+        if pool.keeps_warm:
+            return self._kept(job, "the pool keeps idle GPUs for jobs to come", settled=True)
         if work.checkpoint is None:
             said = "it has no checkpoint, and would start from the beginning"
             return self._kept(job, said, settled=True)

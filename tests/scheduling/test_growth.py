@@ -236,6 +236,14 @@ def test_a_pool_may_switch_it_off_and_a_leaving_node_keeps_nobody() -> None:
     assert "a node of it is not ready" in of_one(half_of_a_node(), [draining]).reason
 
 
+def test_gpus_that_a_pool_keeps_warm_are_for_jobs_to_come() -> None:
+    job = half_of_a_node()
+    nodes = nodes_with([job.work], [a_node("n1")])
+    for keeps_warm in (False, True):
+        pool = Pool(nodes, job.work.shares, (), (), POLICY, RULES, MINUTE, NOW, keeps_warm)
+        assert bool(Look(pool).plan([job])[0]) is not keeps_warm
+
+
 def test_one_grows_at_a_time_the_first_of_the_queue_first() -> None:
     first = elastic("b", {"n1": range(2)}, 2, 4, 2, priority=5)
     second = elastic("a", {"n1": range(2, 4)}, 2, 4, 2)
