@@ -55,9 +55,9 @@ _FORGET_EVERY = 100
 """Cycles."""
 _RECENT_FOR = 20.0
 """Seconds that the jobs placed lately are kept: what to expect changes slowly."""
-Outcome = tuple[CycleReply, tuple[Placement, ...], bool]
-"""What a cycle did, the placements that its jobs are to hear of, and whether one may be of a
-malleable job with fewer GPUs than it is to have."""
+Outcome = tuple[CycleReply, tuple[Placement, ...], PoolSpec, bool]
+"""What a cycle did, the placements that its jobs are to hear of, its pool, and whether one of them
+may be of a malleable job with fewer GPUs than it is to have."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -89,7 +89,7 @@ class CycleActivities:
         self._blocks = BlockWakeups(database, signals)
         self._margins = margins
         self._preempting = Preempting(database, signals, checkpoints, metrics, self._kept, margins)
-        self._growths = Growths(database, signals, checkpoints, self._kept, margins)
+        self._growths = Growths(database, signals, checkpoints, self._kept)
 
     @activity.defn
     @reports_errors
@@ -100,7 +100,7 @@ class CycleActivities:
         attempt that it knows.
         """
         done = await self._committed(request) or await self._plan_and_commit(request)
-        reply, placements, hungry = done
+        reply, placements, pool, hungry = done
         if reply.placed:
             await failpoint("cycle.after-commit")
         gone = await self._signals.tell_jobs(
@@ -123,7 +123,7 @@ class CycleActivities:
         if request.number % _FORGET_EVERY == 0:
             await self._forget_idle_cycles(request.pool)
         # Last: what is idle now, no job that waits wanted.
-        look = await self._growths.after_cycle(request.pool, reply.free_gpus, hungry=hungry)
+        look = await self._growths.after_cycle(pool, reply.free_gpus, hungry=hungry)
         wake = reply.next_wake if look is None else min(reply.next_wake, look)
         return reply.model_copy(update={"withdrawn": len(gone), "next_wake": wake})
 
@@ -140,9 +140,9 @@ class CycleActivities:
             if row is None:
                 await _begin(connection, request.pool)
                 return None
-            pool = await load_pool(connection, request.pool)
+            pool = await load_pool(connection, request.pool, self._margins)
             placements = await _placements(connection, request.cycle_id)
-        return _reply(pool, row["queued"], row["placed"]), placements, bool(placements)
+        return _reply(pool, row["queued"], row["placed"]), placements, pool, bool(placements)
 
     async def _plan_and_commit(self, request: CycleRequest) -> Outcome:
         began = time.perf_counter()
@@ -190,7 +190,7 @@ class CycleActivities:
             for each in made.plan.placements
             if each.job_id in placed
         )
-        return reply, placements, hungry
+        return reply, placements, pool, hungry
 
     async def _decide(
         self, pool_name: str, *, whole: bool = False, planned: float = 0.0

@@ -31,14 +31,14 @@ from longshore.activities.snapshot import (
 )
 from longshore.models.base import as_reason
 from longshore.models.growth import Elastic, Growing, GrowthDecision
-from longshore.models.margins import DEFAULT_MARGINS, Margins
+from longshore.models.margins import Margins
 from longshore.models.pool import PoolSpec
 from longshore.scheduling.growth import Foreseen, Look, Pool
 
 _SURE_FOR = 600.0
 """Seconds after a look that what it found holds, but for what cycles of this process place."""
-_LOOKS = 10
-"""So many at most while GPUs become idle for long enough."""
+_LONGEST_REST = timedelta(minutes=10)
+"""Between two looks at a pool with a job that might grow."""
 _LONGEST_STOP = timedelta(minutes=1)
 """Beside its grace, until a job that grows counts as one that did not hear of it."""
 
@@ -69,17 +69,15 @@ class Growths:
         signals: Signals,
         checkpoints: CheckpointActivities | None = None,
         kept: PoolCache | None = None,
-        margins: Margins = DEFAULT_MARGINS,
     ) -> None:
         self._database = database
         self._signals = signals
         self._checkpoints = checkpoints
         self._kept = kept or PoolCache()
-        self._margins = margins
         self._known: dict[str, _Known] = {}
 
     async def after_cycle(
-        self, pool: str, free_gpus: int | None, *, hungry: bool
+        self, spec: PoolSpec, free_gpus: int | None, *, hungry: bool
     ) -> timedelta | None:
         """Tell at most one job of a pool to grow; return when to look again, None where no job
         there might.
@@ -88,8 +86,10 @@ class Growths:
         this cycle may have placed a malleable job on fewer GPUs than it is to have. The end of a
         job wakes no pool where none waits: so a pool with such a job looks by itself.
         """
-        now, known = time.monotonic(), self._known.get(pool)
-        if known is not None and (known.some or not hungry):
+        if not spec.grow_after:
+            return None
+        now, known = time.monotonic(), self._known.get(spec.name)
+        if known is not None and known.every == _every(spec) and (known.some or not hungry):
             sure = now - known.looked_at < _SURE_FOR
             if sure and not known.some:
                 return None
@@ -97,15 +97,13 @@ class Growths:
                 known.next_at = now + known.every
             if now < known.next_at:
                 return timedelta(seconds=known.next_at - now)
-        known = self._known[pool] = await self._look(pool, known)
+        known = self._known[spec.name] = await self._look(spec, known)
         return timedelta(seconds=max(known.next_at - now, 0)) if known.some else None
 
-    async def _look(self, pool: str, known: _Known | None) -> _Known:
-        now = time.monotonic()
+    async def _look(self, spec: PoolSpec, known: _Known | None) -> _Known:
+        pool, every, now = spec.name, _every(spec), time.monotonic()
         async with self._database.transaction() as connection:
-            spec = await load_pool(connection, pool, self._margins)
-            ids = await running_malleable(connection, pool) if spec.grow_after else ()
-        every = max(spec.interval, spec.grow_after / _LOOKS).total_seconds()
+            ids = await running_malleable(connection, pool)
         nobody = _Known(now, some=False, every=every)
         if not ids:
             return nobody
@@ -224,6 +222,12 @@ async def _read(
         spec.buying.keeps_warm,
     )  # fmt: skip
     return _Seen(spec, now, jobs, Look(pool))
+
+
+def _every(spec: PoolSpec) -> float:
+    """Return the seconds between two looks. One within `grow_after` is early enough: it finds
+    since when GPUs are idle, and when that was for long enough."""
+    return max(spec.interval, min(spec.grow_after, _LONGEST_REST)).total_seconds()
 
 
 def _still(stopping: tuple[str, int, float], jobs: Iterable[Elastic], now: float) -> bool:

@@ -22,6 +22,7 @@ from tests.support.control import on_task_queue
 from tests.support.ledger import Ledger
 
 SIZES = Malleable(min=1, max=4, serial_fraction=0.1)
+SOON = timedelta(microseconds=1)
 SAVES = {"folder": "saves", "grace": "0s"}
 _BUY = (
     """
@@ -120,7 +121,7 @@ async def test_a_gpu_is_idle_since_the_last_job_gave_it_back(ledger: Ledger):
 async def hungry(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Ledger:
     """Has a malleable job on 2 of 4 GPUs, of which the others have just become idle; 0.2 s."""
     monkeypatch.setattr(growth, "TO_START", timedelta(0))
-    await set_after(ledger, timedelta(microseconds=1))
+    await set_after(ledger, SOON)
     await ledger.register(gpus=4)
     await ledger.enqueue("other", gpus=2)
     async with ledger.listening("other", "e"):
@@ -133,8 +134,11 @@ async def hungry(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Ledger:
 
 async def set_after(ledger: Ledger, after: timedelta) -> None:
     async with ledger.database.transaction() as connection:
-        spec = PoolSpec(name=ledger.pool, interval=timedelta(0), grow_after=after)
-        await set_pool(connection, spec)
+        await set_pool(connection, spec_of(ledger, after))
+
+
+def spec_of(ledger: Ledger, after: timedelta) -> PoolSpec:
+    return PoolSpec(name=ledger.pool, interval=timedelta(0), grow_after=after)
 
 
 async def test_it_is_told_once_and_by_who_comes_after_a_crash_the_same(hungry: Ledger):
@@ -146,7 +150,7 @@ async def test_it_is_told_once_and_by_who_comes_after_a_crash_the_same(hungry: L
         nobody = on_task_queue(hungry.temporal, f"nobody-{hungry.pool}")
         for times in (2, 3):  # another process each, which knows nothing
             again = Growths(hungry.database, Signals(nobody))
-            await again.after_cycle(hungry.pool, None, hungry=False)
+            await again.after_cycle(spec_of(hungry, SOON), None, hungry=False)
             assert await hungry.told("e", "grow") == times
 
 
@@ -168,6 +172,7 @@ async def test_a_pool_without_such_a_job_is_looked_at_once(
     assert reply.next_wake == timedelta(minutes=10)
     nowhere = Signals(ledger.temporal)
     looks = Growths(ledger.database, nowhere)
-    assert await looks.after_cycle(ledger.pool, 2, hungry=False) is None
+    spec = spec_of(ledger, SOON)
+    assert await looks.after_cycle(spec, 2, hungry=False) is None
     monkeypatch.setattr(ledger.database, "transaction", None)  # and asked no more
-    assert await looks.after_cycle(ledger.pool, 2, hungry=False) is None
+    assert await looks.after_cycle(spec, 2, hungry=False) is None
