@@ -8,7 +8,7 @@ idle, and when a job changed its size, placements say (`activities.growth_inputs
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -131,19 +131,15 @@ class Growths:
 
     async def _decide(self, seen: "_Seen") -> list[GrowthDecision]:
         """Return the decisions, up to the first job that grows."""
-        try:
-            found, decisions = await asyncio.to_thread(seen.look.plan, seen.jobs)
-        except Exception:
-            # A fault of ours, or of one job: the pool's cycles go on, and nobody grows.
-            _log.exception("pool %s: growth cannot be planned", seen.spec.name)
-            return []
-        if not found:
-            return decisions
-        async with self._database.transaction() as connection:
-            for each in found:
-                decisions.append(await _decided(connection, seen, each))
-                if decisions[-1].grows:
-                    break
+        decisions: list[GrowthDecision] = []
+        answers = seen.look.answers(seen.jobs)
+        while (answer := await _next(seen.spec.name, answers)) is not None:
+            if isinstance(answer, Foreseen):
+                async with self._database.transaction() as connection:
+                    answer = await _decided(connection, seen, answer)
+            decisions.append(answer)
+            if answer.grows:
+                break
         return decisions
 
     async def _tell(self, decided: GrowthDecision) -> None:
@@ -167,6 +163,18 @@ class _Seen:
     look: Look
 
 
+async def _next(
+    pool: str, answers: Iterator[GrowthDecision | Foreseen]
+) -> GrowthDecision | Foreseen | None:
+    """Return the next answer, made in a thread; None after the last."""
+    try:
+        return await asyncio.to_thread(next, answers, None)
+    except Exception:
+        # A fault of ours, or of one job: the pool's cycles go on, and nobody grows.
+        _log.exception("pool %s: growth cannot be planned", pool)
+        return None
+
+
 async def growth_of(
     database: Database, pool: str, job_id: str, margins: Margins
 ) -> GrowthDecision | None:
@@ -177,8 +185,10 @@ async def growth_of(
         seen = await _read(connection, spec, [job_id])
         if seen is None:
             return None
-        found, decisions = await asyncio.to_thread(seen.look.plan, seen.jobs)
-        return decisions[0] if decisions else await _decided(connection, seen, found[0])
+        answer = await asyncio.to_thread(next, seen.look.answers(seen.jobs))
+        if isinstance(answer, GrowthDecision):
+            return answer
+        return await _decided(connection, seen, answer)
 
 
 async def _decided(connection: AsyncConnection, seen: _Seen, foreseen: Foreseen) -> GrowthDecision:

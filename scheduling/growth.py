@@ -8,7 +8,7 @@ Both prices, and what a stop costs, are those of preemption (`scheduling.preempt
 time follows from its expected duration and what it has saved, by Amdahl's law.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import NamedTuple
@@ -86,31 +86,25 @@ class Look:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
 
-    def plan(self, jobs: Sequence[Elastic]) -> tuple[list[Foreseen], list[GrowthDecision]]:
-        """Return for whom there is a larger size that nobody else could use, in queue order, and
-        why the others do not grow.
+    def answers(self, jobs: Sequence[Elastic]) -> Iterator[GrowthDecision | Foreseen]:
+        """Yield for each job, in queue order, why it does not grow; or a larger size that nobody
+        else could use, about which `decide` has the last word.
 
-        After `MOST_PLANNED` jobs the rest have no answer. `decide` has the last word on the first.
+        After `MOST_PLANNED` jobs for which sizes were planned the rest have no answer.
         """
         by_id = {job.id: job for job in jobs}
         asked = [job.asked for job in jobs]
-        ordered = queue_order(asked, self._pool.packing, self._pool.now)
-        found: list[Foreseen] = []
-        kept: list[GrowthDecision] = []
         planned = 0
-        for job in (by_id[request.id] for request in ordered):
+        for request in queue_order(asked, self._pool.packing, self._pool.now):
+            job = by_id[request.id]
             if refused := self._cannot(job):
-                kept.append(refused)
-                continue
-            if planned == MOST_PLANNED:
-                break
-            planned += 1
-            foreseen = self._foresee(job)
-            if refused := self._no_room(foreseen):
-                kept.append(refused)
+                yield refused
+            elif planned == MOST_PLANNED:
+                return
             else:
-                found.append(foreseen)
-        return found, kept
+                planned += 1
+                foreseen = self._foresee(job)
+                yield self._no_room(foreseen) or foreseen
 
     def decide(self, foreseen: Foreseen, idle: Mapping[str, IdleNode]) -> GrowthDecision:
         """Return whether a job grows to what was foreseen; `idle` has the nodes that it would

@@ -17,7 +17,7 @@ from longshore.models.preemption import PreemptionPolicy, WorkCheckpoint
 from longshore.models.topology import Gang
 from longshore.scheduling import growth
 from longshore.scheduling.cycle import plan
-from longshore.scheduling.growth import Look, Pool
+from longshore.scheduling.growth import Foreseen, Look, Pool
 from longshore.scheduling.packer import place
 from longshore.scheduling.placement.state import without_job, without_jobs
 from tests.scheduling.test_elastic_cycle import nodes_in
@@ -66,14 +66,16 @@ def looked(
         nodes_with(works, nodes), running, tuple(queue), (), POLICY, policy, grow_after, NOW
     )  # fmt: skip
     look = Look(pool)
-    found, decisions = look.plan(jobs)
-    for each in found:
-        idle = {
-            name: IdleNode(price=(prices or {}).get(name, 0), ready_since=NOW - idle_for)
-            for name in each.nodes
-        }
-        decisions.append(look.decide(each, idle))
-        if decisions[-1].grows:
+    decisions: list[GrowthDecision] = []
+    for answer in look.answers(jobs):
+        if isinstance(answer, Foreseen):
+            idle = {
+                name: IdleNode(price=(prices or {}).get(name, 0), ready_since=NOW - idle_for)
+                for name in answer.nodes
+            }
+            answer = look.decide(answer, idle)
+        decisions.append(answer)
+        if answer.grows:
             break
     return decisions
 
@@ -188,7 +190,8 @@ def test_the_gpu_that_came_free_last_counts() -> None:
     job = half_of_a_node()
     nodes = nodes_with([job.work], [a_node("n1")])
     look = Look(Pool(nodes, job.work.shares, (), (), POLICY, RULES, 5 * MINUTE, NOW))
-    (found,), _ = look.plan([job])
+    (found,) = look.answers([job])
+    assert isinstance(found, Foreseen)
     node = IdleNode(ready_since=NOW - HOUR, freed_at={7: NOW - MINUTE, 0: NOW})  # 0 is its own
     assert look.decide(found, {"n1": node}).again == NOW + 4 * MINUTE
     again = node.model_copy(update={"ready_since": NOW - 30 * SECOND})
@@ -241,7 +244,8 @@ def test_gpus_that_a_pool_keeps_warm_are_for_jobs_to_come() -> None:
     nodes = nodes_with([job.work], [a_node("n1")])
     for keeps_warm in (False, True):
         pool = Pool(nodes, job.work.shares, (), (), POLICY, RULES, MINUTE, NOW, keeps_warm)
-        assert bool(Look(pool).plan([job])[0]) is not keeps_warm
+        (answer,) = Look(pool).answers([job])
+        assert isinstance(answer, GrowthDecision) is keeps_warm
 
 
 def test_one_grows_at_a_time_the_first_of_the_queue_first() -> None:
