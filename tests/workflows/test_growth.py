@@ -11,10 +11,11 @@ from longshore.models.growth import Growing
 from longshore.models.job import JobState
 from longshore.models.messages import RunProcessRequest, job_workflow_id
 from longshore.models.pool import PoolSpec
+from longshore.models.settings import Settings
 from longshore.scheduling import growth
 from longshore.workflows.job import JobWorkflow
 from tests.support.control import a_spec, lease_ends, reaches
-from tests.support.scripted_node import ScriptedNode
+from tests.support.scripted_node import ScriptedNode, serving_one_fabric
 from tests.support.waiting import eventually
 
 SIZES = {"min": 2, "max": 8, "step": 2}
@@ -121,3 +122,33 @@ async def test_it_grows_for_this_attempt_and_to_one_of_its_sizes_only(
     assert (await longshore.explain(job_id)).sizes == ()
     await node.end(job_id, 2)
     assert (await longshore.wait(job_id)).attempts == 2
+
+
+async def test_a_gang_grows_by_whole_groups_onto_another_node(
+    longshore: Longshore,
+    temporal: Client,
+    settings: Settings,
+    control: Database,
+    pool: str,
+    quick: None,
+):
+    sizes = {"min": 8, "max": 24, "step": 8}
+    token = settings.resolve_agent_token()
+    async with serving_one_fabric(temporal, pool, token, "ab") as nodes:
+        other = (await longshore.submit(a_spec(pool, gpus=8))).job_id
+        await eventually(lambda: any((other, 1) in node.runs() for node in nodes))
+        spec = a_spec(pool, gang={"group_gpus": 8}, malleable=sizes, checkpoint=SAVES)
+        job_id = (await longshore.submit(spec)).job_id
+        await eventually(lambda: any((job_id, 1) in node.runs() for node in nodes))
+        assert (await longshore.job(job_id)).size == "8/24"
+        await next(node for node in nodes if (other, 1) in node.runs()).end(other)
+        requests = [await node.started(job_id, 2) for node in nodes]
+        assert [size_of(request) for request in requests] == [8, 8]
+        assert {request.gpus_before for request in requests} == {8}
+        assert await lease_ends(control, job_id) == ["resized"] * 8 + [None] * 16
+        kept = (await longshore.explain(job_id)).growth
+        assert kept is not None
+        assert kept.reason.startswith("16 of 24 desired GPUs: ")
+        for node in nodes:
+            await node.end(job_id, 2)
+        assert (await longshore.wait(job_id)).attempts == 2
