@@ -23,6 +23,7 @@ from longshore.activities.departures import NodeLooks
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.explanations import explain_waiting
 from longshore.activities.failpoints import failpoint
+from longshore.activities.growth import Growths
 from longshore.activities.locality import forget_data, load_locality, note_data
 from longshore.activities.metrics import SILENT, Metrics
 from longshore.activities.placements import placement_of
@@ -54,8 +55,9 @@ _FORGET_EVERY = 100
 """Cycles."""
 _RECENT_FOR = 20.0
 """Seconds that the jobs placed lately are kept: what to expect changes slowly."""
-Outcome = tuple[CycleReply, tuple[Placement, ...]]
-"""What a cycle did, and the placements that its jobs are to hear of."""
+Outcome = tuple[CycleReply, tuple[Placement, ...], PoolSpec, bool]
+"""What a cycle did, the placements that its jobs are to hear of, its pool, and whether one of them
+may be of a malleable job with fewer GPUs than it is to have."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -87,6 +89,7 @@ class CycleActivities:
         self._blocks = BlockWakeups(database, signals)
         self._margins = margins
         self._preempting = Preempting(database, signals, checkpoints, metrics, self._kept, margins)
+        self._growths = Growths(database, signals, checkpoints, self._kept)
 
     @activity.defn
     @reports_errors
@@ -96,7 +99,8 @@ class CycleActivities:
         A repeat finds the committed cycle under its id and only signals again; a job ignores an
         attempt that it knows.
         """
-        reply, placements = await self._committed(request) or await self._plan_and_commit(request)
+        done = await self._committed(request) or await self._plan_and_commit(request)
+        reply, placements, pool, hungry = done
         if reply.placed:
             await failpoint("cycle.after-commit")
         gone = await self._signals.tell_jobs(
@@ -118,7 +122,10 @@ class CycleActivities:
         await self._kept.note_length(self._database, request.pool)
         if request.number % _FORGET_EVERY == 0:
             await self._forget_idle_cycles(request.pool)
-        return reply.model_copy(update={"withdrawn": len(gone)})
+        # Last: what is idle now, no job that waits wanted.
+        look = await self._growths.after_cycle(pool, reply.free_gpus, hungry=hungry)
+        wake = reply.next_wake if look is None else min(reply.next_wake, look)
+        return reply.model_copy(update={"withdrawn": len(gone), "next_wake": wake})
 
     async def _committed(self, request: CycleRequest) -> Outcome | None:
         """Return what came of a cycle that was committed before; None begins it.
@@ -133,9 +140,9 @@ class CycleActivities:
             if row is None:
                 await _begin(connection, request.pool)
                 return None
-            pool = await load_pool(connection, request.pool)
+            pool = await load_pool(connection, request.pool, self._margins)
             placements = await _placements(connection, request.cycle_id)
-        return _reply(pool, row["queued"], row["placed"]), placements
+        return _reply(pool, row["queued"], row["placed"]), placements, pool, bool(placements)
 
     async def _plan_and_commit(self, request: CycleRequest) -> Outcome:
         began = time.perf_counter()
@@ -177,7 +184,13 @@ class CycleActivities:
         await self._signals.tell_jobs("waiting", told)
         free = made.gpus.free - _newly_taken(made.nodes, placements)
         reply = _reply(pool, len(made.waiting.entries), len(placed))
-        return reply.model_copy(update={"gpus": made.gpus.there, "free_gpus": free}), placements
+        reply = reply.model_copy(update={"gpus": made.gpus.there, "free_gpus": free})
+        hungry = any(
+            made.waiting.entries[each.job_id].request.is_below_target(each.gpus)
+            for each in made.plan.placements
+            if each.job_id in placed
+        )
+        return reply, placements, pool, hungry
 
     async def _decide(
         self, pool_name: str, *, whole: bool = False, planned: float = 0.0

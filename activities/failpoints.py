@@ -38,6 +38,8 @@ Point = Literal[
     "cycle.after-first-signal",
     "preempt.before-commit",
     "preempt.after-commit",
+    "grow.before-signal",
+    "grow.after-signal",
     "register.before-commit",
     "register.after-commit",
     "end_node.before-commit",

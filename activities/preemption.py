@@ -79,7 +79,7 @@ class Preempting:
         async with self._database.transaction() as connection:
             if not await connection.scalar(text(_MIGHT_HELP), {"pool": pool}):
                 return []
-        store_away = await self._why_store_is_away(pool)
+        store_away = await why_store_is_away(self._checkpoints, pool)
         async with self._database.snapshot() as connection:
             kept = await self._kept.take(connection, pool)
             seen = await read_inputs(connection, pool, store_away, kept, self._margins)
@@ -97,17 +97,6 @@ class Preempting:
             _log.exception("pool %s: preemption cannot be planned", pool)
             return []
         return await self._store(seen, cycle_id, plans)
-
-    async def _why_store_is_away(self, pool: str) -> str:
-        """Have the newest saves in the database; return why that cannot be, or nothing."""
-        if self._checkpoints is None:
-            return ""
-        try:
-            async with asyncio.timeout(STORE_ANSWERS_WITHIN):
-                request = CheckpointsRequest(pool=pool)
-                return (await self._checkpoints.observe_checkpoints(request)).reason
-        except TimeoutError:
-            return f"the checkpoint store did not answer within {STORE_ANSWERS_WITHIN:g} s"
 
     async def _store(
         self, seen: PreemptionInputs, cycle_id: str, plans: Sequence[PreemptionPlan]
@@ -133,6 +122,17 @@ class Preempting:
         await failpoint("preempt.after-commit")
         self._metrics.add(PREEMPTIONS, len(told), pool=pool)
         return told
+
+
+async def why_store_is_away(checkpoints: CheckpointActivities | None, pool: str) -> str:
+    """Have the newest saves in the database; return why that cannot be, or nothing."""
+    if checkpoints is None:
+        return ""
+    try:
+        async with asyncio.timeout(STORE_ANSWERS_WITHIN):
+            return (await checkpoints.observe_checkpoints(CheckpointsRequest(pool=pool))).reason
+    except TimeoutError:
+        return f"the checkpoint store did not answer within {STORE_ANSWERS_WITHIN:g} s"
 
 
 def _rows(

@@ -1,7 +1,7 @@
 """What a decision about preemption is made from: a pool's queue, its nodes, and what runs there
 with what it would cost to stop it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 
@@ -42,7 +42,7 @@ from longshore.scheduling.preemption.costs import why_not
 from longshore.scheduling.preemption.quotes import rough_quote
 from longshore.scheduling.preemption.what_if import held_by
 
-_FRESH = timedelta(minutes=15)
+FRESH = timedelta(minutes=15)
 """Prices that are older say nothing of what a market asks now."""
 
 
@@ -126,21 +126,28 @@ async def load_running_work(
     policy: PreemptionPolicy,
     running: Iterable[RunningJob],
     store_away: str = "",
+    only: Collection[str] | None = None,
 ) -> tuple[RunningWork, ...]:
     """Return the jobs that run on the pool's nodes, by id, each with all of its nodes, by id,
-    without those whose spec cannot be read.
+    without those whose spec cannot be read. With `only` those of these ids.
 
     `running` is what `load_running` says in the same snapshot.
 
     The price is the mean of its blocks', by its GPUs; on nodes that were not bought, the policy's.
     """
     shares: dict[str, list[RunningJob]] = {}
-    for share in sorted(running, key=lambda share: share.node_id):
+    wanted = [share for share in running if only is None or share.job_id in only]
+    for share in sorted(wanted, key=lambda share: share.node_id):
         shares.setdefault(share.job_id, []).append(share)
     preempted = LeaseEnd.PREEMPTED.value
-    values = {"pool": pool, "owned": policy.owned_gpu_price, "preempted": preempted,
-              "resized": LeaseEnd.RESIZED.value}  # fmt: skip
-    rows = await connection.execute(text(_WORK), values)
+    values: dict[str, object] = {
+        "pool": pool, "owned": policy.owned_gpu_price, "preempted": preempted,
+        "resized": LeaseEnd.RESIZED.value,
+    }  # fmt: skip
+    if only is not None:
+        values["only"] = list(only)
+    query = _WORK.format(only="" if only is None else "AND p.job_id = ANY(:only)")
+    rows = await connection.execute(text(query), values)
     return tuple(
         _work(row, spec, tuple(shares[row["id"]]), store_away)
         for row in rows.mappings()
@@ -203,7 +210,7 @@ async def _under_way(
 
 async def _prices(connection: AsyncConnection) -> tuple[SeenPrice, ...]:
     """Return what markets asked of late; nothing while buying is stopped."""
-    found = await connection.execute(text(_PRICES), {"age": _FRESH})
+    found = await connection.execute(text(_PRICES), {"age": FRESH})
     return tuple(
         SeenPrice(
             instance_type=row.instance_type, market=row.provider, ask=row.best_ask,
@@ -246,7 +253,7 @@ _WORK = """
           FROM placements p
           JOIN nodes n ON n.id = p.node_id AND n.pool = :pool
           LEFT JOIN blocks b ON b.id = n.block_id
-         WHERE p.ended_at IS NULL
+         WHERE p.ended_at IS NULL {only}
          GROUP BY p.job_id, p.attempt)
     SELECT j.id, j.spec, j.submitted_at, held.attempt, held.placed_at, held.price,
            held.counted_as,

@@ -110,6 +110,8 @@ def explanation_screen(explanation: Explanation, now: datetime) -> RenderableTyp
     facts = list(_queue_facts(explanation, now))
     facts += _end_facts(explanation, now)
     facts += _gave_way_facts(explanation, now) + saving_facts(explanation.saving, now)
+    if explanation.growth is not None:
+        facts.append(("growth", explanation.growth.reason))
     if facts:
         parts += [Text(), pairs(facts)]
     if explanation.decision is not None and (

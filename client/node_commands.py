@@ -254,6 +254,13 @@ def pool_set(
     interval: Annotated[
         str | None, typer.Option(metavar="TIME", help="A cycle at least so often while jobs wait.")
     ] = None,
+    grow_after: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="Running malleable jobs get GPUs that were idle for so long; 0 never.",
+        ),
+    ] = None,
     buying: Annotated[
         list[str] | None,
         typer.Option(
@@ -291,6 +298,7 @@ def pool_set(
             ("packing.max_reservations", "--max-reservations", max_reservations, False),
             ("packing.class_rises_every", "--class-rises-every", class_rises_every, True),
             ("interval", "--interval", interval, True),
+            ("grow_after", "--grow-after", grow_after, True),
         )
         if value is not None
     ]

@@ -136,6 +136,7 @@ def pool_facts(pool: PoolView) -> list[tuple[str, RenderableType]]:
         ("reservations", f"at most {packing.max_reservations}"),
         ("class rises", _rises(packing.class_rises_every)),
         ("interval", format_duration(pool.spec.interval)),
+        ("malleable jobs grow", _grows(pool.spec.grow_after)),
         ("buying", buying_words(pool.spec.buying)),
         ("preemption", _preemption(pool.spec.preemption)),
         ("checkpoints", _checkpoints(pool.spec.checkpoints)),
@@ -151,6 +152,10 @@ def node_line(node: NodeView) -> str:
 
 def _rises(every: timedelta) -> str:
     return f"by one for each {format_duration(every)} in the queue" if every else "never"
+
+
+def _grows(after: timedelta) -> str:
+    return f"onto GPUs that were idle for {format_duration(after)}" if after else "never"
 
 
 def buying_words(policy: BuyingPolicy) -> str:

@@ -12,6 +12,7 @@ from longshore.activities.checkpoints.rows import StoredCheckpoints, checkpoints
 from longshore.activities.cycle_views import CycleViews
 from longshore.activities.dag_views import DagViews
 from longshore.activities.database import Database
+from longshore.activities.growth import growth_of
 from longshore.activities.locality import with_locality
 from longshore.activities.preemption_inputs import may_stop_any
 from longshore.activities.snapshot import load_nodes, load_place, load_pool, load_recent
@@ -27,6 +28,7 @@ from longshore.models.cycles import PoolCycles
 from longshore.models.dag import DagJobView, DagState, DagSummary, DagView
 from longshore.models.domains import PoolTopology
 from longshore.models.errors import LongshoreError, NotFoundError
+from longshore.models.growth import GrowthDecision
 from longshore.models.job import JobSpec, JobState, JobStatus
 from longshore.models.job_report import JobReport
 from longshore.models.placement import JobRequest, PlacementKind
@@ -158,7 +160,7 @@ class Reading:
             )
             told = told.model_copy(update={"sizes": await self._sizes_of(job)})
             if not job.state.ended:
-                return told
+                return told.model_copy(update={"growth": await self._growth_of(job)})
             attempts = await self._views().attempts(job.id)
             cost = await reasons.cost_of_job(job.id)
             return Explanation.model_validate(
@@ -273,6 +275,13 @@ class Reading:
         if job.malleable is None:
             return ()
         return changes_of(await self._views().attempts(job.id))
+
+    async def _growth_of(self, job: JobView) -> GrowthDecision | None:
+        """Return whether a running job would get more GPUs now, and why not."""
+        sizes = job.malleable
+        if sizes is None or job.state is not JobState.RUNNING or job.gpus >= sizes.target:
+            return None
+        return await growth_of(self._db(), job.pool, job.id, self.settings.margins)
 
     async def _hold_of(self, job: JobView) -> JobStatus | None:
         temporal = await self._temporal() if job.state is JobState.HELD else None

@@ -216,6 +216,10 @@ class JobRequest(Frozen):
         """A malleable job as one that wants its fewest GPUs; any other as it is."""
         return self if self.malleable is None else self.at_size(self.malleable.min)
 
+    def is_below_target(self, gpus: int) -> bool:
+        """Return whether so many GPUs are fewer than a malleable job is to have."""
+        return self.malleable is not None and gpus < self.malleable.target
+
     @classmethod
     def of(cls, job_id: str, spec: JobSpec, submitted_at: Instant, attempt: int) -> "JobRequest":
         asked = cls._as_said(job_id, spec, submitted_at, attempt)
@@ -325,6 +329,11 @@ class Decision(Frozen):
     def held(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         """All that a placement holds: the nodes by rank, then those of its spares."""
         return (*self.by_node, *_by_node(self.spares))
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs it gives its job, without those of spares."""
+        return sum(len(indices) for _, indices in self.by_node)
 
     @property
     def by_node(self) -> tuple[tuple[str, tuple[int, ...]], ...]:

@@ -38,6 +38,9 @@ class PoolSpec(Frozen):
     packing: PoolPacking = PoolPacking()
     interval: Duration = timedelta(seconds=30)
     """Run a cycle at least this often while jobs wait."""
+    grow_after: Duration = timedelta(minutes=5)
+    """A running malleable job gets more GPUs when they were idle for so long; 0 never
+    (docs/elastic.md)."""
     buying: BuyingPolicy = BuyingPolicy()
     """What it may buy; nothing, unless this is switched on (docs/buying.md)."""
     preemption: PreemptionPolicy = PreemptionPolicy()

@@ -8,6 +8,7 @@ from longshore.models.checkpointing import CheckpointDecision
 from longshore.models.dag import HeldMutex
 from longshore.models.elastic import Malleable
 from longshore.models.elements import ElementState
+from longshore.models.growth import GrowthDecision
 from longshore.models.job import FailureClass, JobResult, JobState, Tier
 from longshore.models.node import HostFirmware, NodeState
 from longshore.models.placement import Decision
@@ -264,6 +265,8 @@ class Explanation(Wire):
     """What could be done about it."""
     sizes: tuple[SizeChange, ...] = ()
     """For a malleable job: the changes of its size, oldest first."""
+    growth: GrowthDecision | None = None
+    """For a running job with fewer GPUs than it is to have: whether it would get more now."""
     attempts: tuple[AttemptView, ...] = ()
     """For a job that has ended: where it ran, and how each attempt ended."""
     cost: JobCost | None = None

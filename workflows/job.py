@@ -16,6 +16,7 @@ with workflow.unsafe.imports_passed_through():
     from longshore.models.array_messages import StopElements
     from longshore.models.base import as_reason
     from longshore.models.failover import SwapRequest
+    from longshore.models.growth import Growing
     from longshore.models.job import (
         FailureClass,
         JobResult,
@@ -155,6 +156,16 @@ class JobWorkflow(Started):
         A malleable one that keeps a part of them has another size then."""
         shrinks = displacement.gpus_left is not None and self._spec.malleable is not None
         self._displace(LeaseEnd.RESIZED if shrinks else LeaseEnd.PREEMPTED, displacement)
+
+    @workflow.signal(
+        description="GPUs are idle: it is stopped with its grace and starts again on more of them"
+    )
+    def grow(self, growing: Growing) -> None:
+        """This attempt is to have more GPUs: it is stopped with its grace and queued again."""
+        sizes = self._spec.malleable
+        if sizes is not None and growing.gpus in sizes.up_to_target:
+            grown = Displacement(attempt=growing.attempt, reason=growing.reason)
+            self._displace(LeaseEnd.RESIZED, grown)
 
     @workflow.signal(
         description="It is to leave its node: it is stopped with its grace and queued again"

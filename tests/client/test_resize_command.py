@@ -48,6 +48,32 @@ async def test_a_size_from_the_job_file_to_why(
     await node.end(job_id, 2)
 
 
+async def test_why_says_why_a_job_with_fewer_gpus_does_not_grow(
+    longshore: Command, node: ScriptedNode, pool: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(FILE)
+    ran = await longshore("submit", "-q", "--pool", pool, "--gpus", "4", "--", "true")
+    beside = ran.out.strip()
+    await node.started(beside)
+    job_id = (await longshore("submit", "-q", str(path), "--pool", pool)).out.strip()
+    await node.started(job_id)
+    why = " ".join((await longshore("why", job_id)).out.split())
+    assert "growth 4 of 8 desired GPUs: no more are free for it" in why
+    ran = await longshore("pool", "set", pool, "--grow-after", "0")
+    assert ran.code == 0, ran.err
+    shown = " ".join((await longshore("pool", "show", pool)).out.split())
+    assert "malleable jobs grow never" in shown
+    growth = json.loads((await longshore("why", job_id, "--json")).out)["growth"]
+    assert (growth["gpus"], growth["desired"], growth["grows"]) == (4, 8, False)
+    assert growth["reason"].endswith("growth is off for this pool (`grow_after`)")
+    await longshore("pool", "set", pool, "--grow-after", "15m")
+    shown = " ".join((await longshore("pool", "show", pool)).out.split())
+    assert "malleable jobs grow onto GPUs that were idle for 15m" in shown
+    await node.end(beside)
+    await node.end(job_id)
+
+
 async def test_what_cannot_be_is_told_with_what_to_do(
     longshore: Command, node: ScriptedNode, pool: str
 ) -> None:

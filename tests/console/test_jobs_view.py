@@ -12,6 +12,7 @@ from longshore.console import job_view as view
 from longshore.console.jobs_view import STATES, list_html, more_html, sums_html, waited, why, wish
 from longshore.models.checkpoint import CheckpointInfo
 from longshore.models.gang import DomainRoom, GangPlan, NodeShare, PlannedGroup
+from longshore.models.growth import GrowthDecision
 from longshore.models.job import AttemptRecord, FailureClass, JobSpec, JobState, JobStatus
 from longshore.models.job_report import JobReport
 from longshore.models.messages import Progress
@@ -241,6 +242,16 @@ def test_who_gives_way_is_said_once():
     held = shown.model_copy(update={"headline": "is held"})
     assert text_of(view.why_html(held, NOW)).endswith(
         f"Others are preempted for it: {plan.reason}."
+    )
+
+
+def test_why_a_job_has_no_more_gpus_is_said():
+    growth = GrowthDecision(
+        job_id="x", attempt=1, at=NOW, gpus=4, desired=8, reason="4 of 8 desired GPUs: a < b"
+    )
+    shown = Explanation(job=a_running_job(), headline="runs", growth=growth)
+    assert text_of(view.why_html(shown, NOW)).endswith(
+        "About more GPUs: 4 of 8 desired GPUs: a < b."
     )
 
 

@@ -4,11 +4,13 @@ import asyncio
 import contextlib
 import uuid
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from typing import Any, TypeVar
 
 from longshore.client.api import Longshore
 from longshore.models.errors import NotFoundError, RefusedError, UnavailableError
 from longshore.models.job import JobSpec, JobState
+from longshore.models.pool import PoolSpec
 from tests.faults.fleet import GPUS_PER_NODE, PATIENCE, Fleet
 from tests.support.waiting import eventually
 
@@ -86,6 +88,24 @@ async def submit_and_resize(fleet: Fleet) -> list[str]:
     for gpus in (1, 2):
         await tell(lambda gpus=gpus: fleet.longshore.resize(running, gpus, from_start=True))
     return [*jobs, running]
+
+
+async def submit_and_grow(fleet: Fleet) -> list[str]:
+    """Fill most of both nodes while a malleable job starts on one GPU, so that it grows then."""
+    soon = timedelta(seconds=1)
+    await until_answered(
+        lambda: fleet.longshore.set_pool(PoolSpec(interval=soon, grow_after=soon))
+    )
+    most: dict[str, Any] = {"gpus": GPUS_PER_NODE - 1}
+    wide = [await submit(fleet, fleet.journal.job(name, 2.0, **most)) for name in ("one", "two")]
+    await eventually(lambda: all(map(fleet.journal.running, wide)), timeout=PATIENCE)
+    sizes: dict[str, Any] = {
+        "malleable": {"min": 1, "max": GPUS_PER_NODE},
+        "checkpoint": {"folder": "saved", "grace": "1s"},
+    }
+    grows = await submit(fleet, fleet.journal.job("grows", more_at_first=60, **sizes))
+    await eventually(lambda: _is_past(fleet.longshore, grows, 1), timeout=PATIENCE)
+    return [*wide, grows]
 
 
 async def submit_and_drain(fleet: Fleet) -> list[str]:

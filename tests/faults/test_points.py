@@ -74,6 +74,8 @@ async def test_nothing_is_lost_or_doubled(fleet: Fleet, point: Point, victim: st
 def _scene(point: Point) -> Callable[[Fleet], Coroutine[Any, Any, list[str]]]:
     if point.startswith("preempt"):
         return scenes.submit_and_preempt
+    if point.startswith("grow"):
+        return scenes.submit_and_grow
     if point.startswith("swap"):
         return scenes.submit_and_swap
     if point == "run_process.after-spawn":

@@ -31,6 +31,7 @@ from longshore.models.block import block_workflow_id
 from longshore.models.buying import BuyingPolicy
 from longshore.models.checkpointing import CheckpointPolicy
 from longshore.models.departures import DISK_REFUSES
+from longshore.models.growth import Growing
 from longshore.models.job import FailureClass, JobResult, JobState
 from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
@@ -102,7 +103,7 @@ SCENES = (
     "reconciled", "jobs_on_a_node", "jobs_that_give_way", "jobs_without_a_node", "gangs",
     "start_failures", "pools", "nodes", "market_watched", "checkpoints_watched", "bought",
     "spares", "going_on", "ended_machine", "given_up", "cut_off", "started_anew", "pinged",
-    "arrays", "dags", "schedules", "resized",
+    "arrays", "dags", "schedules", "resized", "grown",
 )  # fmt: skip
 
 
@@ -195,6 +196,23 @@ class Scenarios:
                 await node.started("resized", attempt)
                 await job.execute_update(JobWorkflow.resize, Resize(gpus=gpus))
             await node.end("resized", 3)
+            await job.result()
+
+    async def grown(self) -> None:
+        """Tell a job to grow, twice for the same attempt, when others have left it room."""
+        sizes = {"malleable": {"min": 2, "max": 8, "step": 2}, "checkpoint": {"folder": "c"}}
+        async with self._node("grown", pool="grown") as node:
+            await self._start_job("beside", pool="grown", recorded=False, gpus=4)
+            await node.started("beside")
+            job = await self._start_job("grown", pool="grown", **sizes)
+            await node.started("grown")
+            await node.end("beside")
+            grown = Growing(attempt=1, gpus_before=4, gpus=8, reason="grown from 4 to 8 GPUs")
+            for _ in range(2):
+                await job.signal(JobWorkflow.grow, grown)
+            await node.started("grown", 2)
+            await job.signal(JobWorkflow.grow, grown)
+            await node.end("grown", 2)
             await job.result()
 
     async def jobs_without_a_node(self) -> None:

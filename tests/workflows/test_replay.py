@@ -57,6 +57,7 @@ PATHS = {
     "job-preempted": COMPLETED,
     "job-moved": COMPLETED,
     "job-resized": COMPLETED,
+    "job-grown": COMPLETED,
     "job-displaced-early": COMPLETED,
     "job-gang-moved": COMPLETED,
     "job-gang-swapped": FAILED,

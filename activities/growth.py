@@ -1,0 +1,247 @@
+"""After a cycle: has a running malleable job grow onto GPUs that nobody else wants.
+
+Nothing is stored: what is decided is told to the job's workflow at once, which hears of it for one
+attempt and only once. Who dies in between decides again, from the same rows. Since when GPUs are
+idle, and when a job changed its size, placements say (`activities.growth_inputs`).
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from longshore.activities.checkpoints.rows import CheckpointActivities
+from longshore.activities.database import Database, clock
+from longshore.activities.failpoints import failpoint
+from longshore.activities.growth_inputs import load_elastic, load_idle, running_malleable
+from longshore.activities.locality import with_locality
+from longshore.activities.pool_cache import CachedPool, PoolCache
+from longshore.activities.preemption import why_store_is_away
+from longshore.activities.signals import Signals
+from longshore.activities.snapshot import (
+    load_nodes,
+    load_pool,
+    load_queue,
+    load_recent,
+    load_running,
+)
+from longshore.models.base import as_reason
+from longshore.models.growth import Elastic, Growing, GrowthDecision
+from longshore.models.margins import Margins
+from longshore.models.pool import PoolSpec
+from longshore.scheduling.growth import Foreseen, Look, Pool
+
+_SURE_FOR = 600.0
+"""Seconds after a look that what it found holds, but for what cycles of this process place."""
+_LONGEST_REST = timedelta(minutes=10)
+"""Between two looks at a pool with a job that might grow."""
+_LONGEST_STOP = timedelta(minutes=1)
+"""Beside its grace, until a job that grows counts as one that did not hear of it."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Known:
+    """What this process knows of a pool; without it, it looks."""
+
+    looked_at: float
+    """By the clock since boot, as all here."""
+    some: bool
+    """Whether a job there might grow, some time."""
+    every: float
+    """Seconds between two looks."""
+    next_at: float = 0.0
+    stopping: tuple[str, int, float] | None = None
+    """The attempt that was told to grow, and until when it counts as stopping."""
+
+
+class Growths:
+    """Decides and signals growth, pool by pool."""
+
+    def __init__(
+        self,
+        database: Database,
+        signals: Signals,
+        checkpoints: CheckpointActivities | None = None,
+        kept: PoolCache | None = None,
+    ) -> None:
+        self._database = database
+        self._signals = signals
+        self._checkpoints = checkpoints
+        self._kept = kept or PoolCache()
+        self._known: dict[str, _Known] = {}
+
+    async def after_cycle(
+        self, spec: PoolSpec, free_gpus: int | None, *, hungry: bool
+    ) -> timedelta | None:
+        """Tell at most one job of a pool to grow; return when to look again, None where no job
+        there might.
+
+        `free_gpus` are those that nobody has, None where that is not known; `hungry` says whether
+        this cycle may have placed a malleable job on fewer GPUs than it is to have. The end of a
+        job wakes no pool where none waits: so a pool with such a job looks by itself.
+        """
+        if not spec.grow_after:
+            return None
+        now, known = time.monotonic(), self._known.get(spec.name)
+        if known is not None and known.every == _every(spec) and (known.some or not hungry):
+            sure = now - known.looked_at < _SURE_FOR
+            if sure and not known.some:
+                return None
+            if sure and free_gpus == 0:
+                known.next_at = now + known.every
+            if now < known.next_at:
+                return timedelta(seconds=known.next_at - now)
+        known = self._known[spec.name] = await self._look(spec, known)
+        return timedelta(seconds=max(known.next_at - now, 0)) if known.some else None
+
+    async def _look(self, spec: PoolSpec, known: _Known | None) -> _Known:
+        pool, every, now = spec.name, _every(spec), time.monotonic()
+        async with self._database.transaction() as connection:
+            ids = await running_malleable(connection, pool)
+        nobody = _Known(now, some=False, every=every)
+        if not ids:
+            return nobody
+        store_away = await why_store_is_away(self._checkpoints, pool)
+        async with self._database.snapshot() as connection:
+            kept = await self._kept.take(connection, pool)
+            seen = await _read(connection, spec, ids, store_away, kept)
+        self._kept.keep(pool, kept)
+        if seen is None:
+            return nobody
+        again = _Known(now, some=True, every=every, next_at=now + every)
+        if known and (stopping := known.stopping) and _still(stopping, seen.jobs, now):
+            return replace(again, stopping=stopping)
+        decisions = await self._decide(seen)
+        grown = next((each for each in decisions if each.grows), None)
+        if grown is not None:
+            await self._tell(grown)
+            grace = next(job.asked.grace for job in seen.jobs if job.id == grown.job_id)
+            until = now + (grace + _LONGEST_STOP).total_seconds()
+            return replace(again, stopping=(grown.job_id, grown.attempt, until))
+        if len(decisions) == len(seen.jobs) and all(each.settled for each in decisions):
+            return nobody
+        due = [(each.again - seen.now).total_seconds() for each in decisions if each.again]
+        return replace(again, next_at=now + min([every, *(max(each, 0.0) for each in due)]))
+
+    async def _decide(self, seen: "_Seen") -> list[GrowthDecision]:
+        """Return the decisions, up to the first job that grows."""
+        decisions: list[GrowthDecision] = []
+        answers = seen.look.answers(seen.jobs)
+        while (answer := await _next(seen.spec.name, answers)) is not None:
+            if isinstance(answer, Foreseen):
+                async with self._database.transaction() as connection:
+                    answer = await _decided(connection, seen, answer)
+            decisions.append(answer)
+            if answer.grows:
+                break
+        return decisions
+
+    async def _tell(self, decided: GrowthDecision) -> None:
+        assert decided.to is not None
+        growing = Growing(
+            attempt=decided.attempt, gpus_before=decided.gpus, gpus=decided.to,
+            reason=as_reason(decided.reason),
+        )  # fmt: skip
+        await failpoint("grow.before-signal")
+        await self._signals.tell_jobs("grow", [(decided.job_id, growing)])
+        await failpoint("grow.after-signal")
+
+
+@dataclass
+class _Seen:
+    """A pool in one snapshot, with its jobs that might grow."""
+
+    spec: PoolSpec
+    now: datetime
+    jobs: tuple[Elastic, ...]
+    look: Look
+
+
+async def _next(
+    pool: str, answers: Iterator[GrowthDecision | Foreseen]
+) -> GrowthDecision | Foreseen | None:
+    """Return the next answer, made in a thread; None after the last."""
+    try:
+        return await asyncio.to_thread(next, answers, None)
+    except Exception:
+        # A fault of ours, or of one job: the pool's cycles go on, and nobody grows.
+        _log.exception("pool %s: growth cannot be planned", pool)
+        return None
+
+
+async def growth_of(
+    database: Database, pool: str, job_id: str, margins: Margins
+) -> GrowthDecision | None:
+    """Return what would be decided now about a job that runs; None where it does not, or has as
+    many GPUs as it is to have. What the checkpoint store says is left out."""
+    async with database.snapshot() as connection:
+        spec = await load_pool(connection, pool, margins)
+        seen = await _read(connection, spec, [job_id])
+        if seen is None:
+            return None
+        answer = await asyncio.to_thread(next, seen.look.answers(seen.jobs))
+        if isinstance(answer, GrowthDecision):
+            return answer
+        return await _decided(connection, seen, answer)
+
+
+async def _decided(connection: AsyncConnection, seen: _Seen, foreseen: Foreseen) -> GrowthDecision:
+    idle = await load_idle(connection, seen.spec, foreseen.nodes)
+    return seen.look.decide(foreseen, idle)
+
+
+async def _read(
+    connection: AsyncConnection,
+    spec: PoolSpec,
+    ids: Collection[str],
+    store_away: str = "",
+    kept: CachedPool | None = None,
+) -> _Seen | None:
+    """Return a pool in the snapshot of `connection`, None where none of these jobs might grow;
+    `kept` is what is known of it there."""
+    now = await clock(connection)
+    running = kept.nodes.running if kept else await load_running(connection, spec.name)
+    jobs = await load_elastic(connection, spec, running, ids, store_away)
+    if not jobs:
+        return None
+    if kept is None:
+        nodes = await load_nodes(connection, spec.name)
+        entries = await load_queue(connection, spec.name)
+        queue = [entry.request for entry in entries if not entry.held]
+    else:
+        nodes = kept.nodes.nodes
+        waiting = kept.queue.waiting(now).entries.values()
+        queue = [entry.request for entry in waiting]
+    recent = await load_recent(connection, spec.name) if spec.packing.rule.learns else ()
+    requests, nodes = await with_locality(
+        connection, spec.name, spec.packing, [*queue, *(job.asked for job in jobs)], nodes
+    )
+    queue = requests[: len(queue)]
+    jobs = tuple(
+        job.model_copy(update={"asked": asked})
+        for job, asked in zip(jobs, requests[len(queue) :], strict=True)
+    )
+    pool = Pool(
+        nodes, running, queue, recent, spec.packing, spec.preemption, spec.grow_after, now,
+        spec.buying.keeps_warm,
+    )  # fmt: skip
+    return _Seen(spec, now, jobs, Look(pool))
+
+
+def _every(spec: PoolSpec) -> float:
+    """Return the seconds between two looks. One within `grow_after` is early enough: it finds
+    since when GPUs are idle, and when that was for long enough."""
+    return max(spec.interval, min(spec.grow_after, _LONGEST_REST)).total_seconds()
+
+
+def _still(stopping: tuple[str, int, float], jobs: Iterable[Elastic], now: float) -> bool:
+    """Return whether the attempt that was told to grow may be stopping."""
+    job_id, attempt, until = stopping
+    runs = any(job.id == job_id and job.asked.attempt == attempt + 1 for job in jobs)
+    return runs and now < until

@@ -1,0 +1,100 @@
+"""Growth of a running malleable job onto idle GPUs: what it is decided from, and what was decided.
+
+Prices are micro-dollars per GPU-hour, costs micro-dollars. `scheduling.growth` decides.
+"""
+
+from pydantic import Field
+
+from longshore.models.base import Frozen, Instant, Reason, Wire
+from longshore.models.elastic import Malleable
+from longshore.models.money import Money
+from longshore.models.placement import JobRequest
+from longshore.models.preemption import RunningWork
+
+
+class Elastic(Frozen):
+    """A malleable job that runs on fewer GPUs than it is to have."""
+
+    work: RunningWork
+    asked: JobRequest
+    """As its next attempt would stand in the queue, with all of its sizes."""
+    done: float = Field(default=0.0, ge=0)
+    """What earlier attempts saved: seconds that one GPU would have needed for it."""
+    changed_at: tuple[Instant, ...] = ()
+    """When attempts of it ended lately by a change of size or a preemption, oldest first."""
+
+    @property
+    def id(self) -> str:
+        return self.work.id
+
+    @property
+    def sizes(self) -> Malleable:
+        assert self.asked.malleable is not None
+        return self.asked.malleable
+
+    @property
+    def gpus(self) -> int:
+        """Its size."""
+        return sum(len(share.gpu_indices) for share in self.work.shares if not share.spare)
+
+    @property
+    def held(self) -> frozenset[tuple[str, int]]:
+        """Its GPUs by node and index, with those of its spares."""
+        shares = self.work.shares
+        return frozenset((each.node_id, gpu) for each in shares for gpu in each.gpu_indices)
+
+
+class IdleNode(Frozen):
+    """What the idle GPUs of a node cost, and since when they are idle."""
+
+    price: Money = 0
+    """What each would bring otherwise, an hour: its price where it is billed as it runs, its
+    resale where its time is paid, nothing where it was not bought."""
+    ready_since: Instant
+    """Since when the node is registered."""
+    freed_at: dict[int, Instant] = Field(default_factory=dict[int, Instant])
+    """By GPU: when a job gave it back last, where that was lately."""
+
+
+class GrowthDecision(Frozen):
+    """Whether a running job gets more GPUs now, which number, and why. Amounts are
+    micro-dollars."""
+
+    job_id: str
+    attempt: int
+    at: Instant
+    gpus: int
+    """What it has."""
+    desired: int
+    to: int | None = None
+    """The size with which it starts again, where it grows; else the one that was looked at, if
+    any."""
+    grows: bool = False
+    earns: int = 0
+    """What the time is worth by which it ends sooner."""
+    stop: int = 0
+    """Work in no save, the save, and the start, on all of its GPUs."""
+    added: int = 0
+    """What its new GPUs would have brought otherwise."""
+    again: Instant | None = None
+    """When the answer may be another, where time alone is what it waits for."""
+    settled: bool = False
+    """The answer stays the same for this attempt."""
+    reason: str
+    """The answer in words."""
+
+    @property
+    def cost(self) -> int:
+        return self.stop + self.added
+
+
+class Growing(Wire):
+    """Signal `grow` to a job: this attempt goes from `gpus_before` to `gpus` GPUs.
+
+    For any other attempt, and for a size that is none of its own any more, it changes nothing.
+    """
+
+    attempt: int
+    gpus_before: int
+    gpus: int
+    reason: Reason

@@ -1,0 +1,279 @@
+"""Growth of running malleable jobs onto GPUs that are idle, where that earns more than it costs.
+
+    earns = time by which it ends sooner x GPUs that it has x (price of waiting + of its GPUs)
+    stop  = work in no save, by its chance + save + start, on all of its GPUs
+    added = time to its end x what its new GPUs bring otherwise
+
+Both prices, and what a stop costs, are those of preemption (`scheduling.preemption.costs`). The
+time follows from its expected duration and what it has saved, by Amdahl's law.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import NamedTuple
+
+from longshore.models.growth import Elastic, GrowthDecision, IdleNode
+from longshore.models.node import Node, NodeState
+from longshore.models.placement import (
+    Decision,
+    JobRequest,
+    PackingPolicy,
+    RecentJobs,
+    RunningJob,
+)
+from longshore.models.preemption import PreemptionPolicy
+from longshore.models.text import amount, count, format_duration
+from longshore.scheduling.cycle import foresee
+from longshore.scheduling.order import queue_order
+from longshore.scheduling.placement.filters import labels_named
+from longshore.scheduling.placement.state import without_job
+from longshore.scheduling.preemption.costs import cost_of, save_time, victim_of
+from longshore.scheduling.preemption.what_if import WhatIfCluster
+
+MOST_PLANNED = 8
+"""Jobs for which one look plans a larger size."""
+MOST_WAITING = 1000
+"""Behind a longer queue nothing grows."""
+REMEMBERED = timedelta(days=1)
+"""For so long a change of size, or a preemption, counts."""
+TO_START = timedelta(seconds=5)
+"""What it takes to give GPUs back, be placed and start, beside the save and its way back."""
+_MOST_DOUBLINGS = 20
+_NOTHING = timedelta(0)
+
+
+class Pool(NamedTuple):
+    """A pool after a cycle: what is there, and who still waits."""
+
+    nodes: Sequence[Node]
+    running: Sequence[RunningJob]
+    queue: Sequence[JobRequest]
+    """Without jobs that are held."""
+    recent: Sequence[RecentJobs]
+    packing: PackingPolicy
+    policy: PreemptionPolicy
+    grow_after: timedelta
+    now: datetime
+    keeps_warm: bool = False
+    """Capacity is idle there on purpose: what is taken of it would be bought again."""
+
+
+class Foreseen(NamedTuple):
+    """What one job would get, were it stopped now."""
+
+    job: Elastic
+    decision: Decision
+
+    @property
+    def size(self) -> int:
+        return self.decision.gpus
+
+    @property
+    def gains(self) -> frozenset[tuple[str, int]]:
+        """The GPUs that it would have, by node and index, with those of its spares."""
+        return frozenset((name, gpu) for name, gpus in self.decision.held for gpu in gpus)
+
+    @property
+    def nodes(self) -> frozenset[str]:
+        """The nodes that it would have, and those that it has."""
+        return frozenset(name for name, _ in self.gains) | frozenset(self.job.work.nodes)
+
+
+class Look:
+    """One look at the malleable jobs of a pool that run on fewer GPUs than they are to have."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    def answers(self, jobs: Sequence[Elastic]) -> Iterator[GrowthDecision | Foreseen]:
+        """Yield for each job, in queue order, why it does not grow; or a larger size that nobody
+        else could use, about which `decide` has the last word.
+
+        After `MOST_PLANNED` jobs for which sizes were planned the rest have no answer.
+        """
+        by_id = {job.id: job for job in jobs}
+        asked = [job.asked for job in jobs]
+        planned = 0
+        for request in queue_order(asked, self._pool.packing, self._pool.now):
+            job = by_id[request.id]
+            if refused := self._cannot(job):
+                yield refused
+            elif planned == MOST_PLANNED:
+                return
+            else:
+                planned += 1
+                foreseen = self._foresee(job)
+                yield self._no_room(foreseen) or foreseen
+
+    def decide(self, foreseen: Foreseen, idle: Mapping[str, IdleNode]) -> GrowthDecision:
+        """Return whether a job grows to what was foreseen; `idle` has the nodes that it would
+        have, and those that it has."""
+        job, pool = foreseen.job, self._pool
+        size, new = foreseen.size, foreseen.gains - job.held
+        wait = max(pool.grow_after, 2 * save_time(job.work) + TO_START)
+        since = max((_idle_since(idle[name], gpu) for name, gpu in new), default=pool.now)
+        if pool.now < since + wait:
+            said = (
+                f"{count(size - job.gpus, 'more GPU')} would be free, the last of them since "
+                f"{_short(pool.now - since)}; it grows when they were for {_short(wait)}"
+            )
+            return self._kept(job, said, to=size, again=since + wait)
+        hourly = sum(idle[name].price for name, _ in foreseen.gains)
+        hourly -= sum(idle[name].price for name, _ in job.held)
+        return self._weighed(job, size, hourly)
+
+    def _cannot(self, job: Elastic) -> GrowthDecision | None:
+        """Return why a job does not grow, whatever is free; None where it might."""
+        pool, work = self._pool, job.work
+        if not pool.grow_after:
+            return self._kept(job, "growth is off for this pool (`grow_after`)", settled=True)
+        if pool.keeps_warm:
+            return self._kept(job, "the pool keeps idle GPUs for jobs to come", settled=True)
+        if work.checkpoint is None:
+            said = "it has no checkpoint, and would start from the beginning"
+            return self._kept(job, said, settled=True)
+        if work.no_store:
+            return self._kept(job, f"it cannot save now: {work.no_store}")
+        if len(pool.queue) > MOST_WAITING:
+            return self._kept(job, f"{count(len(pool.queue), 'job')} wait")
+        states = {node.id: node.state for node in pool.nodes}
+        if any(states.get(name) is not NodeState.READY for name in work.nodes):
+            return self._kept(job, "a node of it is not ready")
+        left = _left(job, pool.now)
+        if left <= max(pool.policy.near_end, _NOTHING):
+            said = f"it should end in {_short(left)}, which is near"
+            if left <= _NOTHING:
+                said = "it is overdue, and nobody knows when it ends"
+            return self._kept(job, said, settled=True)
+        if (again := _rests_until(job, pool)) and pool.now < again:
+            times = count(len(job.changed_at), "time")
+            said = (
+                f"it was resized or preempted {times} within a day, last "
+                f"{_short(pool.now - job.changed_at[-1])} ago; it may grow from "
+                f"{again:%H:%M:%S} UTC on"
+            )
+            return self._kept(job, said, again=again)
+        best = self._weighed(job, job.sizes.target, None)
+        return None if best.grows else best
+
+    def _foresee(self, job: Elastic) -> Foreseen:
+        """Return what the next cycle would decide, were the job stopped now and queued again."""
+        pool = self._pool
+        nodes = list(pool.nodes)
+        positions = {node.id: position for position, node in enumerate(nodes)}
+        others: list[RunningJob] = []
+        for share in pool.running:
+            if share.job_id != job.id:
+                others.append(share)
+            elif (position := positions.get(share.node_id)) is not None:
+                nodes[position] = without_job(nodes[position], share)
+        found = foresee(
+            job.asked, pool.queue, nodes, others, pool.packing, pool.now, pool.recent
+        )  # fmt: skip
+        return Foreseen(job, found.decision)
+
+    def _no_room(self, foreseen: Foreseen) -> GrowthDecision | None:
+        """Return why a job does not grow, for want of GPUs that nobody who waits could use."""
+        job, size = foreseen.job, foreseen.size
+        rival = next((name for name, on in self._waiting if on & foreseen.nodes), None)
+        if rival is not None:
+            return self._kept(job, f"{rival} waits, and could run there", to=size or None)
+        return None if size > job.gpus else self._kept(job, "no more are free for it")
+
+    @cached_property
+    def _waiting(self) -> list[tuple[str, frozenset[str]]]:
+        """The jobs that wait, in no order, with the nodes that could take each, or a share of it,
+        were nobody there. So nothing that is kept for one of them is ever grown into."""
+        pool = self._pool
+        queue = [job.smallest for job in pool.queue]
+        if not queue:
+            return []
+        cluster = WhatIfCluster(
+            pool.nodes, pool.running, pool.packing, pool.now, labels=labels_named(queue)
+        )
+        return [(job.id, frozenset(cluster.nodes_for(job))) for job in queue]
+
+    def _weighed(self, job: Elastic, size: int, hourly: int | None) -> GrowthDecision:
+        """Return whether a job grows to a size, where its new GPUs bring so many micro-dollars an
+        hour otherwise; with None as if they were for nothing."""
+        pool, work, gpus = self._pool, job.work, job.gpus
+        worth = work.price + pool.policy.price_of_waiting(work.request)
+        left = _left(job, pool.now)
+        then = left * (job.sizes.speed(gpus) / job.sizes.speed(size))
+        start = save_time(work) + TO_START  # a save comes back in the time that it took
+        stop = victim_of(work, start, pool.policy, pool.now)
+        starts = cost_of(start, work.gpus, work.price) + stop.requeue
+        added = cost_of(start + then, 1, max(hourly or 0, 0))
+        earns = cost_of(left - then, gpus, worth)
+        decided = GrowthDecision(
+            job_id=job.id, attempt=job.asked.attempt - 1, at=pool.now, gpus=gpus,
+            desired=job.sizes.target, to=size, earns=earns,
+            stop=stop.recompute + stop.write + starts, added=added, reason="",
+        )  # fmt: skip
+        unsaved = _short(max(pool.now - work.unsaved_since, _NOTHING))
+        terms = (
+            f"{amount(stop.recompute)} for {unsaved} of work in no save, {amount(stop.write)} to "
+            f"save, {amount(starts)} to start"
+        )
+        if hourly is not None:
+            more = count(size - gpus, "more GPU")
+            terms += f", {amount(added)} that {more} would bring otherwise"
+        sooner = f"it would end {_short(left - then)} sooner"
+        if earns > decided.cost:
+            sooner = sooner.replace("would end", "ends")
+            said = (
+                f"grown from {gpus} to {count(size, 'GPU')}: {sooner}, which earns "
+                f"{amount(earns)}; it costs {amount(decided.cost)} ({terms})"
+            )
+            return decided.model_copy(update={"grows": True, "reason": said})
+        said = (
+            f"to grow to {size} would cost {amount(decided.cost)} ({terms}) and earn "
+            f"{amount(earns)} ({sooner})"
+        )
+        return decided.model_copy(update={"reason": _of_desired(job, said)})
+
+    def _kept(
+        self,
+        job: Elastic,
+        said: str,
+        *,
+        to: int | None = None,
+        again: datetime | None = None,
+        settled: bool = False,
+    ) -> GrowthDecision:
+        return GrowthDecision(
+            job_id=job.id, attempt=job.asked.attempt - 1, at=self._pool.now, gpus=job.gpus,
+            desired=job.sizes.target, to=to, again=again, settled=settled,
+            reason=_of_desired(job, said),
+        )  # fmt: skip
+
+
+def _of_desired(job: Elastic, said: str) -> str:
+    return f"{job.gpus} of {job.sizes.target} desired GPUs: {said}"
+
+
+def _left(job: Elastic, now: datetime) -> timedelta:
+    """Return how long a job will probably run on with the GPUs that it has.
+
+    Its attempt was placed for the whole of its duration: what earlier ones saved comes off.
+    """
+    saved = timedelta(seconds=job.done / job.sizes.speed(job.gpus))
+    return job.work.expected_end - now - saved
+
+
+def _rests_until(job: Elastic, pool: Pool) -> datetime | None:
+    """Return until when a job keeps its size after changes: twice as long after each."""
+    if not job.changed_at:
+        return None
+    doublings = min(len(job.changed_at), _MOST_DOUBLINGS)
+    return job.changed_at[-1] + min(pool.grow_after * 2**doublings, REMEMBERED)
+
+
+def _idle_since(node: IdleNode, gpu: int) -> datetime:
+    freed = node.freed_at.get(gpu)
+    return node.ready_since if freed is None else max(freed, node.ready_since)
+
+
+def _short(span: timedelta) -> str:
+    return format_duration(timedelta(seconds=round(span.total_seconds())))

@@ -1,0 +1,178 @@
+"""Growth on the capacity database: what it is decided from, and who hears of it how often."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from longshore.activities.growth import Growths
+from longshore.activities.growth_inputs import load_elastic, load_idle
+from longshore.activities.markets.memory import MarketMemory
+from longshore.activities.signals import Signals
+from longshore.activities.snapshot import load_running
+from longshore.activities.views import set_pool
+from longshore.models.buying import BuyingPolicy
+from longshore.models.elastic import Malleable
+from longshore.models.growth import Elastic
+from longshore.models.market import Level, OrderBook
+from longshore.models.messages import LeaseEnd, ReleaseRequest
+from longshore.models.placement import PlacementKey
+from longshore.models.pool import PoolSpec
+from longshore.scheduling import growth
+from tests.support.control import on_task_queue
+from tests.support.ledger import Ledger
+
+SIZES = Malleable(min=1, max=4, serial_fraction=0.1)
+SOON = timedelta(microseconds=1)
+SAVES = {"folder": "saves", "grace": "0s"}
+_BUY = (
+    """
+    INSERT INTO purchases (id, pool, tenant, tier, state, request, planned, committed, buying)
+    VALUES ('p-' || :name, :pool, 'default', 'FAST', 'READY', '{}', 9000000, 9000000, false)""",
+    """
+    INSERT INTO orders (key, purchase_id, number, option, provider, request, is_machine,
+                        gpus_per_node, committed, nodes, state, starts_at, ends_at)
+    VALUES (:name, 'p-' || :name, 1, 0, 'own', '{"limit": 2500000}', :by_use, 8, 1, 1,
+            'PLACED', now(), now() + interval '5 hours')""",
+    """
+    INSERT INTO blocks (id, provider, instance_type, tier, starts_at, ends_at, nodes,
+                        price_micro_per_gpu_hour, purchase_id, pool)
+    VALUES (:name, 'own', '8xH100', 'FAST', now(), now() + interval '5 hours', 1, 1000000,
+            'p-' || :name, :pool)""",
+    "UPDATE nodes SET block_id = :name WHERE id = :name",
+)
+
+
+async def prices(ledger: Ledger, **policy: object) -> dict[str, int]:
+    spec = PoolSpec(name=ledger.pool, buying=BuyingPolicy.model_validate(policy))
+    async with ledger.database.transaction() as connection:
+        idle = await load_idle(connection, spec, ["owned", "billed", "paid"])
+    return {name: node.price for name, node in idle.items()}
+
+
+async def test_idle_gpus_cost_what_they_would_bring_otherwise(ledger: Ledger):
+    for name in ("owned", "billed", "paid"):
+        await ledger.register(name)
+    for name, by_use in (("billed", True), ("paid", False)):
+        for statement in _BUY:
+            values = {"name": name, "pool": ledger.pool, "by_use": by_use}
+            named = {key: value for key, value in values.items() if f":{key}" in statement}
+            await ledger.rows(statement, **named)
+    sells = {"enabled": True, "resell": True, "resale_share": 0.5, "resale_fee": 0.1}
+    nobody_bids = {"owned": 0, "billed": 1_000_000, "paid": 0}
+    assert await prices(ledger, **sells) == nobody_bids
+    for bid, ago in ((9_000_000, timedelta(hours=1)), (1_600_000, timedelta(0))):
+        book = OrderBook(
+            provider="own", instance_type="8xH100", asks=(), bids=(Level(price=bid, gpus=8),),
+            observed_at=datetime.now(UTC) - ago, simulated=True,
+        )  # fmt: skip
+        await MarketMemory(ledger.database).store_book(book)
+    assert await prices(ledger, **sells) == nobody_bids | {"paid": 720_000}
+    assert await prices(ledger, **sells | {"resale_share": 1}) == nobody_bids | {"paid": 1_000_000}
+    assert await prices(ledger, **sells | {"resell": False}) == nobody_bids
+    await ledger.rows("UPDATE blocks SET ends_at = now() + interval '59 minutes'")
+    assert await prices(ledger, **sells) == nobody_bids
+
+
+async def elastic(ledger: Ledger) -> Elastic:
+    async with ledger.database.transaction() as connection:
+        running = await load_running(connection, ledger.pool)
+        (job,) = await load_elastic(connection, PoolSpec(name=ledger.pool), running, ["e"])
+    return job
+
+
+async def test_what_was_saved_and_when_its_size_changed_attempts_say(ledger: Ledger):
+    await ledger.register(gpus=2)
+    async with ledger.listening("e"):
+        for attempt, end in enumerate((LeaseEnd.RESIZED, LeaseEnd.HELD, None), 1):
+            await ledger.enqueue("e", attempt=attempt, malleable=SIZES, checkpoint=SAVES)
+            await ledger.cycle(f"cycle-{attempt}")
+            if end is not None:
+                key = PlacementKey(job_id="e", attempt=attempt)
+                await ledger.run(ledger.queue.release, ReleaseRequest(key=key, reason=end))
+    await ledger.rows(
+        "INSERT INTO job_checkpoints (job_id, attempt, number, ranks, bytes, saved_at, simulated)"
+        " SELECT job_id, attempt, 1, 1, 0, placed_at + interval '10 minutes', true"
+        "   FROM placements WHERE attempt <> 2"
+    )
+    job = await elastic(ledger)
+    assert (job.gpus, job.sizes.target, job.asked.attempt) == (2, 4, 4)
+    assert job.done == pytest.approx(600 * SIZES.speed(2))  # of this attempt nothing yet
+    ended = await ledger.value("SELECT ended_at FROM placements WHERE end_reason = 'resized'")
+    assert job.changed_at == (ended,)
+
+
+async def test_a_gpu_is_idle_since_the_last_job_gave_it_back(ledger: Ledger):
+    await ledger.register(gpus=2)
+    async with ledger.listening("other"):
+        await ledger.enqueue("other", gpus=1)
+        await ledger.cycle("first")
+    await ledger.finish("other")
+    async with ledger.database.transaction() as connection:
+        idle = await load_idle(connection, PoolSpec(name=ledger.pool), ["node-a"])
+    node = idle["node-a"]
+    (row,) = await ledger.rows(
+        "SELECT ended_at, gpu_indices[1] AS gpu, registered_at FROM placements, nodes"
+    )
+    assert node.freed_at == {row["gpu"]: row["ended_at"]}
+    assert node.ready_since == row["registered_at"]
+
+
+@pytest.fixture
+async def hungry(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> Ledger:
+    """Has a malleable job on 2 of 4 GPUs, of which the others have just become idle; 0.2 s."""
+    monkeypatch.setattr(growth, "TO_START", timedelta(0))
+    await set_after(ledger, SOON)
+    await ledger.register(gpus=4)
+    await ledger.enqueue("other", gpus=2)
+    async with ledger.listening("other", "e"):
+        await ledger.cycle("first")
+        await ledger.enqueue("e", malleable=SIZES, checkpoint=SAVES)
+        await ledger.cycle("second")
+    await ledger.finish("other")
+    return ledger
+
+
+async def set_after(ledger: Ledger, after: timedelta) -> None:
+    async with ledger.database.transaction() as connection:
+        await set_pool(connection, spec_of(ledger, after))
+
+
+def spec_of(ledger: Ledger, after: timedelta) -> PoolSpec:
+    return PoolSpec(name=ledger.pool, interval=timedelta(0), grow_after=after)
+
+
+async def test_it_is_told_once_and_by_who_comes_after_a_crash_the_same(hungry: Ledger):
+    async with hungry.listening("e"):
+        reply = await hungry.cycle("third")
+        assert reply.next_wake < timedelta(seconds=1)
+        await hungry.cycle("fourth")  # it is stopping
+        assert await hungry.told("e", "grow") == 1
+        nobody = on_task_queue(hungry.temporal, f"nobody-{hungry.pool}")
+        for times in (2, 3):  # another process each, which knows nothing
+            again = Growths(hungry.database, Signals(nobody))
+            await again.after_cycle(spec_of(hungry, SOON), None, hungry=False)
+            assert await hungry.told("e", "grow") == times
+
+
+async def test_a_pool_that_switches_it_off_has_nobody_grow(hungry: Ledger):
+    await set_after(hungry, timedelta(0))
+    async with hungry.listening("e"):
+        reply = await hungry.cycle("third")
+        assert reply.next_wake == timedelta(minutes=10)
+        assert await hungry.told("e", "grow") == 0
+
+
+async def test_a_pool_without_such_a_job_is_looked_at_once(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+):
+    await ledger.register(gpus=4)
+    await ledger.enqueue("rigid", gpus=2)
+    async with ledger.listening("rigid"):
+        reply = await ledger.cycle("first")
+    assert reply.next_wake == timedelta(minutes=10)
+    nowhere = Signals(ledger.temporal)
+    looks = Growths(ledger.database, nowhere)
+    spec = spec_of(ledger, SOON)
+    assert await looks.after_cycle(spec, 2, hungry=False) is None
+    monkeypatch.setattr(ledger.database, "transaction", None)  # and asked no more
+    assert await looks.after_cycle(spec, 2, hungry=False) is None
