@@ -89,7 +89,7 @@ class ArrayControl(Reading):
         view = await ArrayViews(self._db()).array(array_id)
         assert view is not None
         # What waits or runs of one that has ended was left by a workflow that was terminated.
-        left = (ElementState.WAITING, ElementState.RUNNING)
+        left = (ElementState.BLOCKED, ElementState.WAITING, ElementState.RUNNING)
         again = sum(view.counts.get(state, 0) for state in (*states, *left))
         if not again and job.state.ended:
             which = " or ".join(state.value for state in states)
@@ -135,7 +135,8 @@ class ArrayControl(Reading):
         sent = 0
         while True:
             found = await views.element(array_id, index, attempt)
-            attempt = found.attempt if found.state is not ElementState.WAITING else attempt
+            begun = found.state not in (ElementState.BLOCKED, ElementState.WAITING)
+            attempt = found.attempt if begun else attempt
             over = found.state.ended
             span = found.stdout if stream == "stdout" else found.stderr
             if not over and not follow and not found.alone:
@@ -188,7 +189,7 @@ def _ranges(indices: str | None) -> Sequence[IndexRange]:
 
 
 def _not_yet(found: ElementView) -> str:
-    if found.state is ElementState.WAITING:
+    if found.state in (ElementState.BLOCKED, ElementState.WAITING):
         return f"element {found.index} has not started yet: --follow waits for it"
     return (
         f"element {found.index} is in a batch that runs: its output can be told from that of the "
