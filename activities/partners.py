@@ -90,7 +90,8 @@ async def settle_at_first(connection: AsyncConnection, array_id: str, before: Be
         row = {"dag": before.dag_id, "name": before.name}
         await connection.execute(text(_LOCK_EDGES_TO), row)
         await _settle(connection, array_id, before.dag_id, before.name, None)
-    await _follow(connection, array_id, None, woken)
+    if before.blocked or before.kept_from is not None:
+        await _follow(connection, array_id, None, woken)  # of what is skipped, or kept
     return woken
 
 
@@ -346,7 +347,7 @@ _WANTS_A_LOOK = """
      CROSS JOIN LATERAL (
            SELECT count(*) AS waiting FROM (
                 SELECT FROM elements WHERE array_id = a.id AND state = 'WAITING'
-                 LIMIT 1000) some) w
+                 LIMIT 1000) ready) w
      WHERE a.id = :id
 """
 """A slot that waits for GPUs will take an element by itself, and one that ends wakes its array."""
