@@ -302,7 +302,8 @@ _SETTLE = """
                SELECT EXISTS (SELECT FROM unnest(c.firsts, c.lasts, c.steps)
                                           AS r (first, last, step)
                                WHERE e.index BETWEEN r.first AND r.last
-                                 AND (e.index - r.first) % r.step = 0) AS has) r
+                                 AND (e.index - r.first) % r.step = 0) AS has
+               OFFSET 0) r
          WHERE e.array_id = :array AND e.state = 'BLOCKED' {only}
     ), known AS (
         SELECT index, attempt,
@@ -330,9 +331,10 @@ _SETTLE = """
            AS l (satisfied, open, dead, state)
            ON (l.satisfied, l.open, l.dead) = (k.satisfied, k.open, k.dead)
      WHERE e.array_id = :array AND e.index = k.index AND e.attempt = k.attempt
-       AND e.state = 'BLOCKED'
     RETURNING e.index, e.state
 """
+"""OFFSET 0: asked once for an element, and not at each place that names it. The end does not look at
+the state again: the planner would go through all blocked elements for each."""
 
 _WANTS_A_LOOK = """
     SELECT a.cancelled IS NOT NULL
