@@ -333,8 +333,8 @@ _SETTLE = """
      WHERE e.array_id = :array AND e.index = k.index AND e.attempt = k.attempt
     RETURNING e.index, e.state
 """
-"""OFFSET 0: asked once for an element, and not at each place that names it. The end does not look at
-the state again: the planner would go through all blocked elements for each."""
+"""OFFSET 0: asked once for an element, and not at each place that names it. The end does not look
+at the state again: the planner would go through all blocked elements for each."""
 
 _WANTS_A_LOOK = """
     SELECT a.cancelled IS NOT NULL

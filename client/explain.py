@@ -119,7 +119,8 @@ def _of_array(job: JobView, elements: Mapping[ElementState, int]) -> str:
         )
         if not elements.get(ElementState.WAITING):
             return told
-    return f"{told}. What waits for GPUs is its slots: `longshore job {job.id}` names one to ask about"
+    one = f"`longshore job {job.id}` names one to ask about"
+    return f"{told}. What waits for GPUs is its slots: {one}"
 
 
 def _headline(job: JobView) -> str:

@@ -190,7 +190,8 @@ jobs:
         "dag.yaml:3: jobs.train.gpus: must be at least 1, got 0",
         "dag.yaml:4: jobs.a.after.b: a cycle: a comes after b (success); b comes after a (any)",
         "dag.yaml:7: jobs.b.after.trian: no such job; did you mean train?",
-        "dag.yaml:10: jobs.c.after.train: must be success, failure, any or corresponding, got 'sucess'",
+        "dag.yaml:10: jobs.c.after.train: must be success, failure, any or corresponding, "
+        "got 'sucess'",
         "dag.yaml:11: jobs.d.aftr: no such field; did you mean after?",
     ]
 
