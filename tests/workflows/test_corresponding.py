@@ -8,7 +8,7 @@ from temporalio.client import Client
 from longshore.client.api import Longshore
 from longshore.client.costs import billed
 from longshore.models.dag import DagSpec, DagState, StepState
-from longshore.models.errors import SpecError
+from longshore.models.errors import RefusedError, SpecError
 from longshore.models.job import FailureClass
 from longshore.models.messages import job_workflow_id
 from tests.support.scripted_node import ScriptedNode
@@ -27,6 +27,15 @@ async def elements(longshore: Longshore, array_id: str) -> dict[int, str]:
     return {each.index: each.state.value for each in await longshore.elements(array_id)}
 
 
+async def are(longshore: Longshore, array_id: str, states: dict[int, str]) -> None:
+    """Wait until the elements of an array are in these states."""
+
+    async def there() -> bool:
+        return await elements(longshore, array_id) == states
+
+    await eventually(there)
+
+
 async def test_elements_follow_their_partners_and_a_retry_runs_what_is_left(
     longshore: Longshore, node: ScriptedNode, pool: str
 ):
@@ -42,9 +51,8 @@ async def test_elements_follow_their_partners_and_a_retry_runs_what_is_left(
     prepare, train, use = (f"{dag_id}.{name}" for name in ("prepare", "train", "use"))
     assert (await node.end_batch(f"{train}.s1")).elements[0].index == 3
     await comes_to(longshore, dag_id, prepare=StepState.SUBMITTED, use=StepState.WAITING)
-    assert await elements(longshore, train) == {
-        0: "BLOCKED", 1: "BLOCKED", 2: "BLOCKED", 3: "SUCCEEDED",
-    }  # fmt: skip
+    blocks = {0: "BLOCKED", 1: "BLOCKED", 2: "BLOCKED"}
+    await are(longshore, train, {**blocks, 3: "SUCCEEDED"})
     blocked = (await longshore.elements(train))[0]
     assert blocked.message == "waits for element 0 of prepare"
     # Its slot has ended: it holds no GPUs while nothing can start.
@@ -61,6 +69,8 @@ async def test_elements_follow_their_partners_and_a_retry_runs_what_is_left(
         0: "SUCCEEDED", 1: "SKIPPED", 2: "SKIPPED", 3: "SUCCEEDED",
     }  # fmt: skip
 
+    with pytest.raises(RefusedError, match=f"`longshore dag retry {dag_id}` runs its elements"):
+        await longshore.retry_array(train)
     assert (await longshore.retry_dag(dag_id)).jobs == ("prepare", "train", "use")
     await all_end(node, longshore, dag_id, *(f"{name}.r2" for name in (prepare, train, use)))
     ended = await longshore.wait_dag(dag_id)
@@ -131,7 +141,7 @@ async def test_a_hold_of_the_later_array_keeps_its_elements_from_running(
     await longshore.hold(train)
     await node.end_batch(f"{train}.s1")
     await node.end_batches(f"{dag_id}.prepare.s1")
-    assert await elements(longshore, train) == {0: "WAITING", 1: "WAITING", 2: "SUCCEEDED"}
+    await are(longshore, train, {0: "WAITING", 1: "WAITING", 2: "SUCCEEDED"})
     await longshore.release(train)
     await all_end(node, longshore, dag_id, train)
 
