@@ -296,7 +296,7 @@ async def _worth(world: PartnerWorld, name: str, index: int) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(6))
 async def test_random_arrays_come_to_their_end_as_by_the_book(begin: Begin, seed: int):
     chance = random.Random(seed)
     arrays = ["0-5%2", "3-8%1", "0-10:2%3", "2", "0-3%2"]
