@@ -65,8 +65,11 @@ class ArrayViews:
             "lasts": [each.last for each in ranges], "steps": [each.step for each in ranges],
         }  # fmt: skip
         async with self._database.transaction() as connection:
-            rows = await connection.execute(text(_ELEMENTS), asked)
-            return tuple(_element(row) for row in rows.mappings())
+            rows = (await connection.execute(text(_ELEMENTS), asked)).mappings().all()
+            ups: Sequence[str] = ()
+            if any(row["state"] == ElementState.BLOCKED for row in rows):
+                ups = (await connection.scalars(text(_UPSTREAM), asked)).all()
+            return tuple(_element(row, ups) for row in rows)
 
     async def element(self, array_id: str, index: int, attempt: int | None) -> ElementView:
         """Return one attempt of one element, the last without a number. Raises NotFoundError."""
@@ -91,10 +94,12 @@ class ArrayViews:
             )
 
 
-def _element(row: RowMapping) -> ElementView:
+def _element(row: RowMapping, upstream: Sequence[str]) -> ElementView:
     values: dict[str, Any] = {
         name: value for name, value in row.items() if not name.endswith(("_offset", "_length"))
     }
+    if row["state"] == ElementState.BLOCKED:
+        values["message"] = f"waits for element {row['index']} of {', '.join(upstream)}"
     for stream in ("stdout", "stderr"):
         if row[f"{stream}_offset"] is not None:
             values[stream] = Span(
@@ -132,6 +137,12 @@ _ERRORS = """
      WHERE array_id = :id AND newest AND state = 'FAILED'
      GROUP BY failure, exit_code, regexp_replace(message, '[0-9]+', 'N', 'g')
      ORDER BY count(*) DESC, min(index) LIMIT :groups
+"""
+
+_UPSTREAM = """
+    SELECT c.upstream FROM dag_jobs d
+      JOIN element_edges c ON c.dag_id = d.dag_id AND c.name = d.name
+     WHERE d.job_id = :id ORDER BY c.upstream
 """
 
 _ELEMENTS = """

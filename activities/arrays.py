@@ -25,6 +25,14 @@ from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
 from longshore.activities.job_starts import start_job
 from longshore.activities.metrics import JOB_ENDS, SILENT, Metrics
+from longshore.activities.partners import (
+    Before,
+    Woken,
+    before_elements,
+    settle_at_first,
+    settle_followers,
+    wake,
+)
 from longshore.activities.queue import (
     ensure_pool,
     record_end,
@@ -86,11 +94,13 @@ class ArrayActivities:
         array_id, spec = request.array_id, request.job.spec
         if not request.retry and (why := self._why_not(array_id, spec)):
             return OpenedArray(refusal=why)
+        woken = Woken()
         async with self._database.transaction() as connection:
             if request.retry:
                 await _reopen(connection, array_id, request.retry)
             else:
-                await self._record(connection, array_id, request)
+                before = await before_elements(connection, array_id)
+                await self._record(connection, array_id, request, before)
                 found = await connection.scalar(
                     text("SELECT submitted_at FROM jobs WHERE id = :id"), {"id": array_id}
                 )
@@ -100,8 +110,12 @@ class ArrayActivities:
                 if known is None or found != request.submitted_at:
                     why = f"a job {array_id} is on record already: give this one another id"
                     return OpenedArray(refusal=why, other=True)
+                if before is not None:
+                    # A repeat, which finds it on record, may have to signal.
+                    woken = await settle_at_first(connection, array_id, before)
             await failpoint("open_array.before-commit")
         await failpoint("open_array.after-commit")
+        await wake(self._database, self._signals, woken)
         return OpenedArray()
 
     def _why_not(self, array_id: str, spec: JobSpec) -> str:
@@ -115,7 +129,11 @@ class ArrayActivities:
         return too_many(spec.array, self._most_elements)
 
     async def _record(
-        self, connection: AsyncConnection, array_id: str, request: OpenArray
+        self,
+        connection: AsyncConnection,
+        array_id: str,
+        request: OpenArray,
+        before: Before | None,
     ) -> None:
         spec = request.job.spec
         assert spec.array is not None
@@ -139,12 +157,18 @@ class ArrayActivities:
                 "slots": slot_limit(spec.array, self._most_slots, len(indices)),
             },
         )  # fmt: skip
+        if before is not None and before.kept_from is not None:
+            kept = await connection.scalars(
+                text(_KEEP_ELEMENTS), {"id": array_id, "kept_from": before.kept_from}
+            )
+            indices = tuple(sorted(set(indices) - set(kept)))
+        state = ElementState.BLOCKED if before and before.blocked else ElementState.WAITING
         for at in range(0, len(indices), _ROWS_AT_ONCE):
             some = indices[at : at + _ROWS_AT_ONCE]
             await connection.execute(
                 text(_INSERT_ELEMENTS),
                 {
-                    "id": array_id, "indices": list(some),
+                    "id": array_id, "state": state.value, "indices": list(some),
                     "variables": [_json(spec.array.parameters(index)) for index in some],
                 },
             )  # fmt: skip
@@ -159,7 +183,7 @@ class ArrayActivities:
         async with self._database.transaction() as connection:
             row = await _locked(connection, array_id)
             spec = JobSpec.as_known(row["spec"])
-            plan, seen = await self._plan(connection, request, row, spec)
+            plan, seen, woken = await self._plan(connection, request, row, spec)
             ended = row["end_state"] is None and plan.state is not JobState.RUNNING
             result = _result(array_id, plan, started=row["started"]) if ended else None
             end = await record_end(connection, result) if result else None
@@ -176,6 +200,7 @@ class ArrayActivities:
         if result is not None:
             failure = result.failure.value if result.failure else "none"
             self._metrics.add(JOB_ENDS, pool=spec.pool, state=result.state.value, failure=failure)
+        await wake(self._database, self._signals, woken)
         if job is not None:
             await tell_end(self._database, self._signals, job, first=first)
         await self._submit(array_id, row, spec, [s for s in slots if s["state"] == "SUBMITTING"])
@@ -199,8 +224,8 @@ class ArrayActivities:
         request: AdvanceArray,
         row: RowMapping,
         spec: JobSpec,
-    ) -> tuple[ArrayPlan, ArraySeen]:
-        """Decide, and record what is decided."""
+    ) -> tuple[ArrayPlan, ArraySeen, Woken]:
+        """Decide, and record what is decided; also for the elements that wait for its own."""
         array_id = request.array_id
         cancelled = row["cancelled"] or request.cancelled
         await connection.execute(
@@ -208,14 +233,18 @@ class ArrayActivities:
         )
         if row["end_state"] is not None:
             seen = await _seen(connection, array_id, row, request.held, cancelled)
-            return ArrayPlan(JobState(row["end_state"]), row["message"]), seen
-        await _take_from_ended_slots(connection, array_id, spec.retry, cancelled is not None)
+            return ArrayPlan(JobState(row["end_state"]), row["message"]), seen, Woken()
+        ended = await _take_from_ended_slots(
+            connection, array_id, spec.retry, cancelled is not None
+        )
         if cancelled is not None:
-            await _end_waiting(connection, array_id, ElementState.CANCELLED, None, cancelled)
+            ended += await _end_waiting(
+                connection, array_id, ElementState.CANCELLED, None, cancelled
+            )
         seen = await _seen(connection, array_id, row, request.held, cancelled)
         plan = decide(seen)
         if plan.give_up:
-            await _end_waiting(
+            ended += await _end_waiting(
                 connection, array_id, ElementState.FAILED, plan.failure, plan.give_up
             )
         if plan.open:
@@ -223,7 +252,8 @@ class ArrayActivities:
                 text(_OPEN_SLOTS),
                 {"id": array_id, "open": plan.open, "generation": row["generation"]},
             )
-        return plan, seen
+        woken = await settle_followers(connection, array_id, sorted(ended))
+        return plan, seen, woken
 
     async def _submit(
         self, array_id: str, array: RowMapping, spec: JobSpec, slots: Sequence[RowMapping]
@@ -305,10 +335,16 @@ class ArrayActivities:
                     f"{request.array_id}` says which it has"
                 )
             running = [each for each in found if each["state"] == ElementState.RUNNING]
-            waiting = [each["index"] for each in found if each["state"] == ElementState.WAITING]
+            waiting = [
+                each["index"]
+                for each in found
+                if each["state"] in (ElementState.BLOCKED, ElementState.WAITING)
+            ]
             await connection.execute(text(_CANCEL_ASKED), {**asked, "waiting": waiting,
                                      "running": [each["index"] for each in running]})  # fmt: skip
+            woken = await settle_followers(connection, request.array_id, waiting)
             await failpoint("cancel_elements.before-commit")
+        await wake(self._database, self._signals, woken)
         by_claim: dict[tuple[str, int, int], list[int]] = {}
         for each in running:
             claim = (each["job_id"], each["job_attempt"], each["batch"])
@@ -418,8 +454,10 @@ async def _seen(
 
 async def _take_from_ended_slots(
     connection: AsyncConnection, array_id: str, policy: RetryPolicy, cancelled: bool
-) -> None:
-    """End the attempts of elements whose slot is over: what became of them nobody knows."""
+) -> list[int]:
+    """End the attempts of elements whose slot is over: what became of them nobody knows.
+
+    Returns which."""
     rows = (await connection.execute(text(_ORPHANS), {"id": array_id})).mappings().all()
     by_claim: dict[tuple[str, int, int], list[ElementResult]] = {}
     for row in rows:
@@ -435,6 +473,7 @@ async def _take_from_ended_slots(
         await store_results(
             connection, key, results, policy, FailureClass.NODE, cancelled=cancelled
         )
+    return [row["index"] for row in rows]
 
 
 async def _end_waiting(
@@ -443,14 +482,19 @@ async def _end_waiting(
     state: ElementState,
     failure: FailureClass | None,
     why: str,
-) -> None:
-    await connection.execute(
-        text(_END_WAITING),
-        {
-            "id": array_id, "state": state.value, "why": why,
-            "failure": failure.value if failure and state is ElementState.FAILED else None,
-        },
-    )  # fmt: skip
+) -> list[int]:
+    """End the elements that wait for a slot; of a cancelled array those too that are blocked.
+
+    Returns which."""
+    row = {
+        "id": array_id, "state": state.value, "why": why,
+        "failure": failure.value if failure and state is ElementState.FAILED else None,
+    }  # fmt: skip
+    ended = list[int]()
+    if state is ElementState.CANCELLED:
+        # First: what is locked may be WAITING after that.
+        ended += await connection.scalars(text(_END_WAITING.format(which=_BLOCKED)), row)
+    return [*ended, *await connection.scalars(text(_END_WAITING.format(which=_UNCLAIMED)), row)]
 
 
 async def _reopen(
@@ -477,11 +521,23 @@ _INSERT_ARRAY = """
 """
 
 _INSERT_ELEMENTS = """
-    INSERT INTO elements (array_id, index, variables)
-    SELECT :id, e.index, CAST(e.variables AS jsonb)
+    INSERT INTO elements (array_id, index, state, variables)
+    SELECT :id, e.index, :state, CAST(e.variables AS jsonb)
       FROM unnest(CAST(:indices AS integer[]), CAST(:variables AS text[]))
            AS e (index, variables)
 """
+
+_KEEP_ELEMENTS = """
+    INSERT INTO elements (array_id, index, attempt, state, variables, job_id, job_attempt, batch,
+                          exit_code, started_at, ended_at, stdout_offset, stdout_length,
+                          stderr_offset, stderr_length)
+    SELECT :id, index, attempt, state, variables, job_id, job_attempt, batch, exit_code,
+           started_at, ended_at, stdout_offset, stdout_length, stderr_offset, stderr_length
+      FROM elements
+     WHERE array_id = :kept_from AND newest AND state = 'SUCCEEDED'
+    RETURNING index
+"""
+"""With the slot and batch that have their output."""
 
 _ARRAY = """
     SELECT a.*, j.spec, j.end_state, j.message,
@@ -543,10 +599,15 @@ _ORPHANS = """
 _END_WAITING = """
     UPDATE elements e
        SET state = :state, failure = :failure, message = :why, ended_at = clock_timestamp()
-      FROM (SELECT index, attempt FROM elements WHERE array_id = :id AND state = 'WAITING'
-               FOR UPDATE SKIP LOCKED) w
+      FROM (SELECT index, attempt FROM elements WHERE array_id = :id AND {which}) w
      WHERE e.array_id = :id AND e.index = w.index AND e.attempt = w.attempt
+    RETURNING e.index
 """
+
+_BLOCKED = "state = 'BLOCKED' ORDER BY index FOR UPDATE"
+
+_UNCLAIMED = "state = 'WAITING' FOR UPDATE SKIP LOCKED"
+"""A claim that has locked some may wait for the array's row, which we have."""
 
 _ASKED = """
     SELECT e.index, e.state, e.job_id, e.job_attempt, e.batch

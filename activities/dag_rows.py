@@ -6,13 +6,15 @@ from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import clock
-from longshore.models.dag import DagSpec, StepState
+from longshore.models.array import ArraySpec
+from longshore.models.dag import DagSpec, Extra, StepState
 from longshore.models.dag_messages import AdvanceDag, OpenDag
 from longshore.models.errors import NotFoundError
 from longshore.models.job import JobState
 from longshore.models.visible import shown
-from longshore.scheduling.dag import DagPlan, Graph, reopened
+from longshore.scheduling.dag import DagPlan, Graph
 from longshore.scheduling.dag_changes import Changes
+from longshore.scheduling.dag_retry import Reopened, reopened
 
 ANOTHER = "another job has its id"
 
@@ -30,6 +32,37 @@ async def record_dag(
     )  # fmt: skip
     if made:
         await connection.execute(text(_INSERT_JOBS), {"id": dag_id, "names": list(spec.jobs)})
+        await _record_element_edges(connection, dag_id, spec)
+
+
+async def _record_element_edges(connection: AsyncConnection, dag_id: str, spec: DagSpec) -> None:
+    """Put the edges from element to element of a DAG on record, and none that were before."""
+    graph = Graph.of(spec)
+    edges = [
+        {
+            "id": dag_id, "name": name, "upstream": up,
+            "waits": spec.jobs[name].after[up].extra is Extra.WAIT,
+            **index_ranges(spec.jobs[up].array),
+        }
+        for name, ups in graph.partners.items()
+        for up in ups
+    ]  # fmt: skip
+    await connection.execute(text(_FORGET_EDGES), {"id": dag_id})
+    if not edges:
+        return
+    await connection.execute(text(_INSERT_EDGES), edges)
+    names = list(graph.partners)
+    row = {"id": dag_id, "names": names, "joins": [graph.joins[name].value for name in names]}
+    await connection.execute(text(_SET_JOINS), row)
+
+
+def index_ranges(array: ArraySpec | None) -> dict[str, list[int]]:
+    """Return the indices of an array as columns of ranges."""
+    ranges = array.ranges if array else ()
+    return {
+        "firsts": [each.first for each in ranges], "lasts": [each.last for each in ranges],
+        "steps": [each.step for each in ranges],
+    }  # fmt: skip
 
 
 async def lock_dag(connection: AsyncConnection, dag_id: str) -> RowMapping:
@@ -60,7 +93,7 @@ async def spec_of(connection: AsyncConnection, dag_id: str) -> DagSpec:
 
 async def to_run_again(
     connection: AsyncConnection, dag_id: str, spec: DagSpec, anew: Collection[str] = ()
-) -> tuple[str, ...]:
+) -> Reopened:
     """Return the jobs that a retry runs again: also those that are to run `anew`, and those whose
     output is gone and wanted by one of them."""
     jobs = await jobs_of(connection, dag_id)
@@ -69,10 +102,10 @@ async def to_run_again(
     without = {job["name"] for job in jobs if job["output_bytes"] is None}
     graph, wanted = Graph.of(spec), set(anew)
     while True:
-        names = reopened(graph, states, wanted)
-        gone = {up for name in names for up in graph.inputs.get(name, ()) if up in without}
-        if gone <= set(names):
-            return names
+        again = reopened(graph, states, wanted)
+        gone = {up for name in again.jobs for up in graph.inputs.get(name, ()) if up in without}
+        if gone <= set(again.jobs):
+            return again
         wanted |= gone
 
 
@@ -89,10 +122,14 @@ async def reopen(
         row = {"id": dag_id, "spec": spec.model_dump_json(), "names": list(changed.new)}
         await connection.execute(text(_REPLACE_SPEC), row)
         await connection.execute(text(_INSERT_JOBS), row)
-    names = await to_run_again(connection, dag_id, spec, changed.anew if changed else ())
-    row = {"id": dag_id, "names": list(names), "generation": generation}
+    again = await to_run_again(connection, dag_id, spec, changed.anew if changed else ())
+    row = {
+        "id": dag_id, "names": list(again.jobs), "whole": list(again.whole),
+        "generation": generation,
+    }  # fmt: skip
     await connection.execute(text(_REOPEN_JOBS), row)
     await connection.execute(text(_REOPEN_DAG), row)
+    await _record_element_edges(connection, dag_id, spec)
 
 
 async def jobs_of(connection: AsyncConnection, dag_id: str) -> Sequence[RowMapping]:
@@ -207,9 +244,22 @@ _INSERT_JOBS = """
 
 _REPLACE_SPEC = "UPDATE dags SET spec = CAST(:spec AS json) WHERE id = :id"
 
+_FORGET_EDGES = "DELETE FROM element_edges WHERE dag_id = :id"
+
+_INSERT_EDGES = """
+    INSERT INTO element_edges (dag_id, name, upstream, extra_waits, firsts, lasts, steps)
+    VALUES (:id, :name, :upstream, :waits, :firsts, :lasts, :steps)
+"""
+
+_SET_JOINS = """
+    UPDATE dag_jobs d SET element_join = l.join, others = NULL
+      FROM unnest(CAST(:names AS text[]), CAST(:joins AS text[])) AS l (name, "join")
+     WHERE d.dag_id = :id AND d.name = l.name
+"""
+
 JOBS = """
     SELECT d.name, d.state, d.job_id, d.generation, d.reason, d.cancel_sent, d.submitted_at,
-           d.ended_at, d.ready_at, d.mutexes, j.end_state, j.attempts,
+           d.ended_at, d.ready_at, d.mutexes, d.others, d.kept_from, j.end_state, j.attempts,
            (SELECT bytes FROM outputs WHERE job_id = d.job_id) AS output_bytes
       FROM dag_jobs d LEFT JOIN jobs j ON j.id = d.job_id
      WHERE d.dag_id = :id
@@ -259,7 +309,10 @@ _REOPEN_JOBS = """
     UPDATE dag_jobs
        SET state = 'WAITING', reason = '', job_id = NULL, cancel_sent = false,
            submitted_at = NULL, ended_at = NULL, ready_at = NULL, mutexes = '{}',
-           generation = :generation
+           generation = :generation,
+           kept_from = CASE WHEN name = ANY (:whole) THEN NULL
+                            WHEN EXISTS (SELECT FROM arrays WHERE id = dag_jobs.job_id)
+                            THEN job_id ELSE kept_from END
      WHERE dag_id = :id AND name = ANY (:names)
 """
 

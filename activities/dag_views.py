@@ -77,7 +77,7 @@ class DagViews:
         """Return the jobs that a retry with this spec runs again, upstream first; `anew` are those
         that it changes."""
         async with self._database.transaction() as connection:
-            return await to_run_again(connection, dag_id, spec, anew)
+            return (await to_run_again(connection, dag_id, spec, anew)).jobs
 
     async def mutexes_of(self, job_id: str) -> tuple[HeldMutex, ...]:
         """Return the mutexes that a job has, each with how many jobs wait for it."""

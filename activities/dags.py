@@ -36,6 +36,7 @@ from longshore.activities.failpoints import failpoint
 from longshore.activities.job_starts import digest_of, start_job
 from longshore.activities.mutexes import ask_for_mutexes, free_mutexes, standing_of, wake_next
 from longshore.activities.outputs import given_to
+from longshore.activities.partners import elements_of, settle_by_ends
 from longshore.activities.rpc_errors import is_unknown
 from longshore.activities.signals import Signals
 from longshore.models.dag import DagSpec, DagState, StepState
@@ -43,9 +44,10 @@ from longshore.models.dag_messages import AdvanceDag, DagProgress, OpenDag, Open
 from longshore.models.messages import JOB_ID, JobInput, job_workflow_id
 from longshore.models.problems import bounded
 from longshore.models.visible import shown
-from longshore.scheduling.dag import DagPlan, Graph, decide, problems, waits_for, why_stopped
+from longshore.scheduling.dag import DagPlan, Graph, decide, waits_for, why_stopped
 from longshore.scheduling.dag_changes import changes
 from longshore.scheduling.dag_inputs import input_problems
+from longshore.scheduling.dag_problems import corresponding_problems, problems
 
 _AT_ONCE = 200
 """Jobs that one look submits; the workflow looks again for the others."""
@@ -107,7 +109,13 @@ class DagActivities:
             )
         edges = {name: job.after for name, job in spec.jobs.items()}
         inputs = {name: job.inputs for name, job in spec.jobs.items()}
-        wrong = (*problems(edges, self._most_jobs), *input_problems(edges, inputs))
+        arrays = [name for name, job in spec.jobs.items() if job.array is not None]
+        mutexes = {name: job.mutex for name, job in spec.jobs.items()}
+        wrong = (
+            *problems(edges, self._most_jobs),
+            *input_problems(edges, inputs),
+            *corresponding_problems(edges, arrays, mutexes),
+        )
         found = [f"{'.'.join(each.place)}: {each.message}" for each in wrong]
         return "\n".join(bounded(found))
 
@@ -131,6 +139,7 @@ class DagActivities:
                 plan = decide(
                     graph, known, spec.on_failure, held=request.held,
                     stopped_by=row["stopped_by"], cancelled=row["cancelled"] or request.cancelled,
+                    elements=await elements_of(connection, dag_id, spec, jobs),
                 )  # fmt: skip
                 ready = await self._without_excluded(connection, row, spec, plan.start)
                 # What is intended is submitted in this look: a hold or a cancel finds no rest.
@@ -150,6 +159,7 @@ class DagActivities:
             )
             await failpoint("advance_dag.before-commit")
         await failpoint("advance_dag.after-commit")
+        await settle_by_ends(self._database, self._signals, dag_id, spec)
         again = activity.in_activity() and activity.info().attempt > 1
         names = _given_up(jobs, plan, newly_held=request.held and not row["held"], again=again)
         await wake_next(self._database, self._signals, row["tenant"], names, again=again)

@@ -17,6 +17,7 @@ from temporalio.service import RPCError
 from longshore.activities.database import Database, clock
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
+from longshore.activities.partners import Woken, settle_followers, wake
 from longshore.activities.queue import mark_array_poked
 from longshore.activities.rpc_errors import is_unknown
 from longshore.activities.signals import Signals
@@ -54,7 +55,7 @@ class ElementActivities:
         """
         array_id, key = request.array_id, request.key
         row = {"id": array_id, "job": key.job_id, "attempt": key.attempt, "batch": request.batch}
-        batch = None
+        batch, woken = None, Woken()
         async with self._database.transaction() as connection:
             # The slot's own row: claims of one slot come one after the other.
             slot = (await connection.execute(text(_SLOT), row)).mappings().one_or_none()
@@ -62,7 +63,8 @@ class ElementActivities:
                 return ClaimReply(reason=f"{key.job_id} is no slot of array {array_id}")
             first = slot["attempt"] == 0
             if request.report is not None:
-                await _record(connection, request, slot["retry"])
+                ended = await _record(connection, request, slot["retry"])
+                woken = await settle_followers(connection, array_id, ended)
             is_old = (slot["attempt"], slot["batch"]) > (key.attempt, request.batch)
             open_now = not (slot["held"] or slot["cancelled"] or slot["ended_at"] or is_old)
             if request.want and open_now:
@@ -75,6 +77,7 @@ class ElementActivities:
         await failpoint("claim_elements.after-commit")
         if poke:
             await self._signals.poke_array(array_id)
+        await wake(self._database, self._signals, woken)
         return ClaimReply(batch=batch, reason="" if batch else "no element is left for it")
 
     @activity.defn
@@ -139,8 +142,12 @@ async def _claim(
     )  # fmt: skip
 
 
-async def _record(connection: AsyncConnection, request: ClaimRequest, retry: object) -> None:
-    """Record the results of a batch; what was not started goes back, what may have run is lost."""
+async def _record(
+    connection: AsyncConnection, request: ClaimRequest, retry: object
+) -> Sequence[int]:
+    """Record the results of a batch; what was not started goes back, what may have run is lost.
+
+    Returns the elements that it was about, also at a repeat."""
     report = request.report or BatchReport()
     key = {
         "id": request.array_id, "job": request.key.job_id, "attempt": request.key.attempt,
@@ -175,6 +182,7 @@ async def _record(connection: AsyncConnection, request: ClaimRequest, retry: obj
         connection, key, results, RetryPolicy.model_validate(retry or {}), request.stopped_as,
         cancelled=request.cancelled, message=request.message,
     )  # fmt: skip
+    return sorted({each.index for each in (*report.results, *results)})
 
 
 async def store_results(

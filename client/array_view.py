@@ -16,8 +16,9 @@ from longshore.scheduling.arrays import progress_text
 _WIDTH = 40
 _LOOKS = {
     ElementState.SUCCEEDED: ("#", "green"), ElementState.FAILED: ("x", "red"),
-    ElementState.CANCELLED: ("-", "yellow"), ElementState.RUNNING: (">", "cyan"),
-    ElementState.WAITING: (".", "dim"),
+    ElementState.CANCELLED: ("-", "yellow"), ElementState.SKIPPED: ("/", "yellow"),
+    ElementState.RUNNING: (">", "cyan"), ElementState.WAITING: (".", "dim"),
+    ElementState.BLOCKED: (":", "dim"),
 }  # fmt: skip
 
 

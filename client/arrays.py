@@ -88,17 +88,17 @@ class ArrayControl(Reading):
         job = await self.job(array_id)
         view = await ArrayViews(self._db()).array(array_id)
         assert view is not None
+        if (dag_id := await ArrayViews(self._db()).dag_of(array_id)) is not None:
+            raise RefusedError(
+                f"{array_id} is a job of DAG {dag_id}: `longshore dag retry {dag_id}` runs its "
+                "elements again that did not succeed, with those behind them"
+            )
         # What waits or runs of one that has ended was left by a workflow that was terminated.
-        left = (ElementState.WAITING, ElementState.RUNNING)
+        left = (ElementState.BLOCKED, ElementState.WAITING, ElementState.RUNNING)
         again = sum(view.counts.get(state, 0) for state in (*states, *left))
         if not again and job.state.ended:
             which = " or ".join(state.value for state in states)
             raise RefusedError(f"no element of {array_id} is {which}: nothing runs again")
-        if (dag_id := await ArrayViews(self._db()).dag_of(array_id)) is not None:
-            raise RefusedError(
-                f"{array_id} is a job of DAG {dag_id}: `longshore dag retry {dag_id}` runs it "
-                "again"
-            )
         spec = await self.spec(array_id)
         short = spec.model_copy(update={"array": spec.array and spec.array.without_rows})
         try:
@@ -135,7 +135,8 @@ class ArrayControl(Reading):
         sent = 0
         while True:
             found = await views.element(array_id, index, attempt)
-            attempt = found.attempt if found.state is not ElementState.WAITING else attempt
+            begun = found.state not in (ElementState.BLOCKED, ElementState.WAITING)
+            attempt = found.attempt if begun else attempt
             over = found.state.ended
             span = found.stdout if stream == "stdout" else found.stderr
             if not over and not follow and not found.alone:
@@ -188,7 +189,7 @@ def _ranges(indices: str | None) -> Sequence[IndexRange]:
 
 
 def _not_yet(found: ElementView) -> str:
-    if found.state is ElementState.WAITING:
+    if found.state in (ElementState.BLOCKED, ElementState.WAITING):
         return f"element {found.index} has not started yet: --follow waits for it"
     return (
         f"element {found.index} is in a batch that runs: its output can be told from that of the "

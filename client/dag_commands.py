@@ -93,14 +93,18 @@ def validate(file: FILE, mermaid: MERMAID = False, as_json: JSON = False) -> Non
         return _print_planned(spec)
     from longshore.models.text import count
     from longshore.scheduling.dag import Graph
+    from longshore.scheduling.partners import without_partner
 
     graph = Graph.of(spec)
     first = [name for name in graph.order if not graph.edges[name]]
     edges = sum(map(len, graph.edges.values()))
     if as_json:
         return print_json(
-            {"name": spec.name, "jobs": list(graph.order), "edges": edges, "first": first}
-        )
+            {
+                "name": spec.name, "jobs": list(graph.order), "edges": edges, "first": first,
+                "without_partner": [str(each) for each in without_partner(spec)],
+            }
+        )  # fmt: skip
     say(
         f"{file}: DAG {spec.name} is valid: {count(len(graph.order), 'job')}, "
         f"{count(edges, 'edge')}; {', '.join(first[:5])}{' and others' * (len(first) > 5)} "
@@ -110,6 +114,8 @@ def validate(file: FILE, mermaid: MERMAID = False, as_json: JSON = False) -> Non
     if mutexes:
         say(f"One job of tenant {spec.tenant} at a time (mutex, Slurm's singleton): "
             f"{', '.join(mutexes)}")  # fmt: skip
+    for alone in without_partner(spec):
+        say(str(alone)[:1].upper() + str(alone)[1:] + ".")
     return None
 
 

@@ -11,8 +11,8 @@ from longshore.client.array_table import with_table
 from longshore.models.dag import After, DagJob, DagSpec, Edge, Names
 from longshore.models.document import load_document, read_document
 from longshore.models.problems import Problem
-from longshore.scheduling.dag import problems
 from longshore.scheduling.dag_inputs import input_problems
+from longshore.scheduling.dag_problems import corresponding_problems, problems
 
 _NAMES: TypeAdapter[tuple[str, ...]] = TypeAdapter(Names)
 _AFTER: TypeAdapter[dict[str, Edge]] = TypeAdapter(After)
@@ -27,7 +27,8 @@ def read_dag(file: str, most: int, text: str | None = None) -> DagSpec:
     """
 
     def check(plain: object) -> list[Problem]:
-        return graph_problems(_edges_in(plain), _inputs_in(plain), most)
+        found = graph_problems(_edges_in(plain), _inputs_in(plain), most)
+        return [*found, *array_problems(_edges_in(plain), _arrays_in(plain), _mutexes_in(plain))]
 
     if file == "-":
         said = sys.stdin.read() if text is None else text
@@ -40,6 +41,16 @@ def graph_problems(
 ) -> list[Problem]:
     """Return what is wrong with the edges of a DAG, and with the outputs that its jobs ask for."""
     found = (*problems(edges, most), *input_problems(edges, inputs))
+    return [Problem(each.place, each.message) for each in found]
+
+
+def array_problems(
+    edges: Mapping[str, Mapping[str, Edge]],
+    arrays: Collection[str],
+    mutexes: Mapping[str, Collection[str]],
+) -> list[Problem]:
+    """Return what is wrong with the edges of a DAG from element to element."""
+    found = corresponding_problems(edges, arrays, mutexes)
     return [Problem(each.place, each.message) for each in found]
 
 
@@ -58,6 +69,31 @@ def _edges_in(plain: object) -> dict[str, dict[str, Edge]]:
 def _inputs_in(plain: object) -> dict[str, tuple[str, ...]]:
     """Return whose outputs jobs ask for, as far as that can be read."""
     return {name: _inputs(job) for name, job in _jobs_in(plain).items()}
+
+
+def _arrays_in(plain: object) -> frozenset[str]:
+    """Return the jobs that are arrays, themselves or as all are."""
+    shared = _field(_field(plain, "defaults"), "array")
+    jobs = _jobs_in(plain)
+    return frozenset(
+        name for name, job in jobs.items()
+        if (_field(job, "array", shared) if isinstance(job, Mapping) else shared) is not None
+    )  # fmt: skip
+
+
+def _mutexes_in(plain: object) -> dict[str, tuple[str, ...]]:
+    """Return the jobs that ask for a mutex, under either name."""
+    shared = _field(plain, "defaults")
+    found: dict[str, tuple[str, ...]] = {}
+    for name, job in _jobs_in(plain).items():
+        asked = [_field(job, word, _field(shared, word)) for word in ("mutex", "singleton")]
+        found[name] = ("mutex",) if any(asked) else ()
+    return found
+
+
+def _field(value: object, name: str, otherwise: object = None) -> object:
+    given = cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
+    return given.get(name, otherwise)
 
 
 def _inputs(job: object) -> tuple[str, ...]:

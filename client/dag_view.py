@@ -29,6 +29,7 @@ _DEEPEST = 36
 """Columns that a job is drawn to the right at most: a chain may have a thousand jobs."""
 _MARKS = {
     Condition.SUCCESS: "", Condition.FAILURE: " (failure)", Condition.ANY: " (any end)",
+    Condition.CORRESPONDING: " (corresponding)",
 }  # fmt: skip
 
 

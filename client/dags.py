@@ -17,7 +17,7 @@ from temporalio.service import RPCError
 
 from longshore.activities.dag_views import DagViews
 from longshore.activities.job_starts import digest_of, summary_of_dag
-from longshore.client.dag_file import graph_problems
+from longshore.client.dag_file import array_problems, graph_problems
 from longshore.client.errors import as_ours
 from longshore.client.reconnecting import Reconnecting
 from longshore.client.submission import new_id, preflight
@@ -34,6 +34,7 @@ from longshore.models.errors import (
 from longshore.models.messages import CONTROL_TASK_QUEUE, CommandReason
 from longshore.scheduling.arrays import too_many
 from longshore.scheduling.dag_changes import changes
+from longshore.scheduling.partners import without_partner
 from longshore.workflows.dag import DagWorkflow
 
 _MOST_CHECKED = 50
@@ -64,7 +65,7 @@ class DagControl(Reconnecting):
         """
         if wrong := self._problems(spec):
             raise SpecError(f"dag {spec.name}", tuple(wrong))
-        warnings = await self._preflight(spec)
+        warnings = (*map(str, without_partner(spec)), *await self._preflight(spec))
         dag_id = new_id(spec.tenant, spec.name, key)
         if key is not None and (known := await self._stored_spec(dag_id)) is not None:
             return _same(dag_id, same=known == spec)  # Temporal forgets it, the database does not
@@ -223,6 +224,9 @@ class DagControl(Reconnecting):
         edges = {name: job.after for name, job in spec.jobs.items()}
         inputs = {name: job.inputs for name, job in spec.jobs.items()}
         found = graph_problems(edges, inputs, self.settings.most_dag_jobs)
+        mutexes = {name: job.mutex for name, job in spec.jobs.items()}
+        known = [name for name, job in spec.jobs.items() if job.array is not None]
+        found += array_problems(edges, known, mutexes)
         most = self.settings.most_array_elements
         arrays = [(name, job.array) for name, job in spec.jobs.items() if job.array is not None]
         many = [f"jobs.{name}: {why}" for name, array in arrays if (why := too_many(array, most))]

@@ -111,11 +111,16 @@ def _on_their_way(coming: Sequence[PurchaseUnderWay]) -> str:
 
 
 def _of_array(job: JobView, elements: Mapping[ElementState, int]) -> str:
-    goes = f"is {job.state.value.lower()}"
-    return (
-        f"{goes}: {progress_text(elements)}. What waits for GPUs is its slots: `longshore job "
-        f"{job.id}` names one to ask about"
-    )
+    told = f"is {job.state.value.lower()}: {progress_text(elements)}"
+    if elements.get(ElementState.BLOCKED):
+        told += (
+            ". A blocked element waits for the one with its index of an array before it: "
+            f"`longshore elements {job.id} --state blocked` says of which"
+        )
+        if not elements.get(ElementState.WAITING):
+            return told
+    one = f"`longshore job {job.id}` names one to ask about"
+    return f"{told}. What waits for GPUs is its slots: {one}"
 
 
 def _headline(job: JobView) -> str:

@@ -153,7 +153,7 @@ def _edge(start: tuple[int, int], end: tuple[int, int], condition: Condition, jo
         path = f"M{x1} {y1} C{x1 + _STEEP} {top} {x2 - _STEEP} {top} {x2} {y2}"
     title = {
         Condition.SUCCESS: "needs its success", Condition.FAILURE: "needs its failure",
-        Condition.ANY: "needs its end",
+        Condition.ANY: "needs its end", Condition.CORRESPONDING: "element needs element",
     }[condition]  # fmt: skip
     return f'<path class="{kind}" d="{path}"><title>{title}</title></path>'
 

@@ -11,7 +11,16 @@ from importlib import import_module
 TYPE_CHECKING = False  # that of `typing` costs each process of a node 7 ms
 if TYPE_CHECKING:
     from longshore.client.api import Longshore
-    from longshore.models.dag import Condition, DagJob, DagSpec, DagState, DagView, Edge, Join
+    from longshore.models.dag import (
+        Condition,
+        DagJob,
+        DagSpec,
+        DagState,
+        DagView,
+        Edge,
+        Extra,
+        Join,
+    )
     from longshore.models.errors import (
         ConflictError,
         LongshoreError,
@@ -35,6 +44,7 @@ _HOMES = {
     "DagState": "longshore.models.dag",
     "DagView": "longshore.models.dag",
     "Edge": "longshore.models.dag",
+    "Extra": "longshore.models.dag",
     "Join": "longshore.models.dag",
     "ConflictError": "longshore.models.errors",
     "LongshoreError": "longshore.models.errors",
@@ -65,6 +75,7 @@ __all__ = [
     "DagState",
     "DagView",
     "Edge",
+    "Extra",
     "JobResult",
     "JobSpec",
     "JobState",

@@ -31,12 +31,15 @@ class Condition(StrEnum):
     """It failed, or was cancelled after it had started."""
     ANY = "any"
     """It has ended, however: it may have been skipped too."""
+    CORRESPONDING = "corresponding"
+    """Between two arrays: the element with the same index succeeded."""
 
 
 _OTHER_WORDS = {
     "afterok": Condition.SUCCESS, "ok": Condition.SUCCESS,
     "afternotok": Condition.FAILURE, "notok": Condition.FAILURE,
     "afterany": Condition.ANY,
+    "aftercorr": Condition.CORRESPONDING, "corr": Condition.CORRESPONDING,
 }  # fmt: skip
 """Slurm's words, and short ones."""
 
@@ -50,6 +53,15 @@ def _condition(value: object) -> object:
 AnyCondition = Annotated[Condition, BeforeValidator(_condition)]
 
 
+class Extra(StrEnum):
+    """What an index does that has no partner in the array that it comes after."""
+
+    START = "start"
+    """It does not wait for that array."""
+    WAIT = "wait"
+    """It waits for the success of the whole array, as in Slurm."""
+
+
 class Edge(Frozen):
     """What a job waits for of one upstream job. A word alone is its condition."""
 
@@ -57,11 +69,23 @@ class Edge(Frozen):
     catch: bool = True
     """Of `failure`: the job that runs for it deals with the failure, which does not fail the DAG
     then. false for a job that only tells somebody of it."""
+    extra: Extra = Field(default=Extra.START, exclude_if=lambda extra: extra is Extra.START)
+    """Of `corresponding`: whether indices that the other array has not `start` without it, or
+    `wait` for the success of all of it."""
 
     @model_validator(mode="before")
     @classmethod
     def _from_a_word(cls, value: object) -> object:
         return {"condition": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _extra_is_of_arrays(self) -> Self:
+        if self.extra is Extra.WAIT and self.condition is not Condition.CORRESPONDING:
+            raise ValueError(
+                f"extra is for the condition corresponding, and not for {self.condition.value}: "
+                "leave it out"
+            )
+        return self
 
 
 def _after(value: object) -> object:
@@ -125,7 +149,8 @@ class DagJob(JobSpec):
     """What people call it; that of its key in the DAG when it says none."""
     after: After = Field(default_factory=dict[str, Edge])
     """The jobs that it waits for: a name, a list of names, or a mapping of names to conditions:
-    success, failure or any. Slurm's words afterok, afternotok and afterany are taken too."""
+    success, failure or any; between arrays corresponding, element to element. Slurm's words
+    afterok, afternotok, afterany and aftercorr are taken too."""
     join: Join = Join.ALL
     """Whether it starts once `all` of these hold, or the first of them (`any`)."""
     mutex: Names = ()

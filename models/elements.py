@@ -15,6 +15,8 @@ LONGEST_ERROR = 300
 class ElementState(StrEnum):
     """Where an element of an array is in its life."""
 
+    BLOCKED = "BLOCKED"
+    """It waits for the element with its index of an array before its own."""
     WAITING = "WAITING"
     """For a slot, or for the wait before a retry."""
     RUNNING = "RUNNING"
@@ -25,10 +27,12 @@ class ElementState(StrEnum):
     """An attempt failed and no retry was left."""
     CANCELLED = "CANCELLED"
     """Somebody cancelled it, or the array."""
+    SKIPPED = "SKIPPED"
+    """What it waited for can succeed no more."""
 
     @property
     def ended(self) -> bool:
-        return self not in (ElementState.WAITING, ElementState.RUNNING)
+        return self not in (ElementState.BLOCKED, ElementState.WAITING, ElementState.RUNNING)
 
 
 class Slot(Wire):

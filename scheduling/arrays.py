@@ -144,10 +144,11 @@ def decide(seen: ArraySeen) -> ArrayPlan:
     """Return what an array does next."""
     waiting = seen.counts.get(ElementState.WAITING, 0)
     running = seen.counts.get(ElementState.RUNNING, 0)
+    blocked = seen.counts.get(ElementState.BLOCKED, 0)
     slots = seen.placed + seen.queued
     if seen.cancelled is not None:
         return _cancelled(seen, running, slots)
-    if not slots and not waiting and not running:
+    if not slots and not waiting and not running and not blocked:
         return _ended(seen.counts, seen.slot_failure)
     if seen.held:
         return ArrayPlan(JobState.RUNNING, "held: it starts no further element",
@@ -180,15 +181,16 @@ def _ended(counts: Mapping[ElementState, int], failure: FailureClass | None) -> 
     if counts.get(ElementState.SUCCEEDED, 0) == total:
         return ArrayPlan(JobState.SUCCEEDED, f"{count(total, 'element')} succeeded")
     kind = failure or FailureClass.USER
-    if not counts.get(ElementState.FAILED, 0):
+    if not counts.get(ElementState.FAILED, 0) and counts.get(ElementState.CANCELLED, 0):
         kind = FailureClass.CANCELLED
     return ArrayPlan(JobState.FAILED, progress_text(counts), failure=kind)
 
 
 _WORDS = {
     ElementState.SUCCEEDED: "succeeded", ElementState.FAILED: "failed",
-    ElementState.CANCELLED: "cancelled", ElementState.RUNNING: "running",
-    ElementState.WAITING: "waiting",
+    ElementState.CANCELLED: "cancelled", ElementState.SKIPPED: "skipped",
+    ElementState.RUNNING: "running", ElementState.WAITING: "waiting",
+    ElementState.BLOCKED: "blocked",
 }  # fmt: skip
 
 

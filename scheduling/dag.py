@@ -4,19 +4,18 @@ An edge is open, satisfied or dead (`edge_state`); nothing else decides. A failu
 an edge with the condition `failure` was satisfied by it and that edge's job runs, or ran.
 """
 
-import difflib
 import heapq
-import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from graphlib import CycleError, TopologicalSorter
 
 from longshore.models.dag import (
     Condition,
+    DagJob,
     DagSpec,
     DagState,
     Edge,
+    Extra,
     Join,
     OnFailure,
     StepState,
@@ -27,13 +26,6 @@ Edges = Mapping[str, Mapping[str, Edge]]
 """For each job the jobs that it comes after."""
 
 MOST_NAMED = 3
-_MOST_MEANT = 10
-"""Unknown names for which a known one is looked for: each takes milliseconds beside 1,000 jobs."""
-_MOST_CYCLES = 20
-_LONGEST_CYCLE = 20
-"""Edges of a cycle that are told."""
-_RETRY = re.compile(r"\.r\d+$")
-"""Ends the id of a job that a retry of its DAG runs again."""
 
 
 class EdgeState(Enum):
@@ -49,6 +41,8 @@ _SATISFIES: Mapping[Condition, frozenset[StepState]] = {
     # A job that was cancelled before it started has not failed at anything: Flux's rule.
     Condition.FAILURE: frozenset({StepState.FAILED, StepState.CANCELLED}),
     Condition.ANY: frozenset(state for state in StepState if state.ended),
+    # To the array as a whole; each element asks for its own partner.
+    Condition.CORRESPONDING: frozenset({StepState.SUCCEEDED}),
 }
 
 
@@ -57,6 +51,31 @@ def edge_state(condition: Condition, upstream: StepState) -> EdgeState:
     if not upstream.ended:
         return EdgeState.OPEN
     return EdgeState.SATISFIED if upstream in _SATISFIES[condition] else EdgeState.DEAD
+
+
+def joined(join: Join, found: Collection[EdgeState]) -> EdgeState:
+    """Return what the edges of a job, or of one element, are worth together: it starts where
+    that is SATISFIED, and is skipped where it is DEAD."""
+    first, second = EdgeState.DEAD, EdgeState.SATISFIED
+    if join is Join.ANY and found:
+        first, second = second, first
+    if first in found:
+        return first
+    return EdgeState.OPEN if EdgeState.OPEN in found else second
+
+
+@dataclass(frozen=True)
+class Elements:
+    """The elements of an array that come after those of other arrays, as many as are alike."""
+
+    alike: Mapping[tuple[EdgeState | None, ...], int]
+    """How many have partners in these states, in the order of `Graph.partners`; None for no
+    partner."""
+    kept: int = 0
+    """Elements that succeeded before a retry, and stay."""
+
+
+NO_ELEMENTS: Mapping[str, Elements] = {}
 
 
 @dataclass(frozen=True)
@@ -71,6 +90,8 @@ class Graph:
     """For each job those that come after it."""
     inputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     """For each job those whose outputs it gets."""
+    partners: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    """For each array whose elements come after those of others, these arrays, sorted."""
 
     @classmethod
     def of(cls, spec: DagSpec) -> "Graph":
@@ -86,7 +107,14 @@ class Graph:
             order=_upstream_first(edges, downstream),
             downstream={name: tuple(behind) for name, behind in downstream.items()},
             inputs={name: job.inputs for name, job in spec.jobs.items() if job.inputs},
+            partners={name: found for name, job in spec.jobs.items() if (found := _partners(job))},
         )
+
+
+def _partners(job: DagJob) -> tuple[str, ...]:
+    return tuple(
+        sorted(up for up, e in job.after.items() if e.condition is Condition.CORRESPONDING)
+    )
 
 
 def _upstream_first(edges: Edges, downstream: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
@@ -133,16 +161,18 @@ def decide(
     held: bool = False,
     stopped_by: str | None = None,
     cancelled: str | None = None,
+    elements: Mapping[str, Elements] = NO_ELEMENTS,
 ) -> DagPlan:
     """Return what a DAG does next.
 
-    `known` has the state of each job, `stopped_by` the failure by which an earlier plan stopped
+    `known` has the state of each job, `elements` those of each array that waits and whose
+    elements come after those of others, `stopped_by` the failure by which an earlier plan stopped
     it, `cancelled` why somebody cancelled it. A DAG that is `held` skips jobs and starts none.
     """
     states = dict(known)
     if cancelled is not None:
         return _cancelled(graph, states, cancelled)
-    start, skip = _follow(graph, states)
+    start, skip = _follow(graph, states, elements)
     if on_failure is OnFailure.STOP and stopped_by is None:
         stopped_by = next(iter(uncaught(graph, states)), None)
     cancel: tuple[str, ...] = ()
@@ -152,7 +182,9 @@ def decide(
         for name in graph.order:
             if states[name] is StepState.WAITING and name not in kept:
                 states[name], skip[name] = StepState.SKIPPED, why
-        start, more = _follow(graph, states)  # what is skipped settles edges of those that stay
+        start, more = _follow(
+            graph, states, elements
+        )  # what is skipped settles edges of those that stay
         skip |= more
         cancel = tuple(
             name
@@ -191,7 +223,9 @@ def _catches(graph: Graph, upstream: str, name: str, states: Mapping[str, StepSt
     return satisfied and edge.condition is Condition.FAILURE and edge.catch and lives
 
 
-def _follow(graph: Graph, states: dict[str, StepState]) -> tuple[tuple[str, ...], dict[str, str]]:
+def _follow(
+    graph: Graph, states: dict[str, StepState], elements: Mapping[str, Elements]
+) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return the waiting jobs that start and that are skipped; the latter are put into `states`.
 
     Upstream first, so that a job that is skipped settles those behind it in the same pass.
@@ -201,21 +235,69 @@ def _follow(graph: Graph, states: dict[str, StepState]) -> tuple[tuple[str, ...]
     for name in graph.order:
         if states[name] is not StepState.WAITING:
             continue
-        edges = graph.edges[name]
-        found = {up: edge_state(edge.condition, states[up]) for up, edge in edges.items()}
-        dead = [up for up, each in found.items() if each is EdgeState.DEAD]
-        if graph.joins[name] is Join.ALL:
-            starts = all(each is EdgeState.SATISFIED for each in found.values())
-            skipped = bool(dead)
+        found = others_of(graph, name, states)
+        if name in graph.partners:
+            worth = _worth_of_elements(graph, name, states, elements[name])
         else:
-            starts = not found or EdgeState.SATISFIED in found.values()
-            skipped = bool(found) and len(dead) == len(found)
-        if starts:
+            worth = joined(graph.joins[name], found.values())
+        if worth is EdgeState.SATISFIED:
             start.append(name)
-        elif skipped:
+        elif worth is EdgeState.DEAD:
             states[name] = StepState.SKIPPED
-            skip[name] = _why_skipped(edges, dead, states)
+            dead = [up for up, each in found.items() if each is EdgeState.DEAD]
+            if dead:
+                skip[name] = _why_skipped(graph.edges[name], dead, states)
+            else:
+                skip[name] = f"no element of {' or '.join(graph.partners[name])} lets one start"
     return tuple(start), skip
+
+
+def others_of(graph: Graph, name: str, states: Mapping[str, StepState]) -> Mapping[str, EdgeState]:
+    """Return what the edges of a job are worth that count for all of its elements alike."""
+    return {
+        up: edge_state(edge.condition, states[up])
+        for up, edge in graph.edges[name].items()
+        if edge.condition is not Condition.CORRESPONDING
+    }
+
+
+def _worth_of_elements(
+    graph: Graph, name: str, states: Mapping[str, StepState], elements: Elements
+) -> EdgeState:
+    """Return SATISFIED where an element can start, and where none can but some have succeeded
+    before; OPEN while one may; else DEAD."""
+    others = [*others_of(graph, name, states).values()]
+    ups = graph.partners[name]
+    found = {
+        joined(graph.joins[name], [*others, *_partner_states(graph, name, ups, alike, states)])
+        for alike in elements.alike
+    }
+    if EdgeState.SATISFIED in found:
+        return EdgeState.SATISFIED
+    if EdgeState.OPEN in found:
+        return EdgeState.OPEN
+    return EdgeState.SATISFIED if elements.kept else EdgeState.DEAD
+
+
+def _partner_states(
+    graph: Graph,
+    name: str,
+    ups: Sequence[str],
+    alike: Sequence[EdgeState | None],
+    states: Mapping[str, StepState],
+) -> list[EdgeState]:
+    """Return what the edges from element to element are worth to elements that are alike."""
+    found: list[EdgeState] = []
+    for up, partner in zip(ups, alike, strict=True):
+        whole = edge_state(Condition.SUCCESS, states[up])
+        if partner is None:
+            if graph.edges[name][up].extra is Extra.WAIT:
+                found.append(whole)
+        elif partner is EdgeState.OPEN and whole is not EdgeState.OPEN:
+            found.append(EdgeState.DEAD)  # it has ended, and this element of it never will
+        else:
+            found.append(partner)
+    return found
 
 
 def _why_skipped(
@@ -235,7 +317,10 @@ _ENDED = {
 
 
 def _wish(upstream: str, edge: Edge) -> str:
-    what = {Condition.SUCCESS: "success", Condition.FAILURE: "failure", Condition.ANY: "end"}
+    what = {
+        Condition.SUCCESS: "success", Condition.FAILURE: "failure", Condition.ANY: "end",
+        Condition.CORRESPONDING: "success of an element",
+    }  # fmt: skip
     return f"the {what[edge.condition]} of {upstream}"
 
 
@@ -286,96 +371,3 @@ def _state(graph: Graph, states: Mapping[str, StepState]) -> tuple[DagState, str
     named = ", ".join(f"{name} {_ENDED[states[name]]}" for name in failed[:MOST_NAMED])
     more = f", and {len(failed) - MOST_NAMED} more" if len(failed) > MOST_NAMED else ""
     return DagState.FAILED, f"{named}{more}"
-
-
-def reopened(
-    graph: Graph, states: Mapping[str, StepState], anew: Collection[str] = ()
-) -> tuple[str, ...]:
-    """Return the jobs that a retry runs again, upstream first: those that did not succeed, or are
-    to run `anew`, and each that an edge from one of these had satisfied, or that gets the output
-    of one, and so on."""
-    again: set[str] = set()
-    for name in graph.order:
-        satisfied = (
-            up in again and edge_state(edge.condition, states[up]) is EdgeState.SATISFIED
-            for up, edge in graph.edges[name].items()
-        )
-        left = states[name] is not StepState.SUCCEEDED or name in anew
-        if left or any(satisfied) or not again.isdisjoint(graph.inputs.get(name, ())):
-            again.add(name)
-    return tuple(name for name in graph.order if name in again)
-
-
-# --- what is wrong with a graph --------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class GraphProblem:
-    place: tuple[str, ...]
-    """Fields and names from the whole file inwards."""
-    message: str
-
-
-def problems(edges: Edges, most: int) -> tuple[GraphProblem, ...]:
-    """Return all that is wrong with the edges of a DAG of at most `most` jobs."""
-    found: list[GraphProblem] = []
-    if len(edges) > most:
-        found.append(
-            GraphProblem(
-                ("jobs",),
-                f"has {len(edges):,} jobs; {most:,} is the most (setting most_dag_jobs): use "
-                "several DAGs",
-            )
-        )
-    known: dict[str, set[str]] = {}
-    guesses = 0
-    for name, after in edges.items():
-        known[name] = set()
-        if _RETRY.search(name):
-            why = "ends like the id of a retry (`.r2`): give the job another name"
-            found.append(GraphProblem(("jobs", name), why))
-        for upstream in after:
-            place = ("jobs", name, "after", upstream)
-            if upstream == name:
-                found.append(GraphProblem(place, "a job cannot come after itself"))
-            elif upstream not in edges:
-                guesses += 1
-                meant = _meant(upstream, edges) if guesses <= _MOST_MEANT else ""
-                found.append(GraphProblem(place, f"no such job{meant}"))
-            else:
-                known[name].add(upstream)
-    for cycle in _cycles(known):
-        pairs = [*zip(cycle, (*cycle[1:], cycle[0]), strict=True)]
-        steps = "; ".join(
-            f"{name} comes after {up} ({edges[name][up].condition.value})"
-            for name, up in pairs[:_LONGEST_CYCLE]
-        )
-        more = f"; and {len(pairs) - _LONGEST_CYCLE} more" if len(pairs) > _LONGEST_CYCLE else ""
-        why = f"a cycle: {steps}{more}"
-        found.append(GraphProblem(("jobs", cycle[0], "after", cycle[1]), why))
-    return tuple(found)
-
-
-def _meant(name: str, names: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(names), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
-
-
-def _cycles(edges: Mapping[str, Collection[str]]) -> list[tuple[str, ...]]:
-    """Return cycles that share no job, until none is left or they are many; each from its first
-    job in the file."""
-    left = {name: set(after) for name, after in edges.items()}
-    position = {name: number for number, name in enumerate(edges)}
-    found: list[tuple[str, ...]] = []
-    while len(found) < _MOST_CYCLES:
-        try:
-            TopologicalSorter(left).prepare()
-        except CycleError as error:
-            *cycle, _ = error.args[1]  # downstream last; the first is named again
-            cycle = tuple(reversed(cycle))
-            first = cycle.index(min(cycle, key=position.__getitem__))
-            found.append((*cycle[first:], *cycle[:first]))
-            left = {n: after - set(cycle) for n, after in left.items() if n not in cycle}
-        else:
-            break
-    return found

@@ -46,5 +46,5 @@ def _result_of(spec: DagSpec, name: str) -> object:
     return job.spec, _conditions(job), job.join, job.inputs
 
 
-def _conditions(job: DagJob) -> Mapping[str, str]:
-    return {up: edge.condition.value for up, edge in job.after.items()}
+def _conditions(job: DagJob) -> Mapping[str, tuple[str, str]]:
+    return {up: (edge.condition.value, edge.extra.value) for up, edge in job.after.items()}

@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import cast
 
 from longshore.models.output import VARIABLE
-from longshore.scheduling.dag import Edges, GraphProblem
+from longshore.scheduling.dag import Edges
+from longshore.scheduling.dag_problems import GraphProblem
 
 MOST_BYTES_TOGETHER = 131_072
 _LONGEST_FIELD = 4_096

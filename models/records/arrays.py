@@ -70,14 +70,16 @@ class ElementRow(SQLModel, table=True):
         ),
         Index("elements_waiting", "array_id", "index", postgresql_where=text("state = 'WAITING'")),
         Index("elements_claimed", "job_id", postgresql_where=text("state = 'RUNNING'")),
+        Index("elements_blocked", "array_id", "index", postgresql_where=text("state = 'BLOCKED'")),
         CheckConstraint(
             "num_nulls(job_id, job_attempt, batch) IN (0, 3)"
             " AND (state <> 'RUNNING' OR job_id IS NOT NULL)"
-            " AND (state <> 'WAITING' OR job_id IS NULL)",
+            " AND (state NOT IN ('WAITING', 'BLOCKED', 'SKIPPED') OR job_id IS NULL)",
             name="a_claim_is_of_one_batch",
         ),
         CheckConstraint(
-            "(state IN ('WAITING', 'RUNNING')) = (ended_at IS NULL)", name="an_end_has_a_time"
+            "(state IN ('BLOCKED', 'WAITING', 'RUNNING')) = (ended_at IS NULL)",
+            name="an_end_has_a_time",
         ),
         CheckConstraint(
             "newest OR state IN ('FAILED', 'CANCELLED')", name="only_the_newest_goes_on"

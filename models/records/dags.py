@@ -3,7 +3,16 @@
 from datetime import datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import CheckConstraint, Column, DateTime, Index, Text, text
+from sqlalchemy import (
+    CheckConstraint,
+    Column,
+    DateTime,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    Text,
+    text,
+)
 from sqlalchemy.dialects.postgresql import ARRAY, JSON
 from sqlmodel import Field, SQLModel
 
@@ -84,6 +93,40 @@ class DagJobRow(SQLModel, table=True):
     """Its class, for the order of those that wait for a mutex."""
     ready_at: datetime | None = Field(default=None, sa_column=_time())
     """When its other conditions held, of one that asks for mutexes."""
+    element_join: str | None = Field(default=None, sa_type=Text)
+    """Of an array whose elements come after those of others: `all` or `any`, which each element
+    needs."""
+    others: str | None = Field(default=None, sa_type=Text)
+    """And what its other edges are worth together, to all elements alike; null where it has none
+    or they are not known yet."""
+    kept_from: str | None = Field(default=None, sa_type=Text)
+    """The array, of a generation before, whose elements that succeeded stay as they are."""
+
+
+class ElementEdgeRow(SQLModel, table=True):
+    """An edge from array to array, element to element."""
+
+    __tablename__: ClassVar[str] = "element_edges"  # pyright: ignore[reportIncompatibleVariableOverride]
+    __table_args__ = (
+        ForeignKeyConstraint(["dag_id", "name"], ["dag_jobs.dag_id", "dag_jobs.name"]),
+        Index("element_edges_by_upstream", "dag_id", "upstream"),
+        CheckConstraint("whole IN ('OPEN', 'SATISFIED', 'DEAD')", name="whole_is_an_edge_state"),
+    )
+
+    dag_id: str = Field(primary_key=True, sa_type=Text)
+    name: str = Field(primary_key=True, sa_type=Text)
+    """The array that comes after."""
+    upstream: str = Field(primary_key=True, sa_type=Text)
+    extra_waits: bool
+    """An index without a partner waits for all of the upstream array."""
+    firsts: list[int] = Field(sa_column=Column(ARRAY(Integer), nullable=False))
+    """The indices of the upstream array, which may not be on record yet: ranges."""
+    lasts: list[int] = Field(sa_column=Column(ARRAY(Integer), nullable=False))
+    steps: list[int] = Field(sa_column=Column(ARRAY(Integer), nullable=False))
+    whole: str = Field(
+        default="OPEN", sa_type=Text, sa_column_kwargs={"server_default": text("'OPEN'")}
+    )
+    """What the upstream array as a whole is worth: not OPEN once it has ended."""
 
 
 class MutexRow(SQLModel, table=True):

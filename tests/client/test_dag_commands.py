@@ -145,6 +145,42 @@ async def test_who_has_a_mutex_is_said(
     assert unknown.code == 66
 
 
+async def test_elements_that_wait_for_others_are_shown(
+    longshore: Command, node: ScriptedNode, pool: str, tmp_path: Path
+):
+    file = tmp_path / "arrays.yaml"
+    file.write_text(f"""name: {pool}
+pool: {pool}
+jobs:
+  prepare: {{command: 'true', array: 0-9%1}}
+  train: {{command: 'true', array: 0-14%1, after: {{prepare: aftercorr}}}}
+""")
+    alone = "ndices 10-14 of train have no partner in prepare: they start at once"
+    valid = await longshore("dag", "validate", str(file))
+    assert valid.out.splitlines()[-1] == f"I{alone}."
+    ran = await longshore("dag", "submit", str(file))
+    assert f"i{alone}" in ran.err
+    dag_id = ran.out.strip()
+    await node.batch_of(f"{dag_id}.train.s1")
+    screen = (await longshore("dag", "show", dag_id)).out
+    assert "└─ train (corresponding)" in screen
+    assert "of 15 elements 1 running, 4 waiting, 10 blocked" in screen
+    chart = (await longshore("dag", "show", dag_id, "--mermaid")).out
+    assert "j0 -->|corresponding| j1" in chart
+    why = (await longshore("why", f"{dag_id}.train")).out
+    assert "waits for the one with its index of an array before it" in why.replace("\n", " ")
+    blocked = (await longshore("elements", f"{dag_id}.train", "--state", "blocked")).out
+    assert "waits for element 0 of prepare" in blocked
+    await longshore("cancel", f"{dag_id}.prepare", "--elements", "3")
+    skipped = (await longshore("elements", f"{dag_id}.train", "--state", "skipped")).out
+    (line,) = skipped.splitlines()[1:]
+    assert line.split()[:2] == ["3", "SKIPPED"]
+    assert "needs the success of element 3 of prepare" in line
+    await longshore("dag", "cancel", dag_id)
+    await node.end_batch(f"{dag_id}.train.s1", cancelled=True)
+    assert (await longshore("dag", "watch", dag_id)).code == 130
+
+
 async def test_what_is_not_there_is_said(longshore: Command, pool: str, tmp_path: Path):
     unknown = await longshore("dag", "show", f"{pool}-none")
     assert unknown.code == 66

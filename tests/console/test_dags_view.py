@@ -61,6 +61,15 @@ def test_an_edge_goes_above_the_boxes_between_its_ends():
     assert "lifted" not in drawing_html(a_dag({"a": [], "b": ["a"], "c": ["b"]}))
 
 
+def test_an_edge_from_element_to_element_is_drawn_as_such():
+    edge = Edge.model_validate("corresponding")
+    dag = a_dag({"a": [], "b": ["a"]})
+    b = dag.steps[1].model_copy(update={"after": {"a": edge}})
+    dag = dag.model_copy(update={"steps": (dag.steps[0], b)})
+    assert re.search('class="corresponding" d="[^"]*"><title>element needs', drawing_html(dag))
+    assert "a (corresponding)" in jobs_html(dag, NOW)
+
+
 def test_a_large_graph_is_not_drawn():
     line = {f"j{n}": [f"j{n - 1}"] if n else [] for n in range(MOST_DRAWN + 1)}
     assert not drawing_html(a_dag(line))

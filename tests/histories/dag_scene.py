@@ -1,5 +1,5 @@
 """DAGs: one that succeeds, one that fails and is tried again, one that is cancelled while it
-holds jobs back, and one that continues as new."""
+holds jobs back, one that continues as new, and one of two arrays, element to element."""
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -10,13 +10,18 @@ from temporalio.common import WorkflowIDReusePolicy
 
 from longshore.models.dag import DagSpec
 from longshore.models.dag_messages import DagInput, dag_workflow_id
-from longshore.models.messages import CONTROL_TASK_QUEUE, CommandReason
+from longshore.models.job import FailureClass
+from longshore.models.messages import CONTROL_TASK_QUEUE, CommandReason, job_workflow_id
 from longshore.workflows.dag import DagWorkflow
 from tests.support.scripted_node import USER_ERROR, ScriptedNode
 from tests.support.waiting import eventually
 
 POOL = "dags"
 _LINE: dict[str, Any] = {"a": {}, "b": {"after": "a"}, "tell": {"after": {"b": "failure"}}}
+_ARRAYS: dict[str, Any] = {
+    "prepare": {"array": "0-1%1"},
+    "train": {"array": "0-2%1", "after": {"prepare": "corresponding"}},
+}
 
 
 async def play(
@@ -26,10 +31,12 @@ async def play(
 ) -> None:
     """Run the DAGs, and have their workflows recorded."""
 
-    async def start(name: str, **given: Any) -> WorkflowHandle[Any, Any]:
+    async def start(
+        name: str, jobs: dict[str, Any] = _LINE, **given: Any
+    ) -> WorkflowHandle[Any, Any]:
         spec = DagSpec.model_validate({
             "name": name, "pool": POOL,
-            "jobs": {key: {"command": "true", **job} for key, job in _LINE.items()},
+            "jobs": {key: {"command": "true", **job} for key, job in jobs.items()},
         })  # fmt: skip
         return await temporal.start_workflow(
             DagWorkflow.run,
@@ -55,6 +62,14 @@ async def play(
         await held.signal(DagWorkflow.hold, CommandReason(reason="for the record"))
         await held.cancel(reason="recorded")
         await eventually(lambda: _is_over(held))
+
+        arrays = await start("corresponding", _ARRAYS)
+        record(job_workflow_id("corresponding.train"))
+        await scripted.end_batch("corresponding.train.s1")  # 2, which has no partner
+        await scripted.end_batch("corresponding.prepare.s1")
+        await scripted.end_batch("corresponding.train.s2")
+        await scripted.end_batch("corresponding.prepare.s1", failure=FailureClass.USER)
+        await eventually(lambda: _is_over(arrays))
 
         fails = await start("fails")  # its newest run, the retry, is recorded
         await scripted.end("fails.a", report=USER_ERROR)

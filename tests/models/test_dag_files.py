@@ -190,9 +190,52 @@ jobs:
         "dag.yaml:3: jobs.train.gpus: must be at least 1, got 0",
         "dag.yaml:4: jobs.a.after.b: a cycle: a comes after b (success); b comes after a (any)",
         "dag.yaml:7: jobs.b.after.trian: no such job; did you mean train?",
-        "dag.yaml:10: jobs.c.after.train: must be success, failure or any, got 'sucess'",
+        "dag.yaml:10: jobs.c.after.train: must be success, failure, any or corresponding, "
+        "got 'sucess'",
         "dag.yaml:11: jobs.d.aftr: no such field; did you mean after?",
     ]
+
+
+def test_what_is_wrong_from_element_to_element_is_named_with_its_line(tmp_path: Path):
+    assert mistakes(
+        tmp_path,
+        """name: d
+jobs:
+  prepare: {command: x, array: 0-9}
+  setup: {command: x}
+  a: {command: x, array: 0-9, after: {setup: corresponding}}
+  b:
+    command: x
+    after: {prepare: aftercorr}
+  c:
+    command: x
+    array: 0-9
+    after: {prepare: corresponding, setup: success}
+    mutex: m
+  d: {command: x, array: 0-9, after: {prepare: {condition: corr, extra: skip}}}
+  e: {command: x, array: 0-9, after: {prepare: {condition: any, extra: wait}}}
+  f: {command: x, array: 0-9, after: {gone: corresponding}}
+  g: {command: x, array: 0-9, after: {prepare: corresponding}, join: one}
+""",
+    ) == [
+        "dag.yaml:5: jobs.a.after.setup: corresponding is for two arrays, element to element, and "
+        "setup is none: give it `array:`, or make the condition success",
+        "dag.yaml:8: jobs.b.after.prepare: corresponding is for two arrays, element to element, "
+        "and b is none: give it `array:`, or make the condition success",
+        "dag.yaml:13: jobs.c.mutex: c would keep it while its elements wait for those of prepare: "
+        "make the condition success, or leave the mutex out",
+        "dag.yaml:14: jobs.d.after.prepare.extra: must be start or wait, got 'skip'",
+        "dag.yaml:15: jobs.e.after.prepare: extra is for the condition corresponding, and not for "
+        "any: leave it out",
+        "dag.yaml:16: jobs.f.after.gone: no such job",
+        "dag.yaml:17: jobs.g.join: must be all or any, got 'one'",
+    ]
+
+
+def test_arrays_that_all_jobs_are_correspond(tmp_path: Path):
+    jobs = "{a: {command: x}, b: {command: x, after: {a: corresponding}}}"
+    spec = read(tmp_path, f"name: d\ndefaults: {{array: 0-3}}\njobs: {jobs}\n")
+    assert spec.jobs["b"].after["a"].condition is Condition.CORRESPONDING
 
 
 def test_the_number_of_jobs_is_bounded(tmp_path: Path):

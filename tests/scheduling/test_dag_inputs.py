@@ -7,13 +7,14 @@ import pytest
 
 from longshore.models.dag import DagSpec, StepState
 from longshore.models.output import MOST_BYTES, output_of, why_unusable
-from longshore.scheduling.dag import Graph, reopened
+from longshore.scheduling.dag import Graph
 from longshore.scheduling.dag_inputs import (
     MOST_BYTES_TOGETHER,
     input_problems,
     variables,
     why_too_much,
 )
+from longshore.scheduling.dag_retry import reopened
 
 
 def test_an_object_is_one_variable_and_one_for_each_plain_field():
@@ -67,9 +68,9 @@ def test_who_gets_the_output_of_a_job_that_runs_again_runs_again():
         a={}, b={"after": {"a": "any"}}, c={"after": "b", "inputs": "a"}, d={"after": "b"}
     )
     states = dict.fromkeys("abcd", StepState.SUCCEEDED)
-    assert reopened(Graph.of(spec), states) == ()
-    assert reopened(Graph.of(spec), states, anew={"a"}) == tuple("abcd")
-    assert reopened(Graph.of(spec), states, anew={"d"}) == ("d",)
+    assert reopened(Graph.of(spec), states).jobs == ()
+    assert reopened(Graph.of(spec), states, anew={"a"}).jobs == tuple("abcd")
+    assert reopened(Graph.of(spec), states, anew={"d"}).jobs == ("d",)
 
 
 @pytest.mark.parametrize(

@@ -292,6 +292,17 @@ class ScriptedNode:
         self._run(f"{slot}.b{batch.number}", attempt).set_result(report)
         return batch
 
+    async def end_batches_here(self, *arrays: str) -> None:
+        """End the batches with success that slots of these arrays have here now."""
+        for key, request in list(self._requests.items()):
+            slot = key[0].rpartition(".b")[0]
+            if (
+                slot.startswith(tuple(f"{array}.s" for array in arrays))
+                and request.batch
+                and not self._run(*key).done()
+            ):
+                await self.end_batch(slot, key[1])
+
     async def end_batches(self, *slots: str) -> None:
         """End the batches of slots with success, until the slots are over."""
 

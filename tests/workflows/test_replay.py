@@ -88,6 +88,8 @@ PATHS = {
     "dag-succeeds": COMPLETED,
     "dag-fails": FAILED,
     "dag-cancelled": CANCELED,
+    "dag-corresponding": FAILED,
+    "job-corresponding.train": FAILED,
     "dag-continues": CONTINUED,
     "dag-continues.2": CONTINUED,
     "market-watch": COMPLETED,
