@@ -225,7 +225,7 @@ async def test_many_ends_at_once_are_few_signals(
         await asyncio.gather(*(node.end(f"{dag_id}.{name}") for name in jobs))
         assert (await longshore.wait_dag(dag_id)).state is DagState.SUCCEEDED
     history = await temporal.get_workflow_handle(dag_workflow_id(dag_id)).fetch_history()
-    # A look for each end would be ten events a job. How many share one is up to the machine's load.
+    # A look for each end would be ten events a job. How many share one depends on the load.
     assert len(history.events) <= 5 * len(jobs)
 
 
