@@ -46,6 +46,7 @@ from longshore.models.visible import shown
 from longshore.scheduling.dag import DagPlan, Graph, decide, problems, waits_for, why_stopped
 from longshore.scheduling.dag_changes import changes
 from longshore.scheduling.dag_inputs import input_problems
+from longshore.scheduling.dag_paths import expected_seconds, paths_behind
 
 _AT_ONCE = 200
 """Jobs that one look submits; the workflow looks again for the others."""
@@ -182,6 +183,7 @@ class DagActivities:
         `given` to them; record which are there, and return whether some are not."""
         gate = asyncio.Semaphore(_IN_FLIGHT)
         needed = {up for job in spec.jobs.values() for up in job.inputs}
+        behind = paths_behind(Graph.of(spec), expected_seconds(spec)) if to_submit else {}
 
         async def submit(name: str, job_id: str) -> str:
             """Return why it is not there; empty where it is."""
@@ -191,7 +193,7 @@ class DagActivities:
             if name in given:
                 job = job.model_copy(update={"env": {**job.env, **given[name]}})
             digest = digest_of(job)
-            start = JobInput(spec=job, needs_output=name in needed)
+            start = JobInput(spec=job, needs_output=name in needed, path_behind=behind[name])
             async with gate:
                 try:
                     await start_job(self._temporal, job_id, start, digest, dag_id)
