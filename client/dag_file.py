@@ -2,15 +2,18 @@
 
 import sys
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
 from pydantic import TypeAdapter, ValidationError
 
 from longshore.client.array_table import with_table
+from longshore.models.array import MOST_ELEMENTS, ArraySpec
 from longshore.models.dag import After, DagJob, DagSpec, Edge, Names
 from longshore.models.document import load_document, read_document
 from longshore.models.problems import Problem
+from longshore.scheduling.arrays import too_many
 from longshore.scheduling.dag import problems
 from longshore.scheduling.dag_inputs import input_problems
 
@@ -18,16 +21,23 @@ _NAMES: TypeAdapter[tuple[str, ...]] = TypeAdapter(Names)
 _AFTER: TypeAdapter[dict[str, Edge]] = TypeAdapter(After)
 
 
-def read_dag(file: str, most: int, text: str | None = None) -> DagSpec:
+def read_dag(
+    file: str, most: int, text: str | None = None, most_elements: int = MOST_ELEMENTS
+) -> DagSpec:
     """Return the DAG in a file, or on stdin for ``-``, with absolute working folders; `text` is
     what stdin has said where it was read.
 
     Raises SpecError with every mistake: those of its jobs, and those of its edges (unknown jobs,
-    cycles, more than `most` jobs).
+    cycles, more than `most` jobs), and arrays of more than `most_elements`.
     """
 
     def check(plain: object) -> list[Problem]:
-        return graph_problems(_edges_in(plain), _inputs_in(plain), most)
+        edges, arrays = _edges_in(plain), _arrays_in(plain)
+        return graph_problems(edges, _inputs_in(plain), most) + [
+            Problem(("jobs", name, "array"), why)
+            for name, array in arrays.items()
+            if (why := too_many(array, most_elements))
+        ]
 
     if file == "-":
         said = sys.stdin.read() if text is None else text
@@ -68,12 +78,26 @@ def _inputs(job: object) -> tuple[str, ...]:
         return ()
 
 
+def _arrays_in(plain: object) -> dict[str, ArraySpec]:
+    """Return the arrays among the jobs, as far as that can be read."""
+    found: dict[str, ArraySpec] = {}
+    for name, job in _jobs_in(plain).items():
+        if isinstance(job, Mapping) and "array" in job:
+            with suppress(ValidationError):
+                found[name] = ArraySpec.model_validate(job["array"])
+    return found
+
+
 def _after(job: object) -> dict[str, Edge]:
     given = cast("Mapping[str, object]", job).get("after") if isinstance(job, Mapping) else None
     try:
         return _AFTER.validate_python(given or {})
     except ValidationError:
-        return {}
+        found: dict[str, Edge] = {}
+        for name, edge in given.items() if isinstance(given, Mapping) else ():
+            with suppress(ValidationError):
+                found |= _AFTER.validate_python({name: edge})
+        return found
 
 
 def _in_its_folder(dag: DagSpec, file: str) -> DagSpec:
