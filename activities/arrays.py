@@ -203,7 +203,8 @@ class ArrayActivities:
         await wake(self._database, self._signals, woken)
         if job is not None:
             await tell_end(self._database, self._signals, job, first=first)
-        await self._submit(array_id, row, spec, [s for s in slots if s["state"] == "SUBMITTING"])
+        open_slots = [slot for slot in slots if slot["state"] == "SUBMITTING"]
+        await self._submit(array_id, row, spec, open_slots, request.path_behind)
         await self._cancel(array_id, _to_cancel(plan, slots), plan.reason)
         return ArrayProgress(
             state=plan.state,
@@ -256,7 +257,12 @@ class ArrayActivities:
         return plan, seen, woken
 
     async def _submit(
-        self, array_id: str, array: RowMapping, spec: JobSpec, slots: Sequence[RowMapping]
+        self,
+        array_id: str,
+        array: RowMapping,
+        spec: JobSpec,
+        slots: Sequence[RowMapping],
+        path_behind: float,
     ) -> None:
         """Start the workflows of slots, and record that they are there."""
         gate = asyncio.Semaphore(_IN_FLIGHT)
@@ -269,11 +275,10 @@ class ArrayActivities:
                 first=array["first"], last=array["last"],
             )  # fmt: skip
             digest = hashlib.sha256(alone.model_dump_json().encode()).hexdigest()[:16]
+            start = JobInput(spec=alone, slot=slot, path_behind=path_behind)
             async with gate:
                 try:
-                    await start_job(
-                        self._temporal, job_id, JobInput(spec=alone, slot=slot), digest
-                    )
+                    await start_job(self._temporal, job_id, start, digest)
                 except WorkflowAlreadyStartedError:
                     handle = self._temporal.get_workflow_handle(job_workflow_id(job_id))
                     return job_id, (await (await handle.describe()).memo()).get("digest") == digest

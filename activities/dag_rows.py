@@ -66,10 +66,9 @@ def index_ranges(array: ArraySpec | None) -> dict[str, list[int]]:
 
 
 async def lock_dag(connection: AsyncConnection, dag_id: str) -> RowMapping:
-    """Hold the DAG's row until the end of the transaction, as `mark_dag_poked` does."""
-    rows = await connection.execute(
-        text("SELECT * FROM dags WHERE id = :id FOR NO KEY UPDATE"), {"id": dag_id}
-    )
+    """Hold the DAG's row until the end of the transaction, as `mark_dag_poked` does; return it
+    without the spec, which may be long."""
+    rows = await connection.execute(text(_LOCK), {"id": dag_id})
     row = rows.mappings().one_or_none()
     if row is None:
         raise no_such_dag(dag_id)
@@ -89,6 +88,25 @@ async def spec_of(connection: AsyncConnection, dag_id: str) -> DagSpec:
     if spec is None:
         raise no_such_dag(dag_id)
     return DagSpec.model_validate(spec)
+
+
+def version_of(row: RowMapping) -> tuple[object, ...]:
+    """Return what is another where the spec of a row of `dags` may be another: a retry counts the
+    generation."""
+    return row["submitted_at"], row["generation"]
+
+
+async def spec_and_version(
+    connection: AsyncConnection, dag_id: str
+) -> tuple[DagSpec, tuple[object, ...]]:
+    """Return the spec of a DAG, and the version that it is of. Raises NotFoundError."""
+    rows = await connection.execute(
+        text("SELECT spec, submitted_at, generation FROM dags WHERE id = :id"), {"id": dag_id}
+    )
+    row = rows.mappings().one_or_none()
+    if row is None:
+        raise no_such_dag(dag_id)
+    return DagSpec.model_validate(row["spec"]), version_of(row)
 
 
 async def to_run_again(
@@ -153,10 +171,15 @@ def state_of(job: RowMapping) -> StepState:
 
 
 async def store_plan(
-    connection: AsyncConnection, request: AdvanceDag, row: RowMapping, plan: DagPlan
+    connection: AsyncConnection,
+    request: AdvanceDag,
+    row: RowMapping,
+    plan: DagPlan,
+    *,
+    takes: bool,
 ) -> bool:
     """Record a plan for the DAG of this row: what is to be submitted, with the mutexes that it
-    takes, what is left out, and the end of the DAG.
+    `takes` or not, what is left out, and the end of the DAG.
 
     Returns whether jobs have failed instead, whose id is that of a job of another DAG.
     """
@@ -170,17 +193,15 @@ async def store_plan(
             {**dag, "names": [*plan.skip], "whys": [*plan.skip.values()], "states": states},
         )
     if plan.start:
-        await connection.execute(
-            text(_INTEND),
-            {**dag, "names": list(plan.start), "generation": row["generation"]},
+        start = {**dag, "names": list(plan.start)}
+        intended = await connection.execute(
+            text(_INTEND), {**start, "generation": row["generation"]}
         )
-        await connection.execute(
-            text(_TAKE), {**dag, "names": list(plan.start), "tenant": row["tenant"]}
-        )
-        without = await connection.execute(
-            text(_LOSE_UNINTENDED), {**dag, "names": list(plan.start), "why": ANOTHER}
-        )
-        lost = without.rowcount > 0
+        if takes:
+            await connection.execute(text(_TAKE), {**start, "tenant": row["tenant"]})
+        lost = intended.rowcount < len(plan.start)
+        if lost:
+            await connection.execute(text(_LOSE_UNINTENDED), {**start, "why": ANOTHER})
     await connection.execute(
         text(_UPDATE_DAG),
         {
@@ -229,6 +250,12 @@ async def mark_dag_poked(connection: AsyncConnection, dag_id: str) -> bool:
     await connection.execute(text("UPDATE dags SET poked = true WHERE id = :id"), {"id": dag_id})
     return True
 
+
+_LOCK = """
+    SELECT id, name, tenant, generation, state, held, cancelled, stopped_by, poked, message,
+           submitted_at, ended_at
+      FROM dags WHERE id = :id FOR NO KEY UPDATE
+"""
 
 _INSERT_DAG = """
     INSERT INTO dags (id, name, tenant, spec, submitted_at)

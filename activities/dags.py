@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -25,16 +25,24 @@ from longshore.activities.dag_rows import (
     lock_dag,
     record_dag,
     reopen,
+    spec_and_version,
     spec_of,
     starting,
     state_of,
     store_plan,
+    version_of,
 )
 from longshore.activities.database import Database, clock
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
 from longshore.activities.job_starts import digest_of, start_job
-from longshore.activities.mutexes import ask_for_mutexes, free_mutexes, standing_of, wake_next
+from longshore.activities.mutexes import (
+    Standing,
+    ask_for_mutexes,
+    free_mutexes,
+    standing_of,
+    wake_next,
+)
 from longshore.activities.outputs import given_to
 from longshore.activities.partners import elements_of, settle_by_ends
 from longshore.activities.rpc_errors import is_unknown
@@ -47,15 +55,37 @@ from longshore.models.visible import shown
 from longshore.scheduling.dag import DagPlan, Graph, decide, waits_for, why_stopped
 from longshore.scheduling.dag_changes import changes
 from longshore.scheduling.dag_inputs import input_problems
+from longshore.scheduling.dag_paths import expected_seconds, paths_behind
 from longshore.scheduling.dag_problems import corresponding_problems, problems
 
 _AT_ONCE = 200
 """Jobs that one look submits; the workflow looks again for the others."""
 _IN_FLIGHT = 25
+_MOST_READ = 20
+"""DAGs that are kept as they were read: a few megabytes each where they are large."""
 UNRECORDED_AFTER = timedelta(minutes=1)
 """A job that was submitted so long ago is in the queue, or its workflow tells why not."""
 _NOT_ENDED = "it has not ended: a retry with another file is for a DAG that has"
 _UNRECORDED = "its workflow ended before the job came into a queue"
+
+
+class _Read(NamedTuple):
+    """A DAG as it is stored, and what follows from that alone."""
+
+    version: tuple[object, ...]
+    spec: DagSpec
+    graph: Graph
+    behind: Mapping[str, float]
+    """For each job the path behind it."""
+    needed: frozenset[str]
+    """Jobs whose output others get."""
+
+    @classmethod
+    def of(cls, spec: DagSpec, version: tuple[object, ...]) -> "_Read":
+        graph = Graph.of(spec)
+        behind = paths_behind(graph, expected_seconds(spec))
+        needed = frozenset(up for job in spec.jobs.values() for up in job.inputs)
+        return cls(version, spec, graph, behind, needed)
 
 
 class DagActivities:
@@ -67,6 +97,9 @@ class DagActivities:
         self._most_jobs = most_jobs
         self._temporal = temporal
         self._signals = Signals(temporal)
+        self._read: dict[str, _Read] = {}
+
+    """The DAGs that were read last, the newest last."""
 
     @activity.defn
     @reports_errors
@@ -83,7 +116,7 @@ class DagActivities:
             if spec is not None and not request.retry:
                 await record_dag(connection, dag_id, spec, request)
             row = await lock_dag(connection, dag_id)
-            stored = DagSpec.model_validate(row["spec"])
+            stored = await spec_of(connection, dag_id)
             if row["submitted_at"] != request.submitted_at and not request.retry:
                 why = f"a DAG {dag_id} is on record already: give this one another id"
                 return OpenedDag(refusal=why)
@@ -127,11 +160,15 @@ class DagActivities:
         if request.check:
             await self._find_unrecorded(dag_id)
         # Before the lock, for which the ends of jobs wait, and with them their pools.
-        async with self._database.transaction() as connection:
-            spec = await spec_of(connection, dag_id)
-        graph = Graph.of(spec)
+        if dag_id not in self._read:
+            async with self._database.transaction() as connection:
+                await self._read_anew(connection, dag_id)
         async with self._database.transaction() as connection:
             row = await lock_dag(connection, dag_id)
+            read = self._read.get(dag_id)
+            if read is None or read.version != version_of(row):
+                read = await self._read_anew(connection, dag_id)
+            spec, graph = read.spec, read.graph
             jobs = {each["name"]: each for each in await jobs_of(connection, dag_id)}
             known = {name: state_of(job) for name, job in jobs.items()}
             more = False
@@ -147,27 +184,42 @@ class DagActivities:
                 start = ready[: max(_AT_ONCE - begun, 0)]
                 more = len(start) < len(ready)
                 plan = replace(plan, start=start)
-                more = await store_plan(connection, request, row, plan) or more
+                takes = any(spec.jobs[name].mutex for name in start)
+                more = await store_plan(connection, request, row, plan, takes=takes) or more
             else:
                 plan = DagPlan(DagState(row["state"]), known, reason=row["message"])
-            standing = await standing_of(connection, dag_id, row["tenant"])
+            standing = Standing()
+            if any(job.mutex for job in spec.jobs.values()):
+                standing = await standing_of(connection, dag_id, row["tenant"])
             to_submit = await starting(connection, dag_id)
             submitting = [name for name, _ in to_submit]
             given, refused = await given_to(connection, dag_id, spec, known, submitting)
-            ended_at = await connection.scalar(
-                text("SELECT ended_at FROM dags WHERE id = :id"), {"id": dag_id}
-            )
+            ended_at = None
+            if plan.state.ended:
+                ended_at = await connection.scalar(
+                    text("SELECT ended_at FROM dags WHERE id = :id"), {"id": dag_id}
+                )
             await failpoint("advance_dag.before-commit")
         await failpoint("advance_dag.after-commit")
         await settle_by_ends(self._database, self._signals, dag_id, spec)
         again = activity.in_activity() and activity.info().attempt > 1
         names = _given_up(jobs, plan, newly_held=request.held and not row["held"], again=again)
         await wake_next(self._database, self._signals, row["tenant"], names, again=again)
-        lost = await self._submit(dag_id, spec, to_submit, given, refused)
+        lost = await self._submit(dag_id, read, to_submit, given, refused)
         to_cancel = [jobs[name] for name in plan.cancel if not jobs[name]["cancel_sent"]]
         await self._cancel(dag_id, to_cancel, plan.reason or why_stopped(plan.stopped_by or ""))
         told = standing.waits(dag_id)
         return _progress(graph, plan, told, more=more or lost, ended_at=ended_at)
+
+    async def _read_anew(self, connection: AsyncConnection, dag_id: str) -> "_Read":
+        """Read a DAG as it is stored, and keep it: 1,000 jobs take a twentieth of a second, and
+        only a retry changes them."""
+        read = _Read.of(*await spec_and_version(connection, dag_id))
+        self._read.pop(dag_id, None)
+        while len(self._read) >= _MOST_READ:
+            del self._read[next(iter(self._read))]
+        self._read[dag_id] = read
+        return read
 
     async def _without_excluded(
         self, connection: AsyncConnection, row: RowMapping, spec: DagSpec, ready: Sequence[str]
@@ -183,7 +235,7 @@ class DagActivities:
     async def _submit(
         self,
         dag_id: str,
-        spec: DagSpec,
+        read: "_Read",
         to_submit: Sequence[tuple[str, str]],
         given: Mapping[str, Mapping[str, str]],
         refused: Mapping[str, str],
@@ -191,17 +243,18 @@ class DagActivities:
         """Start the workflows of jobs (name, job id), but for those `refused`, with the variables
         `given` to them; record which are there, and return whether some are not."""
         gate = asyncio.Semaphore(_IN_FLIGHT)
-        needed = {up for job in spec.jobs.values() for up in job.inputs}
 
         async def submit(name: str, job_id: str) -> str:
             """Return why it is not there; empty where it is."""
             if name in refused:
                 return refused[name]
-            job = spec.jobs[name].spec
+            job = read.spec.jobs[name].spec
             if name in given:
                 job = job.model_copy(update={"env": {**job.env, **given[name]}})
             digest = digest_of(job)
-            start = JobInput(spec=job, needs_output=name in needed)
+            start = JobInput(
+                spec=job, needs_output=name in read.needed, path_behind=read.behind[name]
+            )
             async with gate:
                 try:
                     await start_job(self._temporal, job_id, start, digest, dag_id)

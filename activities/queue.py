@@ -173,7 +173,9 @@ async def put_into_queue(
 ) -> str:
     """Record the job, and queue it unless it is refused; return why it is."""
     spec = request.spec
-    job = JobRequest.of(request.job_id, spec, request.submitted_at, request.attempt)
+    job = JobRequest.of(
+        request.job_id, spec, request.submitted_at, request.attempt, request.path_behind
+    )
     row = {
         "id": request.job_id, "attempt": request.attempt, "name": spec.name,
         "tenant": spec.tenant, "pool": spec.pool, "key": request.key, "held": request.held,

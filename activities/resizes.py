@@ -65,7 +65,7 @@ class ResizeActivities:
         attempt = await connection.scalar(text(_QUEUED), {"id": job_id})
         if attempt is None:
             return False
-        job = JobRequest.of(job_id, spec, request.submitted_at, attempt)
+        job = JobRequest.of(job_id, spec, request.submitted_at, attempt, request.path_behind)
         asked = {"id": job_id, "request": job.model_dump_json()}
         held = await connection.scalar(text(_ASK), asked)
         return not held and await mark_poked(connection, spec.pool)
@@ -73,7 +73,9 @@ class ResizeActivities:
     async def _answer(self, request: ResizeRequest) -> ResizeReply:
         """Return what a stop of the job would bring, by what is free now and who waits."""
         spec, key = request.spec, request.key
-        job = JobRequest.of(key.job_id, spec, request.submitted_at, key.attempt + 1)
+        job = JobRequest.of(
+            key.job_id, spec, request.submitted_at, key.attempt + 1, request.path_behind
+        )
         async with self._database.snapshot() as connection:
             running = await load_running(connection, spec.pool)
             mine = [share for share in running if share.job_id == job.id]

@@ -21,7 +21,7 @@ from longshore.models.packing import PackingPolicy
 from longshore.models.placement import JobRequest, PlacementKind, RecentJobs, RunningJob
 from longshore.models.pool import PoolSpec, no_such_pool
 from longshore.models.topology import NodeTopology
-from longshore.scheduling.order import QueuedJob, before
+from longshore.scheduling.order import QueuedJob, before, order_in_class, seconds_ahead
 from longshore.scheduling.unplannable_jobs import in_one_line
 
 _PLACEMENTS = 400
@@ -144,11 +144,12 @@ async def load_place(
         return None
     job = QueuedJob(*row)
     classes, more, as_much = zip(*before(job, packing, await clock(connection)), strict=True)
+    _, submitted, *_ = order_in_class(job, packing)
     ahead = await connection.scalar(
         text(_AHEAD),
         asked | {
             "classes": list(classes), "more": list(more), "as_much": list(as_much),
-            "submitted": job.submitted_at, "attempt": job.attempt,
+            "submitted": submitted, "ahead": seconds_ahead(packing), "attempt": job.attempt,
         },
     )  # fmt: skip
     return 1 + (ahead or 0)
@@ -276,9 +277,18 @@ _QUEUE = f"""
             OR decided_at < clock_timestamp() - CAST(:rest AS interval))
 """
 
+_PATH_BEHIND = """
+    CASE jsonb_typeof(request->'path_behind') WHEN 'number'
+    THEN CAST(least(greatest(CAST(request->>'path_behind' AS numeric), 0), 1) AS float8)
+    ELSE 0 END"""
+_SUBMITTED = "CAST(extract(epoch FROM submitted_at) AS float8)"
+_AHEAD_BY = f"""CASE CAST(:ahead AS float8) WHEN 0 THEN 0
+                     ELSE CAST(:ahead AS float8) * {_PATH_BEHIND} END"""
+
 _IN_QUEUE = f"""
-    SELECT job_id, attempt, priority, submitted_at, {WAITS_SINCE} AS waits_since FROM queue
-     WHERE pool = :pool AND job_id = :job
+    SELECT job_id, attempt, priority, submitted_at, {WAITS_SINCE} AS waits_since,
+           {_PATH_BEHIND} AS path_behind
+      FROM queue WHERE pool = :pool AND job_id = :job
 """
 
 _AHEAD = f"""
@@ -290,7 +300,8 @@ _AHEAD = f"""
      WHERE pool = :pool
        AND ({WAITS_SINCE} <= before.more
             OR {WAITS_SINCE} <= before.as_much
-               AND (submitted_at, job_id COLLATE "C", attempt) < (:submitted, :job, :attempt))
+               AND ({_SUBMITTED} - {_AHEAD_BY}, job_id COLLATE "C", attempt)
+                   < (:submitted, :job, :attempt))
 """
 """`scheduling.order` says who is before whom: `before`, and `order_in_class`."""
 

@@ -11,27 +11,30 @@ Actions are what Temporal Cloud bills: of the array's own workflow and of all it
 element; of the jobs' workflows, by job. Heartbeats, of which a history does not tell, are counted
 as one for each 18 s that a batch ran. Those of the pool, which many jobs share, are not in either.
 
-Where a Slurm answers here (`scontrol ping`), the same array goes there too, with `sbatch --array`
-and the same limit, and is waited for; elsewhere a line says that it was left out.
+Where Slurm is installed (Debian: `apt install slurmctld slurmd slurm-client`), the same array goes
+there too, or its first `--slurm-elements`: a `slurmctld` and a `slurmd` of its own, with a node of
+as many processors as the array has slots, run `sbatch --array --wait`. Its SchedulerParameters are
+named, and can be given; with few slots Slurm is bound by its passes, one or so a second, and with
+hundreds (`--slots 256`) by the processor. Elsewhere a line says that it was left out.
 """
 
 import argparse
 import asyncio
 import contextlib
 import json
-import shutil
-import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WorkflowHistory
 from temporalio.service import RPCError
 
 from benchmarks.installation import forget_environment, installed
+from benchmarks.slurm_controller import MISSING_TO_RUN, Controller, running_slurm
 from longshore.activities.node.process import ELEMENTS_INTERVAL
 from longshore.client.api import Longshore
 from longshore.client.costs import billed
@@ -42,6 +45,8 @@ from longshore.models.messages import job_workflow_id
 from longshore.models.settings import Settings
 
 SPEC = JobSpec(name="noop", command=("true",))
+PARAMETERS = "sched_min_interval=0,sched_interval=1,batch_sched_delay=0,bf_interval=1"
+"""Slurm looks for work as often as it can: what a site sets for many short jobs."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +70,11 @@ class Report:
     heartbeats: int
     """Of the actions of the array."""
     actions_per_job: float
+    slurm: str
+    """Its version; empty where it is not installed."""
+    slurm_elements: int
     slurm_per_s: float | None
-    """None where no Slurm answers."""
+    scheduler_parameters: str
 
 
 def main() -> None:
@@ -74,16 +82,19 @@ def main() -> None:
     parser.add_argument("--elements", type=int, default=10_000)
     parser.add_argument("--jobs", type=int, default=500, help="single jobs beside it")
     parser.add_argument("--slots", type=int, default=8, help="elements, and jobs, at a time")
+    parser.add_argument("--slurm-elements", type=int, default=500, help="at most; 0 for none")
+    parser.add_argument("--slurm-parameters", default=PARAMETERS, help="SchedulerParameters")
     parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args()
     forget_environment()
-    report = run(measure(arguments.elements, arguments.jobs, arguments.slots))
+    report = run(measure(arguments))
     print(json.dumps(asdict(report), indent=2) if arguments.json else _told(report))
     leave(0)
 
 
-async def measure(elements: int, jobs: int, slots: int) -> Report:
-    """Run both, one after the other, on one installation."""
+async def measure(asked: argparse.Namespace) -> Report:
+    """Run both, one after the other, on one installation; then Slurm's."""
+    elements, jobs, slots = asked.elements, asked.jobs, asked.slots
     with installed({"node-1": f"{slots}xH100-80GB"}) as stack:
         api = await Longshore.connect(Settings(state_dir=stack.folder))
         temporal = await Client.connect(stack.temporal.address)
@@ -102,26 +113,31 @@ async def measure(elements: int, jobs: int, slots: int) -> Report:
         elements_per_s=elements / took, jobs=jobs, jobs_seconds=jobs_took,
         jobs_per_s=jobs / jobs_took, ratio=elements / took / (jobs / jobs_took),
         actions_per_element=actions / elements, heartbeats=heartbeats, actions_per_job=each,
-        slurm_per_s=slurm(elements, slots),
+        **slurm(min(elements, asked.slurm_elements), slots, asked.slurm_parameters),
     )  # fmt: skip
 
 
-def slurm(elements: int, slots: int) -> float | None:
-    """Return the elements a second of Slurm's own array; None where none answers."""
-    if shutil.which("sbatch") is None or shutil.which("scontrol") is None:
-        return None
-    ping = subprocess.run(["scontrol", "ping"], capture_output=True, text=True, check=False)
-    if ping.returncode or "UP" not in ping.stdout:
-        return None
-    began = time.perf_counter()
-    subprocess.run(
-        [
-            "sbatch", "--quiet", f"--array=0-{elements - 1}%{slots}", "--output=/dev/null",
-            "--wait", "--wrap=true",
-        ],
-        check=True,
+def slurm(elements: int, slots: int, parameters: str) -> dict[str, Any]:
+    """Return what Slurm's own array of so many elements came to, as fields of the report."""
+    found: dict[str, Any] = {
+        "slurm": "", "slurm_elements": elements, "slurm_per_s": None,
+        "scheduler_parameters": parameters,
+    }  # fmt: skip
+    if MISSING_TO_RUN or not elements:
+        return found
+    with running_slurm(slots, parameters) as controller:
+        _slurm_array(controller, slots, slots)  # the first of everything takes longer
+        began = time.perf_counter()
+        _slurm_array(controller, elements, slots)
+        per_s = elements / (time.perf_counter() - began)
+        return found | {"slurm": controller.version, "slurm_per_s": per_s}
+
+
+def _slurm_array(controller: Controller, elements: int, slots: int) -> None:
+    controller.said(
+        "sbatch", "--quiet", f"--array=0-{elements - 1}%{slots}", "--ntasks=1", "--mem=1M",
+        "--chdir=/", "--output=/dev/null", "--wait", "--wrap=true",
     )  # fmt: skip
-    return elements / (time.perf_counter() - began)
 
 
 async def _array(api: Longshore, elements: int, slots: int) -> tuple[str, float]:
@@ -208,12 +224,21 @@ def _told(report: Report) -> str:
         f"jobs    {report.jobs:,} jobs in {report.jobs_seconds:.1f} s: {report.jobs_per_s:.1f}/s, "
         f"{report.actions_per_job:.1f} actions a job",
         f"ratio   {report.ratio:.0f}",
-        "slurm   " + (
-            f"{report.slurm_per_s:,.0f}/s" if report.slurm_per_s
-            else "left out: no Slurm answers here (scontrol ping)"
-        ),
+        "slurm   " + _slurm_told(report),
     )  # fmt: skip
     return "\n".join(lines)
+
+
+def _slurm_told(report: Report) -> str:
+    if report.slurm_per_s is None:
+        missing = ", ".join(MISSING_TO_RUN)
+        return f"left out: {f'{missing} not installed' if missing else 'as asked'}"
+    faster = report.elements_per_s / report.slurm_per_s
+    return (
+        f"{report.slurm_elements:,} elements of {report.slurm}'s own array with as many slots: "
+        f"{report.slurm_per_s:,.0f}/s; the array above is {faster:.1f} times as fast "
+        f"(SchedulerParameters={report.scheduler_parameters})"
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""A `slurmctld` of its own, whose nodes are in use by jobs and whose other jobs wait.
+"""A `slurmctld` of its own: for scenes of its scheduler alone, or with a `slurmd` that runs jobs.
 
-The nodes could be powered up (State=CLOUD) and never are: a job that gets one holds it until its
-time limit, and nothing runs. So the controller has real nodes, jobs and ends, and no `slurmd`.
+Without one the nodes could be powered up (State=CLOUD) and never are: a job that gets one holds it
+until its time limit, and nothing runs. So the controller has real nodes, jobs and ends.
 """
 
 import getpass
@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -27,9 +27,12 @@ MISSING = [
     if shutil.which(name, path=_PATH) is None
 ]
 """Programs that are needed and not there."""
+MISSING_TO_RUN = [*MISSING, *(["slurmd"] if shutil.which("slurmd", path=_PATH) is None else [])]
+"""Those for which jobs are to run too."""
 _WITHIN = 120.0
 """Seconds for Slurm to get anywhere."""
 _LONG = 86_400
+_MOST_ELEMENTS = 100_000
 
 
 class Asked(NamedTuple):
@@ -115,41 +118,90 @@ class Controller:
 def slurm(node: Asked, nodes: int, parameters: str) -> Iterator[Controller]:
     """Yield a controller of so many nodes that have what `node` says, and end it. Its folder, its
     ports and its processes are its own."""
+    names = f"n[0-{nodes - 1}]"
+    settings = {
+        "GresTypes": "gpu",
+        "ResumeProgram": "/bin/true",
+        "SuspendProgram": "/bin/true",
+        "SuspendTime": _LONG,
+        "SuspendTimeout": _LONG // 2,
+        "ResumeTimeout": _LONG // 2,
+        "NodeName": f"{names} CPUs={node.cpus} RealMemory={node.ram_gb * 1024} "
+        f"Gres=gpu:{node.gpus} State=CLOUD",
+    }
+    with TemporaryDirectory(prefix="longshore-slurm-") as name:
+        environment = _configured(Path(name), names, parameters, settings)
+        with _running(environment, Path(name) / "slurmctld.log", "slurmctld", "-D", "-c") as it:
+            _wait_for(it, "sdiag")
+            yield Controller(environment, parameters)
+
+
+@contextmanager
+def running_slurm(slots: int, parameters: str) -> Iterator[Controller]:
+    """Yield a controller with one node of so many processors, whose `slurmd` runs jobs here."""
+    settings = {
+        "SlurmdUser": getpass.getuser(),
+        "SlurmdParameters": "config_overrides",  # more processors than the machine has
+        "MaxArraySize": _MOST_ELEMENTS,
+        "NodeName": f"n0 NodeHostname={socket.gethostname()} NodeAddr=127.0.0.1 CPUs={slots} "
+        "RealMemory=100 State=UNKNOWN",
+    }
     with TemporaryDirectory(prefix="longshore-slurm-") as name:
         folder = Path(name)
-        _configure(folder, node, nodes, parameters)
-        environment = {**os.environ, "PATH": _PATH, "SLURM_CONF": str(folder / "slurm.conf")}
-        with (folder / "log").open("w") as log:
-            process = subprocess.Popen(
-                ["slurmctld", "-D", "-c"], env=environment, stdout=log, stderr=log
-            )
+        (folder / "spool").mkdir()
+        settings |= {"SlurmdSpoolDir": folder / "spool", "SlurmdPidFile": folder / "slurmd.pid"}
+        environment = _configured(folder, "n0", parameters, settings)
+        log = folder / "slurmctld.log"
+        with _running(environment, log, "slurmctld", "-D", "-c") as controller:
+            _wait_for(controller, "sdiag")
+            log = folder / "slurmd.log"
+            with _running(environment, log, "slurmd", "-D", "-N", "n0") as node:
+                _wait_for(node, "sinfo --noheader --states=idle --format=%N", "n0")
+                yield Controller(environment, parameters)
+
+
+class _Program(NamedTuple):
+    process: "subprocess.Popen[bytes]"
+    environment: dict[str, str]
+    log: Path
+
+
+@contextmanager
+def _running(environment: dict[str, str], log: Path, *command: str) -> Iterator[_Program]:
+    with log.open("w") as written:
+        process = subprocess.Popen(command, env=environment, stdout=written, stderr=written)
+    try:
+        yield _Program(process, environment, log)
+    finally:
+        process.terminate()
         try:
-            _wait_until_it_answers(process, environment, folder)
-            yield Controller(environment, parameters)
-        finally:
-            process.terminate()
-            try:
-                process.wait(_WITHIN)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+            process.wait(_WITHIN)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
-def _wait_until_it_answers(
-    process: "subprocess.Popen[bytes]", environment: dict[str, str], folder: Path
-) -> None:
+def _wait_for(program: _Program, ask: str, says: str = "") -> None:
+    """Wait until the program's cluster answers a command, with this."""
     deadline = time.monotonic() + _WITHIN
-    ask = ["sdiag"]
-    while subprocess.run(ask, env=environment, capture_output=True, check=False).returncode:
-        if process.poll() is not None or time.monotonic() > deadline:
-            sys.exit(f"slurmctld does not answer: {(folder / 'log').read_text()[-1000:]}")
+    while True:
+        answer = subprocess.run(
+            ask.split(), env=program.environment, capture_output=True, text=True, check=False
+        )
+        if not answer.returncode and says in answer.stdout:
+            return
+        if program.process.poll() is not None or time.monotonic() > deadline:
+            said = program.log.read_text()[-1000:]
+            sys.exit(f"{program.log.stem} does not answer: {said}")
         time.sleep(0.2)
 
 
-def _configure(folder: Path, node: Asked, nodes: int, parameters: str) -> None:
+def _configured(
+    folder: Path, names: str, parameters: str, more: Mapping[str, object]
+) -> dict[str, str]:
+    """Write a configuration into the folder, and return the environment of its programs."""
     (folder / "state").mkdir()
-    names = f"n[0-{nodes - 1}]"
-    settings = {
+    settings: dict[str, object] = {
         "ClusterName": "bench",
         "SlurmctldHost": f"{socket.gethostname()}(127.0.0.1)",
         "SlurmUser": getpass.getuser(),
@@ -169,20 +221,14 @@ def _configure(folder: Path, node: Asked, nodes: int, parameters: str) -> None:
         "SelectType": "select/cons_tres",
         "SelectTypeParameters": "CR_Core_Memory",
         "PriorityType": "priority/basic",
-        "GresTypes": "gpu",
-        "MaxJobCount": 100_000,
-        "ResumeProgram": "/bin/true",
-        "SuspendProgram": "/bin/true",
-        "SuspendTime": _LONG,
-        "SuspendTimeout": _LONG // 2,
-        "ResumeTimeout": _LONG // 2,
-        "NodeName": f"{names} CPUs={node.cpus} RealMemory={node.ram_gb * 1024} "
-        f"Gres=gpu:{node.gpus} State=CLOUD",
+        "MaxJobCount": _MOST_ELEMENTS,
+        **more,
         "PartitionName": f"all Nodes={names} Default=YES MaxTime=INFINITE State=UP",
     }
     lines = [f"{name}={value}\n" for name, value in settings.items()]
     (folder / "slurm.conf").write_text("".join(lines))
     (folder / "gres.conf").write_text("")
+    return {**os.environ, "PATH": _PATH, "SLURM_CONF": str(folder / "slurm.conf")}
 
 
 def _free_port() -> int:

@@ -261,7 +261,8 @@ def _runs_again(plan: DagRetry, *, dry_run: bool) -> str:
 def _read(file: str) -> DagSpec:
     from longshore.client.dag_file import read_dag
 
-    return read_dag(file, Settings().most_dag_jobs)
+    settings = Settings()
+    return read_dag(file, settings.most_dag_jobs, most_elements=settings.most_array_elements)
 
 
 def _print_planned(spec: DagSpec) -> None:

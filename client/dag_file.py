@@ -2,15 +2,18 @@
 
 import sys
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
 from pydantic import TypeAdapter, ValidationError
 
 from longshore.client.array_table import with_table
+from longshore.models.array import MOST_ELEMENTS, ArraySpec
 from longshore.models.dag import After, DagJob, DagSpec, Edge, Names
 from longshore.models.document import load_document, read_document
 from longshore.models.problems import Problem
+from longshore.scheduling.arrays import too_many
 from longshore.scheduling.dag_inputs import input_problems
 from longshore.scheduling.dag_problems import corresponding_problems, problems
 
@@ -18,17 +21,25 @@ _NAMES: TypeAdapter[tuple[str, ...]] = TypeAdapter(Names)
 _AFTER: TypeAdapter[dict[str, Edge]] = TypeAdapter(After)
 
 
-def read_dag(file: str, most: int, text: str | None = None) -> DagSpec:
+def read_dag(
+    file: str, most: int, text: str | None = None, most_elements: int = MOST_ELEMENTS
+) -> DagSpec:
     """Return the DAG in a file, or on stdin for ``-``, with absolute working folders; `text` is
     what stdin has said where it was read.
 
     Raises SpecError with every mistake: those of its jobs, and those of its edges (unknown jobs,
-    cycles, more than `most` jobs).
+    cycles, more than `most` jobs), and arrays of more than `most_elements`.
     """
 
     def check(plain: object) -> list[Problem]:
-        found = graph_problems(_edges_in(plain), _inputs_in(plain), most)
-        return [*found, *array_problems(_edges_in(plain), _arrays_in(plain), _mutexes_in(plain))]
+        edges, arrays = _edges_in(plain), _arrays_in(plain)
+        found = graph_problems(edges, _inputs_in(plain), most)
+        found += array_problems(edges, arrays, _mutexes_in(plain))
+        return found + [
+            Problem(("jobs", name, "array"), why)
+            for name, array in arrays.items()
+            if array is not None and (why := too_many(array, most_elements))
+        ]
 
     if file == "-":
         said = sys.stdin.read() if text is None else text
@@ -71,14 +82,18 @@ def _inputs_in(plain: object) -> dict[str, tuple[str, ...]]:
     return {name: _inputs(job) for name, job in _jobs_in(plain).items()}
 
 
-def _arrays_in(plain: object) -> frozenset[str]:
-    """Return the jobs that are arrays, themselves or as all are."""
+def _arrays_in(plain: object) -> dict[str, ArraySpec | None]:
+    """Return the jobs that are arrays, themselves or as all are; None for one that cannot be
+    read."""
     shared = _field(_field(plain, "defaults"), "array")
-    jobs = _jobs_in(plain)
-    return frozenset(
-        name for name, job in jobs.items()
-        if (_field(job, "array", shared) if isinstance(job, Mapping) else shared) is not None
-    )  # fmt: skip
+    found: dict[str, ArraySpec | None] = {}
+    for name, job in _jobs_in(plain).items():
+        given = _field(job, "array", shared)
+        if given is not None:
+            found[name] = None
+            with suppress(ValidationError):
+                found[name] = ArraySpec.model_validate(given)
+    return found
 
 
 def _mutexes_in(plain: object) -> dict[str, tuple[str, ...]]:
@@ -109,7 +124,11 @@ def _after(job: object) -> dict[str, Edge]:
     try:
         return _AFTER.validate_python(given or {})
     except ValidationError:
-        return {}
+        found: dict[str, Edge] = {}
+        for name, edge in given.items() if isinstance(given, Mapping) else ():
+            with suppress(ValidationError):
+                found |= _AFTER.validate_python({name: edge})
+        return found
 
 
 def _in_its_folder(dag: DagSpec, file: str) -> DagSpec:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from temporalio.client import (
@@ -177,6 +177,8 @@ class DagControl(Reconnecting):
         run = spec or await DagViews(self._db()).spec(found.id)
         digest = digest_of(run)
         try:
+            if found.state.ended:  # on record, and its workflow is over a moment later
+                await _soon(lambda: self._is_no_more(found.id))
             held = found.held and not found.state.ended
             await self._start(
                 found.id, run, DagInput(retry=True, spec=spec, held=held), digest, again=True
@@ -188,12 +190,15 @@ class DagControl(Reconnecting):
             ) from None
         except RPCError as error:
             raise as_ours(error, f"DAG {ref}") from error
-        deadline = asyncio.get_running_loop().time() + _ON_RECORD_WITHIN
-        while found.state.ended and asyncio.get_running_loop().time() < deadline:
-            if (await self.dag(found.id)).generation > found.generation:
-                break  # who waits from now on does not see the end before this
-            await asyncio.sleep(0.1)
+        if found.state.ended:  # who waits from now on does not see the end before this
+            await _soon(lambda: self._is_of_generation(found.id, found.generation + 1))
         return plan
+
+    async def _is_no_more(self, dag_id: str) -> bool:
+        return not await self._runs(dag_id)
+
+    async def _is_of_generation(self, dag_id: str, generation: int) -> bool:
+        return (await self.dag(dag_id)).generation >= generation
 
     async def _planned(self, ref: str, spec: DagSpec | None) -> tuple[DagView, DagRetry]:
         found = await self.known_dag(ref)
@@ -295,6 +300,15 @@ class DagControl(Reconnecting):
 
     def _dag(self, dag_id: str) -> WorkflowHandle[DagWorkflow, DagResult]:
         return self.temporal.get_workflow_handle_for(DagWorkflow.run, dag_workflow_id(dag_id))
+
+
+async def _soon(ask: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until `ask` returns True, for so long as that takes a loaded server."""
+    deadline = asyncio.get_running_loop().time() + _ON_RECORD_WITHIN
+    while asyncio.get_running_loop().time() < deadline:
+        if await ask():
+            return
+        await asyncio.sleep(0.1)
 
 
 def _same(dag_id: str, *, same: bool) -> DagSubmission:

@@ -1,7 +1,7 @@
 """Why a job is where it is, in words: one headline, and what could be done about it."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from longshore.models.block_end import BlockDecision
 from longshore.models.checkpointing import CheckpointDecision
@@ -30,6 +30,8 @@ def explain(
     last: Decision | None = None,
     decided_at: datetime | None = None,
     position: int | None = None,
+    path_behind: float = 0.0,
+    head_start: timedelta = timedelta(0),
     nodes: int = 0,
     growth: Growth = Growth.OPEN,
     placed: Decision | None = None,
@@ -80,6 +82,8 @@ def explain(
         headline=headline,
         position=position,
         ahead=position - 1 if position else 0,
+        path_behind=path_behind,
+        head_start=head_start,
         decision=alone,
         last_decision=last,
         decided_at=decided_at,

@@ -19,7 +19,16 @@ from longshore.client.terminal import (
     pairs,
     width_of_ids,
 )
-from longshore.client.words import SIMULATED, cell, class_of, clock, places_of, styled, zone
+from longshore.client.words import (
+    SIMULATED,
+    cell,
+    class_of,
+    clock,
+    head_start_of,
+    places_of,
+    styled,
+    zone,
+)
 from longshore.models.array_view import ArrayView
 from longshore.models.elements import ElementState
 from longshore.models.job import (
@@ -379,7 +388,8 @@ def _queue_facts(explanation: Explanation, now: datetime) -> list[tuple[str, Ren
         before = count(explanation.ahead, "job")
         ahead = f"{before} before it" if explanation.ahead else "the first"
         risen = "" if job.counted_as is None else f"; {class_of(job, now)}"
-        place = f"place {explanation.position} in pool {job.pool}, {ahead}{risen}"
+        head_start = f"; {said}" if (said := head_start_of(explanation)) else ""
+        place = f"place {explanation.position} in pool {job.pool}, {ahead}{risen}{head_start}"
         facts.append(("queue", place))
         facts.append(("waits since", _moment(job.submitted_at, now)))
     if explanation.decided_at is not None and last is not None:

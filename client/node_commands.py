@@ -221,7 +221,8 @@ def pool_set(
         str | None,
         typer.Option(
             metavar="NAME=NUMBER,...",
-            help=f"Of the score: {', '.join(ScoreWeights.model_fields)}.",
+            help=f"Of the score: {', '.join(ScoreWeights.model_fields)}; the last is of the "
+            "queue's order, in hours of waiting.",
         ),
     ] = None,
     safety_margin: Annotated[

@@ -38,6 +38,7 @@ from longshore.models.settings import Settings
 from longshore.models.views import Explanation, JobView, NodeView, PoolView
 from longshore.scheduling.advice import advice, kind_of_node
 from longshore.scheduling.elastic import changes_of
+from longshore.scheduling.order import seconds_ahead
 from longshore.scheduling.packer import place
 from longshore.scheduling.unready_nodes import look_past_states
 
@@ -174,9 +175,10 @@ class Reading:
             coming = await purchases_under_way(connection, pool)
             purchases = await purchases_for(connection, pool, job.id)
             standing = await read_standing(connection, pool, job.submitted_at, job.tier)
-            alone, helps, kind = None, (), ""
+            alone, helps, kind, behind = None, (), "", 0.0
             if last is None or last.kind is not PlacementKind.SET_ASIDE:
                 request = JobRequest.model_validate(row["request"])
+                behind = request.path_behind
                 (request,), nodes = await with_locality(
                     connection, job.pool, pool.packing, [request], nodes
                 )
@@ -194,6 +196,7 @@ class Reading:
         spared = await self._views().spared(job.id) if pool.preemption.enabled else ()
         told = explain(
             job, alone=alone, last=last, decided_at=row["decided_at"], position=position or 1,
+            path_behind=behind, head_start=timedelta(seconds=seconds_ahead(pool.packing) * behind),
             nodes=len(nodes), growth=pool.growth, making_room=making_room, spared=spared,
             gave_way=gave_way, saving=saving,
             buying=await reasons.of_pool(job.pool) if pool.buying.enabled else None,

@@ -8,7 +8,7 @@ from longshore.models.job import JobState
 from longshore.models.mig import SLICES
 from longshore.models.node import NodeState
 from longshore.models.text import format_places, span
-from longshore.models.views import JobView
+from longshore.models.views import Explanation, JobView
 
 _STYLES = {
     JobState.SUBMITTED: "cyan",
@@ -71,6 +71,15 @@ def class_of(job: JobView, now: datetime) -> str:
     if job.state is JobState.QUEUED and job.queued_at is not None:
         waited += now - job.queued_at
     return f"class {job.priority}, counted as {job.counted_as} after {span(waited)} in the queue"
+
+
+def head_start_of(explanation: Explanation) -> str:
+    """Return ``75% of its DAG's longest path waits for it, which counts as 1h 30m of waiting``;
+    nothing where that counts nothing."""
+    if not explanation.head_start:
+        return ""
+    part, ahead = f"{explanation.path_behind:.0%}", span(explanation.head_start)
+    return f"{part} of its DAG's longest path waits for it, which counts as {ahead} of waiting"
 
 
 def places_of(places: Sequence[tuple[str, Sequence[int]]], *, simulated: bool) -> str:

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from longshore.activities.checkpoints.rows import StoredCheckpoints
 from longshore.client.job_view import attempt_end, command_of, held, wants
-from longshore.client.words import class_of
+from longshore.client.words import class_of, head_start_of
 from longshore.console.escaping import escape
 from longshore.console.formats import with_code
 from longshore.console.jobs_view import link, waited, waits
@@ -182,6 +182,8 @@ def _place_in_queue(explanation: Explanation, now: datetime) -> str:
     job, ahead = explanation.job, explanation.ahead
     of = f"the queue of pool {escape(job.pool)}"
     risen = "" if job.counted_as is None else f" It is of {class_of(job, now)}."
+    if said := head_start_of(explanation):
+        risen += f" {said}."
     if not ahead:
         return f"It is the first in {of}.{risen}"
     return f"It has place {explanation.position} in {of}, {count(ahead, 'job')} ahead.{risen}"

@@ -135,7 +135,9 @@ class ArraySpec(Frozen):
         if indices is not None and (found := sum(r.number for r in parse_indices(indices))) > (
             MOST_ELEMENTS
         ):
-            raise ValueError(f"has {found:,} elements; {MOST_ELEMENTS:,} is the most")
+            raise ValueError(
+                f"has {found:,} elements; {MOST_ELEMENTS:,} is the most: use several arrays"
+            )
         return indices
 
     @model_validator(mode="after")

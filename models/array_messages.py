@@ -63,6 +63,8 @@ class AdvanceArray(Wire):
     array_id: str
     held: bool = False
     cancelled: Reason | None = None
+    path_behind: float = 0.0
+    """Of its slots, as in `JobInput`."""
     check: bool = False
     """Ask Temporal too about slots that have not come into a queue."""
 

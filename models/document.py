@@ -180,6 +180,9 @@ def _located(
             known = known_fields(model, problem.place[:-1])
             close = _did_you_mean(str(problem.place[-1]), known)
             problem = problem._replace(message=problem.message + close)
+        # Where a whole mapping is refused for a field of it, the message begins with that.
+        field = problem.message.partition(": ")[0]
+        node = node.value.get(field, node) if isinstance(node.value, dict) else node
         where = node.given_by or f"{source}:{node.line}"
         found.append((node.line, list(map(str, problem.place)), f"{where}: {problem}"))
     return bounded([said for *_, said in sorted(found, key=lambda each: each[:2])])

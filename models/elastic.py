@@ -87,9 +87,9 @@ class Malleable(Frozen):
                 f"between min ({self.min}) and max ({self.max})"
             )
         if self.min <= self.max:
-            asked = {"gpus": gpus}
-            if self.desired is not None:
-                asked = {"desired": self.desired, "gpus": gpus}
+            asked = {} if self.desired is None else {"desired": self.desired}
+            if gpus != self.target:  # else it says the same again
+                asked["gpus"] = gpus
             found += filter(None, (self.why_not(size, name) for name, size in asked.items()))
         group = gang.group_gpus if gang is not None else None
         if group is not None:

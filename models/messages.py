@@ -153,6 +153,8 @@ class JobInput(StartInput):
     max_attempts_per_run: int = Field(default=100, ge=1)
     needs_output: bool = False
     """A job behind it in its DAG gets its output: without one it fails."""
+    path_behind: float = Field(default=0.0, ge=0, le=1)
+    """The longest path of its DAG that comes after it, as a part of the DAG's longest."""
     slot: Slot | None = None
     """Of a slot of an array: it runs elements, one after another."""
     _refused: tuple[str, ...] = PrivateAttr(default=())
@@ -210,6 +212,8 @@ class EnqueueRequest(Wire):
     key: str | None = None
     submitted_at: Instant
     held: bool = False
+    path_behind: float = 0.0
+    """As in `JobInput`."""
     reset: bool = False
     """By a run that was reset: the one before it may have put the job on record."""
 

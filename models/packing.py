@@ -65,6 +65,10 @@ class ScoreWeights(Frozen):
     """For a node where what runs ends just when the job will, so that whole nodes come free
     together: short jobs beside short ones, long beside long. In the scale of the rule; long queues
     take longer to decide with it."""
+    critical_path: Weight = Field(default=0.0, ge=0, le=100_000)
+    """Not of the score, but of the order of the queue, in hours: a job of a DAG goes before those
+    of its class that have waited so much longer, times the part of the DAG's longest path that is
+    behind it. Paths are reckoned by expected durations."""
 
 
 class PackingPolicy(Frozen):

@@ -151,6 +151,8 @@ class JobRequest(Frozen):
     waits_since: Instant | None = Field(default=None, exclude=True)
     """Since when it would have waited, had it waited all its time in the queue at one stretch;
     since its submission when left out. The queue has it: it is not stored with the rest."""
+    path_behind: float = Field(default=0.0, ge=0, le=1)
+    """Of a job of a DAG: the longest path of jobs that come after it, as a part of the DAG's."""
     attempt: int = 1
     gang: Gang | None = None
     """Set for a job that may span nodes; `gpus`, `cpus` and the like stay those of the whole
@@ -221,8 +223,15 @@ class JobRequest(Frozen):
         return self.malleable is not None and gpus < self.malleable.target
 
     @classmethod
-    def of(cls, job_id: str, spec: JobSpec, submitted_at: Instant, attempt: int) -> "JobRequest":
-        asked = cls._as_said(job_id, spec, submitted_at, attempt)
+    def of(
+        cls,
+        job_id: str,
+        spec: JobSpec,
+        submitted_at: Instant,
+        attempt: int,
+        path_behind: float = 0.0,
+    ) -> "JobRequest":
+        asked = cls._as_said(job_id, spec, submitted_at, attempt, path_behind)
         if spec.malleable is None:
             return asked
         at_target = asked.at_size(spec.malleable.target)
@@ -230,7 +239,7 @@ class JobRequest(Frozen):
 
     @classmethod
     def _as_said(
-        cls, job_id: str, spec: JobSpec, submitted_at: Instant, attempt: int
+        cls, job_id: str, spec: JobSpec, submitted_at: Instant, attempt: int, path_behind: float
     ) -> "JobRequest":
         return cls(
             id=job_id, tier=spec.tier, priority=spec.priority, gpus=spec.gpus,
@@ -238,7 +247,8 @@ class JobRequest(Frozen):
             mig=spec.mig, cpus=spec.cpus, ram=spec.ram,
             storage_bandwidth=spec.storage_bandwidth, power_per_gpu=spec.power_per_gpu,
             expected_duration=spec.expected_duration, needs_container=spec.image is not None,
-            submitted_at=submitted_at, attempt=attempt, gang=spec.gang, grace=spec.grace,
+            submitted_at=submitted_at, path_behind=path_behind, attempt=attempt, gang=spec.gang,
+            grace=spec.grace,
             conformance=spec.conformance, constraints=spec.constraints, malleable=spec.malleable,
             data={**spec.data, **_image_of(spec)}, saves=spec.checkpoint is not None,
         )  # fmt: skip

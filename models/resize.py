@@ -28,6 +28,8 @@ class ResizeRequest(Wire):
     spec: TravellingSpec
     """With the new desired size."""
     submitted_at: Instant
+    path_behind: float = 0.0
+    """As in `JobInput`."""
     reason: Reason = ""
 
 

@@ -234,6 +234,11 @@ class Explanation(Wire):
     """Place in its pool's queue, from 1."""
     ahead: int = 0
     """Jobs before it in the queue."""
+    path_behind: float = 0.0
+    """For a queued job of a DAG: the longest path of jobs that come after it, as a part of the
+    DAG's longest."""
+    head_start: Duration = timedelta(0)
+    """By how much it counts as submitted earlier for that (weight `critical_path` of its pool)."""
     decision: Decision | None = None
     """For a queued job: what the packer would say of it now, alone, node by node."""
     last_decision: Decision | None = None

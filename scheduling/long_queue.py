@@ -24,10 +24,11 @@ from typing import NamedTuple
 from longshore.models.mig import profile_slices
 from longshore.models.packing import PackingPolicy
 from longshore.models.placement import JobRequest
-from longshore.scheduling.order import HIGHEST, order_in_class
+from longshore.scheduling.order import HIGHEST, order_in_class, seconds_ahead
 from longshore.scheduling.placement.mix import SLICE_MILLI
 
-_ITS_OWN = {"id", "submitted_at", "waits_since", "attempt", "expected_duration", "data"}
+_ITS_OWN = {"id", "submitted_at", "waits_since", "attempt", "path_behind", "expected_duration",
+            "data"}  # fmt: skip
 _asked = attrgetter(*(name for name in JobRequest.model_fields if name not in _ITS_OWN))
 
 LONG = 500
@@ -126,6 +127,8 @@ class LongQueue:
         self._alike: dict[Hashable, _Alike] = {}
         self._key_of: dict[str, tuple[Hashable, _Queued]] = {}
         self._waits_since: list[datetime] = []
+        self._policy = PackingPolicy()
+        """By which the jobs that ask alike are in order."""
 
     def __len__(self) -> int:
         return len(self._key_of)
@@ -134,7 +137,7 @@ class LongQueue:
         """Take in a job as it is now."""
         self.remove(job.id)
         key = _asked(job)
-        queued = _Queued(order_in_class(job), job)
+        queued = _Queued(order_in_class(job, self._policy), job)
         self._alike.setdefault(key, _Alike()).put(queued)
         self._key_of[job.id] = key, queued
         if (since := _may_rise_from(job)) is not None:
@@ -185,6 +188,7 @@ class LongQueue:
         self, open_gpus: int, policy: PackingPolicy, without: Collection[str] = ()
     ) -> list[JobRequest]:
         """Return of those that ask alike the first ones, as many as a plan has to have."""
+        self._put_in_order(policy)
         found: list[JobRequest] = []
         lacks = {self._key_of[job_id][0] for job_id in without if job_id in self._key_of}
         for key, alike in self._alike.items():
@@ -195,6 +199,15 @@ class LongQueue:
             starts = open_gpus * 1000 // _milli(one)
             found += alike.first(starts + policy.max_reservations + 1, left_out)
         return found
+
+    def _put_in_order(self, policy: PackingPolicy) -> None:
+        """Change the order where another policy has another."""
+        if seconds_ahead(policy) == seconds_ahead(self._policy):
+            return
+        self._policy = policy
+        for _, queued in tuple(self._key_of.values()):
+            if queued.job.path_behind:
+                self.put(queued.job)
 
     def _has_risen(self, policy: PackingPolicy, now: datetime) -> bool:
         """Return whether a job may count as more than its own class."""

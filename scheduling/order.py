@@ -24,6 +24,8 @@ class Waits(Protocol):
     def submitted_at(self) -> datetime | None: ...
     @property
     def waits_since(self) -> datetime | None: ...
+    @property
+    def path_behind(self) -> float: ...
 
 
 Job = TypeVar("Job", bound=Waits)
@@ -37,6 +39,7 @@ class QueuedJob(NamedTuple):
     priority: int
     submitted_at: datetime
     waits_since: datetime
+    path_behind: float = 0.0
 
 
 class Before(NamedTuple):
@@ -51,16 +54,23 @@ class Before(NamedTuple):
 
 
 def queue_order(queue: Iterable[Job], policy: PackingPolicy, now: datetime) -> list[Job]:
-    """Return the jobs by the class that each counts as, highest first, then time of submission,
-    then id."""
+    """Return the jobs by the class that each counts as, highest first, then time of submission
+    less its head start, then id."""
     counted = _counting(policy, now)
-    return sorted(queue, key=lambda job: (-counted(job), *order_in_class(job)))
+    return sorted(queue, key=lambda job: (-counted(job), *order_in_class(job, policy)))
 
 
-def order_in_class(job: Waits) -> tuple[bool, float, str, int]:
+def order_in_class(job: Waits, policy: PackingPolicy) -> tuple[bool, float, str, int]:
     """Return what puts jobs that count as one class into order."""
     submitted = job.submitted_at.timestamp() if job.submitted_at else 0.0
-    return job.submitted_at is None, submitted, job.id, job.attempt
+    ahead = seconds_ahead(policy) * job.path_behind
+    return job.submitted_at is None, submitted - ahead, job.id, job.attempt
+
+
+def seconds_ahead(policy: PackingPolicy) -> float:
+    """Return by how much a job counts as submitted earlier behind which the whole of its DAG's
+    longest path waits."""
+    return 3600 * policy.weights.critical_path
 
 
 def counted_as(job: Waits, policy: PackingPolicy, now: datetime) -> int:

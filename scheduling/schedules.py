@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from longshore.models.schedule import OddDay, Oddity, ScheduleTimes
-from longshore.models.text import format_duration
+from longshore.models.text import count, format_duration
 from longshore.models.visible import shown
 
 SHORTEST = timedelta(minutes=1)
@@ -80,14 +80,20 @@ def _refusals_of_line(line: str) -> Iterator[str]:
     where = f"cron {shown(line)}:"
     fields = line.split()
     if "#" in line:
+        at = " ".join(fields[:2])
         yield (
             f"{where} the server takes # for the begin of a comment, so MON#2 would be every "
-            "Monday. The second Monday is: 0 2 8-14 * MON"
+            f"Monday. The second Monday is: {at} 8-14 * MON"
         )
     elif "TZ=" in line:
         yield f"{where} give the time zone as --timezone"
     elif line.strip().startswith("@every"):
         yield f"{where} give an interval as --every"
+    elif len(fields) < 5 and not line.strip().startswith("@"):
+        yield (
+            f"{where} has {count(len(fields), 'field')}, and wants five: minute, hour, day of the "
+            "month, month, day of the week, as in '0 2 * * *'"
+        )
     elif len(fields) == 7:
         yield f"{where} has 7 fields: runs begin at whole minutes, leave the seconds out"
     elif not (line.isascii() and line.isprintable()):

@@ -191,7 +191,13 @@ class ArrayWorkflow(Started):
         before = self._state
         progress = await workflow.execute_activity_method(
             ArrayActivities.advance_array,
-            AdvanceArray(array_id=self._id, held=self._held, cancelled=self._cancel, check=check),
+            AdvanceArray(
+                array_id=self._id,
+                held=self._held,
+                cancelled=self._cancel,
+                check=check,
+                path_behind=self._array.path_behind,
+            ),
             start_to_close_timeout=SUBMITS_TIMEOUT,
             retry_policy=DATABASE_RETRY,
             summary="what follows for slots and elements",
@@ -238,7 +244,7 @@ class ArrayWorkflow(Started):
             ArrayInput(
                 spec=spec, key=self._array.key, held=self._held,
                 poked=self._poked or self._changed or again,
-                submitted_at=self._submitted_at,
+                submitted_at=self._submitted_at, path_behind=self._array.path_behind,
                 max_looks_per_run=self._array.max_looks_per_run,
             )
         )  # fmt: skip

@@ -208,7 +208,12 @@ class JobWorkflow(Started):
             await workflow.wait_condition(lambda: not self._enqueuing)
             here = self._here
             reply = await steps.resize(
-                ResizeRequest(key=here, spec=self._spec, submitted_at=self._submitted_at)
+                ResizeRequest(
+                    key=here,
+                    spec=self._spec,
+                    submitted_at=self._submitted_at,
+                    path_behind=self._job.path_behind,
+                ),
             )
         finally:
             self._resizing -= 1
@@ -272,7 +277,7 @@ class JobWorkflow(Started):
         run = workflow.info()
         return EnqueueRequest(
             job_id=self._id, attempt=attempt, spec=self._spec, key=self._job.key,
-            submitted_at=self._submitted_at, held=self._held,
+            submitted_at=self._submitted_at, held=self._held, path_behind=self._job.path_behind,
             reset=run.run_id != run.first_execution_run_id,
         )  # fmt: skip
 

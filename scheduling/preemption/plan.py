@@ -36,7 +36,7 @@ from longshore.scheduling.preemption.ways import no_node, refused, weigh
 from longshore.scheduling.preemption.what_if import WhatIfCluster, gains_of
 from longshore.scheduling.topology import DomainKey, domain_of
 
-_OWN = {"id", "attempt", "submitted_at", "waits_since"}
+_OWN = {"id", "attempt", "submitted_at", "waits_since", "path_behind"}
 """What two jobs that ask for the same differ in: a plan looks at none of it."""
 
 

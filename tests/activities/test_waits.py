@@ -13,7 +13,7 @@ from longshore.activities.snapshot import load_place, load_pool, read_queue
 from longshore.activities.views import Views, set_pool
 from longshore.models.job import JobState
 from longshore.models.messages import HoldRequest, LeaseEnd, ReleaseRequest
-from longshore.models.placement import PackingPolicy, PlacementKey
+from longshore.models.placement import PackingPolicy, PlacementKey, ScoreWeights
 from longshore.models.pool import PoolPacking, PoolSpec
 from longshore.scheduling.order import queue_order
 from tests.support.ledger import SUBMITTED_AT, Ledger
@@ -35,12 +35,15 @@ async def test_a_job_that_waited_a_month_goes_before_one_of_the_next_class(ledge
         assert old.waited == row["waited"]
 
 
+@pytest.mark.parametrize("weight", [0, 2], ids=["", "paths"])
 @pytest.mark.parametrize("every", [timedelta(0), 30 * DAY], ids=["never", "rises"])
-async def test_a_place_is_the_one_that_the_order_gives(ledger: Ledger, every: timedelta):
-    await _rises_every(ledger, every)
+async def test_a_place_is_the_one_that_the_order_gives(
+    ledger: Ledger, every: timedelta, weight: float
+):
+    await _rises_every(ledger, every, critical_path=weight)
     for number in range(24):
         name = f"{'Aa_'[number % 3]}-{number}"  # other languages have other orders of letters
-        await ledger.enqueue(name, priority=number * 7 % 11)
+        await ledger.enqueue(name, priority=number * 7 % 11, path_behind=number * 3 % 7 / 7)
         await _age(ledger, name, number * 5 % 4 * 30)
     await _set_hold(ledger, True, "A-3")
     async with ledger.database.transaction() as connection:
@@ -226,8 +229,8 @@ async def _unguarded(ledger: Ledger, statement: str) -> None:
     await ledger.rows("ALTER TABLE placements ENABLE TRIGGER USER")
 
 
-async def _rises_every(ledger: Ledger, every: timedelta) -> None:
-    packing = PoolPacking(class_rises_every=every)
+async def _rises_every(ledger: Ledger, every: timedelta, **weights: float) -> None:
+    packing = PoolPacking(class_rises_every=every, weights=ScoreWeights(**weights))
     async with ledger.database.transaction() as connection:
         await set_pool(connection, PoolSpec(name=ledger.pool, packing=packing))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.slurm_controller import MISSING
+from benchmarks.slurm_controller import MISSING, MISSING_TO_RUN
 from benchmarks.soak import judge
 from tests.support.local_stack import ROOT
 
@@ -28,13 +28,16 @@ def test_end_to_end_compares_jobs_with_a_bare_workflow():
 
 
 def test_an_array_stands_beside_single_jobs_of_the_same_run():
-    report = _run("benchmarks.arrays", "--elements", "120", "--jobs", "4", "--slots", "2")
+    sizes = ("--elements", "120", "--jobs", "4", "--slots", "2", "--slurm-elements", "4")
+    report = _run("benchmarks.arrays", *sizes)
     assert (report["elements"], report["jobs"], report["opened"]) == (120, 4, 2)
     assert report["elements_per_s"] > report["jobs_per_s"] > 0
     assert report["ratio"] == pytest.approx(report["elements_per_s"] / report["jobs_per_s"])
     assert report["actions_per_job"] == 6
     assert 0 < report["actions_per_element"] < 1
     assert report["batches"] >= 2
+    assert (report["slurm_per_s"] is None) == bool(MISSING_TO_RUN)
+    assert (report["slurm_elements"], bool(report["scheduler_parameters"])) == (4, True)
 
 
 def test_jobs_of_dags_stand_beside_the_same_jobs_singly():

@@ -117,6 +117,38 @@ async def test_hold_release_cancel_and_list(
     assert (over.code, over.err) == (77, f"error: DAG {dag_id} has ended already (CANCELLED)\n")
 
 
+async def test_what_the_path_behind_a_job_counts_is_said_of_it_and_of_the_slots_of_an_array(
+    longshore: Command, pool: str, tmp_path: Path
+):
+    """Of jobs for which nothing has room: the first of two takes half of the longest path."""
+    ran = await longshore("pool", "set", pool, "--weights", "critical_path=3")
+    assert ran.code == 0, ran.err
+    jobs = "first: {command: 'true'}\n  sweep: {command: 'true', array: 0-3%4}\n"
+    jobs += "  last: {command: 'true', after: {first: any, sweep: any}}\n"
+    file = tmp_path / "dag.yaml"
+    file.write_text(f"name: {pool}\npool: {pool}\njobs:\n  {jobs}")
+    dag_id = (await longshore("dag", "submit", "-q", str(file))).out.strip()
+    told = "50% of its DAG's longest path waits for it, which counts as 1h 30m of waiting"
+
+    async def said(job: str) -> bool:
+        screen = " ".join((await longshore("why", f"{dag_id}.{job}")).out.split())
+        assert told in screen, screen
+        return True
+
+    for job in ("first", "sweep.s1"):
+        await eventually(lambda job=job: said(job))
+    as_json = json.loads((await longshore("why", f"{dag_id}.first", "--json")).out)
+    assert (as_json["path_behind"], as_json["head_start"]) == (0.5, "1h30m")
+    await longshore("pool", "set", pool, "--weights", "critical_path=0")
+    assert "longest path" not in (await longshore("why", f"{dag_id}.first")).out
+    refused = await longshore("pool", "set", pool, "--weights", "critical_path=-1")
+    assert refused.err == (
+        "error: --weights critical_path=-1: packing.weights.critical_path: must be at least 0, "
+        "got -1\n"
+    )
+    await longshore("dag", "cancel", dag_id)
+
+
 async def test_who_has_a_mutex_is_said(
     longshore: Command, node: ScriptedNode, pool: str, tmp_path: Path
 ):

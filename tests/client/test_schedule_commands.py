@@ -193,7 +193,7 @@ async def test_pause_resume_and_backfill(
         (("--cron", "0 2 30 2 *"), 65, "no such time comes within five years"),
         (("--cron", "0 2 * * * 2020"), 65, "no such time comes within five years"),
         (("--cron", "99 * * * *"), 65, "cron: Minute is not in range [0-59]"),
-        (("--cron", "0 2 *"), 65, "does not have 5-7 fields"),
+        (("--cron", "0 2 *"), 65, "has 3 fields, and wants five: minute"),
         (("--cron", "*/10 * * * * * *"), 65, "runs begin at whole minutes"),
         (("--cron", "@every 30s"), 65, "give an interval as --every"),
         (("--cron", "CRON_TZ=UTC 0 2 * * *"), 65, "give the time zone as --timezone"),

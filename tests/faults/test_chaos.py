@@ -2,10 +2,14 @@
 
 import subprocess
 import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.faults.chaos.faults import FAULTS
+from tests.faults.chaos.many import ManyAsOne
 from tests.faults.chaos.schedule import CALM_AT_END, moments
 from tests.support.local_stack import ROOT
 
@@ -24,6 +28,38 @@ def test_every_fault_comes_about_as_often_as_the_others():
     for moment in moments(1, 3600, list(FAULTS), every=5):
         counts[list(FAULTS).index(moment.fault)] += 1
     assert max(counts) - min(counts) <= 1
+
+
+ROW = {"array_id": "a", "index": 0, "attempt": 1, "state": "SUCCEEDED", "newest": True,
+       "end_state": "SUCCEEDED"}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("lines", "row", "says"),
+    [
+        ("start a 0 1\nend a 0 1\n", {}, []),
+        ("start a 0 1\nstart a 0 1\nend a 0 1\n", {}, ["2 times"]),
+        ("start a 0 1\nTWICE a 0 1\nend a 0 1\n", {}, ["TWICE a 0 1"]),
+        ("start a 0 1\n", {}, ["never came to its end"]),
+        ("start a 0 1\nend a 0 1\nstart a 0 2\n", {}, ["is not on record"]),
+        ("start a 0 1\nend a 0 1\n", {"end_state": "FAILED"}, ["array a ended FAILED"]),
+        ("start a 0 1\n", {"state": "WAITING", "end_state": None},
+         ["is WAITING"]),
+    ],
+)  # fmt: skip
+async def test_what_is_wrong_with_an_element_is_found(
+    lines: str, row: dict[str, object], says: list[str], tmp_path: Path
+):
+    (tmp_path / "elements").write_text(lines)
+    journal = SimpleNamespace(folder=tmp_path, by_job=dict)
+    fleet: Any = SimpleNamespace(rows=lambda _statement: [{**ROW, **row}], journal=journal)
+    many = ManyAsOne(fleet)
+    many.arrays["a"] = -1
+    jobs, problems = await many.to_check()
+    assert jobs == []
+    for part in says:
+        assert any(part in problem for problem in problems), problems
+    assert bool(problems) == bool(says)
 
 
 @pytest.mark.exhaustive

@@ -219,7 +219,7 @@ def test_state_file_mistakes_name_the_node() -> None:
         "job.yaml:3: nodes[0].gpus: must be a whole number or a list, got 'many'",
         "job.yaml:6: nodes[1].gpus[0].vram: expected a size such as 80GB, 512MB or 64GiB, "
         "not 'bad'",
-        "job.yaml:7: nodes[2]: used: there is no GPU 5 among 2",
+        "job.yaml:9: nodes[2]: used: there is no GPU 5 among 2",
         "job.yaml:12: nodes[3].used.0.jobb: no such field; did you mean job?",
         "job.yaml:13: nodes[3].expires_at: a time needs its zone, for example "
         "2026-11-20T12:00:00Z",

@@ -40,7 +40,7 @@ def test_the_sizes_go_from_min_to_max_by_step():
 
 def test_min_above_max():
     said = refused("malleable: {min: 8, max: 4}")
-    assert said == "job.yaml:1: malleable: min is 8, which is above max (4)"
+    assert said == "job.yaml:3: malleable: min is 8, which is above max (4)"
 
 
 def test_everything_that_is_wrong_is_said_at_once():

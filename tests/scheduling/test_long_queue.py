@@ -15,6 +15,7 @@ from longshore.models.placement import (
     PackingPolicy,
     PackingRule,
     RunningJob,
+    ScoreWeights,
 )
 from longshore.models.topology import Gang
 from longshore.scheduling import bulk
@@ -54,6 +55,7 @@ def long_scene(chance: random.Random) -> Scene:
                 "id": f"q{number:03}",
                 "submitted_at": NOW - chance.randrange(600) * MINUTE,
                 "expected_duration": chance.choice(few) if few else any_duration(chance),
+                "path_behind": chance.choice([0, 0, chance.random()]),
                 "data": {name: chance.randrange(3) for name in chance.sample("abc", k=1)},
             }
         )
@@ -136,7 +138,8 @@ def test_a_part_is_planned_as_the_whole_is(rule: PackingRule) -> None:
     for seed in seeds(16):
         chance = random.Random(seed)
         scene = short_behind_long(chance) if seed % 3 else long_scene(chance)
-        policy = PackingPolicy(rule=rule, max_reservations=chance.choice([0, 1, 3]))
+        starts, weights = chance.choice([0, 1, 3]), ScoreWeights(critical_path=4 * (seed % 2))
+        policy = PackingPolicy(rule=rule, max_reservations=starts, weights=weights)
         whole, part, planned = both(scene, policy)
         assert planned < JOBS
         assert part.rearranged == whole.rearranged
@@ -178,7 +181,8 @@ def test_who_does_not_ask_is_left_out_where_one_alike_found_no_room(rule: Packin
         chance = random.Random(seed)
         scene = scenes[seed % 3](chance)
         starts = 8 if seed % 3 == 2 else chance.choice([0, 1, 3])
-        policy = PackingPolicy(rule=rule, max_reservations=starts)
+        weights = ScoreWeights(critical_path=chance.choice([0, 4]))
+        policy = PackingPolicy(rule=rule, max_reservations=starts, weights=weights)
         of = kept_of(scene)
         mix = mix_kept(scene.queue, of, policy, ())
         whole = plan_cached(scene.queue, of, policy, NOW, mix=mix)
@@ -255,17 +259,19 @@ def test_the_part_is_small_where_little_is_open() -> None:
 
 def test_a_job_counts_where_few_before_it_are_as_short() -> None:
     chance = random.Random(2)
-    for durations in (3, 50, 10_000):
+    for durations in (3, 3, 50, 50, 10_000, 10_000):
         jobs = [
             a_job(
                 f"j{number:03}", gpus=1 + number % 2, data={f"set-{number}": 1.0},
                 submitted_at=NOW - chance.randrange(600) * SECOND,
                 expected_duration=chance.randrange(durations) * SECOND,
+                path_behind=chance.choice([0, chance.random()]),
             )
             for number in range(300)
         ]  # fmt: skip
         without = {job.id for job in chance.sample(jobs, 40)}
-        policy = PackingPolicy(max_reservations=2)
+        weights = ScoreWeights(critical_path=chance.choice([0, 0.05, 1]))
+        policy = PackingPolicy(max_reservations=2, weights=weights)
         part = queued(jobs).first_alike(4, policy, without)
         there = queue_order((job for job in jobs if job.id not in without), policy, NOW)
         counts = [
@@ -282,6 +288,10 @@ def test_a_job_counts_where_few_before_it_are_as_short() -> None:
     assert len(queued(by_length).first_alike(0, PackingPolicy(max_reservations=8))) == 9
 
 
+def weighed(hours: float) -> PackingPolicy:
+    return PackingPolicy(max_reservations=2, weights=ScoreWeights(critical_path=hours))
+
+
 def test_it_is_the_same_whatever_came_and_went() -> None:
     chance = random.Random(1)
     jobs = {job.id: job for job in long_scene(chance).queue}
@@ -289,7 +299,7 @@ def test_it_is_the_same_whatever_came_and_went() -> None:
     for number in range(3_000):
         job = chance.choice(list(jobs.values()))
         if number % 50 == 0:  # what is found now may not be said later
-            queue.first_alike(chance.choice([0, 3]), PackingPolicy(max_reservations=2))
+            queue.first_alike(chance.choice([0, 3]), weighed(chance.choice([0, 0, 2, 9])))
         if chance.random() < 0.4:
             queue.remove(job.id)
             there.pop(job.id, None)
@@ -304,10 +314,10 @@ def test_it_is_the_same_whatever_came_and_went() -> None:
             there[job.id] = job
     assert len(queue) == len(there)
     new = queued(list(there.values()))
-    for open_gpus in (0, 3, 400):
-        found = queue.first_alike(open_gpus, PackingPolicy(max_reservations=2))
+    for open_gpus, hours in ((0, 0), (3, 4), (3, 0), (0, 4), (400, 4)):
+        found = queue.first_alike(open_gpus, weighed(hours))
         assert sorted(found, key=lambda job: job.id) == sorted(
-            new.first_alike(open_gpus, PackingPolicy(max_reservations=2)), key=lambda job: job.id
+            new.first_alike(open_gpus, weighed(hours)), key=lambda job: job.id
         )
     without = set(list(there)[::2])
     left = queue.first_alike(1_000, PackingPolicy(), without=without)

@@ -1,12 +1,13 @@
 """The order of a queue: class, then submission; and classes that rise with the wait."""
 
+import itertools
 from datetime import datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.models.packing import PackingPolicy
+from longshore.models.packing import PackingPolicy, ScoreWeights
 from longshore.models.placement import JobRequest, PlacementKind
 from longshore.scheduling.cycle import foresee, plan, plan_cached
 from longshore.scheduling.order import before, counted_as, order_in_class, queue_order
@@ -17,6 +18,7 @@ from tests.support.preemption import RULES, a_work, nodes_with, saved
 
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
 NEVER = PackingPolicy(class_rises_every=timedelta(0))
+PATHS = PackingPolicy(weights=ScoreWeights(critical_path=2))
 
 
 def names(queue: list[JobRequest], policy: PackingPolicy = POLICY) -> list[str]:
@@ -98,11 +100,13 @@ def test_every_way_to_plan_says_the_same_of_what_a_job_counted_as(compiled: bool
 def jobs_up_to(highest: int) -> st.SearchStrategy[JobRequest]:
     days = st.floats(0, 149) | st.sampled_from([0, 30, 60])
     return st.builds(
-        lambda number, priority, days, since: a_job(
+        lambda number, priority, days, since, path: a_job(
             f"job-{number}", priority=priority, submitted_at=NOW - days * DAY,
             waits_since=None if since is None else NOW - min(since, days) * DAY,
+            path_behind=path,
         ),
         st.integers(0, 99), st.integers(0, highest), days, st.none() | st.floats(0, 149),
+        st.floats(0, 1) | st.sampled_from([0, 1]),
     )  # fmt: skip
 
 
@@ -127,7 +131,7 @@ def test_nobody_goes_behind_a_younger_job_of_its_class_or_of_a_lower_one_that_wa
             )
 
 
-@given(queues(jobs_up_to(10)), st.sampled_from([NEVER, POLICY]))
+@given(queues(jobs_up_to(10)), st.sampled_from([NEVER, POLICY, PATHS]))
 def test_those_before_a_job_can_be_counted_without_the_order(
     queue: list[JobRequest], policy: PackingPolicy
 ) -> None:
@@ -138,8 +142,34 @@ def test_those_before_a_job_can_be_counted_without_the_order(
             at, since = classes[other.priority], _waits_since(other)
             more = at.more is not None and since <= at.more
             level = at.as_much is not None and since <= at.as_much
-            ahead += more or (level and order_in_class(other) < order_in_class(job))
+            ahead += more or (
+                level and order_in_class(other, policy) < order_in_class(job, policy)
+            )
         assert ahead == place
+
+
+def test_the_path_behind_a_job_counts_as_waiting_within_its_class() -> None:
+    """With 2 hours for the whole path, a job with three quarters behind it goes before those that
+    came up to an hour and a half sooner; of another class it overtakes nobody."""
+    path = a_job("path", submitted_at=NOW, path_behind=0.75)
+    sooner = a_job("sooner", submitted_at=NOW - 89 * MINUTE)
+    soonest = a_job("soonest", submitted_at=NOW - 91 * MINUTE)
+    higher = a_job("higher", submitted_at=NOW + HOUR, priority=6)
+    queue = [sooner, path, soonest, higher]
+    assert names(queue, PATHS) == ["higher", "soonest", "path", "sooner"]
+    assert names(queue) == ["higher", "soonest", "sooner", "path"], "by default it counts nothing"
+    made = plan([each.model_copy(update={"gpus": 8}) for each in queue[:2]], [a_node()], [], PATHS,
+                NOW)  # fmt: skip
+    assert [decision.job_id for decision in made.placements] == ["path"]
+
+
+@given(queues(jobs_up_to(0)))
+def test_a_weight_moves_nobody_by_more_than_it_says(queue: list[JobRequest]) -> None:
+    weighed = [job.model_copy(update={"waits_since": NOW}) for job in queue]
+    ordered = queue_order(weighed, PATHS, NOW)
+    for first, second in itertools.combinations(ordered, 2):
+        overtaken = (first.submitted_at or NOW) - (second.submitted_at or NOW)
+        assert overtaken <= 2 * HOUR * first.path_behind + timedelta(milliseconds=1)
 
 
 def _waits_since(job: JobRequest) -> datetime:

@@ -113,13 +113,20 @@ class Ledger:
         return await self.run(self.registry.register_node, request, attempt=delivery)
 
     async def enqueue(
-        self, job: str, *, attempt: int = 1, held: bool = False, delivery: int = 1, **spec: Any
+        self,
+        job: str,
+        *,
+        attempt: int = 1,
+        held: bool = False,
+        delivery: int = 1,
+        path_behind: float = 0.0,
+        **spec: Any,
     ) -> EnqueueReply:
         return await self.run(
             self.queue.enqueue,
             EnqueueRequest(
                 job_id=job, attempt=attempt, spec=self.spec(**spec), submitted_at=SUBMITTED_AT,
-                held=held,
+                held=held, path_behind=path_behind,
             ),
             attempt=delivery,
         )  # fmt: skip

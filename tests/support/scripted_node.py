@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import itertools
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime
@@ -85,6 +86,8 @@ class ScriptedNode:
         self.id = node_id or f"scripted-{uuid.uuid4().hex[:8]}"
         self.pool = pool
         self.registered: Registered | None = None
+        self.taken: Counter[tuple[str, int]] = Counter()
+        """How often each (job, attempt) has come here."""
         self.stops: list[StopProcessRequest] = []
         self.saves: list[SaveRequest] = []
         self.stopped_elements: list[StopElements] = []
@@ -239,6 +242,7 @@ class ScriptedNode:
             raise ApplicationError(self.refusal, type="StaleError", non_retryable=True)
         key = (request.placement.job_id, request.placement.attempt)
         self._requests[key] = request
+        self.taken[key] += 1
         self._answer_later(self._report_run(key, self._handle()))
 
     @activity.defn

@@ -2,12 +2,13 @@
 
     make chaos MINUTES=10 [SEED=4711]
 
-A fleet of simulated nodes gets jobs of every kind for some minutes. Meanwhile processes are killed
-or frozen and jobs are held, released and cancelled, at moments that the seed chooses. Then all is
-left in peace, and the invariants are looked at: no GPU leased twice, no job run twice at once, no
-job lost, no work lost beyond the last stored checkpoint, results as without faults, database and
-workflows of one mind, the ledger equal to the accounts of the simulated market. Ends with 1 where
-any does not hold.
+A fleet of simulated nodes gets jobs of every kind for some minutes, DAGs, arrays and elastic jobs
+among them. Meanwhile processes are killed or frozen and jobs are held, released and cancelled, at
+moments that the seed chooses. Then all is left in peace, and the invariants are looked at: no GPU
+leased twice, no job run twice at once, no element of an array twice in an attempt, no job lost,
+every DAG ended as its conditions say, no work lost beyond the last stored checkpoint, results as
+without faults, database and workflows of one mind, the ledger equal to the accounts of the
+simulated market. Ends with 1 where any does not hold.
 """
 
 import argparse
@@ -28,6 +29,7 @@ from tests.faults.chaos.counting import counting_of
 from tests.faults.chaos.faults import FAULTS
 from tests.faults.chaos.load import submit_for
 from tests.faults.chaos.machines import small_disks
+from tests.faults.chaos.many import ManyAsOne
 from tests.faults.chaos.scene import Scene
 from tests.faults.chaos.schedule import Moment, moments
 from tests.faults.chaos.trading import Trading
@@ -68,7 +70,7 @@ async def chaos(seed: int, seconds: float, names: list[str], every: float) -> in
         if not can_fill:
             _say("this account may not mount anything: no disk will be full")
         async with running_fleet(folder, nodes=NODES, relayed=True) as fleet:
-            scene = Scene(fleet, counting_of(fleet), Trading(fleet, market))
+            scene = Scene(fleet, counting_of(fleet), Trading(fleet, market), ManyAsOne(fleet))
             await scene.trading.begin()
             looking = asyncio.create_task(scene.counting.keep_looking())
             done, failed = await _run(scene, planned, seed, seconds)
@@ -114,23 +116,29 @@ async def _run(
 async def _violations(scene: Scene) -> list[str]:
     _say("no more faults: waiting for the last jobs")
     await scene.mend()
+    found: list[str] = []
     try:
         await _all_ended(scene)
-        await check(scene.fleet, scene.submitted, scene.cancelled)
+        of_dags, found = await scene.many.to_check()
+        await check(scene.fleet, [*scene.submitted, *of_dags], scene.cancelled)
     except TimeoutError:
         return ["the workflows of jobs did not answer"]
     except AssertionError as error:
-        return str(error).splitlines()
-    return []
+        return [*found, *str(error).splitlines()]
+    return found
 
 
 async def _all_ended(scene: Scene) -> None:
     """Wait until every job has ended, however slow this machine is, while any ends at all."""
-    left = set(await asyncio.to_thread(scene.unfinished))
+
+    def unfinished() -> list[str]:
+        return [*scene.unfinished(), *scene.many.unfinished()]
+
+    left = set(await asyncio.to_thread(unfinished))
     while left:
 
         async def some_ended(before: frozenset[str] = frozenset(left)) -> bool:
-            left.intersection_update(await asyncio.to_thread(scene.unfinished))
+            left.intersection_update(await asyncio.to_thread(unfinished))
             assert left < before, "did not end: " + ", ".join(sorted(left))
             return True
 
@@ -163,6 +171,7 @@ def _report(
         f"{len(scene.counting.jobs())} of them saved and counted;"
         f" {scene.counting.resumed()} of their attempts went on from a checkpoint"
     )
+    print(scene.many.summary())
     print(
         f"{scene.trading.purchases()} purchases at the simulated market, whose money and"
         " machines were compared with the ledger"

@@ -13,8 +13,9 @@ import psutil
 from longshore.workers.stack import agent_process
 from tests.faults import scenes
 from tests.faults.chaos import blocks, machines, store
+from tests.faults.chaos.many import MOST_ELEMENTS
 from tests.faults.chaos.scene import Fault, Scene
-from tests.faults.fleet import CONTROL, NODE_LOST_AFTER, POSTGRES, TEMPORAL
+from tests.faults.fleet import CONTROL, GPUS_PER_NODE, NODE_LOST_AFTER, POSTGRES, TEMPORAL
 from tests.faults.kills import kill_one
 
 
@@ -107,6 +108,41 @@ async def requeue(scene: Scene, chance: random.Random) -> str:
     return job_id
 
 
+async def resize(scene: Scene, chance: random.Random) -> str:
+    """Give an elastic job another size; one that runs is stopped for it."""
+    there = set(await asyncio.to_thread(scene.unfinished))
+    jobs = [job_id for job_id in scene.many.elastic if job_id in there]
+    if not jobs:
+        return ""
+    job_id, gpus = chance.choice(jobs), chance.randint(1, GPUS_PER_NODE)
+    await scenes.tell(lambda: scene.fleet.longshore.resize(job_id, gpus, from_start=True))
+    return f"{job_id} to {gpus} GPUs"
+
+
+async def cancel_elements(scene: Scene, chance: random.Random) -> str:
+    arrays = await asyncio.to_thread(scene.many.open_arrays)
+    if not arrays:
+        return ""
+    array_id, index = chance.choice(arrays), chance.randrange(MOST_ELEMENTS)
+    scene.many.cancelled[array_id].add(index)
+    await scenes.tell(lambda: scene.fleet.longshore.cancel_elements(array_id, str(index)))
+    return f"{index} of {array_id}"
+
+
+async def requeue_slot(scene: Scene, chance: random.Random) -> str:
+    """Stop a slot and what it runs: its elements go on in it, or in another."""
+    live = (
+        "SELECT s.job_id FROM array_slots s JOIN placements p ON p.job_id = s.job_id"
+        " WHERE p.ended_at IS NULL ORDER BY s.job_id"
+    )
+    slots = await asyncio.to_thread(scene.fleet.rows, live)
+    if not slots:
+        return ""
+    job_id = str(chance.choice(slots)["job_id"])
+    await scenes.tell(lambda: scene.fleet.longshore.requeue(job_id, "chaos"))
+    return job_id
+
+
 FAULTS: dict[str, Fault] = {
     "kill -9 the control worker": kill_control,
     "kill -9 the Temporal server": kill_temporal,
@@ -122,6 +158,9 @@ FAULTS: dict[str, Fault] = {
     "hold and release a job": hold_and_release,
     "cancel a job": cancel,
     "requeue a job": requeue,
+    "resize an elastic job": resize,
+    "cancel an element": cancel_elements,
+    "requeue a slot": requeue_slot,
     "drain a node for a while": machines.drain,
     "cordon a node for a while": machines.cordon,
     "cut a node off": machines.cut_off,

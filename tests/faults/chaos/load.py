@@ -12,6 +12,8 @@ EVERY = 0.7
 """Seconds between two jobs, on average."""
 BUYS_EVERY = 15
 """Every so many jobs, one that nothing can hold before something is bought."""
+MANY_EVERY = 5
+"""Every so many jobs, a DAG, an array or an elastic job."""
 COUNTS_EVERY = 4
 """Every so many jobs, one that saves, and whose result shows whether anything was lost."""
 
@@ -29,12 +31,26 @@ async def submit_for(scene: Scene, seed: int, seconds: float) -> None:
             runs += round(chance.uniform(2, 10), 2)  # so that something can happen to the machine
             spec = scene.trading.job(f"bought-{number}", runs, chance.choice((1, 2, 8)))
             scene.submitted.append(await scenes.submit(scene.fleet, spec))
+        elif number % MANY_EVERY == 0:
+            await _submit_many(scene, chance, number)
         elif number % COUNTS_EVERY == 0:
             await _submit_counting(scene, chance, number, wish)
         else:
             spec = scene.fleet.journal.job(f"job-{number}", runs, **wish)
             scene.submitted.append(await scenes.submit(scene.fleet, spec))
         await asyncio.sleep(chance.expovariate(1 / EVERY))  # arrivals come at random
+
+
+async def _submit_many(scene: Scene, chance: random.Random, number: int) -> None:
+    """Submit a DAG, an array or an elastic job, in turn."""
+    many = scene.many
+    kind = (len(many.dags) + len(many.arrays) + len(many.elastic)) % 3
+    if kind == 0:
+        await many.submit_dag(chance, f"dag-{number}")
+    elif kind == 1:
+        await many.submit_array(chance, f"array-{number}")
+    else:
+        scene.submitted.append(await many.submit_elastic(chance, f"elastic-{number}"))
 
 
 async def _submit_counting(

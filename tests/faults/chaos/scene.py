@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from tests.faults.chaos.counting import Counting
+from tests.faults.chaos.many import ManyAsOne
 from tests.faults.chaos.trading import Trading
 from tests.faults.fleet import Fleet
 
@@ -17,6 +18,7 @@ class Scene:
     fleet: Fleet
     counting: Counting
     trading: Trading
+    many: ManyAsOne
     submitted: list[str] = field(default_factory=list[str])
     """Jobs that have to succeed."""
     cancelled: list[str] = field(default_factory=list[str])

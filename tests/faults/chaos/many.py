@@ -1,0 +1,172 @@
+"""Many jobs as one in the load: DAGs, arrays and elastic jobs, and what must have come of them.
+
+Each element of an array runs at most once per attempt, and never twice at a time; each job of a
+DAG once for what its conditions say, and the DAG ends as a small reference does. Elastic jobs are
+ordinary jobs to the other checks, and are resized by a fault.
+"""
+
+import random
+from collections import Counter, defaultdict
+from typing import Any
+
+from longshore.models.dag import DagSpec, StepState
+from longshore.models.elements import ElementState
+from longshore.models.job import JobSpec, JobState
+from tests.faults import scenes
+from tests.faults.fleet import Fleet
+from tests.faults.journal import SLEEP, violations
+from tests.support.reference_dags import a_random_dag, final_state, final_states
+
+MOST_ELEMENTS = 24
+_ELEMENT = """
+say() { read -r up _ < /proc/uptime; \
+echo "$1 $LONGSHORE_ARRAY_ID $LONGSHORE_ARRAY_INDEX $LONGSHORE_ELEMENT_ATTEMPT" \
+>> "$JOURNAL/elements"; }
+exec 9>> "$JOURNAL/$LONGSHORE_ARRAY_ID.$LONGSHORE_ARRAY_INDEX.element"
+flock --nonblock 9 || say TWICE
+exec 8>> "$JOURNAL/$LONGSHORE_NODE_ID.$CUDA_VISIBLE_DEVICES.gpu"
+flock --nonblock 8 || say BUSY
+say start
+sleep "$SECONDS_TO_RUN"
+say end
+[ "$LONGSHORE_ARRAY_INDEX" != "$FAILS" ] || exit 3
+"""
+_FAILS = f"{SLEEP}\nsay end\nexit 3\n"
+
+
+class ManyAsOne:
+    """The DAGs, arrays and elastic jobs of a run."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self.dags: dict[str, tuple[DagSpec, dict[str, StepState]]] = {}
+        """With how each job ends if it runs."""
+        self.arrays: dict[str, int] = {}
+        """With the element that fails; -1 for none."""
+        self.cancelled: defaultdict[str, set[int]] = defaultdict(set)
+        """Of arrays, the elements that somebody cancelled, perhaps too late."""
+        self.elastic: list[str] = []
+
+    async def submit_dag(self, chance: random.Random, name: str) -> None:
+        """Submit a random DAG, some of whose jobs fail, and one may be an array."""
+        spec = a_random_dag(chance, 6, pool="default")
+        ends: dict[str, StepState] = {}
+        jobs: dict[str, Any] = {}
+        for job, drawn in spec.jobs.items():
+            fails = chance.random() < 0.2
+            ends[job] = StepState.FAILED if fails else StepState.SUCCEEDED
+            seconds = round(chance.uniform(0.1, 1), 2)
+            work = _FAILS if fails else SLEEP
+            what = self._fleet.journal.job(job, seconds, work=work, gpus=chance.randint(1, 2))
+            if not fails and chance.random() < 0.2:
+                what = self._array(chance, job)
+            jobs[job] = drawn.model_dump(exclude_unset=True) | what.model_dump(exclude_unset=True)
+        given = spec.model_copy(update={"name": name}).model_dump(exclude_unset=True)
+        spec = DagSpec.model_validate(given | {"jobs": jobs})
+        submission = await scenes.until_answered(
+            lambda: self._fleet.longshore.submit_dag(spec, key=name)
+        )
+        self.dags[submission.dag_id] = spec, ends
+
+    async def submit_array(self, chance: random.Random, name: str) -> None:
+        fails = chance.choice((-1, -1, 0, 3))
+        array_id = await scenes.submit(self._fleet, self._array(chance, name, fails))
+        self.arrays[array_id] = fails
+
+    async def submit_elastic(self, chance: random.Random, name: str) -> str:
+        """Submit a job of one to four GPUs; return its id."""
+        sizes: dict[str, Any] = {"min": 1, "max": 4, "desired": chance.randint(1, 4)}
+        seconds = round(chance.uniform(1, 4), 2)
+        spec = self._fleet.journal.job(name, seconds, malleable=sizes)
+        self.elastic.append(await scenes.submit(self._fleet, spec))
+        return self.elastic[-1]
+
+    def _array(self, chance: random.Random, name: str, fails: int = -1) -> JobSpec:
+        plain = self._fleet.journal.job(name, round(chance.uniform(0.05, 0.6), 2))
+        return JobSpec.model_validate(
+            plain.model_dump(exclude_unset=True)
+            | {
+                "command": _ELEMENT, "env": {**plain.env, "FAILS": fails},
+                "array": f"0-{chance.randint(4, MOST_ELEMENTS)}%{chance.randint(1, 4)}",
+            }
+        )  # fmt: skip
+
+    def unfinished(self) -> list[str]:
+        """Return the DAGs and arrays that have not ended, by their rows."""
+        dags = self._fleet.rows("SELECT id FROM dags WHERE ended_at IS NULL ORDER BY id")
+        return [*(row["id"] for row in dags), *self.open_arrays()]
+
+    def open_arrays(self) -> list[str]:
+        """Return the arrays of the load that have not ended, without those of DAGs."""
+        rows = self._fleet.rows("SELECT id FROM jobs WHERE ended_at IS NULL ORDER BY id")
+        return [row["id"] for row in rows if row["id"] in self.arrays]
+
+    async def to_check(self) -> tuple[list[str], list[str]]:
+        """Once all have ended, return the jobs of DAGs that have to have succeeded, for the checks
+        of jobs, and what is wrong with DAGs and arrays."""
+        problems = self._of_elements()
+        jobs: list[str] = []
+        journal = self._fleet.journal.by_job()
+        for dag_id, (spec, ends) in self.dags.items():
+            dag = await scenes.until_answered(
+                lambda dag_id=dag_id: self._fleet.longshore.wait_dag(dag_id)
+            )
+            states = {step.name: step.step for step in dag.steps}
+            wanted = final_states(spec, ends)
+            if states != wanted or dag.state is not final_state(spec, wanted):
+                problems.append(f"DAG {dag_id} ended {dag.state} with {states}, not {wanted}")
+            for name, state in wanted.items():
+                job_id = f"{dag_id}.{name}"
+                if state is StepState.SKIPPED and journal[job_id]:
+                    problems.append(f"{job_id} was to be skipped, and ran: {journal[job_id]}")
+                elif state is StepState.FAILED:
+                    problems += violations(journal[job_id])
+                elif state is StepState.SUCCEEDED and spec.jobs[name].array is None:
+                    jobs.append(job_id)
+        return jobs, problems
+
+    def _of_elements(self) -> list[str]:
+        said = Counter(self._lines())
+        problems = [f"{line} {times} times" for line, times in said.items() if times > 1]
+        problems += [" ".join(line) for line in said if line[0] in ("TWICE", "BUSY")]
+        rows = self._fleet.rows(
+            "SELECT e.array_id, e.index, e.attempt, e.state, e.newest, j.end_state FROM elements e"
+            " JOIN jobs j ON j.id = e.array_id"
+        )
+        known = {(row["array_id"], str(row["index"]), str(row["attempt"])) for row in rows}
+        problems += [f"{line} is not on record" for line in said if line[1:] not in known]
+        for row in rows:
+            name, index = row["array_id"], row["index"]
+            which = f"element {index} of {name}, attempt {row['attempt']},"
+            fails = index == self.arrays.get(name, -1)
+            wanted = {ElementState.FAILED if fails else ElementState.SUCCEEDED}
+            if index in self.cancelled[name]:
+                wanted.add(ElementState.CANCELLED)
+            if row["newest"] and row["state"] not in wanted:
+                problems.append(f"{which} is {row['state']}")
+            run = (name, str(index), str(row["attempt"]))
+            if row["state"] == ElementState.SUCCEEDED and not said["end", *run]:
+                problems.append(f"{which} succeeded, and never came to its end")
+        for name in {row["array_id"] for row in rows}:
+            ends = {row["state"] for row in rows if row["array_id"] == name and row["newest"]}
+            whole = ends == {ElementState.SUCCEEDED}
+            (state,) = {row["end_state"] for row in rows if row["array_id"] == name}
+            if whole is not (state == JobState.SUCCEEDED):
+                problems.append(f"array {name} ended {state}, and its elements {ends}")
+        return problems
+
+    def _lines(self) -> list[tuple[str, ...]]:
+        """Return what elements wrote: (word, array, index, attempt)."""
+        file = self._fleet.journal.folder / "elements"
+        return (
+            [tuple(line.split()) for line in file.read_text().splitlines()]
+            if file.exists()
+            else []
+        )
+
+    def summary(self) -> str:
+        started = sum(line[0] == "start" for line in self._lines())
+        elements = {line[1:3] for line in self._lines()}
+        dags, arrays, elastic = len(self.dags), len(self.arrays), len(self.elastic)
+        began = f"{len(elements)} elements began {started} times"
+        return f"{dags} DAGs, {arrays} arrays and {elastic} elastic jobs; {began}"
