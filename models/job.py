@@ -348,7 +348,8 @@ class JobSpec(Frozen):
                 # It is being made: from here on it is frozen.
                 object.__setattr__(self, "gpus", self.malleable.target)
                 self.model_fields_set.add("gpus")
-            self.malleable.check(self.gpus, self.gang, whole=self.gpu.whole)
+            saves = self.checkpoint is not None and self.checkpoint.can_be_asked
+            self.malleable.check(self.gpus, self.gang, whole=self.gpu.whole, saves=saves)
         self.gpu.check(self.gang)
         return self
 
@@ -499,5 +500,5 @@ class JobStatus(Wire):
     moves: int = 0
     """Attempts that ended because the job left its node."""
     resizes: int = 0
-    """Attempts that ended because the job was to have another size."""
+    """How often it was given another size: stopped for that, or in place."""
     result: JobResult | None = None

@@ -24,6 +24,17 @@ def begun(placement: Placement) -> AttemptRecord:
     )  # fmt: skip
 
 
+def with_ranks(record: AttemptRecord, ranks: Sequence[Placement]) -> AttemptRecord:
+    """Return the record of an attempt that goes on with these ranks, the one of rank 0 first."""
+    others = ranks[1:]
+    return record.model_copy(
+        update={
+            "other_nodes": tuple(rank.node_id for rank in others),
+            "other_gpus": tuple(rank.gpu_indices for rank in others),
+        }
+    )
+
+
 def ended(
     record: AttemptRecord,
     at: datetime,
