@@ -318,7 +318,7 @@ def _sizes_table(changes: Sequence[SizeChange], now: datetime) -> Table:
         table.add_row(
             cell(change.at, now),
             f"{change.gpus_before} → {change.gpus}",
-            span(change.paused),
+            "in place, no stop" if change.in_place else span(change.paused),
             said,
         )
     return table

@@ -10,6 +10,7 @@ from longshore.client.api import Longshore
 from longshore.models.errors import NotFoundError, RefusedError, UnavailableError
 from longshore.models.job import JobSpec, JobState
 from tests.faults.fleet import GPUS_PER_NODE, PATIENCE, Fleet
+from tests.faults.journal import SAVES
 from tests.support.waiting import eventually
 
 T = TypeVar("T")
@@ -86,6 +87,20 @@ async def submit_and_resize(fleet: Fleet) -> list[str]:
     for gpus in (1, 2):
         await tell(lambda gpus=gpus: fleet.longshore.resize(running, gpus, from_start=True))
     return [*jobs, running]
+
+
+async def submit_and_resize_in_place(fleet: Fleet) -> list[str]:
+    """Submit a gang on both nodes, and have one of them leave it while it runs."""
+    whole = GPUS_PER_NODE
+    sizes = {"min": whole, "max": 2 * whole, "step": whole, "in_place": True}
+    more: dict[str, Any] = {
+        "gang": {"unlabelled_nodes": True}, "malleable": sizes,
+        "checkpoint": {"folder": "saved", "store": False, "save_file": True, "grace": 5},
+    }  # fmt: skip
+    job = await submit(fleet, fleet.journal.job("elastic", 4.0, work=SAVES, **more))
+    await eventually(lambda: fleet.journal.running(job), timeout=PATIENCE)
+    await tell(lambda: fleet.longshore.resize(job, whole))
+    return [job]
 
 
 async def submit_and_drain(fleet: Fleet) -> list[str]:
