@@ -12,8 +12,8 @@ from longshore.activities.database import Database, clock
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
 from longshore.activities.locality import with_locality
-from longshore.activities.preemption_inputs import load_running_work
 from longshore.activities.placements import SETTLED
+from longshore.activities.preemption_inputs import load_running_work
 from longshore.activities.queue import lock_job, mark_poked, mark_poked_if_useful
 from longshore.activities.signals import Signals
 from longshore.activities.snapshot import (

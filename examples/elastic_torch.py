@@ -4,9 +4,9 @@ whenever a node has left.
 The process on the node of rank 0 saves: every so many steps, when it is asked to (by the file
 LONGSHORE_SAVE_REQUEST), and when it is stopped. That node never leaves; torchrun numbers its
 workers anew each time, and its own rank 0 may be anywhere. All go on from what was saved, so the
-folder is one that all nodes see. The batch of a step is the same on any number of nodes: each takes
-its part. So the weights at the end are, but for rounding, those of a run that nobody disturbed. On
-the CPU, by gloo.
+folder is one that all nodes see. The batch of a step is the same on any number of nodes, each of
+which takes its part. So the weights at the end are, but for rounding, those of a run that nobody
+disturbed. On the CPU, by gloo.
 """
 
 import argparse

@@ -121,9 +121,7 @@ class Malleable(Frozen):
                 "save_signal, or leave in_place out"
             )
 
-    def check(
-        self, gpus: int, gang: Gang | None, *, whole: bool, saves: bool = True
-    ) -> None:
+    def check(self, gpus: int, gang: Gang | None, *, whole: bool, saves: bool = True) -> None:
         """Raise ValueError with all that `problems` finds."""
         if found := self.problems(gpus, gang, whole=whole, saves=saves):
             raise ValueError(f"malleable: {'; '.join(found)}")

@@ -431,6 +431,8 @@ class AttemptRecord(Wire):
     """Of a gang, its other nodes by rank."""
     other_gpus: tuple[tuple[int, ...], ...] = ()
     """What it had of each of these; none in a record of an older version."""
+    left: tuple[str, ...] = ()
+    """Of its other nodes, those that left it while it went on."""
     spares: tuple[str, ...] = ()
     """Nodes that stood by for it."""
     spares_said: str = ""
@@ -450,13 +452,15 @@ class AttemptRecord(Wire):
 
     @property
     def places(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """Its nodes by rank, each with its GPUs."""
+        """Its nodes by rank, each with its GPUs, without those that left it."""
         gpus = self.other_gpus or ((),) * len(self.other_nodes)
-        return ((self.node_id, self.gpu_indices), *zip(self.other_nodes, gpus, strict=True))
+        others = zip(self.other_nodes, gpus, strict=True)
+        stay = (place for place in others if place[0] not in self.left)
+        return ((self.node_id, self.gpu_indices), *stay)
 
     @property
     def gpus(self) -> int:
-        """How many GPUs it had, without those that stood by."""
+        """How many GPUs it had in the end, without those that stood by."""
         return sum(len(indices) for _, indices in self.places)
 
 

@@ -25,14 +25,10 @@ def begun(placement: Placement) -> AttemptRecord:
 
 
 def with_ranks(record: AttemptRecord, ranks: Sequence[Placement]) -> AttemptRecord:
-    """Return the record of an attempt that goes on with these ranks, the one of rank 0 first."""
-    others = ranks[1:]
-    return record.model_copy(
-        update={
-            "other_nodes": tuple(rank.node_id for rank in others),
-            "other_gpus": tuple(rank.gpu_indices for rank in others),
-        }
-    )
+    """Return the record of an attempt that goes on with these ranks alone."""
+    stay = {rank.node_id for rank in ranks}
+    left = tuple(node_id for node_id in record.other_nodes if node_id not in stay)
+    return record.model_copy(update={"left": left})
 
 
 def ended(

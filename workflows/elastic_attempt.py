@@ -84,7 +84,7 @@ class ElasticAttempt(Attempt):
         before = sum(has.values())
         stay = staying(has, self._sizes, change.gpus)
         if before <= change.gpus:
-            return
+            return None
         if not stay or (change.exact and self._total(stay) != change.gpus):
             return self._restart(change, "whole ranks do not add up to that")
         leave = tuple(rank for rank in has if rank not in stay)
@@ -169,10 +169,12 @@ class ElasticAttempt(Attempt):
             if self._runs(rank)
         }
         await workflow.wait_condition(
-            lambda: self._why_stop() is not None
-            or all(
-                (self._processes[rank].done() and stop.done()) or self._lost(rank)
-                for rank, stop in stops.items()
+            lambda: (
+                self._why_stop() is not None
+                or all(
+                    (self._processes[rank].done() and stop.done()) or self._lost(rank)
+                    for rank, stop in stops.items()
+                )
             )
         )
         for stop in stops.values():
@@ -185,9 +187,7 @@ class ElasticAttempt(Attempt):
         """Return what a step says; nothing where the attempt is over, or loses a rank, before it
         has ended."""
         task = asyncio.ensure_future(step)
-        await workflow.wait_condition(
-            lambda: task.done() or self._is_over() or bool(self._gone())
-        )
+        await workflow.wait_condition(lambda: task.done() or self._is_over() or bool(self._gone()))
         if task.done():
             return task.result()
         await steps.give_up(task)

@@ -1,4 +1,4 @@
-"""The steps of a change of size in place as activities, as `workflows.steps` has those of a job."""
+"""The steps of a change of size in place as activities; `workflows.steps` has those of a job."""
 
 from datetime import timedelta
 

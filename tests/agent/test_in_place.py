@@ -22,7 +22,7 @@ from tests.support.waiting import eventually
 EXAMPLES = ROOT / "examples"
 SIZES = {"min": 4, "max": 12, "step": 4, "in_place": True}
 
-TRAINER = '''
+TRAINER = """
 import json, os, pathlib, signal, sys, time
 
 folder = pathlib.Path(os.environ["LONGSHORE_CHECKPOINT_DIR"])
@@ -44,7 +44,7 @@ while not stop and not (folder / "go").exists():
     time.sleep(0.02)
 (folder / f"ended-{me}").write_text("stopped" if stop else "done")
 sys.exit(143 if stop else 0)
-'''
+"""
 """Stands for a training that can change its size: it saves, reads the file, and goes on."""
 
 
@@ -151,13 +151,15 @@ async def test_torchrun_trains_on_when_nodes_leave(
     wanted = next(part for part in alone.stdout.split("\n") if "weights sum to" in part)
     example = read_document(EXAMPLES / "elastic.yaml", JobSpec)
     assert isinstance(example.command, str)
+    assert example.checkpoint
+    saved = example.checkpoint.model_copy(update={"folder": str(tmp_path / "saved")})
     spec = example.model_copy(
         update={
             "pool": pool, "gpus": 12, "workdir": str(EXAMPLES),
             "malleable": a_spec(pool, gang={}, checkpoint=contract(tmp_path), gpus=12,
                                 malleable=SIZES).malleable,
             "command": f"{example.command} --steps 400 --step-seconds 0.1",
-            "checkpoint": example.checkpoint.model_copy(update={"folder": str(tmp_path / "saved")}),
+            "checkpoint": saved,
             # Debian's torchrun fails under Python 3.11 without the first two, and then it passes
             # on what its workers write.
             "env": {"PET_REDIRECTS": "1", "PET_TEE": "1", "PYTHONUNBUFFERED": "1"},

@@ -61,7 +61,8 @@ MUST_BE_EMPTY = {
     ),
 }
 _JOBS = """
-    SELECT id, end_state, attempts, spec -> 'malleable' -> 'in_place' = 'true' AS in_place FROM jobs
+    SELECT id, end_state, attempts, spec -> 'malleable' -> 'in_place' = 'true' AS in_place
+      FROM jobs
 """
 _LIVE = (NodeState.READY.value, NodeState.DRAINING.value)
 

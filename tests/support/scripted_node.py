@@ -47,8 +47,8 @@ from longshore.models.messages import (
     node_task_queue,
     node_workflow_id,
 )
-from longshore.models.resize import SizeNotice
 from longshore.models.node import GPUInventory, Inventory, NodeIdentity
+from longshore.models.resize import SizeNotice
 from longshore.models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL
 from longshore.workflows.node import NodeWorkflow
 from tests.support.waiting import eventually
