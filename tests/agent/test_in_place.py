@@ -142,10 +142,12 @@ async def test_torchrun_trains_on_when_nodes_leave(
     longshore: Longshore, agents: list[AgentProcess], pool: str, tmp_path: Path
 ) -> None:
     """By a resize, and by the loss of a node; the weights are those of a run by itself."""
+    logs = str(tmp_path / "torch")
     alone = await asyncio.to_thread(
         subprocess.run,
-        ["torchrun", "-r", "1", "-t", "1", "--standalone", "--nproc_per_node", "1",
-         str(EXAMPLES / "elastic_torch.py"), "--steps", "400", "--step-seconds", "0"],
+        ["torchrun", "-r", "1", "-t", "1", "--log_dir", logs, "--standalone",
+         "--nproc_per_node", "1", str(EXAMPLES / "elastic_torch.py"), "--steps", "250",
+         "--step-seconds", "0"],
         cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120,
     )  # fmt: skip
     wanted = next(part for part in alone.stdout.split("\n") if "weights sum to" in part)
@@ -158,11 +160,14 @@ async def test_torchrun_trains_on_when_nodes_leave(
             "pool": pool, "gpus": 12, "workdir": str(EXAMPLES),
             "malleable": a_spec(pool, gang={}, checkpoint=contract(tmp_path), gpus=12,
                                 malleable=SIZES).malleable,
-            "command": f"{example.command} --steps 400 --step-seconds 0.1",
+            "command": f"{example.command} --steps 250 --step-seconds 0.1",
             "checkpoint": saved,
             # Debian's torchrun fails under Python 3.11 without the first two, and then it passes
             # on what its workers write.
-            "env": {"PET_REDIRECTS": "1", "PET_TEE": "1", "PYTHONUNBUFFERED": "1"},
+            "env": {
+                "PET_REDIRECTS": "1", "PET_TEE": "1", "PYTHONUNBUFFERED": "1",
+                "PET_LOG_DIR": logs,
+            },
         }
     )  # fmt: skip
     job_id = (await longshore.submit(spec)).job_id
