@@ -112,9 +112,6 @@ class ElasticAttempt(Attempt):
         """Go on without ranks whose nodes are lost, and without as many others as it takes."""
         left = [rank for rank in self._live if rank not in gone]
         stay = staying(self._gpus_of(left), self._sizes)
-        for rank in gone:
-            if not self._processes[rank].done():
-                await steps.give_up(self._processes[rank])
         first = next(iter(gone.values()))
         after = count(self._total(stay), "GPU")
         said = f"{first}; in place: {after} go on with no stop"
@@ -141,6 +138,9 @@ class ElasticAttempt(Attempt):
         )
         self._left |= self._leaving
         self._leaving = set()
+        for rank in leaving:
+            if not self._processes[rank].done():  # its node is lost
+                await steps.give_up(self._processes[rank])
         self._changed([self._ranks[rank] for rank in stay], reason)
 
     async def _save(self) -> str:
@@ -179,9 +179,6 @@ class ElasticAttempt(Attempt):
         )
         for stop in stops.values():
             await steps.give_up(stop)
-        for rank in self._leaving:
-            if not self._processes[rank].done() and self._why_stop() is None:
-                await steps.give_up(self._processes[rank])  # its node is lost
 
     async def _unless_over(self, step: Awaitable[str]) -> str:
         """Return what a step says; nothing where the attempt is over, or loses a rank, before it

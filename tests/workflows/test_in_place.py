@@ -103,6 +103,11 @@ async def test_one_change_after_the_other(
     assert [told.gpus for told in second.sizes] == [16]
     assert len(first.stops) == 0
     assert [each.gpus for each in (await longshore.explain(job_id)).sizes] == [16, 8]
+    assert (await longshore.resize(job_id, 24)).restarts == 24  # to grow it starts again
+    request = await first.started(job_id, 2)
+    assert (len(request.placement.ranks), request.gpus_before) == (3, 8)
+    sizes = [(each.gpus, each.in_place) for each in (await longshore.explain(job_id)).sizes]
+    assert sizes == [(16, True), (8, True), (24, False)]
 
 
 async def test_where_each_node_stores_its_part_every_rank_saves(
