@@ -11,9 +11,14 @@ from typing import Any
 import pytest
 
 from longshore.client.api import Longshore
+from longshore.models.checkpoint import SaveRequest
 from longshore.models.document import read_document
+from longshore.models.errors import NotFoundError
 from longshore.models.job import JobSpec, JobState
+from longshore.models.placement import Rank
+from longshore.models.resize import SizeNotice
 from longshore.models.settings import Settings
+from tests.agent.conftest import LocalNode
 from tests.support.agent import AgentProcess
 from tests.support.control import a_spec
 from tests.support.local_stack import ROOT
@@ -128,6 +133,34 @@ async def test_what_stays_is_told_by_file_and_signal_and_runs_on(
     assert len((folder / "started-0").read_text().splitlines()) == 1
     assert (folder / "ended-0").read_text() == "done"
     assert [change.gpus for change in (await longshore.explain(job_id)).sizes] == [8, 4]
+
+
+async def test_a_checkpoint_counts_by_the_ranks_that_are_left(box: LocalNode) -> None:
+    asked = box.request(
+        [sys.executable, "-c", TRAINER], gang={},
+        malleable={"min": 2, "max": 4, "step": 2, "in_place": True},
+        checkpoint={"folder": "saved", "save_file": True, "grace": 20},
+    )  # fmt: skip
+    ranks = tuple(
+        Rank(rank=rank, node_id=f"n{rank}", epoch=1, gpu_indices=(1, 3)) for rank in range(2)
+    )
+    placement = asked.placement.model_copy(update={"ranks": ranks})
+    run = box.processes.start(asked.model_copy(update={"placement": placement}))
+    key = run.record.key
+    folder = box.folder / "jobs" / key.job_id / "work" / "saved"
+    await eventually((folder / "started-0").exists)
+    assert (await box.processes.save(SaveRequest(key=key))).published
+    assert box.checkpoints.newest(key.job_id) is None  # rank 1 has not saved
+    notice = SizeNotice(key=key, gpus_before=4, gpus=2, ranks=ranks[:1])
+    await box.processes.resize(notice)
+    await eventually((folder / "told-0").exists)
+    assert (await box.processes.save(SaveRequest(key=key))).published
+    newest = box.checkpoints.newest(key.job_id)
+    assert newest
+    assert [(name.rank, name.ranks) for name in newest.manifests] == [(0, 1)]
+    await box.stop(run)
+    with pytest.raises(NotFoundError, match="does not run on box"):
+        await box.processes.resize(notice)
 
 
 def test_the_example_is_a_job_file_that_says_what_it_needs() -> None:
