@@ -22,9 +22,9 @@ Process = workflow.ActivityHandle[ProcessReport]
 _MOST_OF_ONE = 2_000_000
 """Bytes to start one process: Temporal takes an input of 2 MiB. A task of a workflow that asks for
 more fails again and again, and the job would hold its GPUs for ever."""
-_MOST_AT_ONCE = 3_000_000
+MOST_AT_ONCE = 3_000_000
 """Bytes to start several, or to stop them: Temporal takes a message of 4 MiB."""
-_MOST_IN_ALL = 20_000_000
+MOST_IN_ALL = 20_000_000
 """Bytes to start all: Temporal ends a workflow whose history has more than 50 MB. Nodes that are
 back after a cut are asked with as much again."""
 _NEXT = timedelta(milliseconds=1)
@@ -79,11 +79,11 @@ class Attempt:
         """Start the processes; return why none can be, where Temporal would take it never."""
         each, count = steps.bytes_of_process(self._ranks[0], self._spec), len(self._ranks)
         at_once = count
-        large = each > _MOST_OF_ONE or each * count > _MOST_AT_ONCE
+        large = each > _MOST_OF_ONE or each * count > MOST_AT_ONCE
         if large and workflow.patched("process-bounds"):
-            if each > _MOST_OF_ONE or each * count > _MOST_IN_ALL:
+            if each > _MOST_OF_ONE or each * count > MOST_IN_ALL:
                 return _too_large(each, count)
-            at_once = _MOST_AT_ONCE // each
+            at_once = MOST_AT_ONCE // each
         for first in range(0, count, at_once):
             if first:  # what is asked for after a timer goes in another message
                 await workflow.sleep(_NEXT, summary="start the next ranks")
@@ -98,8 +98,8 @@ class Attempt:
         """Stop what runs, on every node at once, and wait until it has ended or is lost."""
         running = [rank for rank in self._live if self._runs(rank)]
         each, at_once = steps.bytes_of_stop(self._ranks[0], self._spec, reason), len(running)
-        if each * at_once > _MOST_AT_ONCE and workflow.patched("stop-bounds"):
-            at_once = _MOST_AT_ONCE // each
+        if each * at_once > MOST_AT_ONCE and workflow.patched("stop-bounds"):
+            at_once = MOST_AT_ONCE // each
         stops: dict[int, asyncio.Task[None]] = {}
         for first in range(0, len(running), at_once):
             if first:
@@ -217,7 +217,7 @@ def _too_large(each: int, nodes: int) -> str:
     on = "its node" if nodes == 1 else f"its {nodes} nodes"
     return (
         f"it cannot be started on {on}: what goes to each has {each:,} bytes as JSON, and "
-        f"{_MOST_OF_ONE:,} is the most for one, {_MOST_IN_ALL:,} for all. Put what is long into a "
+        f"{_MOST_OF_ONE:,} is the most for one, {MOST_IN_ALL:,} for all. Put what is long into a "
         "file, or let it have more GPUs on each node"
     )
 

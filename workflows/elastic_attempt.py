@@ -13,6 +13,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError
 
 from longshore.models.base import as_reason
+from longshore.models.bounds import json_bytes
 from longshore.models.job import FailureClass, JobSpec
 from longshore.models.messages import NodeLost
 from longshore.models.placement import Placement
@@ -20,8 +21,16 @@ from longshore.models.resize import LeaveRequest, RoomRequest, SizeNotice
 from longshore.models.text import count
 from longshore.scheduling.ranks import named, staying
 from longshore.workflows import elastic_steps, steps
-from longshore.workflows.attempt import Attempt, has_failed, words_of
+from longshore.workflows.attempt import (
+    MOST_AT_ONCE,
+    MOST_IN_ALL,
+    Attempt,
+    has_failed,
+    words_of,
+)
 
+_BESIDE = 1000
+"""Bytes of an activity beside its input."""
 _OF_THE_NODE = (FailureClass.NODE, FailureClass.NETWORK)
 
 
@@ -157,8 +166,16 @@ class ElasticAttempt(Attempt):
             key=self._placement.key, gpus_before=before, gpus=self._total(stay), reason=reason,
             ranks=tuple(self._placement.ranks[rank] for rank in stay),
         )  # fmt: skip
-        tells = [elastic_steps.tell_size(self._ranks[rank], said) for rank in stay]
-        return await _first_failure(tells, "a rank could not be told")
+        each = json_bytes(said) + _BESIDE
+        if each * len(stay) > MOST_IN_ALL:
+            return f"{len(stay)} ranks are too many to be told"
+        at_once = max(MOST_AT_ONCE // each, 1)
+        for first in range(0, len(stay), at_once):
+            some = stay[first : first + at_once]
+            tells = [elastic_steps.tell_size(self._ranks[rank], said) for rank in some]
+            if failed := await _first_failure(tells, "a rank could not be told"):
+                return failed
+        return ""
 
     async def _stop_leaving(self, reason: str) -> None:
         """Stop the processes of the ranks that leave, until they have ended or are lost, or the
