@@ -1,6 +1,7 @@
 """The sizes of malleable jobs: what a shrink leaves, what another size takes, what is told."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -116,7 +117,7 @@ def test_a_change_of_size_is_between_two_attempts_that_differ():
 
 
 def test_changes_in_place_are_within_an_attempt_and_the_next_one_is_compared_with_its_end():
-    def share(node: str, left: int | None = None, **said: str) -> AttemptShare:
+    def share(node: str, left: int | None = None, **said: Any) -> AttemptShare:
         at = None if left is None else NOW + timedelta(minutes=left)
         return AttemptShare(node_id=node, gpu_indices=tuple(range(8)), left_at=at, **said)
 
