@@ -29,6 +29,8 @@ Point = Literal[
     "release.after-commit",
     "resize.before-commit",
     "resize.after-commit",
+    "leave_ranks.before-commit",
+    "leave_ranks.after-commit",
     "finish.before-commit",
     "finish.after-commit",
     "swap.before-commit",
@@ -51,6 +53,7 @@ Point = Literal[
     "run_process.before-report",
     "stop_process.before-signal",
     "stop_process.after-end",
+    "resize_process.before-file",
     "watch_agent.before-heartbeat",
     "watch_agent.after-heartbeat",
 ]

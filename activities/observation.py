@@ -310,11 +310,15 @@ _JOBS = """
             UNION SELECT job_id FROM placements WHERE ended_at IS NULL) AS open
       JOIN jobs j ON j.id = open.id
       LEFT JOIN queue q ON q.job_id = j.id
-      LEFT JOIN LATERAL (SELECT * FROM placements WHERE job_id = j.id AND NOT spare
+      LEFT JOIN LATERAL (SELECT * FROM placements
+                          WHERE job_id = j.id AND NOT spare
+                            AND (rank = 0 OR coalesce(end_reason, '') <> 'resized'
+                                 OR j.spec->'malleable'->'in_place' IS DISTINCT FROM 'true')
                           ORDER BY attempt DESC, ended_at IS NULL, rank LIMIT 1) p ON true
      ORDER BY j.submitted_at, j.id
 """
-"""Of a gang, a placement that has ended where there is one: its job has to hear of that."""
+"""Of a gang, a placement that has ended where there is one: its job has to hear of that. Not of a
+rank that it gave up itself, in place."""
 
 _POOLS = """
     SELECT p.name, p.spec, count(q.job_id) AS waiting, min(q.queued_at) AS waiting_since,

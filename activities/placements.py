@@ -26,6 +26,12 @@ GIVE_LEASES = """
 """Ends a statement whose `placed` are LEASED_COLUMNS of the placements that it has made."""
 
 
+SETTLED = """EXISTS (SELECT FROM placements e
+                      WHERE e.job_id = d.job_id AND e.attempt = d.attempt
+                        AND e.end_reason = 'resized' AND e.ended_at > d.decided_at)"""
+"""Of a preemption `d`: a part of the attempt has left for it, and the rest goes on."""
+
+
 def placement_of(rows: Sequence[RowMapping]) -> Placement:
     """Return a placement as it is signalled to its job, from its rows joined with their nodes'.
 

@@ -17,6 +17,7 @@ from longshore.activities.checkpoints.rows import CheckpointActivities
 from longshore.activities.database import Database, clock
 from longshore.activities.failpoints import failpoint
 from longshore.activities.metrics import PREEMPTIONS, SILENT, Metrics
+from longshore.activities.placements import SETTLED
 from longshore.activities.pool_cache import PoolCache
 from longshore.activities.preemption_inputs import PreemptionInputs, read_inputs
 from longshore.activities.signals import Signals
@@ -193,13 +194,13 @@ _SPARE = """
      WHERE q.job_id = n.job_id AND q.spared IS DISTINCT FROM n.spared
 """
 
-_STORE = """
+_STORE = f"""
     WITH wanted AS (
         SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r (
             job_id text, attempt integer, priority integer, for_job text, for_attempt integer,
             for_priority integer, plan jsonb, frees_by timestamptz)
     )
-    INSERT INTO preemptions (job_id, attempt, pool, cycle_id, for_job, for_attempt, priority,
+    INSERT INTO preemptions AS d (job_id, attempt, pool, cycle_id, for_job, for_attempt, priority,
                              for_priority, plan, frees_by)
     SELECT w.job_id, w.attempt, :pool, :cycle, w.for_job, w.for_attempt, w.priority,
            w.for_priority, w.plan, w.frees_by
@@ -207,7 +208,13 @@ _STORE = """
       JOIN placements p
         ON p.job_id = w.job_id AND p.attempt = w.attempt AND p.rank = 0 AND p.ended_at IS NULL
       JOIN queue q ON q.job_id = w.for_job AND q.attempt = w.for_attempt AND NOT q.held
-    ON CONFLICT (job_id, attempt) DO NOTHING
+    ON CONFLICT (job_id, attempt) DO UPDATE
+       SET pool = excluded.pool, cycle_id = excluded.cycle_id, for_job = excluded.for_job,
+           for_attempt = excluded.for_attempt, priority = excluded.priority,
+           for_priority = excluded.for_priority, plan = excluded.plan,
+           frees_by = excluded.frees_by, decided_at = clock_timestamp()
+     WHERE {SETTLED}
     RETURNING job_id, attempt, for_job, for_priority, plan
 """
-"""What has ended since, or is wanted no more, is left out."""
+"""What has ended since, or is wanted no more, is left out. An attempt that gave up a part in place
+may give way again."""

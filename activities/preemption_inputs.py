@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import clock
 from longshore.activities.locality import with_locality
+from longshore.activities.placements import SETTLED
 from longshore.activities.pool_cache import CachedPool
 from longshore.activities.snapshot import (
     load_nodes,
@@ -258,8 +259,8 @@ _WORK = """
     SELECT j.id, j.spec, j.submitted_at, held.attempt, held.placed_at, held.price,
            held.counted_as,
            c.saved_at, c.write_seconds, c.bytes,
-           (SELECT array_agg(e.ended_at ORDER BY e.ended_at) FROM placements e
-             WHERE e.job_id = j.id AND e.rank = 0
+           (SELECT array_agg(DISTINCT e.ended_at ORDER BY e.ended_at) FROM placements e
+             WHERE e.job_id = j.id AND (e.rank = 0 OR e.attempt = held.attempt)
                AND (e.end_reason = :preempted
                     OR e.end_reason = :resized
                    AND EXISTS (SELECT FROM preemptions d
@@ -272,12 +273,12 @@ _WORK = """
      ORDER BY j.id
 """
 
-_UNDER_WAY = """
+_UNDER_WAY = f"""
     SELECT d.for_job, d.plan, max(d.frees_by) AS frees_by,
            array_agg(DISTINCT d.job_id ORDER BY d.job_id) AS victims
       FROM preemptions d
       JOIN placements p ON p.job_id = d.job_id AND p.attempt = d.attempt AND p.ended_at IS NULL
-     WHERE d.pool = :pool
+     WHERE d.pool = :pool AND NOT {SETTLED}
      GROUP BY d.for_job, d.plan
      ORDER BY d.for_job
 """

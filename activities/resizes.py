@@ -1,6 +1,8 @@
-"""A new desired size of a malleable job: recorded, and whether the job is stopped for it now."""
+"""A new desired size of a malleable job: recorded, and whether the job is stopped for it now; and
+what a change of its size in place asks of the database."""
 
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -10,8 +12,9 @@ from longshore.activities.database import Database, clock
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
 from longshore.activities.locality import with_locality
+from longshore.activities.placements import SETTLED
 from longshore.activities.preemption_inputs import load_running_work
-from longshore.activities.queue import lock_job, mark_poked
+from longshore.activities.queue import lock_job, mark_poked, mark_poked_if_useful
 from longshore.activities.signals import Signals
 from longshore.activities.snapshot import (
     load_nodes,
@@ -21,9 +24,11 @@ from longshore.activities.snapshot import (
     load_running,
 )
 from longshore.models.margins import DEFAULT_MARGINS, Margins
-from longshore.models.placement import Decision, JobRequest, RunningJob
+from longshore.models.messages import LeaseEnd
+from longshore.models.placement import Decision, JobRequest, PlacementKind, RunningJob
 from longshore.models.preemption import Victim
-from longshore.models.resize import ResizeReply, ResizeRequest
+from longshore.models.resize import LeaveRequest, ResizeReply, ResizeRequest, RoomRequest
+from longshore.models.text import count
 from longshore.scheduling.cycle import foresee
 from longshore.scheduling.elastic import resized
 from longshore.scheduling.placement.state import without_job
@@ -31,7 +36,7 @@ from longshore.scheduling.preemption.costs import victim_of
 
 
 class ResizeActivities:
-    """The activity of `JobWorkflow` for a new size."""
+    """The activities of `JobWorkflow` for a new size."""
 
     def __init__(
         self, database: Database, signals: Signals, margins: Margins = DEFAULT_MARGINS
@@ -81,11 +86,66 @@ class ResizeActivities:
             mine = [share for share in running if share.job_id == job.id]
             if not mine:
                 return resized(job, None, None, None)
+            ranks = await self._ranks(connection, request)
             now = await clock(connection)
             victim = await self._cost(connection, spec.pool, mine, now)
-            decision = await self._foresee(connection, spec.pool, job, running, now)
+            decision = await self._foresee(connection, spec.pool, job, running, mine, now)
         gpus = sum(len(share.gpu_indices) for share in mine if not share.spare)
-        return resized(job, gpus, decision, victim)
+        return resized(job, gpus, decision, victim, ranks)
+
+    async def _ranks(
+        self, connection: AsyncConnection, request: ResizeRequest
+    ) -> dict[int, int] | None:
+        """Return the GPUs of each rank of a job that can change its size in place."""
+        if request.spec.malleable is None or not request.spec.malleable.in_place:
+            return None
+        rows = await connection.execute(text(_RANKS), request.key.model_dump())
+        return {row.rank: row.gpus for row in rows}
+
+    @activity.defn
+    @reports_errors
+    async def room_in_place(self, request: RoomRequest) -> str:
+        """Return why the job that waits would not start, had these ranks of another left; empty
+        where it would."""
+        asked = _of_room(request)
+        async with self._database.snapshot() as connection:
+            entries = await load_queue(connection, request.pool)
+            waiting = (entry.request for entry in entries if not entry.held)
+            job = next((one for one in waiting if one.id == request.for_job), None)
+            if job is None:
+                return f"{request.for_job} waits no more"
+            if others := await connection.scalar(text(_OTHER_VICTIMS), asked):
+                return f"{count(others, 'other job')} must stop for {request.for_job} too"
+            left = set(await connection.scalars(text(_LEAVING), asked))
+            running = await load_running(connection, request.pool)
+            gone = [
+                share for share in running
+                if share.job_id == request.key.job_id and share.node_id in left
+            ]  # fmt: skip
+            now = await clock(connection)
+            decision = await self._foresee(connection, request.pool, job, running, gone, now)
+        return "" if decision.kind is PlacementKind.EXISTING_NODE else decision.reason
+
+    @activity.defn
+    @reports_errors
+    async def leave_ranks(self, request: LeaveRequest) -> None:
+        """End the leases of ranks that have left an attempt which goes on. Their processes must
+        have ended. A repeat finds them ended; rank 0 never leaves so."""
+        key = request.key
+        values = {
+            "id": key.job_id, "attempt": key.attempt, "ranks": list(request.ranks),
+            "reason": LeaseEnd.RESIZED.value, "message": request.message[:2000],
+        }  # fmt: skip
+        async with self._database.transaction() as connection:
+            await lock_job(connection, key.job_id)
+            await connection.execute(text(_LEAVE), values)
+            # What was to be free by then is free: whoever keeps what was read looks again.
+            await connection.execute(text(_TOUCH), values)
+            poke = await mark_poked_if_useful(connection, request.pool)
+            await failpoint("leave_ranks.before-commit")
+        await failpoint("leave_ranks.after-commit")
+        if poke or activity.info().attempt > 1:
+            await self._signals.poke_pool(request.pool)
 
     async def _cost(
         self, connection: AsyncConnection, pool: str, mine: list[RunningJob], now: datetime
@@ -101,23 +161,64 @@ class ResizeActivities:
         pool: str,
         job: JobRequest,
         running: tuple[RunningJob, ...],
+        gone: list[RunningJob],
         now: datetime,
     ) -> Decision:
-        """Return what the next cycle would decide for the job, were it in the queue again."""
+        """Return what the next cycle would decide for a job in the queue, were these shares of
+        nodes given up."""
         packing = (await load_pool(connection, pool, self._margins)).packing
         entries = await load_queue(connection, pool)
-        waiting = [entry.request for entry in entries if not entry.held]
+        waiting = [e.request for e in entries if not e.held and e.request.id != job.id]
         by_id = {node.id: node for node in await load_nodes(connection, pool)}
-        for share in running:
-            if share.job_id == job.id and share.node_id in by_id:
+        for share in gone:
+            if share.node_id in by_id:
                 by_id[share.node_id] = without_job(by_id[share.node_id], share)
         recent = await load_recent(connection, pool) if packing.rule.learns else ()
         (*queue, job), nodes = await with_locality(
             connection, pool, packing, [*waiting, job], tuple(by_id.values())
         )
-        others = [share for share in running if share.job_id != job.id]
+        others = [share for share in running if share not in gone]
         return foresee(job, queue, nodes, others, packing, now, recent).decision
 
+
+def _of_room(request: RoomRequest) -> dict[str, Any]:
+    return {
+        "id": request.key.job_id, "attempt": request.key.attempt,
+        "for_job": request.for_job, "ranks": list(request.leaving),
+    }  # fmt: skip
+
+
+_RANKS = """
+    SELECT rank, cardinality(gpu_indices) AS gpus FROM placements
+     WHERE job_id = :job_id AND attempt = :attempt AND ended_at IS NULL AND NOT spare
+"""
+
+_LEAVING = """
+    SELECT node_id FROM placements
+     WHERE job_id = :id AND attempt = :attempt AND rank = ANY(:ranks) AND ended_at IS NULL
+"""
+
+_OTHER_VICTIMS = f"""
+    SELECT count(*)
+      FROM preemptions d
+     WHERE d.for_job = :for_job AND d.job_id <> :id AND NOT {SETTLED}
+       AND EXISTS (SELECT FROM placements p
+                    WHERE p.job_id = d.job_id AND p.attempt = d.attempt AND p.ended_at IS NULL)
+"""
+"""Which GPUs these give up is not known yet."""
+
+_LEAVE = """
+    WITH at AS MATERIALIZED (SELECT clock_timestamp() AS now)
+    UPDATE placements p
+       SET ended_at = at.now, end_reason = :reason, end_message = :message
+      FROM at
+     WHERE p.job_id = :id AND p.attempt = :attempt AND p.rank = ANY(:ranks) AND p.rank > 0
+       AND p.ended_at IS NULL
+"""
+
+_TOUCH = """
+    UPDATE preemptions SET frees_by = frees_by WHERE job_id = :id AND attempt = :attempt
+"""
 
 _DESIRED = """
     UPDATE jobs SET spec = jsonb_set(spec, '{malleable}', CAST(:malleable AS jsonb))

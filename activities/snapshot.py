@@ -12,6 +12,7 @@ from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import clock
+from longshore.activities.placements import SETTLED
 from longshore.activities.stored_pools import stored_pool
 from longshore.models.base import Wire
 from longshore.models.job import JobSpec, Tier
@@ -162,7 +163,7 @@ async def load_running(
 
     With `only` on those of these ids.
     """
-    query = _RUNNING.format(only=_only(only, "n.id", "p.node_id"))
+    query = _RUNNING.format(only=_only(only, "n.id", "p.node_id"), settled=SETTLED)
     rows = await connection.execute(text(query), _asked(pool, only))
     return tuple(
         RunningJob(
@@ -341,7 +342,8 @@ _RUNNING = """
            AS expected_end
       FROM placements p
       JOIN nodes n ON n.id = p.node_id AND n.pool = :pool {only}
-      LEFT JOIN preemptions d ON d.job_id = p.job_id AND d.attempt = p.attempt
+      LEFT JOIN preemptions d
+        ON d.job_id = p.job_id AND d.attempt = p.attempt AND NOT {settled}
      WHERE p.ended_at IS NULL ORDER BY p.job_id
 """
 """A job that is being stopped for another gives its GPUs back when it has saved."""

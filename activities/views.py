@@ -9,6 +9,7 @@ from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import Database
+from longshore.activities.placements import SETTLED
 from longshore.activities.stored_pools import pool_and_trouble
 from longshore.models.checkpointing import CheckpointDecision
 from longshore.models.errors import NotFoundError, SpecError, StoredError
@@ -315,7 +316,10 @@ _JOBS = """
                                 array_agg(node_id ORDER BY rank)
                                     FILTER (WHERE spare AND ended_at IS NULL) AS spares
                            FROM placements
-                          WHERE job_id = j.id AND attempt = p.attempt) r ON true
+                          WHERE job_id = j.id AND attempt = p.attempt
+                            AND (ended_at IS NULL OR p.ended_at IS NOT NULL
+                                 OR j.spec->'malleable'->'in_place' IS DISTINCT FROM 'true')
+                        ) r ON true
       LEFT JOIN LATERAL (SELECT placed_at FROM placements WHERE job_id = j.id
                           ORDER BY attempt LIMIT 1) f ON true
       LEFT JOIN nodes n ON n.id = p.node_id
@@ -382,11 +386,11 @@ _QUEUED = """
      WHERE job_id = :id
 """
 
-_MAKING_ROOM = """
+_MAKING_ROOM = f"""
     SELECT d.plan
       FROM preemptions d
       JOIN placements p ON p.job_id = d.job_id AND p.attempt = d.attempt AND p.ended_at IS NULL
-     WHERE d.for_job = :id
+     WHERE d.for_job = :id AND NOT {SETTLED}
      ORDER BY d.decided_at DESC LIMIT 1
 """
 
@@ -406,18 +410,38 @@ _GAVE_WAY = """
 _ATTEMPTS = """
     SELECT p.attempt, min(p.placed_at) AS placed_at,
            CASE WHEN bool_or(p.ended_at IS NULL) THEN NULL ELSE max(p.ended_at) END AS ended_at,
-           (array_agg(p.end_reason ORDER BY p.spare, p.ended_at, p.rank))[1] AS end_reason,
-           (array_agg(p.end_message ORDER BY p.spare, p.ended_at, p.rank))[1] AS end_message,
+           (array_agg(p.end_reason ORDER BY p.spare, l.left_it, p.ended_at, p.rank))[1]
+               AS end_reason,
+           (array_agg(p.end_message ORDER BY p.spare, l.left_it, p.ended_at, p.rank))[1]
+               AS end_message,
            coalesce((array_agg(p.decision->>'reason' ORDER BY p.spare, p.rank))[1], '') AS reason,
            json_agg(json_build_object(
                'node_id', p.node_id, 'rank', p.rank, 'gpu_indices', p.gpu_indices,
-               'slices', p.slices, 'spare', p.spare, 'simulated', n.simulated
+               'slices', p.slices, 'spare', p.spare, 'simulated', n.simulated,
+               'left_at', CASE WHEN l.left_it THEN p.ended_at END,
+               'end_reason', CASE WHEN l.left_it THEN p.end_reason END,
+               'end_message', CASE WHEN l.left_it THEN p.end_message ELSE '' END
            ) ORDER BY p.spare, p.rank) AS shares
       FROM placements p JOIN nodes n ON n.id = p.node_id
+      JOIN jobs j ON j.id = p.job_id
+     CROSS JOIN LATERAL (
+           SELECT p.ended_at IS NOT NULL AND NOT p.spare
+                  AND coalesce(j.spec->'malleable'->'in_place' = 'true', false)
+                  AND EXISTS (SELECT FROM placements o
+                               WHERE o.job_id = p.job_id AND o.attempt = p.attempt AND o.rank = 0
+                                 AND (o.ended_at IS NULL
+                                      OR o.ended_at > p.ended_at
+                                     AND (o.end_reason, CASE p.end_reason WHEN 'resized'
+                                                        THEN o.end_message ELSE '' END)
+                                      <> (p.end_reason, CASE p.end_reason WHEN 'resized'
+                                                        THEN p.end_message ELSE '' END)))
+                  AS left_it) l
      WHERE p.job_id = :id
      GROUP BY p.attempt
      ORDER BY p.attempt DESC LIMIT :limit
 """
+"""A rank of a job that changes its size in place has left where the attempt went on without it.
+Those of which rank 0 ended alike ended with the attempt, an instant apart."""
 
 _PLACED_BY = """
     SELECT decision FROM placements WHERE job_id = :id AND NOT spare

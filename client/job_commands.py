@@ -227,12 +227,15 @@ def resize(
     """Give a malleable job another number of GPUs.
 
     A running job is stopped with its grace and starts again, where so many GPUs are free for it.
+    One with `in_place` gives up nodes without a stop of the rest.
     """
     reply = call(lambda api: api.resize(ref, gpus, reason, from_start=from_start))
     if as_json:
         return print_json(reply)
     if reply.restarts is not None:
         say(f"{ref} is stopped and starts again: {reply.reason}")
+    elif reply.in_place is not None:
+        say(f"{ref} goes on: {reply.reason}")
     else:
         say(f"{ref} is to have {count(gpus, 'GPU')}: {reply.reason}")
     return None

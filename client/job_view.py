@@ -248,6 +248,8 @@ def _facts(report: JobReport, now: datetime) -> list[tuple[str, RenderableType]]
         facts.append(("result", _result(job.exit_code, job.attempt if report.attempts else 0)))
     if status and (status.preemptions or status.moves or status.resizes):
         facts.append(("preempted", _gave_way(status)))
+    if status and not job.state.ended and status.attempts and status.attempts[-1].left:
+        facts.append(("in place", status.reason))
     if job.estimated_start is not None:
         facts.append(("may start", _may_start(job.estimated_start, now)))
     if report.purchases:
@@ -329,7 +331,7 @@ def _sizes_table(changes: Sequence[SizeChange], now: datetime) -> Table:
         table.add_row(
             cell(change.at, now),
             f"{change.gpus_before} → {change.gpus}",
-            span(change.paused),
+            "in place, no stop" if change.in_place else span(change.paused),
             said,
         )
     return table

@@ -1,5 +1,6 @@
 """The sizes of a malleable job: the numbers of GPUs that it can run on."""
 
+from collections.abc import Iterator
 from typing import Annotated
 
 from pydantic import Field
@@ -29,6 +30,9 @@ class Malleable(Frozen):
     serial_fraction: float = Field(default=0.0, ge=0, le=1)
     """The part of its work that more GPUs do not make faster, by Amdahl's law: with 0 twice the
     GPUs take half the time."""
+    in_place: bool = False
+    """True: the job goes on while nodes of it leave, and is told of that by a file and a signal.
+    It needs a gang without spares, and a checkpoint that it can be asked for while it runs."""
 
     @property
     def target(self) -> int:
@@ -75,9 +79,11 @@ class Malleable(Frozen):
             f"{self.step}: the nearest {what} {' and '.join(near)}"
         )
 
-    def problems(self, gpus: int, gang: Gang | None, *, whole: bool) -> tuple[str, ...]:
+    def problems(
+        self, gpus: int, gang: Gang | None, *, whole: bool, saves: bool = True
+    ) -> tuple[str, ...]:
         """Return all that is wrong with it for a job of `gpus` GPUs, which it has `whole` or not,
-        a sentence each."""
+        and which `saves` and goes on when it is asked to, or not; a sentence each."""
         found: list[str] = []
         if self.min > self.max:
             found.append(f"min is {self.min}, which is above max ({self.max})")
@@ -100,9 +106,22 @@ class Malleable(Frozen):
                 found.append(f"{listed(odd, _NAMED)} {verb} of gang.group_gpus ({group})")
         if not whole:
             found.append("it takes whole GPUs: leave out milli and mig, or malleable")
+        if self.in_place:
+            found += self._why_not_in_place(gang, saves=saves)
         return tuple(found)
 
-    def check(self, gpus: int, gang: Gang | None, *, whole: bool) -> None:
+    def _why_not_in_place(self, gang: Gang | None, *, saves: bool) -> Iterator[str]:
+        if gang is None:
+            yield "in_place takes nodes from a gang: add `gang: {}`, or leave in_place out"
+        elif gang.spares_per_group:
+            yield "in_place and gang.spares_per_group exclude each other: leave out one of them"
+        if not saves:
+            yield (
+                "in_place saves before each change: add a checkpoint with save_file or "
+                "save_signal, or leave in_place out"
+            )
+
+    def check(self, gpus: int, gang: Gang | None, *, whole: bool, saves: bool = True) -> None:
         """Raise ValueError with all that `problems` finds."""
-        if found := self.problems(gpus, gang, whole=whole):
+        if found := self.problems(gpus, gang, whole=whole, saves=saves):
             raise ValueError(f"malleable: {'; '.join(found)}")

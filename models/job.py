@@ -348,7 +348,8 @@ class JobSpec(Frozen):
                 # It is being made: from here on it is frozen.
                 object.__setattr__(self, "gpus", self.malleable.target)
                 self.model_fields_set.add("gpus")
-            self.malleable.check(self.gpus, self.gang, whole=self.gpu.whole)
+            saves = self.checkpoint is not None and self.checkpoint.can_be_asked
+            self.malleable.check(self.gpus, self.gang, whole=self.gpu.whole, saves=saves)
         self.gpu.check(self.gang)
         return self
 
@@ -430,6 +431,8 @@ class AttemptRecord(Wire):
     """Of a gang, its other nodes by rank."""
     other_gpus: tuple[tuple[int, ...], ...] = ()
     """What it had of each of these; none in a record of an older version."""
+    left: tuple[str, ...] = ()
+    """Of its other nodes, those that left it while it went on."""
     spares: tuple[str, ...] = ()
     """Nodes that stood by for it."""
     spares_said: str = ""
@@ -449,13 +452,15 @@ class AttemptRecord(Wire):
 
     @property
     def places(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """Its nodes by rank, each with its GPUs."""
+        """Its nodes by rank, each with its GPUs, without those that left it."""
         gpus = self.other_gpus or ((),) * len(self.other_nodes)
-        return ((self.node_id, self.gpu_indices), *zip(self.other_nodes, gpus, strict=True))
+        others = zip(self.other_nodes, gpus, strict=True)
+        stay = (place for place in others if place[0] not in self.left)
+        return ((self.node_id, self.gpu_indices), *stay)
 
     @property
     def gpus(self) -> int:
-        """How many GPUs it had, without those that stood by."""
+        """How many GPUs it had in the end, without those that stood by."""
         return sum(len(indices) for _, indices in self.places)
 
 
@@ -499,5 +504,5 @@ class JobStatus(Wire):
     moves: int = 0
     """Attempts that ended because the job left its node."""
     resizes: int = 0
-    """Attempts that ended because the job was to have another size."""
+    """How often it was given another size: stopped for that, or in place."""
     result: JobResult | None = None

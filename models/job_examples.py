@@ -25,7 +25,7 @@ gang:
   spares_required: true
   same_conformance: require
   unlabelled_nodes: false
-malleable: {min: 8, max: 32, step: 8, desired: 24, serial_fraction: 0.02}
+malleable: {min: 8, max: 32, step: 8, desired: 24, serial_fraction: 0.02, in_place: false}
 data: {imagenet: 150GB, tokenizer: 10MB}
 conformance: {known: true, allowed: [1f0e6b2c9d4a7e35]}
 constraints: [zone=a, rack!=r7, "switch in (s1, s2)", ib]

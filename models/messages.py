@@ -122,7 +122,7 @@ class JobHistory(Wire):
     )
     """How often it was preempted, moved or held while it ran."""
     resizes: int = Field(default=0, ge=0)
-    """How often it was stopped for another size."""
+    """How often it was given another size: stopped for that, or in place."""
 
 
 def _as_far_as_known(spec: object) -> object:

@@ -21,6 +21,7 @@ Not for what an older agent does as well as a newer one, such as another log lin
     7   it tells what a job wrote for others of its DAG, in the report of the process
     7   it runs batches of elements of arrays, by `run_elements` and `stop_elements`
     7   the spec of a job has its sizes (malleable), and the agent tells the process which it has
+    7   it tells a process that its job has another size, by `resize_process`
 """
 
 from typing import Final

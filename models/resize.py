@@ -4,9 +4,9 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from longshore.models.base import Input, Instant, Reason, Wire
+from longshore.models.base import Input, Instant, Name, Reason, Wire
 from longshore.models.messages import TravellingSpec
-from longshore.models.placement import PlacementKey
+from longshore.models.placement import PlacementKey, Rank
 from longshore.models.units import Duration
 
 
@@ -41,22 +41,57 @@ class ResizeReply(Wire):
     """What the job has now; None where it does not run."""
     restarts: int | None = None
     """The size with which it starts again, where it is stopped for that now."""
+    in_place: int | None = None
+    """The size to which it goes without a stop of what stays."""
     reason: Reason = ""
     """In words, with what a stop costs."""
 
 
+class SizeNotice(Wire):
+    """Input of a node's activity `resize_process`: a job has another size, in the same attempt."""
+
+    key: PlacementKey
+    gpus_before: int
+    gpus: int
+    ranks: tuple[Rank, ...]
+    """Those that stay, with the numbers that they have had."""
+    reason: Reason = ""
+
+
+class RoomRequest(Wire):
+    """Input of the activity `room_in_place`: would another job start, if these ranks left?"""
+
+    key: PlacementKey
+    pool: Name
+    leaving: tuple[int, ...]
+    for_job: str
+
+
+class LeaveRequest(Wire):
+    """Input of the activity `leave_ranks`: their leases end, and the attempt goes on."""
+
+    key: PlacementKey
+    pool: Name
+    ranks: tuple[int, ...]
+    message: Reason
+
+
 class SizeChange(Wire):
-    """Two attempts of a job one after the other with different numbers of GPUs."""
+    """Two attempts of a job one after the other with different numbers of GPUs, or one that went
+    on with another number."""
 
     attempt: int
     """The later one."""
     at: Instant
-    """When it was placed."""
+    """When it was placed; of a change in place, when that was done."""
     gpus_before: int
     gpus: int
     paused: Duration
     """For how long the job had no GPUs in between."""
+    in_place: bool = False
+    """What stayed of the attempt was not stopped for it: both sizes are the same attempt's."""
     end_reason: str
-    """Why the attempt before ended, such as resized or preempted."""
+    """Why the attempt before ended, such as resized or preempted; of a change in place, why what
+    left it did."""
     reason: str
     """The same in words, with what it cost where somebody asked for it."""

@@ -196,6 +196,12 @@ class AttemptShare(Wire):
     """It stood by for its gang: nothing ran there."""
     simulated: bool = False
     """Whether the node's GPUs are simulated."""
+    left_at: Instant | None = None
+    """When it was given up, where the attempt went on without it; null else."""
+    end_reason: str | None = None
+    """Why the attempt went on without it: resized, or node-lost."""
+    end_message: str = ""
+    """The same in words."""
 
 
 class AttemptView(Wire):
@@ -215,14 +221,19 @@ class AttemptView(Wire):
 
     @property
     def places(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """Its nodes by rank, each with its GPUs, without those that stood by."""
-        ran = (share for share in self.shares if not share.spare)
+        """Its nodes by rank, each with its GPUs, without those that stood by or left it."""
+        ran = (share for share in self.shares if not share.spare and share.left_at is None)
         return tuple((share.node_id, share.gpu_indices) for share in ran)
 
     @property
     def gpus(self) -> int:
-        """How many GPUs it had, without those that stood by."""
+        """How many GPUs it had in the end, without those that stood by."""
         return sum(len(gpus) for _, gpus in self.places)
+
+    @property
+    def gpus_first(self) -> int:
+        """How many GPUs it began with."""
+        return sum(len(share.gpu_indices) for share in self.shares if not share.spare)
 
 
 class Explanation(Wire):

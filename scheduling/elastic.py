@@ -1,15 +1,16 @@
 """Malleable jobs: with which size they start, and what comes of another desired size."""
 
-from collections.abc import Callable, Sequence
-from datetime import timedelta
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import groupby, pairwise
 
 from longshore.models.elastic import Malleable
 from longshore.models.placement import Decision, JobRequest, PlacementKind
 from longshore.models.preemption import Victim
 from longshore.models.resize import ResizeReply, SizeChange
 from longshore.models.text import count, dollars
-from longshore.models.views import AttemptView
+from longshore.models.views import AttemptShare, AttemptView
+from longshore.scheduling.ranks import named, staying
 
 
 def start(
@@ -47,13 +48,19 @@ def _at_size(decision: Decision, size: int, sizes: Malleable) -> Decision:
 
 
 def resized(
-    job: JobRequest, gpus: int | None, foreseen: Decision | None, cost: Victim | None
+    job: JobRequest,
+    gpus: int | None,
+    foreseen: Decision | None,
+    cost: Victim | None,
+    ranks: Mapping[int, int] | None = None,
 ) -> ResizeReply:
     """Return what comes of a new desired size of a job that has so many GPUs, None where it does
     not run.
 
     `foreseen` is what a cycle would decide for it, were it stopped now and queued again; `cost`
-    what a stop costs. It is stopped only where that brings it nearer to its desired size.
+    what a stop costs. It is stopped only where that brings it nearer to its desired size. `ranks`
+    are the GPUs of each rank, where it can change its size in place: then it is not stopped for a
+    size to which whole ranks add up.
     """
     assert job.malleable is not None
     target = job.malleable.target
@@ -63,6 +70,11 @@ def resized(
     if gpus == target:
         said = f"it has {count(target, 'GPU')} already"
         return ResizeReply(desired=target, gpus=gpus, reason=said)
+    stay = staying(ranks or {}, job.malleable, target)
+    if stay and ranks and sum(ranks[rank] for rank in stay) == target < gpus:
+        leave = [rank for rank in sorted(ranks) if rank not in stay]
+        said = f"from {gpus} to {count(target, 'GPU')} in place: {named(leave)} after a save"
+        return ResizeReply(desired=target, gpus=gpus, in_place=target, reason=said)
     size = sum(len(indices) for _, indices in foreseen.by_node) if foreseen else 0
     lost = f"; {dollars(cost.total)}: {cost.reason}" if cost else ""
     if size and abs(target - size) < abs(target - gpus):
@@ -75,13 +87,36 @@ def resized(
 
 
 def changes_of(attempts: Sequence[AttemptView]) -> tuple[SizeChange, ...]:
-    """Return where attempts, oldest first, have another number of GPUs than those before them."""
-    return tuple(
-        SizeChange(
-            attempt=after.attempt, at=after.placed_at, gpus_before=before.gpus, gpus=after.gpus,
-            paused=max(after.placed_at - before.ended_at, timedelta(0)),
-            end_reason=before.end_reason or "ended", reason=before.end_message,
-        )
-        for before, after in pairwise(attempts)
-        if before.gpus != after.gpus and before.ended_at is not None
-    )  # fmt: skip
+    """Return where attempts, oldest first, have another number of GPUs than those before them, or
+    went on with another number."""
+    changes: list[SizeChange] = []
+    for before, after in pairwise((None, *attempts)):
+        assert after is not None
+        if before is not None and before.ended_at is not None and before.gpus != after.gpus_first:
+            changes.append(SizeChange(
+                attempt=after.attempt, at=after.placed_at, gpus_before=before.gpus,
+                gpus=after.gpus_first,
+                paused=max(after.placed_at - before.ended_at, timedelta(0)),
+                end_reason=before.end_reason or "ended", reason=before.end_message,
+            ))  # fmt: skip
+        changes += _in_place(after)
+    return tuple(changes)
+
+
+def _in_place(attempt: AttemptView) -> Iterator[SizeChange]:
+    """Yield the changes of one attempt, with which it went on."""
+    gpus = attempt.gpus_first
+    left = [share for share in attempt.shares if share.left_at is not None]
+    for at, together in groupby(sorted(left, key=_when), key=_when):
+        shares = list(together)
+        before, gpus = gpus, gpus - sum(len(share.gpu_indices) for share in shares)
+        yield SizeChange(
+            attempt=attempt.attempt, at=at, gpus_before=before, gpus=gpus, paused=timedelta(0),
+            in_place=True, end_reason=shares[0].end_reason or "ended",
+            reason=shares[0].end_message,
+        )  # fmt: skip
+
+
+def _when(share: AttemptShare) -> datetime:
+    assert share.left_at is not None
+    return share.left_at

@@ -204,6 +204,9 @@ def _nowhere(
             f"its workflow is {status.state.value} at attempt {status.attempt}, and it is in no "
             "queue: cancel it and submit it again",
         )  # fmt: skip
+    heard = next((each.left for each in status.attempts if each.attempt == last.attempt), ())
+    if last.node_id in heard:
+        return None  # it goes on in place, without that node
     problem = (
         f"its workflow is {status.state.value}, and attempt {last.attempt} on node "
         f"{last.node_id} has ended ({last.end_reason})"

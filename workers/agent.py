@@ -284,6 +284,7 @@ def node_worker(client: Client, node_id: str, activities: NodeActivities) -> Wor
             activities.stop_process,
             activities.stop_elements,
             activities.save_checkpoint,
+            activities.resize_process,
             activities.watch_agent,
         ],
         build_id=BUILD,

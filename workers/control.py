@@ -153,6 +153,7 @@ def control_worker(
             arrays.open_array, arrays.advance_array, arrays.cancel_elements,
             elements.claim_elements, elements.known_of_batch,
             cycle.run_cycle, spares.swap, resizes.resize,
+            resizes.room_in_place, resizes.leave_ranks,
             checkpoints.observe_checkpoints,
             registry.register_node, registry.drain_node, registry.end_node,
             departures.see_off, departures.set_expiry,

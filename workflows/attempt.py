@@ -5,7 +5,7 @@ attempt is over only when nothing of it runs on any node that is left.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 
 from temporalio import workflow
@@ -22,9 +22,9 @@ Process = workflow.ActivityHandle[ProcessReport]
 _MOST_OF_ONE = 2_000_000
 """Bytes to start one process: Temporal takes an input of 2 MiB. A task of a workflow that asks for
 more fails again and again, and the job would hold its GPUs for ever."""
-_MOST_AT_ONCE = 3_000_000
+MOST_AT_ONCE = 3_000_000
 """Bytes to start several, or to stop them: Temporal takes a message of 4 MiB."""
-_MOST_IN_ALL = 20_000_000
+MOST_IN_ALL = 20_000_000
 """Bytes to start all: Temporal ends a workflow whose history has more than 50 MB. Nodes that are
 back after a cut are asked with as much again."""
 _NEXT = timedelta(milliseconds=1)
@@ -52,28 +52,38 @@ class Attempt:
         self._loss_of = loss_of
         self._batch = batch
         self._processes: list[Process] = []
+        self._left: set[int] = set()
+        """Ranks without which the attempt goes on: only where it can change its size in place."""
 
     async def run(self, stopping: Callable[[str], None]) -> ProcessReport:
         """Return how it ended; `stopping` hears why, where the processes have to be stopped."""
         too_large = await self._start()
         if too_large:
             return ProcessReport(failure=FailureClass.UNSATISFIABLE, message=too_large)
-        await workflow.wait_condition(lambda: self._none_runs() or self._why_stop() is not None)
-        if any(map(self._runs, range(len(self._ranks)))):
+        await self._go_on()
+        if any(map(self._runs, self._live)):
             reason = self._why_stop() or ""
             stopping(reason)
             await self._stop_all(reason)
-        return self._summary([await self._report(rank) for rank in range(len(self._ranks))])
+        return self._summary({rank: await self._report(rank) for rank in self._live})
+
+    async def _go_on(self) -> None:
+        """Wait until nothing of it runs any more, or is to run."""
+        await workflow.wait_condition(lambda: self._none_runs() or self._why_stop() is not None)
+
+    @property
+    def _live(self) -> list[int]:
+        return [rank for rank in range(len(self._ranks)) if rank not in self._left]
 
     async def _start(self) -> str:
         """Start the processes; return why none can be, where Temporal would take it never."""
         each, count = steps.bytes_of_process(self._ranks[0], self._spec), len(self._ranks)
         at_once = count
-        large = each > _MOST_OF_ONE or each * count > _MOST_AT_ONCE
+        large = each > _MOST_OF_ONE or each * count > MOST_AT_ONCE
         if large and workflow.patched("process-bounds"):
-            if each > _MOST_OF_ONE or each * count > _MOST_IN_ALL:
+            if each > _MOST_OF_ONE or each * count > MOST_IN_ALL:
                 return _too_large(each, count)
-            at_once = _MOST_AT_ONCE // each
+            at_once = MOST_AT_ONCE // each
         for first in range(0, count, at_once):
             if first:  # what is asked for after a timer goes in another message
                 await workflow.sleep(_NEXT, summary="start the next ranks")
@@ -86,10 +96,10 @@ class Attempt:
 
     async def _stop_all(self, reason: str) -> None:
         """Stop what runs, on every node at once, and wait until it has ended or is lost."""
-        running = [rank for rank in range(len(self._ranks)) if self._runs(rank)]
+        running = [rank for rank in self._live if self._runs(rank)]
         each, at_once = steps.bytes_of_stop(self._ranks[0], self._spec, reason), len(running)
-        if each * at_once > _MOST_AT_ONCE and workflow.patched("stop-bounds"):
-            at_once = _MOST_AT_ONCE // each
+        if each * at_once > MOST_AT_ONCE and workflow.patched("stop-bounds"):
+            at_once = MOST_AT_ONCE // each
         stops: dict[int, asyncio.Task[None]] = {}
         for first in range(0, len(running), at_once):
             if first:
@@ -131,7 +141,7 @@ class Attempt:
                 return said
         return ProcessReport(
             failure=FailureClass.NETWORK if cut_off else FailureClass.NODE,
-            message=_words(loss) if loss else "",
+            message=words_of(loss) if loss else "",
             batch=known,
         )
 
@@ -148,10 +158,10 @@ class Attempt:
 
     def _others_succeeded(self, rank: int) -> bool:
         """Return whether no other rank of a gang was stopped, lost, or has failed."""
-        others = [process for other, process in enumerate(self._processes) if other != rank]
-        return all(process.done() and not _failed(process) for process in others)
+        others = [self._processes[other] for other in self._live if other != rank]
+        return all(process.done() and not has_failed(process) for process in others)
 
-    def _summary(self, reports: Sequence[ProcessReport]) -> ProcessReport:
+    def _summary(self, reports: Mapping[int, ProcessReport]) -> ProcessReport:
         """Return what is to be said of the whole: of a gang, what ended it first, and what is not
         stored of any rank's output."""
         if len(reports) == 1:
@@ -160,20 +170,20 @@ class Attempt:
         said = {"log_error": self._not_stored(reports), "output": reports[0].output}
         return first.model_copy(update=said)
 
-    def _ended_by(self, reports: Sequence[ProcessReport]) -> ProcessReport:
-        failed = [rank for rank, report in enumerate(reports) if report.failure is not None]
+    def _ended_by(self, reports: Mapping[int, ProcessReport]) -> ProcessReport:
+        failed = [rank for rank, report in reports.items() if report.failure is not None]
         by_itself = [rank for rank in failed if reports[rank].stopped_for is None]
         for rank in sorted(by_itself, key=lambda rank: _ended(reports[rank])):
             node_id, said = self._ranks[rank].node_id, reports[rank].message or "failed"
             return reports[rank].model_copy(
                 update={"message": f"rank {rank} on {node_id}: {said}", "node_id": node_id}
             )
-        stopped = [report for report in reports if report.stopped_for is not None]
-        return (stopped or reports)[0]
+        stopped = [report for report in reports.values() if report.stopped_for is not None]
+        return stopped[0] if stopped else reports[0]
 
-    def _not_stored(self, reports: Sequence[ProcessReport]) -> str:
+    def _not_stored(self, reports: Mapping[int, ProcessReport]) -> str:
         """Return which rank's output is not all stored, and why; empty where all of it is."""
-        lacking = [rank for rank, report in enumerate(reports) if report.log_error]
+        lacking = [rank for rank, report in reports.items() if report.log_error]
         if not lacking:
             return ""
         rank, others = lacking[0], len(lacking) - 1
@@ -181,7 +191,7 @@ class Attempt:
         return f"rank {rank} on {self._ranks[rank].node_id}{more}: {reports[rank].log_error}"
 
     def _none_runs(self) -> bool:
-        return all(process.done() for process in self._processes)
+        return all(self._processes[rank].done() for rank in self._live)
 
     def _runs(self, rank: int) -> bool:
         return not self._processes[rank].done() and not self._lost(rank)
@@ -194,10 +204,11 @@ class Attempt:
         reason = self._stop_reason()
         if reason is not None:
             return reason
-        for rank, placement in enumerate(self._ranks):
+        for rank in self._live:
+            placement = self._ranks[rank]
             if loss := self._loss_of(placement):
-                return _words(loss)
-            if _failed(self._processes[rank]):
+                return words_of(loss)
+            if has_failed(self._processes[rank]):
                 return f"rank {rank} on {placement.node_id} has failed"
         return None
 
@@ -206,16 +217,16 @@ def _too_large(each: int, nodes: int) -> str:
     on = "its node" if nodes == 1 else f"its {nodes} nodes"
     return (
         f"it cannot be started on {on}: what goes to each has {each:,} bytes as JSON, and "
-        f"{_MOST_OF_ONE:,} is the most for one, {_MOST_IN_ALL:,} for all. Put what is long into a "
+        f"{_MOST_OF_ONE:,} is the most for one, {MOST_IN_ALL:,} for all. Put what is long into a "
         "file, or let it have more GPUs on each node"
     )
 
 
-def _words(loss: NodeLost) -> str:
+def words_of(loss: NodeLost) -> str:
     return f"node {loss.node_id} was lost: {loss.reason}"
 
 
-def _failed(process: Process) -> bool:
+def has_failed(process: Process) -> bool:
     if not process.done():
         return False
     if process.cancelled() or process.exception() is not None:

@@ -24,6 +24,13 @@ def begun(placement: Placement) -> AttemptRecord:
     )  # fmt: skip
 
 
+def with_ranks(record: AttemptRecord, ranks: Sequence[Placement]) -> AttemptRecord:
+    """Return the record of an attempt that goes on with these ranks alone."""
+    stay = {rank.node_id for rank in ranks}
+    left = tuple(node_id for node_id in record.other_nodes if node_id not in stay)
+    return record.model_copy(update={"left": left})
+
+
 def ended(
     record: AttemptRecord,
     at: datetime,

@@ -6,6 +6,7 @@ queue, are the capacity database's; every step there is idempotent by (job, atte
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 
@@ -48,6 +49,7 @@ with workflow.unsafe.imports_passed_through():
     from longshore.workflows.attempt import Attempt
     from longshore.workflows.described import described_update
     from longshore.workflows.details import job_details
+    from longshore.workflows.elastic_attempt import Change, ElasticAttempt
     from longshore.workflows.interruption import Interruption, Swaps
     from longshore.workflows.naming import refuse_input, refuse_odd_id
     from longshore.workflows.resizing import with_size
@@ -97,6 +99,8 @@ class JobWorkflow(Started):
         self._interruption: Interruption | None = None
         self._swaps: Swaps | None = None
         self._slot: SlotAttempt | None = None
+        self._elastic: ElasticAttempt | None = None
+        """The attempt that runs, of a job that changes its size in place."""
         self._cancel: str | None = None
         self._unanswered: EnqueueRequest | None = None
         self._is_another = False
@@ -155,6 +159,8 @@ class JobWorkflow(Started):
         """Another job gets this attempt's GPUs: it is stopped with its grace and queued again.
         A malleable one that keeps a part of them has another size then."""
         shrinks = displacement.gpus_left is not None and self._spec.malleable is not None
+        if shrinks and self._asks_in_place(displacement):
+            return
         self._displace(LeaseEnd.RESIZED if shrinks else LeaseEnd.PREEMPTED, displacement)
 
     @workflow.signal(
@@ -217,12 +223,13 @@ class JobWorkflow(Started):
             )
         finally:
             self._resizing -= 1
-        if reply.restarts is not None:
+        if (size := reply.in_place or reply.restarts) is not None:
             by = resize.reason or "by its user"
-            reason = f"resized {by}: {reply.reason}"
-            self._displace(
-                LeaseEnd.RESIZED, Displacement(attempt=here.attempt, reason=as_reason(reason))
-            )
+            said = f"from {reply.gpus} to {size} GPUs" if reply.in_place else reply.reason
+            reason = as_reason(f"resized {by}: {said}")
+            told = Displacement(attempt=here.attempt, reason=reason, gpus_left=size)
+            if reply.in_place is None or not self._asks_in_place(told, exact=True):
+                self._displace(LeaseEnd.RESIZED, told)
         return reply
 
     @workflow.query(description="Where the job is in its life, and why")
@@ -345,8 +352,17 @@ class JobWorkflow(Started):
                 self._lease_end_of_stop,
             )  # fmt: skip
             return await self._slot.run(stopping)
-        attempt = Attempt(placement, self._spec, self._stop_reason, self._loss_of, before)
-        return await attempt.run(stopping)
+        if self._spec.malleable is None or not self._spec.malleable.in_place:
+            attempt = Attempt(placement, self._spec, self._stop_reason, self._loss_of, before)
+            return await attempt.run(stopping)
+        self._elastic = ElasticAttempt(
+            placement, self._spec, self._stop_reason, self._loss_of, before,
+            self._changed_in_place, self._not_in_place,
+        )  # fmt: skip
+        try:
+            return await self._elastic.run(stopping)
+        finally:
+            self._elastic = None
 
     async def _conclude(self, report: ProcessReport) -> JobResult | None:
         """Decide what follows an attempt: the job's result, or None for another attempt."""
@@ -527,6 +543,25 @@ class JobWorkflow(Started):
         elif self._swaps is not None and displacement.attempt == self._attempt + 1:
             # The next attempt has its leases before this workflow knows of it.
             self._swaps.interruption = self._swaps.interruption or Interruption(end, displacement)
+
+    def _asks_in_place(self, told: Displacement, *, exact: bool = False) -> bool:
+        """Have the attempt that runs go on with fewer GPUs; return False where it cannot be
+        asked for that."""
+        may = told.attempt == self._attempt and self._interruption is None
+        if self._elastic is None or not may or told.gpus_left is None:
+            return False
+        self._elastic.ask(Change(told.gpus_left, told.reason, told.for_job, exact=exact))
+        return True
+
+    def _changed_in_place(self, ranks: Sequence[Placement], reason: str) -> None:
+        self._resizes += 1
+        self._attempts[-1] = attempt_records.with_ranks(self._attempts[-1], ranks)
+        self._enter(JobState.RUNNING, reason)
+
+    def _not_in_place(self, change: Change, why: str) -> None:
+        reason = as_reason(f"{change.reason}; not in place: {why}")
+        told = Displacement(attempt=self._attempt, reason=reason, for_job=change.for_job)
+        self._displace(LeaseEnd.RESIZED, told)
 
     def _loss_of(self, here: Placement) -> NodeLost | None:
         """How the node of a placement was lost, if it was."""

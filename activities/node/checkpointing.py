@@ -9,7 +9,7 @@ import contextlib
 import logging
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -68,7 +68,8 @@ class Keeper:
         self._store = store
         self._contract = contract
         self._placement = request.placement
-        self._ranks = max(len(request.placement.ranks), 1)
+        self._rank, self._ranks = request.placement.rank, max(len(request.placement.ranks), 1)
+        """Among those that save; the numbers of a gang that has lost a node have a hole."""
         self._folder = folder
         self._real = folder
         """The same without links, as it was before the job began."""
@@ -159,6 +160,11 @@ class Keeper:
                 f"{self._placement.job_id} cannot be asked to save: the file "
                 f"LONGSHORE_SAVE_REQUEST cannot be written ({error.strerror})"
             ) from None
+
+    def has_ranks(self, ranks: Sequence[int]) -> None:
+        """The attempt goes on with these ranks, this one among them: what is saved from now on
+        counts when each of them has saved it."""
+        self._rank, self._ranks = ranks.index(self._placement.rank), len(ranks)
 
     def asked_to_stop(self, grace: float) -> None:
         """The job is to save and stop; with no grace, to be gone at once."""
@@ -297,7 +303,7 @@ class Keeper:
     ) -> Manifest:
         return Manifest(
             job_id=self._placement.job_id, attempt=self._placement.attempt,
-            rank=self._placement.rank, ranks=self._ranks, number=number, step=step, prefix="",
+            rank=self._rank, ranks=self._ranks, number=number, step=step, prefix="",
             files=(), bytes=0, write_seconds=took.total_seconds() if took is not None else None,
             saved_at=at, published_at=at, node_id=self._placement.node_id,
             simulated=self._simulated,
@@ -312,7 +318,7 @@ class Keeper:
     ) -> None:
         self._mark(LocalCheckpoint(
             folder=str(self._folder), attempt=attempt, number=number, step=step,
-            rank=self._placement.rank, ranks=self._ranks, foreign=foreign,
+            rank=self._rank, ranks=self._ranks, foreign=foreign,
         ))  # fmt: skip
 
     def _mark(self, local: LocalCheckpoint) -> None:
@@ -328,7 +334,7 @@ class Keeper:
         known = self._local.foreign.get(file.path) if self._local else None
         if known is None or known[1:] != (file.size, file.modified_ns):
             return True
-        return belongs_to(known[0], self._placement.rank, self._ranks)
+        return belongs_to(known[0], self._rank, self._ranks)
 
     def _published(self, manifest: Manifest) -> None:
         if self.last and self.last.order == manifest.name.order:

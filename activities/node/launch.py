@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from longshore.models.messages import RunProcessRequest
 from longshore.models.node import Inventory, NodeIdentity
 from longshore.models.output import VARIABLE
 from longshore.models.placement import Placement, PlacementKey
+from longshore.models.resize import SizeNotice
 from longshore.models.visible import brief
 
 KEPT_ENV = [
@@ -52,6 +54,8 @@ OUTPUT = "output"
 """Name in that folder: what the job puts out for others of its DAG."""
 SAVED, SAVE_REQUEST = "saved", "save-request"
 """Names in that folder: where the job says that it has saved, and what asks it to."""
+RESIZED = "resized"
+"""Name in that folder: what tells the job of its size, once that has changed in place."""
 CONTAINER_WORKDIR = "/longshore/work"
 AGENT_MARK = "LONGSHORE_AGENT_ID"
 """In the environment of every process of a job: a restarted agent finds its orphans by it."""
@@ -277,7 +281,7 @@ def _own_env(
         VARIABLE: str(public / OUTPUT),
         **rendezvous(placement, spec),
         **_part_env(spec),
-        **_size_env(request),
+        **_size_env(request, public),
     }
     if checkpoints:
         env["LONGSHORE_CHECKPOINT_DIR"] = str(checkpoints)
@@ -310,7 +314,7 @@ def element_env(slot: Slot, element: Element) -> dict[str, str]:
     }
 
 
-def _size_env(request: RunProcessRequest) -> dict[str, str]:
+def _size_env(request: RunProcessRequest, public: Path) -> dict[str, str]:
     """Return what tells a process of a malleable job its size, and the one before."""
     sizes, placement = request.spec.malleable, request.placement
     if sizes is None:
@@ -321,8 +325,24 @@ def _size_env(request: RunProcessRequest) -> dict[str, str]:
         "LONGSHORE_GPUS_MIN": str(sizes.min),
         "LONGSHORE_GPUS_MAX": str(sizes.max),
     }
+    if sizes.in_place:
+        env["LONGSHORE_RESIZE_FILE"] = str(public / RESIZED)
     before = request.gpus_before
     return env if before is None else {**env, "LONGSHORE_GPUS_BEFORE": str(before)}
+
+
+def told_of_size(notice: SizeNotice) -> str:
+    """Return what the file says of the new size: one JSON object, on one line."""
+    ranks = [
+        {
+            "rank": rank.rank, "node": rank.node_id, "address": rank.address or rank.node_id,
+            "gpus": len(rank.gpu_indices),
+        }
+        for rank in notice.ranks
+    ]  # fmt: skip
+    told = {"gpus_before": notice.gpus_before, "gpus": notice.gpus, "ranks": ranks,
+            "reason": notice.reason}  # fmt: skip
+    return json.dumps(told) + "\n"
 
 
 def _part_env(spec: JobSpec) -> dict[str, str]:
@@ -375,7 +395,10 @@ def _inside(
         "LONGSHORE_PROGRESS_FILE": f"{IN_CONTAINER}/progress",
         VARIABLE: f"{IN_CONTAINER}/{OUTPUT}",
     }
-    for variable, file in (("LONGSHORE_SAVED", SAVED), ("LONGSHORE_SAVE_REQUEST", SAVE_REQUEST)):
+    for variable, file in (
+        ("LONGSHORE_SAVED", SAVED), ("LONGSHORE_SAVE_REQUEST", SAVE_REQUEST),
+        ("LONGSHORE_RESIZE_FILE", RESIZED),
+    ):  # fmt: skip
         if variable in own:
             inside[variable] = f"{IN_CONTAINER}/{file}"
     mounts = [f"{_seen(cwd, allowed)}:{CONTAINER_WORKDIR}"]

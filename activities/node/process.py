@@ -33,6 +33,7 @@ from longshore.models.messages import (
     WatchReport,
     WatchRequest,
 )
+from longshore.models.resize import SizeNotice
 
 PROGRESS_INTERVAL = 1.0
 """Seconds between two heartbeats of a process; the worker sends on what is new every two."""
@@ -137,6 +138,14 @@ class NodeActivities:
         finally:
             saving.cancel()
         return saving.result()
+
+    @activity.defn
+    @reports_errors
+    async def resize_process(self, notice: SizeNotice) -> None:
+        """Tell a process that its job has another size, by a file and a signal. A repeat tells it
+        again. Raises NotFoundError where the attempt does not run here, or is being stopped."""
+        await failpoint("resize_process.before-file")
+        await self._processes.resize(notice)
 
     @activity.defn
     @reports_errors

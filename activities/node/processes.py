@@ -23,6 +23,7 @@ from longshore.activities.node.full_disk import why_refused
 from longshore.activities.node.journal import as_whole, batch_report
 from longshore.activities.node.launch import (
     OUTPUT,
+    RESIZED,
     Launch,
     LaunchError,
     checkpoint_folder,
@@ -31,6 +32,7 @@ from longshore.activities.node.launch import (
     prepare,
     refuse_folders,
     removal,
+    told_of_size,
 )
 from longshore.activities.node.log_shipper import Shipper
 from longshore.activities.node.outcome import (
@@ -41,6 +43,7 @@ from longshore.activities.node.outcome import (
 )
 from longshore.activities.node.output import read_output
 from longshore.activities.node.progress import read_progress
+from longshore.activities.node.public_files import replace_public
 from longshore.activities.node.runs import RunRecord, RunStore
 from longshore.activities.node.supervision import ForkServer, NotForkedError, Plan, Supervised
 from longshore.activities.node.system import users_umask
@@ -57,7 +60,10 @@ from longshore.models.messages import (
 )
 from longshore.models.node import Inventory, NodeIdentity
 from longshore.models.placement import PlacementKey
+from longshore.models.resize import SizeNotice
 
+SIZE_SIGNAL = signal.SIGWINCH
+"""Says that the job has another size. Processes that know nothing of it do not die of it."""
 SUPERVISOR_PATIENCE = 30.0
 """Seconds after a grace in which a supervisor ends its job: a container may take twenty."""
 _log = logging.getLogger(__name__)
@@ -200,18 +206,34 @@ class Processes:
         Raises NotFoundError when it does not run here, RefusedError when it cannot be asked,
         UnavailableError when it does not answer in time.
         """
-        run = self._runs.get(request.key)
-        supervised = run.supervised if run else None
-        if run is None or supervised is None or run.record.stop_reason is not None:
-            raise NotFoundError(
-                f"attempt {request.key.attempt} of {request.key.job_id} does not run on "
-                f"{self._identity.node_id}"
-            )
+        run, supervised = self._running_now(request.key)
         if run.keeper is None:
             raise RefusedError(
                 f"{request.key.job_id} keeps no checkpoints: its job file names none"
             )
         return await run.keeper.save(supervised.signal, request.within)
+
+    async def resize(self, notice: SizeNotice) -> None:
+        """Tell a process that its job has another size: by the file, then by the signal.
+
+        Raises NotFoundError where it does not run here, OSError where the file cannot be written.
+        """
+        run, supervised = self._running_now(notice.key)
+        await asyncio.to_thread(
+            replace_public, run.folder / "public" / RESIZED, told_of_size(notice)
+        )
+        if run.keeper:
+            run.keeper.has_ranks([rank.rank for rank in notice.ranks])
+        supervised.signal(SIZE_SIGNAL)
+
+    def _running_now(self, key: PlacementKey) -> tuple[Run, Supervised]:
+        """Return what runs of an attempt, and is not being stopped. Raises NotFoundError."""
+        run = self._runs.get(key)
+        if run is None or run.supervised is None or run.record.stop_reason is not None:
+            raise NotFoundError(
+                f"attempt {key.attempt} of {key.job_id} does not run on {self._identity.node_id}"
+            )
+        return run, run.supervised
 
     async def stop_all(self, reason: str, *, grace: float | None = None) -> None:
         """Stop every process with its own signal and grace (or SIGKILL after `grace` seconds)."""

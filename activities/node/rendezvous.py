@@ -13,7 +13,10 @@ from pathlib import Path
 from longshore.activities.node import per_gpu
 from longshore.models.job import JobSpec
 from longshore.models.placement import Placement, Rank
+from longshore.scheduling.ranks import fewest_nodes
 
+MAX_RESTARTS = 1000
+"""Of torchrun's workers: it counts a node that leaves as one."""
 FIRST_PORT, PORTS = 20_000, 10_000
 """Below the range from which systems give ports to clients."""
 
@@ -49,6 +52,28 @@ def rendezvous(placement: Placement, spec: JobSpec) -> dict[str, str]:
         "LONGSHORE_GPUS_PER_NODE": ",".join(map(str, per_node)),
         "LONGSHORE_FIRST_RANK": str(first),
         **per_gpu.of_one(first, 0, world, local_world),
+        **_elastic(placement, spec, per_node, f"{address}:{port}"),
+    }
+
+
+def _elastic(
+    placement: Placement, spec: JobSpec, per_node: Sequence[int], meeting: str
+) -> dict[str, str]:
+    """Return what makes a bare torchrun one whose nodes may leave; nothing for other jobs.
+
+    The agent on the node of rank 0 keeps the store of the rendezvous, by a variable: torchrun
+    guesses by the name of the host, and of several nodes on one machine takes the first.
+    """
+    sizes = spec.malleable
+    if sizes is None or not sizes.in_place:
+        return {}
+    return {
+        "PET_NNODES": f"{fewest_nodes(per_node, sizes)}:{len(per_node)}",
+        "PET_RDZV_BACKEND": "c10d",
+        "PET_RDZV_ENDPOINT": meeting,
+        "PET_RDZV_ID": f"{placement.job_id}-{placement.attempt}",
+        "PET_RDZV_CONF": f"is_host={int(placement.rank == 0)}",
+        "PET_MAX_RESTARTS": str(MAX_RESTARTS),
     }
 
 

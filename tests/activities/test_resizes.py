@@ -1,10 +1,12 @@
 """A new size in the capacity database: what asks for it, and that a next attempt is queued as the
 leases of the one before it end."""
 
+from typing import Any
+
 from longshore.models.elastic import Malleable
 from longshore.models.messages import EnqueueRequest, LeaseEnd, ReleaseRequest
 from longshore.models.placement import PlacementKey
-from longshore.models.resize import ResizeReply, ResizeRequest
+from longshore.models.resize import LeaveRequest, ResizeReply, ResizeRequest
 from tests.support.ledger import SUBMITTED_AT, Ledger
 
 SIZES = Malleable(min=1, max=2)
@@ -76,3 +78,31 @@ async def test_a_job_that_is_resized_loses_its_gpus_to_nobody_behind_it(ledger: 
     assert await ledger.run(ledger.queue.release, request, attempt=3) is True
     assert await ledger.value("SELECT count(*) FROM queue WHERE job_id = 'e'") == 0
     assert await ledger.drift() == []
+
+
+async def test_ranks_leave_once_whoever_says_it_twice_and_rank_0_never(ledger: Ledger):
+    sizes = Malleable(min=1, max=4, in_place=True)
+    gang: dict[str, Any] = {
+        "gpus": 4, "malleable": sizes, "gang": {"unlabelled_nodes": True},
+        "checkpoint": {"folder": "saved", "save_file": True},
+    }  # fmt: skip
+    for node in ("a", "b"):
+        await ledger.register(node, gpus=2)
+    await ledger.enqueue("e", **gang)
+    async with ledger.listening("e"):
+        await ledger.cycle("first")
+    await ledger.enqueue("behind", gpus=2)
+    request = LeaveRequest(
+        key=PlacementKey(job_id="e", attempt=1), pool=ledger.pool, ranks=(0, 1), message="why"
+    )
+    for delivery in (1, 2):
+        await ledger.run(ledger.resizes.leave_ranks, request, attempt=delivery)
+        assert await ledger.rows("SELECT rank, end_reason AS end FROM placements ORDER BY 1") == [
+            {"rank": 0, "end": None}, {"rank": 1, "end": "resized"},
+        ]  # fmt: skip
+    ends = "SELECT count(*) AS n, end_reason AS end FROM leases GROUP BY 2 ORDER BY 2"
+    assert await ledger.rows(ends) == [{"n": 2, "end": "resized"}, {"n": 2, "end": None}]
+    assert await ledger.drift() == []
+    async with ledger.listening("behind"):
+        await ledger.cycle("second")
+    assert await ledger.value("SELECT count(*) FROM placements WHERE job_id = 'behind'") == 1

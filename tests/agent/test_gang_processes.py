@@ -67,6 +67,22 @@ def test_all_ranks_of_an_attempt_meet_at_the_same_place_and_the_next_at_another(
     assert later["MASTER_PORT"] != first["MASTER_PORT"]
 
 
+def test_torchrun_is_told_that_nodes_may_leave_and_where_its_store_is() -> None:
+    document = {
+        "name": "wide", "command": "true", "gang": {},
+        "malleable": {"min": 2, "max": 5, "step": 3, "in_place": True},
+        "checkpoint": {"folder": "saved", "save_file": True},
+    }  # fmt: skip
+    spec = JobSpec.model_validate(document)
+    told, other = (rendezvous(a_placement(rank), spec) for rank in (0, 1))
+    assert (told["PET_NNODES"], told["NNODES"], told["PET_RDZV_BACKEND"]) == ("1:2", "2", "c10d")
+    assert told["PET_RDZV_ENDPOINT"] == f"10.0.0.1:{told['MASTER_PORT']}"
+    assert told["PET_RDZV_ENDPOINT"] == other["PET_RDZV_ENDPOINT"]
+    assert (told["PET_RDZV_CONF"], other["PET_RDZV_CONF"]) == ("is_host=1", "is_host=0")
+    assert told["PET_RDZV_ID"] == other["PET_RDZV_ID"] == "wide-2"
+    assert int(told["PET_MAX_RESTARTS"]) >= 100
+
+
 def test_a_job_that_stays_on_one_node_is_told_nothing() -> None:
     spec = JobSpec(name="plain", command="true")
     assert rendezvous(a_placement(0), spec) == {}

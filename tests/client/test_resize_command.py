@@ -3,11 +3,21 @@
 import json
 from pathlib import Path
 
+from temporalio.client import Client
+
 from longshore.models.resize import ResizeReply
+from longshore.models.settings import Settings
 from tests.client.conftest import Command
-from tests.support.scripted_node import ScriptedNode
+from tests.support.scripted_node import ScriptedNode, serving_one_fabric
 from tests.support.waiting import eventually
 
+IN_PLACE = """\
+name: train
+command: 'true'
+gang: {}
+malleable: {min: 8, max: 16, step: 8, in_place: true}
+checkpoint: {folder: saved, save_file: true}
+"""
 FILE = """\
 name: train
 command: 'true'
@@ -89,3 +99,30 @@ async def test_what_cannot_be_is_told_with_what_to_do(
     missing = await longshore("resize", "no-such-job", "--gpus", "2")
     assert (missing.code, missing.out) != (0, "")
     assert "no job 'no-such-job'" in missing.err
+
+
+async def test_a_change_in_place_is_told_as_one(
+    longshore: Command, temporal: Client, settings: Settings, pool: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(IN_PLACE)
+    async with serving_one_fabric(temporal, pool, settings.resolve_agent_token(), "ab") as nodes:
+        ran = await longshore("submit", "-q", str(path), "--pool", pool)
+        assert ran.code == 0, ran.err
+        job_id = ran.out.strip()
+        for node in nodes:
+            await node.started(job_id)
+        ran = await longshore("resize", job_id, "--gpus", "8", "--reason", "for the demo")
+        assert ran.out == (
+            f"{job_id} goes on: from 16 to 8 GPUs in place: rank 1 leaves after a save\n"
+        )
+
+        async def told() -> bool:
+            why = " ".join((await longshore("why", job_id)).out.split())
+            assert "16 → 8 in place, no stop resized for the demo: from 16 to 8 GPUs" in why
+            return True
+
+        await eventually(told)
+        shown = (await longshore("job", job_id)).out
+        assert "resized 1 time" in shown
+        assert "in place: rank 1 leaves, 8 GPUs go on with no stop" in " ".join(shown.split())

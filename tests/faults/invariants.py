@@ -60,6 +60,10 @@ MUST_BE_EMPTY = {
         " WHERE l.ended_at IS DISTINCT FROM p.ended_at"
     ),
 }
+_JOBS = """
+    SELECT id, end_state, attempts, spec -> 'malleable' -> 'in_place' = 'true' AS in_place
+      FROM jobs
+"""
 _LIVE = (NodeState.READY.value, NodeState.DRAINING.value)
 
 
@@ -91,7 +95,7 @@ def _of_results(
     fleet: Fleet, results: Sequence[JobResult], cancelled: AbstractSet[str]
 ) -> list[str]:
     """Return where what a workflow says of a job is not what row and journal say."""
-    rows = {row["id"]: row for row in fleet.rows("SELECT id, end_state, attempts FROM jobs")}
+    rows = {row["id"]: row for row in fleet.rows(_JOBS)}
     journal = fleet.journal.by_job()
     problems: list[str] = []
     for result in results:
@@ -101,7 +105,9 @@ def _of_results(
         may_be = (JobState.CANCELLED,) if job_id in cancelled else ()
         if result.state not in (JobState.SUCCEEDED, *may_be):
             problems.append(f"{job_id} ended as {result.state}: {result.message}")
-        elif result.state is JobState.SUCCEEDED and not ended(lines, result.attempts):
+        elif result.state is JobState.SUCCEEDED and not ended(
+            lines, result.attempts, in_place=bool(rows.get(job_id, {}).get("in_place"))
+        ):
             problems.append(
                 f"{job_id} succeeded, but attempt {result.attempts} never came to its end"
             )

@@ -41,6 +41,16 @@ SLEEP = """
 [ "$LONGSHORE_ATTEMPT" -gt 1 ] || sleep "$MORE_AT_FIRST"
 sleep "$SECONDS_TO_RUN"
 """
+SAVES = """
+until_up() { read -r now _ < /proc/uptime; [ "${now%.*}" -ge "$1" ]; }
+read -r now _ < /proc/uptime
+over=$((${now%.*} + ${SECONDS_TO_RUN%.*}))
+until until_up "$over"; do
+  [ ! -e "$LONGSHORE_SAVE_REQUEST" ] || echo saved >> "$LONGSHORE_SAVED"
+  sleep 0.1
+done
+"""
+"""Runs so long, and saves when it is asked to."""
 _END = """
 say end
 """
@@ -140,10 +150,13 @@ def violations(mine: Sequence[Line]) -> list[str]:
     return problems
 
 
-def ended(mine: Sequence[Line], attempt: int) -> bool:
-    """Return whether every process of an attempt of a job came to its own end."""
+def ended(mine: Sequence[Line], attempt: int, *, in_place: bool = False) -> bool:
+    """Return whether every process of an attempt of a job came to its own end; of a job that
+    changes its size `in_place`, that of rank 0: others may have left it."""
     ranks: dict[str, set[int]] = {"start": set(), "end": set()}
     for line in mine:
         if line.attempt == attempt and line.word in ranks:
             ranks[line.word].add(line.rank)
+    if in_place:
+        return 0 in ranks["end"]
     return bool(ranks["end"]) and ranks["end"] == ranks["start"]

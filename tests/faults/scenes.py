@@ -12,6 +12,7 @@ from longshore.models.errors import NotFoundError, RefusedError, UnavailableErro
 from longshore.models.job import JobSpec, JobState
 from longshore.models.pool import PoolSpec
 from tests.faults.fleet import GPUS_PER_NODE, PATIENCE, Fleet
+from tests.faults.journal import SAVES
 from tests.support.waiting import eventually
 
 T = TypeVar("T")
@@ -106,6 +107,20 @@ async def submit_and_grow(fleet: Fleet) -> list[str]:
     grows = await submit(fleet, fleet.journal.job("grows", more_at_first=60, **sizes))
     await eventually(lambda: _is_past(fleet.longshore, grows, 1), timeout=PATIENCE)
     return [*wide, grows]
+
+
+async def submit_and_resize_in_place(fleet: Fleet) -> list[str]:
+    """Submit a gang on both nodes, and have one of them leave it while it runs."""
+    whole = GPUS_PER_NODE
+    sizes = {"min": whole, "max": 2 * whole, "step": whole, "in_place": True}
+    more: dict[str, Any] = {
+        "gang": {"unlabelled_nodes": True}, "malleable": sizes,
+        "checkpoint": {"folder": "saved", "store": False, "save_file": True, "grace": 5},
+    }  # fmt: skip
+    job = await submit(fleet, fleet.journal.job("elastic", 4.0, work=SAVES, **more))
+    await eventually(lambda: fleet.journal.running(job), timeout=PATIENCE)
+    await tell(lambda: fleet.longshore.resize(job, whole))
+    return [job]
 
 
 async def submit_and_drain(fleet: Fleet) -> list[str]:

@@ -24,10 +24,12 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.timeout(240)
 
 AGENT, SUPERVISOR = "agent", "supervisor"
-ON_NODES = ("run_process", "stop_process", "watch_agent")
+ON_NODES = ("run_process", "stop_process", "resize_process", "watch_agent")
 """Steps that the agent takes; the control worker takes the others."""
 HOLDING = ("set_hold", "release", "stop_process")
 """Steps that only happen where somebody holds and releases jobs."""
+IN_PLACE = ("leave_ranks", "resize_process")
+"""Steps that only happen where a job changes its size in place."""
 LEAVING = ("see_off",)
 """Steps that only happen where a node is drained."""
 ALWAYS = {
@@ -35,6 +37,7 @@ ALWAYS = {
     ("cycle.before-commit", POSTGRES),
     ("cycle.after-first-signal", TEMPORAL),
     ("register.after-commit", CONTROL),
+    ("leave_ranks.after-commit", CONTROL),
     ("run_process.after-claim", AGENT),
     ("run_process.after-spawn", SUPERVISOR),
 }
@@ -80,6 +83,8 @@ def _scene(point: Point) -> Callable[[Fleet], Coroutine[Any, Any, list[str]]]:
         return scenes.submit_and_swap
     if point == "run_process.after-spawn":
         return scenes.submit_some_longer
+    if point.startswith(IN_PLACE):
+        return scenes.submit_and_resize_in_place
     if point.startswith("resize"):
         return scenes.submit_and_resize
     if point.startswith(LEAVING):

@@ -73,6 +73,7 @@ from tests.histories import (
     ended_machine_scene,
     given_up_scene,
     going_on_scene,
+    in_place_scene,
     schedule_scene,
     spares_scene,
 )
@@ -103,7 +104,7 @@ SCENES = (
     "reconciled", "jobs_on_a_node", "jobs_that_give_way", "jobs_without_a_node", "gangs",
     "start_failures", "pools", "nodes", "market_watched", "checkpoints_watched", "bought",
     "spares", "going_on", "ended_machine", "given_up", "cut_off", "started_anew", "pinged",
-    "arrays", "dags", "schedules", "resized", "grown",
+    "arrays", "dags", "schedules", "resized", "grown", "in_place",
 )  # fmt: skip
 
 
@@ -249,6 +250,9 @@ class Scenarios:
 
     async def spares(self) -> None:
         await spares_scene.play(self._start_job, self._node)
+
+    async def in_place(self) -> None:
+        await in_place_scene.play(self._start_job, self._node)
 
     async def going_on(self) -> None:
         await going_on_scene.play(

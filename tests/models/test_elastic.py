@@ -73,3 +73,23 @@ def test_twice_the_gpus_are_twice_as_fast_only_without_a_serial_part():
     assert linear.speed(8) / linear.speed(4) == pytest.approx(2)
     assert half.speed(8) == pytest.approx(1 / (0.5 + 0.5 / 8))
     assert Malleable(min=1, max=8, serial_fraction=1).speed(8) == 1
+
+
+IN_PLACE = "malleable: {min: 2, max: 8, step: 2, in_place: true}"
+SAVES = "checkpoint: {folder: saved, save_file: true}"
+
+
+def test_a_change_in_place_needs_a_gang_and_a_save_that_can_be_asked_for():
+    assert load(f"{IN_PLACE}\ngang: {{}}\n{SAVES}").malleable
+    assert refused(f"{IN_PLACE}\n").endswith(
+        "malleable: in_place takes nodes from a gang: add `gang: {}`, or leave in_place out; "
+        "in_place saves before each change: add a checkpoint with save_file or save_signal, or "
+        "leave in_place out"
+    )
+    assert "in_place saves before each change" in refused(
+        f"{IN_PLACE}\ngang: {{}}\ncheckpoint: {{folder: saved}}"
+    )
+    spares = "gang: {group_gpus: 2, spares_per_group: 2}"
+    assert "in_place and gang.spares_per_group exclude each other" in refused(
+        f"{IN_PLACE}\n{spares}\n{SAVES}"
+    )

@@ -26,12 +26,13 @@ from longshore.models.messages import (
     WatchRequest,
 )
 from longshore.models.protocol import COUNTS_HEARTBEATS, PROTOCOL
+from longshore.models.resize import SizeNotice
 
 _STORED = Path(__file__).with_name("protocol.json")
 MESSAGES: tuple[type[BaseModel], ...] = (
     Registration, Registered, WatchRequest, Heartbeat, WatchReport, RunProcessRequest, Progress,
     ProcessReport, StopProcessRequest, SaveRequest, CheckpointInfo, CommandReason, SpotNotice,
-    StopElements,
+    StopElements, SizeNotice,
 )  # fmt: skip
 
 

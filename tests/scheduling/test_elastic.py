@@ -1,6 +1,7 @@
 """The sizes of malleable jobs: what a shrink leaves, what another size takes, what is told."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -113,3 +114,46 @@ def test_a_change_of_size_is_between_two_attempts_that_differ():
     assert (first.paused, first.reason) == (timedelta(minutes=2), "by its user")
     assert (second.attempt, second.gpus_before, second.gpus) == (4, 16, 8)
     assert changes_of(attempts[:1]) == ()
+
+
+def test_changes_in_place_are_within_an_attempt_and_the_next_one_is_compared_with_its_end():
+    def share(node: str, left: int | None = None, **said: Any) -> AttemptShare:
+        at = None if left is None else NOW + timedelta(minutes=left)
+        return AttemptShare(node_id=node, gpu_indices=tuple(range(8)), left_at=at, **said)
+
+    first = AttemptView(
+        attempt=1, placed_at=NOW, ended_at=NOW + timedelta(minutes=9), end_reason="resized",
+        end_message="grows",
+        shares=(
+            share("a"), share("b", 5, end_reason="node-lost", end_message="gone"),
+            share("c", 3, end_reason="resized", end_message="asked"),
+            share("d", 3, end_reason="resized", end_message="asked"),
+        ),
+    )  # fmt: skip
+    found = changes_of([first, an_attempt(2, 16, 10, None)])
+    assert [(each.gpus_before, each.gpus, each.in_place) for each in found] == [
+        (32, 16, True), (16, 8, True), (8, 16, False),
+    ]  # fmt: skip
+    assert [each.reason for each in found] == ["asked", "gone", "grows"]
+    assert [each.attempt for each in found] == [1, 1, 2]
+    assert first.gpus == 8
+
+
+@pytest.mark.parametrize(
+    ("desired", "ranks", "in_place"),
+    [
+        (8, {0: 8, 1: 8, 2: 8}, 8),
+        (16, {0: 8, 1: 8, 2: 8}, 16),
+        (24, {0: 8, 1: 8}, None),  # to grow it has to start again
+        (8, {0: 16, 1: 8}, None),  # rank 0 alone has more
+        (8, {0: 12, 1: 12}, None),
+        (8, None, None),  # it cannot
+    ],
+)
+def test_a_size_to_which_whole_ranks_add_up_needs_no_stop(
+    desired: int, ranks: dict[int, int] | None, in_place: int | None
+):
+    sizes = J2.model_copy(update={"desired": desired, "in_place": ranks is not None})
+    reply = resized(a_job("j2", malleable=sizes), sum((ranks or {0: 24}).values()), None, None,
+                    ranks)  # fmt: skip
+    assert (reply.in_place, reply.restarts) == (in_place, None)

@@ -49,6 +49,7 @@ from longshore.models.messages import (
     node_workflow_id,
 )
 from longshore.models.node import GPUInventory, Inventory, NodeIdentity
+from longshore.models.resize import SizeNotice
 from longshore.models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL
 from longshore.workflows.node import NodeWorkflow
 from tests.support.waiting import eventually
@@ -90,6 +91,9 @@ class ScriptedNode:
         """How often each (job, attempt) has come here."""
         self.stops: list[StopProcessRequest] = []
         self.saves: list[SaveRequest] = []
+        self.saves_nothing = False
+        """Do not answer when a job is asked to save, as where that takes too long."""
+        self.sizes: list[SizeNotice] = []
         self.stopped_elements: list[StopElements] = []
         self.refusal: str | None = None
         """Refuse every process for this reason, as an agent that is fenced off."""
@@ -192,6 +196,7 @@ class ScriptedNode:
                 self.stop_elements,
                 self.watch_agent,
                 self.save_checkpoint,
+                self.resize_process,
             ],
         )
         async with worker:
@@ -330,10 +335,16 @@ class ScriptedNode:
         if self.refusal is not None:
             raise ApplicationError(self.refusal, type="StaleError", non_retryable=True)
         self.saves.append(request)
+        if self.saves_nothing:
+            raise ApplicationError("it did not say so", type="UnavailableError")
         return CheckpointInfo(
             job_id=request.key.job_id, attempt=request.key.attempt, number=len(self.saves),
             bytes=1, saved_at=datetime.now(UTC), published=True,
         )  # fmt: skip
+
+    @activity.defn
+    async def resize_process(self, notice: SizeNotice) -> None:
+        self.sizes.append(notice)
 
     @activity.defn
     async def watch_agent(self, request: WatchRequest) -> None:

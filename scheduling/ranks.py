@@ -1,0 +1,45 @@
+"""Ranks that leave a gang which goes on: which they are, and what that takes. Pure."""
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+
+from longshore.models.elastic import Malleable
+
+_NAMED = 6
+"""Ranks that a message names."""
+
+
+def staying(
+    ranks: Mapping[int, int], sizes: Malleable, at_most: int | None = None
+) -> tuple[int, ...]:
+    """Return the ranks with which a job goes on in place, ascending: the highest leave, until
+    those that stay have one of its sizes, of at most so many GPUs.
+
+    `ranks` has the GPUs of each that it has now. Rank 0 never leaves: the others meet there.
+    Returns none where no such ranks stay.
+    """
+    stay = sorted(ranks)
+    while stay and stay[0] == 0:
+        gpus = sum(ranks[rank] for rank in stay)
+        if gpus in sizes.sizes and (at_most is None or gpus <= at_most):
+            return tuple(stay)
+        stay.pop()
+    return ()
+
+
+def fewest_nodes(gpus_of_nodes: Sequence[int], sizes: Malleable) -> int:
+    """Return the fewest of these nodes on which a job can have its smallest size."""
+    return 1 + sum(
+        total < sizes.min for total in accumulate(sorted(gpus_of_nodes, reverse=True)[:-1])
+    )
+
+
+def named(leave: Sequence[int]) -> str:
+    """Return who leaves: ``rank 3 leaves``, ``ranks 2 and 3 leave``; many from the first to the
+    last."""
+    if len(leave) == 1:
+        return f"rank {leave[0]} leaves"
+    if len(leave) > _NAMED:
+        return f"ranks {leave[0]} to {leave[-1]} leave"
+    first = ", ".join(map(str, leave[:-1]))
+    return f"ranks {first} and {leave[-1]} leave"

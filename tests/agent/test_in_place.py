@@ -1,0 +1,222 @@
+"""A gang that changes its size in place, on real agents: what its processes are told and do."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from longshore.client.api import Longshore
+from longshore.models.checkpoint import SaveRequest
+from longshore.models.document import read_document
+from longshore.models.errors import NotFoundError
+from longshore.models.job import JobSpec, JobState
+from longshore.models.placement import Rank
+from longshore.models.resize import SizeNotice
+from longshore.models.settings import Settings
+from tests.agent.conftest import LocalNode
+from tests.support.agent import AgentProcess
+from tests.support.control import a_spec
+from tests.support.local_stack import ROOT
+from tests.support.waiting import eventually
+
+EXAMPLES = ROOT / "examples"
+SIZES = {"min": 4, "max": 12, "step": 4, "in_place": True}
+
+TRAINER = """
+import json, os, pathlib, signal, sys, time
+
+folder = pathlib.Path(os.environ["LONGSHORE_CHECKPOINT_DIR"])
+me = os.environ["NODE_RANK"]
+told, stop = [], []
+signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
+signal.signal(signal.SIGWINCH, lambda *_: told.append(1))
+with (folder / f"started-{me}").open("a") as file:
+    file.write(f"{os.getpid()}\\n")
+while not stop and not (folder / "go").exists():
+    if pathlib.Path(os.environ["LONGSHORE_SAVE_REQUEST"]).exists() and me == "0":
+        (folder / "step").write_text("7")
+        with open(os.environ["LONGSHORE_SAVED"], "a") as file:
+            file.write("saved, step 7\\n")
+    if told:
+        told.pop()
+        (folder / f"told-{me}").write_text(
+            pathlib.Path(os.environ["LONGSHORE_RESIZE_FILE"]).read_text())
+    time.sleep(0.02)
+(folder / f"ended-{me}").write_text("stopped" if stop else "done")
+sys.exit(143 if stop else 0)
+"""
+"""Stands for a training that can change its size: it saves, reads the file, and goes on."""
+
+
+def has_torchrun() -> bool:
+    asked = ["/usr/bin/python3", "-c", "import torch.distributed"]
+    python = Path(asked[0]).exists() and Path("/usr/bin/torchrun").exists()
+    return python and subprocess.run(asked, capture_output=True, check=False).returncode == 0
+
+
+@pytest.fixture
+async def agents(
+    longshore: Longshore, settings: Settings, pool: str, tmp_path: Path
+) -> AsyncIterator[list[AgentProcess]]:
+    """Three agents of 4 simulated GPUs each, as processes that have registered; about 3 s."""
+    found = [
+        AgentProcess(settings, tmp_path / f"agent-{name}", pool, "--address", "127.0.0.1")
+        for name in "abc"
+    ]
+    for agent in found:
+        agent.start()
+    await eventually(lambda: all(agent.says("registered as node") for agent in found))
+    yield found
+    for agent in found:
+        agent.end()
+
+
+def contract(folder: Path, **more: Any) -> dict[str, Any]:
+    return {"folder": str(folder), "store": False, "save_file": True, "grace": 20, **more}
+
+
+async def by_rank(
+    longshore: Longshore, job_id: str, agents: list[AgentProcess]
+) -> list[AgentProcess]:
+    by_id = {agent.node_id: agent for agent in agents}
+    return [by_id[node_id] for node_id in (await longshore.job(job_id)).nodes]
+
+
+async def resized(longshore: Longshore, job_id: str, times: int) -> None:
+    async def there() -> bool:
+        status = await longshore.status(job_id)
+        assert status.attempt == 1, status.attempts
+        return status.resizes == times
+
+    await eventually(there, 90)
+
+
+async def test_what_stays_is_told_by_file_and_signal_and_runs_on(
+    longshore: Longshore, agents: list[AgentProcess], pool: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "shared"
+    job_id = (
+        await longshore.submit(
+            a_spec(
+                pool, gpus=12, gang={"unlabelled_nodes": True}, malleable=SIZES,
+                command=(sys.executable, "-c", TRAINER), checkpoint=contract(folder),
+            )
+        )
+    ).job_id  # fmt: skip
+    await eventually(lambda: all((folder / f"started-{rank}").exists() for rank in range(3)))
+    ranks = await by_rank(longshore, job_id, agents)
+    assert (await longshore.resize(job_id, 8)).in_place == 8
+    await resized(longshore, job_id, 1)
+    assert (folder / "step").read_text() == "7"  # it saved before
+    assert (folder / "ended-2").read_text() == "stopped"
+    await eventually(lambda: (folder / "told-0").exists() and (folder / "told-1").exists())
+    for rank in (0, 1):
+        said = json.loads((folder / f"told-{rank}").read_text())
+        assert (said["gpus_before"], said["gpus"]) == (12, 8)
+        assert [(each["rank"], each["node"], each["gpus"]) for each in said["ranks"]] == [
+            (0, ranks[0].node_id, 4), (1, ranks[1].node_id, 4),
+        ]  # fmt: skip
+        assert all(each["address"] for each in said["ranks"])
+        (folder / f"told-{rank}").unlink()
+    ranks[1].kill()  # without a word; the job goes on with rank 0
+    await resized(longshore, job_id, 2)
+    await eventually((folder / "told-0").exists)
+    assert json.loads((folder / "told-0").read_text())["gpus"] == 4
+    (folder / "go").touch()
+    result = await longshore.wait(job_id)
+    assert (result.state, result.attempts) == (JobState.SUCCEEDED, 1)
+    assert len((folder / "started-0").read_text().splitlines()) == 1
+    assert (folder / "ended-0").read_text() == "done"
+    assert [change.gpus for change in (await longshore.explain(job_id)).sizes] == [8, 4]
+
+
+async def test_a_checkpoint_counts_by_the_ranks_that_are_left(box: LocalNode) -> None:
+    asked = box.request(
+        [sys.executable, "-c", TRAINER], gang={},
+        malleable={"min": 2, "max": 4, "step": 2, "in_place": True},
+        checkpoint={"folder": "saved", "save_file": True, "grace": 20},
+    )  # fmt: skip
+    ranks = tuple(
+        Rank(rank=rank, node_id=f"n{rank}", epoch=1, gpu_indices=(1, 3)) for rank in range(2)
+    )
+    placement = asked.placement.model_copy(update={"ranks": ranks})
+    run = box.processes.start(asked.model_copy(update={"placement": placement}))
+    key = run.record.key
+    folder = box.folder / "jobs" / key.job_id / "work" / "saved"
+    await eventually((folder / "started-0").exists)
+    assert (await box.processes.save(SaveRequest(key=key))).published
+    assert box.checkpoints.newest(key.job_id) is None  # rank 1 has not saved
+    notice = SizeNotice(key=key, gpus_before=4, gpus=2, ranks=ranks[:1])
+    await box.processes.resize(notice)
+    await eventually((folder / "told-0").exists)
+    assert (await box.processes.save(SaveRequest(key=key))).published
+    newest = box.checkpoints.newest(key.job_id)
+    assert newest
+    assert [(name.rank, name.ranks) for name in newest.manifests] == [(0, 1)]
+    await box.stop(run)
+    with pytest.raises(NotFoundError, match="does not run on box"):
+        await box.processes.resize(notice)
+
+
+def test_the_example_is_a_job_file_that_says_what_it_needs() -> None:
+    spec = read_document(EXAMPLES / "elastic.yaml", JobSpec)
+    assert spec.malleable
+    assert spec.malleable.in_place
+
+
+@pytest.mark.skipif(not has_torchrun(), reason="there is no torchrun here: python3-torch has it")
+@pytest.mark.timeout(600)
+async def test_torchrun_trains_on_when_nodes_leave(
+    longshore: Longshore, agents: list[AgentProcess], pool: str, tmp_path: Path
+) -> None:
+    """By a resize, and by the loss of a node; the weights are those of a run by itself."""
+    logs = str(tmp_path / "torch")
+    alone = await asyncio.to_thread(
+        subprocess.run,
+        ["torchrun", "-r", "1", "-t", "1", "--log_dir", logs, "--standalone",
+         "--nproc_per_node", "1", str(EXAMPLES / "elastic_torch.py"), "--steps", "250",
+         "--step-seconds", "0"],
+        cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    wanted = next(part for part in alone.stdout.split("\n") if "weights sum to" in part)
+    example = read_document(EXAMPLES / "elastic.yaml", JobSpec)
+    assert isinstance(example.command, str)
+    assert example.checkpoint
+    saved = example.checkpoint.model_copy(update={"folder": str(tmp_path / "saved")})
+    spec = example.model_copy(
+        update={
+            "pool": pool, "gpus": 12, "workdir": str(EXAMPLES),
+            "malleable": a_spec(pool, gang={}, checkpoint=contract(tmp_path), gpus=12,
+                                malleable=SIZES).malleable,
+            "command": f"{example.command} --steps 250 --step-seconds 0.1",
+            "checkpoint": saved,
+            # Debian's torchrun fails under Python 3.11 without the first two, and then it passes
+            # on what its workers write.
+            "env": {
+                "PET_REDIRECTS": "1", "PET_TEE": "1", "PYTHONUNBUFFERED": "1",
+                "PET_LOG_DIR": logs,
+            },
+        }
+    )  # fmt: skip
+    job_id = (await longshore.submit(spec)).job_id
+
+    async def says(words: str) -> bool:
+        pieces = [piece async for piece in longshore.logs(job_id)]
+        return words.encode() in b"".join(pieces)
+
+    await eventually(lambda: says("world of 3 from step 0"), 120)
+    ranks = await by_rank(longshore, job_id, agents)
+    assert (await longshore.resize(job_id, 8)).in_place == 8
+    await resized(longshore, job_id, 1)
+    await eventually(lambda: says("world of 2 from step"), 120)
+    ranks[1].kill()
+    await resized(longshore, job_id, 2)
+    await eventually(lambda: says("world of 1 from step"), 120)
+    result = await longshore.wait(job_id)
+    assert (result.state, result.attempts) == (JobState.SUCCEEDED, 1), result.message
+    assert await says(wanted.rpartition("weights sum to")[2].strip())

@@ -1,0 +1,264 @@
+"""An attempt of a job that changes its size in place: ranks leave, and the rest goes on.
+
+Each change is: a save, the word to those that stay, the stop of those that leave, the end of their
+leases. Whatever does not work ends in the change that always works: the job is stopped and starts
+again. Who stops the job meanwhile stops it as at any other time.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError
+
+from longshore.models.base import as_reason
+from longshore.models.bounds import json_bytes
+from longshore.models.job import FailureClass, JobSpec
+from longshore.models.messages import NodeLost
+from longshore.models.placement import Placement
+from longshore.models.resize import LeaveRequest, RoomRequest, SizeNotice
+from longshore.models.text import count
+from longshore.scheduling.ranks import named, staying
+from longshore.workflows import elastic_steps, steps
+from longshore.workflows.attempt import (
+    MOST_AT_ONCE,
+    MOST_IN_ALL,
+    Attempt,
+    has_failed,
+    words_of,
+)
+
+_BESIDE = 1000
+"""Bytes of an activity beside its input."""
+_OF_THE_NODE = (FailureClass.NODE, FailureClass.NETWORK)
+
+
+@dataclass(frozen=True)
+class Change:
+    """What is asked of an attempt: to go on with fewer GPUs."""
+
+    gpus: int
+    """At most so many."""
+    reason: str
+    for_job: str | None = None
+    """The job that gets the GPUs, if that was the reason."""
+    exact: bool = False
+    """Not fewer either."""
+
+
+class ElasticAttempt(Attempt):
+    """The processes of one placement, of which some may leave. `run` it once."""
+
+    def __init__(
+        self,
+        placement: Placement,
+        spec: JobSpec,
+        stop_reason: Callable[[], str | None],
+        loss_of: Callable[[Placement], NodeLost | None],
+        gpus_before: int | None,
+        changed: Callable[[Sequence[Placement], str], None],
+        restart: Callable[[Change, str], None],
+    ) -> None:
+        """`changed` hears on which nodes it goes on, and why; `restart` is to have the whole job
+        stopped and started again for a change that cannot be in place, and hears why not."""
+        super().__init__(placement, spec, stop_reason, loss_of, gpus_before)
+        assert spec.malleable is not None
+        self._placement = placement
+        self._sizes = spec.malleable
+        self._changed = changed
+        self._restart = restart
+        self._asked: list[Change] = []
+        self._leaving: set[int] = set()
+
+    def ask(self, change: Change) -> None:
+        """Have the size changed, after what was asked before."""
+        self._asked.append(change)
+
+    async def _go_on(self) -> None:
+        while True:
+            await workflow.wait_condition(
+                lambda: self._is_over() or bool(self._asked or self._gone())
+            )
+            if self._is_over():
+                return
+            if gone := self._gone():
+                await self._go_on_without(gone)
+            else:
+                await self._shrink(self._asked.pop(0))
+
+    async def _shrink(self, change: Change) -> None:
+        """Give up the highest ranks, so that at most so many GPUs are left."""
+        has = self._gpus_of(self._live)
+        before = sum(has.values())
+        stay = staying(has, self._sizes, change.gpus)
+        if before <= change.gpus:
+            return None
+        if not stay or (change.exact and self._total(stay) != change.gpus):
+            return self._restart(change, "whole ranks do not add up to that")
+        leave = tuple(rank for rank in has if rank not in stay)
+        if change.for_job is not None:
+            room = RoomRequest(
+                key=self._placement.key, pool=self._spec.pool, leaving=leave,
+                for_job=change.for_job,
+            )  # fmt: skip
+            why_not = await self._unless_over(elastic_steps.room_in_place(room))
+            if why_not:
+                return self._restart(change, f"{change.for_job} would not start: {why_not}")
+        failed = await self._unless_over(self._save())
+        if failed:
+            return self._restart(change, failed)
+        if self._is_over() or self._gone():
+            # What was asked for counts on ranks that are not there any more: look again.
+            self._asked.insert(0, change)
+            return None
+        after = count(self._total(stay), "GPU")
+        said = f"{change.reason}; in place: {named(leave)}, {after} go on with no stop"
+        await self._leave(stay, said, change)
+        return None
+
+    async def _go_on_without(self, gone: dict[int, str]) -> None:
+        """Go on without ranks whose nodes are lost, and without as many others as it takes."""
+        left = [rank for rank in self._live if rank not in gone]
+        stay = staying(self._gpus_of(left), self._sizes)
+        first = next(iter(gone.values()))
+        after = count(self._total(stay), "GPU")
+        said = f"{first}; in place: {after} go on with no stop"
+        await self._leave(stay, said, Change(self._total(stay), first))
+
+    async def _leave(self, stay: tuple[int, ...], reason: str, change: Change) -> None:
+        """Tell those that stay, stop the others, and end their leases."""
+        reason = as_reason(reason)
+        before = sum(self._gpus_of(self._live).values())
+        self._leaving = set(self._live) - set(stay)
+        failed = await self._unless_over(self._tell(stay, before, reason))
+        if failed:
+            self._restart(change, failed)
+        if not self._why_stop():
+            await self._stop_leaving(change.reason)
+        if self._why_stop():
+            self._leaving = set()  # all of it ends together
+            return
+        leaving = tuple(sorted(self._leaving))
+        await elastic_steps.leave(
+            LeaveRequest(
+                key=self._placement.key, pool=self._spec.pool, ranks=leaving, message=reason
+            )
+        )
+        self._left |= self._leaving
+        self._leaving = set()
+        for rank in leaving:
+            if not self._processes[rank].done():  # its node is lost
+                await steps.give_up(self._processes[rank])
+        self._changed([self._ranks[rank] for rank in stay], reason)
+
+    async def _save(self) -> str:
+        """Have the job save; return why it did not."""
+        contract = self._spec.checkpoint
+        # Where every node stores its own part, all have to; else rank 0 sees to it.
+        ranks = self._live if contract is not None and contract.store else [0]
+        saves = [elastic_steps.save(self._ranks[rank], self._spec) for rank in ranks]
+        return await _first_failure(saves, "it did not save")
+
+    async def _tell(self, stay: tuple[int, ...], before: int, reason: str) -> str:
+        """Tell the ranks that stay of the new size; return why one could not be told."""
+        said = SizeNotice(
+            key=self._placement.key, gpus_before=before, gpus=self._total(stay), reason=reason,
+            ranks=tuple(self._placement.ranks[rank] for rank in stay),
+        )  # fmt: skip
+        each = json_bytes(said) + _BESIDE
+        if each * len(stay) > MOST_IN_ALL:
+            return f"{len(stay)} ranks are too many to be told"
+        at_once = max(MOST_AT_ONCE // each, 1)
+        for first in range(0, len(stay), at_once):
+            some = stay[first : first + at_once]
+            tells = [elastic_steps.tell_size(self._ranks[rank], said) for rank in some]
+            if failed := await _first_failure(tells, "a rank could not be told"):
+                return failed
+        return ""
+
+    async def _stop_leaving(self, reason: str) -> None:
+        """Stop the processes of the ranks that leave, until they have ended or are lost, or the
+        whole job is to stop."""
+        stops = {
+            rank: asyncio.create_task(steps.stop_process(self._ranks[rank], self._spec, reason))
+            for rank in sorted(self._leaving)
+            if self._runs(rank)
+        }
+        await workflow.wait_condition(
+            lambda: (
+                self._why_stop() is not None
+                or all(
+                    (self._processes[rank].done() and stop.done()) or self._lost(rank)
+                    for rank, stop in stops.items()
+                )
+            )
+        )
+        for stop in stops.values():
+            await steps.give_up(stop)
+
+    async def _unless_over(self, step: Awaitable[str]) -> str:
+        """Return what a step says; nothing where the attempt is over, or loses a rank, before it
+        has ended."""
+        task = asyncio.ensure_future(step)
+        await workflow.wait_condition(lambda: task.done() or self._is_over() or bool(self._gone()))
+        if task.done():
+            return task.result()
+        await steps.give_up(task)
+        return ""
+
+    def _is_over(self) -> bool:
+        return self._none_runs() or self._why_stop() is not None
+
+    def _why_stop(self) -> str | None:
+        reason = self._stop_reason()
+        if reason is not None:
+            return reason
+        gone = self._gone()
+        for rank in self._live:
+            failed = rank not in gone and rank not in self._leaving
+            if failed and has_failed(self._processes[rank]):
+                return f"rank {rank} on {self._ranks[rank].node_id} has failed"
+        left = [rank for rank in self._live if rank not in gone and rank not in self._leaving]
+        if gone and not staying(self._gpus_of(left), self._sizes):
+            return next(iter(gone.values()))
+        return None
+
+    def _gone(self) -> dict[int, str]:
+        """Return the ranks that stay, and of which nothing runs any more for a reason of their
+        node, with that in words."""
+        return {
+            rank: why
+            for rank in self._live
+            if rank not in self._leaving and (why := self._why_gone(rank))
+        }
+
+    def _why_gone(self, rank: int) -> str:
+        here, process = self._ranks[rank], self._processes[rank]
+        if loss := self._loss_of(here):
+            return words_of(loss)
+        if not process.done() or process.cancelled():
+            return ""
+        if process.exception() is not None:
+            return f"node {here.node_id} refused rank {rank}"
+        report = process.result()
+        if report.failure in _OF_THE_NODE:
+            return f"rank {rank} on {here.node_id}: {report.message}"
+        return ""
+
+    def _gpus_of(self, ranks: Iterable[int]) -> dict[int, int]:
+        return {rank: len(self._ranks[rank].gpu_indices) for rank in ranks}
+
+    def _total(self, ranks: Iterable[int]) -> int:
+        return sum(self._gpus_of(ranks).values())
+
+
+async def _first_failure(activities: Iterable[Awaitable[object]], what: str) -> str:
+    """Wait for all of them; return what failed, empty where nothing did."""
+    ended = await asyncio.gather(*activities, return_exceptions=True)
+    for each in ended:
+        if isinstance(each, ActivityError):
+            return f"{what}: {each.cause or each}"
+        if isinstance(each, BaseException):
+            raise each
+    return ""

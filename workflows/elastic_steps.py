@@ -1,0 +1,73 @@
+"""The steps of a change of size in place as activities; `workflows.steps` has those of a job."""
+
+from datetime import timedelta
+
+from temporalio import workflow
+
+from longshore.activities.node.process import NodeActivities
+from longshore.activities.resizes import ResizeActivities
+from longshore.models.checkpoint import CheckpointInfo, SaveRequest
+from longshore.models.job import JobSpec
+from longshore.models.messages import node_task_queue
+from longshore.models.placement import Placement
+from longshore.models.resize import LeaveRequest, RoomRequest, SizeNotice
+from longshore.models.text import count
+from longshore.scheduling.ranks import named
+from longshore.workflows.options import (
+    DATABASE_RETRY,
+    DATABASE_TIMEOUT,
+    ELEMENTS_RETRY,
+    ONCE,
+    TELL_SIZE_WITHIN,
+)
+
+_TO_ANSWER = timedelta(seconds=30)
+"""What a save takes beside the save itself."""
+
+
+async def save(placement: Placement, spec: JobSpec) -> CheckpointInfo:
+    """Have a process save and go on, within its grace. Raises ActivityError where it does not."""
+    return await workflow.execute_activity_method(
+        NodeActivities.save_checkpoint,
+        SaveRequest(key=placement.key, within=spec.grace, reason="before another size"),
+        task_queue=node_task_queue(placement.node_id),
+        schedule_to_close_timeout=spec.grace + _TO_ANSWER,
+        retry_policy=ONCE,
+        summary=f"save before another size, rank {placement.rank}",
+    )
+
+
+async def tell_size(placement: Placement, notice: SizeNotice) -> None:
+    """Tell a process of the new size. Raises ActivityError where it cannot be told, as by an agent
+    that knows nothing of that."""
+    await workflow.execute_activity_method(
+        NodeActivities.resize_process,
+        notice,
+        task_queue=node_task_queue(placement.node_id),
+        start_to_close_timeout=DATABASE_TIMEOUT,
+        schedule_to_close_timeout=TELL_SIZE_WITHIN,
+        retry_policy=ELEMENTS_RETRY,
+        summary=f"{count(notice.gpus, 'GPU')} from now on, to rank {placement.rank}",
+    )
+
+
+async def room_in_place(request: RoomRequest) -> str:
+    """Return why a job that waits would not start, had these ranks left."""
+    return await workflow.execute_activity_method(
+        ResizeActivities.room_in_place,
+        request,
+        start_to_close_timeout=DATABASE_TIMEOUT,
+        retry_policy=DATABASE_RETRY,
+        summary=f"would {request.for_job} start, if {named(request.leaving)}?",
+    )
+
+
+async def leave(request: LeaveRequest) -> None:
+    """End the leases of ranks that have left."""
+    await workflow.execute_activity_method(
+        ResizeActivities.leave_ranks,
+        request,
+        start_to_close_timeout=DATABASE_TIMEOUT,
+        retry_policy=DATABASE_RETRY,
+        summary=named(request.ranks),
+    )
