@@ -82,7 +82,7 @@ class ManyAsOne:
         return self.elastic[-1]
 
     def _array(self, chance: random.Random, name: str, fails: int = -1) -> JobSpec:
-        plain = self._fleet.journal.job(name, round(chance.uniform(0.05, 0.6), 2))
+        plain = self._fleet.journal.job(name, round(chance.uniform(0.05, 1.5), 2))
         return JobSpec.model_validate(
             plain.model_dump(exclude_unset=True)
             | {
