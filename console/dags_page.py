@@ -50,7 +50,7 @@ class DagsPage:
             self._state = toggle(names, state if state in _STATES else "all", "Which DAGs")
             self._live = ui.html("", sanitize=False).classes("live")
         self._state.on_value_change(self._changed)
-        card = Card("Jobs that wait for others", classes="jobs")
+        card = Card("Jobs that wait for others", classes="jobs stacks")
         with card:
             self._list = ui.html(_READING, sanitize=False)
         card.remark(f"the newest first, {SHOWN} at most")
@@ -99,7 +99,7 @@ class DagPage:
         with self._times_card:
             self._times = ui.html("", sanitize=False)
         self._times_card.remark("from the submit of each job to its end")
-        self._jobs_card = Card("Jobs", classes="jobs")
+        self._jobs_card = Card("Jobs", classes="jobs stacks")
         with self._jobs_card:
             self._jobs = ui.html("", sanitize=False)
         self._jobs_card.remark("upstream first")

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from longshore.client.dag_view import job_state, remark, told
 from longshore.console.escaping import escape
-from longshore.console.parts import chip, facts, number, table, when
+from longshore.console.parts import cell, chip, facts, number, table, when
 from longshore.models.dag import Condition, DagJobView, DagSummary, DagView, Join
 from longshore.models.text import amount, count, span
 
@@ -37,9 +37,9 @@ def _row(dag: DagSummary, now: datetime) -> str:
     link = f'<a class="id" href="{PATH}/{quote(dag.id)}">{escape(dag.id)}</a>'
     took = span((dag.ended_at or now) - dag.submitted_at)
     return (
-        f"<tr><td>{link}</td><td>{chip(dag.state.value)}</td><td>{escape(dag.tenant)}</td>"
-        f"{number(count(dag.jobs))}{number(count(ended))}{number(took)}"
-        f"<td>{escape(dag.reason or held or told(dag.counts))}</td></tr>"
+        f"<tr>{cell(link)}{cell(chip(dag.state.value))}{cell(escape(dag.tenant), 'Tenant')}"
+        f"{number(count(dag.jobs), 'Jobs')}{number(count(ended), 'Ended')}{number(took, 'Took')}"
+        f"{cell(escape(dag.reason or held or told(dag.counts)), folds=True)}</tr>"
     )
 
 
@@ -75,10 +75,11 @@ def _job(step: DagJobView, now: datetime) -> str:
     took = span((step.ended_at or now) - start) if start else "–"
     gpus = f"{step.gpus} × {escape(step.gpu_type)}" if step.gpu_type else count(step.gpus)
     return (
-        f"<tr><td>{_link(step, escape(step.name))}</td><td>{chip(job_state(step))}</td>"
-        f"<td>{escape(_after(step))}</td>{number(gpus)}{number(took)}"
-        f"{number(span(step.gpu_time))}{number(amount(step.booked_micro_usd))}"
-        f"<td>{escape(remark(step))}</td></tr>"
+        f"<tr>{cell(_link(step, escape(step.name)))}{cell(chip(job_state(step)))}"
+        f"{cell(escape(_after(step)), 'After', folds=True)}{number(gpus, 'GPUs')}"
+        f"{number(took, 'Took')}{number(span(step.gpu_time), 'GPU time')}"
+        f"{number(amount(step.booked_micro_usd), 'Booked')}"
+        f"{cell(escape(remark(step)), folds=True)}</tr>"
     )
 
 

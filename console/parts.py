@@ -57,6 +57,12 @@ def number(html: str, head: str = "") -> str:
     return f"<td{_NUMBER}{named}>{html}</td>"
 
 
+def cell(html: str, head: str = "", *, folds: bool = False) -> str:
+    """Return a cell with text; one that `folds` is as high as its text needs."""
+    named = f' data-head="{escape(head)}"' if head else ""
+    return f"<td{_FOLDS if folds else ''}{named}>{html}</td>"
+
+
 def empty(head: str, *sentences: str) -> str:
     """Return what stands where nothing is, and what to do next."""
     said = "".join(f"<p>{with_code(each)}</p>" for each in sentences)
@@ -81,6 +87,7 @@ def when(at: datetime | None) -> str:
 
 
 _NUMBER = ' class="n"'
+_FOLDS = ' class="fold"'
 
 PICKED = ' class="pick" aria-current="true"'
 """Attributes of the row that was chosen."""

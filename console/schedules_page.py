@@ -38,7 +38,7 @@ class SchedulesPage:
         with ui.element("div").classes("title"):
             ui.html("<h1>Schedules</h1>", sanitize=False)
             self._live = ui.html("", sanitize=False).classes("live")
-        card = Card("Jobs and DAGs that start again and again", classes="jobs")
+        card = Card("Jobs and DAGs that start again and again", classes="jobs stacks")
         with card:
             self._list = ui.html(_READING, sanitize=False)
         card.remark("with the next and the last run of each")
@@ -69,7 +69,7 @@ class SchedulePage:
             self._live = ui.html("", sanitize=False).classes("live")
         with ui.element("section").classes("card").props('aria-label="Schedule"'):
             self._head = ui.html(_READING, sanitize=False)
-        self._runs_card = Card("Last runs", classes="jobs")
+        self._runs_card = Card("Last runs", classes="jobs stacks")
         with self._runs_card:
             self._runs = ui.html("", sanitize=False)
         self._runs_card.remark("newest first, ten at most")

@@ -7,7 +7,7 @@ from urllib.parse import quote
 from longshore.client.schedule_view import at_place, counts, remark
 from longshore.client.schedule_view import when as in_words
 from longshore.console.escaping import escape
-from longshore.console.parts import chip, facts, number, table, when
+from longshore.console.parts import cell, chip, facts, number, table, when
 from longshore.models.schedule import Kind, ScheduleRun, ScheduleView
 from longshore.models.text import ago, format_duration, span
 
@@ -26,10 +26,11 @@ def _row(schedule: ScheduleView, now: datetime) -> str:
     last = schedule.runs[0] if schedule.runs else None
     run = f"{_link(last, schedule.kind, ago(last.started_at, now))}" if last else "–"
     return (
-        f"<tr><td>{link}</td><td>{escape(f'{schedule.kind.value} {schedule.what}')}</td>"
-        f"<td>{escape(in_words(schedule.times))}</td><td>{escape(_next(schedule, now))}</td>"
-        f"<td>{run}</td><td>{chip(last.state) if last else '–'}</td>"
-        f"<td>{escape(remark(schedule))}</td></tr>"
+        f"<tr>{cell(link)}{cell(escape(f'{schedule.kind.value} {schedule.what}'), 'Starts')}"
+        f"{cell(escape(in_words(schedule.times)), 'When')}"
+        f"{cell(escape(_next(schedule, now)), 'Next')}{cell(run, 'Last run')}"
+        f"{cell(chip(last.state) if last else '–', 'State')}"
+        f"{cell(escape(remark(schedule)), folds=True)}</tr>"
     )
 
 
@@ -83,8 +84,8 @@ def runs_html(schedule: ScheduleView, now: datetime) -> str:
 def _run(run: ScheduleRun, schedule: ScheduleView, now: datetime) -> str:
     took = max((run.ended_at or now) - run.started_at, timedelta(0))
     return (
-        f"<tr><td>{escape(at_place(run.at, schedule.times))}</td>"
-        f"<td>{_link(run, schedule.kind, run.id)}</td><td>{chip(run.state)}</td>"
-        f"{number(span(took) if run.ended_at or not run.ended else '–')}"
-        f"<td>{escape(run.reason)}</td></tr>"
+        f"<tr>{cell(escape(at_place(run.at, schedule.times)))}"
+        f"{cell(_link(run, schedule.kind, run.id))}{cell(chip(run.state), 'State')}"
+        f"{number(span(took) if run.ended_at or not run.ended else '–', 'Took')}"
+        f"{cell(escape(run.reason), folds=True)}</tr>"
     )

@@ -52,6 +52,15 @@ def test_a_line_has_no_crossing():
     assert at["a"][1] == at["b"][1] == at["c"][1] != at["x"][1] == at["y"][1] == at["z"][1]
 
 
+def test_cells_name_their_columns_for_narrow_screens_and_remarks_fold():
+    dag = a_dag({"a": [], "b": ["a"]})
+    for html, row in ((jobs_html(dag, NOW), 2), (list_html([dag], NOW), 1)):
+        heads = set(re.findall(r'<th scope="col"[^>]*>([^<]+)</th>', html))
+        named = re.findall(r'<td[^>]* data-head="([^"]+)"', html)
+        assert set(named) == heads - {"Job", "DAG", "State", "Remark"}
+        assert len(re.findall(r'<td class="fold">', html)) == row
+
+
 def test_an_edge_goes_above_the_boxes_between_its_ends():
     drawn = drawing_html(a_dag({"a": [], "b": ["a"], "c": ["b", "a"]}))
     (lifted,) = re.findall(r'class="success lifted" d="M(\d+) (\d+) C\d+ (-?\d+) ', drawn)
