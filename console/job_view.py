@@ -42,15 +42,17 @@ def head_html(report: JobReport, now: datetime, workflow: str | None) -> str:
         ("Tenant", escape(job.tenant)),
         ("Tier", f"{job.tier.value} <small>{class_of(job, now)}</small>"),
         ("Submitted", when(job.submitted_at)),
-        ("Waits for" if waits(job) else "Waited", span(waited(job, now))),
     ]
     if report.array is None:
         pairs += [
+            ("Waits for" if waits(job) else "Waited", span(waited(job, now))),
             ("Where", _where(job)),
             ("Placed", when(job.started_at)),
             ("Attempts", count(job.attempt if report.attempts else 0)),
         ]
     else:
+        so_far = "Took" if job.ended_at else "Takes so far"
+        pairs.append((so_far, span((job.ended_at or now) - job.submitted_at)))
         pairs += _elements(report.array)
     if job.ended_at is not None:
         pairs.append(("Ended", when(job.ended_at)))
@@ -61,9 +63,17 @@ def head_html(report: JobReport, now: datetime, workflow: str | None) -> str:
     return f"{facts(pairs)}{bar}{_asked(report)}{_leads_on(report, workflow)}"
 
 
+_SELDOM = (ElementState.BLOCKED, ElementState.CANCELLED, ElementState.SKIPPED)
+"""States that are told where an element has them."""
+
+
 def _elements(array: ArrayView) -> list[tuple[str, str]]:
     """Return how many elements an array has, and in which states; and its slots."""
-    counts = [(each.value.capitalize(), count(array.counts.get(each, 0))) for each in ElementState]
+    counts = [
+        (each.value.capitalize(), count(array.counts.get(each, 0)))
+        for each in ElementState
+        if each not in _SELDOM or array.counts.get(each)
+    ]
     slots = f"{count(array.placed)} <small>at most {count(array.limit)}</small>"
     return [("Elements", count(array.elements)), *counts, ("Slots with GPUs", slots)]
 
