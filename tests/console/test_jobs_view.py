@@ -10,7 +10,9 @@ import pytest
 from longshore.activities.checkpoints.rows import StoredCheckpoints
 from longshore.console import job_view as view
 from longshore.console.jobs_view import STATES, list_html, more_html, sums_html, waited, why, wish
+from longshore.models.array_view import ArrayView
 from longshore.models.checkpoint import CheckpointInfo
+from longshore.models.elements import ElementState
 from longshore.models.gang import DomainRoom, GangPlan, NodeShare, PlannedGroup
 from longshore.models.growth import GrowthDecision
 from longshore.models.job import AttemptRecord, FailureClass, JobSpec, JobState, JobStatus
@@ -190,6 +192,19 @@ def test_the_head_of_a_job():
     assert "secret-value" not in html
     assert 'href="http://ui/workflows/job-x"' in html
     assert "set LONGSHORE_TEMPORAL_UI" in view.head_html(report, NOW, None)
+
+
+def test_the_head_of_an_array():
+    array = ArrayView(
+        elements=12, first=0, last=11, attempts=4, limit=4, slots=4, placed=3,
+        counts={ElementState.RUNNING: 3, ElementState.WAITING: 8, ElementState.SKIPPED: 1},
+    )  # fmt: skip
+    job = a_job(submitted_at=NOW - timedelta(minutes=7))
+    said = text_of(view.head_html(JobReport(job=job, spec=a_spec(), array=array), NOW, None))
+    for part in ("Takes so far 7m", "Elements 12", "Waiting 8", "Skipped 1", "3 at most 4"):
+        assert part in said, part
+    assert "Blocked" not in said
+    assert "Waited" not in said
 
 
 def test_what_could_not_be_asked_is_said():
