@@ -64,6 +64,11 @@ def head_html(report: JobReport, now: datetime, workflow: str | None) -> str:
 def _elements(array: ArrayView) -> list[tuple[str, str]]:
     """Return how many elements an array has, and in which states; and its slots."""
     counts = [(each.value.capitalize(), count(array.counts.get(each, 0))) for each in ElementState]
+    if array.claimed:
+        runs = array.counts.get(ElementState.RUNNING, 0) - array.claimed
+        both = [("Running", count(runs)), ("Claimed", count(array.claimed))]
+        at = [name for name, _ in counts].index("Running")
+        counts[at : at + 1] = both
     slots = f"{count(array.placed)} <small>at most {count(array.limit)}</small>"
     return [("Elements", count(array.elements)), *counts, ("Slots with GPUs", slots)]
 
