@@ -27,7 +27,8 @@ def array_parts(array: ArrayView) -> list[RenderableType]:
     parts: list[RenderableType] = [
         Text(),
         Text.assemble(
-            bar(array.counts, claimed=array.claimed), f"  {progress_text(array.counts, array.claimed)}"
+            bar(array.counts, claimed=array.claimed), "  ",
+            progress_text(array.counts, array.claimed),
         ),
         Text(_slots(array)),
     ]  # fmt: skip
