@@ -29,11 +29,13 @@ class ArrayViews:
             if row is None:
                 return None
             counts = (await connection.execute(text(_COUNTS), asked)).mappings().all()
+            claimed = await connection.scalar(text(CLAIMED), asked)
             slots = (await connection.execute(text(_SLOTS), asked)).mappings().all()
             groups = (await connection.execute(text(_ERRORS), asked)).mappings().all()
         return ArrayView(
             elements=row["elements"], first=row["first"], last=row["last"],
             counts={ElementState(each["state"]): each["number"] for each in counts},
+            claimed=claimed or 0,
             attempts=row["attempts"], limit=row["slots"], generation=row["generation"],
             slots=len(slots), placed=sum(each["placed"] for each in slots),
             waiting_slot=next((each["job_id"] for each in slots if each["queued"]), None),
@@ -118,6 +120,12 @@ _COUNTS = """
     SELECT state, count(*) AS number FROM elements
      WHERE array_id = :id AND newest GROUP BY state
 """
+
+CLAIMED = """
+    SELECT count(*) - count(DISTINCT job_id) FROM elements
+     WHERE array_id = :id AND state = 'RUNNING'
+"""
+"""A slot has one batch at a time, and runs one element of it at a time."""
 
 _SLOTS = """
     SELECT s.job_id,

@@ -18,6 +18,7 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
+from longshore.activities.array_views import CLAIMED
 from longshore.activities.dag_ends import mark_end, of_dag_at_retry, tell_end
 from longshore.activities.database import Database, clock
 from longshore.activities.elements import store_results
@@ -209,6 +210,7 @@ class ArrayActivities:
         return ArrayProgress(
             state=plan.state,
             counts=dict(seen.counts),
+            claimed=seen.claimed,
             slots=seen.placed + seen.queued + plan.open,
             placed=seen.placed,
             reason=plan.reason,
@@ -437,6 +439,7 @@ async def _seen(
 ) -> ArraySeen:
     counts = await connection.execute(text(_COUNTS), {"id": array_id})
     by_state = {ElementState(each.state): each.number for each in counts}
+    claimed = await connection.scalar(text(CLAIMED), {"id": array_id})
     ready = (await connection.execute(text(_READY), {"id": array_id})).mappings().one()
     slots = (await connection.execute(text(_SLOTS), {"id": array_id})).mappings().all()
     open_ = [each for each in slots if each["state"] != "LOST" and each["end_state"] is None]
@@ -453,7 +456,7 @@ async def _seen(
         failed=len(failed),
         slot_failure=FailureClass(last["failure"]) if last and last["failure"] else None,
         slot_message=(last["message"] or last["reason"] or "") if last else "",
-        held=held, cancelled=cancelled,
+        held=held, cancelled=cancelled, claimed=claimed or 0,
     )  # fmt: skip
 
 

@@ -287,7 +287,12 @@ _JOBS = """
            coalesce(p.slices, 0) AS slices,
            coalesce(r.nodes, '{}') AS nodes, coalesce(r.spares, '{}') AS spares,
            coalesce(r.node_gpus, '[]') AS node_gpus,
-           coalesce(n.simulated, false) AS simulated, j.submitted_at,
+           CASE WHEN a.id IS NULL THEN coalesce(n.simulated, false)
+                ELSE EXISTS (SELECT FROM array_slots s
+                               JOIN placements sp ON sp.job_id = s.job_id
+                               JOIN nodes sn ON sn.id = sp.node_id
+                              WHERE s.array_id = a.id AND sn.simulated) END AS simulated,
+           j.submitted_at,
            coalesce(q.waited, p.waited, interval '0') AS waited,
            CASE WHEN q.job_id IS NULL THEN p.decision->'counted_as'
                 ELSE q.decision->'counted_as' END AS counted_as,
@@ -303,7 +308,11 @@ _JOBS = """
                 SELECT json_object_agg(state, number)
                   FROM (SELECT state, count(*) AS number FROM elements
                          WHERE array_id = a.id AND newest GROUP BY state) e)
-                END AS elements
+                END AS elements,
+           CASE WHEN a.id IS NOT NULL AND j.ended_at IS NULL THEN (
+                SELECT count(*) - count(DISTINCT job_id) FROM elements
+                 WHERE array_id = a.id AND state = 'RUNNING')
+                ELSE 0 END AS claimed
       FROM jobs j
       LEFT JOIN arrays a ON a.id = j.id
       LEFT JOIN queue q ON q.job_id = j.id

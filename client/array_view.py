@@ -25,7 +25,11 @@ _LOOKS = {
 def array_parts(array: ArrayView) -> list[RenderableType]:
     """Return what `job` shows of an array beside what it shows of each job."""
     parts: list[RenderableType] = [
-        Text(), Text.assemble(bar(array.counts), f"  {progress_text(array.counts)}"),
+        Text(),
+        Text.assemble(
+            bar(array.counts, claimed=array.claimed), "  ",
+            progress_text(array.counts, array.claimed),
+        ),
         Text(_slots(array)),
     ]  # fmt: skip
     if array.errors:
@@ -33,8 +37,15 @@ def array_parts(array: ArrayView) -> list[RenderableType]:
     return parts
 
 
-def bar(counts: Mapping[ElementState, int], width: int = _WIDTH) -> Text:
-    """Return ``[######xx>>......]``: a state that has elements has a character at least."""
+def bar(counts: Mapping[ElementState, int], width: int = _WIDTH, *, claimed: int = 0) -> Text:
+    """Return ``[######xx>>......]``: a state that has elements has a character at least.
+
+    Those that a slot has claimed, and does not run, look as those that wait."""
+    counts = {
+        **counts,
+        ElementState.RUNNING: counts.get(ElementState.RUNNING, 0) - claimed,
+        ElementState.WAITING: counts.get(ElementState.WAITING, 0) + claimed,
+    }
     total = sum(counts.values())
     found = [(state, counts[state]) for state in _LOOKS if counts.get(state)]
     cells = {state: max(round(width * number / total), 1) for state, number in found}

@@ -115,7 +115,7 @@ def _on_their_way(coming: Sequence[PurchaseUnderWay]) -> str:
 
 
 def _of_array(job: JobView, elements: Mapping[ElementState, int]) -> str:
-    told = f"is {job.state.value.lower()}: {progress_text(elements)}"
+    told = f"is {job.state.value.lower()}: {progress_text(elements, job.claimed)}"
     if elements.get(ElementState.BLOCKED):
         told += (
             ". A blocked element waits for the one with its index of an array before it: "

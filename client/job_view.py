@@ -198,7 +198,7 @@ def _last_change(job: JobView) -> datetime:
 def _remark(job: JobView, now: datetime) -> str:
     """Return what is worth knowing beside the state: where it runs, why it waits, how it ended."""
     if job.elements is not None:
-        return progress_text(job.elements)
+        return progress_text(job.elements, job.claimed)
     match job.state:
         case JobState.RUNNING:
             again = f", attempt {job.attempt}" if job.attempt > 1 else ""
@@ -246,8 +246,10 @@ def _facts(report: JobReport, now: datetime) -> list[tuple[str, RenderableType]]
     elif status is None and job.ended_at is not None:
         # Its workflow does not say it; the database knows the number of the last attempt.
         facts.append(("result", _result(job.exit_code, job.attempt if report.attempts else 0)))
-    if status and (status.preemptions or status.moves or status.resizes):
+    if status and (status.preemptions or status.moves):
         facts.append(("preempted", _gave_way(status)))
+    if status and status.resizes:
+        facts.append(("resized", count(status.resizes, "time")))
     if status and not job.state.ended and status.attempts and status.attempts[-1].left:
         facts.append(("in place", status.reason))
     if job.estimated_start is not None:
@@ -283,11 +285,7 @@ def _result(exit_code: int | None, attempts: int) -> str:
 
 
 def _gave_way(status: JobStatus) -> str:
-    times = (
-        (status.preemptions, "preempted"),
-        (status.moves, "moved"),
-        (status.resizes, "resized"),
-    )
+    times = ((status.preemptions, "preempted"), (status.moves, "moved"))
     return ", ".join(f"{what} {count(number, 'time')}" for number, what in times if number)
 
 

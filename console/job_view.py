@@ -74,6 +74,11 @@ def _elements(array: ArrayView) -> list[tuple[str, str]]:
         for each in ElementState
         if each not in _SELDOM or array.counts.get(each)
     ]
+    if array.claimed:
+        runs = array.counts.get(ElementState.RUNNING, 0) - array.claimed
+        both = [("Running", count(runs)), ("Claimed", count(array.claimed))]
+        at = [name for name, _ in counts].index("Running")
+        counts[at : at + 1] = both
     slots = f"{count(array.placed)} <small>at most {count(array.limit)}</small>"
     return [("Elements", count(array.elements)), *counts, ("Slots with GPUs", slots)]
 

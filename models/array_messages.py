@@ -75,6 +75,8 @@ class ArrayProgress(Wire):
     state: JobState
     """RUNNING until it has ended."""
     counts: dict[ElementState, int] = Field(default_factory=dict[ElementState, int])
+    claimed: int = 0
+    """Of those that are RUNNING, the ones that do not run: their slots run others."""
     slots: int = 0
     """Slots that have not ended."""
     placed: int = 0

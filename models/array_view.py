@@ -24,6 +24,9 @@ class ArrayView(Wire):
     first: int
     last: int
     counts: dict[ElementState, int]
+    """RUNNING are those in the hands of slots."""
+    claimed: int = 0
+    """Of those that are RUNNING, the ones that do not run: their slots run others."""
     attempts: int
     """Attempts of elements so far, over all."""
     limit: int

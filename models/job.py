@@ -10,6 +10,7 @@ from pydantic import (
     Field,
     StringConstraints,
     ValidationError,
+    ValidationInfo,
     WithJsonSchema,
     field_validator,
     model_validator,
@@ -26,7 +27,7 @@ from longshore.models.base import (
     Text,
     Wire,
 )
-from longshore.models.bounds import TAKEN, Most, json_bytes, largest
+from longshore.models.bounds import TAKEN, Most, is_taken, json_bytes, largest
 from longshore.models.constraints import Constraints
 from longshore.models.counts import DIGITS, Count
 from longshore.models.elastic import Malleable
@@ -190,7 +191,8 @@ _NOT_OF_ELEMENTS = {
     "image": "an image: let the command start the container, or submit a job for each",
     "checkpoint": "a checkpoint contract: one that is stopped starts from the beginning; leave "
     "it out, or submit a job for each",
-    "malleable": "other sizes: each gets as many GPUs as it asks for; submit a job for each",
+    "malleable": "malleable: each runs on exactly `gpus`, and is stopped, not resized; leave it "
+    "out, or submit a job for each",
 }  # fmt: skip
 
 
@@ -335,10 +337,12 @@ class JobSpec(Frozen):
             raise ValueError(why)
 
     @model_validator(mode="after")
-    def _an_array_is_of_simple_jobs(self) -> Self:
-        for field in ("gang", "image", "checkpoint"):
+    def _an_array_is_of_simple_jobs(self, info: ValidationInfo) -> Self:
+        for field, what in _NOT_OF_ELEMENTS.items():
+            if field == "malleable" and is_taken(info):
+                continue  # it was taken once: its elements go on
             if self.array is not None and getattr(self, field) is not None:
-                raise ValueError(f"array: elements cannot have {_NOT_OF_ELEMENTS[field]}")
+                raise ValueError(f"array: elements cannot have {what}")
         return self
 
     @model_validator(mode="after")

@@ -69,6 +69,8 @@ class JobView(Wire):
     """Why it waits, or how it ended."""
     elements: dict[ElementState, int] | None = None
     """Of an array that has not ended: how many of its elements are in each state."""
+    claimed: int = 0
+    """Of the elements that are RUNNING, those that do not run: their slots run others."""
     estimated_start: Instant | None = None
     """Of one that waits: when running jobs end in time, or what was bought for it is there; null
     where nobody knows."""

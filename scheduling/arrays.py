@@ -1,6 +1,5 @@
 """What an array does next: slots to open, sizes of batches, what a result means, its end."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -16,7 +15,10 @@ MOST_IN_BATCH = 500
 LONG_BATCH = timedelta(seconds=20)
 """Work that a slot takes at a time at most, by what its elements took lately."""
 SHORT_BATCH = timedelta(seconds=0.5)
-"""And at least: a message for each element would cost more than the elements."""
+"""And at least, where its equal part of what is left has that much: a message for each element
+would cost more than the elements."""
+GROWTH = 2
+"""A batch has at most so many times the elements that the one before it ran."""
 
 
 def too_many(array: ArraySpec, most: int) -> str:
@@ -38,15 +40,18 @@ def batch_size(lately: Sequence[ElementResult], waiting: int, slots: int) -> int
     """Return how many elements a slot takes next.
 
     `lately` are those of its batch before; `waiting` is how many it may take, `slots` how many
-    share them. The first batch is one element: nobody knows how long they take.
+    share them. The first batch is one element: nobody knows how long they take. Those that ran
+    may be unlike the rest, as the first of a sweep that fails at once: so a batch grows by
+    `GROWTH` at most, and no slot takes more than its equal part of what is left. It takes half
+    of that, so that the slots end together, or all of it where that is short work.
     """
     took = _mean(lately)
     if took is None:
         return min(1, waiting)
-    most = max(int(LONG_BATCH / took), 1)
-    least = math.ceil(SHORT_BATCH / took)
-    share = waiting // (2 * max(slots, 1))
-    return min(max(min(share, most), least, 1), MOST_IN_BATCH, waiting)
+    part = -(-waiting // max(slots, 1))
+    share = max(part // 2, min(part, int(SHORT_BATCH / took)), 1)
+    ran = sum(each.started_at is not None for each in lately)
+    return min(share, max(int(LONG_BATCH / took), 1), GROWTH * ran, MOST_IN_BATCH, waiting)
 
 
 def _mean(lately: Sequence[ElementResult]) -> timedelta | None:
@@ -117,6 +122,8 @@ class ArraySeen:
     """How the last of these failed."""
     held: bool = False
     cancelled: str | None = None
+    claimed: int = 0
+    """Of those that are RUNNING, the ones that do not run: their slots run others."""
 
 
 @dataclass(frozen=True)
@@ -159,14 +166,15 @@ def decide(seen: ArraySeen) -> ArrayPlan:
         return ArrayPlan(JobState.RUNNING, why, give_up=why, failure=seen.slot_failure)
     if not seen.ready:
         return ArrayPlan(
-            JobState.RUNNING, progress_text(seen.counts), cancel_queued=bool(seen.queued),
-            wake_at=seen.next_ready,
+            JobState.RUNNING, progress_text(seen.counts, seen.claimed),
+            cancel_queued=bool(seen.queued), wake_at=seen.next_ready,
         )  # fmt: skip
     room = max(FIRST_SLOTS, seen.placed) - seen.queued
     more = max(min(min(budget, seen.ready) - slots, room), 0)
     return ArrayPlan(
-        JobState.RUNNING, progress_text(seen.counts), open=more, wake_at=seen.next_ready
-    )
+        JobState.RUNNING, progress_text(seen.counts, seen.claimed), open=more,
+        wake_at=seen.next_ready,
+    )  # fmt: skip
 
 
 def _cancelled(seen: ArraySeen, running: int, slots: int) -> ArrayPlan:
@@ -194,7 +202,17 @@ _WORDS = {
 }  # fmt: skip
 
 
-def progress_text(counts: Mapping[ElementState, int]) -> str:
-    """Return ``of 10 elements 7 succeeded, 3 failed``."""
-    parts = [f"{counts[state]:,} {word}" for state, word in _WORDS.items() if counts.get(state)]
+def progress_text(counts: Mapping[ElementState, int], claimed: int = 0) -> str:
+    """Return ``of 10 elements 7 succeeded, 1 running, 2 claimed``.
+
+    Elements in the hands of slots are RUNNING; `claimed` of them do not run, as a slot runs one of
+    its batch at a time. Of those, some may have ended: a slot tells of a batch as a whole.
+    """
+    parts = list[str]()
+    for state, word in _WORDS.items():
+        number = counts.get(state, 0)
+        if state is ElementState.RUNNING and claimed:
+            parts += [f"{number - claimed:,} running", f"{claimed:,} claimed"]
+        elif number:
+            parts.append(f"{number:,} {word}")
     return f"of {count(sum(counts.values()), 'element')} {', '.join(parts)}"

@@ -141,7 +141,9 @@ class ArrayWorkflow(Started):
     def _told(self) -> str:
         if self._progress is None:
             return ""
-        return self._progress.reason or progress_text(self._progress.counts)
+        return self._progress.reason or progress_text(
+            self._progress.counts, self._progress.claimed
+        )
 
     async def _live(self) -> JobResult:
         first = workflow.info().continued_run_id is None
@@ -251,8 +253,10 @@ class ArrayWorkflow(Started):
 
     def _show(self, progress: ArrayProgress) -> None:
         """Keep the card in the Temporal UI up to date; it is read on demand and costs nothing."""
+        running = ElementState.RUNNING
         counts = ", ".join(
             f"{progress.counts[state]:,} {state.value}"
+            + (f" ({progress.claimed:,} claimed)" if state is running and progress.claimed else "")
             for state in ElementState
             if progress.counts.get(state)
         )

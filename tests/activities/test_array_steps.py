@@ -11,10 +11,12 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 from temporalio.client import Client
 
+from longshore.activities.array_views import ArrayViews
 from longshore.activities.arrays import ArrayActivities
 from longshore.activities.database import Database
 from longshore.activities.elements import ElementActivities
 from longshore.activities.signals import Signals
+from longshore.activities.views import Views
 from longshore.models.array_messages import (
     AdvanceArray,
     ArrayInput,
@@ -106,7 +108,7 @@ def indices(reply: ClaimReply) -> list[int]:
     return [each.index for each in reply.batch.elements] if reply.batch else []
 
 
-async def test_the_first_batch_is_one_element_and_the_next_some_seconds_of_work(
+async def test_the_first_batch_is_one_element_and_the_next_twice_that_within_its_part(
     control: Database, temporal: Client, pool: str
 ):
     steps = await an_array(control, temporal, pool, "3-12")
@@ -114,11 +116,26 @@ async def test_the_first_batch_is_one_element_and_the_next_some_seconds_of_work(
     assert indices(first) == [3]
     assert first.batch
     assert (first.batch.slot.first, first.batch.slot.last) == (3, 12)
-    second = await steps.claim(batch=2, report=results(first))
-    assert indices(second) == list(range(4, 13))
-    last = await steps.claim(batch=3, report=results(second))
-    assert last.batch is None
+    batches, reply = list[list[int]](), first
+    while reply.batch:
+        batches.append(indices(reply))
+        reply = await steps.claim(batch=len(batches) + 1, report=results(reply))
+    assert batches == [[3], [4, 5], [6, 7, 8, 9], [10, 11], [12]]
     assert await steps.states() == {"SUCCEEDED": 10}
+
+
+async def test_of_a_batch_one_element_runs_and_the_others_are_claimed(
+    control: Database, temporal: Client, pool: str
+):
+    steps = await an_array(control, temporal, pool, "0-9%2")
+    await steps.claim(batch=2, report=results(await steps.claim()))
+    await steps.claim(slot=2)
+    view, job = await ArrayViews(control).array(steps.id), await Views(control).job(steps.id)
+    assert view
+    assert (view.counts[ElementState.RUNNING], view.claimed, job.claimed) == (3, 1, 1)
+    progress = await steps.arrays.advance_array(AdvanceArray(array_id=steps.id))
+    assert progress.claimed == 1
+    assert progress.reason == "of 10 elements 1 succeeded, 2 running, 1 claimed, 6 waiting"
 
 
 async def test_a_repeat_gives_the_same_and_records_nothing_twice(
@@ -136,7 +153,7 @@ async def test_a_repeat_gives_the_same_and_records_nothing_twice(
 async def test_an_old_claim_that_comes_late_gets_nothing(
     control: Database, temporal: Client, pool: str
 ):
-    steps = await an_array(control, temporal, pool)
+    steps = await an_array(control, temporal, pool, "0-2", slots=1)
     first = await steps.claim()
     second = await steps.claim(batch=2, report=results(first))
     assert (await steps.claim(batch=1)).batch is None
@@ -167,7 +184,7 @@ async def test_slots_at_the_same_time_never_get_one_element_twice(
 async def test_what_was_not_started_goes_back_and_uses_up_no_attempt(
     control: Database, temporal: Client, pool: str
 ):
-    steps = await an_array(control, temporal, pool)
+    steps = await an_array(control, temporal, pool, "0-4")
     second = await steps.claim(batch=2, report=results(await steps.claim()))
     ran = ElementResult(index=1, attempt=1, stopped=True, exit_code=143)
     await steps.claim(
@@ -183,14 +200,14 @@ async def test_what_was_not_started_goes_back_and_uses_up_no_attempt(
     assert {row[1:] for row in rows[3:]} == {(1, "WAITING")}
     again = await steps.claim(slot=2)
     assert [(e.index, e.attempt) for e in again.batch.elements] == [(1, 2)] if again.batch else 0
-    assert indices(second) == list(range(1, 10))
+    assert indices(second) == [1, 2]
 
 
 async def test_of_a_node_that_is_lost_what_may_have_run_is_a_new_attempt(
     control: Database, temporal: Client, pool: str
 ):
     retry = {"node": {"max_retries": 1, "backoff": "0s"}}
-    steps = await an_array(control, temporal, pool, "0-2", retry=retry)
+    steps = await an_array(control, temporal, pool, "0-2", slots=1, retry=retry)
     first = await steps.claim()
     batch = await steps.claim(batch=2, report=results(first))
     said = ElementResult(index=1, attempt=1, exit_code=0, ended_at=NOW)
@@ -244,10 +261,12 @@ async def test_elements_are_cancelled_where_they_wait_and_where_they_run(
     control: Database, temporal: Client, pool: str
 ):
     steps = await an_array(control, temporal, pool)
-    batch = await steps.claim(batch=2, report=results(await steps.claim()))
+    before = await steps.claim(batch=2, report=results(await steps.claim()))
+    batch = await steps.claim(batch=3, report=results(before))
+    assert indices(batch) == [3, 4, 5, 6]
     await steps.claim(
-        batch=3, report=BatchReport(results=results(batch).results[:4]), want=False
-    )  # 1 to 4 have ended
+        batch=4, report=BatchReport(results=results(batch).results[:2]), want=False
+    )  # 0 to 4 have ended
     running = await steps.claim(slot=2)
     assert indices(running) == [5]
     said = await steps.arrays.cancel_elements(

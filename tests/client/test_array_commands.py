@@ -30,6 +30,7 @@ async def test_an_array_is_shown_as_one_job_and_its_elements_one_by_one(
     listed = json.loads((await longshore("jobs", "--pool", pool, "--json")).out)
     assert [(job["id"], job["state"]) for job in listed] == [(array_id, "RUNNING")]
     assert listed[0]["elements"] == {"RUNNING": 2, "WAITING": 8}
+    assert listed[0]["simulated"] is True, "its slots run on simulated GPUs"
     ran = await longshore("logs", array_id)
     assert "is an array: --element INDEX says whose output" in ran.err
     await node.end_batch(f"{array_id}.s1", failure=FailureClass.USER)
@@ -130,3 +131,5 @@ def test_what_is_wrong_with_a_table_is_said_with_its_line(
 def test_the_bar_shows_each_state_that_has_elements():
     counts = {ElementState.SUCCEEDED: 9_000, ElementState.FAILED: 1, ElementState.WAITING: 999}
     assert bar(counts, 20).plain == f"[{'#' * 17}x{'.' * 2}]"
+    counts = {ElementState.RUNNING: 36, ElementState.WAITING: 4}
+    assert bar(counts, 20, claimed=32).plain == f"[>>{'.' * 18}]", "one that is claimed waits"

@@ -37,6 +37,24 @@ def test_the_database_says_the_result_where_the_workflow_does_not(
     ]
 
 
+@pytest.mark.parametrize(
+    ("counts", "lines"),
+    [
+        ({"resizes": 4}, ["resized 4 times"]),
+        (
+            {"preemptions": 1, "resizes": 4},
+            ["preempted preempted 1 time", "resized 4 times"],
+        ),
+    ],
+)
+def test_resizes_are_counted_apart_from_preemptions(counts: dict[str, int], lines: list[str]):
+    status = a_status(JobState.RUNNING, **counts)
+    report = a_report(JobState.RUNNING, ended_at=None)
+    shown = drawn(job_screen(report.model_copy(update={"status": status}), NOW))
+    found = [" ".join(line.split()) for line in shown]
+    assert [line for line in found if line.startswith(("preempted", "resized"))] == lines
+
+
 def test_what_the_workflow_says_goes_first_and_a_job_that_runs_has_no_result() -> None:
     result = JobResult(job_id="x", state=JobState.SUCCEEDED, exit_code=0, attempts=3)
     status = a_status(JobState.SUCCEEDED, result=result)

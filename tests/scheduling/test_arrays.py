@@ -1,5 +1,6 @@
 """What an array does next: worked cases, and what always holds."""
 
+import heapq
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -17,6 +18,7 @@ from longshore.scheduling.arrays import (
     batch_size,
     decide,
     outcome,
+    progress_text,
     slot_limit,
     too_many,
 )
@@ -73,10 +75,24 @@ def test_what_is_wrong_with_an_array_is_said(array: object, says: str):
         spec(array)
 
 
-@pytest.mark.parametrize("field", [{"gang": {}}, {"image": "x"}, {"checkpoint": {"folder": "c"}}])
-def test_elements_are_simple_jobs(field: dict[str, object]):
-    with pytest.raises(ValidationError, match="array: elements cannot have"):
+@pytest.mark.parametrize(
+    ("field", "says"),
+    [
+        ({"gang": {}}, "a gang"),
+        ({"image": "x"}, "an image"),
+        ({"checkpoint": {"folder": "c"}}, "a checkpoint contract"),
+        ({"malleable": {"min": 1, "max": 4}}, "malleable: each runs on exactly `gpus`"),
+    ],
+)
+def test_elements_are_simple_jobs(field: dict[str, object], says: str):
+    with pytest.raises(ValidationError, match=f"array: elements cannot have {says}"):
         JobSpec.model_validate({"name": "x", "command": "true", "array": "0-9", **field})
+
+
+def test_an_array_with_sizes_that_was_taken_before_goes_on():
+    sizes = {"min": 1, "max": 4}
+    stored = {"name": "x", "command": "true", "array": "0-9", "malleable": sizes}
+    assert JobSpec.as_known(stored).array == spec("0-9")
 
 
 def test_a_plain_job_is_written_as_it_was():
@@ -123,12 +139,16 @@ def lately(number: int, seconds: float) -> list[ElementResult]:
     ("took", "waiting", "slots", "size"),
     [
         ([], 10_000, 8, 1),  # nobody knows
-        (lately(1, 1.0), 10_000, 8, 20),  # 20 s worth
+        (lately(1, 1.0), 10_000, 8, 2),  # twice the one before
+        (lately(16, 1.0), 10_000, 8, 20),  # 20 s worth
         (lately(5, 1.0), 100, 8, 6),  # a fair share of what is left
         (lately(1, 60.0), 10_000, 8, 1),
-        (lately(9, 0.001), 10_000, 8, MOST_IN_BATCH),
-        (lately(9, 0.01), 80, 8, 50),  # half a second at least
-        (lately(9, 0.01), 3, 8, 3),
+        (lately(9, 0.001), 10_000, 8, 18),
+        (lately(400, 0.001), 10_000, 8, MOST_IN_BATCH),
+        (lately(90, 0.01), 80, 8, 10),  # short work: all of its part of what is left
+        (lately(90, 0.01), 800, 8, 50),  # as much of it as half a second has
+        (lately(90, 0.01), 3, 8, 1),
+        (lately(1, 0.02), 39, 4, 2),  # the first failed at once; the rest may be long
         ([], 0, 8, 0),
     ],
 )
@@ -136,6 +156,63 @@ def test_a_batch_is_some_seconds_of_work(
     took: list[ElementResult], waiting: int, slots: int, size: int
 ):
     assert batch_size(took, waiting, slots) == size
+
+
+def played(seconds: list[float], slots: int, message: float = 0.1) -> tuple[float, int]:
+    """Return when an array ends whose elements take so long, and how many batches it takes.
+
+    `message` is what lies between two batches of a slot."""
+    free: list[tuple[float, int, list[ElementResult]]] = [(0.0, n, []) for n in range(slots)]
+    at, batches, end = 0, 0, 0.0
+    while at < len(seconds):
+        now, slot, before = heapq.heappop(free)
+        mine = seconds[at : at + batch_size(before, len(seconds) - at, slots)]
+        at, batches, ran, now = at + len(mine), batches + 1, list[ElementResult](), now + message
+        for took in mine:
+            ran.append(
+                ElementResult(
+                    index=0, attempt=1, started_at=NOW + timedelta(seconds=now),
+                    ended_at=NOW + timedelta(seconds=now + took),
+                )
+            )  # fmt: skip
+            now += took
+        heapq.heappush(free, (now, slot, ran))
+        end = max(end, now)
+    return end, batches
+
+
+@pytest.mark.parametrize("first", [0.0, 0.02])
+@pytest.mark.parametrize("rest", [0.5, 5.0, 60.0])
+def test_a_first_element_that_fails_at_once_costs_no_parallelism(first: float, rest: float):
+    seconds = [first] + [rest] * 39
+    end, _ = played(seconds, 4)
+    # One batch may begin when all others have ended; here it has two elements at most.
+    assert end < sum(seconds) / 4 + 2 * rest + 3
+
+
+def test_many_short_elements_take_few_batches():
+    end, batches = played([0.002] * 10_000, 8)
+    assert 2 * batches / 10_000 < 0.04, "billed actions: a claim and a run for each batch"
+    assert end < 6, "of which 2.5 s are the elements"
+
+
+@given(
+    seconds=st.lists(st.sampled_from([0.001, 0.02, 0.5, 30.0]), min_size=1, max_size=300),
+    slots=st.integers(1, 40),
+)
+def test_no_slot_takes_more_than_its_part(seconds: list[float], slots: int):
+    ran = [each for took in seconds for each in lately(1, took)]
+    for waiting in (1, 7, 100, 10_000):
+        size = batch_size(ran, waiting, slots)
+        assert 1 <= size <= min(-(-waiting // slots), 2 * len(ran), MOST_IN_BATCH)
+
+
+def test_elements_that_are_claimed_are_not_told_as_running():
+    counts = {SUCCEEDED: 4, RUNNING: 36, WAITING: 2}
+    told = "of 42 elements 4 succeeded, 4 running, 32 claimed, 2 waiting"
+    assert progress_text(counts, 32) == told
+    assert progress_text({RUNNING: 4}) == "of 4 elements 4 running"
+    assert decide(seen(counts, claimed=32)).reason == told
 
 
 POLICY = RetryPolicy.model_validate(

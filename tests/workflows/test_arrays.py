@@ -37,7 +37,8 @@ async def test_an_array_takes_few_actions_and_few_slots(
     for job_id in (array_id, *slots):
         handle = temporal.get_workflow_handle(job_workflow_id(job_id))
         actions += billed(await handle.fetch_history()).total()
-    assert actions < 120, "8 slots of 6 actions, 2 for each batch, and those of the array"
+    # 8 slots of 6 actions, 2 for each of some 50 batches, and those of the array.
+    assert actions < 200, "as single jobs they would take 600"
 
 
 async def test_a_node_that_is_lost_for_good_costs_what_may_have_run(
