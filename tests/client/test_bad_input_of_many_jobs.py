@@ -51,7 +51,8 @@ DAG, JOB = ("dag", "submit"), ("submit",)
             "several DAGs",
         )),
         (UNKNOWN, DAG, (
-            "FILE:5: jobs.end.after.train: must be success, failure, any or corresponding, got 'done'",
+            "FILE:5: jobs.end.after.train: must be success, failure, any or corresponding, got "
+            "'done'",
             "FILE:5: jobs.end.after.trian: no such job; did you mean train?",
             "FILE:5: jobs.end.inputs.nobody: no such job",
         )),
