@@ -105,7 +105,7 @@ def _refusals_of_interval(times: ScheduleTimes, every: timedelta) -> Iterator[st
         yield f"every: {format_duration(every)} is too short: a minute is the least"
     if every.microseconds or times.offset.microseconds:
         yield "every: whole seconds are wanted"
-    if not timedelta(0) <= times.offset < every:
+    if times.offset and not timedelta(0) <= times.offset < every:
         yield (
             f"offset: {format_duration(times.offset)} must be shorter than the interval, "
             f"{format_duration(every)}"
