@@ -120,9 +120,7 @@ def _json_lines(text: str) -> _Table:
             wrong.append((number, f"has other names than line {first}: {', '.join(columns)}"))
             continue
         odd = [name for name in columns if not isinstance(found[name], str | bool | int | float)]
-        wrong += (
-            (number, f"{name}: a value is a text, a number, true or false") for name in odd
-        )
+        wrong += ((number, f"{name}: a value is a text, a number, true or false") for name in odd)
         if not odd:
             rows.append([_text_of(found[name]) for name in columns])
             lines.append(number)

@@ -60,10 +60,14 @@ def parse_indices(text: str) -> tuple[IndexRange, ...]:
 
 def _range(text: str) -> IndexRange:
     match = _RANGE.fullmatch(text)
-    if match is None and (large := re.search(r"[0-9]{10,}", text)) and re.fullmatch(
-        r"[0-9\s:-]+", text, re.ASCII
+    if (
+        match is None
+        and (large := re.search(r"[0-9]{10,}", text))
+        and re.fullmatch(r"[0-9\s:-]+", text, re.ASCII)
     ):
-        raise ValueError(f"{brief(large[0])} is too large for an index: {MOST_INDEX:,} is the most")
+        raise ValueError(
+            f"{brief(large[0])} is too large for an index: {MOST_INDEX:,} is the most"
+        )
     if match is None:
         raise ValueError(f"{brief(text)!r} is no index or range: expected {_WRITTEN}")
     first = int(match[1])

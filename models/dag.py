@@ -286,7 +286,9 @@ class DagSpec(Frozen):
             return place
         given, (_, name, field, *_) = cast("Mapping[object, object]", document), place
         jobs = given.get("jobs")
-        job = cast("Mapping[object, object]", jobs).get(name) if isinstance(jobs, Mapping) else None
+        job = (
+            cast("Mapping[object, object]", jobs).get(name) if isinstance(jobs, Mapping) else None
+        )
         if not isinstance(job, Mapping) or field in job:
             return place
         shared = given.get("defaults")

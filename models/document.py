@@ -17,8 +17,8 @@ from longshore.models.dag import DagJob, DagSpec
 from longshore.models.errors import SpecError
 from longshore.models.job import JobSpec
 from longshore.models.plain_yaml import Located, parse_yaml
-from longshore.models.readable import find_all
 from longshore.models.problems import Problem, bounded, known_fields
+from longshore.models.readable import find_all
 from longshore.models.visible import brief
 
 M = TypeVar("M", bound=BaseModel)
@@ -91,8 +91,10 @@ def load_document(
     """
     root, content = _parse(text, source)
     _refuse_other_kind(root, source, model)
-    twice = [_Line(line, [field], f"{source}:{line}: {field}: is given twice")
-             for line, field in root.repeats()]
+    twice = [
+        _Line(line, [field], f"{source}:{line}: {field}: is given twice")
+        for line, field in root.repeats()
+    ]
     for override in overrides:
         _put_over(root, override)
     if overrides:

@@ -357,9 +357,7 @@ class JobSpec(Frozen):
     def _mistakes_of_gpus(self, given: int | None) -> tuple[Mistake, ...]:
         """Return what is wrong between the fields of the GPUs, of which so many are `given`."""
         sizes = self.malleable
-        if sizes is not None and (
-            found := sizes.mistakes(given, self.gang, whole=self.gpu.whole)
-        ):
+        if sizes is not None and (found := sizes.mistakes(given, self.gang, whole=self.gpu.whole)):
             return found
         try:
             self.gpu.check(self.gang)

@@ -112,7 +112,10 @@ def test_every_mistake_is_named_in_the_order_of_the_lines() -> None:
             "job.yaml:3: checkpoint.signal: must be the name of a signal, such as SIGTERM, got",
         ),
         ("name: a\nimage: x\ncpus: .inf\n", "job.yaml:3: cpus: must be at most 1000000, got inf"),
-        ('{\n\t"image": "a", "name": "a",\n\t"gpus": "8"\n}', "job.yaml:3: gpus: must be a whole number"),
+        (
+            '{\n\t"image": "a", "name": "a",\n\t"gpus": "8"\n}',
+            "job.yaml:3: gpus: must be a whole number",
+        ),
     ],
 )
 def test_a_mistake_has_its_line_and_a_sentence(text: str, problem: str) -> None:
