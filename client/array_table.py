@@ -4,39 +4,74 @@ import csv
 import io
 import json
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import Any, NamedTuple, NoReturn, cast
 
 from pydantic import ValidationError
 
 from longshore.models.array import ArraySpec
 from longshore.models.errors import SpecError
 from longshore.models.job import JobSpec
-from longshore.models.problems import describe_all
+from longshore.models.mistakes import Place
+from longshore.models.problems import bounded, find
+from longshore.models.text import count
+from longshore.models.visible import shown
+
+
+class _Table(NamedTuple):
+    """What a file holds, and what is wrong with it: a line and what, each."""
+
+    columns: list[str]
+    rows: list[list[str]]
+    lines: list[int]
+    """Of the rows."""
+    wrong: list[tuple[int, str]]
+    first: int = 1
+    """The line of the names."""
 
 
 def with_table(spec: JobSpec, base: Path) -> JobSpec:
     """Return a job whose array has the rows of its table, which is seen from `base`.
 
-    Raises SpecError with the file, the line and what is wrong there.
+    Raises SpecError with every mistake of the table: the file, the line and what is wrong there.
     """
-    array = spec.array
-    if array is None or array.table is None:
+    if spec.array is None or spec.array.table is None:
         return spec
-    path = base / Path(array.table).expanduser()
-    columns, rows = _read(path)
-    if not rows:
-        _refuse(path, 1, "has no row: an array needs one element at least")
-    try:
-        read = ArraySpec.model_validate({"columns": columns, "rows": rows, "limit": array.limit})
-    except ValidationError as error:
-        found = describe_all(error, {"columns": columns}, str(path))
-        raise SpecError(str(path), tuple(f"{path}: {each}" for each in found)) from None
+    read = read_table(spec.array, base)
     return JobSpec.model_validate(
         {**{name: getattr(spec, name) for name in spec.model_fields_set}, "array": read}
     )
 
 
-def _read(path: Path) -> tuple[list[str], list[list[str]]]:
+def read_table(array: ArraySpec, base: Path) -> ArraySpec:
+    """Return an array of a table with the table's rows. Raises as `with_table` does."""
+    path = base / Path(array.table or "").expanduser()
+    table = _read(path)
+    if not (table.rows or table.wrong):
+        _refuse(path, 1, "has no row: an array needs one element at least")
+    wrong = [*table.wrong]
+    given = {"columns": table.columns, "rows": table.rows or [[""] * len(table.columns)]}
+    try:
+        read = ArraySpec.model_validate({**given, "limit": array.limit})
+    except ValidationError as error:
+        wrong += (_located(table, each.place, each.message) for each in find(error, given))
+    else:
+        if not wrong:
+            return read
+    told = [f"{path}:{line}: {why}" for line, why in sorted(wrong, key=lambda each: each[0])]
+    raise SpecError(str(path), bounded(told))
+
+
+def _located(table: _Table, place: Place, why: str) -> tuple[int, str]:
+    """Return the line of a mistake, and what it is, with the name of the column."""
+    positions = [part for part in place if isinstance(part, int)]
+    if place[:1] == ("rows",) and positions and table.rows:
+        column = f"column {shown(table.columns[positions[1]])}: " if len(positions) > 1 else ""
+        return table.lines[positions[0]], column + why
+    column = f"column {shown(table.columns[positions[0]])}: " if positions else ""
+    return table.first, column + why
+
+
+def _read(path: Path) -> _Table:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
@@ -45,53 +80,66 @@ def _read(path: Path) -> tuple[list[str], list[list[str]]]:
         _refuse(path, None, "is not UTF-8 text")
     except OSError as error:
         _refuse(path, None, f"cannot be read: {error.strerror or error}")
-    return _json_lines(path, text) if path.suffix.lower() == ".jsonl" else _csv(path, text)
+    return _json_lines(text) if path.suffix.lower() == ".jsonl" else _csv(text)
 
 
-def _csv(path: Path, text: str) -> tuple[list[str], list[list[str]]]:
+def _csv(text: str) -> _Table:
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    columns, rows = list[str](), list[list[str]]()
+    columns, first = list[str](), 1
+    rows, lines, wrong = list[list[str]](), list[int](), list[tuple[int, str]]()
     try:
         for row in reader:
             if not row:
                 continue
             if not columns:
-                columns = [name.strip() for name in row]
+                columns, first = [name.strip() for name in row], reader.line_num
             elif len(row) != len(columns):
-                names = f"{len(columns)} names in the first line"
-                _refuse(path, reader.line_num, f"has {len(row)} values for the {names}")
+                names = f"{count(len(columns), 'name')} in the first line"
+                wrong.append((reader.line_num, f"has {count(len(row), 'value')} for the {names}"))
             else:
                 rows.append(row)
-    except csv.Error as error:
-        _refuse(path, reader.line_num, f"is no CSV: {error}")
-    return columns, rows
+                lines.append(reader.line_num)
+    except csv.Error as error:  # what is behind that cannot be read
+        wrong.append((reader.line_num, f"is no CSV: {error}"))
+    return _Table(columns, rows, lines, wrong, first)
 
 
-def _json_lines(path: Path, text: str) -> tuple[list[str], list[list[str]]]:
-    columns, rows = list[str](), list[list[str]]()
+def _json_lines(text: str) -> _Table:
+    columns, first = list[str](), 1
+    rows, lines, wrong = list[list[str]](), list[int](), list[tuple[int, str]]()
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
-        try:
-            found: object = json.loads(line)
-        except ValueError as error:
-            _refuse(path, number, f"is no JSON: {error}")
-        if not isinstance(found, dict):
-            _refuse(path, number, 'is no object, such as {"LR": 0.1}')
-        row = cast("dict[str, Any]", found)
-        columns = columns or list(row)
-        if set(row) != set(columns):
-            _refuse(path, number, f"has other names than the first line: {', '.join(columns)}")
-        rows.append([_value(path, number, name, row[name]) for name in columns])
-    return columns, rows
+        found, why = _json_object(line)
+        if why:
+            wrong.append((number, why))
+            continue
+        if not columns:
+            columns, first = list(found), number
+        if set(found) != set(columns):
+            wrong.append((number, f"has other names than line {first}: {', '.join(columns)}"))
+            continue
+        odd = [name for name in columns if not isinstance(found[name], str | bool | int | float)]
+        wrong += ((number, f"{name}: a value is a text, a number, true or false") for name in odd)
+        if not odd:
+            rows.append([_text_of(found[name]) for name in columns])
+            lines.append(number)
+    return _Table(columns, rows, lines, wrong, first)
 
 
-def _value(path: Path, line: int, name: str, value: object) -> str:
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, bool | int | float):
-        _refuse(path, line, f"{name}: a value is a text, a number, true or false")
-    return json.dumps(value)
+def _json_object(line: str) -> tuple[dict[str, Any], str]:
+    """Return what a line holds, or why it is no object."""
+    try:
+        found: object = json.loads(line)
+    except ValueError as error:
+        return {}, f"is no JSON: {error}"
+    if not isinstance(found, dict):
+        return {}, 'is no object, such as {"LR": 0.1}'
+    return cast("dict[str, Any]", found), ""
+
+
+def _text_of(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _refuse(path: Path, line: int | None, problem: str) -> NoReturn:

@@ -53,12 +53,24 @@ _WrongUsage: Any = typer.BadParameter.__mro__[1]
 
 @contextmanager
 def _escaping_usage() -> Iterator[None]:
-    """An error of usage repeats what was typed: with hidden characters written out."""
+    """An error of usage repeats what was typed: with hidden characters written out. What pydantic
+    finds, by which typer reads values, is said as of a document."""
     try:
         yield
     except _WrongUsage as error:
-        error.message = visible(error.message)
+        error.message = visible(_in_our_words(error))
         raise
+
+
+def _in_our_words(error: Any) -> str:
+    from pydantic import ValidationError
+
+    from longshore.models.problems import describe
+
+    cause = error.__cause__
+    if not isinstance(cause, ValidationError):
+        return error.message
+    return "; ".join(map(describe, cause.errors(include_url=False)))
 
 
 class _Commands(TyperGroup):

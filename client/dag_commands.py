@@ -19,6 +19,7 @@ from longshore.client.terminal import (
     warn,
 )
 from longshore.models.dag import DagRetry, DagSpec, DagState, DagView
+from longshore.models.errors import SpecError
 from longshore.models.settings import Settings
 
 if TYPE_CHECKING:
@@ -233,7 +234,12 @@ def retry(
     spec = None if file is None else _read(file)
 
     async def again(api: "Longshore") -> DagView | None:
-        plan = await api.plan_retry(ref, spec)
+        try:
+            plan = await api.plan_retry(ref, spec)
+        except SpecError as error:
+            if file is None:
+                raise
+            raise SpecError(file, tuple(f"{file}: {each}" for each in error.problems)) from None
         if not as_json:
             say(_runs_again(plan, dry_run=dry_run))
         elif dry_run or not wait:

@@ -8,10 +8,11 @@ from typing import cast
 
 from pydantic import TypeAdapter, ValidationError
 
-from longshore.client.array_table import with_table
+from longshore.client.array_table import read_table
 from longshore.models.array import MOST_ELEMENTS, ArraySpec
-from longshore.models.dag import After, DagJob, DagSpec, Edge, Names
+from longshore.models.dag import After, DagSpec, Edge, Names
 from longshore.models.document import load_document, read_document
+from longshore.models.errors import SpecError
 from longshore.models.problems import Problem
 from longshore.scheduling.arrays import too_many
 from longshore.scheduling.dag_inputs import input_problems
@@ -31,20 +32,31 @@ def read_dag(
     cycles, more than `most` jobs), and arrays of more than `most_elements`.
     """
 
+    base = Path() if file == "-" else Path(file).parent
+    tables: dict[str, ArraySpec] = {}
+
     def check(plain: object) -> list[Problem]:
         edges, arrays = _edges_in(plain), _arrays_in(plain)
         found = graph_problems(edges, _inputs_in(plain), most)
         found += array_problems(edges, arrays, _mutexes_in(plain))
+        for name, array in arrays.items():
+            if array is None or array.table is None:
+                continue
+            try:
+                arrays[name] = tables[name] = read_table(array, base)
+            except SpecError as error:
+                place = DagSpec.written_at(("jobs", name, "array"), plain)
+                found += (Problem(place, each) for each in error.problems)
         return found + [
-            Problem(("jobs", name, "array"), why)
+            Problem(DagSpec.written_at(("jobs", name, "array"), plain), why)
             for name, array in arrays.items()
             if array is not None and (why := too_many(array, most_elements))
         ]
 
     if file == "-":
         said = sys.stdin.read() if text is None else text
-        return _in_its_folder(load_document(said, "stdin", DagSpec, check=check), file)
-    return _in_its_folder(read_document(file, DagSpec, check=check), file)
+        return _in_its_folder(load_document(said, "stdin", DagSpec, check=check), base, tables)
+    return _in_its_folder(read_document(file, DagSpec, check=check), base, tables)
 
 
 def graph_problems(
@@ -131,20 +143,14 @@ def _after(job: object) -> dict[str, Edge]:
         return found
 
 
-def _in_its_folder(dag: DagSpec, file: str) -> DagSpec:
-    """Return the DAG with absolute working folders: nodes do not know what ours is."""
-    base = Path() if file == "-" else Path(file).parent
+def _in_its_folder(dag: DagSpec, base: Path, tables: Mapping[str, ArraySpec]) -> DagSpec:
+    """Return the DAG with absolute working folders, and with the tables of its arrays: nodes do
+    not know what is ours."""
     jobs = {
         name: job.model_copy(update={"workdir": str((base / job.workdir).resolve())})
         if job.workdir is not None and not job.workdir.startswith("~")
         else job
         for name, job in dag.jobs.items()
     }
-    jobs = {name: _with_table(job, base) for name, job in jobs.items()}
+    jobs |= {name: jobs[name].model_copy(update={"array": read}) for name, read in tables.items()}
     return dag.model_copy(update={"jobs": jobs})
-
-
-def _with_table(job: DagJob, base: Path) -> DagJob:
-    if job.array is None or job.array.table is None:
-        return job
-    return job.model_copy(update={"array": with_table(job.spec, base).array})

@@ -1,9 +1,10 @@
 """What `create` looks at before it makes a schedule: its times as the server has them."""
 
+import re
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -26,6 +27,8 @@ YEAR = timedelta(days=366)
 NEVER_WITHIN = timedelta(days=5 * 366)
 """A line that names no time within these is refused."""
 _WORDS = "Invalid schedule spec: "
+_RANGE = re.compile(r"(\w+) is not in range \[(\d+)-(\d+)\]")
+"""How the server refuses a field of a line."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,33 @@ async def look_at_times(
     SpecError where it does not take them, or no time comes; and UnavailableError.
     """
     now = datetime.now(UTC)
+    try:
+        return await _looked(temporal, name, schedule, times, now)
+    except SpecError as error:
+        # The server names its first mistake, and no line.
+        wrong = await _wrong_lines(temporal, name, schedule, times) if times.cron else []
+        raise (SpecError(f"schedule {name}", tuple(wrong)) if wrong else error) from None
+
+
+async def _wrong_lines(
+    temporal: Client, name: str, schedule: Schedule, times: ScheduleTimes
+) -> list[str]:
+    """Return what the server says of each line that it does not take."""
+    found: list[str] = []
+    for line in times.cron:
+        alone = replace(schedule, spec=replace(schedule.spec, cron_expressions=[line]))
+        try:
+            async with _for_a_moment(temporal, name, alone):
+                pass
+        except SpecError as error:
+            found += (f"cron {shown(line)}: {each.removeprefix('cron: ')}" for each in
+                      error.problems)  # fmt: skip
+    return found
+
+
+async def _looked(
+    temporal: Client, name: str, schedule: Schedule, times: ScheduleTimes, now: datetime
+) -> Looked:
     async with _for_a_moment(temporal, name, schedule) as handle:
         spec = (await handle.describe(rpc_timeout=ANSWER_WITHIN)).schedule.spec
         calendars = calendars_of(spec)
@@ -114,6 +144,9 @@ def refused_spec(error: RPCError, name: str) -> LongshoreError:
     """Return what a refusal of a schedule by the server says of its times."""
     if error.status is RPCStatusCode.INVALID_ARGUMENT and error.message.startswith(_WORDS):
         why = error.message.removeprefix(_WORDS)
+        if outside := _RANGE.fullmatch(why):
+            field, least, most = outside.groups()
+            why = f"the {field.lower()} must be from {least} to {most}"
         return SpecError(f"schedule {name}", (f"cron: {why}",))
     return as_ours(error, f"schedule {name}")
 

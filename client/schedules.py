@@ -227,7 +227,7 @@ class ScheduleControl(ScheduleReading):
         except ValidationError:
             wrong.append(
                 f"name: {shown(name)} must be lower-case letters, digits, dots, dashes and "
-                "underscores, at most 63"
+                "underscores, begin and end with a letter or digit, and have at most 63 characters"
             )
         if catch_up < SHORTEST_CATCH_UP:
             wrong.append(

@@ -8,10 +8,13 @@ from pydantic import Field, StringConstraints, field_validator, model_validator
 from longshore.models.base import Frozen, ShortText, Text
 from longshore.models.bounds import Most
 from longshore.models.counts import DIGITS
+from longshore.models.mistakes import Mistake, Place, refuse
+from longshore.models.text import count
 from longshore.models.visible import brief
 
 MOST_ELEMENTS = 1_000_000
 """Whatever the setting says."""
+MOST_INDEX = 999_999_999
 _MOST_RANGES = 1_000
 _WRITTEN = "0-99, 1-10:3 for each third, 1,5,7, and 0-99%50 for at most 50 at once"
 _RANGE = re.compile(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*(?::\s*(\d{1,9})\s*)?)?", re.ASCII)
@@ -57,6 +60,14 @@ def parse_indices(text: str) -> tuple[IndexRange, ...]:
 
 def _range(text: str) -> IndexRange:
     match = _RANGE.fullmatch(text)
+    if (
+        match is None
+        and (large := re.search(r"[0-9]{10,}", text))
+        and re.fullmatch(r"[0-9\s:-]+", text, re.ASCII)
+    ):
+        raise ValueError(
+            f"{brief(large[0])} is too large for an index: {MOST_INDEX:,} is the most"
+        )
     if match is None:
         raise ValueError(f"{brief(text)!r} is no index or range: expected {_WRITTEN}")
     first = int(match[1])
@@ -142,18 +153,22 @@ class ArraySpec(Frozen):
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
+        found: list[Mistake] = []
         if (self.indices is None) == (self.table is None and not self.rows):
-            raise ValueError(f"give indices or a table: {_WRITTEN}, or params.csv")
-        for column in self.columns:
+            sources: tuple[Place, ...] = (("indices",), ("table",), ("rows",))
+            why = f"give indices or a table: {_WRITTEN}, or params.csv"
+            found.append(Mistake((), why, sources))
+        for position, column in enumerate(self.columns):
+            place = ("columns", position)
             if column.upper().startswith(_OURS):
-                raise ValueError(f"the column {column} is a variable of Longshore: rename it")
-        if len(set(self.columns)) < len(self.columns):
-            raise ValueError("two columns have one name")
-        wrong = next((n for n, row in enumerate(self.rows) if len(row) != len(self.columns)), None)
-        if wrong is not None:
-            raise ValueError(
-                f"row {wrong} has {len(self.rows[wrong])} values for {len(self.columns)} columns"
-            )
+                found.append(Mistake(place, "is a variable of Longshore: rename the column"))
+            if column in self.columns[:position]:
+                found.append(Mistake(place, "two columns have this name: rename one"))
+        for number, row in enumerate(self.rows):
+            if len(row) != len(self.columns):
+                why = f"has {count(len(row), 'value')} for {count(len(self.columns), 'column')}"
+                found.append(Mistake(("rows", number), why, (("columns",),)))
+        refuse(found)
         return self
 
     @property

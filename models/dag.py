@@ -19,7 +19,9 @@ from pydantic import (
 from longshore.models.base import Frozen, Instant, Name, Reason, ShortText, Wire
 from longshore.models.bounds import Most, json_bytes
 from longshore.models.job import MOST_BYTES, FailureClass, JobSpec, JobState
+from longshore.models.mistakes import Mistake, Place, refuse
 from longshore.models.units import Duration
+from longshore.models.visible import brief, said, shown
 
 
 class Condition(StrEnum):
@@ -76,7 +78,12 @@ class Edge(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _from_a_word(cls, value: object) -> object:
-        return {"condition": value} if isinstance(value, str) else value
+        if isinstance(value, str):
+            return {"condition": value}
+        if not isinstance(value, Mapping | Edge):
+            words = "success, failure, any or corresponding"
+            raise ValueError(f"must be {words}, or a mapping with a condition, got {said(value)}")
+        return cast("object", value)
 
     @model_validator(mode="after")
     def _extra_is_of_arrays(self) -> Self:
@@ -91,13 +98,27 @@ class Edge(Frozen):
 def _after(value: object) -> object:
     """Return names as edges of the condition `success`; a mapping as it is."""
     if isinstance(value, str):
-        return {value: Condition.SUCCESS.value}
+        return {_name_alone(value): Condition.SUCCESS.value}
     if isinstance(value, list | tuple):
         names = cast("list[object]", value)
         if not all(isinstance(name, str) for name in names):
             raise ValueError("a list holds names alone; a condition goes as in {train: failure}")
-        return dict.fromkeys(names, Condition.SUCCESS.value)
-    return value
+        return dict.fromkeys(map(_name_alone, cast("list[str]", names)), Condition.SUCCESS.value)
+    if not isinstance(value, Mapping):
+        raise ValueError(
+            "must be a job's name, a list of names, or a mapping of names to conditions, "
+            f"got {said(value)}"
+        )
+    return cast("object", value)
+
+
+def _name_alone(text: str) -> str:
+    """Return the name; one that has a condition as Slurm writes it is refused."""
+    word, _, names = text.partition(":")
+    if word in _OTHER_WORDS and names:
+        instead = ", ".join(f"{brief(name)}: {word}" for name in names.split(":"))
+        raise ValueError(f"{shown(text)} is how Slurm writes it: write {{{instead}}}")
+    return text
 
 
 _MOST_UPSTREAM = Most(10_000)
@@ -116,7 +137,9 @@ After = Annotated[
 def _one_or_several(value: object) -> object:
     if isinstance(value, list):  # of a document, which is read strictly
         return tuple(cast("list[object]", value))
-    return (value,) if isinstance(value, str) else value
+    if not isinstance(value, str | tuple | set | frozenset):
+        raise ValueError(f"must be a name or a list of names, got {said(value)}")
+    return (value,) if isinstance(value, str) else cast("object", value)
 
 
 def _sorted(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -256,6 +279,23 @@ class DagSpec(Frozen):
         # What comes of this validator is no JSON any more, and strictly read a list is no tuple.
         return {**given, "jobs": _in_tuples(filled) if info.mode == "json" else filled}
 
+    @staticmethod
+    def written_at(place: Place, document: object) -> Place:
+        """Return where a document has what a job has from `defaults`, or from the whole DAG."""
+        if len(place) < 3 or place[0] != "jobs" or not isinstance(document, Mapping):
+            return place
+        given, (_, name, field, *_) = cast("Mapping[object, object]", document), place
+        jobs = given.get("jobs")
+        job = (
+            cast("Mapping[object, object]", jobs).get(name) if isinstance(jobs, Mapping) else None
+        )
+        if not isinstance(job, Mapping) or field in job:
+            return place
+        shared = given.get("defaults")
+        if isinstance(shared, Mapping) and field in shared:
+            return ("defaults", *place[2:])
+        return place[2:] if field in ("tenant", "pool") and field in given else place
+
     @field_validator("defaults")
     @classmethod
     def _defaults_are_of_a_job_alone(cls, defaults: dict[str, Any]) -> dict[str, Any]:
@@ -265,24 +305,30 @@ class DagSpec(Frozen):
         return defaults
 
     @model_validator(mode="after")
-    def _one_tenant(self) -> Self:
-        others = sorted(name for name, job in self.jobs.items() if job.tenant != self.tenant)
-        if others:
-            raise ValueError(
-                f"tenant: of {', '.join(others[:3])} is not that of the DAG, {self.tenant}: a DAG "
-                "is for one tenant; leave it out of its jobs"
+    def _jobs_agree(self) -> Self:
+        found = [
+            Mistake(
+                ("jobs", name, "tenant"),
+                f"is {job.tenant}, and that of the DAG {self.tenant}: a DAG is for one tenant; "
+                "leave it out of its jobs",
+                (("tenant",),),
             )
-        return self
-
-    @model_validator(mode="after")
-    def _outputs_of_jobs(self) -> Self:
+            for name, job in self.jobs.items()
+            if job.tenant != self.tenant
+        ]
         arrays = {name for name, job in self.jobs.items() if job.array is not None}
-        for name, job in self.jobs.items():
-            if found := arrays & set(job.inputs):
-                raise ValueError(
-                    f"jobs.{name}.inputs: {min(found)} is an array, whose elements put nothing "
-                    "out for others: leave it out, and let them write into a folder or a store"
-                )
+        found += (
+            Mistake(
+                ("jobs", name, "inputs"),
+                f"{array} is an array, whose elements put nothing out for others: leave it out, "
+                "and let them write into a folder or a store",
+                (("jobs", array, "array"),),
+            )
+            for name, job in self.jobs.items()
+            for array in job.inputs
+            if array in arrays
+        )
+        refuse(found)
         return self
 
     @property

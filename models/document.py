@@ -13,9 +13,12 @@ from typing import NamedTuple, NoReturn, TypeVar, cast
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from longshore.models.dag import DagJob, DagSpec
 from longshore.models.errors import SpecError
+from longshore.models.job import JobSpec
 from longshore.models.plain_yaml import Located, parse_yaml
-from longshore.models.problems import Problem, bounded, find, known_fields
+from longshore.models.problems import Problem, bounded, known_fields
+from longshore.models.readable import find_all
 from longshore.models.visible import brief
 
 M = TypeVar("M", bound=BaseModel)
@@ -35,6 +38,14 @@ class Override(NamedTuple):
 Check = Callable[[object], Sequence[Problem]]
 """What is wrong with a document beside what its model refuses, given its plain content, which may
 be of any form."""
+
+
+class _Line(NamedTuple):
+    """A mistake as it is told, behind what it is sorted by."""
+
+    line: int
+    place: list[str]
+    text: str
 
 
 def read_document(
@@ -79,6 +90,11 @@ def load_document(
     the order of the lines, as ``job.yaml:7: gpus: must be at least 1, got 0``.
     """
     root, content = _parse(text, source)
+    _refuse_other_kind(root, source, model)
+    twice = [
+        _Line(line, [field], f"{source}:{line}: {field}: is given twice")
+        for line, field in root.repeats()
+    ]
     for override in overrides:
         _put_over(root, override)
     if overrides:
@@ -88,11 +104,12 @@ def load_document(
     try:
         found = model.model_validate_json(content, strict=True)
     except ValidationError as error:
-        problems += find(error, plain)
+        problems += find_all(error, plain, model)
     else:
-        if not problems:
+        if not (problems or twice):
             return found
-    raise SpecError(source, _located(problems, root, source, model))
+    said = sorted([*twice, *_located(problems, root, source, model)], key=lambda each: each[:2])
+    raise SpecError(source, bounded([each.text for each in said]))
 
 
 def _parse(text: str, source: str) -> tuple[Located, str]:
@@ -114,11 +131,6 @@ def _parse(text: str, source: str) -> tuple[Located, str]:
     if not isinstance(root.value, dict):
         what = "a list" if isinstance(root.value, list) else "a single value"
         _refuse(source, root.line, f"must hold one mapping (name: value lines), not {what}")
-    repeats = tuple(
-        f"{source}:{line}: {field}: is given twice" for line, field in sorted(root.repeats())
-    )
-    if repeats:
-        raise SpecError(source, repeats)
     return root, content or json.dumps(root.plain())
 
 
@@ -172,20 +184,38 @@ def _yaml_mistake(error: yaml.MarkedYAMLError) -> tuple[int | None, str]:
 
 def _located(
     problems: Sequence[Problem], root: Located, source: str, model: type[BaseModel]
-) -> tuple[str, ...]:
-    found: list[tuple[int, list[str], str]] = []
+) -> list[_Line]:
+    found: list[_Line] = []
     for problem in problems:
         _, node = root.follow(problem.place)
         if problem.unknown:
-            known = known_fields(model, problem.place[:-1])
+            outer = problem.place[:-1]
+            if issubclass(model, DagSpec) and outer[:1] == ("defaults",):
+                known = known_fields(DagJob, outer[1:])
+            else:
+                known = known_fields(model, outer)
             close = _did_you_mean(str(problem.place[-1]), known)
             problem = problem._replace(message=problem.message + close)
         # Where a whole mapping is refused for a field of it, the message begins with that.
         field = problem.message.partition(": ")[0]
         node = node.value.get(field, node) if isinstance(node.value, dict) else node
         where = node.given_by or f"{source}:{node.line}"
-        found.append((node.line, list(map(str, problem.place)), f"{where}: {problem}"))
-    return bounded([said for *_, said in sorted(found, key=lambda each: each[:2])])
+        found.append(_Line(node.line, list(map(str, problem.place)), f"{where}: {problem}"))
+    return found
+
+
+def _refuse_other_kind(root: Located, source: str, model: type[BaseModel]) -> None:
+    """Raise SpecError for a DAG where a job is wanted, and for a job where a DAG is: its fields
+    are no mistakes of its own."""
+    fields = cast("dict[str, Located]", root.value)
+    jobs = fields.get("jobs")
+    if issubclass(model, DagSpec):
+        if jobs is None and any(name in fields for name in ("command", "image")):
+            _refuse(source, None, "is a job file, not a DAG file, which has jobs: submit it with "
+                    "`longshore submit`")  # fmt: skip
+    elif issubclass(model, JobSpec) and jobs is not None and isinstance(jobs.value, dict):
+        _refuse(source, None, "is a DAG file, which has jobs, and not a job file: submit it with "
+                "`longshore dag submit`")  # fmt: skip
 
 
 def _did_you_mean(name: str, known: list[str]) -> str:

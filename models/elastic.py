@@ -7,12 +7,10 @@ from pydantic import Field
 
 from longshore.models.base import Frozen
 from longshore.models.counts import DIGITS, Count
-from longshore.models.text import listed
+from longshore.models.mistakes import Mistake, Place
 from longshore.models.topology import Gang
 
 _MOST = 100_000
-_NAMED = 4
-"""Sizes that a message names."""
 
 
 class Malleable(Frozen):
@@ -67,61 +65,77 @@ class Malleable(Frozen):
 
     def why_not(self, gpus: int, name: str) -> str:
         """Return why so many GPUs are none of its sizes; empty where they are one."""
+        why = self._no_size(gpus)
+        return why and f"{name} {why}"
+
+    def _no_size(self, gpus: int, of: str = "") -> str:
         if gpus in self.sizes:
             return ""
         if not self.min <= gpus <= self.max:
-            return f"{name} is {gpus}, which is outside {self.min} (min) to {self.max} (max)"
+            return f"is {gpus}, which is outside {self.min} ({of}min) to {self.max} ({of}max)"
         below = self.min + (gpus - self.min) // self.step * self.step
         near = [str(size) for size in (below, below + self.step) if size in self.sizes]
         what = "size is" if len(near) == 1 else "sizes are"
         return (
-            f"{name} is {gpus}, which is not min ({self.min}) and a number of steps of "
+            f"is {gpus}, which is not {of}min ({self.min}) and a number of steps of "
             f"{self.step}: the nearest {what} {' and '.join(near)}"
         )
 
-    def problems(
-        self, gpus: int, gang: Gang | None, *, whole: bool, saves: bool = True
-    ) -> tuple[str, ...]:
-        """Return all that is wrong with it for a job of `gpus` GPUs, which it has `whole` or not,
-        and which `saves` and goes on when it is asked to, or not; a sentence each."""
-        found: list[str] = []
+    def mistakes(
+        self, gpus: int | None, gang: Gang | None, *, whole: bool, saves: bool
+    ) -> tuple[Mistake, ...]:
+        """Return all that is wrong with the sizes for a job, seen from its spec.
+
+        `gpus` is what the job says beside them, if it does; it has its GPUs `whole` or not; it
+        `saves` and goes on when it is asked to, or not.
+        """
+        found: list[Mistake] = []
+        ends, step = (_at("min"), _at("max")), _at("step")
         if self.min > self.max:
-            found.append(f"min is {self.min}, which is above max ({self.max})")
+            why = f"is {self.min}, which is above max ({self.max})"
+            found.append(Mistake(_at("min"), why, ends))
         elif (self.max - self.min) % self.step:
-            found.append(
-                f"step is {self.step}, which does not divide the {self.max - self.min} GPUs "
-                f"between min ({self.min}) and max ({self.max})"
+            why = (
+                f"is {self.step}, which does not divide the {self.max - self.min} GPUs between "
+                f"min ({self.min}) and max ({self.max})"
             )
+            found.append(Mistake(step, why, ends))
         if self.min <= self.max:
-            asked = {} if self.desired is None else {"desired": self.desired}
-            if gpus != self.target:  # else it says the same again
-                asked["gpus"] = gpus
-            found += filter(None, (self.why_not(size, name) for name, size in asked.items()))
+            if self.desired is not None and (why := self._no_size(self.desired)):
+                found.append(Mistake(_at("desired"), why, (*ends, step)))
+            # Where it is the desired size, that says the same already.
+            said = gpus is None or gpus == self.target
+            if gpus is not None and not said and (why := self._no_size(gpus, "malleable.")):
+                found.append(Mistake(("gpus",), why, (*ends, step)))
         group = gang.group_gpus if gang is not None else None
         if group is not None:
             parts = {"min": self.min, "step": self.step if self.max > self.min else 0}
-            odd = [f"{name} ({size})" for name, size in parts.items() if size % group]
-            if odd:
-                verb = "is no multiple" if len(odd) == 1 else "are no multiples"
-                found.append(f"{listed(odd, _NAMED)} {verb} of gang.group_gpus ({group})")
+            for name, size in parts.items():
+                if size % group:
+                    why = f"is {size}, which is no multiple of gang.group_gpus ({group})"
+                    found.append(Mistake(_at(name), why, (*ends, ("gang",))))
         if not whole:
-            found.append("it takes whole GPUs: leave out milli and mig, or malleable")
+            why = "it takes whole GPUs: leave out milli and mig, or malleable"
+            found.append(Mistake(_at(), why, (("milli",), ("mig",))))
         if self.in_place:
-            found += self._why_not_in_place(gang, saves=saves)
+            found += _not_in_place(gang, saves=saves)
         return tuple(found)
 
-    def _why_not_in_place(self, gang: Gang | None, *, saves: bool) -> Iterator[str]:
-        if gang is None:
-            yield "in_place takes nodes from a gang: add `gang: {}`, or leave in_place out"
-        elif gang.spares_per_group:
-            yield "in_place and gang.spares_per_group exclude each other: leave out one of them"
-        if not saves:
-            yield (
-                "in_place saves before each change: add a checkpoint with save_file or "
-                "save_signal, or leave in_place out"
-            )
 
-    def check(self, gpus: int, gang: Gang | None, *, whole: bool, saves: bool = True) -> None:
-        """Raise ValueError with all that `problems` finds."""
-        if found := self.problems(gpus, gang, whole=whole, saves=saves):
-            raise ValueError(f"malleable: {'; '.join(found)}")
+def _not_in_place(gang: Gang | None, *, saves: bool) -> Iterator[Mistake]:
+    if gang is None:
+        why = "takes nodes from a gang: add `gang: {}`, or leave in_place out"
+        yield Mistake(_at("in_place"), why, (("gang",),))
+    elif gang.spares_per_group:
+        why = "takes no gang with spares_per_group: leave out one of them"
+        yield Mistake(_at("in_place"), why, (("gang",),))
+    if not saves:
+        why = (
+            "saves before each change: add a checkpoint with save_file or save_signal, or leave "
+            "in_place out"
+        )
+        yield Mistake(_at("in_place"), why, (("checkpoint",),))
+
+
+def _at(*field: str) -> Place:
+    return ("malleable", *field)

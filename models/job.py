@@ -33,6 +33,7 @@ from longshore.models.counts import DIGITS, Count
 from longshore.models.elastic import Malleable
 from longshore.models.legacy_documents import clamped
 from longshore.models.mig import MigProfile
+from longshore.models.mistakes import Mistake, refuse
 from longshore.models.resources import GPURequest
 from longshore.models.signals import SignalName
 from longshore.models.topology import Conformance, Gang
@@ -196,6 +197,11 @@ _NOT_OF_ELEMENTS = {
 }  # fmt: skip
 
 
+_FIELDS_OF_GPUS = tuple(
+    (field,) for field in ("gpus", "gang", "malleable", "milli", "mig", "vram_per_gpu")
+)
+
+
 class JobSpec(Frozen):
     """A job file: what to run, what it needs, and how patient it is.
 
@@ -324,12 +330,6 @@ class JobSpec(Frozen):
             for key, value in env.items()  # pyright: ignore[reportUnknownVariableType]
         }
 
-    @model_validator(mode="after")
-    def _something_to_run(self) -> Self:
-        if self.command is None and self.image is None:
-            raise ValueError("give a command to run, an image, or both")
-        return self
-
     def model_post_init(self, context: Any, /) -> None:
         """Raise ValueError where it is too large; asked once, as it is made, and not of a spec in
         a message."""
@@ -337,25 +337,42 @@ class JobSpec(Frozen):
             raise ValueError(why)
 
     @model_validator(mode="after")
-    def _an_array_is_of_simple_jobs(self, info: ValidationInfo) -> Self:
-        for field, what in _NOT_OF_ELEMENTS.items():
-            if field == "malleable" and is_taken(info):
-                continue  # it was taken once: its elements go on
-            if self.array is not None and getattr(self, field) is not None:
-                raise ValueError(f"array: elements cannot have {what}")
+    def _fields_agree(self, info: ValidationInfo) -> Self:
+        gpus = self.gpus if "gpus" in self.model_fields_set else None
+        if self.malleable is not None and gpus is None:
+            # It is being made: from here on it is frozen.
+            object.__setattr__(self, "gpus", self.malleable.target)
+            self.model_fields_set.add("gpus")
+        found: list[Mistake] = []
+        if self.command is None and self.image is None:
+            why = "give a command to run, an image, or both"
+            found.append(Mistake((), why, (("command",), ("image",))))
+        if self.array is not None:
+            found += (
+                Mistake(("array",), f"elements cannot have {why}", ((field,),))
+                for field, why in _NOT_OF_ELEMENTS.items()
+                if getattr(self, field) is not None
+                # One that was taken once goes on.
+                and not (field == "malleable" and is_taken(info))
+            )
+        refuse([*found, *self._mistakes_of_gpus(gpus)])
         return self
 
-    @model_validator(mode="after")
-    def _gpus_agree(self) -> Self:
-        if self.malleable is not None:  # first: it says all that is wrong with the sizes at once
-            if "gpus" not in self.model_fields_set:
-                # It is being made: from here on it is frozen.
-                object.__setattr__(self, "gpus", self.malleable.target)
-                self.model_fields_set.add("gpus")
-            saves = self.checkpoint is not None and self.checkpoint.can_be_asked
-            self.malleable.check(self.gpus, self.gang, whole=self.gpu.whole, saves=saves)
-        self.gpu.check(self.gang)
-        return self
+    def _mistakes_of_gpus(self, given: int | None) -> tuple[Mistake, ...]:
+        """Return what is wrong between the fields of the GPUs, of which so many are `given`."""
+        sizes = self.malleable
+        saves = self.checkpoint is not None and self.checkpoint.can_be_asked
+        if sizes is not None and (
+            found := sizes.mistakes(given, self.gang, whole=self.gpu.whole, saves=saves)
+        ):
+            return found
+        try:
+            self.gpu.check(self.gang)
+        except ValueError as error:
+            # It begins with its field: `milli is 500, ...`.
+            field, _, why = str(error).partition(" ")
+            return (Mistake(tuple(field.split(".")), why, _FIELDS_OF_GPUS),)
+        return ()
 
     @property
     def too_large(self) -> str:

@@ -1,6 +1,6 @@
 """Puts the mistakes that pydantic finds into plain words."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, cast, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -10,7 +10,8 @@ from longshore.models.base import Name, Text
 from longshore.models.bounds import GIVEN
 from longshore.models.job import DataName, EnvName
 from longshore.models.legacy_documents import MOST_MISTAKES
-from longshore.models.visible import brief, name_of_place, shown
+from longshore.models.mistakes import Mistakes, Place, in_words
+from longshore.models.visible import name_of_place, said
 
 _EXPECTED = {
     "int_type": "a whole number",
@@ -44,10 +45,6 @@ _BOUNDS = {
 }
 
 
-Place = tuple[str | int, ...]
-"""Names of fields, keys of mappings and positions in lists, from the whole document inwards."""
-
-
 class Problem(NamedTuple):
     """One mistake of a document."""
 
@@ -74,14 +71,27 @@ def describe_all(
     return bounded(found)
 
 
-def find(error: ValidationError, given: object = _UNKNOWN) -> list[Problem]:
-    """Return the mistakes in what was `given`, one for each place, in pydantic's order."""
+def find(
+    error: ValidationError,
+    given: object = _UNKNOWN,
+    written_at: Callable[[Place], Place] = lambda place: place,
+) -> list[Problem]:
+    """Return the mistakes in what was `given`, one for each place, in pydantic's order.
+
+    `written_at` says where `given` has the value that the model has at a place.
+    """
     if error.error_count() > MOST_MISTAKES:
         return [Problem((), _MANY.format(count=f"{error.error_count():,}"))]
     found: dict[Place, list[str]] = {}
+    between: list[Problem] = []
     unknown: set[Place] = set()
     for mistake in error.errors(include_url=False):
-        place = _place(mistake, given)
+        place = _place(mistake, given, written_at(mistake["loc"]))
+        if raised := mistakes_of(mistake):
+            between += (
+                Problem(written_at((*place, *each.place)), each.message) for each in raised.found
+            )
+            continue
         message = describe(mistake)
         if mistake["type"] == "extra_forbidden":
             unknown.add(place)
@@ -89,11 +99,17 @@ def find(error: ValidationError, given: object = _UNKNOWN) -> list[Problem]:
             found[place].append(message)
     # Where a value may have several forms, only the form that came furthest is of interest.
     outer = {place[:length] for place in found for length in range(len(place))}
-    return [
+    return between + [
         Problem(place, _either(messages), place in unknown)
         for place, messages in found.items()
         if place not in outer
     ]
+
+
+def mistakes_of(mistake: ErrorDetails) -> Mistakes | None:
+    """Return what lies between the fields of a model, where that is what pydantic passes on."""
+    raised = mistake.get("ctx", {}).get("error")
+    return raised if isinstance(raised, Mistakes) else None
 
 
 def shortened(error: ValidationError) -> ValidationError:
@@ -127,12 +143,6 @@ def no_such_fields(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(f"{name_of_place(name)}: {_NO_SUCH_FIELD}" for name in names)
 
 
-def in_words(place: Place) -> str:
-    """Return ``nodes[4].used``."""
-    parts = (f"[{part}]" if isinstance(part, int) else f".{name_of_place(part)}" for part in place)
-    return "".join(parts).removeprefix(".")
-
-
 def describe(mistake: ErrorDetails) -> str:
     """Return one mistake in words, with the value that was given where that helps."""
     kind, context = mistake["type"], mistake.get("ctx", {})
@@ -140,7 +150,7 @@ def describe(mistake: ErrorDetails) -> str:
         return "is required"
     if kind == "extra_forbidden":
         return _NO_SUCH_FIELD
-    got = f", got {_shown(mistake['input'])}"
+    got = f", got {said(mistake['input'])}"
     if kind in _EXPECTED:
         return f"must be {_EXPECTED[kind]}{got}"
     if kind in _BOUNDS:
@@ -152,6 +162,11 @@ def describe(mistake: ErrorDetails) -> str:
         return _PATTERNS.get(context["pattern"], f"must match {context['pattern']}") + got
     if kind == "string_too_short":
         return "must not be empty" if context["min_length"] == 1 else mistake["msg"] + got
+    if kind in ("too_short", "too_long"):
+        words, bound = ("at least", "min") if kind == "too_short" else ("at most", "max")
+        entries = context[f"{bound}_length"]
+        noun = "entry" if entries == 1 else "entries"
+        return f"must have {words} {entries} {noun}, got {context['actual_length'] or 'none'}"
     if kind == "string_too_long":
         return f"must have at most {context['max_length']} characters"
     if kind == "json_invalid":
@@ -172,16 +187,16 @@ def known_fields(model: type[BaseModel], path: tuple[str | int, ...]) -> list[st
     return [name for m in models for name in m.model_fields]
 
 
-def _place(mistake: ErrorDetails, given: object) -> Place:
-    """Return where a mistake is in what was given.
+def _place(mistake: ErrorDetails, given: object, where: Place) -> Place:
+    """Return where a mistake, which is at `where`, is in what was given.
 
     Parts that are not there (the branch of a union, which pydantic names) are left out; a field
     that is missing, or that the document has under another spelling, is not there either.
     """
     if given is _UNKNOWN:
-        return mistake["loc"]
+        return where
     here, place = given, list[str | int]()
-    for part in mistake["loc"]:
+    for part in where:
         if isinstance(here, dict) and part in here:
             here = cast("dict[str | int, object]", here)[part]
         elif isinstance(here, list | tuple) and isinstance(part, int) and part < len(here):  # pyright: ignore[reportUnknownArgumentType]
@@ -189,7 +204,7 @@ def _place(mistake: ErrorDetails, given: object) -> Place:
         else:
             continue
         place.append(part)
-    name = mistake["loc"][-1:]
+    name = where[-1:]
     named = mistake["type"] in ("missing", "extra_forbidden") and tuple(place[-1:]) != name
     return (*place, *name) if named else tuple(place)
 
@@ -219,18 +234,6 @@ def _bare(choices: str) -> str:
 
 def _number(bound: float) -> str:
     return str(int(bound)) if bound == int(bound) else str(bound)
-
-
-def _shown(value: object) -> str:
-    if isinstance(value, dict):
-        return "a mapping"
-    if isinstance(value, list | tuple):
-        return "a list"
-    if value is None:
-        return "nothing"
-    if isinstance(value, bool):
-        return str(value).lower()
-    return brief(str(value)) if isinstance(value, int | float) else shown(value)
 
 
 def _pattern_of(annotated: Any) -> str:

@@ -58,6 +58,20 @@ def shown(value: object) -> str:
     return f"{value[:_LONGEST_VALUE] + '…'!r} ({len(value):,} characters)"
 
 
+def said(value: object) -> str:
+    """Return a value as a message says that it was given: as in a document, and a list or a
+    mapping by its kind."""
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list | tuple):
+        return "a list"
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return brief(str(value)) if isinstance(value, int | float) else shown(value)
+
+
 def _hides(character: str) -> bool:
     if character in _KEPT or character in _SEEN:
         return False

@@ -18,6 +18,8 @@ from longshore.models.visible import shown
 SHORTEST = timedelta(minutes=1)
 AROUND = timedelta(hours=26)
 """On either side of a change of the clock: the whole local day that it is in."""
+_WORDS = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
+"""That stand for a line, as in cron."""
 _HOUR = timedelta(hours=1)
 _MINUTE = timedelta(minutes=1)
 _ALL_HOURS = frozenset(range(24))
@@ -89,11 +91,16 @@ def _refusals_of_line(line: str) -> Iterator[str]:
         yield f"{where} give the time zone as --timezone"
     elif line.strip().startswith("@every"):
         yield f"{where} give an interval as --every"
-    elif len(fields) < 5 and not line.strip().startswith("@"):
+    elif line.strip().startswith("@"):
+        if line.strip().lower() not in _WORDS:
+            yield f"{where} is none of the words that stand for a line: {', '.join(_WORDS)}"
+    elif len(fields) < 5:
         yield (
             f"{where} has {count(len(fields), 'field')}, and wants five: minute, hour, day of the "
             "month, month, day of the week, as in '0 2 * * *'"
         )
+    elif len(fields) > 7:
+        yield f"{where} has {len(fields)} fields, and wants five, or six with a year last"
     elif len(fields) == 7:
         yield f"{where} has 7 fields: runs begin at whole minutes, leave the seconds out"
     elif not (line.isascii() and line.isprintable()):
@@ -105,7 +112,7 @@ def _refusals_of_interval(times: ScheduleTimes, every: timedelta) -> Iterator[st
         yield f"every: {format_duration(every)} is too short: a minute is the least"
     if every.microseconds or times.offset.microseconds:
         yield "every: whole seconds are wanted"
-    if not timedelta(0) <= times.offset < every:
+    if times.offset and not timedelta(0) <= times.offset < every:
         yield (
             f"offset: {format_duration(times.offset)} must be shorter than the interval, "
             f"{format_duration(every)}"

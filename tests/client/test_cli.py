@@ -126,6 +126,8 @@ def test_a_flag_is_named_for_its_own_mistake(cli: CLI) -> None:
         (["pool", "set", "p", "--weights", "expiry"], "NAME=NUMBER"),
         (["nosuch"], "No such command"),
         (["jobs", "--state", "LOST"], "is not one of"),
+        (["resize", "j", "--gpus", "0"], "'--gpus': must be at least 1, got '0'"),
+        (["resize", "j", "--gpus", "x"], "'--gpus': must be a whole number, got 'x'"),
     ],
 )
 def test_wrong_usage(cli: CLI, args: list[str], problem: str) -> None:

@@ -192,7 +192,15 @@ async def test_pause_resume_and_backfill(
         (("--cron", "0 2 * * MON#2"), 65, "The second Monday is: 0 2 8-14 * MON"),
         (("--cron", "0 2 30 2 *"), 65, "no such time comes within five years"),
         (("--cron", "0 2 * * * 2020"), 65, "no such time comes within five years"),
-        (("--cron", "99 * * * *"), 65, "cron: Minute is not in range [0-59]"),
+        (
+            ("--cron", "99 * * * *", "--cron", "0 2 * * *", "--cron", "0 25 * * *"), 65,
+            "cron '99 * * * *': the minute must be from 0 to 59 "
+            "error: cron '0 25 * * *': the hour must be from 0 to 23",
+        ),
+        (("--cron", "0 2 * * MONDAI"), 65, "error: cron '0 2 * * MONDAI': "),
+        (("--cron", "@reboot"), 65, "cron '@reboot': is none of the words that stand for a line"),
+        (("--cron", "0 0 2 * * * * *"), 65, "has 8 fields, and wants five"),
+        (("--every", "0s"), 65, "error: every: 0s is too short: a minute is the least"),
         (("--cron", "0 2 *"), 65, "has 3 fields, and wants five: minute"),
         (("--cron", "*/10 * * * * * *"), 65, "runs begin at whole minutes"),
         (("--cron", "@every 30s"), 65, "give an interval as --every"),

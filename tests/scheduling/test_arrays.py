@@ -66,8 +66,8 @@ def test_the_syntax_is_that_of_slurm(text: object, indices: tuple[int, ...], lim
         ({"indices": "0-9", "table": "a.csv"}, "give indices or a table"),
         ({"indices": "0-9%3", "limit": 4}, "the limit is given twice"),
         ({"columns": ["LONGSHORE_X"], "rows": [["1"]]}, "is a variable of Longshore"),
-        ({"columns": ["A", "B"], "rows": [["1", "2"], ["3"]]}, "row 1 has 1 values for 2"),
-        ({"columns": ["A", "A"], "rows": [["1", "2"]]}, "two columns have one name"),
+        ({"columns": ["A", "B"], "rows": [["1", "2"], ["3"]]}, "has 1 value for 2 columns"),
+        ({"columns": ["A", "A"], "rows": [["1", "2"]]}, "two columns have this name"),
     ],
 )
 def test_what_is_wrong_with_an_array_is_said(array: object, says: str):
