@@ -200,6 +200,8 @@ jobs:
     screen = (await longshore("dag", "show", dag_id)).out
     assert "└─ train (corresponding)" in screen
     assert "of 15 elements 1 running, 4 waiting, 10 blocked" in screen
+    simulated = {step.name: step.simulated for step in (await shown(longshore, dag_id)).steps}
+    assert simulated == {"prepare": True, "train": True}, "of an array, what its slots run on"
     chart = (await longshore("dag", "show", dag_id, "--mermaid")).out
     assert "j0 -->|corresponding| j1" in chart
     why = (await longshore("why", f"{dag_id}.train")).out
@@ -263,7 +265,7 @@ async def test_a_job_that_waits_is_cancelled_and_asked_about_by_the_name_of_its_
 
 
 async def test_warnings_name_the_jobs_that_they_are_of(
-    longshore: Command, pool: str, tmp_path: Path
+    longshore: Command, node: ScriptedNode, pool: str, tmp_path: Path
 ):
     file = tmp_path / "large.yaml"
     jobs = "{big: {command: x, gpus: 900}, huge: {command: x, gpus: 900}, fits: {command: x}}"
