@@ -26,6 +26,7 @@ from longshore.models.views import JobView
 from longshore.models.visible import shown
 from longshore.scheduling.arrays import progress_text
 from longshore.scheduling.dag import Graph, waits_for
+from longshore.scheduling.dag_inputs import why_no_output
 
 
 class DagViews:
@@ -85,24 +86,44 @@ class DagViews:
             return await mutexes_of(connection, job_id)
 
     async def output(self, ref: str) -> str:
-        """Return the JSON that the job put out which `DAG.JOB` names. Raises NotFoundError."""
+        """Return the JSON that the job put out which `DAG.JOB` names, by the DAG's id or name, or
+        the job of this id. Raises NotFoundError with why there is none."""
         async with self._database.transaction() as connection:
-            found = await connection.scalar(text(_OUTPUT), {"ref": ref})
+            content = await connection.scalar(text(_OUTPUT), {"id": ref})
+        if content is not None:
+            return content
+        found = await self.step_of(ref)
         if found is None:
-            raise NotFoundError(f"{shown(ref)} is no job of a DAG that has put something out")
-        return found
+            raise NotFoundError(
+                f"no job {shown(ref)} of a DAG: `longshore dag show DAG` lists those of one"
+            )
+        dag, step = found
+        if step.job_id and step.step is StepState.SUCCEEDED:
+            async with self._database.transaction() as connection:
+                content = await connection.scalar(text(_OUTPUT), {"id": step.job_id})
+        if content is None:
+            raise NotFoundError(f"{dag.id}.{step.name} has put nothing out: {why_no_output(step)}")
+        return content
 
     async def step(self, ref: str) -> DagJobView | None:
         """Return the job that `DAG.JOB` names, submitted or not; None where there is none."""
+        found = await self.step_of(ref)
+        return None if found is None else found[1]
+
+    async def step_of(self, ref: str) -> tuple[DagView, DagJobView] | None:
+        """Return the DAG and its job that `DAG.JOB` names, submitted or not, by the DAG's id or
+        the newest of its name; None where there is none."""
         parts = ref.split(".")
         starts = [".".join(parts[:number]) for number in range(1, len(parts))]
+        if not starts:
+            return None
         async with self._database.transaction() as connection:
             rows = await connection.execute(text(_STEP), {"ref": ref, "starts": starts})
             row = rows.one_or_none()
         if row is None:
             return None
         found = await self.dag(row.dag_id)
-        return next(step for step in found.steps if step.name == row.name)
+        return found, next(step for step in found.steps if step.name == row.name)
 
     async def dag(self, ref: str) -> DagView:
         """Return a DAG in full, by its id or the newest of a name. Raises NotFoundError."""
@@ -121,7 +142,7 @@ class DagViews:
         jobs = {job["name"]: job for job in found}
         states = {name: state_of(job) for name, job in jobs.items()}
         waits = {
-            name: excluded.get(name) or waits_for(graph, name, states)
+            name: excluded.get(name) or waits_for(graph, name, states, held=row["held"])
             for name, state in states.items()
             if state is StepState.WAITING
         }
@@ -176,7 +197,7 @@ def _step(
         output_bytes=row["output_bytes"], job_id=row["job_id"],
         generation=row["generation"], step=state, state=job.state if job else None,
         failure=job.failure if job else None, exit_code=job.exit_code if job else None,
-        simulated=job is not None and job.simulated,
+        simulated=bool((job and job.simulated) or (cost and cost["simulated"])),
         reason=reason, gpus=asked.gpus, gpu_type=asked.gpu_type, submitted_at=row["submitted_at"],
         started_at=(job.first_started_at if job else None) or (cost["began"] if cost else None),
         ended_at=job.ended_at if job and job.ended_at else row["ended_at"],
@@ -201,17 +222,21 @@ _ID_OF = """
 """
 
 _STEP = """
-    SELECT dag_id, name FROM dag_jobs
-     WHERE dag_id = ANY (:starts) AND dag_id || '.' || name = :ref
-     ORDER BY dag_id LIMIT 1
+    WITH named AS (
+        SELECT id, id AS called FROM dags WHERE id = ANY (:starts)
+         UNION ALL
+        (SELECT DISTINCT ON (name) id, name FROM dags WHERE name = ANY (:starts)
+          ORDER BY name, submitted_at DESC, id)
+    )
+    SELECT d.dag_id, d.name
+      FROM named n JOIN dag_jobs d ON d.dag_id = n.id
+     WHERE :ref IN (n.called || '.' || d.name,
+                    n.called || '.' || d.name || '.r' || d.generation)
+     ORDER BY n.called = n.id DESC, d.dag_id, d.name LIMIT 1
 """
+"""`.r2` also of a job that a retry runs again and that waits: its id once it is submitted."""
 
-_OUTPUT = """
-    SELECT o.content FROM dag_jobs d JOIN outputs o ON o.job_id = d.job_id
-     WHERE d.job_id = :ref
-        OR (d.dag_id = left(:ref, length(d.dag_id)) AND d.dag_id || '.' || d.name = :ref)
-     ORDER BY d.submitted_at DESC LIMIT 1
-"""
+_OUTPUT = "SELECT content FROM outputs WHERE job_id = :id"
 
 _JOBS_OF_ALL = """
     SELECT d.dag_id, d.state, j.end_state, j.attempts
@@ -226,13 +251,14 @@ _COSTS = """
         SELECT array_id, job_id FROM array_slots WHERE array_id = ANY (:ids)
     ), held AS (
         SELECT i.job_id, l.job_id AS held_by, n.block_id AS block, l.started_at,
+               n.simulated,
                extract(epoch FROM coalesce(l.ended_at, clock_timestamp()) - l.started_at)
                * CASE WHEN l.slices > 0 THEN bit_count(l.slices::bit(8)) / 8.0
                       ELSE l.milli / 1000.0 END AS seconds
           FROM its i JOIN leases l ON l.job_id = i.held_by JOIN nodes n ON n.id = l.node_id
     )
     SELECT h.job_id, make_interval(secs => sum(h.seconds)::float) AS gpu_time,
-           min(h.started_at) AS began,
+           min(h.started_at) AS began, bool_or(h.simulated) AS simulated,
            (SELECT coalesce(sum(micro), 0)::bigint FROM ledger
              WHERE block_id = ANY (array_agg(h.block)) AND kind = 'usage'
                AND debit = ANY (array_agg('job:' || h.held_by))) AS booked

@@ -176,6 +176,7 @@ class DagActivities:
                 plan = decide(
                     graph, known, spec.on_failure, held=request.held,
                     stopped_by=row["stopped_by"], cancelled=row["cancelled"] or request.cancelled,
+                    withdrawn=request.withdrawn,
                     elements=await elements_of(connection, dag_id, spec, jobs),
                 )  # fmt: skip
                 ready = await self._without_excluded(connection, row, spec, plan.start)
@@ -208,8 +209,11 @@ class DagActivities:
         lost = await self._submit(dag_id, read, to_submit, given, refused)
         to_cancel = [jobs[name] for name in plan.cancel if not jobs[name]["cancel_sent"]]
         await self._cancel(dag_id, to_cancel, plan.reason or why_stopped(plan.stopped_by or ""))
+        await self._cancel_single(dag_id, jobs, request.withdrawn)
         told = standing.waits(dag_id)
-        return _progress(graph, plan, told, more=more or lost, ended_at=ended_at)
+        return _progress(
+            graph, plan, told, held=request.held, more=more or lost, ended_at=ended_at
+        )
 
     async def _read_anew(self, connection: AsyncConnection, dag_id: str) -> "_Read":
         """Read a DAG as it is stored, and keep it: 1,000 jobs take a twentieth of a second, and
@@ -312,6 +316,14 @@ class DagActivities:
                 {"id": dag_id, "names": [job["name"] for job in jobs]},
             )
 
+    async def _cancel_single(
+        self, dag_id: str, jobs: Mapping[str, RowMapping], withdrawn: Mapping[str, str]
+    ) -> None:
+        """Ask those of the jobs to end that had been submitted before somebody cancelled them."""
+        for name, why in withdrawn.items():
+            if name in jobs and state_of(jobs[name]) is StepState.SUBMITTED:
+                await self._cancel(dag_id, [jobs[name]], why)
+
     async def _find_unrecorded(self, dag_id: str) -> None:
         """Note jobs whose workflow is over and that have no record: no end of theirs comes."""
         async with self._database.transaction() as connection:
@@ -362,7 +374,13 @@ def _given_up(
 
 
 def _progress(
-    graph: Graph, plan: DagPlan, excluded: Mapping[str, str], *, more: bool, ended_at: Any
+    graph: Graph,
+    plan: DagPlan,
+    excluded: Mapping[str, str],
+    *,
+    held: bool,
+    more: bool,
+    ended_at: Any,
 ) -> DagProgress:
     """Return where a DAG is; `excluded` has what jobs say that wait for a mutex."""
     submitted = frozenset(plan.start)
@@ -373,7 +391,9 @@ def _progress(
     waiting = next((n for n in graph.order if states[n] is StepState.WAITING), None)
     # One that waits for nothing but a mutex is nearer to its start.
     waiting = next((n for n in graph.order if excluded.get(n)), waiting)
-    told = "" if waiting is None else excluded.get(waiting) or waits_for(graph, waiting, states)
+    told = ""
+    if waiting is not None:
+        told = excluded.get(waiting) or waits_for(graph, waiting, states, held=held)
     return DagProgress(
         state=plan.state,
         counts=Counter(states.values()),

@@ -42,6 +42,7 @@ from longshore.models.errors import (
     LongshoreError,
     NoRecordError,
     NotFoundError,
+    NotSubmittedError,
     RefusedError,
     SpecError,
     UnavailableError,
@@ -246,8 +247,17 @@ class Longshore(NodeControl, ScheduleControl, ArrayControl):
         return found[-1].log_error if found else ""
 
     async def cancel(self, ref: str, reason: str = "") -> str:
-        """Ask a job to end; return its id. Its process gets its stop signal and its grace."""
-        job_id = await self._resolve(ref)
+        """Ask a job to end; return its id. Its process gets its stop signal and its grace.
+
+        A job of a DAG that waits for others is recorded as cancelled before its start.
+        """
+        try:
+            job_id = await self._resolve(ref)
+        except NotSubmittedError as error:
+            if error.ended:
+                raise
+            await self.cancel_dag_job(error.dag_id, error.name, reason)
+            return f"{error.dag_id}.{error.name}"
         try:
             # Temporal takes a request for a workflow that has ended, and forgets it.
             found = await self._job(job_id).describe()

@@ -138,7 +138,13 @@ def show_dag(ref: REF, mermaid: MERMAID = False, as_json: JSON = False) -> None:
 
 @dag_app.command()
 def output(
-    ref: Annotated[str, typer.Argument(metavar="DAG.JOB", help="A job of a DAG, by its id.")],
+    ref: Annotated[
+        str,
+        typer.Argument(metavar="DAG.JOB", help="A job of a DAG, by the DAG's id or its name."),
+    ],
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Changes nothing: an output is JSON.")
+    ] = False,
 ) -> None:
     """Print what a job of a DAG put out for the jobs behind it, as JSON."""
     say(call(lambda api: api.output(ref)))
@@ -304,8 +310,9 @@ async def _follow(api: "Longshore", dag_id: str, *, silent: bool) -> DagView:
     before: DagView | None = None
     try:
         async for found in api.watch_dag(dag_id):
-            for line in [] if silent else change_lines(before, found):
-                say(f"{clock(now(), now())}  {line}")
+            moment = now()
+            for at, line in [] if silent else change_lines(before, found, moment):
+                say(f"{clock(at, moment)}  {line}")
             before = found
     except asyncio.CancelledError:
         note(

@@ -1,7 +1,7 @@
 """How a DAG looks: as a tree in the terminal, as a list, and as Mermaid."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -18,7 +18,9 @@ from longshore.models.dag import (
     Join,
     StepState,
 )
+from longshore.models.job import JobState
 from longshore.models.text import ago, count, format_dollars, span
+from longshore.scheduling.dag import Graph, uncaught
 
 _STYLES = {
     StepState.WAITING: "yellow", StepState.SUBMITTED: "green", StepState.SUCCEEDED: "bold green",
@@ -138,10 +140,8 @@ def remark(step: DagJobView) -> str:
 
 def _time(step: DagJobView, now: datetime) -> str:
     """Return how long it ran, or waits."""
-    start = step.started_at or step.submitted_at
-    if start is None:
-        return ""
-    return span(max((step.ended_at or now) - start, timedelta(0)))
+    took = step.took(now)
+    return "" if took is None else span(took)
 
 
 def _tree(steps: Sequence[DagJobView]) -> list[tuple[str, str, str | None]]:
@@ -211,25 +211,52 @@ def _next_step(dag: DagView) -> str:
         return f"{held} {dag.id}"
     if dag.state is DagState.SUCCEEDED:
         return "longshore dag list"
-    failed = next((step for step in dag.steps if step.step is StepState.FAILED), None)
-    logs = f"longshore logs {failed.job_id}, then " if failed and failed.job_id else ""
+    steps = {step.name: step for step in dag.steps}
+    states = {name: step.step for name, step in steps.items()}
+    graph = Graph.of_edges(
+        {name: step.after for name, step in steps.items()},
+        {name: step.join for name, step in steps.items()},
+    )
+    # A failure that some job caught is not why the DAG failed.
+    whys = [steps[name] for name in uncaught(graph, states)]
+    ran = next((step.job_id for step in whys if step.step.ran and step.job_id), None)
+    logs = f"longshore logs {ran}, then " if ran else ""
     return f"{logs}longshore dag retry {dag.id}"
 
 
-def change_lines(before: DagView | None, after: DagView) -> list[str]:
-    """Return a line for each job whose state differs from before, and for the DAG itself."""
-    known = {step.name: (job_state(step), step.job_id) for step in before.steps} if before else {}
-    lines = [
-        f"{step.name}  {job_state(step)}  {remark(step)}".rstrip()
-        for step in after.steps
-        if known.get(step.name, ("WAITING", None)) != (job_state(step), step.job_id)
-    ]
+def change_lines(
+    before: DagView | None, after: DagView, now: datetime
+) -> list[tuple[datetime, str]]:
+    """Return a line for each job whose state differs from before, and for the DAG itself, each
+    with when that happened, oldest first; `now` where nobody knows.
+
+    Without a view before: what has happened since the DAG was submitted, or since its last retry.
+    """
+    known = {step.name: step for step in before.steps} if before else {}
+    lines: list[tuple[datetime, str]] = []
+    for step in after.steps:
+        last = known.get(step.name)
+        if last is None and step.generation < after.generation:
+            continue  # kept from before the retry
+        was = (job_state(last), last.job_id) if last else ("WAITING", None)
+        if was != (job_state(step), step.job_id):
+            line = f"{step.name}  {job_state(step)}  {remark(step)}".rstrip()
+            lines.append((_since(step, last) or now, line))
+    lines.sort(key=lambda line: line[0])
     if before and before.held != after.held:
-        lines.append("held: no further job is submitted" if after.held else "released")
+        lines.append((now, "held: no further job is submitted" if after.held else "released"))
     if after.state.ended:
         jobs = count(after.jobs, "job")
-        lines.append(
-            f"{after.state.value}  {jobs}: {told(after.counts)}"
-            + (f"  {after.reason}" if after.reason else "")
-        )
+        told_of = f"{after.state.value}  {jobs}: {told(after.counts)}"
+        why = f"  {after.reason}" if after.reason else ""
+        lines.append((after.ended_at or now, told_of + why))
     return lines
+
+
+def _since(step: DagJobView, last: DagJobView | None) -> datetime | None:
+    """Return when a job came into its state; None where that is not known."""
+    if step.step.ended:
+        return step.ended_at
+    if last is not None and last.job_id == step.job_id and last.started_at is not None:
+        return None  # what is known is when it began first
+    return step.started_at if step.state is JobState.RUNNING else step.submitted_at

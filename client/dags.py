@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 from temporalio.client import (
@@ -21,8 +21,8 @@ from longshore.client.dag_file import array_problems, graph_problems
 from longshore.client.errors import as_ours
 from longshore.client.reconnecting import Reconnecting
 from longshore.client.submission import new_id, preflight
-from longshore.models.dag import DagRetry, DagSpec, DagState, DagSubmission, DagView
-from longshore.models.dag_messages import DagInput, DagResult, dag_workflow_id
+from longshore.models.dag import DagRetry, DagSpec, DagSubmission, DagView
+from longshore.models.dag_messages import CancelDagJob, DagInput, DagResult, dag_workflow_id
 from longshore.models.errors import (
     ConflictError,
     NotFoundError,
@@ -32,6 +32,7 @@ from longshore.models.errors import (
     UnsatisfiableError,
 )
 from longshore.models.messages import CONTROL_TASK_QUEUE, CommandReason
+from longshore.models.text import count
 from longshore.scheduling.arrays import too_many
 from longshore.scheduling.dag_changes import changes
 from longshore.scheduling.partners import without_partner
@@ -39,6 +40,8 @@ from longshore.workflows.dag import DagWorkflow
 
 _MOST_CHECKED = 50
 """Different requests of a DAG that are held against the nodes at its submit."""
+_MOST_NAMED = 10
+"""Jobs that a warning names."""
 _QUIET = 5.0
 """Seconds without a change after which a watch asks whether the workflow runs."""
 _ON_RECORD_WITHIN = 10.0
@@ -161,13 +164,30 @@ class DagControl(Reconnecting):
         """End a hold; return the DAG's id."""
         return await self._signal_dag(ref, DagWorkflow.release, reason)
 
+    async def cancel_dag_job(self, ref: str, name: str, reason: str = "") -> str:
+        """Cancel one job of a DAG, also while it waits for others; return the DAG's id.
+
+        One that waits does not start, and satisfies only the condition `any`. Raises RefusedError
+        where the DAG has ended, also from outside.
+        """
+        dag_id = await self._running(ref)
+        try:
+            if await self._is_over(dag_id):
+                raise _ended_outside(dag_id)
+            command = CancelDagJob(name=name, reason=reason)
+            await self._dag(dag_id).signal(DagWorkflow.cancel_job, command)
+        except RPCError as error:
+            raise as_ours(error, f"DAG {ref}") from error
+        return dag_id
+
     async def plan_retry(self, ref: str, spec: DagSpec | None = None) -> DagRetry:
         """Return what `retry_dag` would run again; changes nothing. Raises what that raises."""
         return (await self._planned(ref, spec))[1]
 
     async def retry_dag(self, ref: str, spec: DagSpec | None = None) -> DagRetry:
         """Run again what did not succeed of a DAG that has ended, and each job for which that
-        had been the condition; go on with one whose workflow was ended from outside.
+        had been the condition, also where failures were caught; go on with one whose workflow was
+        ended from outside.
 
         With a `spec` also what that changes, and all behind it; it takes the place of the stored
         one. Raises SpecError where it leaves out a job or is wrong, and RefusedError where the
@@ -203,8 +223,6 @@ class DagControl(Reconnecting):
     async def _planned(self, ref: str, spec: DagSpec | None) -> tuple[DagView, DagRetry]:
         found = await self.known_dag(ref)
         stored = await DagViews(self._db()).spec(found.id)
-        if spec is None and found.state is DagState.SUCCEEDED:
-            raise RefusedError(f"DAG {found.id} has succeeded: nothing runs again")
         made = changes(stored, spec or stored)
         if spec is not None:
             if not found.state.ended:
@@ -218,8 +236,9 @@ class DagControl(Reconnecting):
         if found.state.ended:
             again = await DagViews(self._db()).to_run_again(found.id, spec or stored, made.anew)
             if not again:
+                file = ", and the file changes none of its jobs" if spec is not None else ""
                 raise RefusedError(
-                    f"DAG {found.id} has succeeded, and the file changes none of its jobs"
+                    f"no job of DAG {found.id} failed or was cancelled{file}: nothing runs again"
                 )
         plan = DagRetry(dag_id=found.id, jobs=again, new=made.new, changed=made.changed)
         return found, plan
@@ -264,16 +283,17 @@ class DagControl(Reconnecting):
 
     async def _preflight(self, spec: DagSpec) -> tuple[str, ...]:
         """Hold the different requests of its jobs against the nodes that are there."""
-        asked: dict[str, str] = {}
+        asked: dict[str, list[str]] = {}
         for name, job in spec.jobs.items():
-            asked.setdefault(job.model_dump_json(exclude=_NOT_OF_REQUEST), name)
-        found: dict[str, None] = {}
-        for name in list(asked.values())[:_MOST_CHECKED]:
+            asked.setdefault(job.model_dump_json(exclude=_NOT_OF_REQUEST), []).append(name)
+        found: dict[str, list[str]] = {}
+        for names in list(asked.values())[:_MOST_CHECKED]:
             try:
-                found |= dict.fromkeys(await preflight(self._db, spec.jobs[name].spec))
+                for warning in await preflight(self._db, spec.jobs[names[0]].spec):
+                    found.setdefault(warning, []).extend(names)
             except UnsatisfiableError as error:
-                raise UnsatisfiableError(f"job {name}: {error}") from error
-        return tuple(found)
+                raise UnsatisfiableError(f"{_jobs(names)}: {error}") from error
+        return tuple(f"{_jobs(names)}: {warning}" for warning, names in found.items())
 
     async def _signal_dag(self, ref: str, signal: Any, reason: str) -> str:
         dag_id = await self._running(ref)
@@ -319,6 +339,13 @@ def _same(dag_id: str, *, same: bool) -> DagSubmission:
         f"DAG {dag_id} was submitted before with the same name and key but other content. Give "
         f"this one another key, or look at the first with `longshore dag show {dag_id}`."
     )
+
+
+def _jobs(names: Sequence[str]) -> str:
+    """Return ``job a``, or ``jobs a, b, c and 4 others``."""
+    others = len(names) - _MOST_NAMED
+    more = f" and {count(others, 'other')}" if others > 0 else ""
+    return f"job{'s' * (len(names) > 1)} {', '.join(names[:_MOST_NAMED])}{more}"
 
 
 def _ended_outside(dag_id: str) -> RefusedError:

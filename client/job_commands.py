@@ -9,7 +9,7 @@ from longshore.client.calls import call, known_job, known_pool
 from longshore.client.job_view import explanation_screen, job_screen, jobs_table
 from longshore.client.terminal import JSON, Text, note, now, out, print_json, say, show
 from longshore.models.dag import DagJobView
-from longshore.models.errors import LongshoreError, NotFoundError, RefusedError
+from longshore.models.errors import LongshoreError, NotSubmittedError, RefusedError
 from longshore.models.job import JobSpec, JobState
 from longshore.models.job_report import JobReport
 from longshore.models.text import count
@@ -71,12 +71,17 @@ def job(
 ) -> None:
     """Show one job: state, progress, where it runs, its attempts and its result."""
 
-    async def ask(api: "Longshore") -> JobReport:
-        return await api.report((await known_job(api, ref)).id)
+    async def ask(api: "Longshore") -> JobReport | DagJobView:
+        try:
+            return await api.report((await known_job(api, ref)).id)
+        except NotSubmittedError as error:
+            return await _step(api, error)
 
     found = call(ask)
     if as_json:
         return print_json(found)
+    if isinstance(found, DagJobView):
+        return say(_where_it_is(ref, found))
     for missing in found.missing:
         note(f"note: {missing}")
     show(job_screen(found, now()))
@@ -91,19 +96,28 @@ def why(ref: REF, as_json: JSON = False) -> None:
     async def ask(api: "Longshore") -> Explanation | DagJobView:
         try:
             return await api.explain((await known_job(api, ref)).id)
-        except NotFoundError:
-            step = await api.step(ref)  # of a DAG, and not submitted
-            if step is None:
-                raise
-            return step
+        except NotSubmittedError as error:
+            return await _step(api, error)
 
     explanation = call(ask)
     if as_json:
         return print_json(explanation)
     if isinstance(explanation, DagJobView):
-        return say(f"{ref} is {explanation.step.value}: {explanation.reason}")
+        return say(_where_it_is(ref, explanation))
     show(explanation_screen(explanation, now()))
     return None
+
+
+async def _step(api: "Longshore", error: NotSubmittedError) -> DagJobView:
+    """Return a job of a DAG that is in no queue, as it is by now."""
+    step = await api.step(f"{error.dag_id}.{error.name}")
+    if step is None:
+        raise error
+    return step
+
+
+def _where_it_is(ref: str, step: DagJobView) -> str:
+    return f"{ref} is {step.step.value}: {step.reason}"
 
 
 def logs(

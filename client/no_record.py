@@ -13,7 +13,8 @@ from temporalio.service import RPCError
 
 from longshore.activities.job_runs import failure_of, has_result
 from longshore.client.submission import GENERATED_ID
-from longshore.models.errors import NoRecordError
+from longshore.models.dag import DagJobView
+from longshore.models.errors import NoRecordError, NotSubmittedError
 from longshore.models.job import JobResult
 from longshore.models.messages import job_workflow_id
 
@@ -69,6 +70,19 @@ async def newest_running(temporal: Client, name: str) -> str | None:
     found = [flow for flow in flows if GENERATED_ID.sub("", flow.id) == job_workflow_id(name)]
     newest = max(found, key=lambda flow: flow.start_time, default=None)
     return newest.id.removeprefix(job_workflow_id("")) if newest else None
+
+
+def not_submitted(dag_id: str, step: DagJobView) -> NotSubmittedError:
+    """Return what to say of a job of a DAG that is in no queue."""
+    ref, ended = f"{dag_id}.{step.name}", step.step.ended
+    if ended:
+        told = f"was never submitted: it is {step.step.value} ({step.reason})"
+    else:
+        told = (
+            f"is in no queue yet: it is {step.step.value}, and {step.reason}. `longshore cancel "
+            f"{ref}` cancels it; `longshore dag hold {dag_id}` has its DAG submit no further job"
+        )
+    return NotSubmittedError(dag_id, step.name, f"job {ref} {told}", ended=ended)
 
 
 def _has_run(failed: FailureError) -> bool:

@@ -19,7 +19,7 @@ from longshore.activities.snapshot import load_nodes, load_place, load_pool, loa
 from longshore.activities.views import Views
 from longshore.client.explain import explain
 from longshore.client.holds import hold_of
-from longshore.client.no_record import why_no_record
+from longshore.client.no_record import not_submitted, why_no_record
 from longshore.client.outside_ends import ended_outside_lately, freed, outside_ends_of, shown
 from longshore.client.topology import topology_in
 from longshore.models.checkpoint import CheckpointInfo
@@ -27,7 +27,7 @@ from longshore.models.checkpointing import CheckpointDecision
 from longshore.models.cycles import PoolCycles
 from longshore.models.dag import DagJobView, DagState, DagSummary, DagView
 from longshore.models.domains import PoolTopology
-from longshore.models.errors import LongshoreError, NotFoundError
+from longshore.models.errors import LongshoreError, NotFoundError, NotSubmittedError
 from longshore.models.growth import GrowthDecision
 from longshore.models.job import JobSpec, JobState, JobStatus
 from longshore.models.job_report import JobReport
@@ -245,6 +245,15 @@ class Reading:
         """Return the job of a DAG that `DAG.JOB` names, submitted or not; None where none is."""
         return await DagViews(self._db()).step(ref)
 
+    async def not_submitted(self, ref: str) -> NotSubmittedError | str | None:
+        """Return what to say of a job of a DAG that is in no queue, or the id of the job that
+        `DAG.JOB` stands for; None where it names no job of a DAG."""
+        found = await DagViews(self._db()).step_of(ref) if "." in ref else None
+        if found is None:
+            return None
+        dag, step = found
+        return step.job_id or not_submitted(dag.id, step)
+
     async def output(self, ref: str) -> str:
         """Return the JSON that a job of a DAG put out, by `DAG.JOB`. Raises NotFoundError."""
         return await DagViews(self._db()).output(ref)
@@ -306,11 +315,16 @@ class Reading:
         return await self._looked_up(ref, self._views().id_of)
 
     async def _looked_up(self, ref: str, look: Callable[[str], Awaitable[T]]) -> T:
-        """Return what the database has of a job. Raises NotFoundError, and NoRecordError where
-        Temporal says that it is over."""
+        """Return what the database has of a job. Raises NotFoundError, NoRecordError where
+        Temporal says that it is over, and NotSubmittedError of a job of a DAG that waits."""
         try:
             return await look(ref)
         except NotFoundError:
+            of_dag = await self.not_submitted(ref)
+            if isinstance(of_dag, NotSubmittedError):
+                raise of_dag from None
+            if of_dag is not None and of_dag != ref:
+                return await look(of_dag)
             temporal = await self._temporal()
             why = await why_no_record(temporal, ref) if temporal else None
             if why is None:

@@ -71,8 +71,8 @@ def jobs_html(dag: DagView, now: datetime) -> str:
 
 
 def _job(step: DagJobView, now: datetime) -> str:
-    start = step.started_at or step.submitted_at
-    took = span((step.ended_at or now) - start) if start else "–"
+    lasted = step.took(now)
+    took = "–" if lasted is None else span(lasted)
     gpus = f"{step.gpus} × {escape(step.gpu_type)}" if step.gpu_type else count(step.gpus)
     return (
         f"<tr>{cell(_link(step, escape(step.name)))}{cell(chip(job_state(step)))}"

@@ -14,7 +14,12 @@ from longshore.console.layout import Badge, Card, frame, toggle
 from longshore.console.live import follow
 from longshore.console.parts import chip, empty, updated
 from longshore.console.pool_choice import PoolChoice
-from longshore.models.errors import LongshoreError, NoRecordError, NotFoundError
+from longshore.models.errors import (
+    LongshoreError,
+    NoRecordError,
+    NotFoundError,
+    NotSubmittedError,
+)
 from longshore.models.job_report import JobReport
 from longshore.models.views import Explanation
 
@@ -142,6 +147,8 @@ class JobPage:
             explanation = await self._fleet.explain(report.job.id)
         except NoRecordError as error:
             self._show_instead(empty("The database has no such job", str(error)))
+        except NotSubmittedError as error:
+            self._show_instead(empty("The job is not in a queue", str(error)))
         except NotFoundError:
             self._show_instead(
                 empty("There is no such job", "`longshore jobs --all` lists them all.")

@@ -18,6 +18,7 @@ from longshore.models.errors import (
     MarketAwayError,
     MarketError,
     NotFoundError,
+    NotSubmittedError,
     SpecError,
     UnavailableError,
 )
@@ -30,6 +31,7 @@ _log = logging.getLogger(__name__)
 _STATUSES: tuple[tuple[type[LongshoreError], int, str], ...] = (
     (SpecError, 422, "invalid"),
     (NotFoundError, 404, "not_found"),
+    (NotSubmittedError, 404, "not_submitted"),
     (GoneError, 404, "not_found"),
     (MarketAwayError, 503, "market_away"),
     (UnavailableError, 503, "unavailable"),

@@ -1,7 +1,7 @@
 """A DAG: jobs that wait for the ends of others."""
 
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Self, cast
 
@@ -430,6 +430,12 @@ class DagJobView(Wire):
     """GPUs times time that it has held, over its attempts."""
     booked_micro_usd: int = 0
     """Micro-dollars booked for it so far, on machines that were bought."""
+
+    def took(self, now: datetime) -> timedelta | None:
+        """Return how long it ran, or has run; of one in a queue how long it has waited. None of
+        one that was never submitted, or has ended without having run."""
+        start = self.started_at or (None if self.step.ended else self.submitted_at)
+        return None if start is None else max((self.ended_at or now) - start, timedelta(0))
 
 
 class DagSummary(Wire):

@@ -41,6 +41,8 @@ class DagInput(StartInput):
     submitted_at: Instant | None = None
     """Of a run that continues another; null of the first."""
     poked: bool = False
+    withdrawn: dict[str, Reason] = Field(default_factory=dict[str, Reason])
+    """Jobs that somebody cancelled and no look has dealt with yet, with why."""
     progress: DagProgress | None = None
     """What the run that it continues saw last."""
     max_looks_per_run: int = Field(default=400, ge=1)
@@ -77,8 +79,17 @@ class AdvanceDag(Wire):
     dag_id: str
     held: bool = False
     cancelled: Reason | None = None
+    withdrawn: dict[str, Reason] = Field(default_factory=dict[str, Reason])
+    """Single jobs that somebody cancelled, with why."""
     check: bool = False
     """Ask Temporal too about jobs that have not come into a queue."""
+
+
+class CancelDagJob(Wire):
+    """Cancel one job of a DAG, also while it waits for others."""
+
+    name: str
+    reason: Reason = ""
 
 
 class DagResult(Wire):

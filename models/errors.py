@@ -13,6 +13,7 @@
     │   ├── MarketAwayError    a market does not answer, or asks to be left alone for a while
     │   └── StoreError         the checkpoint store cannot be read or written
     ├── RefusedError           the database or an authority said no
+    │   ├── NotSubmittedError  a job of a DAG waits for others, or was left out
     │   ├── TokenError         an agent's proof does not match the join token
     │   │   └── ClockError     its clock is too far from the server's
     │   ├── NodeTakenError     another live agent holds this node id
@@ -99,6 +100,17 @@ class DamagedError(LongshoreError):
 
 class RefusedError(LongshoreError):
     exit_code = 77
+
+
+class NotSubmittedError(RefusedError):
+    """A job of a DAG that is in no queue: job `name` of `dag_id`, which waits for others, or has
+    `ended` without ever being submitted."""
+
+    def __init__(self, dag_id: str, name: str, text: str, *, ended: bool) -> None:
+        self.dag_id = dag_id
+        self.name = name
+        self.ended = ended
+        super().__init__(text)
 
 
 class TokenError(RefusedError):

@@ -2,13 +2,17 @@
 
 import hashlib
 import json
-from typing import NoReturn
+import re
+from collections.abc import Iterator
+from typing import NoReturn, cast
 
 from longshore.models.base import Reason, Wire
 
 MOST_BYTES = 65_536
 VARIABLE = "LONGSHORE_OUTPUT"
 """Names the file into which a job writes its output."""
+_LONGEST_FIELD = 4_096
+_FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}", re.ASCII)
 
 
 class JobOutput(Wire):
@@ -33,8 +37,54 @@ def output_of(raw: bytes) -> JobOutput:
     except (ValueError, RecursionError) as error:
         why = f"its output is no JSON document in UTF-8: {error}"
         return JobOutput(bytes=len(raw), problem=why)
+    if why := _same_variable(content):
+        return JobOutput(bytes=len(raw), problem=why)
     digest = hashlib.sha256(content.encode()).hexdigest()
     return JobOutput(content=content, bytes=len(content.encode()), digest=digest)
+
+
+def variable_of_field(field: str) -> str:
+    """Return how the variable of a field ends: ``LOSS``."""
+    return field.upper()
+
+
+def field_values(content: str) -> Iterator[tuple[str, str]]:
+    """Yield the fields of an object that are variables, each with its value: texts, truth values,
+    and numbers with the digits that they were written with.
+
+    None of long texts, nor of those that no variable can hold.
+    """
+    document: object = json.loads(content, parse_float=str, parse_int=str)
+    if not isinstance(document, dict):
+        return
+    for field, value in cast("dict[str, object]", document).items():
+        if not _FIELD.fullmatch(field) or not isinstance(value, str | bool):
+            continue
+        told = json.dumps(value) if isinstance(value, bool) else str(value)
+        if len(told) <= _LONGEST_FIELD and "\0" not in told and _is_text(told):
+            yield field, told
+
+
+def _same_variable(content: str) -> str:
+    """Return which fields would be one variable; empty where none would."""
+    seen: dict[str, str] = {}
+    for field, _ in field_values(content):
+        other = seen.setdefault(variable_of_field(field), field)
+        if other != field:
+            return (
+                f"its output has the fields {other} and {field}, which would be one variable "
+                f"(...__{variable_of_field(field)}): rename one of them"
+            )
+    return ""
+
+
+def _is_text(value: str) -> bool:
+    """Return whether it can be written: JSON may have half of a surrogate pair."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def why_unusable(output: JobOutput | None) -> str:

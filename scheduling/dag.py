@@ -6,7 +6,7 @@ an edge with the condition `failure` was satisfied by it and that edge's job run
 
 import heapq
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from longshore.models.dag import (
@@ -76,6 +76,7 @@ class Elements:
 
 
 NO_ELEMENTS: Mapping[str, Elements] = {}
+NONE_WITHDRAWN: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -96,18 +97,28 @@ class Graph:
     @classmethod
     def of(cls, spec: DagSpec) -> "Graph":
         """Return the graph of a spec in which `problems` finds none."""
-        edges = {name: job.after for name, job in spec.jobs.items()}
+        bare = cls.of_edges(
+            {name: job.after for name, job in spec.jobs.items()},
+            {name: job.join for name, job in spec.jobs.items()},
+        )
+        return replace(
+            bare,
+            inputs={name: job.inputs for name, job in spec.jobs.items() if job.inputs},
+            partners={name: found for name, job in spec.jobs.items() if (found := _partners(job))},
+        )
+
+    @classmethod
+    def of_edges(cls, edges: Edges, joins: Mapping[str, Join]) -> "Graph":
+        """Return the graph of these edges alone, among which is no cycle."""
         downstream: dict[str, list[str]] = {name: [] for name in edges}
         for name, after in edges.items():
             for upstream in after:
                 downstream[upstream].append(name)
         return cls(
             edges=edges,
-            joins={name: job.join for name, job in spec.jobs.items()},
+            joins=joins,
             order=_upstream_first(edges, downstream),
             downstream={name: tuple(behind) for name, behind in downstream.items()},
-            inputs={name: job.inputs for name, job in spec.jobs.items() if job.inputs},
-            partners={name: found for name, job in spec.jobs.items() if (found := _partners(job))},
         )
 
 
@@ -161,18 +172,24 @@ def decide(
     held: bool = False,
     stopped_by: str | None = None,
     cancelled: str | None = None,
+    withdrawn: Mapping[str, str] = NONE_WITHDRAWN,
     elements: Mapping[str, Elements] = NO_ELEMENTS,
 ) -> DagPlan:
     """Return what a DAG does next.
 
     `known` has the state of each job, `elements` those of each array that waits and whose
     elements come after those of others, `stopped_by` the failure by which an earlier plan stopped
-    it, `cancelled` why somebody cancelled it. A DAG that is `held` skips jobs and starts none.
+    it, `cancelled` why somebody cancelled it, `withdrawn` single jobs that somebody cancelled,
+    with why: those that wait end now, and the others are for the caller to end. A DAG that is
+    `held` skips jobs and starts none.
     """
     states = dict(known)
     if cancelled is not None:
         return _cancelled(graph, states, cancelled)
+    gone = {name: why for name, why in withdrawn.items() if states.get(name) is StepState.WAITING}
+    states.update(dict.fromkeys(gone, StepState.WITHDRAWN))
     start, skip = _follow(graph, states, elements)
+    skip |= gone
     if on_failure is OnFailure.STOP and stopped_by is None:
         stopped_by = next(iter(uncaught(graph, states)), None)
     cancel: tuple[str, ...] = ()
@@ -324,15 +341,19 @@ def _wish(upstream: str, edge: Edge) -> str:
     return f"the {what[edge.condition]} of {upstream}"
 
 
-def waits_for(graph: Graph, name: str, states: Mapping[str, StepState]) -> str:
+def waits_for(
+    graph: Graph, name: str, states: Mapping[str, StepState], *, held: bool = False
+) -> str:
     """Return ``waits for the success of prepare and the end of clean``; of a join `any` with
-    "or"."""
+    "or"; of a DAG that is `held`, that it is."""
     edges = graph.edges[name]
     still = [
         _wish(up, edge)
         for up, edge in edges.items()
         if edge_state(edge.condition, states[up]) is EdgeState.OPEN
     ]
+    if not still and held:
+        return "waits for the release of the DAG, which is held"
     if not still:
         return "is about to be submitted"
     word = "and" if graph.joins[name] is Join.ALL else "or"

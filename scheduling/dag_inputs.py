@@ -1,17 +1,14 @@
 """The outputs that a job of a DAG gets: which jobs may be named, and as which variables."""
 
-import json
 import re
-from collections.abc import Collection, Iterator, Mapping
-from typing import cast
+from collections.abc import Collection, Mapping
 
-from longshore.models.output import VARIABLE
+from longshore.models.dag import DagJobView, StepState
+from longshore.models.output import VARIABLE, field_values, variable_of_field
 from longshore.scheduling.dag import Edges
 from longshore.scheduling.dag_problems import GraphProblem
 
 MOST_BYTES_TOGETHER = 131_072
-_LONGEST_FIELD = 4_096
-_FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}", re.ASCII)
 
 
 def variable_of(name: str) -> str:
@@ -28,30 +25,9 @@ def variables(outputs: Mapping[str, str]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for name, content in sorted(outputs.items()):
-        for field, value in _fields(content):
-            found.setdefault(f"{variable_of(name)}__{field.upper()}", value)
+        for field, value in field_values(content):
+            found.setdefault(f"{variable_of(name)}__{variable_of_field(field)}", value)
     return found | {variable_of(name): content for name, content in outputs.items()}
-
-
-def _fields(content: str) -> Iterator[tuple[str, str]]:
-    document: object = json.loads(content)
-    if not isinstance(document, dict):
-        return
-    for field, value in cast("dict[str, object]", document).items():
-        if not _FIELD.fullmatch(field) or not isinstance(value, str | int | float):
-            continue
-        told = value if isinstance(value, str) else json.dumps(value)
-        if len(told) <= _LONGEST_FIELD and "\0" not in told and _is_text(told):
-            yield field, told
-
-
-def _is_text(value: str) -> bool:
-    """Return whether it can be written: JSON may have half of a surrogate pair."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def why_too_much(outputs: Mapping[str, str]) -> str:
@@ -60,6 +36,20 @@ def why_too_much(outputs: Mapping[str, str]) -> str:
     if found <= MOST_BYTES_TOGETHER:
         return ""
     return f"the outputs that it gets have {found:,} bytes; {MOST_BYTES_TOGETHER:,} is the most"
+
+
+def why_no_output(step: DagJobView) -> str:
+    """Return why there is no output of a job of a DAG."""
+    if step.step is StepState.WAITING:
+        return f"it is not submitted yet, and {step.reason}"
+    if step.step is StepState.SUBMITTED:
+        return "it has not ended"
+    if step.step is not StepState.SUCCEEDED:
+        return f"it is {step.step.value}: {step.reason}"
+    return (
+        f"it wrote none into the file that {VARIABLE} names, or something else than one JSON "
+        "document of at most 64 KB. That is a failure where another job has it as `inputs`"
+    )
 
 
 def input_problems(

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from longshore.models.dag import StepState
 from longshore.scheduling.dag import EdgeState, Graph, others_of
 
+_WENT_WRONG = frozenset({StepState.FAILED, StepState.CANCELLED, StepState.WITHDRAWN})
+
 
 @dataclass(frozen=True)
 class Reopened:
@@ -23,8 +25,12 @@ def reopened(
     """Return what a retry runs again: the jobs that did not succeed, or are to run `anew`, and
     each that an edge from one of these had satisfied, or that gets the output of one, and so on.
 
-    An element that succeeded stays where only its array did not, and so do those behind it.
+    Nothing where none failed, was cancelled or is to run `anew`: what was only skipped would be
+    skipped again. An element that succeeded stays where only its array did not, and so do those
+    behind it.
     """
+    if not anew and not any(state in _WENT_WRONG for state in states.values()):
+        return Reopened((), frozenset())
     again: set[str] = set()
     whole: set[str] = set()
     for name in graph.order:

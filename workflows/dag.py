@@ -18,6 +18,7 @@ with workflow.unsafe.imports_passed_through():
     from longshore.models.dag_messages import (
         DAG_WORKFLOW,
         AdvanceDag,
+        CancelDagJob,
         DagInput,
         DagProgress,
         DagResult,
@@ -47,6 +48,7 @@ class DagWorkflow(Started):
         self._held = dag.held
         self._poked = dag.poked
         self._changed = False
+        self._withdrawn = dict(dag.withdrawn)
         self._cancel: str | None = None
         self._cancel_told: str | None = None
         self._progress = dag.progress
@@ -87,6 +89,12 @@ class DagWorkflow(Started):
     def release(self, command: CommandReason) -> None:
         """End a hold."""
         self._held, self._changed = False, True
+
+    @workflow.signal(description="Cancel one job, also while it waits for others")
+    def cancel_job(self, command: CancelDagJob) -> None:
+        """Cancel one job: at once where it is not submitted, else with its grace."""
+        self._withdrawn[command.name] = as_reason(command.reason or "cancelled by its user")
+        self._changed = True
 
     @workflow.query(description="How far it is, and which job waits next")
     def status(self) -> DagStatus:
@@ -130,14 +138,18 @@ class DagWorkflow(Started):
     async def _advance(self, *, check: bool) -> DagProgress:
         self._poked = self._changed = False
         self._cancel_told = self._cancel
+        withdrawn, self._withdrawn = self._withdrawn, {}
         self._looks += 1
         progress = await workflow.execute_activity_method(
             DagActivities.advance_dag,
-            AdvanceDag(dag_id=self._id, held=self._held, cancelled=self._cancel, check=check),
+            AdvanceDag(
+                dag_id=self._id, held=self._held, cancelled=self._cancel, withdrawn=withdrawn,
+                check=check,
+            ),
             start_to_close_timeout=SUBMITS_TIMEOUT,
             retry_policy=DATABASE_RETRY,
             summary="what follows from the ends of its jobs",
-        )
+        )  # fmt: skip
         self._progress = progress
         workflow.set_current_details(_card(progress, held=self._held))
         return progress
@@ -168,7 +180,7 @@ class DagWorkflow(Started):
                 held=self._held, poked=self._poked or self._changed or more,
                 max_looks_per_run=self._dag.max_looks_per_run,
                 submitted_at=self._dag.submitted_at or workflow.info().start_time,
-                progress=self._progress,
+                withdrawn=self._withdrawn, progress=self._progress,
             )
         )  # fmt: skip
 

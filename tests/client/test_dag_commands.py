@@ -5,8 +5,10 @@ import json
 from pathlib import Path
 
 from longshore.models.dag import DagView, StepState
+from longshore.models.messages import ProcessReport
+from longshore.models.output import output_of
 from tests.client.conftest import Command
-from tests.support.scripted_node import USER_ERROR, ScriptedNode
+from tests.support.scripted_node import SUCCESS, USER_ERROR, ScriptedNode
 from tests.support.waiting import eventually
 
 JOBS = """
@@ -95,7 +97,8 @@ async def test_a_failure_is_shown_and_tried_again(
     assert all(line.startswith(f"error: {shorter}: ") for line in lines)
     refused = await longshore("dag", "retry", dag_id)
     assert (refused.code, refused.err) == (
-        77, f"error: DAG {dag_id} has succeeded: nothing runs again\n",
+        77,
+        f"error: no job of DAG {dag_id} failed or was cancelled: nothing runs again\n",
     )  # fmt: skip
 
 
@@ -200,6 +203,8 @@ jobs:
     screen = (await longshore("dag", "show", dag_id)).out
     assert "└─ train (corresponding)" in screen
     assert "of 15 elements 1 running, 4 waiting, 10 blocked" in screen
+    simulated = {step.name: step.simulated for step in (await shown(longshore, dag_id)).steps}
+    assert simulated == {"prepare": True, "train": True}, "of an array, what its slots run on"
     chart = (await longshore("dag", "show", dag_id, "--mermaid")).out
     assert "j0 -->|corresponding| j1" in chart
     why = (await longshore("why", f"{dag_id}.train")).out
@@ -227,3 +232,52 @@ async def test_what_is_not_there_is_said(longshore: Command, pool: str, tmp_path
     assert "a cycle: a comes after b (success); b comes after a (success)" in refused.err
     valid = await longshore("dag", "validate", a_file(tmp_path, pool))
     assert valid.out.strip().endswith("is valid: 3 jobs, 2 edges; prepare starts at once")
+
+
+async def test_a_job_that_waits_is_cancelled_and_asked_about_by_the_name_of_its_dag(
+    longshore: Command, node: ScriptedNode, pool: str, tmp_path: Path
+):
+    dag_id = (await longshore("dag", "submit", "-q", a_file(tmp_path, pool))).out.strip()
+    await node.started(f"{dag_id}.prepare")
+    for command in ("why", "job"):
+        ran = await longshore(command, f"{pool}.train")
+        assert ran.out == f"{pool}.train is WAITING: waits for the success of prepare\n"
+    as_json = json.loads((await longshore("job", f"{pool}.train", "--json")).out)
+    assert (as_json["step"], as_json["job_id"]) == ("WAITING", None)
+    for command in ("hold", "logs", "requeue", "watch"):
+        ran = await longshore(command, f"{pool}.train")
+        assert ran.code == 77, ran.out
+        assert f"error: job {dag_id}.train is in no queue yet: it is WAITING" in ran.err
+        assert f"`longshore dag hold {dag_id}`" in ran.err
+    output = await longshore("dag", "output", f"{pool}.train")
+    assert (output.code, output.err) == (
+        66,
+        f"error: {dag_id}.train has put nothing out: it is not submitted yet, and waits for the "
+        "success of prepare\n",
+    )
+    unknown = await longshore("dag", "output", f"{pool}.none")
+    assert (unknown.code, f"no job '{pool}.none' of a DAG" in unknown.err) == (66, True)
+    cancelled = await longshore("cancel", f"{pool}.train", "--reason", "not today")
+    assert cancelled.code == 0, cancelled.err
+    assert cancelled.out.startswith(f"{dag_id}.train will end")
+    await node.end(f"{dag_id}.prepare", report=output_report('{"rows": 3}'))
+    assert (await longshore("dag", "watch", dag_id)).code == 70
+    assert (await longshore("dag", "output", f"{pool}.prepare")).out == '{"rows": 3}\n'
+    why = (await longshore("why", f"{dag_id}.train")).out
+    assert why == f"{dag_id}.train is WITHDRAWN: not today\n"
+
+
+async def test_warnings_name_the_jobs_that_they_are_of(
+    longshore: Command, node: ScriptedNode, pool: str, tmp_path: Path
+):
+    file = tmp_path / "large.yaml"
+    jobs = "{big: {command: x, gpus: 900}, huge: {command: x, gpus: 900}, fits: {command: x}}"
+    file.write_text(f"name: {pool}\npool: {pool}\njobs: {jobs}\n")
+    ran = await longshore("dag", "submit", str(file), "--hold")
+    assert "warning: jobs big, huge: " in ran.err
+    assert "fits" not in ran.err
+    await longshore("dag", "cancel", ran.out.strip())
+
+
+def output_report(raw: str) -> ProcessReport:
+    return SUCCESS.model_copy(update={"output": output_of(raw.encode())})

@@ -1,5 +1,6 @@
 """DAGs: one that succeeds, one that fails and is tried again, one that is cancelled while it
-holds jobs back, one that continues as new, and one of two arrays, element to element."""
+holds jobs back, one of which a job is cancelled that waits, one that continues as new, and one of
+two arrays, element to element."""
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
@@ -9,7 +10,7 @@ from temporalio.client import Client, WorkflowHandle
 from temporalio.common import WorkflowIDReusePolicy
 
 from longshore.models.dag import DagSpec
-from longshore.models.dag_messages import DagInput, dag_workflow_id
+from longshore.models.dag_messages import CancelDagJob, DagInput, dag_workflow_id
 from longshore.models.job import FailureClass
 from longshore.models.messages import CONTROL_TASK_QUEUE, CommandReason, job_workflow_id
 from longshore.workflows.dag import DagWorkflow
@@ -70,6 +71,13 @@ async def play(
         await scripted.end_batch("corresponding.train.s2")
         await scripted.end_batch("corresponding.prepare.s1", failure=FailureClass.USER)
         await eventually(lambda: _is_over(arrays))
+
+        single = await start("job-cancelled")  # one job, while it waits
+        await scripted.started("job-cancelled.a")
+        command = CancelDagJob(name="b", reason="recorded")
+        await single.signal(DagWorkflow.cancel_job, command)
+        await scripted.end("job-cancelled.a")
+        await eventually(lambda: _is_over(single))
 
         fails = await start("fails")  # its newest run, the retry, is recorded
         await scripted.end("fails.a", report=USER_ERROR)

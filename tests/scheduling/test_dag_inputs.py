@@ -5,13 +5,14 @@ from typing import Any
 
 import pytest
 
-from longshore.models.dag import DagSpec, StepState
+from longshore.models.dag import DagJobView, DagSpec, Join, StepState
 from longshore.models.output import MOST_BYTES, output_of, why_unusable
 from longshore.scheduling.dag import Graph
 from longshore.scheduling.dag_inputs import (
     MOST_BYTES_TOGETHER,
     input_problems,
     variables,
+    why_no_output,
     why_too_much,
 )
 from longshore.scheduling.dag_retry import reopened
@@ -31,6 +32,39 @@ def test_an_object_is_one_variable_and_one_for_each_plain_field():
         "LONGSHORE_OUTPUT_TRAIN_SMALL_V2__OK": "true",
         "LONGSHORE_OUTPUT_FLAT": "[1, 2]",
     }
+
+
+def test_a_number_keeps_the_digits_that_it_was_written_with():
+    found = variables({"a": '{"x": 1.50, "big": 12345678901234567890, "e": 1e3, "no": -0.0}'})
+    fields = {name.rpartition("__")[2]: value for name, value in found.items() if "__" in name}
+    assert fields == {"X": "1.50", "BIG": "12345678901234567890", "E": "1e3", "NO": "-0.0"}
+
+
+def test_two_fields_that_would_be_one_variable_are_no_output():
+    found = output_of(b'{"a_b": 1, "A_B": 2}')
+    assert (found.content, found.problem) == (
+        "",
+        "its output has the fields a_b and A_B, which would be one variable (...__A_B): rename "
+        "one of them",
+    )
+    assert why_unusable(found) == found.problem
+    apart = output_of(b'{"a_b": 1, "A_B": [2], "a-b": 3, "a b": 4}')
+    assert apart.problem == "", (
+        "a list, and what no variable can be called, are in the whole alone"
+    )
+
+
+def test_why_there_is_no_output_of_a_job():
+    def why(step: StepState, reason: str = "") -> str:
+        view = DagJobView(name="a", after={}, join=Join.ALL, gpus=1, step=step, reason=reason)
+        return why_no_output(view)
+
+    assert why(StepState.WAITING, "waits for the success of b") == (
+        "it is not submitted yet, and waits for the success of b"
+    )
+    assert why(StepState.SUBMITTED, "on n1:0") == "it has not ended"
+    assert why(StepState.FAILED, "exit code 1") == "it is FAILED: exit code 1"
+    assert "wrote none" in why(StepState.SUCCEEDED)
 
 
 def test_what_is_too_much_together_is_told():

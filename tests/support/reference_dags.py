@@ -65,7 +65,10 @@ def final_state(spec: DagSpec, states: Mapping[str, StepState]) -> DagState:
 
 
 def run_again(spec: DagSpec, states: Mapping[str, StepState]) -> set[str]:
-    """Return the jobs of a retry: what did not succeed, what ran because of that, and so on."""
+    """Return the jobs of a retry: what did not succeed, what ran because of that, and so on; none
+    where nothing failed or was cancelled."""
+    if set(states.values()) <= {S, StepState.SKIPPED}:
+        return set()
     again = {name for name, state in states.items() if state is not S}
     while True:
         more = {

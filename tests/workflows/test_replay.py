@@ -92,6 +92,7 @@ PATHS = {
     "dag-succeeds": COMPLETED,
     "dag-fails": FAILED,
     "dag-cancelled": CANCELED,
+    "dag-job-cancelled": FAILED,
     "dag-corresponding": FAILED,
     "job-corresponding.train": FAILED,
     "dag-continues": CONTINUED,
