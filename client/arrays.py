@@ -5,16 +5,17 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Sequence
 
-from temporalio.client import Client, WorkflowUpdateFailedError
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowUpdateFailedError
 from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from longshore.activities.array_views import ArrayViews
 from longshore.activities.job_starts import at_submit, summary_of
 from longshore.activities.logstore import LogStore, Stream
 from longshore.client.errors import as_ours
 from longshore.client.reading import Reading
+from longshore.client.soon import soon
 from longshore.models.array import IndexRange, parse_indices
 from longshore.models.array_messages import ArrayInput, ElementsReply, ElementsRequest
 from longshore.models.array_view import ElementView
@@ -24,7 +25,6 @@ from longshore.models.job import JobSpec
 from longshore.models.messages import CONTROL_TASK_QUEUE, job_workflow_id
 from longshore.workflows.array import ArrayWorkflow
 
-_ON_RECORD_WITHIN = 10.0
 _LOOK_EVERY = 0.5
 
 
@@ -101,6 +101,8 @@ class ArrayControl(Reading):
             raise RefusedError(f"no element of {array_id} is {which}: nothing runs again")
         spec = await self.spec(array_id)
         short = spec.model_copy(update={"array": spec.array and spec.array.without_rows})
+        if job.state.ended:  # on record, and its workflow is over a moment later
+            await soon(lambda: self._is_array_over(array_id))
         try:
             await self._start_again(array_id, short, tuple(states))
         except WorkflowAlreadyStartedError:
@@ -109,13 +111,23 @@ class ArrayControl(Reading):
             ) from None
         except RPCError as error:
             raise as_ours(error, f"array {ref}") from error
-        deadline = asyncio.get_running_loop().time() + _ON_RECORD_WITHIN
-        while job.state.ended and asyncio.get_running_loop().time() < deadline:
-            found = await ArrayViews(self._db()).array(array_id)
-            if found is not None and found.generation > view.generation:
-                break  # who waits from now on does not see the end before this
-            await asyncio.sleep(0.1)
+        if job.state.ended:  # who waits from now on does not see the end before this
+            await soon(lambda: self._is_array_after(array_id, view.generation))
         return array_id, again
+
+    async def _is_array_over(self, array_id: str) -> bool:
+        """Return whether the workflow of an array is over. Raises UnavailableError."""
+        handle = self.temporal.get_workflow_handle(job_workflow_id(array_id))
+        try:
+            return (await handle.describe()).status is not WorkflowExecutionStatus.RUNNING
+        except RPCError as error:
+            if error.status is RPCStatusCode.NOT_FOUND:
+                return True
+            raise as_ours(error, f"array {array_id}") from error
+
+    async def _is_array_after(self, array_id: str, generation: int) -> bool:
+        found = await ArrayViews(self._db()).array(array_id)
+        return found is not None and found.generation > generation
 
     async def element_logs(
         self,

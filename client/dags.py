@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from temporalio.client import (
@@ -20,6 +20,7 @@ from longshore.activities.job_starts import digest_of, summary_of_dag
 from longshore.client.dag_file import array_problems, graph_problems
 from longshore.client.errors import as_ours
 from longshore.client.reconnecting import Reconnecting
+from longshore.client.soon import ON_RECORD_WITHIN, soon
 from longshore.client.submission import new_id, preflight
 from longshore.models.dag import DagRetry, DagSpec, DagSubmission, DagView
 from longshore.models.dag_messages import CancelDagJob, DagInput, DagResult, dag_workflow_id
@@ -44,8 +45,6 @@ _MOST_NAMED = 10
 """Jobs that a warning names."""
 _QUIET = 5.0
 """Seconds without a change after which a watch asks whether the workflow runs."""
-_ON_RECORD_WITHIN = 10.0
-"""Seconds that a control worker may take to put a DAG on record."""
 _NOT_OF_REQUEST = {
     "name", "command", "env", "workdir", "after", "join", "mutex", "inputs", "retry",
     "checkpoint",
@@ -88,7 +87,7 @@ class DagControl(Reconnecting):
         Raises NotFoundError; and UnavailableError where no control worker takes it up, unless who
         asks is `patient`: then that is told, and waited for.
         """
-        deadline = asyncio.get_running_loop().time() + _ON_RECORD_WITHIN
+        deadline = asyncio.get_running_loop().time() + ON_RECORD_WITHIN
         runs = True
         while True:
             try:
@@ -198,7 +197,7 @@ class DagControl(Reconnecting):
         digest = digest_of(run)
         try:
             if found.state.ended:  # on record, and its workflow is over a moment later
-                await _soon(lambda: self._is_no_more(found.id))
+                await soon(lambda: self._is_no_more(found.id))
             held = found.held and not found.state.ended
             await self._start(
                 found.id, run, DagInput(retry=True, spec=spec, held=held), digest, again=True
@@ -211,7 +210,7 @@ class DagControl(Reconnecting):
         except RPCError as error:
             raise as_ours(error, f"DAG {ref}") from error
         if found.state.ended:  # who waits from now on does not see the end before this
-            await _soon(lambda: self._is_of_generation(found.id, found.generation + 1))
+            await soon(lambda: self._is_of_generation(found.id, found.generation + 1))
         return plan
 
     async def _is_no_more(self, dag_id: str) -> bool:
@@ -320,15 +319,6 @@ class DagControl(Reconnecting):
 
     def _dag(self, dag_id: str) -> WorkflowHandle[DagWorkflow, DagResult]:
         return self.temporal.get_workflow_handle_for(DagWorkflow.run, dag_workflow_id(dag_id))
-
-
-async def _soon(ask: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until `ask` returns True, for so long as that takes a loaded server."""
-    deadline = asyncio.get_running_loop().time() + _ON_RECORD_WITHIN
-    while asyncio.get_running_loop().time() < deadline:
-        if await ask():
-            return
-        await asyncio.sleep(0.1)
 
 
 def _same(dag_id: str, *, same: bool) -> DagSubmission:

@@ -107,7 +107,7 @@ SAVES = "checkpoint: {folder: saved, save_file: true}"
 
 def test_a_change_in_place_needs_a_gang_and_a_save_that_can_be_asked_for():
     assert load(f"{IN_PLACE}\ngang: {{}}\n{SAVES}").malleable
-    said = refused(f"{IN_PLACE}\n")
+    said = "\n".join(all_refused(f"{IN_PLACE}\n"))
     assert "malleable.in_place: takes nodes from a gang: add `gang: {}`" in said
     assert "malleable.in_place: saves before each change: add a checkpoint" in said
     assert "in_place: saves before each change" in refused(
