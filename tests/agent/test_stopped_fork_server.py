@@ -87,7 +87,9 @@ async def test_where_no_supervisor_comes_the_node_is_at_fault(
     monkeypatch.setattr(supervision.fork_server, "START", "raise SystemExit")
     report = await asyncio.wait_for(box.report("exit 3"), 60)
     assert (report.failure, report.exit_code) == (FailureClass.NODE, None)
-    assert report.message == "no supervisor could be started for the process"
+    # By whether it had ended before it was asked.
+    ends = "what forks supervisors ends at once: "
+    assert report.message.startswith(("no supervisor could be started for the process", ends))
 
 
 async def test_an_agent_ends_with_a_stopped_fork_server(box: LocalNode) -> None:
