@@ -39,6 +39,8 @@ _SURE_FOR = 600.0
 """Seconds after a look that what it found holds, but for what cycles of this process place."""
 _LONGEST_REST = timedelta(minutes=10)
 """Between two looks at a pool with a job that might grow."""
+_LONGEST_LOOK = 5.0
+"""Seconds: a look is a part of a cycle, which has more in all."""
 _LONGEST_STOP = timedelta(minutes=1)
 """Beside its grace, until a job that grows counts as one that did not hear of it."""
 
@@ -97,7 +99,16 @@ class Growths:
                 known.next_at = now + known.every
             if now < known.next_at:
                 return timedelta(seconds=known.next_at - now)
-        known = self._known[spec.name] = await self._look(spec, known)
+        every = _every(spec)
+        # Also where the look fails: a cycle that is tried again looks no more.
+        self._known[spec.name] = _Known(now, some=True, every=every, next_at=now + every)
+        try:
+            async with asyncio.timeout(_LONGEST_LOOK):
+                self._known[spec.name] = await self._look(spec, known)
+        except Exception:
+            # A fault of ours, of one job, or of the database: the pool's cycles go on.
+            _log.exception("pool %s: growth cannot be decided", spec.name)
+        known = self._known[spec.name]
         return timedelta(seconds=max(known.next_at - now, 0)) if known.some else None
 
     async def _look(self, spec: PoolSpec, known: _Known | None) -> _Known:

@@ -11,7 +11,7 @@ from longshore.activities.preemption_inputs import FRESH, load_running_work
 from longshore.activities.stored_specs import stored_spec
 from longshore.models.buying import BuyingPolicy
 from longshore.models.elastic import Malleable
-from longshore.models.growth import Elastic, IdleNode
+from longshore.models.growth import Departed, Elastic, IdleNode
 from longshore.models.messages import LeaseEnd
 from longshore.models.placement import JobRequest, RunningJob
 from longshore.models.pool import PoolSpec
@@ -60,6 +60,7 @@ async def load_elastic(
             asked=JobRequest.of(work.id, job_spec, row["submitted_at"], attempt + 1),
             done=_done(row["saves"] or (), attempt, job_spec.malleable),
             changed_at=tuple(row["changed_at"] or ()),
+            departed=tuple(Departed.model_validate(each) for each in row["departed"] or ()),
         )
         if job.gpus < job.sizes.target:
             found.append(job)
@@ -120,17 +121,30 @@ _MALLEABLE = """
 
 _PAST = """
     SELECT j.id, j.spec, j.submitted_at,
-           (SELECT array_agg(e.ended_at ORDER BY e.ended_at) FROM placements e
-             WHERE e.job_id = j.id AND e.rank = 0 AND e.end_reason = ANY(:ends)
+           (SELECT array_agg(DISTINCT e.ended_at ORDER BY e.ended_at)
+              FROM placements e
+              JOIN placements first ON first.job_id = e.job_id AND first.attempt = e.attempt
+               AND first.rank = 0
+             WHERE e.job_id = j.id AND e.end_reason = ANY(:ends)
+               AND (e.rank = 0 OR first.ended_at IS DISTINCT FROM e.ended_at)
                AND e.ended_at > clock_timestamp() - CAST(:since AS interval)) AS changed_at,
+           (SELECT json_agg(json_build_object('at', e.ended_at, 'gpus', cardinality(e.gpu_indices))
+                            ORDER BY e.ended_at)
+              FROM placements e
+              JOIN placements first ON first.job_id = e.job_id AND first.attempt = e.attempt
+               AND first.rank = 0 AND first.ended_at IS NULL
+             WHERE e.job_id = j.id AND NOT e.spare AND e.ended_at IS NOT NULL) AS departed,
            (SELECT json_agg(json_build_object('attempt', a.attempt, 'gpus', a.gpus,
                             'seconds', extract(epoch FROM s.saved_at - a.placed_at)))
               FROM (SELECT attempt, max(saved_at) AS saved_at FROM job_checkpoints
                      WHERE job_id = j.id GROUP BY attempt) s
-              JOIN (SELECT attempt, min(placed_at) AS placed_at,
-                           sum(cardinality(gpu_indices)) AS gpus
-                      FROM placements WHERE job_id = j.id AND NOT spare GROUP BY attempt) a
-                ON a.attempt = s.attempt) AS saves
+              JOIN LATERAL (SELECT attempt, min(placed_at) AS placed_at,
+                                   sum(cardinality(gpu_indices)) FILTER
+                                   (WHERE ended_at IS NULL OR ended_at >= s.saved_at) AS gpus
+                              FROM placements
+                             WHERE job_id = j.id AND attempt = s.attempt AND NOT spare
+                             GROUP BY attempt) a
+                ON a.gpus > 0) AS saves
       FROM jobs j
      WHERE j.id = ANY(:ids)
 """

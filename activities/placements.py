@@ -28,8 +28,10 @@ GIVE_LEASES = """
 
 SETTLED = """EXISTS (SELECT FROM placements e
                       WHERE e.job_id = d.job_id AND e.attempt = d.attempt
-                        AND e.end_reason = 'resized' AND e.ended_at > d.decided_at)"""
-"""Of a preemption `d`: a part of the attempt has left for it, and the rest goes on."""
+                        AND e.end_reason IN ('resized', 'node-lost')
+                        AND e.ended_at > d.decided_at)"""
+"""Of a preemption `d`: a part of the attempt has left, for it or with its node, and the rest goes
+on."""
 
 
 def placement_of(rows: Sequence[RowMapping]) -> Placement:

@@ -262,9 +262,12 @@ _WORK = """
            (SELECT array_agg(DISTINCT e.ended_at ORDER BY e.ended_at) FROM placements e
              WHERE e.job_id = j.id AND (e.rank = 0 OR e.attempt = held.attempt)
                AND (e.end_reason = :preempted
-                    OR e.end_reason = :resized
-                   AND EXISTS (SELECT FROM preemptions d
-                                WHERE d.job_id = e.job_id AND d.attempt = e.attempt)))
+                    OR e.end_reason = :resized AND e.ended_at =
+                       (SELECT min(f.ended_at)
+                          FROM preemptions d
+                          JOIN placements f ON f.job_id = d.job_id AND f.attempt = d.attempt
+                         WHERE d.job_id = e.job_id AND d.attempt = e.attempt
+                           AND f.end_reason = :resized AND f.ended_at > d.decided_at)))
                AS preempted_at
       FROM held
       JOIN jobs j ON j.id = held.job_id

@@ -1,6 +1,7 @@
 """A new desired size of a malleable job: recorded, and whether the job is stopped for it now; and
 what a change of its size in place asks of the database."""
 
+import asyncio
 from datetime import datetime
 from typing import Any
 
@@ -178,7 +179,8 @@ class ResizeActivities:
             connection, pool, packing, [*waiting, job], tuple(by_id.values())
         )
         others = [share for share in running if share not in gone]
-        return foresee(job, queue, nodes, others, packing, now, recent).decision
+        found = await asyncio.to_thread(foresee, job, queue, nodes, others, packing, now, recent)
+        return found.decision
 
 
 def _of_room(request: RoomRequest) -> dict[str, Any]:

@@ -12,6 +12,13 @@ from longshore.models.placement import JobRequest
 from longshore.models.preemption import RunningWork
 
 
+class Departed(Frozen):
+    """A rank that left an attempt which went on."""
+
+    at: Instant
+    gpus: int
+
+
 class Elastic(Frozen):
     """A malleable job that runs on fewer GPUs than it is to have."""
 
@@ -21,7 +28,9 @@ class Elastic(Frozen):
     done: float = Field(default=0.0, ge=0)
     """What earlier attempts saved: seconds that one GPU would have needed for it."""
     changed_at: tuple[Instant, ...] = ()
-    """When attempts of it ended lately by a change of size or a preemption, oldest first."""
+    """When it changed its size or was preempted lately, oldest first."""
+    departed: tuple[Departed, ...] = ()
+    """The ranks that have left its attempt, oldest first."""
 
     @property
     def id(self) -> str:

@@ -256,10 +256,16 @@ def _of_desired(job: Elastic, said: str) -> str:
 def _left(job: Elastic, now: datetime) -> timedelta:
     """Return how long a job will probably run on with the GPUs that it has.
 
-    Its attempt was placed for the whole of its duration: what earlier ones saved comes off.
+    Its attempt was placed for the whole of its duration, on the GPUs that it had then: what
+    earlier attempts saved comes off, and what it has not done since ranks left it comes on top.
     """
-    saved = timedelta(seconds=job.done / job.sizes.speed(job.gpus))
-    return job.work.expected_end - now - saved
+    speed = job.sizes.speed
+    gpus = job.gpus + sum(each.gpus for each in job.departed)
+    left = (job.work.expected_end - now).total_seconds() * speed(gpus) - job.done
+    for each in job.departed:
+        before, gpus = gpus, gpus - each.gpus
+        left += (now - each.at).total_seconds() * (speed(before) - speed(gpus))
+    return timedelta(seconds=left / speed(job.gpus))
 
 
 def _rests_until(job: Elastic, pool: Pool) -> datetime | None:

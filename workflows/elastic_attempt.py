@@ -59,15 +59,18 @@ class ElasticAttempt(Attempt):
         gpus_before: int | None,
         changed: Callable[[Sequence[Placement], str], None],
         restart: Callable[[Change, str], None],
+        desired: Callable[[], int],
     ) -> None:
         """`changed` hears on which nodes it goes on, and why; `restart` is to have the whole job
-        stopped and started again for a change that cannot be in place, and hears why not."""
+        stopped and started again for a change that cannot be in place, and hears why not;
+        `desired` says which size it is to have by now."""
         super().__init__(placement, spec, stop_reason, loss_of, gpus_before)
         assert spec.malleable is not None
         self._placement = placement
         self._sizes = spec.malleable
         self._changed = changed
         self._restart = restart
+        self._desired = desired
         self._asked: list[Change] = []
         self._leaving: set[int] = set()
 
@@ -92,7 +95,7 @@ class ElasticAttempt(Attempt):
         has = self._gpus_of(self._live)
         before = sum(has.values())
         stay = staying(has, self._sizes, change.gpus)
-        if before <= change.gpus:
+        if before <= change.gpus or self._is_outdated(change):
             return None
         if not stay or (change.exact and self._total(stay) != change.gpus):
             return self._restart(change, "whole ranks do not add up to that")
@@ -112,10 +115,17 @@ class ElasticAttempt(Attempt):
             # What was asked for counts on ranks that are not there any more: look again.
             self._asked.insert(0, change)
             return None
+        if self._is_outdated(change):
+            return None
         after = count(self._total(stay), "GPU")
         said = f"{change.reason}; in place: {named(leave)}, {after} go on with no stop"
         await self._leave(stay, said, change)
         return None
+
+    def _is_outdated(self, change: Change) -> bool:
+        """Return whether its user has asked for another size since: what they got to hear of this
+        one counts no more."""
+        return change.exact and change.gpus != self._desired()
 
     async def _go_on_without(self, gone: dict[int, str]) -> None:
         """Go on without ranks whose nodes are lost, and without as many others as it takes."""

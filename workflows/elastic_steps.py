@@ -3,6 +3,7 @@
 from datetime import timedelta
 
 from temporalio import workflow
+from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from longshore.activities.node.process import NodeActivities
 from longshore.activities.resizes import ResizeActivities
@@ -23,6 +24,8 @@ from longshore.workflows.options import (
 
 _TO_ANSWER = timedelta(seconds=30)
 """What a save takes beside the save itself."""
+_TO_PLAN = timedelta(minutes=1)
+"""Until a job for which another gives up ranks is not waited for any longer: that one stops."""
 
 
 async def save(placement: Placement, spec: JobSpec) -> CheckpointInfo:
@@ -52,14 +55,21 @@ async def tell_size(placement: Placement, notice: SizeNotice) -> None:
 
 
 async def room_in_place(request: RoomRequest) -> str:
-    """Return why a job that waits would not start, had these ranks left."""
-    return await workflow.execute_activity_method(
-        ResizeActivities.room_in_place,
-        request,
-        start_to_close_timeout=DATABASE_TIMEOUT,
-        retry_policy=DATABASE_RETRY,
-        summary=f"would {request.for_job} start, if {named(request.leaving)}?",
-    )
+    """Return why a job that waits would not start, had these ranks left; or that nobody can say so
+    soon. Then there is a change with a stop."""
+    try:
+        return await workflow.execute_activity_method(
+            ResizeActivities.room_in_place,
+            request,
+            start_to_close_timeout=DATABASE_TIMEOUT,
+            schedule_to_close_timeout=_TO_PLAN,
+            retry_policy=DATABASE_RETRY,
+            summary=f"would {request.for_job} start, if {named(request.leaving)}?",
+        )
+    except ActivityError as error:
+        if is_cancelled_exception(error):
+            raise
+        return f"that could not be planned ({error.cause or error})"
 
 
 async def leave(request: LeaveRequest) -> None:

@@ -169,7 +169,8 @@ class JobWorkflow(Started):
     def grow(self, growing: Growing) -> None:
         """This attempt is to have more GPUs: it is stopped with its grace and queued again."""
         sizes = self._spec.malleable
-        if sizes is not None and growing.gpus in sizes.up_to_target:
+        has = self._attempts[-1].gpus if self._attempts else growing.gpus_before
+        if sizes is not None and growing.gpus in sizes.up_to_target and has == growing.gpus_before:
             grown = Displacement(attempt=growing.attempt, reason=growing.reason)
             self._displace(LeaseEnd.RESIZED, grown)
 
@@ -357,7 +358,7 @@ class JobWorkflow(Started):
             return await attempt.run(stopping)
         self._elastic = ElasticAttempt(
             placement, self._spec, self._stop_reason, self._loss_of, before,
-            self._changed_in_place, self._not_in_place,
+            self._changed_in_place, self._not_in_place, self._desired_size,
         )  # fmt: skip
         try:
             return await self._elastic.run(stopping)
@@ -543,6 +544,10 @@ class JobWorkflow(Started):
         elif self._swaps is not None and displacement.attempt == self._attempt + 1:
             # The next attempt has its leases before this workflow knows of it.
             self._swaps.interruption = self._swaps.interruption or Interruption(end, displacement)
+
+    def _desired_size(self) -> int:
+        sizes = self._spec.malleable
+        return sizes.target if sizes is not None else self._spec.gpus
 
     def _asks_in_place(self, told: Displacement, *, exact: bool = False) -> bool:
         """Have the attempt that runs go on with fewer GPUs; return False where it cannot be

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.models.elastic import Malleable
-from longshore.models.growth import Elastic, GrowthDecision, IdleNode
+from longshore.models.growth import Departed, Elastic, GrowthDecision, IdleNode
 from longshore.models.job import Tier
 from longshore.models.node import Node, NodeState
 from longshore.models.placement import JobRequest
@@ -34,7 +34,8 @@ def elastic(
     name: str, gpus: dict[str, range], least: int, most: int, step: int, **fields: Any
 ) -> Elastic:
     """Return a job on these GPUs that saved a minute ago, in 20 s, and runs on for four hours."""
-    own = {name: fields.pop(name) for name in ("done", "changed_at") if name in fields}
+    given = ("done", "changed_at", "departed")
+    own = {name: fields.pop(name) for name in given if name in fields}
     extra = {name: fields.pop(name) for name in ("serial_fraction", "desired") if name in fields}
     gang = fields.pop("gang", None)
     sizes = Malleable(min=least, max=most, step=step, **extra)
@@ -230,6 +231,13 @@ def test_what_earlier_attempts_saved_is_not_done_again() -> None:
     whole = of_one(half_of_a_node(), [a_node("n1")])
     rest = of_one(half_of_a_node(done=4 * 3600 * 2.0), [a_node("n1")])  # two hours on 4 GPUs
     assert rest.earns == whole.earns / 2
+
+
+def test_what_it_has_not_done_since_ranks_left_is_to_be_done_yet() -> None:
+    whole = of_one(half_of_a_node(), [a_node("n1")])
+    # Of 8 GPUs for 4 more hours, 4 have left half an hour ago: 34 GPU-hours, on 4 GPUs 8.5 hours.
+    left = Departed(at=NOW - 30 * MINUTE, gpus=4)
+    assert of_one(half_of_a_node(departed=(left,)), [a_node("n1")]).earns == whole.earns * 17 / 8
 
 
 def test_a_pool_may_switch_it_off_and_a_leaving_node_keeps_nobody() -> None:
