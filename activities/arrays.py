@@ -236,7 +236,8 @@ class ArrayActivities:
         )
         if row["end_state"] is not None:
             seen = await _seen(connection, array_id, row, request.held, cancelled)
-            return ArrayPlan(JobState(row["end_state"]), row["message"]), seen, Woken()
+            woken = await settle_followers(connection, array_id, ())  # of a try that was cut off
+            return ArrayPlan(JobState(row["end_state"]), row["message"]), seen, woken
         ended = await _take_from_ended_slots(
             connection, array_id, spec.retry, cancelled is not None
         )

@@ -48,6 +48,7 @@ async def _record_element_edges(connection: AsyncConnection, dag_id: str, spec: 
         for up in ups
     ]  # fmt: skip
     await connection.execute(text(_FORGET_EDGES), {"id": dag_id})
+    await connection.execute(text(_FORGET_JOINS), {"id": dag_id})
     if not edges:
         return
     await connection.execute(text(_INSERT_EDGES), edges)
@@ -272,6 +273,11 @@ _INSERT_JOBS = """
 _REPLACE_SPEC = "UPDATE dags SET spec = CAST(:spec AS json) WHERE id = :id"
 
 _FORGET_EDGES = "DELETE FROM element_edges WHERE dag_id = :id"
+
+_FORGET_JOINS = """
+    UPDATE dag_jobs SET element_join = NULL, others = NULL
+     WHERE dag_id = :id AND element_join IS NOT NULL
+"""
 
 _INSERT_EDGES = """
     INSERT INTO element_edges (dag_id, name, upstream, extra_waits, firsts, lasts, steps)

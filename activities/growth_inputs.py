@@ -138,12 +138,15 @@ _PAST = """
                             'seconds', extract(epoch FROM s.saved_at - a.placed_at)))
               FROM (SELECT attempt, max(saved_at) AS saved_at FROM job_checkpoints
                      WHERE job_id = j.id GROUP BY attempt) s
-              JOIN LATERAL (SELECT attempt, min(placed_at) AS placed_at,
-                                   sum(cardinality(gpu_indices)) FILTER
-                                   (WHERE ended_at IS NULL OR ended_at >= s.saved_at) AS gpus
-                              FROM placements
-                             WHERE job_id = j.id AND attempt = s.attempt AND NOT spare
-                             GROUP BY attempt) a
+              JOIN LATERAL (SELECT e.attempt, min(e.placed_at) AS placed_at,
+                                   sum(cardinality(e.gpu_indices)) FILTER
+                                   (WHERE e.ended_at IS NULL OR e.ended_at >= s.saved_at
+                                       OR e.ended_at = first.ended_at) AS gpus
+                              FROM placements e
+                              JOIN placements first ON first.job_id = e.job_id
+                               AND first.attempt = e.attempt AND first.rank = 0
+                             WHERE e.job_id = j.id AND e.attempt = s.attempt AND NOT e.spare
+                             GROUP BY e.attempt) a
                 ON a.gpus > 0) AS saves
       FROM jobs j
      WHERE j.id = ANY(:ids)

@@ -98,12 +98,21 @@ async def settle_at_first(connection: AsyncConnection, array_id: str, before: Be
 # --- ends of elements, and of arrays ----------------------------------------------------------
 
 
+def _is_repeat() -> bool:
+    return activity.in_activity() and activity.info().attempt > 1
+
+
 async def settle_followers(
     connection: AsyncConnection, array_id: str, indices: Sequence[int] | None
 ) -> Woken:
-    """Settle the elements of other arrays that wait for these of an array; for all without
-    `indices`. A repeat changes nothing, and wakes the same."""
+    """Settle the elements of other arrays that wait for these of an array.
+
+    A repeat of the step does not know which ended at its first try, whose signals may be lost: it
+    looks at all of the array, changes nothing, and wakes whoever waits for it.
+    """
     woken = Woken()
+    if _is_repeat():
+        indices = None
     if indices is None or indices:
         await _follow(connection, array_id, indices, woken)
     return woken
@@ -113,7 +122,7 @@ async def _follow(
     connection: AsyncConnection, array_id: str, indices: Sequence[int] | None, woken: Woken
 ) -> None:
     todo: list[tuple[str, Sequence[int] | None]] = [(array_id, indices)]
-    again = activity.in_activity() and activity.info().attempt > 1
+    again = _is_repeat()
     while todo:
         upstream, some = todo.pop(0)
         locked = await connection.execute(text(_LOCK_EDGES_FROM), {"id": upstream})
@@ -187,6 +196,8 @@ async def settle_by_ends(database: Database, signals: Signals, dag_id: str, spec
             worth = joined(graph.joins[name], others).name if others else None
             whole = {up: edge_state(Condition.SUCCESS, states[up]).name for up in ups}
             if whole == known and worth == jobs[name]["others"]:
+                if _is_repeat():  # whom the first try settled may not have been told
+                    woken.arrays.add(jobs[name]["job_id"])
                 continue
             row = {**asked, "ups": [*whole], "wholes": [*whole.values()], "others": worth}
             await connection.execute(text(_SET_WHOLE), row)
@@ -204,7 +215,7 @@ async def settle_by_ends(database: Database, signals: Signals, dag_id: str, spec
 async def wake(database: Database, signals: Signals, woken: Woken) -> None:
     """Signal those that have to look, each once until it has looked. To be called after the
     commit; at a repeat of the step they are signalled again."""
-    again = activity.in_activity() and activity.info().attempt > 1
+    again = _is_repeat()
     for dag_id in sorted(woken.dags):
         async with database.transaction() as connection:
             first = await mark_dag_poked(connection, dag_id)

@@ -99,7 +99,12 @@ class ArrayWorkflow(Started):
     @workflow.update(description="Cancel some elements, as 3-9,12")
     async def cancel_elements(self, request: ElementsRequest) -> ElementsReply:
         """Cancel elements: those that wait at once, those that run with their grace."""
-        await workflow.wait_condition(lambda: self._progress is not None)
+        await workflow.wait_condition(
+            lambda: self._progress is not None or self._result is not None
+        )
+        if self._progress is None:
+            why = "the array has ended: it was not put on record"
+            raise ApplicationError(why, type=RefusedError.__name__, non_retryable=True)
         reply = await workflow.execute_activity_method(
             ArrayActivities.cancel_elements,
             CancelElements(array_id=self._id, indices=request.indices, reason=request.reason),
@@ -164,7 +169,7 @@ class ArrayWorkflow(Started):
                 self._show(progress)
                 return self._result
             if self._is_full() and self._cancel is None and workflow.all_handlers_finished():
-                self._continue(again=progress.again)
+                self._continue()
             check = False if progress.again else await self._wait(progress)
 
     async def _open(self) -> JobResult | None:
@@ -239,13 +244,13 @@ class ArrayWorkflow(Started):
         full = self._looks >= self._array.max_looks_per_run
         return full or workflow.info().is_continue_as_new_suggested()
 
-    def _continue(self, *, again: bool) -> None:
+    def _continue(self) -> None:
         array = self._spec.array
         spec = self._spec.model_copy(update={"array": array.without_rows if array else None})
         workflow.continue_as_new(
             ArrayInput(
                 spec=spec, key=self._array.key, held=self._held,
-                poked=self._poked or self._changed or again,
+                poked=True,  # it looks at once: until when it waits is known to this run alone
                 submitted_at=self._submitted_at, path_behind=self._array.path_behind,
                 max_looks_per_run=self._array.max_looks_per_run,
             )

@@ -93,6 +93,8 @@ class DagWorkflow(Started):
     @workflow.signal(description="Cancel one job, also while it waits for others")
     def cancel_job(self, command: CancelDagJob) -> None:
         """Cancel one job: at once where it is not submitted, else with its grace."""
+        if not workflow.patched("cancel-job"):
+            return  # a worker of the version before had no such signal
         self._withdrawn[command.name] = as_reason(command.reason or "cancelled by its user")
         self._changed = True
 

@@ -18,7 +18,7 @@ async def test_a_dag_that_nobody_takes_up_is_said_and_waited_for(
     settings: Settings, temporal: Client, monkeypatch: pytest.MonkeyPatch
 ):
     """No control worker runs: the first answer is that, and not that there is no such DAG."""
-    monkeypatch.setattr(dags, "_ON_RECORD_WITHIN", 0.5)
+    monkeypatch.setattr(dags, "ON_RECORD_WITHIN", 0.5)
     told: list[str] = []
     api = Longshore(temporal, settings, on_away=told.append, on_back=lambda: told.append("back"))
     jobs = {"a": {"command": "true"}}

@@ -221,7 +221,7 @@ def test_a_gang_that_does_not_fit_says_what_each_domain_has(tmp_path: Path) -> N
 def test_a_gang_whose_groups_are_too_large_is_refused_where_it_is_read(tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text("name: big\ncommand: 'true'\ngpus: 8\ngang: {group_gpus: 9}\n")
-    with pytest.raises(SpecError, match=r"gang\.group_gpus is 9, but the job has 8 GPUs in all"):
+    with pytest.raises(SpecError, match=r"gang\.group_gpus: is 9, but the job has 8 GPUs in all"):
         run_place(EXAMPLES / "state-topology.yaml", job, NOW)
 
 

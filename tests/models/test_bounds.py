@@ -166,7 +166,7 @@ def test_the_schema_states_them():
 
 BY_NO_PERSON = {
     "JobInput": {"history"},
-    "DagInput": {"progress"},
+    "DagInput": {"progress", "withdrawn"},
     "PurchaseRequest": {"decision"},
     "PurchaseOption": {"offer"},
 }
