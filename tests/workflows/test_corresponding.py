@@ -80,6 +80,23 @@ async def test_elements_follow_their_partners_and_a_retry_runs_what_is_left(
     assert found[1].job_id != found[0].job_id
 
 
+async def test_a_retry_with_a_file_without_the_edge_lets_every_element_run(
+    longshore: Longshore, node: ScriptedNode, pool: str
+):
+    jobs: dict[str, Any] = {"prepare": {"array": "0-1%1"}}
+    jobs["train"] = {"array": "0-2%1", "after": BEHIND}
+    dag_id = (await longshore.submit_dag(a_dag(pool, **jobs))).dag_id
+    prepare, train = f"{dag_id}.prepare", f"{dag_id}.train"
+    for _ in range(2):
+        await node.end_batch(f"{prepare}.s1", failure=FailureClass.USER)
+    await node.end_batch(f"{train}.s1", failure=FailureClass.USER)  # without a partner
+    assert (await longshore.wait_dag(dag_id)).state is DagState.FAILED
+    jobs["train"]["after"] = "prepare"
+    await longshore.retry_dag(dag_id, a_dag(pool, **jobs))
+    await all_end(node, longshore, dag_id, f"{prepare}.r2", f"{train}.r2")
+    assert set((await elements(longshore, f"{train}.r2")).values()) == {"SUCCEEDED"}
+
+
 async def _is_over(longshore: Longshore, job_id: str) -> bool:
     return (await longshore.job(job_id)).state.ended
 

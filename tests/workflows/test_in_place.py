@@ -138,6 +138,22 @@ async def test_a_job_that_does_not_save_is_stopped_and_starts_again(
     assert sorted(await lease_ends(control, job_id), key=str)[-24:] == ["resized"] * 24
 
 
+async def test_the_size_that_was_asked_for_last_counts(
+    longshore: Longshore, running: tuple[str, Ranks], control: Database
+):
+    job_id, (_, second, third) = running
+    third.slow_to_stop = True
+    await longshore.resize(job_id, 16)
+    await eventually(lambda: third.stops)
+    await longshore.resize(job_id, 8)  # waits for the change before it
+    await longshore.resize(job_id, 16)
+    await third.end(job_id, 1, ProcessReport(exit_code=143, stopped_for="another size"))
+    await settles(longshore, job_id)
+    await longshore.resize(job_id, 16)  # whatever was to come before it has come
+    assert second.stops == []
+    assert (await longshore.job(job_id)).gpus == 16
+
+
 @pytest.mark.parametrize("command", ["cancel", "hold"])
 async def test_a_stop_in_the_middle_of_a_change_ends_all_of_it(
     longshore: Longshore, running: tuple[str, Ranks], control: Database, command: str
