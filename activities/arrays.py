@@ -6,8 +6,7 @@ id is of one slot: a repeat starts what is missing and nothing twice.
 
 import asyncio
 import hashlib
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -18,16 +17,22 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
-from longshore.activities.array_views import CLAIMED
+from longshore.activities.array_rows import (
+    end_waiting,
+    lock_array,
+    record_array,
+    reopen,
+    seen_of,
+    slots_of,
+    take_from_ended_slots,
+)
 from longshore.activities.dag_ends import mark_end, of_dag_at_retry, tell_end
 from longshore.activities.database import Database, clock
-from longshore.activities.elements import store_results
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
 from longshore.activities.job_starts import start_job
 from longshore.activities.metrics import JOB_ENDS, SILENT, Metrics
 from longshore.activities.partners import (
-    Before,
     Woken,
     before_elements,
     settle_at_first,
@@ -35,12 +40,11 @@ from longshore.activities.partners import (
     wake,
 )
 from longshore.activities.queue import (
-    ensure_pool,
     record_end,
 )
 from longshore.activities.rpc_errors import is_unknown
 from longshore.activities.signals import Signals
-from longshore.models.array import expanded, parse_indices
+from longshore.models.array import parse_indices
 from longshore.models.array_messages import (
     AdvanceArray,
     ArrayProgress,
@@ -50,20 +54,17 @@ from longshore.models.array_messages import (
     OpenedArray,
     StopElements,
 )
-from longshore.models.elements import ElementResult, ElementState, Slot
-from longshore.models.errors import NotFoundError
-from longshore.models.job import FailureClass, JobResult, JobSpec, JobState, RetryPolicy
+from longshore.models.elements import ElementState, Slot
+from longshore.models.job import JobResult, JobSpec, JobState
 from longshore.models.messages import JOB_ID, JobInput, job_workflow_id
 from longshore.models.placement import PlacementKey
 from longshore.models.visible import shown
-from longshore.scheduling.arrays import ArrayPlan, ArraySeen, decide, slot_limit, too_many
+from longshore.scheduling.arrays import ArrayPlan, ArraySeen, decide, too_many
 
 _IN_FLIGHT = 25
-_ROWS_AT_ONCE = 5_000
 UNRECORDED_AFTER = timedelta(minutes=1)
 """A slot that was submitted so long ago is in the queue, or its workflow tells why not."""
 _LONGEST_SLOT_NAME = 56
-_LOST = "its slot ended and did not say what became of it"
 
 
 class ArrayActivities:
@@ -98,10 +99,10 @@ class ArrayActivities:
         woken = Woken()
         async with self._database.transaction() as connection:
             if request.retry:
-                await _reopen(connection, array_id, request.retry)
+                await reopen(connection, array_id, request.retry)
             else:
                 before = await before_elements(connection, array_id)
-                await self._record(connection, array_id, request, before)
+                await record_array(connection, array_id, request, self._most_slots, before)
                 found = await connection.scalar(
                     text("SELECT submitted_at FROM jobs WHERE id = :id"), {"id": array_id}
                 )
@@ -129,51 +130,6 @@ class ArrayActivities:
             )
         return too_many(spec.array, self._most_elements)
 
-    async def _record(
-        self,
-        connection: AsyncConnection,
-        array_id: str,
-        request: OpenArray,
-        before: Before | None,
-    ) -> None:
-        spec = request.job.spec
-        assert spec.array is not None
-        indices = expanded(spec.array.ranges)
-        await ensure_pool(connection, spec.pool)
-        made = await connection.scalar(
-            text(_INSERT_JOB),
-            {
-                "id": array_id, "name": spec.name, "tenant": spec.tenant, "pool": spec.pool,
-                "key": request.job.key, "spec": spec.model_dump_json(),
-                "submitted_at": request.submitted_at,
-            },
-        )  # fmt: skip
-        if not made:
-            return
-        await connection.execute(
-            text(_INSERT_ARRAY),
-            {
-                "id": array_id, "elements": len(indices), "first": indices[0],
-                "last": indices[-1], "held": request.job.held,
-                "slots": slot_limit(spec.array, self._most_slots, len(indices)),
-            },
-        )  # fmt: skip
-        if before is not None and before.kept_from is not None:
-            kept = await connection.scalars(
-                text(_KEEP_ELEMENTS), {"id": array_id, "kept_from": before.kept_from}
-            )
-            indices = tuple(sorted(set(indices) - set(kept)))
-        state = ElementState.BLOCKED if before and before.blocked else ElementState.WAITING
-        for at in range(0, len(indices), _ROWS_AT_ONCE):
-            some = indices[at : at + _ROWS_AT_ONCE]
-            await connection.execute(
-                text(_INSERT_ELEMENTS),
-                {
-                    "id": array_id, "state": state.value, "indices": list(some),
-                    "variables": [_json(spec.array.parameters(index)) for index in some],
-                },
-            )  # fmt: skip
-
     @activity.defn
     @reports_errors
     async def advance_array(self, request: AdvanceArray) -> ArrayProgress:
@@ -182,7 +138,7 @@ class ArrayActivities:
         if request.check:
             await self._find_unrecorded(array_id)
         async with self._database.transaction() as connection:
-            row = await _locked(connection, array_id)
+            row = await lock_array(connection, array_id)
             spec = JobSpec.as_known(row["spec"])
             plan, seen, woken = await self._plan(connection, request, row, spec)
             ended = row["end_state"] is None and plan.state is not JobState.RUNNING
@@ -192,7 +148,7 @@ class ArrayActivities:
             if row["end_state"] is not None:
                 job = await of_dag_at_retry(connection, array_id)
             first = job is not None and await mark_end(connection, array_id, job)
-            slots = (await connection.execute(text(_SLOTS), {"id": array_id})).mappings().all()
+            slots = await slots_of(connection, array_id)
             ended_at = await connection.scalar(
                 text("SELECT ended_at FROM jobs WHERE id = :id"), {"id": array_id}
             )
@@ -235,20 +191,20 @@ class ArrayActivities:
             text(_UPDATE_ARRAY), {"id": array_id, "held": request.held, "cancelled": cancelled}
         )
         if row["end_state"] is not None:
-            seen = await _seen(connection, array_id, row, request.held, cancelled)
+            seen = await seen_of(connection, array_id, row, request.held, cancelled)
             woken = await settle_followers(connection, array_id, ())  # of a try that was cut off
             return ArrayPlan(JobState(row["end_state"]), row["message"]), seen, woken
-        ended = await _take_from_ended_slots(
+        ended = await take_from_ended_slots(
             connection, array_id, spec.retry, cancelled is not None
         )
         if cancelled is not None:
-            ended += await _end_waiting(
+            ended += await end_waiting(
                 connection, array_id, ElementState.CANCELLED, None, cancelled
             )
-        seen = await _seen(connection, array_id, row, request.held, cancelled)
+        seen = await seen_of(connection, array_id, row, request.held, cancelled)
         plan = decide(seen)
         if plan.give_up:
-            ended += await _end_waiting(
+            ended += await end_waiting(
                 connection, array_id, ElementState.FAILED, plan.failure, plan.give_up
             )
         if plan.open:
@@ -418,164 +374,8 @@ def _to_cancel(plan: ArrayPlan, slots: Sequence[RowMapping]) -> list[RowMapping]
     return queued if plan.cancel_queued else []
 
 
-def _json(variables: Mapping[str, str]) -> str | None:
-    return json.dumps(variables) if variables else None
-
-
-async def _locked(connection: AsyncConnection, array_id: str) -> RowMapping:
-    """Hold the array's row until the end of the transaction, as `mark_array_poked` does."""
-    rows = await connection.execute(text(_ARRAY), {"id": array_id})
-    row = rows.mappings().one_or_none()
-    if row is None:
-        raise NotFoundError(f"no array {shown(array_id)}: `longshore jobs --all` lists them")
-    return row
-
-
-async def _seen(
-    connection: AsyncConnection,
-    array_id: str,
-    row: RowMapping,
-    held: bool,
-    cancelled: str | None,
-) -> ArraySeen:
-    counts = await connection.execute(text(_COUNTS), {"id": array_id})
-    by_state = {ElementState(each.state): each.number for each in counts}
-    claimed = await connection.scalar(text(CLAIMED), {"id": array_id})
-    ready = (await connection.execute(text(_READY), {"id": array_id})).mappings().one()
-    slots = (await connection.execute(text(_SLOTS), {"id": array_id})).mappings().all()
-    open_ = [each for each in slots if each["state"] != "LOST" and each["end_state"] is None]
-    failed = [
-        each for each in slots
-        if each["generation"] == row["generation"]
-        and (each["state"] == "LOST" or each["end_state"] == JobState.FAILED)
-    ]  # fmt: skip
-    last = max(failed, key=lambda each: each["number"]) if failed else None
-    return ArraySeen(
-        limit=row["slots"], counts=by_state, ready=ready["now"], next_ready=ready["next"],
-        placed=sum(each["attempt"] > 0 for each in open_),
-        queued=sum(each["attempt"] == 0 for each in open_),
-        failed=len(failed),
-        slot_failure=FailureClass(last["failure"]) if last and last["failure"] else None,
-        slot_message=(last["message"] or last["reason"] or "") if last else "",
-        held=held, cancelled=cancelled, claimed=claimed or 0,
-    )  # fmt: skip
-
-
-async def _take_from_ended_slots(
-    connection: AsyncConnection, array_id: str, policy: RetryPolicy, cancelled: bool
-) -> list[int]:
-    """End the attempts of elements whose slot is over: what became of them nobody knows.
-
-    Returns which."""
-    rows = (await connection.execute(text(_ORPHANS), {"id": array_id})).mappings().all()
-    by_claim: dict[tuple[str, int, int], list[ElementResult]] = {}
-    for row in rows:
-        claim = (row["job_id"], row["job_attempt"], row["batch"])
-        by_claim.setdefault(claim, []).append(
-            ElementResult(
-                index=row["index"], attempt=row["attempt"], failure=FailureClass.NODE, error=_LOST,
-                cancelled=cancelled or row["cancel"],
-            )
-        )  # fmt: skip
-    for (job_id, attempt, batch), results in by_claim.items():
-        key = {"id": array_id, "job": job_id, "attempt": attempt, "batch": batch}
-        await store_results(
-            connection, key, results, policy, FailureClass.NODE, cancelled=cancelled
-        )
-    return [row["index"] for row in rows]
-
-
-async def _end_waiting(
-    connection: AsyncConnection,
-    array_id: str,
-    state: ElementState,
-    failure: FailureClass | None,
-    why: str,
-) -> list[int]:
-    """End the elements that wait for a slot; of a cancelled array those too that are blocked.
-
-    Returns which."""
-    row = {
-        "id": array_id, "state": state.value, "why": why,
-        "failure": failure.value if failure and state is ElementState.FAILED else None,
-    }  # fmt: skip
-    ended = list[int]()
-    if state is ElementState.CANCELLED:
-        # First: what is locked may be WAITING after that.
-        ended += await connection.scalars(text(_END_WAITING.format(which=_BLOCKED)), row)
-    return [*ended, *await connection.scalars(text(_END_WAITING.format(which=_UNCLAIMED)), row)]
-
-
-async def _reopen(
-    connection: AsyncConnection, array_id: str, states: Sequence[ElementState]
-) -> None:
-    row = await _locked(connection, array_id)
-    if row["end_state"] is None:
-        return  # a repeat, or one whose workflow was ended from outside: it goes on
-    asked = {"id": array_id, "states": [state.value for state in states]}
-    for statement in (_REOPEN_ARRAY, _REOPEN_ELEMENTS, _REOPEN_JOB):
-        await connection.execute(text(statement), asked)
-
-
-_INSERT_JOB = """
-    INSERT INTO jobs (id, name, tenant, pool, key, spec, submitted_at, message)
-    VALUES (:id, :name, :tenant, :pool, :key, CAST(:spec AS jsonb), :submitted_at, '')
-    ON CONFLICT (id) DO NOTHING
-    RETURNING id
-"""
-
-_INSERT_ARRAY = """
-    INSERT INTO arrays (id, elements, first, last, slots, held)
-    VALUES (:id, :elements, :first, :last, :slots, :held)
-"""
-
-_INSERT_ELEMENTS = """
-    INSERT INTO elements (array_id, index, state, variables)
-    SELECT :id, e.index, :state, CAST(e.variables AS jsonb)
-      FROM unnest(CAST(:indices AS integer[]), CAST(:variables AS text[]))
-           AS e (index, variables)
-"""
-
-_KEEP_ELEMENTS = """
-    INSERT INTO elements (array_id, index, attempt, state, variables, job_id, job_attempt, batch,
-                          exit_code, started_at, ended_at, stdout_offset, stdout_length,
-                          stderr_offset, stderr_length)
-    SELECT :id, index, attempt, state, variables, job_id, job_attempt, batch, exit_code,
-           started_at, ended_at, stdout_offset, stdout_length, stderr_offset, stderr_length
-      FROM elements
-     WHERE array_id = :kept_from AND newest AND state = 'SUCCEEDED'
-    RETURNING index
-"""
-"""With the slot and batch that have their output."""
-
-_ARRAY = """
-    SELECT a.*, j.spec, j.end_state, j.message,
-           EXISTS (SELECT FROM array_slots s WHERE s.array_id = a.id AND s.attempt > 0) AS started
-      FROM arrays a JOIN jobs j ON j.id = a.id
-     WHERE a.id = :id FOR NO KEY UPDATE OF a
-"""
-
 _UPDATE_ARRAY = """
     UPDATE arrays SET poked = false, held = :held, cancelled = :cancelled WHERE id = :id
-"""
-
-_COUNTS = """
-    SELECT state, count(*) AS number FROM elements
-     WHERE array_id = :id AND newest GROUP BY state
-"""
-
-_READY = """
-    SELECT count(*) FILTER (WHERE not_before IS NULL OR not_before <= clock_timestamp()) AS now,
-           min(not_before) FILTER (WHERE not_before > clock_timestamp()) AS next
-      FROM elements WHERE array_id = :id AND state = 'WAITING'
-"""
-
-_SLOTS = """
-    SELECT s.number, s.job_id, s.state, s.attempt, s.generation, s.cancel_sent, s.reason,
-           j.end_state, j.failure, j.message
-      FROM array_slots s LEFT JOIN jobs j ON j.id = s.job_id
-     WHERE s.array_id = :id
-     ORDER BY s.number
 """
 
 _OPEN_SLOTS = """
@@ -595,28 +395,6 @@ _SUBMITTED = """
 _CANCEL_SENT = """
     UPDATE array_slots SET cancel_sent = true WHERE array_id = :id AND job_id = ANY (:jobs)
 """
-
-_ORPHANS = """
-    SELECT e.index, e.attempt, e.job_id, e.job_attempt, e.batch, e.cancel
-      FROM elements e
-      JOIN array_slots s ON s.array_id = e.array_id AND s.job_id = e.job_id
-      LEFT JOIN jobs j ON j.id = e.job_id
-     WHERE e.array_id = :id AND e.state = 'RUNNING'
-       AND (j.ended_at IS NOT NULL OR s.state = 'LOST')
-"""
-
-_END_WAITING = """
-    UPDATE elements e
-       SET state = :state, failure = :failure, message = :why, ended_at = clock_timestamp()
-      FROM (SELECT index, attempt FROM elements WHERE array_id = :id AND {which}) w
-     WHERE e.array_id = :id AND e.index = w.index AND e.attempt = w.attempt
-    RETURNING e.index
-"""
-
-_BLOCKED = "state = 'BLOCKED' ORDER BY index FOR UPDATE"
-
-_UNCLAIMED = "state = 'WAITING' FOR UPDATE SKIP LOCKED"
-"""A claim that has locked some may wait for the array's row, which we have."""
 
 _ASKED = """
     SELECT e.index, e.state, e.job_id, e.job_attempt, e.batch
@@ -650,26 +428,4 @@ _LOSE = """
        SET state = 'LOST', reason = 'its workflow ended before the job came into a queue'
      WHERE array_id = :id AND job_id = ANY (:jobs)
        AND NOT EXISTS (SELECT FROM jobs WHERE id = s.job_id)
-"""
-
-_REOPEN_ARRAY = """
-    UPDATE arrays SET generation = generation + 1, cancelled = NULL WHERE id = :id
-"""
-
-_REOPEN_ELEMENTS = """
-    WITH over AS (
-        UPDATE elements SET newest = false
-         WHERE array_id = :id AND newest AND state = ANY (:states)
-        RETURNING array_id, index, attempt, variables
-    )
-    INSERT INTO elements (array_id, index, attempt, generation, variables)
-    SELECT o.array_id, o.index, o.attempt + 1, a.generation, o.variables
-      FROM over o JOIN arrays a ON a.id = o.array_id
-"""
-
-_REOPEN_JOB = """
-    UPDATE jobs
-       SET ended_at = NULL, end_state = NULL, failure = NULL, exit_code = NULL, message = '',
-           attempts = 0
-     WHERE id = :id
 """

@@ -98,8 +98,7 @@ class DagActivities:
         self._temporal = temporal
         self._signals = Signals(temporal)
         self._read: dict[str, _Read] = {}
-
-    """The DAGs that were read last, the newest last."""
+        """The DAGs that were read last, the newest last."""
 
     @activity.defn
     @reports_errors

@@ -199,9 +199,8 @@ def decide(
         for name in graph.order:
             if states[name] is StepState.WAITING and name not in kept:
                 states[name], skip[name] = StepState.SKIPPED, why
-        start, more = _follow(
-            graph, states, elements
-        )  # what is skipped settles edges of those that stay
+        # What is skipped settles edges of those that stay.
+        start, more = _follow(graph, states, elements)
         skip |= more
         cancel = tuple(
             name

@@ -300,7 +300,10 @@ async def _worth(world: PartnerWorld, name: str, index: int) -> list[str]:
 async def test_random_arrays_come_to_their_end_as_by_the_book(begin: Begin, seed: int):
     chance = random.Random(seed)
     arrays = ["0-5%2", "3-8%1", "0-10:2%3", "2", "0-3%2"]
-    edge = lambda: {"condition": "corresponding", "extra": chance.choice(["start", "wait"])}  # noqa: E731
+
+    def edge() -> dict[str, str]:
+        return {"condition": "corresponding", "extra": chance.choice(["start", "wait"])}
+
     jobs: dict[str, dict[str, Any]] = {"a": {"array": chance.choice(arrays)}, "other": {}}
     for name, ups in (("b", ["a"]), ("c", ["b", *chance.choice([["a"], []])])):
         after: dict[str, Any] = {up: edge() for up in ups}

@@ -46,7 +46,7 @@ while not stop and not (folder / "go").exists():
         told.pop()
         (folder / f"told-{me}").write_text(
             pathlib.Path(os.environ["LONGSHORE_RESIZE_FILE"]).read_text())
-    time.sleep(0.02)
+    time.sleep(0.02)  # a step of its work
 (folder / f"ended-{me}").write_text("stopped" if stop else "done")
 sys.exit(143 if stop else 0)
 """

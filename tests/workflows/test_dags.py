@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import text
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
 
+from longshore.activities import dags
 from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.client.costs import billed
@@ -213,20 +214,43 @@ async def test_a_run_that_continues_another_says_how_far_the_dag_is(
     await longshore.wait_dag(f"{pool}-line")
 
 
-async def test_many_ends_at_once_are_few_signals(
-    longshore: Longshore, pool: str, temporal: Client, settings: Any, control: Database
-):
+async def test_ends_that_come_during_a_look_share_the_next_one(
+    longshore: Longshore, pool: str, temporal: Client, settings: Any, control: Database,
+    monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
     node = ScriptedNode(temporal, pool, settings.resolve_agent_token(), gpus=40)
     jobs: dict[str, Any] = {f"j{number}": {"cpus": 0, "ram": 0} for number in range(40)}
     jobs["end"] = {"after": list(jobs)}
+    looked, go_on = asyncio.Event(), asyncio.Event()
+
+    async def long_look(point: str) -> None:
+        if point == "advance_dag.after-commit":
+            looked.set()
+            await go_on.wait()
+
+    async def all_on_record() -> bool:
+        ended = "SELECT count(*) FROM jobs WHERE id LIKE :ids AND ended_at IS NOT NULL"
+        async with control.transaction() as connection:
+            return await connection.scalar(text(ended), {"ids": f"{dag_id}.j%"}) == 40
+
     async with node.serving():
         await node.register()
         dag_id = await begun(longshore, a_dag(pool, jobs))
-        await asyncio.gather(*(node.end(f"{dag_id}.{name}") for name in jobs))
+        first, *others = [f"{dag_id}.{name}" for name in jobs if name != "end"]
+        await asyncio.gather(*map(node.started, (first, *others)))
+        monkeypatch.setattr(dags, "failpoint", long_look)
+        await node.end(first)
+        await looked.wait()
+        await asyncio.gather(*map(node.end, others))
+        await eventually(all_on_record)
+        go_on.set()
+        await node.end(f"{dag_id}.end")
         assert (await longshore.wait_dag(dag_id)).state is DagState.SUCCEEDED
     history = await temporal.get_workflow_handle(dag_workflow_id(dag_id)).fetch_history()
-    # A look for each end would be ten events a job. How many share one depends on the load.
-    assert len(history.events) <= 5 * len(jobs)
+    signals = sum(bool(each.workflow_execution_signaled_event_attributes.signal_name)
+                  for each in history.events)  # fmt: skip
+    assert signals == 3, "of the first, of the 39 and of the last"
+    assert len(history.events) <= 2.5 * len(jobs)
 
 
 async def test_the_same_key_is_the_same_dag_and_other_content_is_refused(
