@@ -176,7 +176,7 @@ class DagActivities:
                     graph, known, spec.on_failure, held=request.held,
                     stopped_by=row["stopped_by"], cancelled=row["cancelled"] or request.cancelled,
                     withdrawn=request.withdrawn,
-                    elements=await elements_of(connection, dag_id, spec, jobs),
+                    elements=await elements_of(connection, dag_id, spec, graph, jobs),
                 )  # fmt: skip
                 ready = await self._without_excluded(connection, row, spec, plan.start)
                 # What is intended is submitted in this look: a hold or a cancel finds no rest.
@@ -201,7 +201,7 @@ class DagActivities:
                 )
             await failpoint("advance_dag.before-commit")
         await failpoint("advance_dag.after-commit")
-        await settle_by_ends(self._database, self._signals, dag_id, spec)
+        await settle_by_ends(self._database, self._signals, dag_id, graph)
         again = activity.in_activity() and activity.info().attempt > 1
         names = _given_up(jobs, plan, newly_held=request.held and not row["held"], again=again)
         await wake_next(self._database, self._signals, row["tenant"], names, again=again)

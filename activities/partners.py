@@ -23,7 +23,7 @@ from longshore.activities.signals import Signals
 from longshore.models.dag import Condition, DagSpec, Join, StepState
 from longshore.models.elements import ElementState
 from longshore.scheduling.dag import EdgeState, Elements, Graph, edge_state, joined, others_of
-from longshore.scheduling.partners import indices_of, rulings
+from longshore.scheduling.partners import elements_at_first, indices_of, rulings
 
 
 @dataclass
@@ -37,13 +37,21 @@ class Woken:
 
 
 async def elements_of(
-    connection: AsyncConnection, dag_id: str, spec: DagSpec, jobs: Mapping[str, RowMapping]
+    connection: AsyncConnection,
+    dag_id: str,
+    spec: DagSpec,
+    graph: Graph,
+    jobs: Mapping[str, RowMapping],
 ) -> Mapping[str, Elements]:
     """Return for each array that is not submitted how its elements' partners have ended."""
     found: dict[str, Elements] = {}
-    for name in Graph.of(spec).partners:
+    for name, ups in graph.partners.items():
         array = spec.jobs[name].array
         if jobs[name]["state"] != "WAITING" or array is None:
+            continue
+        if jobs[name]["kept_from"] is None and not any(jobs[up]["job_id"] for up in ups):
+            # Known from the spec. Who asks holds the DAG's row, for which ends of jobs wait.
+            found[name] = elements_at_first(spec, name)
             continue
         rows = await connection.execute(
             text(_ALIKE),
@@ -176,14 +184,17 @@ async def _settle(
     return len(rows), sorted(skipped)
 
 
-async def settle_by_ends(database: Database, signals: Signals, dag_id: str, spec: DagSpec) -> None:
+async def settle_by_ends(database: Database, signals: Signals, dag_id: str, graph: Graph) -> None:
     """Tell the arrays that were submitted how whole arrays before them, and other jobs, have
     ended, where that settles elements. In a transaction for each, without the DAG's row."""
-    graph = Graph.of(spec)
     if not graph.partners:
         return
+    async with database.transaction() as connection:
+        now = {each["name"]: state_of(each) for each in await jobs_of(connection, dag_id)}
     woken = Woken()
     for name, ups in graph.partners.items():
+        if now[name] is not StepState.SUBMITTED:
+            continue
         async with database.transaction() as connection:
             asked = {"dag": dag_id, "name": name}
             locked = await connection.execute(text(_LOCK_EDGES_TO), asked)

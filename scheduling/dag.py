@@ -104,7 +104,9 @@ class Graph:
         return replace(
             bare,
             inputs={name: job.inputs for name, job in spec.jobs.items() if job.inputs},
-            partners={name: found for name, job in spec.jobs.items() if (found := _partners(job))},
+            partners={
+                name: found for name, job in spec.jobs.items() if (found := partners_of(job))
+            },
         )
 
     @classmethod
@@ -122,7 +124,8 @@ class Graph:
         )
 
 
-def _partners(job: DagJob) -> tuple[str, ...]:
+def partners_of(job: DagJob) -> tuple[str, ...]:
+    """Return the arrays after whose elements those of an array come, sorted."""
     return tuple(
         sorted(up for up, e in job.after.items() if e.condition is Condition.CORRESPONDING)
     )

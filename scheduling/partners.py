@@ -1,5 +1,6 @@
 """Arrays whose elements come after those of other arrays: who has a partner, and what follows."""
 
+from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -7,11 +8,13 @@ from functools import lru_cache
 from longshore.models.array import ArraySpec, IndexRange, expanded, ranges_text
 from longshore.models.dag import DagSpec, Extra, Join
 from longshore.models.elements import ElementState
-from longshore.scheduling.dag import EdgeState, Elements, Graph, joined
+from longshore.scheduling.dag import EdgeState, Elements, Graph, joined, partners_of
+
+Ranges = tuple[IndexRange, ...]
 
 
 @lru_cache(maxsize=64)
-def _expanded(ranges: tuple[IndexRange, ...]) -> tuple[int, ...]:
+def _expanded(ranges: Ranges) -> tuple[int, ...]:
     return expanded(ranges)
 
 
@@ -77,16 +80,20 @@ def without_partner(spec: DagSpec) -> tuple[Alone, ...]:
 
 
 def elements_at_first(spec: DagSpec, name: str) -> Elements:
-    """Return the elements of an array before any of their partners has ended."""
-    ups = Graph.of(spec).partners[name]
-    own = spec.jobs[name].array
-    theirs = [spec.jobs[up].array for up in ups]
-    sets = [frozenset(indices_of(array)) if array else frozenset[int]() for array in theirs]
-    alike: dict[tuple[EdgeState | None, ...], int] = {}
-    for index in indices_of(own) if own else ():
-        each = tuple(EdgeState.OPEN if index in some else None for some in sets)
-        alike[each] = alike.get(each, 0) + 1
-    return Elements(alike)
+    """Return the elements of an array before any of those that they come after is on record."""
+    arrays = [spec.jobs[each].array for each in (name, *partners_of(spec.jobs[name]))]
+    own, *theirs = [array.ranges if array else () for array in arrays]
+    return _at_first(own, tuple(theirs))
+
+
+@lru_cache(maxsize=64)
+def _at_first(own: Ranges, theirs: tuple[Ranges, ...]) -> Elements:
+    sets = [frozenset(_expanded(ranges)) for ranges in theirs]
+    alike = Counter(
+        tuple(EdgeState.OPEN if index in some else None for some in sets)
+        for index in _expanded(own)
+    )
+    return Elements(dict(alike))
 
 
 @dataclass(frozen=True)
