@@ -35,7 +35,7 @@ def connect(url: str) -> tuple[Any, str]:
         raise StoreError(
             f"the store {without_secrets(url)} cannot be opened: {error}. Install what it needs "
             "in Longshore's environment (for s3:// `pip install -e '.[s3]'`), or correct the "
-            "setting log_store or checkpoint_store"
+            "setting log_store, checkpoint_store or artifact_store"
         ) from error
     return fs, root.rstrip("/")
 

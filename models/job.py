@@ -28,6 +28,7 @@ from longshore.models.base import (
     Wire,
 )
 from longshore.models.bounds import TAKEN, Most, is_taken, json_bytes, largest
+from longshore.models.code import CodeField
 from longshore.models.constraints import Constraints
 from longshore.models.counts import DIGITS, Count
 from longshore.models.elastic import Malleable
@@ -272,8 +273,11 @@ class JobSpec(Frozen):
     jobs used it lately is preferred, as for `data`."""
     env: Environment = Field(default_factory=dict)
     """Environment of the process, beside CUDA_VISIBLE_DEVICES and LONGSHORE_*."""
+    code: CodeField | None = Field(default=None, exclude_if=lambda code: code is None)
+    """What it finds in its folder: a folder, seen from the job file, or `{git: URL, ref: v1.2}`.
+    `longshore submit` stores it, and every attempt gets the same. See docs/code.md."""
     workdir: ShortText | None = None
-    """Working folder on the node; a private empty one when left out."""
+    """Working folder on the node, or with `code` below it; a private one when left out."""
 
     checkpoint: CheckpointContract | None = None
     """How it saves and goes on; without one a stopped job starts from the beginning."""

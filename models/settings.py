@@ -104,6 +104,11 @@ class Settings(BaseSettings):
     checkpoint_store: str | None = Field(default=None, examples=["s3://bucket/checkpoints"])
     """Where checkpoints of jobs go, as an fsspec URL that all nodes and the control worker reach;
     the folder `checkpoints` of the state folder without."""
+    artifact_store: str | None = Field(default=None, examples=["s3://bucket/artifacts"])
+    """Where the code of jobs goes, as an fsspec URL that all nodes, the control worker and whoever
+    submits reach; the folder `artifacts` of the state folder without."""
+    keep_code_for: Duration = timedelta(days=7)
+    """How long the code of a job that has ended stays in the artifact store."""
     keep_checkpoints_for: Duration = timedelta(days=7)
     """How long the checkpoints of a job that has ended stay in the checkpoint store."""
     publish_within: Duration = timedelta(minutes=10)
@@ -289,6 +294,9 @@ class Settings(BaseSettings):
 
     def resolve_checkpoint_store(self) -> str:
         return self.checkpoint_store or (self.state_dir / "checkpoints").absolute().as_uri()
+
+    def resolve_artifact_store(self) -> str:
+        return self.artifact_store or (self.state_dir / "artifacts").absolute().as_uri()
 
     def resolve_agent_token(self) -> str:
         """Return the join token. Raises UnavailableError when none is set or stored."""

@@ -52,6 +52,8 @@ def _environment(settings: Settings, temporal: Client) -> dict[str, str]:
         stores["LONGSHORE_LOG_STORE"] = settings.resolve_log_store()
     if settings.checkpoint_store is not None or settings.market == "simulated":
         stores["LONGSHORE_CHECKPOINT_STORE"] = settings.resolve_checkpoint_store()
+    if settings.artifact_store is not None or settings.market == "simulated":
+        stores["LONGSHORE_ARTIFACT_STORE"] = settings.resolve_artifact_store()
     return {
         **passed_on,
         **stores,

@@ -34,6 +34,10 @@ def look_at(settings: Settings) -> Iterator[Finding]:
         settings, "checkpoint store", "checkpoint_store", settings.resolve_checkpoint_store(),
         "checkpoints stay on their nodes",
     )  # fmt: skip
+    yield _store(
+        settings, "artifact store", "artifact_store", settings.resolve_artifact_store(),
+        "jobs cannot bring their code",
+    )  # fmt: skip
     yield _token(settings)
     yield from _settings_file()
     if not ClientConfig.load_client_connect_config().get("target_host"):
