@@ -4,15 +4,14 @@ A part holds the bytes of one stream from one offset on, and is written once:
 
     JOB/ATTEMPT/NODE/stdout.000000000000
     JOB/ATTEMPT/NODE/stdout.000000004096
+    JOB/ATTEMPT/NODE/times.000000000000      when the streams had which sizes, line by line
     JOB/ATTEMPT/NODE/end                     after the last part of all streams
 
 Parts of one stream may overlap (a part that was written again after an error); they never
 contradict each other.
 """
 
-import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +21,12 @@ from longshore.activities.storage import connect, put_whole, speaking
 
 Stream = Literal["stdout", "stderr"]
 STREAMS: tuple[Stream, ...] = ("stdout", "stderr")
+Shipped = Literal["stdout", "stderr", "times"]
+SHIPPED: tuple[Shipped, ...] = (*STREAMS, "times")
+"""In this order: times tell of what is stored already."""
 END = "end"
 
-_PART = re.compile(r"(stdout|stderr)\.(\d{12})")
+_PART = re.compile(r"(stdout|stderr|times)\.(\d{12})")
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class LogPiece:
 
 
 class LogStore:
-    """Logs under one fsspec URL. Its methods block, but for `follow`. Safe to use from threads."""
+    """Logs under one fsspec URL. Its methods block. Safe to use from threads."""
 
     def __init__(self, url: str) -> None:
         fs, root = connect(url)
@@ -52,7 +54,7 @@ class LogStore:
         self,
         job_id: str,
         attempt: int | None = None,
-        stream: Stream = "stdout",
+        stream: Shipped = "stdout",
         from_offset: int = 0,
         limit: int = 64 * 2**20,
         node_id: str | None = None,
@@ -80,36 +82,6 @@ class LogStore:
             position = offset + len(content)
         return LogPiece(bytes(data), position, attempt, ended)
 
-    async def follow(
-        self,
-        job_id: str,
-        attempt: int | None = None,
-        stream: Stream = "stdout",
-        from_offset: int = 0,
-        *,
-        node_id: str | None = None,
-        ended: Callable[[], Awaitable[bool]] | None = None,
-        interval: float = 0.5,
-    ) -> AsyncIterator[bytes]:
-        """Yield what is stored and what comes, until the stream's end is stored.
-
-        Without `attempt` it follows the first one that it sees, which is the latest at that
-        moment. `ended` tells that no more will come where a lost node could not store the end;
-        what is there by then is yielded first.
-        """
-        while True:
-            over = ended is not None and await ended()
-            piece = await asyncio.to_thread(
-                self.read, job_id, attempt, stream, from_offset, node_id=node_id
-            )
-            attempt, from_offset = piece.attempt, piece.next_offset
-            if piece.data:
-                yield piece.data
-            elif piece.ended or over:
-                return
-            else:
-                await asyncio.sleep(interval)
-
     def attempts(self, job_id: str) -> list[int]:
         """Return the attempts of which something is stored, in order."""
         return sorted(int(name) for name in self._names(self._path(job_id)) if name.isdigit())
@@ -123,7 +95,7 @@ class LogStore:
         return sorted(self._names(self._path(job_id, attempt))) if attempt is not None else []
 
     def write(
-        self, job_id: str, attempt: int, node_id: str, stream: Stream, offset: int, data: bytes
+        self, job_id: str, attempt: int, node_id: str, stream: Shipped, offset: int, data: bytes
     ) -> None:
         """Store one part as a whole. Raises what the store raises when it cannot."""
         self._put(self._path(job_id, attempt, node_id, f"{stream}.{offset:012}"), data)
@@ -132,7 +104,7 @@ class LogStore:
         """Store that nothing more will come from this attempt."""
         self._put(self._path(job_id, attempt, node_id, END), b"")
 
-    def stored(self, job_id: str, attempt: int, node_id: str, stream: Stream) -> int:
+    def stored(self, job_id: str, attempt: int, node_id: str, stream: Shipped) -> int:
         """Return the offset up to which a stream is stored."""
         parts = self._parts(self._path(job_id, attempt, node_id), stream)
         return max((offset + size for offset, size, _ in parts), default=0)
@@ -143,7 +115,7 @@ class LogStore:
         nodes = self.nodes(job_id, attempt)
         return self._path(job_id, attempt, nodes[-1]) if nodes else None
 
-    def _parts(self, folder: str, stream: Stream) -> list[tuple[int, int, str]]:
+    def _parts(self, folder: str, stream: Shipped) -> list[tuple[int, int, str]]:
         """Return (offset, size, path) of the stored parts of a stream, in order."""
         found: list[tuple[int, int, str]] = []
         for entry in self._list(folder):

@@ -23,18 +23,17 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from longshore.activities.job_runs import failure_of, has_result
 from longshore.activities.job_starts import digest_of, start_job
-from longshore.activities.logstore import LogStore, Stream
 from longshore.activities.signals import Signals
 from longshore.activities.views import set_pool
 from longshore.client.arrays import ArrayControl
 from longshore.client.connection import connect
 from longshore.client.errors import as_ours
-from longshore.client.logs import JobLogs
+from longshore.client.job_output import OutputReading
 from longshore.client.no_record import PATIENCE, message_of, newest_running
 from longshore.client.node_control import NodeControl
 from longshore.client.outside_ends import is_outside_end
 from longshore.client.schedules import ScheduleControl
-from longshore.client.status import JobHandle, began_again, progress_of, reset_after, status_of
+from longshore.client.status import began_again, progress_of, reset_after, status_of
 from longshore.client.submission import GENERATED_ID, new_job_id, preflight
 from longshore.models.array_messages import job_input
 from longshore.models.errors import (
@@ -53,7 +52,6 @@ from longshore.models.messages import (
     CommandReason,
     Displacement,
     Progress,
-    job_workflow_id,
 )
 from longshore.models.pool import PoolSpec
 from longshore.models.resize import Resize, ResizeReply
@@ -65,7 +63,7 @@ from longshore.workflows.job import JobWorkflow
 _TEMPORAL_PATIENCE = timedelta(seconds=15)
 
 
-class Longshore(NodeControl, ScheduleControl, ArrayControl):
+class Longshore(NodeControl, ScheduleControl, ArrayControl, OutputReading):
     """A connection to Longshore. Use one for many calls, and `close` it in the end."""
 
     def __init__(
@@ -156,7 +154,12 @@ class Longshore(NodeControl, ScheduleControl, ArrayControl):
         if known.job.state.ended and is_outside_end(status.reason):
             # Its workflow cannot say who ended it, nor what becomes of what it holds.
             status = status.model_copy(update={"reason": known.job.reason})
-        return known.model_copy(update={"status": status, "progress": progress})
+        tail = known.stderr_tail
+        if tail and status.attempts and len(known.job.nodes) > 1:  # of the rank that failed first
+            tail = await self.stderr_tail(known.job, status.attempts[-1].failed_on) or tail
+        return known.model_copy(
+            update={"status": status, "progress": progress, "stderr_tail": tail}
+        )
 
     async def reset_after_end(self, job: JobView) -> str:
         """Return what to say of a job whose workflow was reset after it had ended; empty where it
@@ -207,44 +210,6 @@ class Longshore(NodeControl, ScheduleControl, ArrayControl):
             last = status
             if not status.state.ended:
                 await asyncio.sleep(every)
-
-    async def logs(
-        self,
-        ref: str,
-        *,
-        stream: Stream = "stdout",
-        attempt: int | None = None,
-        rank: int | None = None,
-        follow: bool = False,
-    ) -> AsyncIterator[bytes]:
-        """Yield what the job wrote, oldest first; with `follow` until the job has ended.
-
-        Of a gang, what the node of `rank` wrote; that of rank 0 without. Raises NotFoundError
-        when there is no such rank.
-        """
-        job_id = await self._resolve(ref)
-        store = LogStore(self.settings.resolve_log_store())
-        logs = JobLogs(store, job_id, lambda: self._status_when_back(job_id))
-        async for data in logs.read(stream, attempt, rank, follow=follow):
-            yield data
-
-    async def missing_logs(self, ref: str, attempt: int | None = None) -> str:
-        """Return why the log store lacks a part of what an attempt wrote, the latest without one.
-
-        Empty where it has all, or nobody knows: a workflow that is long over says nothing.
-        """
-        job_id = await self._resolve(ref)
-        store = LogStore(self.settings.resolve_log_store())
-        rest = await asyncio.to_thread(store.read, job_id, attempt, from_offset=2**60)
-        nodes = await asyncio.to_thread(store.nodes, job_id, attempt)
-        if rest.ended and len(nodes) == 1:
-            return ""
-        try:
-            records = (await status_of(self.temporal, self._job(job_id))).attempts
-        except RPCError:
-            return ""
-        found = [each for each in records if attempt in (None, each.attempt)]
-        return found[-1].log_error if found else ""
 
     async def cancel(self, ref: str, reason: str = "") -> str:
         """Ask a job to end; return its id. Its process gets its stop signal and its grace.
@@ -368,10 +333,6 @@ class Longshore(NodeControl, ScheduleControl, ArrayControl):
         # Ended from outside (terminated), before it could record anything.
         return JobResult(job_id=job_id, state=JobState.FAILED, message=str(cause))
 
-    async def _status_when_back(self, job_id: str) -> JobStatus:
-        job = self._job(job_id)
-        return await self._when_back(f"job {job_id}", lambda: status_of(self.temporal, job))
-
     async def _signal_job(self, ref: str, signal: str, reason: str) -> str:
         job_id = await self._resolve(ref)
         try:
@@ -438,6 +399,3 @@ class Longshore(NodeControl, ScheduleControl, ArrayControl):
         except NotFoundError:
             return newest
         return None
-
-    def _job(self, job_id: str) -> JobHandle:
-        return self.temporal.get_workflow_handle_for(JobWorkflow.run, job_workflow_id(job_id))

@@ -12,6 +12,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from longshore.activities.array_views import ArrayViews
 from longshore.activities.job_starts import at_submit, summary_of
+from longshore.activities.log_order import Chunk, OrderedOutput, WholeLines
 from longshore.activities.logstore import LogStore, Stream
 from longshore.client.errors import as_ours
 from longshore.client.reading import Reading
@@ -134,39 +135,43 @@ class ArrayControl(Reading):
         ref: str,
         index: int,
         *,
-        stream: Stream = "stdout",
         attempt: int | None = None,
         follow: bool = False,
-    ) -> AsyncIterator[bytes]:
-        """Yield what an element wrote; with `follow` until it has ended.
+        last: int | None = None,
+        only: Stream | None = None,
+    ) -> AsyncIterator[Chunk]:
+        """Yield what an element wrote in order, `last` lines of it or all, to both streams or to
+        `only` one; with `follow` until it has ended.
 
         Raises NotFoundError, and RefusedError where nobody can say yet which output is its own.
         """
         array_id = await self._array(ref)
         views, store = ArrayViews(self._db()), LogStore(self.settings.resolve_log_store())
-        sent = 0
+        output, lines = None, WholeLines()
         while True:
             found = await views.element(array_id, index, attempt)
             begun = found.state not in (ElementState.BLOCKED, ElementState.WAITING)
             attempt = found.attempt if begun else attempt
             over = found.state.ended
-            span = found.stdout if stream == "stdout" else found.stderr
             if not over and not follow and not found.alone:
                 raise RefusedError(_not_yet(found))
-            if found.job_id is not None and (span is not None or found.alone):
-                begin = (span.offset if span else 0) + sent
-                data = await asyncio.to_thread(
-                    _read,
-                    store,
-                    found,
-                    stream,
-                    begin,
-                    None if span is None else span.length - sent,
-                )
-                sent += len(data)
-                if data:
-                    yield data
+            first = output is None
+            output = output or await asyncio.to_thread(_output_of, store, found, only)
+            chunks: tuple[Chunk, ...] = ()
+            if output is not None:
+                if found.stdout and found.stderr:
+                    output.end_at((found.stdout.end, found.stderr.end))
+                if first and last is not None:
+                    chunks = await asyncio.to_thread(output.last, last)
+                elif over:
+                    chunks = await asyncio.to_thread(output.all_of_it)
+                else:
+                    chunks = (await asyncio.to_thread(output.read))[0]
+            for chunk in lines.of(chunks):
+                yield chunk
             if over or not follow:
+                for chunk in lines.rest():
+                    yield chunk
                 return
             await asyncio.sleep(_LOOK_EVERY)
 
@@ -209,16 +214,14 @@ def _not_yet(found: ElementView) -> str:
     )
 
 
-def _read(
-    store: LogStore, found: ElementView, stream: Stream, begin: int, length: int | None
-) -> bytes:
-    """Return what is stored of an element's output from an offset of its batch on."""
+def _output_of(store: LogStore, found: ElementView, only: Stream | None) -> OrderedOutput | None:
+    """Return what reads an element's output from its batch; None while nobody knows where."""
+    if found.job_id is None or found.job_attempt is None or not (found.stdout or found.alone):
+        return None
     key = f"{found.job_id}.b{found.batch}"
-    data, at = bytearray(), begin
-    while length is None or len(data) < length:
-        piece = store.read(key, found.job_attempt, stream, at)
-        if not piece.data:
-            break
-        data += piece.data
-        at = piece.next_offset
-    return bytes(data if length is None else data[:length])
+    nodes = store.nodes(key, found.job_attempt)
+    if not nodes:
+        return None
+    out, err = found.stdout, found.stderr
+    begin = (out.offset if out else 0, err.offset if err else 0)
+    return OrderedOutput(store, key, found.job_attempt, nodes[-1], begin=begin, only=only)

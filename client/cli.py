@@ -26,6 +26,7 @@ from longshore.client import (
     deployment_commands,
     file_commands,
     job_commands,
+    log_commands,
     market_commands,
     market_group,
     node_commands,
@@ -145,6 +146,7 @@ def options(
 
 submit_command.register(app)
 job_commands.register(app)
+log_commands.register(app)
 array_commands.register(app)
 dag_commands.register(app)
 schedule_commands.register(app)

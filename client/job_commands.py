@@ -1,6 +1,5 @@
 """Commands on jobs: list, look, steer, ask why, read logs."""
 
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,7 +8,7 @@ from longshore.client.calls import call, known_job, known_pool
 from longshore.client.job_view import explanation_screen, job_screen, jobs_table
 from longshore.client.terminal import JSON, Text, note, now, out, print_json, say, show
 from longshore.models.dag import DagJobView
-from longshore.models.errors import LongshoreError, NotSubmittedError, RefusedError
+from longshore.models.errors import LongshoreError, NotSubmittedError
 from longshore.models.job import JobSpec, JobState
 from longshore.models.job_report import JobReport
 from longshore.models.text import count
@@ -28,7 +27,7 @@ REASON = Annotated[str, typer.Option(help="Why; kept with the job.")]
 
 
 def register(app: typer.Typer) -> None:
-    for command in (jobs, job, why, logs, cancel, hold, release, requeue, resize):
+    for command in (jobs, job, why, cancel, hold, release, requeue, resize):
         app.command(rich_help_panel="Jobs")(command)
 
 
@@ -118,70 +117,6 @@ async def _step(api: "Longshore", error: NotSubmittedError) -> DagJobView:
 
 def _where_it_is(ref: str, step: DagJobView) -> str:
     return f"{ref} is {step.step.value}: {step.reason}"
-
-
-def logs(
-    ref: REF,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the attempt has ended.")
-    ] = False,
-    stderr: Annotated[bool, typer.Option("--stderr", help="What it wrote to stderr.")] = False,
-    attempt: Annotated[
-        int | None, typer.Option(min=1, help="Of this attempt; the latest without.")
-    ] = None,
-    rank: Annotated[
-        int | None,
-        typer.Option(min=0, help="Of a job on several nodes, the one of this rank; 0 without."),
-    ] = None,
-    element: Annotated[
-        int | None, typer.Option(min=0, metavar="INDEX", help="Of an array, what this one wrote.")
-    ] = None,
-) -> None:
-    """Print what a job wrote to stdout, byte for byte."""
-    if element is not None and rank is not None:
-        raise typer.BadParameter("an element runs on one node: leave out --rank")
-    missing = ""
-
-    async def copy(api: "Longshore") -> int:
-        nonlocal missing
-        written = 0
-        stream = "stderr" if stderr else "stdout"
-        if element is None:
-            await _refuse_array(api, ref)
-            copied = api.logs(ref, stream=stream, attempt=attempt, rank=rank, follow=follow)
-        else:
-            copied = api.element_logs(ref, element, stream=stream, attempt=attempt, follow=follow)
-        async for data in copied:
-            sys.stdout.buffer.write(data)
-            sys.stdout.buffer.flush()
-            written += len(data)
-        if not written:
-            await known_job(api, ref)  # a job that does not exist is another answer than no logs
-        if element is None:
-            missing = await api.missing_logs(ref, attempt)
-        return written
-
-    written = call(copy)
-    if missing:
-        note(f"This is not all that it wrote: the log store took no more ({missing}).")
-    if not written:
-        of = f" of attempt {attempt}" if attempt else ""
-        other = "" if stderr else "; --stderr for the other stream"
-        note(f"Nothing is stored{of}{other}. `longshore job {ref}` says whether it has run.")
-
-
-async def _refuse_array(api: "Longshore", ref: str) -> None:
-    """Raise RefusedError for an array, which writes nothing itself."""
-    try:
-        found = await api.job(ref)
-        spec = await api.spec(found.id)
-    except LongshoreError:
-        return  # what is not on record yet is told of below
-    if spec.array is not None:
-        raise RefusedError(
-            f"{found.id} is an array: --element INDEX says whose output (`longshore elements "
-            f"{found.id}` lists them)"
-        )
 
 
 def cancel(

@@ -106,6 +106,7 @@ def job_screen(report: JobReport, now: datetime) -> RenderableType:
     attempts = status.attempts if status else ()
     if attempts:
         parts += [Text(), heading("Attempts"), _attempts_table(attempts, now)]
+    parts += _stderr_tail(report.stderr_tail)
     parts += [Text(), Text(f"Next: {_next_step(job, state, report.array)}", style="dim")]
     return Group(*parts)
 
@@ -135,6 +136,7 @@ def explanation_screen(explanation: Explanation, now: datetime) -> RenderableTyp
         parts += [Text(), heading("Changes of its size"), _sizes_table(explanation.sizes, now)]
     if explanation.attempts:
         parts += [Text(), heading("Attempts"), _attempts_table(explanation.attempts, now)]
+    parts += _stderr_tail(explanation.stderr_tail)
     # Of a job that has ended, what its nodes scored when it was placed explains nothing any more.
     scores = not job.state.ended
     if scores and explanation.placed is not None and explanation.placed.candidates:
@@ -315,6 +317,12 @@ def _attempts_table(attempts: Sequence[AttemptRecord | AttemptView], now: dateti
             attempt_end(record),
         )
     return table
+
+
+def _stderr_tail(lines: Sequence[str]) -> list[RenderableType]:
+    if not lines:
+        return []
+    return [Text(), heading("The last lines of its stderr"), SeveralLines(lines)]
 
 
 def _sizes_table(changes: Sequence[SizeChange], now: datetime) -> Table:

@@ -95,6 +95,20 @@ async def follow_job(api: "Longshore", job_id: str, screen: Screen) -> JobResult
             progress.cancel()
 
 
+async def say_stderr_tail(api: "Longshore", result: JobResult) -> None:
+    """Print the last lines of its stderr where the job has failed."""
+    if result.state is not JobState.FAILED:
+        return
+    try:
+        lines = await api.stderr_tail(await api.job(result.job_id))
+    except LongshoreError:
+        return  # how it ended has been said
+    if lines:
+        note(f"\nThe last lines of its stderr (`longshore logs {result.job_id}` has all):")
+    for line in lines:
+        note(f"  {line}")
+
+
 def as_it_ended(job: JobView, screen: Screen) -> JobResult:
     """Show how a job ended by its record, whatever its workflow says, and return that."""
     with screen:

@@ -2,11 +2,44 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from functools import partial
+from datetime import datetime
 
+from longshore.activities.log_order import Chunk, OrderedOutput, WholeLines
 from longshore.activities.logstore import LogStore, Stream
-from longshore.models.errors import NotFoundError
+from longshore.models.errors import NotFoundError, StoreError
 from longshore.models.job import JobStatus
+from longshore.models.visible import visible
+
+_LOOK_EVERY = 0.5
+_TAIL_LINES = 10
+_TAIL_BYTES = 4096
+_TAIL_WITHIN = 3.0
+"""Seconds: a screen does not wait longer for what it could do without."""
+
+
+async def stderr_tail(
+    store_url: str, job_id: str, attempt: int, node_id: str = ""
+) -> tuple[str, ...]:
+    """Return the last lines that an attempt wrote to stderr, fit for a screen.
+
+    None where the store has none, or cannot be read soon.
+    """
+    read = asyncio.to_thread(_stderr_tail, store_url, job_id, attempt, node_id)
+    try:
+        return await asyncio.wait_for(read, _TAIL_WITHIN)
+    except (TimeoutError, StoreError):
+        return ()
+
+
+def _stderr_tail(store_url: str, job_id: str, attempt: int, node_id: str) -> tuple[str, ...]:
+    store = LogStore(store_url)
+    node_id = node_id or next(iter(store.nodes(job_id, attempt)), "")
+    if not node_id:
+        return ()
+    begin = max(store.stored(job_id, attempt, node_id, "stderr") - _TAIL_BYTES, 0)
+    piece = store.read(job_id, attempt, "stderr", begin, node_id=node_id)
+    lines = piece.data.decode(errors="replace").splitlines()
+    return tuple(map(visible, lines[-_TAIL_LINES:]))
 
 
 class JobLogs:
@@ -19,33 +52,64 @@ class JobLogs:
         self._job_id = job_id
         self._status = status
 
-    async def read(
-        self, stream: Stream, attempt: int | None, rank: int | None, *, follow: bool
-    ) -> AsyncIterator[bytes]:
-        """Yield what is stored of an attempt, the latest without one; with `follow` what comes.
+    async def output(
+        self,
+        attempt: int | None,
+        rank: int | None,
+        *,
+        follow: bool,
+        last: int | None = None,
+        since: datetime | None = None,
+        only: Stream | None = None,
+    ) -> AsyncIterator[Chunk]:
+        """Yield what an attempt wrote in order, the latest without one; `only` one stream of it.
 
-        Raises NotFoundError when the attempt has no such rank.
+        `last` is a number of lines, `since` the time before which nothing is wanted; with
+        `follow` what comes follows. Raises NotFoundError when the attempt has no such rank.
         """
-        node_id = None
-        if rank or follow or await self._is_of_gang(attempt):
-            node_id = await self._node_of(attempt, rank or 0)
-        if follow:
-            following = self._store.follow(
-                self._job_id, attempt, stream, node_id=node_id, ended=self._ended
-            )
-            async for data in following:
-                yield data
-            return
-        read = partial(self._store.read, node_id=node_id)
-        piece = await asyncio.to_thread(read, self._job_id, attempt, stream)
-        while piece.data:
-            yield piece.data
-            piece = await asyncio.to_thread(
-                read, self._job_id, piece.attempt, stream, piece.next_offset
-            )
+        output = await self._ordered(attempt, rank, only)
+        while output is None:
+            if not follow or await self._ended():
+                return
+            await asyncio.sleep(_LOOK_EVERY)
+            output = await self._ordered(attempt, rank, only)
+        if since is not None:
+            await asyncio.to_thread(output.start_at, since)
+        if last is not None:
+            for chunk in await asyncio.to_thread(output.last, last):
+                yield chunk
+            if not follow:
+                return
+        async for chunk in self._all_of(output, follow=follow):
+            yield chunk
 
-    async def _is_of_gang(self, attempt: int | None) -> bool:
-        return len(await asyncio.to_thread(self._store.nodes, self._job_id, attempt)) > 1
+    async def _all_of(self, output: OrderedOutput, *, follow: bool) -> AsyncIterator[Chunk]:
+        lines = WholeLines()
+        while True:
+            over = not follow or await self._ended()
+            chunks, ended = await asyncio.to_thread(output.read, all_of_it=over)
+            for chunk in lines.of(chunks):
+                yield chunk
+            if not chunks:
+                for chunk in lines.rest():
+                    yield chunk
+                if over or ended:
+                    return
+                await asyncio.sleep(_LOOK_EVERY)
+
+    async def _ordered(
+        self, attempt: int | None, rank: int | None, only: Stream | None
+    ) -> OrderedOutput | None:
+        """Return what reads an attempt; None where nothing of it is stored yet."""
+        if attempt is None:
+            attempt = await asyncio.to_thread(self._store.latest_attempt, self._job_id)
+        if attempt is None:
+            return None
+        nodes = await asyncio.to_thread(self._store.nodes, self._job_id, attempt)
+        node_id = await self._node_of(attempt, rank or 0) if rank or len(nodes) > 1 else None
+        if node_id is None and not nodes:
+            return None
+        return OrderedOutput(self._store, self._job_id, attempt, node_id or nodes[-1], only=only)
 
     async def _ended(self) -> bool:
         return (await self._status()).state.ended

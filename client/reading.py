@@ -19,6 +19,7 @@ from longshore.activities.snapshot import load_nodes, load_place, load_pool, loa
 from longshore.activities.views import Views
 from longshore.client.explain import explain
 from longshore.client.holds import hold_of
+from longshore.client.logs import stderr_tail
 from longshore.client.no_record import not_submitted, why_no_record
 from longshore.client.outside_ends import ended_outside_lately, freed, outside_ends_of, shown
 from longshore.client.topology import topology_in
@@ -143,7 +144,19 @@ class Reading:
             job=job, spec=spec, attempts=attempts, checkpoint=checkpoint, saving=saving,
             missing=missing, **await self._buying_for(job),
             array=await ArrayViews(self._db()).array(job.id) if spec.array else None,
+            stderr_tail=await self.stderr_tail(job),
         )  # fmt: skip
+
+    async def stderr_tail(self, job: JobView, node_id: str = "") -> tuple[str, ...]:
+        """Return the last lines that the last attempt of a job that failed wrote to stderr.
+
+        Of a gang on `node_id`, or else on the node of rank 0. None where the job did not fail,
+        or where the log store does not answer soon.
+        """
+        if job.state is not JobState.FAILED or not job.attempt or job.elements is not None:
+            return ()
+        node_id = node_id or (job.nodes[0] if len(job.nodes) > 1 else "")
+        return await stderr_tail(self.settings.resolve_log_store(), job.id, job.attempt, node_id)
 
     async def explain(self, ref: str) -> Explanation:
         """Say why a job is where it is; for a queued one node by node, as things are now."""
@@ -165,8 +178,11 @@ class Reading:
             attempts = await self._views().attempts(job.id)
             cost = await reasons.cost_of_job(job.id)
             return Explanation.model_validate(
-                {**told.__dict__, "attempts": attempts, "cost": cost}
-            )
+                {
+                    **told.__dict__, "attempts": attempts, "cost": cost,
+                    "stderr_tail": await self.stderr_tail(job),
+                }
+            )  # fmt: skip
         async with self._db().transaction() as connection:
             pool = await load_pool(connection, job.pool, self.settings.margins)
             position = await load_place(connection, job.pool, job.id, pool.packing)

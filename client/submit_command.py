@@ -1,12 +1,11 @@
 """`longshore submit`: from a file, or a command line after `--`."""
 
 import asyncio
-import itertools
 import json
 import re
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,8 +21,10 @@ from longshore.client.live import (
     Silent,
     exit_code_of,
     follow_job,
+    say_stderr_tail,
     says_that_it_goes_on,
 )
+from longshore.client.log_commands import copy_output
 from longshore.client.terminal import JSON, note, out, print_json, say, warn
 from longshore.models.document import Override, load_document, read_document
 from longshore.models.errors import LongshoreError, SpecError
@@ -32,7 +33,6 @@ from longshore.models.views import Submission
 from longshore.models.visible import brief
 
 if TYPE_CHECKING:
-    from longshore.activities.logstore import Stream
     from longshore.client.api import Longshore
 
 _COMMAND = "longshore.command"
@@ -152,7 +152,10 @@ def submit(
         with says_that_it_goes_on(submission.job_id):
             if follow:
                 return await follow_with_logs(api, submission.job_id, quiet)
-            return await follow_job(api, submission.job_id, _screen(as_json or quiet))
+            result = await follow_job(api, submission.job_id, _screen(as_json or quiet))
+            if not (as_json or quiet):
+                await say_stderr_tail(api, result)
+            return result
 
     result = call(submit_and_wait)
     if result is None:
@@ -260,17 +263,14 @@ def print_now(line: str) -> None:
 
 async def follow_with_logs(api: "Longshore", job_id: str, silent: bool) -> JobResult:
     """Copy what the job writes to stdout and stderr, attempt after attempt, until it has ended."""
-    from longshore.activities.logstore import STREAMS
-
     screen: Screen = Silent() if silent else Lines(note)
-    copies: dict[tuple[int, str], _Copy] = {}
+    copies: dict[int, _Copy] = {}
 
     async def copy_every_attempt() -> None:
         async for status in api.watch(job_id):
             for record in status.attempts:
-                for stream in STREAMS:
-                    if (record.attempt, stream) not in copies:
-                        copies[record.attempt, stream] = _Copy(api, job_id, stream, record.attempt)
+                if record.attempt not in copies:
+                    copies[record.attempt] = _Copy(api, job_id, record.attempt)
 
     attempts = asyncio.create_task(copy_every_attempt())
     try:
@@ -278,12 +278,12 @@ async def follow_with_logs(api: "Longshore", job_id: str, silent: bool) -> JobRe
         # All is stored by now. What has not begun waits for a workflow that has ended and may be
         # slow to answer: the store is asked in its place.
         attempts.cancel()
-        for attempt, stream in itertools.product(range(1, result.attempts + 1), STREAMS):
-            copy = copies.get((attempt, stream))
+        for attempt in range(1, result.attempts + 1):
+            copy = copies.get(attempt)
             if copy is None or not copy.begun:
                 if copy:
                     copy.task.cancel()
-                await _copy_stored(api, job_id, stream, attempt)
+                await _copy_stored(api, job_id, attempt)
         if begun := [copy.task for copy in copies.values() if copy.begun]:
             await asyncio.wait(begun, timeout=_LAST_LOGS)
         return result
@@ -293,39 +293,20 @@ async def follow_with_logs(api: "Longshore", job_id: str, silent: bool) -> JobRe
 
 
 class _Copy:
-    """One stream of one attempt on its way to our own."""
+    """What one attempt writes on its way to our own streams."""
 
-    def __init__(self, api: "Longshore", job_id: str, stream: "Stream", attempt: int) -> None:
+    def __init__(self, api: "Longshore", job_id: str, attempt: int) -> None:
         self.begun = False
-        self.task = asyncio.create_task(
-            copy_logs(api, job_id, stream, attempt, wrote=self._has_begun)
-        )
+        output = api.ordered_logs(job_id, attempt=attempt, follow=True)
+        self.task = asyncio.create_task(copy_output(output, wrote=self._has_begun))
 
     def _has_begun(self) -> None:
         self.begun = True
 
 
-async def _copy_stored(api: "Longshore", job_id: str, stream: "Stream", attempt: int) -> None:
-    """Copy what is stored of a stream; where it cannot be read, the job has ended as it has."""
+async def _copy_stored(api: "Longshore", job_id: str, attempt: int) -> None:
+    """Copy what is stored of an attempt; where it cannot be read, the job has ended as it has."""
     try:
-        await copy_logs(api, job_id, stream, attempt, follow=False)
+        await copy_output(api.ordered_logs(job_id, attempt=attempt))
     except LongshoreError as error:
-        note(f"note: its {stream} of attempt {attempt} cannot be read: {error}")
-
-
-async def copy_logs(
-    api: "Longshore",
-    job_id: str,
-    stream: "Stream",
-    attempt: int | None,
-    *,
-    follow: bool = True,
-    wrote: Callable[[], None] = lambda: None,
-) -> None:
-    """Copy one stream of one attempt to our own of the same name; with `follow` until its end is
-    stored."""
-    target = sys.stdout.buffer if stream == "stdout" else sys.stderr.buffer
-    async for data in api.logs(job_id, stream=stream, attempt=attempt, follow=follow):
-        wrote()
-        target.write(data)
-        target.flush()
+        note(f"note: what it wrote in attempt {attempt} cannot be read: {error}")

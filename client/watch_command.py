@@ -20,6 +20,7 @@ from longshore.client.live import (
     as_it_ended,
     exit_code_of,
     follow_job,
+    say_stderr_tail,
     says_that_it_goes_on,
 )
 from longshore.client.node_view import LEGEND, node_line, nodes_table
@@ -69,7 +70,10 @@ def watch(
             note(was_reset)
             return as_it_ended(job, screen)
         with says_that_it_goes_on(job.id):
-            return await follow_job(api, job.id, screen)
+            result = await follow_job(api, job.id, screen)
+            if not as_json:
+                await say_stderr_tail(api, result)
+            return result
 
     result = call(follow)
     if as_json:

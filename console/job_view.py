@@ -134,6 +134,12 @@ def gang_html(explanation: Explanation) -> str:
     return f"{refusal}{_groups(plan)}{_rooms(plan)}"
 
 
+def stderr_html(report: JobReport) -> str:
+    """Return the last lines that a job that failed wrote to stderr."""
+    lines = "\n".join(map(escape, report.stderr_tail))
+    return f'<pre class="padded output" tabindex="0">{lines}</pre>' if lines else ""
+
+
 def attempts_html(report: JobReport, now: datetime) -> str:
     """Return the attempts, the newest first: nodes, GPUs, how long, and how each ended."""
     if not report.attempts:

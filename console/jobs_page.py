@@ -131,7 +131,7 @@ class JobPage:
         self._cards = {
             name: Card(name, classes="jobs")
             for name in ("Why it is where it is", "What could help", "Nodes", "Gang",
-                         "Attempts", "Checkpoints")
+                         "Attempts", "The last lines of its stderr", "Checkpoints")
         }  # fmt: skip
         self._parts: dict[str, ui.html] = {}
         for name, card in self._cards.items():
@@ -177,6 +177,7 @@ class JobPage:
         self._put("Gang", view.gang_html(explanation))
         self._put("Attempts", view.attempts_html(report, now))
         self._cards["Attempts"].remark("the newest first")
+        self._put("The last lines of its stderr", view.stderr_html(report))
 
     async def _show_checkpoints(self, report: JobReport) -> None:
         contract = report.spec.checkpoint

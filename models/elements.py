@@ -70,6 +70,10 @@ class Span(Wire):
     offset: int = 0
     length: int = 0
 
+    @property
+    def end(self) -> int:
+        return self.offset + self.length
+
 
 class ElementResult(Wire):
     """How one attempt of an element ended on its node."""

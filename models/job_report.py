@@ -34,6 +34,8 @@ class JobReport(Wire):
     """While it waits: why its pool, which may buy, buys nothing for it; empty where it buys."""
     array: ArrayView | None = None
     """Of an array: its elements and slots."""
+    stderr_tail: tuple[str, ...] = ()
+    """Of a job that failed: the last lines that it wrote to stderr, at most 10."""
     missing: tuple[str, ...] = ()
     """What could not be asked, and why: a sentence for each."""
 

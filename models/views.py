@@ -289,6 +289,8 @@ class Explanation(Wire):
     """For a job that has ended: where it ran, and how each attempt ended."""
     cost: JobCost | None = None
     """For a job that has ended."""
+    stderr_tail: tuple[str, ...] = ()
+    """For a job that failed: the last lines that it wrote to stderr, at most 10."""
 
 
 class Submission(Wire):

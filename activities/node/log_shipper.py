@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from longshore.activities.logstore import STREAMS, LogStore, Stream
+from longshore.activities.logstore import SHIPPED, LogStore, Shipped
 from longshore.activities.metrics import LOG_ERRORS, SILENT, Metrics
 from longshore.models.placement import PlacementKey
 
@@ -23,7 +23,8 @@ _threads = ThreadPoolExecutor(max_workers=8, thread_name_prefix="log-shipping")
 
 
 class Shipper:
-    """Ships the two streams of one attempt. Whatever the store does, it raises nothing."""
+    """Ships the two streams of one attempt, and when they grew. It raises nothing, whatever the
+    store does."""
 
     def __init__(
         self,
@@ -38,7 +39,7 @@ class Shipper:
         self._key = key
         self._node_id = node_id
         self._folder = folder
-        self._shipped: dict[Stream, int] = dict.fromkeys(STREAMS, 0)
+        self._shipped: dict[Shipped, int] = dict.fromkeys(SHIPPED, 0)
         self._over = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.error = ""
@@ -96,7 +97,7 @@ class Shipper:
         self.error = ""
 
     def _ship(self) -> None:
-        for stream in STREAMS:
+        for stream in SHIPPED:
             while self._ship_part(stream):
                 pass
 
@@ -105,12 +106,12 @@ class Shipper:
         self._store.write_end(self._key.job_id, self._key.attempt, self._node_id)
 
     def _find_offsets(self) -> None:
-        for stream in STREAMS:
+        for stream in SHIPPED:
             self._shipped[stream] = self._store.stored(
                 self._key.job_id, self._key.attempt, self._node_id, stream
             )
 
-    def _ship_part(self, stream: Stream) -> bool:
+    def _ship_part(self, stream: Shipped) -> bool:
         """Ship one part; return whether there may be more."""
         offset = self._shipped[stream]
         try:

@@ -4,6 +4,7 @@
                      started.json   by the supervisor, before the command runs
                      end.json       by the supervisor, when nothing of the job is left
                      stdout stderr  the spool of the logs
+                     times          by the supervisor: when these grew (`output_times`)
                      public/        what the job itself writes: its progress file
 
 Renaming a prepared folder to its name is the claim. It succeeds once, so a process is started at

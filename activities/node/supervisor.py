@@ -24,6 +24,7 @@ import time
 from collections.abc import Iterator
 
 from longshore.activities.node import element_runner
+from longshore.activities.node.output_times import OutputTimes
 from longshore.activities.node.system import (
     Message,
     become_subreaper,
@@ -77,6 +78,7 @@ class Supervisor:
         self._had_grace = self._overdue = False
         self._leftovers = 0
         self._oom_kills = oom_kills()
+        self._times = OutputTimes(f"{folder}/times", plan["stdout"], plan["stderr"])
 
     def run(self) -> None:
         wake = _wake_on_child()
@@ -91,6 +93,8 @@ class Supervisor:
             _drain(wake)
             self._obey()
             self._reap()
+            self._times.look()
+        self._times.note()
         self._report_end({"cause": self._cause})
 
     def _start(self) -> Message | None:
@@ -139,7 +143,7 @@ class Supervisor:
         times = [self._fence_at] + ([self._kill_at] if self._kill_at is not None else [])
         times += [self._unheard[1]] if self._unheard else []
         # A clock that ran on during a sleep is seen at the next wake: look now and then.
-        return min(max(min(times) - boot_clock(), 0.0), 0.5)
+        return min(max(min(times) - boot_clock(), 0.0), self._times.patience)
 
     def _obey(self) -> None:
         for message in self._inbox.messages():

@@ -38,8 +38,8 @@ async def ended(longshore: Longshore, array_id: str) -> JobResult:
 async def written(
     longshore: Longshore, array_id: str, index: int, stream: Stream = "stdout", **how: Any
 ) -> bytes:
-    found = longshore.element_logs(array_id, index, stream=stream, **how)
-    return b"".join([data async for data in found])
+    found = longshore.element_logs(array_id, index, only=stream, **how)
+    return b"".join([chunk.data async for chunk in found])
 
 
 async def all_of(longshore: Longshore, array_id: str, **which: Any) -> list[ElementView]:

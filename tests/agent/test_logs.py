@@ -2,7 +2,8 @@
 
 import asyncio
 import errno
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,13 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from longshore.activities.log_order import Chunk, OrderedOutput
 from longshore.activities.logstore import LogStore, Stream
 from longshore.activities.node.outcome import AGENT_STOPPED
+from longshore.client.logs import JobLogs
 from longshore.models.addresses import without_secrets
 from longshore.models.errors import StoreError
-from longshore.models.job import FailureClass
+from longshore.models.job import FailureClass, JobState, JobStatus
 from tests.agent.conftest import LocalNode, MakeBox
 from tests.faults.chaos.machines import small_disk
 from tests.support.waiting import eventually
@@ -55,28 +58,44 @@ async def test_both_streams_are_in_the_store_when_the_process_has_ended(box: Loc
 async def test_logs_can_be_followed_while_the_process_runs(box: LocalNode) -> None:
     go = box.folder / "go"
     wait = f"while [ ! -e {go} ]; do sleep 0.02; done"
-    run = box.start(f"echo first; {wait}; printf second")
-    following = box.logs.follow(run.record.job_id, interval=0.05)
+    run = box.start(f"echo first; {wait}; echo an error >&2; echo second; exit 3")
+    following = JobLogs(box.logs, run.record.job_id, _runs).output(None, None, follow=True)
     first = await asyncio.wait_for(anext(following), 60)
-    assert first == b"first\n"
+    assert (first.stream, first.data) == ("stdout", b"first\n")
     assert not run.done.done()
     go.touch()
-    assert b"".join([piece async for piece in following]) == b"second"
+    rest = [chunk async for chunk in following]
+    assert b"".join(chunk.data for chunk in rest if chunk.stream == "stdout") == b"second\n"
+    assert b"".join(chunk.data for chunk in rest if chunk.stream == "stderr") == b"an error\n"
 
 
-async def test_following_begins_before_anything_is_stored_and_can_be_told_to_end(
+async def test_following_begins_before_anything_is_stored_and_ends_with_the_job(
     box: LocalNode,
 ) -> None:
     over = asyncio.Event()
 
-    async def ended() -> bool:
-        return over.is_set()
+    async def status() -> JobStatus:
+        return await _runs() if not over.is_set() else await _has_ended()
 
-    following = box.logs.follow("job-a", ended=ended, interval=0.02)
+    following = JobLogs(box.logs, "job-a", status).output(None, None, follow=True, only="stdout")
     pieces = asyncio.create_task(_all(following))
     box.logs.write("job-a", 1, "box", "stdout", 0, b"torn")
     over.set()
     assert await asyncio.wait_for(pieces, 60) == b"torn"
+
+
+async def test_both_streams_come_in_the_order_in_which_they_were_written(box: LocalNode) -> None:
+    times = box.folder / "runs" / "job-a-1" / "times"
+    step = f"until [ -e {times} ] && [ $(wc -l < {times}) -ge $n ]; do sleep 0.02; done"
+    run = box.start(
+        f"n=1; echo one; {step}; n=2; echo two >&2; {step}; n=3; echo three; {step}; echo four >&2",
+        job="job-a",
+    )
+    await run.done
+    output = OrderedOutput(box.logs, run.record.job_id, 1, "box")
+    assert [chunk.data for chunk in output.all_of_it()] == [
+        b"one\n", b"two\n", b"three\n", b"four\n"
+    ]  # fmt: skip
 
 
 async def test_a_log_larger_than_a_part_arrives_whole(
@@ -197,5 +216,17 @@ def _store(store: LogStore, *parts: tuple[int, bytes], stream: Stream = "stdout"
         store.write("job-a", 1, "box", stream, offset, data)
 
 
-async def _all(pieces: Any) -> bytes:
-    return b"".join([piece async for piece in pieces])
+async def _all(chunks: AsyncIterator[Chunk]) -> bytes:
+    return b"".join([chunk.data async for chunk in chunks])
+
+
+async def _runs() -> JobStatus:
+    at = datetime(2026, 11, 25, tzinfo=UTC)
+    return JobStatus(
+        job_id="job-a", name="a", tenant="default", pool="default", state=JobState.RUNNING,
+        submitted_at=at, since=at,
+    )  # fmt: skip
+
+
+async def _has_ended() -> JobStatus:
+    return (await _runs()).model_copy(update={"state": JobState.SUCCEEDED})

@@ -114,5 +114,5 @@ async def test_a_job_ends_as_it_has_where_its_output_cannot_be_read(
     result = await asyncio.wait_for(following, 60)
     assert result.state is JobState.SUCCEEDED
     said = capsysbinary.readouterr().err.decode()
-    assert "note: its stdout of attempt 1 cannot be read" in said
+    assert "note: what it wrote in attempt 1 cannot be read" in said
     await api.close()

@@ -1,0 +1,91 @@
+"""What jobs write, in the typed client: one stream as it is, or both in their order."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from datetime import datetime
+
+from temporalio.client import Client
+from temporalio.service import RPCError
+
+from longshore.activities.log_order import Chunk
+from longshore.activities.logstore import LogStore, Stream
+from longshore.client.logs import JobLogs
+from longshore.client.reconnecting import Reconnecting
+from longshore.client.status import JobHandle, status_of
+from longshore.models.job import JobStatus
+from longshore.models.messages import job_workflow_id
+from longshore.workflows.job import JobWorkflow
+
+
+class OutputReading(Reconnecting):
+    """Reads the logs of jobs from the log store."""
+
+    temporal: Client
+
+    async def logs(
+        self,
+        ref: str,
+        *,
+        stream: Stream = "stdout",
+        attempt: int | None = None,
+        rank: int | None = None,
+        follow: bool = False,
+    ) -> AsyncIterator[bytes]:
+        """Yield what the job wrote to one stream, oldest first; with `follow` until the job has
+        ended.
+
+        Of a gang, what the node of `rank` wrote; that of rank 0 without. Raises NotFoundError
+        when there is no such rank.
+        """
+        output = self.ordered_logs(ref, only=stream, attempt=attempt, rank=rank, follow=follow)
+        async for chunk in output:
+            yield chunk.data
+
+    async def ordered_logs(
+        self,
+        ref: str,
+        *,
+        attempt: int | None = None,
+        rank: int | None = None,
+        follow: bool = False,
+        last: int | None = None,
+        since: datetime | None = None,
+        only: Stream | None = None,
+    ) -> AsyncIterator[Chunk]:
+        """Yield what the job wrote, in the order of its writing: to both streams, or `only` one.
+
+        Of it the `last` lines alone, or what came from the time `since` on, where these are
+        given; with `follow` until the job has ended. Of a gang as `logs` does.
+        """
+        job_id = await self._resolve(ref)
+        store = LogStore(self.settings.resolve_log_store())
+        logs = JobLogs(store, job_id, lambda: self._status_when_back(job_id))
+        async for chunk in logs.output(
+            attempt, rank, follow=follow, last=last, since=since, only=only
+        ):
+            yield chunk
+
+    async def missing_logs(self, ref: str, attempt: int | None = None) -> str:
+        """Return why the log store lacks a part of what an attempt wrote, the latest without one.
+
+        Empty where it has all, or nobody knows: a workflow that is long over says nothing.
+        """
+        job_id = await self._resolve(ref)
+        store = LogStore(self.settings.resolve_log_store())
+        rest = await asyncio.to_thread(store.read, job_id, attempt, from_offset=2**60)
+        nodes = await asyncio.to_thread(store.nodes, job_id, attempt)
+        if rest.ended and len(nodes) == 1:
+            return ""
+        try:
+            records = (await status_of(self.temporal, self._job(job_id))).attempts
+        except RPCError:
+            return ""
+        found = [each for each in records if attempt in (None, each.attempt)]
+        return found[-1].log_error if found else ""
+
+    async def _status_when_back(self, job_id: str) -> JobStatus:
+        job = self._job(job_id)
+        return await self._when_back(f"job {job_id}", lambda: status_of(self.temporal, job))
+
+    def _job(self, job_id: str) -> JobHandle:
+        return self.temporal.get_workflow_handle_for(JobWorkflow.run, job_workflow_id(job_id))
