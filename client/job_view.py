@@ -372,7 +372,7 @@ def _next_step(job: JobView, state: JobState, array: ArrayView | None = None) ->
     if array is not None and state is not JobState.HELD:
         if array.counts.get(ElementState.FAILED):
             index = array.errors[0].indices.split("-")[0].split(",")[0] if array.errors else "0"
-            return f"longshore logs --stderr {job.id} --element {index.split(' ')[0]}" + (
+            return f"longshore logs {job.id} --element {index.split(' ')[0]}" + (
                 f", or longshore retry {job.id} --failed" if state.ended else ""
             )
         return f"longshore elements {job.id}" + (
@@ -382,8 +382,6 @@ def _next_step(job: JobView, state: JobState, array: ArrayView | None = None) ->
         return f"longshore logs -f {job.id}, or longshore watch {job.id}"
     if state is JobState.HELD:
         return f"longshore release {job.id}"
-    if state is JobState.FAILED:
-        return f"longshore logs --stderr {job.id}, or longshore logs {job.id}"
     if state.ended:
         return f"longshore logs {job.id}"
     return f"longshore why {job.id}"

@@ -130,8 +130,8 @@ class JobPage:
             self._head = ui.html(_READING, sanitize=False)
         self._cards = {
             name: Card(name, classes="jobs")
-            for name in ("Why it is where it is", "What could help", "Nodes", "Gang",
-                         "Attempts", "The last lines of its stderr", "Checkpoints")
+            for name in ("Why it is where it is", "The last lines of its stderr",
+                         "What could help", "Nodes", "Gang", "Attempts", "Checkpoints")
         }  # fmt: skip
         self._parts: dict[str, ui.html] = {}
         for name, card in self._cards.items():

@@ -93,6 +93,8 @@ def start_console(stack: Stack, progress: Progress, argv: Sequence[str] = ()) ->
         progress(f"the console runs already (process {running.pid})")
         return
     url = url_of(address)
+    # Of somebody else's console there the answer would be taken for the own one's.
+    temporal_server.refuse_busy_port(int(address.rpartition(":")[2]), "LONGSHORE_CONSOLE_ADDRESS")
     command = [*(argv or (program("longshore"), "console")), "--address", address]
     entry = stack.processes.spawn(CONSOLE, command, stack.child_env(), address=url)
     if not wait_until(lambda: entry.find() is None or _is_well(url), HEALTHY_WITHIN, 0.2):

@@ -106,8 +106,8 @@ class LocalTemporal:
         if running and self._answers_within(timeout):
             progress(f"Temporal runs already (process {running.pid})")
         else:
-            _refuse_busy_port(self.port, "LONGSHORE_TEMPORAL_PORT")
-            _refuse_busy_port(self.ui_port, "LONGSHORE_TEMPORAL_UI_PORT")
+            refuse_busy_port(self.port, "LONGSHORE_TEMPORAL_PORT")
+            refuse_busy_port(self.ui_port, "LONGSHORE_TEMPORAL_UI_PORT")
             self._launch(search_attributes)
             if not self._answers_within(timeout):
                 raise StackError(f"Temporal did not start.{self._processes.last_words(NAME)}")
@@ -203,7 +203,8 @@ def temporal_program() -> str:
     return program(NAME, ", or set TEMPORAL_ADDRESS to a running server")
 
 
-def _refuse_busy_port(port: int, setting: str) -> None:
+def refuse_busy_port(port: int, setting: str) -> None:
+    """Raise StackError where somebody listens on a port; `setting` is what chooses another."""
     # A server that was killed a moment ago may still be closing its port.
     if not wait_until(lambda: is_free(port), 2.0):
         raise StackError(

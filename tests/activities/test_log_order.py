@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from longshore.activities.log_order import Chunk, OrderedOutput, WholeLines, last_lines, looks_in
-from longshore.activities.logstore import STREAMS, LogStore, Stream
+from longshore.activities.logstore import SHIPPED, STREAMS, LogStore, Stream
 
 BEGUN = datetime(2026, 11, 25, 6, 0, tzinfo=UTC)
 Events = Sequence[tuple[Stream, bytes]]
@@ -22,7 +22,7 @@ class Spool:
 
     def __init__(self, folder: str) -> None:
         self.store = LogStore(Path(folder).as_uri())
-        self.written = dict.fromkeys((*STREAMS, "times"), b"")
+        self.written = dict.fromkeys(SHIPPED, b"")
         self.shipped = dict.fromkeys(self.written, 0)
         self.looks = 0
 
@@ -37,13 +37,13 @@ class Spool:
     def ship(self, *, over: bool = False) -> None:
         for name, data in self.written.items():
             if part := data[self.shipped[name] :]:
-                self.store.write("job", 1, "node", name, self.shipped[name], part)  # pyright: ignore[reportArgumentType]
+                self.store.write("job", 1, "node", name, self.shipped[name], part)
                 self.shipped[name] = len(data)
         if over:
             self.store.write_end("job", 1, "node")
 
-    def output(self, **how: Stream) -> OrderedOutput:
-        return OrderedOutput(self.store, "job", 1, "node", **how)
+    def output(self, only: Stream | None = None) -> OrderedOutput:
+        return OrderedOutput(self.store, "job", 1, "node", only=only)
 
 
 def joined(chunks: Sequence[Chunk]) -> list[tuple[Stream, bytes]]:
@@ -85,7 +85,7 @@ def test_the_last_lines_are_those_of_the_whole(
         for event in written:
             spool.write(*event)
         spool.ship()
-        output = spool.output(**({"only": only} if only else {}))
+        output = spool.output(only)
         wanted = [event for event in written if only in (None, event[0])]
         assert joined(output.last(number)) == (wanted[-number:] if number else [])
         assert output.all_of_it() == ()

@@ -88,7 +88,8 @@ async def test_both_streams_come_in_the_order_in_which_they_were_written(box: Lo
     times = box.folder / "runs" / "job-a-1" / "times"
     step = f"until [ -e {times} ] && [ $(wc -l < {times}) -ge $n ]; do sleep 0.02; done"
     run = box.start(
-        f"n=1; echo one; {step}; n=2; echo two >&2; {step}; n=3; echo three; {step}; echo four >&2",
+        f"n=1; echo one; {step}; n=2; echo two >&2; {step}; n=3; echo three; {step}; "
+        "echo four >&2",
         job="job-a",
     )
     await run.done

@@ -43,7 +43,7 @@ async def test_an_array_is_shown_as_one_job_and_its_elements_one_by_one(
     (line,) = elements.splitlines()[1:]
     index, state = line.split()[:2]
     assert state == "FAILED"
-    assert f"longshore logs --stderr {array_id} --element {index}" in shown
+    assert f"longshore logs {array_id} --element {index}" in shown
     why = await longshore("why", array_id)
     assert why.code == 0, why.err
     again = await longshore("retry", array_id, "--failed")

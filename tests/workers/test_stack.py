@@ -16,6 +16,7 @@ from temporalio.client import Client
 
 from longshore.models.errors import StackError
 from longshore.models.settings import Settings
+from longshore.workers.local import start_console
 from longshore.workers.postgres import LocalPostgres
 from longshore.workers.processes import Processes, wait_until
 from longshore.workers.stack import PartState, Stack
@@ -234,6 +235,15 @@ def test_a_port_in_use_is_named_with_its_user_and_the_setting(folder: Path):
     assert f"port {port} is in use by" in message
     assert f"(process {os.getpid()})" in message
     assert "LONGSHORE_TEMPORAL_PORT" in message
+    assert stack.processes.recorded() == ()
+
+
+def test_a_console_of_somebody_else_is_not_taken_for_the_own_one(folder: Path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        stack = Stack(Settings(state_dir=folder, console_address=f"127.0.0.1:{port}"))
+        with pytest.raises(StackError, match=rf"port {port} .*LONGSHORE_CONSOLE_ADDRESS"):
+            start_console(stack, lambda line: None)
     assert stack.processes.recorded() == ()
 
 
