@@ -28,6 +28,7 @@ from longshore.activities.views import set_pool
 from longshore.client.arrays import ArrayControl
 from longshore.client.connection import connect
 from longshore.client.errors import as_ours
+from longshore.client.forecast import forecast_of_submit
 from longshore.client.job_output import OutputReading
 from longshore.client.no_record import PATIENCE, message_of, newest_running
 from longshore.client.node_control import NodeControl
@@ -46,6 +47,7 @@ from longshore.models.errors import (
     SpecError,
     UnavailableError,
 )
+from longshore.models.forecast import Forecast
 from longshore.models.job import JobResult, JobSpec, JobState, JobStatus
 from longshore.models.job_report import JobReport
 from longshore.models.messages import (
@@ -120,6 +122,11 @@ class Longshore(NodeControl, ScheduleControl, ArrayControl, OutputReading):
             raise as_ours(error, f"job {job_id}") from error
         self._known.append(job_id)
         return Submission(job_id=job_id, created=True, warnings=warnings)
+
+    async def forecast(self, spec: JobSpec) -> Forecast | None:
+        """Return what would become of a job if it were submitted now, and at which cost; None of
+        an array, and where the database does not answer."""
+        return await forecast_of_submit(self._db, self.settings, spec)
 
     async def status(self, ref: str) -> JobStatus:
         """Return what the job's workflow says of it. `ref` is an id, or the name of the newest."""

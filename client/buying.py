@@ -57,13 +57,18 @@ def decide_on_file(path: str | Path, now: datetime) -> DryRun:
     )
 
 
-async def decide_on_pool(pool: str, now: datetime, beside: UnmetJob | None = None) -> DryRun:
+async def decide_on_pool(
+    pool: str,
+    now: datetime,
+    beside: UnmetJob | None = None,
+    settings: Settings | None = None,
+) -> DryRun:
     """Return what would be bought for a pool's queue at the configured markets.
 
     With `beside` as if that job waited in the queue too. Raises UnavailableError without a
     database, NotFoundError without a market or for no such pool.
     """
-    settings = Settings()
+    settings = settings or Settings()
     database = Database.for_people(settings.resolve_database_url(), pool_size=1)
     try:
         async with database.transaction() as connection:

@@ -25,6 +25,7 @@ from longshore.client.live import (
     says_that_it_goes_on,
 )
 from longshore.client.log_commands import copy_output
+from longshore.client.submit_forecast import amount_of, say_forecast
 from longshore.client.terminal import JSON, note, out, print_json, say, warn
 from longshore.models.document import Override, load_document, read_document
 from longshore.models.errors import LongshoreError, SpecError
@@ -106,6 +107,24 @@ def submit(
             "`longshore schema job` lists the fields.",
         ),
     ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Say where it would run or what would be bought, at which cost; submit nothing.",
+        ),
+    ] = False,
+    max_cost: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DOLLARS",
+            help="Submit nothing where what would be bought for it now may cost more. It bounds "
+            "no later purchase: the caps of the pool do.",
+        ),
+    ] = None,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Ask nothing where something would be bought.")
+    ] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Print the job's id alone.")
     ] = False,
@@ -117,6 +136,8 @@ def submit(
 
     longshore submit --gpus 2 --set gpu_type=H100 -- python -m train --epochs 3
 
+    longshore submit train.yaml --dry-run
+
     longshore submit --array 0-99%8 -- sh -c 'python train.py --seed $LONGSHORE_ARRAY_INDEX'
 
     A job runs in an empty folder of its own, or in the workdir that it names; for a relative one
@@ -124,6 +145,7 @@ def submit(
     """
     if follow and as_json:
         raise typer.BadParameter("--follow prints what the job writes: leave out --json")
+    most = None if max_cost is None else amount_of(max_cost)
     command: tuple[str, ...] = context.meta.get(_COMMAND, ())
     given = {"name": name, "pool": pool, "gpus": gpus, "array": array}
     overrides = [
@@ -140,6 +162,10 @@ def submit(
     async def submit_and_wait(api: "Longshore") -> JobResult | None:
         from longshore.client.control_worker import why_not_taken_up
 
+        if dry_run or most is not None or (out().is_terminal and not (quiet or as_json)):
+            await say_forecast(api, spec, most, dry_run=dry_run, yes=yes, as_json=as_json)
+        if dry_run:
+            return None
         submission = await api.submit(spec, key=key, held=hold)
         with says_that_it_goes_on(submission.job_id):
             not_taken_up = await why_not_taken_up(api.temporal, submission.job_id)

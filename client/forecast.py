@@ -1,0 +1,91 @@
+"""What would become of a job if it were submitted now, read from the database and the markets."""
+
+import asyncio
+from collections.abc import Callable
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from longshore.activities.database import Database, clock
+from longshore.activities.locality import with_locality
+from longshore.activities.snapshot import load_nodes, load_pool, load_recent
+from longshore.client.buying import decide_on_pool
+from longshore.models.buying import UnmetJob
+from longshore.models.errors import LongshoreError, UnavailableError
+from longshore.models.forecast import Forecast, NodePrice
+from longshore.models.job import JobSpec
+from longshore.models.placement import JobRequest, PlacementKind
+from longshore.models.settings import Settings
+from longshore.scheduling.forecast import forecast_of
+from longshore.scheduling.packer import place
+
+MARKETS_WITHIN = 10.0
+"""Seconds: a submit does not wait longer for prices."""
+_THIS = "this-job"
+
+
+async def forecast(
+    database: Callable[[], Database], settings: Settings, spec: JobSpec
+) -> Forecast:
+    """Return what would become of a job now. Raises UnavailableError without a database."""
+    async with database().transaction() as connection:
+        pool = await load_pool(connection, spec.pool, settings.margins)
+        nodes = await load_nodes(connection, spec.pool)
+        recent = await load_recent(connection, spec.pool) if pool.packing.rule.learns else ()
+        waiting = await connection.scalar(text(_WAITING), {"pool": spec.pool})
+        now = await clock(connection)
+        job = JobRequest.of(_THIS, spec, now, 1)
+        (job,), nodes = await with_locality(connection, spec.pool, pool.packing, [job], nodes)
+        alone = place(job, nodes, pool.packing, now, recent=recent)
+        prices = await _prices(connection, [node for node, _ in alone.held])
+    bought, left, away = None, None, ""
+    if pool.buying.enabled and alone.kind is not PlacementKind.EXISTING_NODE:
+        beside = UnmetJob(request=job, tenant=spec.tenant)
+        try:
+            async with asyncio.timeout(MARKETS_WITHIN):
+                ran = await decide_on_pool(spec.pool, now, beside, settings)
+            bought, left = ran.decision, ran.left_today_micro_usd
+        except TimeoutError:
+            away = f"the markets gave no price within {MARKETS_WITHIN:g} s"
+        except LongshoreError as error:
+            away = str(error)
+    found = forecast_of(job, spec.pool, alone, waiting or 0, prices, bought, left, now)
+    if away:
+        found = found.model_copy(update={"says": f"{found.says}; what would be bought: {away}"})
+    simulated = settings.market == "simulated"
+    return found.model_copy(update={"simulated": simulated and bool(prices or bought)})
+
+
+async def forecast_of_submit(
+    database: Callable[[], Database], settings: Settings, spec: JobSpec
+) -> Forecast | None:
+    """Return the same; None of an array, and where the database is away: the submit says so."""
+    if spec.array is not None:
+        return None
+    try:
+        return await forecast(database, settings, spec)
+    except UnavailableError:
+        return None
+
+
+async def _prices(connection: AsyncConnection, names: list[str]) -> dict[str, NodePrice]:
+    rows = await connection.execute(text(_PRICES), {"names": names})
+    return {
+        row.id: NodePrice(
+            micro_per_gpu_hour=row.price, by_use=row.by_use,
+            paid_until=None if row.by_use else row.ends_at,
+        )
+        for row in rows
+    }  # fmt: skip
+
+
+_WAITING = "SELECT count(*) FROM queue WHERE pool = :pool AND NOT held"
+
+_PRICES = """
+    SELECT n.id, b.price_micro_per_gpu_hour AS price, coalesce(o.is_machine, false) AS by_use,
+           b.ends_at
+      FROM nodes n
+      JOIN blocks b ON b.id = n.block_id
+      LEFT JOIN orders o ON o.key = b.id
+     WHERE n.id = ANY(:names)
+"""

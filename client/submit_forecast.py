@@ -1,0 +1,66 @@
+"""What a submit says, and asks, before it sends a job off."""
+
+import sys
+from typing import TYPE_CHECKING
+
+import typer
+
+from longshore.client.terminal import note, print_json, say
+from longshore.models.errors import RefusedError
+from longshore.models.forecast import Forecast, ForecastKind
+from longshore.models.job import JobSpec
+from longshore.models.money import micro_of
+from longshore.models.text import dollars
+from longshore.models.visible import shown
+
+if TYPE_CHECKING:
+    from longshore.client.api import Longshore
+
+
+def amount_of(text: str) -> int:
+    """Return micro-dollars from ``20``, ``$20`` or ``19.99``. Raises BadParameter."""
+    try:
+        return micro_of(text.strip().removeprefix("$").replace(",", ""))
+    except ValueError as error:
+        raise typer.BadParameter(f"--max-cost {shown(text)}: {error}") from None
+
+
+async def say_forecast(
+    api: "Longshore",
+    spec: JobSpec,
+    most: int | None,
+    *,
+    dry_run: bool,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Say what would become of a job now; ask where something would be bought for it.
+
+    Raises RefusedError where it may cost more than `most`, in micro-dollars, or nobody knows;
+    Abort where somebody says no.
+    """
+    found = await api.forecast(spec)
+    if found is None:
+        if most is not None:
+            raise RefusedError(f"{_NOT_KNOWN}: nothing was submitted. Leave out --max-cost")
+        note(_NOT_KNOWN)
+        return
+    if dry_run:
+        print_json(found) if as_json else say(f"It {_says(found)}")
+    elif not as_json:
+        note(f"It {_says(found)}")
+    if most is not None and (found.most_micro_usd or 0) > most:
+        raise RefusedError(
+            f"it may cost {dollars(found.most_micro_usd)}, and --max-cost is {dollars(most)}: "
+            "nothing was submitted"
+        )
+    buys = found.kind is ForecastKind.BUYS
+    if buys and not (dry_run or yes or as_json) and sys.stdin.isatty():
+        typer.confirm("Submit it?", abort=True, default=True)
+
+
+_NOT_KNOWN = "what it would cost is not known: the database does not answer, or it is an array"
+
+
+def _says(found: Forecast) -> str:
+    return f"{found.says}{' (at a simulated market)' if found.simulated else ''}."

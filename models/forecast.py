@@ -1,0 +1,42 @@
+"""What a submit says of a job before it is in a queue."""
+
+from enum import StrEnum
+
+from longshore.models.base import Instant, Reason, Wire
+
+
+class ForecastKind(StrEnum):
+    """What would become of the job now."""
+
+    STARTS = "starts"
+    """A node has room for it."""
+    BUYS = "buys"
+    """Its pool would buy machines for it."""
+    WAITS = "waits"
+    """For room, or for a price."""
+
+
+class NodePrice(Wire):
+    """What a node that was bought costs."""
+
+    micro_per_gpu_hour: int
+    by_use: bool = False
+    """Billed as it runs; else its time is paid for."""
+    paid_until: Instant | None = None
+
+
+class Forecast(Wire):
+    """What would become of a job if it were submitted now, and what that would cost."""
+
+    kind: ForecastKind
+    says: Reason
+    """The answer in one sentence."""
+    expected_micro_usd: int | None = None
+    """What is committed for it, at the prices seen; 0 where its GPUs are there and paid for, null
+    where nobody knows."""
+    most_micro_usd: int | None = None
+    """The most that this may come to."""
+    ready_at: Instant | None = None
+    """When its GPUs are expected; null where nobody knows."""
+    simulated: bool = False
+    """True where the prices are those of a simulated market."""

@@ -1,0 +1,101 @@
+"""What would become of a job if it were submitted now: where it would run, what would be bought.
+
+It is a look at one moment: jobs that wait already, and those that come meanwhile, may change it.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from longshore.models.buying import BuyDecision, PurchasePlan
+from longshore.models.forecast import Forecast, ForecastKind, NodePrice
+from longshore.models.placement import Decision, JobRequest, PlacementKind
+from longshore.models.text import count, dollars, format_duration, format_places
+
+
+def forecast_of(
+    job: JobRequest,
+    pool: str,
+    alone: Decision,
+    waiting: int,
+    prices: Mapping[str, NodePrice],
+    bought: BuyDecision | None,
+    left_today: int | None,
+    now: datetime,
+) -> Forecast:
+    """Return the forecast of a job.
+
+    `alone` is where the packer would put it now, `waiting` how many jobs wait in its pool,
+    `prices` those of nodes that were bought, `bought` what its pool would buy with it in its queue
+    (None where the pool does not buy), `left_today` micro-dollars that the pool may still commit
+    today.
+    """
+    if alone.kind is PlacementKind.EXISTING_NODE:
+        return _starts(job, pool, alone, waiting, prices, now)
+    plans = [plan for plan in bought.plans if job.id in plan.serves] if bought else []
+    if plans:
+        return _buys(job, pool, plans, left_today)
+    why = [f"would wait in pool {pool}: {alone.reason}"]
+    if bought is not None and bought.reason:
+        why.append(f"nothing would be bought for it now: {bought.reason}")
+    start = alone.estimated_start
+    return Forecast(kind=ForecastKind.WAITS, says="; ".join(why), ready_at=start)
+
+
+def _starts(
+    job: JobRequest,
+    pool: str,
+    alone: Decision,
+    waiting: int,
+    prices: Mapping[str, NodePrice],
+    now: datetime,
+) -> Forecast:
+    hours = job.expected_duration / timedelta(hours=1)
+    share = job.milli / 1000
+    by_use = [
+        round(len(gpus) * share * prices[node].micro_per_gpu_hour * hours)
+        for node, gpus in alone.held
+        if node in prices and prices[node].by_use
+    ]
+    cost = sum(by_use)
+    if by_use:
+        told = f"about {dollars(cost)} for {format_duration(job.expected_duration)}"
+    elif paid := [prices[node].paid_until for node, _ in alone.held if node in prices]:
+        until = min((end for end in paid if end is not None), default=None)
+        told = "its time is paid for" + (f" until {until:%H:%M} UTC" if until else "")
+    else:
+        told = "nothing is bought for it"
+    where = format_places(alone.held)
+    first = f"{count(waiting, 'job')} wait{'s' * (waiting == 1)} in pool {pool} already"
+    says = f"fits on {where} now, and {first}" if waiting else f"would start now on {where}"
+    return Forecast(
+        kind=ForecastKind.STARTS, says=f"{says}: {told}", expected_micro_usd=cost,
+        most_micro_usd=cost, ready_at=None if waiting else now,
+    )  # fmt: skip
+
+
+def _buys(
+    job: JobRequest, pool: str, plans: list[PurchasePlan], left_today: int | None
+) -> Forecast:
+    expected, most = sum(plan.expected_cost for plan in plans), sum(plan.most for plan in plans)
+    others = {each for plan in plans for each in plan.serves} - {job.id}
+    whom = f"it and {count(len(others), 'other job')}" if others else "it"
+    ready = max(plan.ready_at for plan in plans)
+    bought = " + ".join(map(_order, plans))
+    cap = (
+        "it has no cap for a day"
+        if left_today is None
+        else f"it may commit {dollars(left_today)} more today"
+    )
+    return Forecast(
+        kind=ForecastKind.BUYS,
+        says=f"would have pool {pool} buy {bought} for {whom}: about {dollars(expected)}, at most "
+        f"{dollars(most)}, ready about {ready:%H:%M} UTC; {cap}",
+        expected_micro_usd=expected, most_micro_usd=most, ready_at=ready,
+    )  # fmt: skip
+
+
+def _order(plan: PurchasePlan) -> str:
+    machines = f"{plan.nodes} x {plan.instance_type} at {plan.provider}"
+    if plan.window is None:
+        return f"{machines}, while used"
+    return f"{machines} until {plan.window.end:%d %b %H:%M} UTC"

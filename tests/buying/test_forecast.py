@@ -1,0 +1,34 @@
+"""What a submit says at the simulated market before a job is in a queue."""
+
+import pytest
+
+from longshore.client.api import Longshore
+from longshore.client.submit_forecast import say_forecast
+from longshore.models.errors import RefusedError
+from longshore.models.forecast import ForecastKind
+from tests.buying.buyer import Buyer
+from tests.buying.test_pool_buys import may_buy
+from tests.support.control import a_spec
+
+
+async def test_a_submit_is_refused_where_what_would_be_bought_costs_more_than_it_may(
+    buyer: Buyer, longshore: Longshore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await may_buy(buyer, caps={"per_day": "$50"})
+    api = Longshore(
+        longshore.temporal, buyer.market.settings(state_dir=longshore.settings.state_dir)
+    )
+    spec = a_spec(buyer.pool, gpus=8, expected_duration="1h")
+    found = await api.forecast(spec)
+    assert found is not None
+    assert (found.kind, found.simulated) == (ForecastKind.BUYS, True)
+    assert f"would have pool {buyer.pool} buy 1 x 8x" in found.says
+    assert "it may commit $50.00 more today" in found.says
+    assert 0 < (found.expected_micro_usd or 0) <= (found.most_micro_usd or 0)
+    how = {"dry_run": False, "yes": False, "as_json": False}
+    with pytest.raises(RefusedError, match=r"--max-cost is \$0\.01: nothing was submitted"):
+        await say_forecast(api, spec, 10_000, **how)
+    await say_forecast(api, spec, 50_000_000, **how)
+    assert "(at a simulated market)." in capsys.readouterr().err
+    assert await buyer.rows("SELECT * FROM jobs WHERE pool = :pool", pool=buyer.pool) == []
+    await api.close()

@@ -1,0 +1,93 @@
+"""What would become of a job if it were submitted now."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from longshore.models.buying import BuyDecision, BuyingRule, NodeShape, PurchasePlan, Window
+from longshore.models.forecast import ForecastKind, NodePrice
+from longshore.models.job import Tier
+from longshore.scheduling.forecast import forecast_of
+from longshore.scheduling.packer import place
+from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node
+
+DOLLAR = 1_000_000
+
+
+def a_plan(*serves: str, **fields: Any) -> PurchasePlan:
+    shape = NodeShape(gpus=8, gpu_type="H100", vram=80, cpus=64, ram=512)
+    given: dict[str, Any] = {
+        "provider": "prime", "tier": Tier.FAST, "instance_type": "8xH100", "nodes": 1,
+        "gpus_per_node": 8, "limit": 2 * DOLLAR, "max_total": 18 * DOLLAR,
+        "expected_cost": 16 * DOLLAR, "ready_at": NOW + timedelta(minutes=8), "shape": shape,
+        "serves": serves,
+    }  # fmt: skip
+    return PurchasePlan.model_validate({**given, **fields})
+
+
+def decided(*plans: PurchasePlan, reason: str = "") -> BuyDecision:
+    return BuyDecision(at=NOW, rule=BuyingRule.LEAST_COST, plans=plans, reason=reason)
+
+
+def forecast(
+    *,
+    fits: bool,
+    prices: dict[str, NodePrice] | None = None,
+    bought: BuyDecision | None = None,
+    waiting: int = 0,
+    left: int | None = None,
+    **fields: Any,
+):
+    job = a_job("this", **fields)
+    nodes = [a_node("node-a", busy=() if fits else range(8))]
+    alone = place(job, nodes, POLICY, NOW)
+    return forecast_of(job, "red", alone, waiting, prices or {}, bought, left, NOW)
+
+
+def test_it_starts_on_a_node_that_was_not_bought() -> None:
+    found = forecast(fits=True)
+    assert (found.kind, found.expected_micro_usd) == (ForecastKind.STARTS, 0)
+    assert found.says == "would start now on node-a GPUs 0-1: nothing is bought for it"
+    assert found.ready_at == NOW
+
+
+@pytest.mark.parametrize(("milli", "cost"), [(1000, 6.0), (250, 0.75)])
+def test_a_node_that_is_billed_as_it_runs_costs_its_price(milli: int, cost: float) -> None:
+    price = NodePrice(micro_per_gpu_hour=2 * DOLLAR, by_use=True)
+    size: dict[str, Any] = {"gpus": 2} if milli == 1000 else {"gpus": 1, "milli": milli}
+    found = forecast(
+        fits=True, prices={"node-a": price}, expected_duration=1.5 * HOUR, **size
+    )  # fmt: skip
+    assert found.expected_micro_usd == found.most_micro_usd == cost * DOLLAR
+    assert f"about ${cost:.2f} for 1h30m" in found.says
+
+
+def test_paid_time_costs_nothing_more_and_says_until_when() -> None:
+    price = NodePrice(micro_per_gpu_hour=2 * DOLLAR, paid_until=NOW + 5 * HOUR)
+    found = forecast(fits=True, prices={"node-a": price}, waiting=1)
+    assert found.says == (
+        "fits on node-a GPUs 0-1 now, and 1 job waits in pool red already: its time is paid for "
+        "until 17:00 UTC"
+    )
+    assert (found.expected_micro_usd, found.ready_at) == (0, None)
+
+
+def test_what_would_be_bought_for_it_is_told_with_its_caps() -> None:
+    block = a_plan("this", "other", window=Window(start=NOW, end=NOW + 24 * HOUR))
+    found = forecast(
+        fits=False, bought=decided(a_plan("this"), block, a_plan("other")), left=DOLLAR
+    )
+    assert (found.kind, found.most_micro_usd) == (ForecastKind.BUYS, 36 * DOLLAR)
+    assert found.says == (
+        "would have pool red buy 1 x 8xH100 at prime, while used + 1 x 8xH100 at prime until 21 "
+        "Nov 12:00 UTC for it and 1 other job: about $32.00, at most $36.00, ready about 12:08 "
+        "UTC; it may commit $1.00 more today"
+    )
+
+
+def test_a_job_that_nothing_is_bought_for_is_told_why_it_waits() -> None:
+    found = forecast(fits=False, bought=decided(a_plan("other"), reason="wait: caps.per_day"))
+    assert (found.kind, found.expected_micro_usd) == (ForecastKind.WAITS, None)
+    assert found.says.startswith("would wait in pool red: no node can take it now")
+    assert found.says.endswith("; nothing would be bought for it now: wait: caps.per_day")
