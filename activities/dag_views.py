@@ -133,8 +133,8 @@ class DagViews:
             row = rows.mappings().one()
             found = (await connection.execute(text(JOBS), {"id": dag_id})).mappings().all()
             ids = [job["job_id"] for job in found if job["job_id"]]
-            costs = await connection.execute(text(_COSTS), {"ids": ids})
-            cost = {each["job_id"]: each for each in costs.mappings()}
+            costs = await connection.execute(text(_COSTS), {"id": dag_id})
+            cost = {each["name"]: each for each in costs.mappings()}
             excluded = (await standing_of(connection, dag_id, row["tenant"])).waits(dag_id)
         views = await Views(self._database).jobs(ids=tuple(ids), limit=len(ids)) if ids else ()
         spec = DagSpec.model_validate(row["spec"])
@@ -184,7 +184,7 @@ def _step(
     costs: Mapping[str, RowMapping],
 ) -> DagJobView:
     asked = spec.jobs[name]
-    cost = costs.get(row["job_id"] or "")
+    cost = costs.get(name)
     reason = row["reason"] or (job.reason if job else "")
     if waits is not None:
         reason = waits
@@ -245,23 +245,33 @@ _JOBS_OF_ALL = """
 """
 
 _COSTS = """
-    WITH its AS (
-        SELECT id AS job_id, id AS held_by FROM unnest(CAST(:ids AS text[])) AS j (id)
+    WITH runs AS (
+        SELECT d.name, j.id, j.id = d.job_id AS last
+          FROM dag_jobs d
+         CROSS JOIN generate_series(1, d.generation) g
+          JOIN dags o ON o.id = d.dag_id
+          JOIN jobs j ON j.id = d.dag_id || '.' || d.name
+                             || CASE WHEN g > 1 THEN '.r' || g ELSE '' END
+                     AND j.tenant = o.tenant
+         WHERE d.dag_id = :id AND d.state <> 'LOST'
+    ), its AS (
+        SELECT name, id AS held_by, last FROM runs
          UNION ALL
-        SELECT array_id, job_id FROM array_slots WHERE array_id = ANY (:ids)
+        SELECT r.name, s.job_id, r.last FROM runs r JOIN array_slots s ON s.array_id = r.id
     ), held AS (
-        SELECT i.job_id, l.job_id AS held_by, n.block_id AS block, l.started_at,
+        SELECT i.name, i.last, l.job_id AS held_by, n.block_id AS block, l.started_at,
                n.simulated,
                extract(epoch FROM coalesce(l.ended_at, clock_timestamp()) - l.started_at)
                * CASE WHEN l.slices > 0 THEN bit_count(l.slices::bit(8)) / 8.0
                       ELSE l.milli / 1000.0 END AS seconds
           FROM its i JOIN leases l ON l.job_id = i.held_by JOIN nodes n ON n.id = l.node_id
     )
-    SELECT h.job_id, make_interval(secs => sum(h.seconds)::float) AS gpu_time,
-           min(h.started_at) AS began, bool_or(h.simulated) AS simulated,
+    SELECT h.name, make_interval(secs => sum(h.seconds)::float) AS gpu_time,
+           min(h.started_at) FILTER (WHERE h.last) AS began, bool_or(h.simulated) AS simulated,
            (SELECT coalesce(sum(micro), 0)::bigint FROM ledger
              WHERE block_id = ANY (array_agg(h.block)) AND kind = 'usage'
                AND debit = ANY (array_agg('job:' || h.held_by))) AS booked
       FROM held h
-     GROUP BY h.job_id
+     GROUP BY h.name
 """
+"""Of all that a job ran, also before a retry of its DAG."""

@@ -278,6 +278,9 @@ _JOBS = """
                     CASE WHEN EXISTS (SELECT FROM array_slots s
                                         JOIN placements sp ON sp.job_id = s.job_id
                                        WHERE s.array_id = a.id AND sp.ended_at IS NULL)
+                           OR EXISTS (SELECT FROM array_slots s
+                                        JOIN elements e ON e.job_id = s.job_id
+                                       WHERE s.array_id = a.id AND e.state = 'RUNNING')
                          THEN 'RUNNING' ELSE 'QUEUED' END
                 WHEN q.held THEN 'HELD'
                 WHEN q.job_id IS NOT NULL THEN 'QUEUED'
@@ -330,7 +333,11 @@ _JOBS = """
                                  OR j.spec->'malleable'->'in_place' IS DISTINCT FROM 'true')
                         ) r ON true
       LEFT JOIN LATERAL (SELECT placed_at FROM placements WHERE job_id = j.id
-                          ORDER BY attempt LIMIT 1) f ON true
+                          UNION ALL
+                         SELECT sp.placed_at FROM array_slots s
+                           JOIN placements sp ON sp.job_id = s.job_id
+                          WHERE s.array_id = a.id
+                          ORDER BY placed_at LIMIT 1) f ON true
       LEFT JOIN nodes n ON n.id = p.node_id
       LEFT JOIN LATERAL (SELECT k.coming->>'start' AS start
                            FROM (SELECT buying_decision->'coming'->j.id AS coming
@@ -358,7 +365,7 @@ _WHERE = {
 _RUNS = (
     "id = ANY(ARRAY(SELECT job_id FROM placements WHERE ended_at IS NULL UNION"
     " SELECT s.array_id FROM array_slots s JOIN placements p ON p.job_id = s.job_id"
-    " WHERE p.ended_at IS NULL))"
+    " WHERE p.ended_at IS NULL UNION SELECT array_id FROM elements WHERE state = 'RUNNING'))"
 )
 _NO_SLOTS = "NOT EXISTS (SELECT FROM array_slots s WHERE s.job_id = j.id)"
 """A list has an array once, and not its slots, unless it is asked for them by id or name."""

@@ -25,6 +25,7 @@ from longshore.activities.job_runs import failure_of, has_result
 from longshore.activities.job_starts import digest_of, start_job
 from longshore.activities.signals import Signals
 from longshore.activities.views import set_pool
+from longshore.client.array_status import as_on_record
 from longshore.client.arrays import ArrayControl
 from longshore.client.connection import connect
 from longshore.client.errors import as_ours
@@ -132,9 +133,10 @@ class Longshore(NodeControl, ScheduleControl, ArrayControl, OutputReading):
         """Return what the job's workflow says of it. `ref` is an id, or the name of the newest."""
         job_id = await self._resolve(ref)
         try:
-            return await status_of(self.temporal, self._job(job_id))
+            found = await status_of(self.temporal, self._job(job_id))
         except RPCError as error:
             raise as_ours(error, f"job {ref}") from error
+        return await as_on_record(found, self._views())
 
     async def report(self, ref: str) -> JobReport:
         """Return one job in full; where Temporal does not answer, what the database knows.

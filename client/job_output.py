@@ -9,6 +9,7 @@ from temporalio.service import RPCError
 
 from longshore.activities.log_order import Chunk
 from longshore.activities.logstore import LogStore, Stream
+from longshore.client.array_status import as_on_record
 from longshore.client.logs import JobLogs
 from longshore.client.reconnecting import Reconnecting
 from longshore.client.status import JobHandle, status_of
@@ -85,7 +86,8 @@ class OutputReading(Reconnecting):
 
     async def _status_when_back(self, job_id: str) -> JobStatus:
         job = self._job(job_id)
-        return await self._when_back(f"job {job_id}", lambda: status_of(self.temporal, job))
+        found = await self._when_back(f"job {job_id}", lambda: status_of(self.temporal, job))
+        return await as_on_record(found, self._views())
 
     def _job(self, job_id: str) -> JobHandle:
         return self.temporal.get_workflow_handle_for(JobWorkflow.run, job_workflow_id(job_id))

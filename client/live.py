@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _PROGRESS_EVERY = 1.0
 _STEP = 10
+_TELL_EVERY = timedelta(seconds=5)
 _BAR = 32
 _LAST_WORD = 3.0
 
@@ -156,15 +157,24 @@ class Lines(Silent):
         self._step = -1
         self._message = ""
         self._line = ""
+        self._state: JobState | None = None
+        self._told_at = now()
 
     def changed(self, status: JobStatus) -> None:
         self._step = -1
         result = f" {_ending(status.result)}" if status.result else ""
         reason = f"  {status.reason}" if status.reason and not result else ""
-        line = f"{clock(status.since, now())}  {status.state.value}{result}{reason}"
+        at, moment = status.since, now()
+        if status.state is JobState.RUNNING and not status.attempt and self._state is status.state:
+            # An array tells how far it is, whenever that changes.
+            at = moment
+            if moment - self._told_at < _TELL_EVERY:
+                return
+        line = f"{status.state.value}{result}{reason}"
         if line != self._line:
-            self._write(line)
-        self._line = line
+            self._write(f"{clock(at, moment)}  {line}")
+            self._told_at = moment
+        self._line, self._state = line, status.state
 
     def progressed(self, progress: Progress) -> None:
         if progress.fraction is None:
@@ -295,7 +305,9 @@ async def _show_changes(api: "Longshore", job_id: str, screen: Screen) -> None:
         if status.state is JobState.RUNNING and status.attempt != shown:
             shown = status.attempt
             with contextlib.suppress(LongshoreError):  # a mark is missing, the state is not
-                screen.placed(await api.job(job_id))
+                view = await api.job(job_id)
+                if view.places:  # an array has none: its slots do
+                    screen.placed(view)
 
 
 async def _show_progress(api: "Longshore", job_id: str, screen: Screen) -> None:

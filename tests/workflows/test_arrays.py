@@ -41,6 +41,30 @@ async def test_an_array_takes_few_actions_and_few_slots(
     assert actions < 200, "as single jobs they would take 600"
 
 
+async def test_an_array_runs_as_soon_as_an_element_does(
+    longshore: Longshore, node: ScriptedNode, pool: str
+):
+    """Its workflow learns of that only with its next look."""
+    array_id = (await longshore.submit(a_spec(pool, "0-1%1"))).job_id
+    await node.batch_of(f"{array_id}.s1")
+
+    async def runs() -> bool:
+        status = await longshore.status(array_id)
+        assert (status.state, status.reason) == (
+            JobState.RUNNING, "of 2 elements 1 running, 1 waiting"
+        )  # fmt: skip
+        return True
+
+    await eventually(runs)
+    assert (await longshore.job(array_id)).state is JobState.RUNNING
+    async for status in longshore.watch(array_id):
+        assert status.state is JobState.RUNNING
+        break
+    await node.end_batch(f"{array_id}.s1")
+    await node.end_batch(f"{array_id}.s1")
+    assert (await longshore.wait(array_id)).state is JobState.SUCCEEDED
+
+
 async def test_a_node_that_is_lost_for_good_costs_what_may_have_run(
     longshore: Longshore, node: ScriptedNode, pool: str
 ):

@@ -1,6 +1,7 @@
 """A DAG's workflow: what starts when, what an end, a hold, a cancel and a retry do."""
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -110,12 +111,16 @@ async def test_a_retry_runs_what_did_not_succeed_under_new_ids(
     with pytest.raises(RefusedError, match="still runs"):
         await longshore.retry_dag(dag_id)
     await node.end(f"{dag_id}.mend", report=USER_ERROR)
-    assert (await longshore.wait_dag(dag_id)).state is DagState.FAILED
+    failed = await longshore.wait_dag(dag_id)
+    assert failed.state is DagState.FAILED
     assert (await longshore.retry_dag(dag_id)).jobs == ("b", "c", "mend")
     await node.end(f"{dag_id}.b.r2")
     await node.end(f"{dag_id}.c.r2")
     ended = await longshore.wait_dag(dag_id)
     assert (ended.state, ended.generation) == (DagState.SUCCEEDED, 2)
+    before, after = ({s.name: s.gpu_time for s in each.steps} for each in (failed, ended))
+    assert after["mend"] == before["mend"] > timedelta(0)
+    assert after["b"] > before["b"] > timedelta(0)
     assert {step.name: step.job_id for step in ended.steps} == {
         "a": f"{dag_id}.a", "b": f"{dag_id}.b.r2", "c": f"{dag_id}.c.r2", "mend": None,
     }  # fmt: skip
