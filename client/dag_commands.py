@@ -92,7 +92,7 @@ def validate(file: FILE, mermaid: MERMAID = False, as_json: JSON = False) -> Non
     spec = _read(file)
     if mermaid:
         return _print_planned(spec)
-    from longshore.models.text import count
+    from longshore.models.text import count, listed
     from longshore.scheduling.dag import Graph
     from longshore.scheduling.partners import without_partner
 
@@ -108,8 +108,7 @@ def validate(file: FILE, mermaid: MERMAID = False, as_json: JSON = False) -> Non
         )  # fmt: skip
     say(
         f"{file}: DAG {spec.name} is valid: {count(len(graph.order), 'job')}, "
-        f"{count(edges, 'edge')}; {', '.join(first[:5])}{' and others' * (len(first) > 5)} "
-        f"start{'s' * (len(first) == 1)} at once"
+        f"{count(edges, 'edge')}; it begins with {listed(first, 5)}"
     )
     mutexes = sorted({each for job in spec.jobs.values() for each in job.mutex})
     if mutexes:

@@ -243,7 +243,9 @@ def _facts(report: JobReport, now: datetime) -> list[tuple[str, RenderableType]]
     reason = job.reason if running or status is None else status.reason or job.reason
     if reason:
         facts.append(("why there" if running else "why", reason))
-    if status and status.result:
+    if spec.array is not None:
+        pass  # its elements have attempts and exit codes
+    elif status and status.result:
         facts.append(("result", _result(status.result.exit_code, status.result.attempts)))
     elif status is None and job.ended_at is not None:
         # Its workflow does not say it; the database knows the number of the last attempt.

@@ -147,7 +147,8 @@ class ArraySpec(Frozen):
             MOST_ELEMENTS
         ):
             raise ValueError(
-                f"has {found:,} elements; {MOST_ELEMENTS:,} is the most: use several arrays"
+                f"has {found:,} elements; {MOST_ELEMENTS:,} is the most, and the setting "
+                "most_array_elements mostly allows less: use several arrays"
             )
         return indices
 

@@ -1,6 +1,7 @@
 """A DAG: jobs that wait for the ends of others."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Self, cast
@@ -20,6 +21,7 @@ from longshore.models.base import Frozen, Instant, Name, Reason, ShortText, Wire
 from longshore.models.bounds import Most, json_bytes
 from longshore.models.job import MOST_BYTES, FailureClass, JobSpec, JobState
 from longshore.models.mistakes import Mistake, Place, refuse
+from longshore.models.text import listed
 from longshore.models.units import Duration
 from longshore.models.visible import brief, said, shown
 
@@ -48,7 +50,9 @@ _OTHER_WORDS = {
 
 def _condition(value: object) -> object:
     if value in ("mutex", "singleton"):
-        raise ValueError("no condition of one job: give the job `mutex: NAME` instead")
+        raise ValueError(
+            "no condition of one job: give the job `singleton: true` instead, or `mutex: NAME`"
+        )
     return _OTHER_WORDS.get(value, value) if isinstance(value, str) else value
 
 
@@ -103,6 +107,7 @@ def _after(value: object) -> object:
         names = cast("list[object]", value)
         if not all(isinstance(name, str) for name in names):
             raise ValueError("a list holds names alone; a condition goes as in {train: failure}")
+        _refuse_doubles(names)
         return dict.fromkeys(map(_name_alone, cast("list[str]", names)), Condition.SUCCESS.value)
     if not isinstance(value, Mapping):
         raise ValueError(
@@ -121,6 +126,13 @@ def _name_alone(text: str) -> str:
     return text
 
 
+def _refuse_doubles(names: Sequence[object]) -> None:
+    """Raise ValueError where a list has a name twice."""
+    twice = [name for name, number in Counter(map(str, names)).items() if number > 1]
+    if twice:
+        raise ValueError(f"has {listed(list(map(shown, twice)), 3)} twice: once is enough")
+
+
 _MOST_UPSTREAM = Most(10_000)
 After = Annotated[
     dict[Name, Edge],
@@ -136,7 +148,9 @@ After = Annotated[
 
 def _one_or_several(value: object) -> object:
     if isinstance(value, list):  # of a document, which is read strictly
-        return tuple(cast("list[object]", value))
+        value = tuple(cast("list[object]", value))
+    if isinstance(value, tuple):
+        _refuse_doubles(cast("tuple[object, ...]", value))
     if not isinstance(value, str | tuple | set | frozenset):
         raise ValueError(f"must be a name or a list of names, got {said(value)}")
     return (value,) if isinstance(value, str) else cast("object", value)
@@ -187,9 +201,16 @@ class DagJob(JobSpec):
     @model_validator(mode="before")
     @classmethod
     def _from_slurm(cls, value: object) -> object:
-        if not isinstance(value, Mapping) or "singleton" not in value:
+        if not isinstance(value, Mapping):
             return value
         given = dict(cast("Mapping[str, object]", value))
+        if given.get("mutex") == "singleton":
+            raise ValueError(
+                "mutex holds names, and `singleton` would be one for all jobs that say so: for "
+                "one job of this name at a time write `singleton: true`"
+            )
+        if "singleton" not in given:
+            return given
         asked = given.pop("singleton")
         if "mutex" in given:
             raise ValueError("singleton is another word for mutex: give one of them")

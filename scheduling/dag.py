@@ -361,7 +361,8 @@ def waits_for(
     word = "and" if graph.joins[name] is Join.ALL else "or"
     named = f" {word} ".join(still[:MOST_NAMED])
     more = f" {word} {len(still) - MOST_NAMED} more" if len(still) > MOST_NAMED else ""
-    return f"waits for {named}{more}"
+    then = ", and then for the release of the DAG, which is held" if held else ""
+    return f"waits for {named}{more}{then}"
 
 
 def _answers(graph: Graph, failed: str, states: Mapping[str, StepState]) -> frozenset[str]:

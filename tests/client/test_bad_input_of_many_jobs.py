@@ -121,8 +121,8 @@ DAG, JOB = ("dag", "submit"), ("submit",)
             "most_array_elements): use a step, or several arrays",
         )),
         (FINE, (*JOB, "--array", "1-99999999"), (
-            "--array 1-99999999: array: has 99,999,999 elements; 1,000,000 is the most: use "
-            "several arrays",
+            "--array 1-99999999: array: has 99,999,999 elements; 1,000,000 is the most, and "
+            "the setting most_array_elements mostly allows less: use several arrays",
         )),
         (FINE, (*JOB, "--array", "none.csv"), (
             "FOLDER/none.csv:1: has no row: an array needs one element at least",

@@ -231,7 +231,7 @@ async def test_what_is_not_there_is_said(longshore: Command, pool: str, tmp_path
     assert refused.code == 65
     assert "a cycle: a comes after b (success); b comes after a (success)" in refused.err
     valid = await longshore("dag", "validate", a_file(tmp_path, pool))
-    assert valid.out.strip().endswith("is valid: 3 jobs, 2 edges; prepare starts at once")
+    assert valid.out.strip().endswith("is valid: 3 jobs, 2 edges; it begins with prepare")
 
 
 async def test_a_job_that_waits_is_cancelled_and_asked_about_by_the_name_of_its_dag(

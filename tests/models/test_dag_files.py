@@ -57,6 +57,30 @@ jobs:
     assert spec.jobs["slurm"].after["one"].condition is Condition.FAILURE
 
 
+def test_a_name_twice_and_slurms_word_as_a_name_are_named(tmp_path: Path):
+    assert mistakes(
+        tmp_path,
+        """
+name: d
+jobs:
+  a: {command: x}
+  b: {command: x, after: [a, a]}
+  c: {command: x, after: a, inputs: [a, a]}
+  d: {command: x, mutex: [m, n, m]}
+  e: {command: x, mutex: singleton}
+  f: {command: x, after: {a: singleton}}
+""",
+    ) == [
+        "dag.yaml:5: jobs.b.after: has 'a' twice: once is enough",
+        "dag.yaml:6: jobs.c.inputs: has 'a' twice: once is enough",
+        "dag.yaml:7: jobs.d.mutex: has 'm' twice: once is enough",
+        "dag.yaml:8: jobs.e: mutex holds names, and `singleton` would be one for all jobs that "
+        "say so: for one job of this name at a time write `singleton: true`",
+        "dag.yaml:9: jobs.f.after.a: no condition of one job: give the job "
+        "`singleton: true` instead, or `mutex: NAME`",
+    ]
+
+
 def test_typed_jobs_are_those_of_a_file(tmp_path: Path):
     text = """
 name: d
@@ -112,7 +136,7 @@ def test_the_forms_of_a_mutex(tmp_path: Path):
 name: d
 jobs:
   one: {command: x, mutex: m}
-  several: {command: x, mutex: [b, a, b]}
+  several: {command: x, mutex: [b, a]}
   slurm: {command: x, singleton: m}
   own: {command: x, singleton: true}
   none: {command: x, singleton: false}
@@ -134,7 +158,7 @@ jobs:
     )
     assert len(wrong) == 3
     assert "another word for mutex" in wrong[1]
-    assert "give the job `mutex: NAME` instead" in wrong[2]
+    assert "give the job `singleton: true` instead, or `mutex: NAME`" in wrong[2]
 
 
 def test_an_array_puts_nothing_out(tmp_path: Path):
