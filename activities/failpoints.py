@@ -79,6 +79,14 @@ ArrayPoint = Literal[
 ]
 """Steps of an array."""
 
+ArtifactPoint = Literal[
+    "upload.before-snapshot",
+    "upload.before-commit",
+    "sweep_artifacts.marked",
+    "sweep_artifacts.before-commit",
+]
+"""Steps of an upload, and of the removal of what nothing needs."""
+
 CheckpointPoint = Literal[
     "publish.before-files",
     "publish.after-first-file",

@@ -13,6 +13,7 @@ from sqlalchemy.exc import DataError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
+from longshore.activities.artifacts.rows import why_no_code
 from longshore.activities.dag_ends import OfDag, mark_end, of_dag_at_retry, tell_end
 from longshore.activities.database import Database, clock
 from longshore.activities.error_translation import reports_errors
@@ -61,7 +62,8 @@ class QueueActivities:
             async with self._database.transaction() as connection:
                 if other := await _why_another(connection, request):
                     return EnqueueReply(queued=False, refusal=other, other=True)
-                refusal = await _why_never(connection, request.job_id, spec)
+                refusal = await why_no_code(connection, spec)
+                refusal = refusal or await _why_never(connection, request.job_id, spec)
                 refusal = await put_into_queue(connection, request, refusal)
                 if refusal:
                     # Of a later attempt it is the job itself that is on record as ended.

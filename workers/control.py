@@ -13,6 +13,8 @@ from temporalio.worker import Worker, WorkflowRunner
 from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
 
 from longshore.activities.arrays import ArrayActivities
+from longshore.activities.artifacts.rows import keep_sweeping
+from longshore.activities.artifacts.store import ArtifactStore
 from longshore.activities.buying.block_decisions import BlockDecisionActivities
 from longshore.activities.buying.block_drain import BlockDrainActivities
 from longshore.activities.buying.blocks import BlockActivities
@@ -234,7 +236,9 @@ async def _watched(
     store = CheckpointStore(settings.resolve_checkpoint_store())
     observing = keep_observing(database, store, settings.keep_checkpoints_for)
     watching = keep_watches_awake(temporal, settings)
-    tasks = [asyncio.create_task(observing), asyncio.create_task(watching)]
+    artifacts = ArtifactStore(settings.resolve_artifact_store())
+    sweeping = keep_sweeping(database, artifacts, settings.keep_code_for)
+    tasks = [asyncio.create_task(each) for each in (observing, watching, sweeping)]
     if settings.metrics_address:
         tasks.append(asyncio.create_task(keep_sampling(database, metrics)))
     if settings.health_address:

@@ -222,6 +222,9 @@ class JobRow(SQLModel, table=True):
         Index("jobs_by_name", "name", text("submitted_at DESC"), "id"),
         Index("jobs_by_key", "tenant", "name", "key", unique=True,
               postgresql_where=text("key IS NOT NULL")),
+        Index("jobs_by_snapshot", "tenant",
+              text("(((spec -> 'code'::text) ->> 'snapshot'::text))"),
+              postgresql_where=text("spec->'code'->>'snapshot' IS NOT NULL")),
     )  # fmt: skip
 
     id: str = Field(primary_key=True, sa_type=Text)

@@ -13,6 +13,7 @@ from psycopg import sql
 from sqlalchemy import create_engine, make_url
 
 import longshore.models.records.arrays
+import longshore.models.records.artifacts
 import longshore.models.records.buying
 import longshore.models.records.checkpoints
 import longshore.models.records.market
