@@ -75,6 +75,11 @@ def read_rules(lines: Iterable[str], base: str = "") -> Rules:
     return Rules(base, _runs(of_files), _runs([each[:2] for each in patterns]))
 
 
+def is_pattern(line: str) -> bool:
+    """Return whether a line of an ignore file is a pattern: no comment, and one that can match."""
+    return _expression(line) is not None
+
+
 def walk(folder: Path, include: Sequence[str] = ()) -> Walked:
     """Return what a folder holds, but for `.git` and what its ignore files name.
 
