@@ -19,13 +19,10 @@ from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 OWN_FILE = ".longshoreignore"
 _GIT_FILE = ".gitignore"
-_ENDS = (
-    ("(?:(?P<ps_d>/)|$)", r"\Z", False),
-    ("(?P<ps_d>/)", r"\Z", True),
-    ("/", "/.+", False),
-)
-"""How pathspec's expressions end, what is put there, and whether it is then of folders alone. Its
-own also match what lies below a folder that a pattern names; here the folder itself is tried."""
+_ENDS = (("(?:(?P<ps_d>/)|$)", False), ("(?P<ps_d>/)", True))
+"""Ends of pathspec's expressions that also match what lies below a folder that a pattern names,
+and whether it has to be a folder. Here folders are tried themselves: an expression ends with the
+name."""
 
 _Runs = tuple[tuple[bool, re.Pattern[str]], ...]
 
@@ -201,9 +198,9 @@ def _expression(line: str) -> tuple[bool, str, bool] | None:
     if text is None or matched is None:
         return None
     of_folders = False
-    for end, instead, alone in _ENDS:
+    for end, of_folder in _ENDS:
         if text.endswith(end):
-            text, of_folders = text[: -len(end)] + instead, alone
+            text, of_folders = text.removesuffix(end) + r"\Z", of_folder
             break
     # Without `^` it is one of pathspec's short forms, which match anywhere.
     return matched, text[1:] if text.startswith("^") else f".*{text}", of_folders

@@ -179,6 +179,20 @@ def test_the_walk_without_a_git_program(folder: Path, monkeypatch: pytest.Monkey
     assert names(find_files(folder)) == [".gitignore", "train.py"]
 
 
+def test_an_ignore_file_that_is_a_link_counts_as_it_does_for_git(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(folder, "train.py", "a.log")
+    put(folder, "rules", "*.log\n")
+    (folder / ".gitignore").symlink_to("rules")
+    git(folder, "init", "-q")
+    assert names(find_files(folder)) == ["a.log", "rules", "train.py"]  # Git does not follow it
+    monkeypatch.setenv("PATH", str(folder))
+    assert names(find_files(folder)) == ["a.log", "rules", "train.py"]
+    (folder / ".gitignore").rename(folder / ".longshoreignore")
+    assert names(find_files(folder)) == ["rules", "train.py"]
+
+
 def test_a_second_work_tree_has_the_excludes_of_the_first(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
