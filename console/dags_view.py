@@ -39,7 +39,7 @@ def _row(dag: DagSummary, now: datetime) -> str:
     return (
         f"<tr>{cell(link)}{cell(chip(dag.state.value))}{cell(escape(dag.tenant), 'Tenant')}"
         f"{number(count(dag.jobs), 'Jobs')}{number(count(ended), 'Ended')}{number(took, 'Took')}"
-        f"{cell(escape(dag.reason or held or told(dag.counts)), folds=True)}</tr>"
+        f"{cell(escape(dag.reason or held or told(dag)), folds=True)}</tr>"
     )
 
 
@@ -113,7 +113,7 @@ def drawing_html(dag: DagView) -> str:
     boxes = "".join(_box(step, places[step.name]) for step in dag.steps)
     above = _LIFT if _LIFTED in edges else 0
     words = (
-        f"{len(dag.steps)} jobs from left to right: {told(dag.counts)}. The list below has all."
+        f"{len(dag.steps)} jobs from left to right: {told(dag)}. The list below has all."
     )
     return (
         f'<svg class="dag" viewBox="0 {-above} {width} {height + above}" width="{width}"'

@@ -56,7 +56,7 @@ def test_a_job_that_ended_and_never_ran_took_no_time():
         ),
         a_step("waits", StepState.SUBMITTED, state=JobState.QUEUED, submitted_at=ago(7)),
     )
-    lines = printed(tree_table(told, NOW)).splitlines()
+    lines = printed(tree_table(told, NOW, 160)).splitlines()
     assert [("11s" in line, "8s" in line, "5s" in line, "7s" in line) for line in lines[1:5]] == [
         (False, False, False, False),
         (False, False, False, False),
@@ -74,7 +74,7 @@ def test_what_to_do_next_names_a_failure_that_nobody_caught():
         state=DagState.FAILED, ended_at=NOW,
     )  # fmt: skip
     assert "Next: longshore logs d.catcher, then longshore dag retry" in printed(
-        dag_screen(told, NOW)
+        dag_screen(told, NOW, 160)
     )
 
 
