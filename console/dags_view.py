@@ -8,6 +8,7 @@ from longshore.client.dag_view import job_state, remark, told
 from longshore.console.escaping import escape
 from longshore.console.parts import cell, chip, facts, number, table, when
 from longshore.models.dag import Condition, DagJobView, DagSummary, DagView, Join
+from longshore.models.elements import ElementState
 from longshore.models.text import amount, count, span
 
 PATH = "/dags"
@@ -112,9 +113,7 @@ def drawing_html(dag: DagView) -> str:
     )
     boxes = "".join(_box(step, places[step.name]) for step in dag.steps)
     above = _LIFT if _LIFTED in edges else 0
-    words = (
-        f"{len(dag.steps)} jobs from left to right: {told(dag)}. The list below has all."
-    )
+    words = f"{len(dag.steps)} jobs from left to right: {told(dag)}. The list below has all."
     return (
         f'<svg class="dag" viewBox="0 {-above} {width} {height + above}" width="{width}"'
         f' height="{height + above}"'
@@ -161,12 +160,65 @@ def _edge(start: tuple[int, int], end: tuple[int, int], condition: Condition, jo
 
 def _box(step: DagJobView, place: tuple[int, int]) -> str:
     x, y = place
-    name = step.name if len(step.name) <= _LONGEST else f"{step.name[: _LONGEST - 1]}…"
-    state = job_state(step)
+    state = job_state(step).lower()
+    done = _done(step)
+    behind, title = "", f"{step.name}: {state}"
+    if step.array:
+        # A second sheet, a little to the right and above.
+        behind = (
+            f'<path class="sheet" d="M{x + 6} {y - 4}H{x + _WIDTH - 2}'
+            f'a6 6 0 0 1 6 6V{y + _HEIGHT - 6}"/>'
+        )
+        title = f"{step.name}: array {step.array}, {state}{f', {done}' if done else ''}"
+    room = _LONGEST - len(state) - len(done)
+    range_ = f" [{_cut(step.array, max(room, 6))}]" if step.array else ""
     box = (
-        f'<g class="{step.step.value.lower()}"><title>{escape(step.name)}: {state.lower()}</title>'
+        f'<g class="{step.step.value.lower()}"><title>{escape(title)}</title>{behind}'
         f'<rect x="{x}" y="{y}" width="{_WIDTH}" height="{_HEIGHT}" rx="6"/>'
-        f'<text x="{x + 10}" y="{y + 15}">{escape(name)}</text>'
-        f'<text class="said" x="{x + 10}" y="{y + 28}">{state.lower()}</text></g>'
+        f'<text x="{x + 10}" y="{y + 15}">{escape(_cut(step.name, _LONGEST - len(range_)))}'
+        f"{f'<tspan>{escape(range_)}</tspan>' if range_ else ''}</text>"
+        f'<text class="said" x="{x + 10}" y="{y + 28}">{f"{state} {done}".rstrip()}</text></g>'
     )
     return _link(step, box)
+
+
+def _done(step: DagJobView) -> str:
+    """Return of an array that was submitted how many of its elements have succeeded: ``3/8``."""
+    if not step.elements:
+        return ""
+    succeeded = step.elements.get(ElementState.SUCCEEDED, 0)
+    return f"{count(succeeded)} of {count(sum(step.elements.values()))}"
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: max(most - 1, 1)]}…"
+
+
+def legend_html(dag: DagView) -> str:
+    """Return what the lines and boxes of the graph mean, those that it has."""
+    edges = [(edge.condition, step.join) for step in dag.steps for edge in step.after.values()]
+    found = {condition for condition, _ in edges}
+    kinds = [(each.value, words) for each, words in _EDGES.items() if each in found]
+    if any(join is Join.ANY for _, join in edges):
+        kinds.append(("success either", "dashed: one of these is enough"))
+    items = "".join(
+        f'<span><svg class="dag" width="28" height="10" aria-hidden="true">'
+        f'<path class="{kind}" d="M0 5H28"/></svg>{words}</span>'
+        for kind, words in kinds
+    )
+    if any(step.array for step in dag.steps):
+        items += (
+            '<span><svg class="dag" width="28" height="14" aria-hidden="true">'
+            '<path class="sheet" d="M6 1H24a3 3 0 0 1 3 3V10"/>'
+            '<rect x="1" y="4" width="22" height="9" rx="3"/></svg>'
+            "array, with its indices and how many elements have succeeded</span>"
+        )
+    return f'<div class="legend of-dag">{items}</div>' if items else ""
+
+
+_EDGES = {
+    Condition.SUCCESS: "after its success",
+    Condition.CORRESPONDING: "element after element (corresponding)",
+    Condition.ANY: "after any end",
+    Condition.FAILURE: "at a failure",
+}

@@ -6,14 +6,17 @@ from urllib.parse import urlencode
 from nicegui import ui
 from starlette.requests import Request
 
+from longshore.console import array_view as arrays
 from longshore.console import job_view as view
 from longshore.console import jobs_view as lists
+from longshore.console.attempts_view import attempts_html, sizes_html
 from longshore.console.escaping import escape
 from longshore.console.fleet import Fleet
 from longshore.console.layout import Badge, Card, frame, toggle
 from longshore.console.live import follow
 from longshore.console.parts import chip, empty, updated
 from longshore.console.pool_choice import PoolChoice
+from longshore.models.elements import ElementState
 from longshore.models.errors import (
     LongshoreError,
     NoRecordError,
@@ -130,8 +133,10 @@ class JobPage:
             self._head = ui.html(_READING, sanitize=False)
         self._cards = {
             name: Card(name, classes="jobs")
-            for name in ("Why it is where it is", "The last lines of its stderr",
-                         "What could help", "Nodes", "Gang", "Attempts", "Checkpoints")
+            for name in ("Elements by state", "Elements that failed", "Elements",
+                         "Why it is where it is", "The last lines of its stderr",
+                         "What could help", "Nodes", "Gang", "Changes of its size", "Attempts",
+                         "Checkpoints")
         }  # fmt: skip
         self._parts: dict[str, ui.html] = {}
         for name, card in self._cards.items():
@@ -158,6 +163,7 @@ class JobPage:
             self._show_instead(empty("The database does not answer", str(error), _AGAIN))
         else:
             self._show(report, explanation)
+            await self._show_array(report)
             await self._show_checkpoints(report)
 
     def _show(self, report: JobReport, explanation: Explanation) -> None:
@@ -175,9 +181,32 @@ class JobPage:
         self._put("Nodes", nodes)
         self._cards["Nodes"].title(title)
         self._put("Gang", view.gang_html(explanation))
-        self._put("Attempts", view.attempts_html(report, now))
+        self._put("Changes of its size", sizes_html(explanation.sizes))
+        self._put("Attempts", attempts_html(report, now))
         self._cards["Attempts"].remark("the newest first")
         self._put("The last lines of its stderr", view.stderr_html(report))
+
+    async def _show_array(self, report: JobReport) -> None:
+        array, job_id = report.array, report.job.id
+        if array is None:
+            for name in ("Elements by state", "Elements that failed", "Elements"):
+                self._put(name, "")
+            return None
+        first = sum(array.counts.get(state, 0) for state in arrays.TOLD_FIRST)
+        states = arrays.TOLD_FIRST if first else frozenset[ElementState]()
+        try:
+            cost = await self._fleet.array_cost(job_id)
+            elements = await self._fleet.elements(job_id, states, arrays.SHOWN)
+        except LongshoreError as error:
+            self._live.content = updated(None)
+            return self._put("Elements", f'<p class="padded quiet">{escape(str(error))}</p>')
+        self._put("Elements by state", arrays.bar_html(array, cost))
+        self._put("Elements that failed", arrays.errors_html(array.errors))
+        self._cards["Elements that failed"].remark("those alike in one row")
+        self._cards["Elements"].title("Elements that failed or run" if first else "Elements")
+        self._cards["Elements"].remark("by index, the last attempt of each")
+        of, now = first or array.elements, datetime.now(UTC)
+        return self._put("Elements", arrays.elements_html(job_id, elements, of, now))
 
     async def _show_checkpoints(self, report: JobReport) -> None:
         contract = report.spec.checkpoint
