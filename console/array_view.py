@@ -79,14 +79,14 @@ def errors_html(errors: Sequence[ErrorGroup]) -> str:
         "Elements that failed, the largest groups first",
         ("Elements", "Failure", "Code", "Last line", "Index"),
         (
-            f"<tr>{number(count(each.elements))}"
+            f'<tr><th scope="row">{count(each.elements)}</th>'
             f"<td>{escape(each.failure.value.lower() if each.failure else '–')}</td>"
             f"{number('–' if each.exit_code is None else str(each.exit_code))}"
             f'<td class="fold">{escape(each.message) or "–"}</td>'
             f'<td class="fold">{escape(each.indices)}</td></tr>'
             for each in errors
         ),
-        numbers=("Elements", "Code"),
+        numbers=("Code",),
     )
 
 
@@ -102,7 +102,7 @@ def elements_html(array_id: str, elements: Sequence[ElementView], of: int, now: 
             "Elements by index",
             ("Index", "State", "Attempt", "Code", "Lasted", "Node", "Error"),
             (_element(each, now) for each in elements),
-            numbers=("Index", "Attempt", "Code", "Lasted"),
+            numbers=("Attempt", "Code", "Lasted"),
         )
         + f'<p class="reason">{with_code(note)}</p>'
     )
@@ -112,7 +112,7 @@ def _element(each: ElementView, now: datetime) -> str:
     lasted = span((each.ended_at or now) - each.started_at) if each.started_at else "–"
     node = f'<span class="id">{escape(each.node_id)}</span>' if each.node_id else "–"
     return (
-        f"<tr>{number(str(each.index))}<td>{chip(each.state.value)}</td>"
+        f'<tr><th scope="row">{each.index}</th><td>{chip(each.state.value)}</td>'
         f"{number(str(each.attempt))}"
         f"{number('–' if each.exit_code is None else str(each.exit_code))}{number(lasted)}"
         f'<td>{node}</td><td class="fold">{escape(each.message)}</td></tr>'

@@ -22,6 +22,8 @@ _STEP_X, _STEP_Y = 200, 50
 _MARGIN = 8
 _LONGEST = 19
 """Characters of a name that a box has room for."""
+_LEAST = 6
+"""Of the indices of an array, beside its name."""
 
 
 def list_html(dags: Iterable[DagSummary], now: datetime) -> str:
@@ -160,23 +162,23 @@ def _edge(start: tuple[int, int], end: tuple[int, int], condition: Condition, jo
 
 def _box(step: DagJobView, place: tuple[int, int]) -> str:
     x, y = place
-    state = job_state(step).lower()
-    done = _done(step)
-    behind, title = "", f"{step.name}: {state}"
+    state, done = job_state(step).lower(), _done(step)
+    behind, indices, title = "", "", f"{step.name}: {state}"
     if step.array:
         # A second sheet, a little to the right and above.
         behind = (
             f'<path class="sheet" d="M{x + 6} {y - 4}H{x + _WIDTH - 2}'
             f'a6 6 0 0 1 6 6V{y + _HEIGHT - 6}"/>'
         )
-        title = f"{step.name}: array {step.array}, {state}{f', {done}' if done else ''}"
-    room = _LONGEST - len(state) - len(done)
-    range_ = f" [{_cut(step.array, max(room, 6))}]" if step.array else ""
+        indices = f" [{_cut(step.array, max(_LONGEST - len(step.name) - 3, _LEAST))}]"
+        title = f"{step.name}, array {step.array}: {state}"
+        title += f", {done} elements have succeeded" if done else ""
+    name = escape(_cut(step.name, _LONGEST - len(indices)))
+    name += f"<tspan>{escape(indices)}</tspan>" if indices else ""
     box = (
         f'<g class="{step.step.value.lower()}"><title>{escape(title)}</title>{behind}'
         f'<rect x="{x}" y="{y}" width="{_WIDTH}" height="{_HEIGHT}" rx="6"/>'
-        f'<text x="{x + 10}" y="{y + 15}">{escape(_cut(step.name, _LONGEST - len(range_)))}'
-        f"{f'<tspan>{escape(range_)}</tspan>' if range_ else ''}</text>"
+        f'<text x="{x + 10}" y="{y + 15}">{name}</text>'
         f'<text class="said" x="{x + 10}" y="{y + 28}">{f"{state} {done}".rstrip()}</text></g>'
     )
     return _link(step, box)
@@ -186,8 +188,7 @@ def _done(step: DagJobView) -> str:
     """Return of an array that was submitted how many of its elements have succeeded: ``3/8``."""
     if not step.elements:
         return ""
-    succeeded = step.elements.get(ElementState.SUCCEEDED, 0)
-    return f"{count(succeeded)} of {count(sum(step.elements.values()))}"
+    return f"{step.elements.get(ElementState.SUCCEEDED, 0)}/{sum(step.elements.values())}"
 
 
 def _cut(text: str, most: int) -> str:
