@@ -203,13 +203,13 @@ def legend_html(dag: DagView) -> str:
     if any(join is Join.ANY for _, join in edges):
         kinds.append(("success either", "dashed: one of these is enough"))
     items = "".join(
-        f'<span><svg class="dag" width="28" height="10" aria-hidden="true">'
+        f'<span><svg width="28" height="10" aria-hidden="true">'
         f'<path class="{kind}" d="M0 5H28"/></svg>{words}</span>'
         for kind, words in kinds
     )
     if any(step.array for step in dag.steps):
         items += (
-            '<span><svg class="dag" width="28" height="14" aria-hidden="true">'
+            '<span><svg width="28" height="14" aria-hidden="true">'
             '<path class="sheet" d="M6 1H24a3 3 0 0 1 3 3V10"/>'
             '<rect x="1" y="4" width="22" height="9" rx="3"/></svg>'
             "array, with its indices and how many elements have succeeded</span>"
