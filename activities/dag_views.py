@@ -20,6 +20,7 @@ from longshore.models.dag import (
     StepAttempt,
     StepState,
 )
+from longshore.models.elements import ElementState
 from longshore.models.errors import NotFoundError
 from longshore.models.job import JobState
 from longshore.models.text import format_places
@@ -147,7 +148,10 @@ class DagViews:
             costs = await connection.execute(text(_COSTS), {"ids": ids})
             cost = {each["job_id"]: each for each in costs.mappings()}
             elements = await connection.execute(text(_ELEMENTS), {"ids": ids})
-            ended = {each["array_id"]: each["counts"] for each in elements.mappings()}
+            ended = {
+                each["array_id"]: {ElementState(name): n for name, n in each["counts"].items()}
+                for each in elements.mappings()
+            }
             tries: dict[str, list[StepAttempt]] = {}
             placed = await connection.execute(
                 text(_ATTEMPTS), {"ids": ids, "least": MOST_ATTEMPTS}

@@ -117,7 +117,7 @@ def test_a_job_that_runs_a_second_time_changed_now():
 
 def a_pipeline() -> DagView:
     caught = {"condition": "failure", "catch": False}
-    done = {"submitted_at": ago(90), "started_at": ago(90), "ended_at": ago(14)}
+    done: Any = {"submitted_at": ago(90), "started_at": ago(90), "ended_at": ago(14)}
     evaluate = "pipeline-abcdefghij.evaluate"
     return a_view(
         a_step("prepare", StepState.SUCCEEDED, array="0-7%2", gpu_type="H100-80GB",
