@@ -89,7 +89,7 @@ def jobs_table(jobs: Sequence[JobView], now: datetime, width: int) -> Table:
 def job_screen(report: JobReport, now: datetime) -> RenderableType:
     """Return one job in full."""
     job, status, progress = report.job, report.status, report.progress
-    state = status.state if status else job.state
+    state = report.state
     since = f" for {span(now - status.since)}" if status and not state.ended else ""
     parts: list[RenderableType] = [
         Text.assemble((job.id, "bold"), "  ", styled(state), since),

@@ -8,7 +8,7 @@ from longshore.client.job_view import cost_text
 from longshore.console.escaping import escape
 from longshore.console.formats import with_code
 from longshore.console.jobs_view import link
-from longshore.console.parts import chip, number, table
+from longshore.console.parts import cell, chip, number, table
 from longshore.models.array_view import ArrayView, ElementView, ErrorGroup
 from longshore.models.elements import ElementState
 from longshore.models.spending import JobCost
@@ -17,8 +17,8 @@ from longshore.scheduling.arrays import progress_text
 
 SHOWN = 50
 """Elements that are listed one by one."""
-TOLD_FIRST = frozenset([ElementState.FAILED, ElementState.RUNNING])
-"""States whose elements are listed where there are any."""
+TOLD_FIRST = (ElementState.FAILED, ElementState.RUNNING)
+"""States whose elements are listed, in this order, where there are any."""
 _ORDER = (
     ElementState.SUCCEEDED, ElementState.FAILED, ElementState.CANCELLED, ElementState.SKIPPED,
     ElementState.RUNNING, ElementState.WAITING, ElementState.BLOCKED,
@@ -79,24 +79,32 @@ def errors_html(errors: Sequence[ErrorGroup]) -> str:
         "Elements that failed, the largest groups first",
         ("Elements", "Failure", "Code", "Last line", "Index"),
         (
-            f'<tr><th scope="row">{count(each.elements)}</th>'
-            f"<td>{escape(each.failure.value.lower() if each.failure else '–')}</td>"
-            f"{number('–' if each.exit_code is None else str(each.exit_code))}"
-            f'<td class="fold">{escape(each.message) or "–"}</td>'
-            f'<td class="fold">{escape(each.indices)}</td></tr>'
+            f'<tr><th scope="row" data-head="Elements">{count(each.elements)}</th>'
+            f"{cell(escape(each.failure.value.lower() if each.failure else '–'), 'Failure')}"
+            f"{number('–' if each.exit_code is None else str(each.exit_code), 'Code')}"
+            f"{cell(escape(each.message) or '–', 'Last line', folds=True)}"
+            f"{cell(escape(each.indices), 'Index', folds=True)}</tr>"
             for each in errors
         ),
         numbers=("Code",),
     )
 
 
-def elements_html(array_id: str, elements: Sequence[ElementView], of: int, now: datetime) -> str:
-    """Return elements by index, and how many of the same states more there are (`of` in all)."""
+def elements_html(
+    array_id: str, elements: Sequence[ElementView], of: int, claimed: int, now: datetime
+) -> str:
+    """Return elements, how many of the same states more there are (`of` in all), and that those
+    which slots have `claimed` do not run."""
     if not elements:
         return ""
     more = of - len(elements)
-    rest = f"{count(more)} more: " if more > 0 else ""
-    note = f"{rest}`longshore elements {array_id}` lists all, with `--state` those of one state."
+    notes = [f"{count(more)} more:"] if more > 0 else []
+    notes.append(f"`longshore elements {array_id}` lists all, `--state` those of one state.")
+    if claimed:
+        notes.append(
+            f"Of those in the hands of slots {count(claimed)} are claimed, and do not run: a slot "
+            "runs its elements one after another, and tells of several at once."
+        )
     return (
         table(
             "Elements by index",
@@ -104,16 +112,17 @@ def elements_html(array_id: str, elements: Sequence[ElementView], of: int, now: 
             (_element(each, now) for each in elements),
             numbers=("Attempt", "Code", "Lasted"),
         )
-        + f'<p class="reason">{with_code(note)}</p>'
+        + f'<p class="reason">{with_code(" ".join(notes))}</p>'
     )
 
 
 def _element(each: ElementView, now: datetime) -> str:
     lasted = span((each.ended_at or now) - each.started_at) if each.started_at else "–"
     node = f'<span class="id">{escape(each.node_id)}</span>' if each.node_id else "–"
+    code = "–" if each.exit_code is None else str(each.exit_code)
     return (
-        f'<tr><th scope="row">{each.index}</th><td>{chip(each.state.value)}</td>'
-        f"{number(str(each.attempt))}"
-        f"{number('–' if each.exit_code is None else str(each.exit_code))}{number(lasted)}"
-        f'<td>{node}</td><td class="fold">{escape(each.message)}</td></tr>'
+        f'<tr><th scope="row" data-head="Index">{each.index}</th>'
+        f"{cell(chip(each.state.value), 'State')}{number(str(each.attempt), 'Attempt')}"
+        f"{number(code, 'Code')}{number(lasted, 'Lasted')}{cell(node, 'Node')}"
+        f"{cell(escape(each.message), folds=True)}</tr>"
     )

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from longshore.client.job_view import attempt_end, why_resized
 from longshore.console.escaping import escape
-from longshore.console.parts import SIMULATED_GPUS, number, table, when
+from longshore.console.parts import SIMULATED_GPUS, cell, number, table, when
 from longshore.models.job import AttemptRecord
 from longshore.models.job_report import JobReport
 from longshore.models.resize import SizeChange
@@ -42,14 +42,18 @@ def sizes_html(changes: Sequence[SizeChange]) -> str:
         "Changes of its size, oldest first",
         ("Placed", "Attempt", "GPUs", "Without GPUs for", "Since it was"),
         (
-            f"<tr><td>{when(each.at)}</td>{number(str(each.attempt))}"
-            f"{number(f'{each.gpus_before} → {each.gpus}')}"
-            f"{number('in place, no stop' if each.in_place else span(each.paused))}"
-            f'<td class="fold">{escape(why_resized(each))}</td></tr>'
+            f"<tr>{cell(when(each.at), 'Placed')}{number(str(each.attempt), 'Attempt')}"
+            f"{number(f'{each.gpus_before} → {each.gpus}', 'GPUs')}"
+            f"{number(_paused(each), 'Without GPUs for')}"
+            f"{cell(escape(why_resized(each)), 'Since it was', folds=True)}</tr>"
             for each in changes
         ),
         numbers=("Attempt", "GPUs", "Without GPUs for"),
     )
+
+
+def _paused(change: SizeChange) -> str:
+    return "in place, no stop" if change.in_place else span(change.paused)
 
 
 def _shares(attempt: AttemptView) -> str:

@@ -33,8 +33,7 @@ def notes_html(report: JobReport) -> str:
 
 def head_html(report: JobReport, now: datetime, workflow: str | None) -> str:
     """Return what a job is; `workflow` is where the Temporal Web UI shows it."""
-    job, status = report.job, report.status
-    state = status.state if status else job.state
+    job, state = report.job, report.state
     pairs = [
         ("Pool", escape(job.pool)),
         ("Tenant", escape(job.tenant)),
@@ -63,7 +62,7 @@ def head_html(report: JobReport, now: datetime, workflow: str | None) -> str:
 
 def why_html(explanation: Explanation, now: datetime) -> str:
     """Return why a job is where it is, in sentences."""
-    headline = escape(explanation.headline)
+    headline = with_code(explanation.headline)
     for each in explanation.purchases:
         headline = headline.replace(escape(each.id), purchase_link(each.id))
     said = [f"It {headline}."]

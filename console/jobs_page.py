@@ -16,6 +16,7 @@ from longshore.console.layout import Badge, Card, frame, toggle
 from longshore.console.live import follow
 from longshore.console.parts import chip, empty, updated
 from longshore.console.pool_choice import PoolChoice
+from longshore.models.array_view import ElementView
 from longshore.models.elements import ElementState
 from longshore.models.errors import (
     LongshoreError,
@@ -132,7 +133,7 @@ class JobPage:
         with ui.element("section").classes("card").props('aria-label="Job"'):
             self._head = ui.html(_READING, sanitize=False)
         self._cards = {
-            name: Card(name, classes="jobs")
+            name: Card(name, classes="jobs stacks" if name in _STACKED else "jobs")
             for name in ("Elements by state", "Elements that failed", "Elements",
                          "Why it is where it is", "The last lines of its stderr",
                          "What could help", "Nodes", "Gang", "Changes of its size", "Attempts",
@@ -168,7 +169,7 @@ class JobPage:
 
     def _show(self, report: JobReport, explanation: Explanation) -> None:
         now, job = datetime.now(UTC), report.job
-        state = (report.status.state if report.status else job.state).value
+        state = report.state.value
         self._badge.show(job.simulated, "Simulated GPUs")
         self._live.content = updated(now)
         self._title.content = f"<h1>{escape(job.id)} {chip(state)}</h1>"
@@ -192,21 +193,28 @@ class JobPage:
             for name in ("Elements by state", "Elements that failed", "Elements"):
                 self._put(name, "")
             return None
-        first = sum(array.counts.get(state, 0) for state in arrays.TOLD_FIRST)
-        states = arrays.TOLD_FIRST if first else frozenset[ElementState]()
+        told = {state: array.counts.get(state, 0) for state in arrays.TOLD_FIRST}
+        of = sum(told.values())
         try:
             cost = await self._fleet.array_cost(job_id)
-            elements = await self._fleet.elements(job_id, states, arrays.SHOWN)
+            elements: tuple[ElementView, ...] = ()
+            for state in told if of else (None,):
+                only = frozenset([state]) if state else frozenset[ElementState]()
+                room = arrays.SHOWN - len(elements)
+                if room and (state is None or told[state]):
+                    elements += await self._fleet.elements(job_id, only, room)
         except LongshoreError as error:
             self._live.content = updated(None)
             return self._put("Elements", f'<p class="padded quiet">{escape(str(error))}</p>')
         self._put("Elements by state", arrays.bar_html(array, cost))
         self._put("Elements that failed", arrays.errors_html(array.errors))
         self._cards["Elements that failed"].remark("those alike in one row")
-        self._cards["Elements"].title("Elements that failed or run" if first else "Elements")
+        self._cards["Elements"].title("Elements that failed or run" if of else "Elements")
         self._cards["Elements"].remark("by index, the last attempt of each")
-        of, now = first or array.elements, datetime.now(UTC)
-        return self._put("Elements", arrays.elements_html(job_id, elements, of, now))
+        html = arrays.elements_html(
+            job_id, elements, of or array.elements, array.claimed, datetime.now(UTC)
+        )
+        return self._put("Elements", html)
 
     async def _show_checkpoints(self, report: JobReport) -> None:
         contract = report.spec.checkpoint
@@ -232,5 +240,7 @@ class JobPage:
             card.show(False)
 
 
+_STACKED = ("Elements that failed", "Elements", "Changes of its size")
+"""Cards whose tables name their columns in each cell, for narrow screens."""
 _READING = '<div class="empty"><p>Reading …</p></div>'
 _AGAIN = "It is asked again every three seconds."

@@ -70,14 +70,16 @@ def test_elements_say_how_many_more_there_are_and_what_lists_them():
         started_at=NOW - timedelta(seconds=50), ended_at=NOW - timedelta(seconds=20),
     )  # fmt: skip
     waits = ElementView(index=8, attempt=1, state=ElementState.WAITING)
-    html = elements_html("sweep-abcdefghij", [ran, waits], 1302, NOW)
+    html = elements_html("sweep-abcdefghij", [ran, waits], 1302, 0, NOW)
     said = words(html)
     assert "7 failed 2 9 30s n1 <script>alert(1)</script>" in said
     assert "8 waiting 1 – – –" in said
     assert "<script" not in html
     assert "1,300 more: longshore elements sweep-abcdefghij lists all" in said
-    assert "more:" not in elements_html("sweep-abcdefghij", [ran, waits], 2, NOW)
-    assert elements_html("sweep-abcdefghij", [], 0, NOW) == ""
+    assert "claimed" not in said
+    assert "60 are claimed, and do not run" in elements_html("sweep", [waits], 1, 60, NOW)
+    assert "more:" not in elements_html("sweep-abcdefghij", [ran, waits], 2, 0, NOW)
+    assert elements_html("sweep-abcdefghij", [], 0, 0, NOW) == ""
 
 
 def test_the_changes_of_a_size_have_their_times_and_sentences():
