@@ -117,9 +117,10 @@ def elements_html(
 
 
 def _element(each: ElementView, now: datetime) -> str:
-    lasted = span((each.ended_at or now) - each.started_at) if each.started_at else "–"
-    node = f'<span class="id">{escape(each.node_id)}</span>' if each.node_id else "–"
-    code = "–" if each.exit_code is None else str(each.exit_code)
+    # What there is not is empty, which takes no place on a phone.
+    lasted = span((each.ended_at or now) - each.started_at) if each.started_at else ""
+    node = f'<span class="id">{escape(each.node_id)}</span>' if each.node_id else ""
+    code = "" if each.exit_code is None else str(each.exit_code)
     return (
         f'<tr><th scope="row" data-head="Index">{each.index}</th>'
         f"{cell(chip(each.state.value), 'State')}{number(str(each.attempt), 'Attempt')}"

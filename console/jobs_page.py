@@ -133,7 +133,7 @@ class JobPage:
         with ui.element("section").classes("card").props('aria-label="Job"'):
             self._head = ui.html(_READING, sanitize=False)
         self._cards = {
-            name: Card(name, classes="jobs stacks" if name in _STACKED else "jobs")
+            name: Card(name, classes=_STACKED.get(name, "jobs"))
             for name in ("Elements by state", "Elements that failed", "Elements",
                          "Why it is where it is", "The last lines of its stderr",
                          "What could help", "Nodes", "Gang", "Changes of its size", "Attempts",
@@ -240,7 +240,11 @@ class JobPage:
             card.show(False)
 
 
-_STACKED = ("Elements that failed", "Elements", "Changes of its size")
+_STACKED = {
+    "Elements that failed": "jobs stacks",
+    "Elements": "jobs stacks thirds",
+    "Changes of its size": "jobs stacks",
+}
 """Cards whose tables name their columns in each cell, for narrow screens."""
 _READING = '<div class="empty"><p>Reading …</p></div>'
 _AGAIN = "It is asked again every three seconds."

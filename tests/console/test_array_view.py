@@ -73,7 +73,7 @@ def test_elements_say_how_many_more_there_are_and_what_lists_them():
     html = elements_html("sweep-abcdefghij", [ran, waits], 1302, 0, NOW)
     said = words(html)
     assert "7 failed 2 9 30s n1 <script>alert(1)</script>" in said
-    assert "8 waiting 1 – – –" in said
+    assert "8 waiting 1 1,300 more" in said
     assert "<script" not in html
     assert "1,300 more: longshore elements sweep-abcdefghij lists all" in said
     assert "claimed" not in said

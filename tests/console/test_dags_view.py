@@ -224,3 +224,14 @@ def test_the_time_of_a_short_run_stands_beside_its_bar_and_within_the_axis():
     assert '<span class="beside-bar" style="left:2.0%"><small>1m</small></span>' in html
     assert '<span class="beside-bar before" style="right:3.0%"><small>2m</small></span>' in html
     assert html.count("<small>1m</small>") == 1
+
+
+def test_the_times_of_a_short_axis_have_seconds_and_none_is_cut_at_its_end():
+    start = NOW - timedelta(seconds=11)
+    dag = a_dag({"a": []}, submitted_at=start, ended_at=NOW)
+    ran = {"submitted_at": start, "started_at": start, "ended_at": NOW}
+    step = dag.steps[0].model_copy(update={**ran, "step": StepState.SUCCEEDED})
+    html = timeline_html(dag.model_copy(update={"steps": (step,)}), NOW)
+    assert re.findall(r'class="tick" style="left:([\d.]+)%">([^<]*)<', html) == [
+        ("9.091", "11:59:50"), ("54.545", "11:59:55"),
+    ]  # fmt: skip
