@@ -89,7 +89,7 @@ def jobs_table(jobs: Sequence[JobView], now: datetime, width: int) -> Table:
 def job_screen(report: JobReport, now: datetime) -> RenderableType:
     """Return one job in full."""
     job, status, progress = report.job, report.status, report.progress
-    state = status.state if status else job.state
+    state = report.state
     since = f" for {span(now - status.since)}" if status and not state.ended else ""
     parts: list[RenderableType] = [
         Text.assemble((job.id, "bold"), "  ", styled(state), since),
@@ -333,16 +333,20 @@ def _sizes_table(changes: Sequence[SizeChange], now: datetime) -> Table:
         fold=("since it was",),
     )
     for change in changes:
-        said = change.reason
-        if not said.startswith(change.end_reason):
-            said = f"{change.end_reason}: {said}".rstrip(": ")
         table.add_row(
             cell(change.at, now),
             f"{change.gpus_before} → {change.gpus}",
             "in place, no stop" if change.in_place else span(change.paused),
-            said,
+            why_resized(change),
         )
     return table
+
+
+def why_resized(change: SizeChange) -> str:
+    """Return why a malleable job has another size, in words."""
+    if change.reason.startswith(change.end_reason):
+        return change.reason
+    return f"{change.end_reason}: {change.reason}".rstrip(": ")
 
 
 def _lines(places: Sequence[tuple[str, Sequence[int]]]) -> tuple[SeveralLines, SeveralLines]:
@@ -421,11 +425,11 @@ def _end_facts(explanation: Explanation, now: datetime) -> list[tuple[str, Rende
         if job.started_at is not None:
             facts.append(("ran last for", _ran(job)))
     if explanation.cost is not None:
-        facts.append(("cost", _cost(explanation.cost)))
+        facts.append(("cost", cost_text(explanation.cost)))
     return facts
 
 
-def _cost(cost: JobCost) -> str:
+def cost_text(cost: JobCost) -> str:
     """Return ``$1.20 for 40m of GPU time``, and what is still to be booked."""
     held = f"{span(cost.gpu_time)} of GPU time"
     if cost.gpu_time <= timedelta(0):

@@ -8,17 +8,20 @@ from temporalio.client import Client
 
 from longshore.activities.checkpoints.rows import StoredCheckpoints
 from longshore.client.api import Longshore
-from longshore.client.reading import Reading
+from longshore.client.array_reading import ArrayReading
 from longshore.client.web_ui import job_url
 from longshore.console.answer_cache import Shared
+from longshore.models.array_view import ElementView
 from longshore.models.cycles import PoolCycles
 from longshore.models.dag import DagState, DagSummary, DagView
 from longshore.models.domains import PoolTopology
+from longshore.models.elements import ElementState
 from longshore.models.errors import LongshoreError, UnavailableError
 from longshore.models.job import JobState
 from longshore.models.job_report import JobReport
 from longshore.models.schedule import ScheduleView
 from longshore.models.settings import Settings
+from longshore.models.spending import JobCost
 from longshore.models.views import Explanation, JobView, NodeView, PoolView
 
 KEPT = 1.0
@@ -33,7 +36,7 @@ PATIENCE = 3.0
 T = TypeVar("T")
 
 
-class _Reading(Reading):
+class _Reading(ArrayReading):
     """Reads without Temporal where that does not answer."""
 
     def __init__(
@@ -133,6 +136,20 @@ class Fleet:
     async def explain(self, ref: str) -> Explanation:
         """Say why a job is where it is. Raises NotFoundError."""
         return await self._shared(("explain", ref), lambda: self._reading.explain(ref))
+
+    async def elements(
+        self, ref: str, states: frozenset[ElementState], limit: int
+    ) -> tuple[ElementView, ...]:
+        """Return elements of an array by index, in any state where none is named. Raises
+        NotFoundError."""
+        return await self._shared(
+            ("elements", ref, states, limit),
+            lambda: self._reading.elements(ref, states=states, limit=limit),
+        )
+
+    async def array_cost(self, ref: str) -> JobCost:
+        """Return what an array has cost so far. Raises NotFoundError."""
+        return await self._shared(("array-cost", ref), lambda: self._reading.array_cost(ref))
 
     async def checkpoints(self, ref: str) -> StoredCheckpoints:
         """Return what the checkpoint store has of a job, newest first. Raises NotFoundError."""

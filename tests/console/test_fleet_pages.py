@@ -11,7 +11,7 @@ from temporalio.client import Client, WorkflowFailureError
 
 from longshore.client.api import Longshore
 from longshore.models.dag import DagSpec
-from longshore.models.job import JobState
+from longshore.models.job import FailureClass, JobState
 from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
     JOB_WORKFLOW,
@@ -281,6 +281,35 @@ async def test_a_dag_is_drawn_and_follows_what_happens(
     await expect(page).to_have_url(f"{here.url}/jobs/{dag_id}.prepare")
     await page.goto(f"{here.url}/dags/none-there")
     await expect(page.get_by_text("There is no such DAG")).to_be_visible()
+
+
+async def test_the_page_of_an_array_has_its_elements_and_those_of_a_phone_fade_at_the_edge(
+    page: Page, here: RunningConsole, fleet: Fleet
+):
+    sent = await fleet.longshore.submit(a_spec(fleet.pool, name="sweep", array="0-9%1"))
+    lab = fleet.nodes["lab"]
+    await lab.batch_of(f"{sent.job_id}.s1")
+    await lab.end_batch(f"{sent.job_id}.s1", failure=USER_ERROR.failure or FailureClass.USER)
+    await page.goto(f"{here.url}/jobs/{sent.job_id}")
+    await expect(page.locator(".elements")).to_have_attribute(
+        "aria-label", re.compile("of 10 elements 1 failed")
+    )
+    groups = page.get_by_role("table", name="Elements that failed").locator("tbody tr")
+    await expect(groups).to_have_count(1)
+    rows = page.get_by_role("table", name="Elements by index")
+    await expect(rows.get_by_role("row", name=re.compile("^0 failed"))).to_be_visible()
+    await expect(page.get_by_text("of GPU time")).to_be_visible()
+    await page.set_viewport_size(PHONE)  # pyright: ignore[reportArgumentType]
+    behind = "getComputedStyle(document.querySelector('.bar nav')).getPropertyValue('--behind')"
+    assert await page.evaluate(behind) == "44px", "the last pages are beyond the edge"
+    await page.evaluate("document.querySelector('.bar nav').scrollTo(9999, 0)")
+
+    async def is_seen() -> bool:
+        return await page.evaluate(behind) == "0px"
+
+    await eventually(is_seen)
+    await fleet.longshore.cancel(sent.job_id, "enough")
+    await lab.end_batches(f"{sent.job_id}.s1")
 
 
 async def test_cycles_by_pool_and_those_of_one(page: Page, here: RunningConsole, fleet: Fleet):
