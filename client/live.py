@@ -28,7 +28,8 @@ _STEP = 10
 _BAR = 32
 _LAST_WORD = 3.0
 
-CANCELLED, QUEUE_TIMEOUT, FAILED = 130, 75, 70
+CANCELLED, TIME_LIMIT, QUEUE_TIMEOUT, FAILED = 130, 124, 75, 70
+"""124 as `timeout` of coreutils has it: what the process made of the signal says nothing."""
 
 
 def exit_code_of(result: JobResult) -> int:
@@ -39,6 +40,8 @@ def exit_code_of(result: JobResult) -> int:
         return CANCELLED
     if result.failure is FailureClass.QUEUE_TIMEOUT:
         return QUEUE_TIMEOUT
+    if result.failure is FailureClass.TIME_LIMIT:
+        return TIME_LIMIT
     return result.exit_code or FAILED
 
 

@@ -222,6 +222,8 @@ class JobRow(SQLModel, table=True):
         Index("jobs_by_name", "name", text("submitted_at DESC"), "id"),
         Index("jobs_by_key", "tenant", "name", "key", unique=True,
               postgresql_where=text("key IS NOT NULL")),
+        Index("jobs_by_label", text("(spec -> 'labels')"), postgresql_using="gin",
+              postgresql_where=text("(spec -> 'labels') IS NOT NULL")),
     )  # fmt: skip
 
     id: str = Field(primary_key=True, sa_type=Text)
