@@ -381,7 +381,7 @@ _RUNS = (
 )
 _NO_SLOTS = "NOT EXISTS (SELECT FROM array_slots s WHERE s.job_id = j.id)"
 """A list has an array once, and not its slots, unless it is asked for them by id or name."""
-_ENDED = "ended_at IS NOT NULL"
+_ENDED, _OPEN = "ended_at IS NOT NULL", "ended_at IS NULL"
 
 
 def _of_jobs(asked: Mapping[str, Any], wanted: Sequence[str]) -> str:
@@ -397,6 +397,8 @@ def _of_jobs(asked: Mapping[str, Any], wanted: Sequence[str]) -> str:
             where.append(_RUNS)
         if all(state.ended for state in states):
             where.append(_ENDED)
+        if not any(state.ended for state in states):
+            where.append(_OPEN)
     if not asked.keys() & {"ids", "name"}:
         where.append(_NO_SLOTS)
     only = " AND ".join(where) or "true"

@@ -39,6 +39,7 @@ from longshore.client.submission import GENERATED_ID, new_job_id, preflight
 from longshore.models.array_messages import job_input
 from longshore.models.errors import (
     ConflictError,
+    EndedError,
     LongshoreError,
     NoRecordError,
     NotFoundError,
@@ -388,8 +389,8 @@ class Longshore(NodeControl, ScheduleControl, ArrayControl):
         failed = await failure_of(self.temporal, found, within=PATIENCE)
         of = f"job {ref} has ended already"
         if failed is not None and not has_result(failed):
-            return RefusedError(f"{of}: its workflow refused it ({message_of(failed)})")
-        return RefusedError(of)
+            return EndedError(f"{of}: its workflow refused it ({message_of(failed)})")
+        return EndedError(of)
 
     async def _resolve(self, ref: str) -> str:
         """Return the id of the job that `ref` names: an id, or the name of the newest.

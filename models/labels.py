@@ -49,7 +49,9 @@ def _as_texts(given: object) -> object:
     if not isinstance(given, dict):
         return given
     return {
-        key: str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+        key: str(value)
+        if isinstance(value, int | float) and not isinstance(value, bool)
+        else value
         for key, value in given.items()  # pyright: ignore[reportUnknownVariableType]
     }
 
