@@ -216,9 +216,7 @@ async def ensure_pool(connection: AsyncConnection, pool: str) -> None:
     )
 
 
-async def _why_never(
-    connection: AsyncConnection, request: EnqueueRequest, pool: PoolSpec
-) -> str:
+async def _why_never(connection: AsyncConnection, request: EnqueueRequest, pool: PoolSpec) -> str:
     """Return why the pool never takes the job: for its time limit, or because it is fixed and no
     node of it could ever hold the job. Empty where it may."""
     job_id, spec = request.job_id, request.spec

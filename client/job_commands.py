@@ -42,9 +42,7 @@ def jobs(
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 50,
     columns: Annotated[
         list[str] | None,
-        typer.Option(
-            "--label-column", "-L", metavar="LABEL", help="Show this label in a column."
-        ),
+        typer.Option("--label-column", "-L", metavar="LABEL", help="Show this label in a column."),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print ids alone.")] = False,
     as_json: JSON = False,

@@ -9,7 +9,7 @@ import typer
 
 from longshore.models.errors import SpecError
 from longshore.models.job import JobState
-from longshore.models.labels import Selector, parse_selector
+from longshore.models.labels import NAME_FORM, Selector, parse_selector
 from longshore.models.visible import brief
 
 _PANEL = "Which jobs"
@@ -43,8 +43,6 @@ NAME = Annotated[
         rich_help_panel=_PANEL,
     ),
 ]
-
-_FORM = re.compile(r"[a-z0-9._*?-]{1,63}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -85,7 +83,7 @@ def read(
         selector = parse_selector(labels or ())
     except ValueError as error:
         problems.append(f"--label: {error}")
-    if name is not None and not _FORM.fullmatch(name):
+    if name is not None and not re.fullmatch(NAME_FORM, name, re.ASCII):
         problems.append(
             f"--name {brief(name)}: no job has such a name: give lower-case letters, digits, dot, "
             "dash and underscore, with * for any characters and ? for one"

@@ -98,8 +98,14 @@ class Fleet:
         return await self._shared(
             ("jobs", pool, tenant, states, labels, named, recent, after, limit),
             lambda: self._reading.list(
-                pool=pool, tenant=tenant, states=states, labels=labels, named=named,
-                recent=recent, after=after, limit=limit,
+                pool=pool,
+                tenant=tenant,
+                states=states,
+                labels=labels,
+                named=named,
+                recent=recent,
+                after=after,
+                limit=limit,
             ),
         )
 

@@ -11,6 +11,8 @@ from longshore.models.constraints import Constraint, contradiction, parse_constr
 from longshore.models.visible import shown
 
 MOST_LABELS = 64
+NAME_FORM = r"^[a-z0-9._*?-]{1,63}$"
+"""What selects jobs by their names: `*` is any characters, `?` is one."""
 _LONGEST_PART = 63
 _LONGEST_PREFIX = 253
 _PART = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
