@@ -58,25 +58,29 @@ def _as_texts(given: object) -> object:
     }
 
 
-def _checked(labels: dict[str, str], info: ValidationInfo) -> dict[str, str]:
-    if is_taken(info):
-        return labels
-    for name, value in labels.items():
-        if why := why_no_name(name):
-            raise ValueError(why)
-        if why := why_no_value(value):
-            raise ValueError(f"{name}: {why}")
-    return labels
+def _name(name: str, info: ValidationInfo) -> str:
+    if not is_taken(info) and (why := why_no_name(name)):
+        raise ValueError(why)
+    return name
+
+
+def _value(value: str, info: ValidationInfo) -> str:
+    if not is_taken(info) and (why := why_no_value(value)):
+        raise ValueError(why)
+    return value
 
 
 JobLabels = Annotated[
     dict[
-        str,
-        Annotated[str, WithJsonSchema({"type": ["string", "number"], "maxLength": _LONGEST_PART})],
+        Annotated[str, AfterValidator(_name)],
+        Annotated[
+            str,
+            AfterValidator(_value),
+            WithJsonSchema({"type": ["string", "number"], "maxLength": _LONGEST_PART}),
+        ],
     ],
     BeforeValidator(_as_texts),
     Most(MOST_LABELS),
-    AfterValidator(_checked),
 ]
 """Names with values, such as ``{sweep: "7", team: vision}``."""
 
