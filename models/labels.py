@@ -72,7 +72,11 @@ def _value(value: str, info: ValidationInfo) -> str:
 
 JobLabels = Annotated[
     dict[
-        Annotated[str, AfterValidator(_name)],
+        Annotated[
+            str,
+            AfterValidator(_name),
+            WithJsonSchema({"type": "string", "maxLength": _LONGEST_PREFIX + 1 + _LONGEST_PART}),
+        ],
         Annotated[
             str,
             AfterValidator(_value),
