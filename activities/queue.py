@@ -63,10 +63,10 @@ class QueueActivities:
                 if other := await _why_another(connection, request):
                     return EnqueueReply(queued=False, refusal=other, other=True)
                 pool = await load_pool(connection, spec.pool)
-                refusal = await _why_never(connection, request, pool)
                 if request.attempt == 1:  # later ones have what the first one got
                     spec = with_limit(spec, pool)
                     request = request.model_copy(update={"spec": spec})
+                refusal = await _why_never(connection, request, pool)
                 refusal = await put_into_queue(connection, request, refusal)
                 if refusal:
                     # Of a later attempt it is the job itself that is on record as ended.

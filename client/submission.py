@@ -25,7 +25,7 @@ from longshore.scheduling.advice import kind_of_node
 from longshore.scheduling.buying.buying_status import BuyingStatus
 from longshore.scheduling.buying.words import under_way
 from longshore.scheduling.packer import could_ever_place
-from longshore.scheduling.time_limits import why_too_long
+from longshore.scheduling.time_limits import why_too_long, with_limit
 from longshore.scheduling.unready_nodes import in_the_way_for_good
 
 _SUFFIX = 10
@@ -60,6 +60,7 @@ async def preflight(database: Callable[[], Database], spec: JobSpec) -> tuple[st
             pool = await load_pool(connection, spec.pool)
             if why := why_too_long(spec, pool):
                 raise UnsatisfiableError(why)
+            spec = with_limit(spec, pool)
             nodes = await load_nodes(connection, spec.pool)
             now = await clock(connection)
             job = JobRequest.of("", spec, now, 1)

@@ -4,12 +4,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from longshore.models.dag import DagSpec
 from longshore.models.document import load_document
 from longshore.models.errors import SpecError
 from longshore.models.job import FailureClass, JobSpec, RetryPolicy, RetryRule
 from longshore.models.labels import format_labels, matches, parse_label, parse_selector
 from longshore.models.placement import JobRequest
 from longshore.models.units import parse_time_limit
+from longshore.scheduling.dag_paths import expected_seconds
 
 RULE = (
     "it has letters, digits, dash, underscore and dot, with a letter or digit at both ends, at "
@@ -147,6 +149,24 @@ retry:
         "job.yaml:8: labels.on: must be text, got true",
         "job.yaml:10: retry.time_limit.max_retry: no such field; did you mean max_retries?",
     )
+
+
+def test_jobs_of_a_dag_have_its_default_labels_or_their_own():
+    text = """\
+name: nightly
+defaults: {labels: {sweep: 7, team: vision}, max_duration: 2h}
+jobs:
+  a: {command: x}
+  b: {command: x, labels: {sweep: 8}, max_duration: 1h}
+"""
+    dag = load_document(text, "dag.yaml", DagSpec)
+    assert {name: job.spec.labels for name, job in dag.jobs.items()} == {
+        "a": LABELS, "b": {"sweep": "8"},
+    }  # fmt: skip
+    assert expected_seconds(dag) == {"a": 3600.0, "b": 3600.0}
+    assert [job.max_duration for job in dag.jobs.values()] == [
+        timedelta(hours=2), timedelta(hours=1),
+    ]  # fmt: skip
 
 
 def test_a_job_may_have_so_many_labels_and_no_more():

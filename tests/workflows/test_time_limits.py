@@ -12,6 +12,7 @@ from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.models.errors import UnsatisfiableError
 from longshore.models.job import FailureClass, JobState
+from longshore.models.labels import parse_selector
 from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
     JobInput,
@@ -23,6 +24,7 @@ from longshore.models.settings import Settings
 from longshore.workflows.job import JobWorkflow
 from tests.support.control import a_spec, lease_ends
 from tests.support.scripted_node import ScriptedNode, serving_one_fabric
+from tests.support.waiting import eventually
 
 PASSED = "its time limit of 1h has passed"
 OVER = ProcessReport(
@@ -101,6 +103,28 @@ async def test_what_asks_for_more_than_its_pool_allows_is_refused(
     assert said in str(caught.value.cause)
     assert (await longshore.job(f"long-{pool}")).failure is FailureClass.UNSATISFIABLE
     assert (await longshore.submit(a_spec(pool, max_duration="2h"))).created
+
+
+async def test_slots_of_an_array_have_its_labels_and_the_limit_that_it_was_taken_with(
+    longshore: Longshore, node: ScriptedNode, pool: str
+):
+    await longshore.set_pool(PoolSpec(name=pool, max_duration=timedelta(hours=2)))
+    spec = a_spec(pool, array="0-1%1", labels={"sweep": 7})
+    array_id = (await longshore.submit(spec, held=True)).job_id
+    await eventually(lambda: _is_on_record(longshore, array_id))
+    await longshore.set_pool(PoolSpec(name=pool, max_duration=timedelta(minutes=1)))
+    await longshore.release(array_id)
+    slot = f"{array_id}.s1"
+    await node.end_batches(slot)
+    assert (await longshore.wait(array_id)).state is JobState.SUCCEEDED
+    taken = await longshore.spec(slot)
+    assert (taken.labels, taken.max_duration) == ({"sweep": "7"}, timedelta(hours=2))
+    selected = await longshore.list(labels=parse_selector(["sweep=7"]), pool=pool)
+    assert [job.id for job in selected] == [array_id], "an array is one job of a list"
+
+
+async def _is_on_record(longshore: Longshore, job_id: str) -> bool:
+    return any(job.id == job_id for job in await longshore.list())
 
 
 async def test_a_gang_ends_together_and_for_its_time(
