@@ -285,7 +285,8 @@ class Longshore(NodeControl, ScheduleControl, ArrayControl):
                 f"{status.job_id} is an array: queue its slots again, such as {status.job_id}.s1"
             )
         if status.state not in (JobState.RUNNING, JobState.STOPPING):
-            raise RefusedError(
+            kind = EndedError if status.state.ended else RefusedError
+            raise kind(
                 f"job {ref} is {status.state.value}: only one that runs can be queued again"
             )
         displacement = Displacement(

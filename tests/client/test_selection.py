@@ -55,9 +55,7 @@ async def test_jobs_are_listed_by_labels_names_and_states(
     heading, line = shown.out.splitlines()[:2]
     assert "sweep" in heading.split()
     assert "7" in line.split()
-    (told,) = json.loads(
-        (await longshore("jobs", "--pool", pool, "--name", "a-1", "--json")).out
-    )
+    (told,) = json.loads((await longshore("jobs", "--pool", pool, "--name", "a-1", "--json")).out)
     assert told["labels"] == {"sweep": "7", "team": "vision"}
     job = await longshore("job", sweep["a-1"])
     assert "labels sweep=7, team=vision" in " ".join(job.out.split())
