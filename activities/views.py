@@ -382,6 +382,9 @@ _RUNS = (
 _NO_SLOTS = "NOT EXISTS (SELECT FROM array_slots s WHERE s.job_id = j.id)"
 """A list has an array once, and not its slots, unless it is asked for them by id or name."""
 _ENDED, _OPEN = "ended_at IS NOT NULL", "ended_at IS NULL"
+_DERIVED = {JobState.QUEUED, JobState.HELD, JobState.RUNNING, JobState.RETRYING}
+"""The states that a job has here which has not ended: where all of them are asked for, none has to
+be derived."""
 
 
 def _of_jobs(asked: Mapping[str, Any], wanted: Sequence[str]) -> str:
@@ -390,9 +393,12 @@ def _of_jobs(asked: Mapping[str, Any], wanted: Sequence[str]) -> str:
     It says what was asked, and nothing of the rest: PostgreSQL keeps its plan, and one that has
     to do for all that could be asked reads all jobs.
     """
+    states = {JobState(value) for value in asked.get("states", ())}
+    all_open = states >= _DERIVED and not any(state.ended for state in states)
+    asked = {name: value for name, value in asked.items() if name != "states" or not all_open}
     where = [*(_WHERE[name] for name in asked), *wanted]
     # What follows from the states, and PostgreSQL does not see.
-    if states := {JobState(value) for value in asked.get("states", ())}:
+    if states:
         if states == {JobState.RUNNING}:
             where.append(_RUNS)
         if all(state.ended for state in states):

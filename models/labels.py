@@ -119,12 +119,22 @@ def parse_selector(texts: Sequence[str]) -> Selector:
 def _parse_one(text: str) -> Constraint:
     try:
         return parse_constraint(text)
-    except ValueError as error:
-        hint = str(error).rpartition(f"not {shown(text)}")[2]
+    except ValueError:
         raise ValueError(
             "expected a selector of labels such as sweep=7, sweep!=7, team in (a, b), "
-            f"team notin (a, b), team (the job has this label) or !team, not {shown(text)}{hint}"
+            f"team notin (a, b), team (the job has this label) or !team, not {shown(text)}{_hint(text)}"
         ) from None
+
+
+def _hint(text: str) -> str:
+    """Return what was probably meant."""
+    if text.count("(") != text.count(")"):
+        return ": a bracket is missing"
+    if "|" in text:
+        return ": for one of several values write team in (a, b)"
+    if "," in text or "&" in text:
+        return ": give each by itself, as in --label sweep=7 --label team"
+    return ": a value is missing" if re.fullmatch(r"\s*\S+\s*(==?|!=)\s*", text) else ""
 
 
 def matches(labels: Mapping[str, str], selector: Selector) -> bool:

@@ -52,6 +52,20 @@ def test_a_selector_means_what_it_means_in_kubernetes(selector: str, selected: b
     assert matches(LABELS, parse_selector([selector])) is selected
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("sweep=7,team=a", "give each by itself, as in --label sweep=7 --label team"),
+        ("team in (a", "a bracket is missing"), ("team=a|b", "write team in"),
+        ("sweep=", "a value is missing"), ("a b", "expected a selector of labels such as"),
+        ("", "not ''"),
+    ],
+)  # fmt: skip
+def test_what_selects_nothing_is_said(text: str, said: str):
+    with pytest.raises(ValueError, match=said):
+        parse_selector([text])
+
+
 def test_all_selectors_have_to_hold():
     assert matches(LABELS, parse_selector(["sweep=7", "team=vision"]))
     assert not matches(LABELS, parse_selector(["sweep=7", "team=nlp"]))
