@@ -122,7 +122,8 @@ def _parse_one(text: str) -> Constraint:
     except ValueError:
         raise ValueError(
             "expected a selector of labels such as sweep=7, sweep!=7, team in (a, b), "
-            f"team notin (a, b), team (the job has this label) or !team, not {shown(text)}{_hint(text)}"
+            "team notin (a, b), team (the job has this label) or !team, not "
+            f"{shown(text)}{_hint(text)}"
         ) from None
 
 

@@ -24,6 +24,6 @@ async def keep(
     """Call `stop` once a process has run for so long; cancelled when it ends before."""
     await asyncio.shield(started)
     until = boot_clock() + limit.total_seconds()
-    while (left := until - boot_clock()) > 0:
+    while (left := until - boot_clock()) > 0:  # noqa: ASYNC110 (a clock)
         await asyncio.sleep(min(left, _LONGEST_SLEEP))
     stop()
