@@ -104,7 +104,7 @@ class ArrayActivities:
                 await reopen(connection, array_id, request.retry)
             else:
                 pool = await load_pool(connection, spec.pool)
-                if why := why_too_long(spec, pool):
+                if (why := why_too_long(spec, pool)) and not await _is_known(connection, array_id):
                     return OpenedArray(refusal=why)
                 limited = request.job.model_copy(update={"spec": with_limit(spec, pool)})
                 request = request.model_copy(update={"job": limited})
@@ -364,6 +364,12 @@ class ArrayActivities:
 def slot_id(array_id: str, number: int) -> str:
     """Return the id of the job that is a slot."""
     return f"{array_id}.s{number}"
+
+
+async def _is_known(connection: AsyncConnection, job_id: str) -> bool:
+    """Return whether a job is on record: a repeat finds it, whatever its pool allows by now."""
+    found = await connection.scalar(text("SELECT id FROM jobs WHERE id = :id"), {"id": job_id})
+    return found is not None
 
 
 def _result(array_id: str, plan: ArrayPlan, *, started: bool) -> JobResult:
