@@ -25,6 +25,7 @@ from longshore.workflows.job import JobWorkflow
 from tests.support.control import a_spec, lease_ends
 from tests.support.scripted_node import ScriptedNode, serving_one_fabric
 from tests.support.waiting import eventually
+from tests.workflows.test_in_place import WISH
 
 PASSED = "its time limit of 1h has passed"
 OVER = ProcessReport(
@@ -140,6 +141,20 @@ async def test_a_gang_ends_together_and_for_its_time(
     assert (result.state, result.failure) == (JobState.FAILED, FailureClass.TIME_LIMIT)
     assert result.message == f"rank 1 on {first.id}: {OVER.message}"
     assert result.attempts == 1
+
+
+async def test_a_job_that_changes_its_size_in_place_ends_as_a_whole(
+    longshore: Longshore, temporal: Client, settings: Settings, control: Database, pool: str
+):
+    async with serving_one_fabric(temporal, pool, settings.resolve_agent_token(), "abc") as nodes:
+        spec = a_spec(pool, **WISH, max_duration="1h")
+        job_id = (await longshore.submit(spec)).job_id
+        ranks = {(await each.started(job_id)).placement.rank: each for each in nodes}
+        await ranks[2].end(job_id, report=OVER)  # no rank that leaves: its job has had its time
+        result = await longshore.wait(job_id)
+    assert (result.failure, result.attempts) == (FailureClass.TIME_LIMIT, 1)
+    assert result.message == f"rank 2 on {ranks[2].id}: {OVER.message}"
+    assert sorted(len(each.stops) for each in nodes) == [0, 1, 1]
 
 
 async def test_a_time_limit_costs_no_action_of_temporal(
