@@ -33,6 +33,7 @@ from longshore.client import (
     preempt_command,
     purchase_commands,
     schedule_commands,
+    steer_commands,
     submit_command,
     watch_command,
 )
@@ -147,6 +148,7 @@ def options(
 submit_command.register(app)
 job_commands.register(app)
 log_commands.register(app)
+steer_commands.register(app)
 array_commands.register(app)
 dag_commands.register(app)
 schedule_commands.register(app)

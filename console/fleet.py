@@ -19,6 +19,7 @@ from longshore.models.elements import ElementState
 from longshore.models.errors import LongshoreError, UnavailableError
 from longshore.models.job import JobState
 from longshore.models.job_report import JobReport
+from longshore.models.labels import Selector
 from longshore.models.schedule import ScheduleView
 from longshore.models.settings import Settings
 from longshore.models.spending import JobCost
@@ -89,6 +90,8 @@ class Fleet:
         pool: str | None = None,
         tenant: str | None = None,
         states: frozenset[JobState] = frozenset(),
+        labels: Selector = (),
+        named: str | None = None,
         recent: bool = True,
         after: str | None = None,
         limit: int = 100,
@@ -96,9 +99,16 @@ class Fleet:
         """Return jobs, newest first, those after the one with the id `after`; with `recent` none
         that ended more than an hour ago."""
         return await self._shared(
-            ("jobs", pool, tenant, states, recent, after, limit),
+            ("jobs", pool, tenant, states, labels, named, recent, after, limit),
             lambda: self._reading.list(
-                pool=pool, tenant=tenant, states=states, recent=recent, after=after, limit=limit
+                pool=pool,
+                tenant=tenant,
+                states=states,
+                labels=labels,
+                named=named,
+                recent=recent,
+                after=after,
+                limit=limit,
             ),
         )
 

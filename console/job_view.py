@@ -9,7 +9,7 @@ from longshore.client.words import class_of, head_start_of
 from longshore.console.array_view import array_facts
 from longshore.console.escaping import escape
 from longshore.console.formats import with_code
-from longshore.console.jobs_view import link, waited, waits
+from longshore.console.jobs_view import label_link, link, waited, waits
 from longshore.console.parts import PICKED, SIMULATED_GPUS, facts, number, table, when
 from longshore.console.purchases_view import link as purchase_link
 from longshore.models.gang import GangPlan, PlannedGroup
@@ -17,7 +17,16 @@ from longshore.models.job import JobState
 from longshore.models.job_report import JobReport
 from longshore.models.messages import Progress
 from longshore.models.placement import Candidate, Decision, PackingRule, PlacementKind, ScoreTerms
-from longshore.models.text import ago, and_more, count, dollars, format_gpus, format_slices, span
+from longshore.models.text import (
+    ago,
+    and_more,
+    count,
+    dollars,
+    format_duration,
+    format_gpus,
+    format_slices,
+    span,
+)
 from longshore.models.units import format_bytes
 from longshore.models.views import Explanation, JobView
 
@@ -51,6 +60,10 @@ def head_html(report: JobReport, now: datetime, workflow: str | None) -> str:
         so_far = "Took" if job.ended_at else "Takes so far"
         pairs.append((so_far, span((job.ended_at or now) - job.submitted_at)))
         pairs += array_facts(report.array)
+    if report.spec.max_duration is not None:
+        pairs.append(("Time limit", _limit(report)))
+    if job.labels:
+        pairs.append(("Labels", ", ".join(map(label_link, sorted(job.labels.items())))))
     if job.ended_at is not None:
         pairs.append(("Ended", when(job.ended_at)))
     if job.exit_code is not None:
@@ -58,6 +71,19 @@ def head_html(report: JobReport, now: datetime, workflow: str | None) -> str:
     running = state is JobState.RUNNING and report.progress is not None
     bar = _progress(report.progress) if running and report.progress else ""
     return f"{facts(pairs)}{bar}{_asked(report)}{_leads_on(report, workflow)}"
+
+
+def _limit(report: JobReport) -> str:
+    """Return how long an attempt may run, and until when the one that runs may."""
+    limit, progress, job = report.spec.max_duration, report.progress, report.job
+    if limit is None:
+        return ""
+    each = " <small>for each element</small>" if report.array else ""
+    if job.ends_by is None:
+        return f"{format_duration(limit)}{each}"
+    began = progress.started_at if progress else None
+    end = began + limit if began else job.ends_by
+    return f"{format_duration(limit)} <small>ends at the latest about {when(end)}</small>"
 
 
 def why_html(explanation: Explanation, now: datetime) -> str:

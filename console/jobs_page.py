@@ -25,6 +25,7 @@ from longshore.models.errors import (
     NotSubmittedError,
 )
 from longshore.models.job_report import JobReport
+from longshore.models.labels import parse_selector
 from longshore.models.views import Explanation
 
 PATH = lists.PATH
@@ -53,6 +54,7 @@ class JobsPage:
         asked = request.query_params
         pool, state = asked.get("pool", "")[:63], asked.get("state", "")
         self._after = asked.get("after", "").replace("\0", "")
+        self._label = asked.get("label", "").replace("\0", "")
         with ui.element("div").classes("title"):
             ui.html("<h1>Jobs</h1>", sanitize=False)
             self._pool = PoolChoice(pool, self._changed)
@@ -71,9 +73,16 @@ class JobsPage:
         """Read the jobs and show them."""
         pool = self._pool.value.replace("\0", "") or None
         try:
+            labels = parse_selector([self._label] if self._label else ())
+        except ValueError as error:
+            self._sums_card.set_visibility(False)
+            self._list.content = empty("No label is like that", str(error))
+            self._more.content = ""
+            return
+        try:
             pools = await self._fleet.pools()
             found = await self._fleet.jobs(
-                pool=pool, states=lists.STATES[str(self._state.value)],
+                labels=labels, pool=pool, states=lists.STATES[str(self._state.value)],
                 after=self._after or None, limit=lists.SHOWN + 1,
             )  # fmt: skip
         except LongshoreError as error:
@@ -88,7 +97,7 @@ class JobsPage:
         self._live.content = updated(now)
         self._sums_card.set_visibility(bool(pools))
         self._sums.content = lists.sums_html(pools, pool)
-        self._card.remark("the newest first")
+        self._card.remark(f"with {self._label}" if self._label else "the newest first")
         self._list.content = lists.list_html(page, now) if page else self._nothing(pool)
         self._more.content = lists.more_html(page, self._asked(), more=len(found) > len(page))
 
@@ -96,6 +105,7 @@ class JobsPage:
         asked = {
             "pool": self._pool.value,
             "state": str(self._state.value),
+            "label": self._label,
             "after": self._after,
         }
         return {name: value for name, value in asked.items() if value}
@@ -106,7 +116,7 @@ class JobsPage:
         await self.refresh()
 
     def _nothing(self, pool: str | None) -> str:
-        if pool or self._after or self._state.value != "all":
+        if pool or self._after or self._label or self._state.value != "all":
             return empty(
                 "No such jobs now, nor in the last hour",
                 "`All` above shows the others; `longshore jobs --all` older ones too.",

@@ -74,7 +74,10 @@ async def fleet(temporal: Client, settings: Settings) -> AsyncIterator[Fleet]:
         wish = {"group_gpus": 16, "spares_per_group": 8}
         gang = await longshore.submit(a_spec(pool, name="pretrain", gpus=16, gang=wish))
         await reaches(longshore, gang.job_id, JobState.RUNNING)
-        share = {"milli": 400, "vram_per_gpu": "20GB", "env": {"KEY": "not-for-eyes"}}
+        share = {
+            "milli": 400, "vram_per_gpu": "20GB", "env": {"KEY": "not-for-eyes"},
+            "labels": {"sweep": pool}, "max_duration": "9h",
+        }  # fmt: skip
         part = await longshore.submit(a_spec(pool, name="notebook", **share))
         await nodes["lab"].started(part.job_id)
         wide = await longshore.submit(a_spec(pool, name="wide", gpus=9))
@@ -186,6 +189,7 @@ async def test_one_job_with_its_attempts(page: Page, here: RunningConsole, fleet
     scores = page.get_by_role("table", name="Nodes that could take it, best first")
     await expect(scores.locator("[aria-current=true]")).to_contain_text(fleet.nodes["lab"].id)
     await expect(page.get_by_text("with the variables KEY")).to_be_visible()
+    await expect(page.get_by_text("ends at the latest about")).to_be_visible()
     assert "not-for-eyes" not in await page.content()
     link = page.get_by_role("link", name="Its workflow in the Temporal Web UI")
     where = f"https://temporal.example.com/namespaces/default/workflows/job-{fleet.part}"
@@ -194,6 +198,18 @@ async def test_one_job_with_its_attempts(page: Page, here: RunningConsole, fleet
     await fleet.nodes["lab"].end(fleet.part, report=USER_ERROR)
     await expect(page.get_by_role("heading", level=1)).to_contain_text("failed")
     await expect(attempts).to_contain_text("user, exit code 3: exit code 3")
+
+
+async def test_jobs_by_their_label(page: Page, here: RunningConsole, fleet: Fleet):
+    await page.goto(f"{here.url}/jobs/{fleet.part}")
+    await page.get_by_role("link", name=f"sweep={fleet.pool}").click()
+    await expect(page).to_have_url(f"{here.url}/jobs?state=all&label=sweep%3D{fleet.pool}")
+    rows = page.get_by_role("table", name="Jobs, the newest first").locator("tbody tr")
+    await expect(rows).to_have_count(1)
+    await expect(rows).to_contain_text(fleet.part)
+    await expect(page.get_by_text(f"with sweep={fleet.pool}")).to_be_visible()
+    await page.goto(f"{here.url}/jobs?label=a%7Cb")
+    await expect(page.get_by_text("No label is like that")).to_be_visible()
 
 
 async def test_jobs_of_every_kind_of_id(page: Page, here: RunningConsole, fleet: Fleet):

@@ -195,6 +195,22 @@ def test_the_head_of_a_job():
     assert "set LONGSHORE_TEMPORAL_UI" in view.head_html(report, NOW, None)
 
 
+def test_the_head_says_labels_and_until_when_a_job_may_run():
+    spec = a_spec(labels={"sweep": 7, "x.io/stage": ""}, max_duration="2h")
+    job = a_running_job(labels=spec.labels, ends_by=NOW + 117 * MINUTE)
+    html = view.head_html(JobReport(job=job, spec=spec), NOW, None)
+    said = text_of(html)
+    assert "Time limit 2h ends at the latest about 20 Nov 13:57:00" in said
+    assert "Labels sweep=7 , x.io/stage" in said
+    assert 'href="/jobs?state=all&amp;label=sweep%3D7"' in html
+    began = Progress(started_at=NOW)
+    later = JobReport(job=job, spec=spec, progress=began)
+    assert "about 20 Nov 14:00:00" in text_of(view.head_html(later, NOW, None))
+    waits = JobReport(job=a_job(), spec=spec)
+    assert "Time limit 2h Labels" not in text_of(view.head_html(waits, NOW, None))
+    assert "Time limit 2h" in text_of(view.head_html(waits, NOW, None))
+
+
 def test_the_head_of_an_array():
     array = ArrayView(
         elements=12, first=0, last=11, attempts=4, limit=4, slots=4, placed=3,
