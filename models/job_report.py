@@ -41,12 +41,8 @@ class JobReport(Wire):
 
     @property
     def state(self) -> JobState:
-        """Its state as its workflow says, or else its record. The workflow of an array looks
-        seldom at its slots, so that it may say QUEUED for long after the first has started."""
-        if self.status is None:
-            return self.job.state
-        stale = self.array is not None and self.status.state is JobState.QUEUED
-        return self.job.state if stale else self.status.state
+        """Its state as its workflow says, or else its record."""
+        return self.status.state if self.status else self.job.state
 
     def without_live(self, why: str) -> Self:
         """Return the report with why its workflow could not be asked."""
