@@ -223,26 +223,6 @@ def test_the_head_of_an_array():
     assert "Waited" not in said
 
 
-def test_an_array_runs_whose_workflow_has_not_looked_since_its_first_slot_started():
-    array = ArrayView(
-        elements=2, first=0, last=1, attempts=1, limit=1, slots=1, placed=1,
-        counts={ElementState.RUNNING: 1, ElementState.WAITING: 1},
-    )  # fmt: skip
-    job = a_job(JobState.RUNNING)
-
-    def state(said: JobState, array: ArrayView | None) -> JobState:
-        status = JobStatus(
-            job_id=job.id, name="train", tenant="lab", pool="default", state=said, attempt=0,
-            submitted_at=NOW, since=NOW,
-        )  # fmt: skip
-        return JobReport(job=job, spec=a_spec(), array=array, status=status).state
-
-    assert state(JobState.QUEUED, array) is JobState.RUNNING
-    assert state(JobState.STOPPING, array) is JobState.STOPPING
-    assert state(JobState.QUEUED, None) is JobState.QUEUED, "a record may lag"
-    assert JobReport(job=job, spec=a_spec(), array=array).state is JobState.RUNNING
-
-
 def test_what_could_not_be_asked_is_said():
     report = JobReport(job=a_job(), spec=a_spec()).without_live("Temporal does not answer")
     assert text_of(view.notes_html(report)) == (
