@@ -45,9 +45,9 @@ NO_UPLOAD = Annotated[
 INCLUDE = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="PATH",
-        help="Store this file of the folder although it is ignored, or looks like a key. Give it "
-        "again for more.",
+        metavar="PATTERN",
+        help="Store this file of the folder although it is ignored, or looks like a key; a "
+        "pattern as of .gitignore. Give it again for more.",
     ),
 ]
 

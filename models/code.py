@@ -26,7 +26,9 @@ class Code(Frozen):
     snapshot: Sha256 | None = None
     """What was stored of it. `longshore submit` fills in this and what follows."""
     files: int = Field(default=0, ge=0)
+    """How many it has."""
     bytes: int = Field(default=0, ge=0)
+    """How large they are together."""
     commit: ShortText | None = None
     """The Git commit that it was taken from."""
     changed: bool = False
