@@ -57,9 +57,7 @@ def main() -> None:
     size = round(parse_gb(arguments.size) * 1e9)
     with installed({}) as stack, tempfile.TemporaryDirectory(prefix="longshore-upload-") as folder:
         url = stack.settings.resolve_database_url()
-        steps = asyncio.run(
-            measure(Path(folder), url, arguments.files, size, arguments.changed)
-        )
+        steps = asyncio.run(measure(Path(folder), url, arguments.files, size, arguments.changed))
     if arguments.json:
         print(json.dumps([{**asdict(step), "ratio": step.ratio} for step in steps], indent=2))
     else:
@@ -78,7 +76,11 @@ async def measure(
     try:
         with CodeCache(root / "code.sqlite") as cache:
             to = UploadTo(database, ArtifactStore((root / "store").as_uri()), "default", cache)
-            for name, number in (("new", 0), ("unchanged", 0), ("changed", round(files * changed))):
+            for name, number in (
+                ("new", 0),
+                ("unchanged", 0),
+                ("changed", round(files * changed)),
+            ):
                 _write(folder, random.Random(7).sample(range(files), number), size)
                 # The next look must not be within the tick of a change: no submit is so quick.
                 await asyncio.sleep(2.1)
@@ -132,7 +134,7 @@ def _print(steps: list[Step], total: int) -> None:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--files", type=int, default=50_000)
     parser.add_argument("--size", default="20kB", help="of each file")
     parser.add_argument("--changed", type=float, default=0.01, help="part of the files")

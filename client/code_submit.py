@@ -22,6 +22,7 @@ from longshore.models.dag import DagSpec
 from longshore.models.job import JobSpec
 from longshore.models.settings import Settings
 
+
 class CodeStorer:
     """Stores the code of jobs: of equal ones once."""
 
@@ -122,4 +123,3 @@ def _with_diff(folder: Path, found: FoundFiles) -> Iterator[FoundFiles]:
         others = [each for each in found.files if each.path != DIFF_PATH]
         patch = FoundFile(path=DIFF_PATH, source=source, stat=source.lstat())
         yield replace(found, files=(*others, patch))
-

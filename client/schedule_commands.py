@@ -10,7 +10,13 @@ from longshore.client.calls import call
 from longshore.client.code_options import INCLUDE, NO_UPLOAD, CodeOptions, with_code
 from longshore.client.terminal import JSON, note, now, print_json, say, show, warn
 from longshore.models.errors import SpecError
-from longshore.models.schedule import CATCH_UP, Overlap, ScheduleCreation, ScheduleTimes, ScheduleView
+from longshore.models.schedule import (
+    CATCH_UP,
+    Overlap,
+    ScheduleCreation,
+    ScheduleTimes,
+    ScheduleView,
+)
 from longshore.models.settings import Settings
 from longshore.models.text import count, format_duration, listed
 from longshore.models.units import parse_duration

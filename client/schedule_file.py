@@ -15,7 +15,9 @@ from longshore.models.plain_yaml import parse_yaml
 
 
 def read_scheduled(
-    file: str, most_jobs: int, code: CodeOptions = CodeOptions()  # noqa: B008
+    file: str,
+    most_jobs: int,
+    code: CodeOptions = CodeOptions(),  # noqa: B008
 ) -> JobSpec | DagSpec:
     """Return the job or the DAG in a file, or on stdin for ``-``, with absolute folders: what
     a schedule keeps is a copy.

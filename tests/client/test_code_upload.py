@@ -160,7 +160,8 @@ async def test_an_upload_that_is_cut_off_goes_on_where_it_was(
     place.write(files)
     with pytest.raises(StoreError, match="the store has gone"):
         await place.upload(store=Failing(place.store.url, takes=5))
-    there = sum(file.stat().st_size for file in (place.root / "store").rglob("*.*") if file.is_file())
+    objects = [path for path in (place.root / "store").rglob("*.*") if path.is_file()]
+    there = sum(path.stat().st_size for path in objects)
     assert there > 16_000 * 3
     rest = await place.upload()
     assert rest.sent_bytes == 110_000 - there
@@ -193,7 +194,7 @@ async def test_equal_uploads_at_once_leave_one_snapshot_that_is_whole(place: Pla
 
     uploads = await asyncio.gather(*map(from_another_machine, range(4)))
     assert len({each.code.snapshot for each in uploads}) == 1
-    async with place.database.transaction() as connection:  # what the others sent is in no one's way
+    async with place.database.transaction() as connection:
         await connection.execute(text("UPDATE artifact_objects SET leased_until = now()"))
     await sweep_artifacts(place.database, place.store, timedelta(0))
     assert place.contents(uploads[0]) == files
