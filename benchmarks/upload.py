@@ -76,12 +76,8 @@ async def measure(
     try:
         with CodeCache(root / "code.sqlite") as cache:
             to = UploadTo(database, ArtifactStore((root / "store").as_uri()), "default", cache)
-            for name, number in (
-                ("new", 0),
-                ("unchanged", 0),
-                ("changed", round(files * changed)),
-            ):
-                _write(folder, random.Random(7).sample(range(files), number), size)
+            for name, part in (("new", 0.0), ("unchanged", 0.0), ("changed", changed)):
+                _write(folder, random.Random(7).sample(range(files), round(files * part)), size)
                 # The next look must not be within the tick of a change: no submit is so quick.
                 await asyncio.sleep(2.1)
                 os.sync()

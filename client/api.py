@@ -105,9 +105,9 @@ class Longshore(NodeControl, ScheduleControl, ArrayControl, OutputReading):
         """Start a job. The same tenant, name and `key` again return the job that exists.
 
         Code that is a folder, seen from the current one, or a commit is stored first. Raises
-        SpecError when it or its key is too large or its code is wrong, UnsatisfiableError when no node that can
-        ever come could hold it, ConflictError when the name and key were used for other content,
-        UnavailableError when Temporal is away.
+        SpecError when it or its key is too large or its code is wrong, UnsatisfiableError when no
+        node that can ever come could hold it, ConflictError when the name and key were used for
+        other content, UnavailableError when Temporal is away.
         """
         job = job_input(spec, key=key, held=held)
         many = too_many(spec.array, self.settings.most_array_elements) if spec.array else ""

@@ -51,11 +51,8 @@ def checked_out(repository: str, ref: str | None, cache: Path) -> Iterator[tuple
 
 def diff_to_commit(folder: Path) -> bytes:
     """Return what the tracked files of a folder have changed since its commit, cut at 1 MB."""
-    ran = subprocess.run(
-        ["git", "-C", folder, "diff", "--no-ext-diff", "--no-color", "--relative", "HEAD", "--", "."],
-        capture_output=True, env=_environment(), check=False,
-    )  # fmt: skip
-    found = ran.stdout
+    found = _run("-C", folder, "diff", "--no-ext-diff", "--no-textconv", "--no-color",
+                 "--relative", "HEAD", "--", ".").stdout  # fmt: skip
     return found if len(found) <= MOST_DIFF else found[: MOST_DIFF - len(_CUT)] + _CUT
 
 

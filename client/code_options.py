@@ -92,12 +92,10 @@ def with_folder(
         code = code.model_copy(update={"folder": str(folder)})
     elif code is not None and code.git is not None and (code_base / code.git).is_dir():
         code = code.model_copy(update={"git": str((code_base / code.git).resolve())})
-    if code is not None and workdir is not None:
-        if not is_relative or ".." in PurePosixPath(workdir).parts:
-            raise SpecError(
-                source,
-                (f"workdir: {shown(workdir)} must be a folder of the code, such as src",),
-            )
+    leads_out = not is_relative or ".." in PurePosixPath(workdir or "").parts
+    if code is not None and workdir is not None and leads_out:
+        why = f"workdir: {shown(workdir)} must be a folder of the code, such as src"
+        raise SpecError(source, (why,))
     return spec.model_copy(update={"code": code})
 
 

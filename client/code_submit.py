@@ -67,8 +67,7 @@ class CodeStorer:
 
     async def _store(self, tenant: str, code: Code) -> Code:
         if code.git is None:
-            folder = Path(code.folder or ".").expanduser().resolve()
-            uploaded = await self._upload(folder, tenant)
+            uploaded = await self._upload(Path(code.folder or "."), tenant)
             self._say(uploaded)
             return uploaded.code
         with contextlib.ExitStack() as stack:
@@ -79,7 +78,8 @@ class CodeStorer:
         of = {"git": without_secrets(code.git), "ref": code.ref}
         return uploaded.code.model_copy(update=of)
 
-    async def _upload(self, folder: Path, tenant: str, commit: str | None = None) -> Uploaded:
+    async def _upload(self, given: Path, tenant: str, commit: str | None = None) -> Uploaded:
+        folder = await asyncio.to_thread(lambda: given.expanduser().resolve())
         limit = round(self._settings.upload_limit * 1e9)
         found = await asyncio.to_thread(find_files, folder, include=self._include, limit=limit)
         if commit is not None:
