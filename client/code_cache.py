@@ -2,7 +2,6 @@
 again, and a content that was sent is not sent again. Nothing is lost with it but time."""
 
 import contextlib
-import json
 import os
 import sqlite3
 import time
@@ -95,7 +94,7 @@ class CodeCache:
 
 def look_of(stat: os.stat_result) -> str:
     """Return what changes with a file's content: size, times of the file system, inode."""
-    return json.dumps([stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino])
+    return f"{stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns} {stat.st_ino}"
 
 
 def is_settled(stat: os.stat_result) -> bool:
