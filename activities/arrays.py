@@ -44,6 +44,7 @@ from longshore.activities.queue import (
 )
 from longshore.activities.rpc_errors import is_unknown
 from longshore.activities.signals import Signals
+from longshore.activities.snapshot import load_pool
 from longshore.models.array import parse_indices
 from longshore.models.array_messages import (
     AdvanceArray,
@@ -60,6 +61,7 @@ from longshore.models.messages import JOB_ID, JobInput, job_workflow_id
 from longshore.models.placement import PlacementKey
 from longshore.models.visible import shown
 from longshore.scheduling.arrays import ArrayPlan, ArraySeen, decide, too_many
+from longshore.scheduling.time_limits import why_too_long, with_limit
 
 _IN_FLIGHT = 25
 UNRECORDED_AFTER = timedelta(minutes=1)
@@ -101,6 +103,11 @@ class ArrayActivities:
             if request.retry:
                 await reopen(connection, array_id, request.retry)
             else:
+                pool = await load_pool(connection, spec.pool)
+                if (why := why_too_long(spec, pool)) and not await _is_known(connection, array_id):
+                    return OpenedArray(refusal=why)
+                limited = request.job.model_copy(update={"spec": with_limit(spec, pool)})
+                request = request.model_copy(update={"job": limited})
                 before = await before_elements(connection, array_id)
                 await record_array(connection, array_id, request, self._most_slots, before)
                 found = await connection.scalar(
@@ -357,6 +364,12 @@ class ArrayActivities:
 def slot_id(array_id: str, number: int) -> str:
     """Return the id of the job that is a slot."""
     return f"{array_id}.s{number}"
+
+
+async def _is_known(connection: AsyncConnection, job_id: str) -> bool:
+    """Return whether a job is on record: a repeat finds it, whatever its pool allows by now."""
+    found = await connection.scalar(text("SELECT id FROM jobs WHERE id = :id"), {"id": job_id})
+    return found is not None
 
 
 def _result(array_id: str, plan: ArrayPlan, *, started: bool) -> JobResult:

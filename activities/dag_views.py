@@ -9,7 +9,7 @@ from sqlalchemy import RowMapping, text
 from longshore.activities.dag_rows import JOBS, no_such_dag, spec_of, state_of, to_run_again
 from longshore.activities.database import Database
 from longshore.activities.mutexes import mutexes_of, standing_of
-from longshore.activities.views import Views
+from longshore.activities.views import MOST_ATTEMPTS, Views
 from longshore.models.dag import (
     DagJobView,
     DagSpec,
@@ -17,8 +17,10 @@ from longshore.models.dag import (
     DagSummary,
     DagView,
     HeldMutex,
+    StepAttempt,
     StepState,
 )
+from longshore.models.elements import ElementState
 from longshore.models.errors import NotFoundError
 from longshore.models.job import JobState
 from longshore.models.text import format_places
@@ -52,9 +54,19 @@ class DagViews:
                 text(_JOBS_OF_ALL), {"ids": [row["id"] for row in rows]}
             )
             counts: dict[str, Counter[StepState]] = {}
+            submitted: dict[str, Counter[JobState]] = {}
             for job in found.mappings():
-                counts.setdefault(job["dag_id"], Counter())[state_of(job)] += 1
-        return tuple(DagSummary(**_of(row, counts[row["id"]])) for row in rows)
+                state = state_of(job)
+                counts.setdefault(job["dag_id"], Counter())[state] += 1
+                if state is StepState.SUBMITTED and job["live"] is not None:
+                    live = submitted.setdefault(job["dag_id"], Counter())
+                    live[JobState(job["live"])] += 1
+        return tuple(
+            DagSummary(
+                **_of(row, counts[row["id"]]), submitted=submitted.get(row["id"], Counter())
+            )
+            for row in rows
+        )
 
     async def id_of(self, ref: str) -> str:
         """Return the id of the DAG with this id, or of the newest of this name.
@@ -135,6 +147,21 @@ class DagViews:
             ids = [job["job_id"] for job in found if job["job_id"]]
             costs = await connection.execute(text(_COSTS), {"id": dag_id})
             cost = {each["name"]: each for each in costs.mappings()}
+            elements = await connection.execute(text(_ELEMENTS), {"ids": ids})
+            ended = {
+                each["array_id"]: {ElementState(name): n for name, n in each["counts"].items()}
+                for each in elements.mappings()
+            }
+            tries: dict[str, list[StepAttempt]] = {}
+            placed = await connection.execute(
+                text(_ATTEMPTS), {"ids": ids, "least": MOST_ATTEMPTS}
+            )
+            for each in placed.mappings():
+                tries.setdefault(each["job_id"], []).append(
+                    StepAttempt.model_validate(
+                        {name: each[name] for name in StepAttempt.model_fields}
+                    )
+                )
             excluded = (await standing_of(connection, dag_id, row["tenant"])).waits(dag_id)
         views = await Views(self._database).jobs(ids=tuple(ids), limit=len(ids)) if ids else ()
         spec = DagSpec.model_validate(row["spec"])
@@ -147,21 +174,25 @@ class DagViews:
             if state is StepState.WAITING
         }
         live = {view.id: view for view in views}
-        steps = tuple(
-            _step(
-                name,
-                spec,
-                waits.get(name),
-                states[name],
-                jobs[name],
-                live.get(jobs[name]["job_id"] or ""),
-                cost,
+
+        def step(name: str) -> DagJobView:
+            job_id = jobs[name]["job_id"] or ""
+            job = live.get(job_id)
+            found = _step(name, spec, waits.get(name), states[name], jobs[name], job, cost)
+            return found.model_copy(
+                update={
+                    "attempts": tuple(tries.get(job_id, ())),
+                    "elements": ended.get(job_id) or (job.elements if job else None),
+                }
             )
-            for name in graph.order
+
+        steps = tuple(map(step, graph.order))
+        submitted = Counter(
+            step.state for step in steps if step.step is StepState.SUBMITTED and step.state
         )
         return DagView(
             **_of(row, Counter(states.values())), on_failure=spec.on_failure,
-            generation=row["generation"], steps=steps,
+            generation=row["generation"], steps=steps, submitted=submitted,
         )  # fmt: skip
 
 
@@ -198,7 +229,8 @@ def _step(
         generation=row["generation"], step=state, state=job.state if job else None,
         failure=job.failure if job else None, exit_code=job.exit_code if job else None,
         simulated=bool((job and job.simulated) or (cost and cost["simulated"])),
-        reason=reason, gpus=asked.gpus, gpu_type=asked.gpu_type, submitted_at=row["submitted_at"],
+        reason=reason, gpus=asked.gpus, gpu_type=asked.gpu_type,
+        array=str(asked.array) if asked.array else None, submitted_at=row["submitted_at"],
         started_at=(job.first_started_at if job else None) or (cost["began"] if cost else None),
         ended_at=job.ended_at if job and job.ended_at else row["ended_at"],
         **({"gpu_time": cost["gpu_time"], "booked_micro_usd": cost["booked"]} if cost else {}),
@@ -239,10 +271,46 @@ _STEP = """
 _OUTPUT = "SELECT content FROM outputs WHERE job_id = :id"
 
 _JOBS_OF_ALL = """
-    SELECT d.dag_id, d.state, j.end_state, j.attempts
+    SELECT d.dag_id, d.state, j.end_state, j.attempts,
+           CASE WHEN j.id IS NULL OR j.ended_at IS NOT NULL THEN NULL
+                WHEN EXISTS (SELECT FROM placements p
+                              WHERE p.job_id = j.id AND NOT p.spare AND p.ended_at IS NULL)
+                THEN 'RUNNING'
+                WHEN a.held OR q.held THEN 'HELD'
+                WHEN EXISTS (SELECT FROM array_slots s JOIN placements p ON p.job_id = s.job_id
+                              WHERE s.array_id = a.id AND p.ended_at IS NULL)
+                THEN 'RUNNING'
+                WHEN a.id IS NOT NULL OR q.job_id IS NOT NULL THEN 'QUEUED'
+                ELSE 'RETRYING' END AS live
       FROM dag_jobs d LEFT JOIN jobs j ON j.id = d.job_id
+      LEFT JOIN arrays a ON a.id = j.id AND j.ended_at IS NULL
+      LEFT JOIN queue q ON q.job_id = j.id
      WHERE d.dag_id = ANY (:ids)
 """
+"""`live` is the state of a job that goes on, as `Views.jobs` has it."""
+
+_ELEMENTS = """
+    SELECT array_id, json_object_agg(state, number) AS counts
+      FROM (SELECT e.array_id, e.state, count(*) AS number
+              FROM elements e JOIN jobs j ON j.id = e.array_id
+             WHERE e.array_id = ANY (:ids) AND e.newest AND j.ended_at IS NOT NULL
+             GROUP BY e.array_id, e.state) n
+     GROUP BY array_id
+"""
+"""Of arrays that have ended; `Views.jobs` has those of the others."""
+
+_ATTEMPTS = """
+    SELECT p.job_id, p.attempt, min(p.placed_at) AS started_at,
+           CASE WHEN bool_or(p.ended_at IS NULL) THEN NULL ELSE max(p.ended_at) END AS ended_at,
+           (array_agg(p.end_reason ORDER BY p.spare, p.ended_at DESC NULLS FIRST, p.rank))[1]
+               AS end_reason
+      FROM placements p
+      JOIN (SELECT job_id, max(attempt) AS last FROM placements
+             WHERE job_id = ANY (:ids) GROUP BY job_id) l ON l.job_id = p.job_id
+     WHERE p.attempt > l.last - :least
+     GROUP BY p.job_id, p.attempt ORDER BY p.job_id, p.attempt
+"""
+"""Of an attempt that changed its size in place, why its last rank gave up its GPUs."""
 
 _COSTS = """
     WITH runs AS (

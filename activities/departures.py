@@ -169,7 +169,7 @@ def occupant_of(
         key=PlacementKey(job_id=job_id, attempt=attempt),
         grace=timedelta(0) if spare else spec.grace,
         saves=spec.checkpoint is not None and not spare,
-        expected_end=_end_of(placed_at, spec.expected_duration),
+        expected_end=_end_of(placed_at, spec.likely_duration),
         spare=spare,
     )
 

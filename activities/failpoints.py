@@ -164,7 +164,7 @@ def blocking_failpoint(point: CheckpointPoint) -> None:
 
 
 async def failpoint(
-    point: Point | BuyingPoint | BlockEndPoint | DagPoint | ArrayPoint,
+    point: Point | BuyingPoint | BlockEndPoint | DagPoint | ArrayPoint | ArtifactPoint,
 ) -> None:
     """Stop here while a test wants it."""
     if _folder is None:

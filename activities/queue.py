@@ -35,6 +35,7 @@ from longshore.models.placement import JobRequest, PlacementKey
 from longshore.models.pool import Growth, PoolSpec
 from longshore.scheduling.advice import advice
 from longshore.scheduling.packer import could_ever_place
+from longshore.scheduling.time_limits import why_too_long, with_limit
 from longshore.scheduling.unready_nodes import in_the_way_for_good
 from longshore.scheduling.words import format_rejected
 
@@ -62,8 +63,12 @@ class QueueActivities:
             async with self._database.transaction() as connection:
                 if other := await _why_another(connection, request):
                     return EnqueueReply(queued=False, refusal=other, other=True)
+                pool = await load_pool(connection, spec.pool)
+                if request.attempt == 1:  # later ones have what the first one got
+                    spec = with_limit(spec, pool)
+                    request = request.model_copy(update={"spec": spec})
                 refusal = await why_no_code(connection, spec)
-                refusal = refusal or await _why_never(connection, request.job_id, spec)
+                refusal = refusal or await _why_never(connection, request, pool)
                 refusal = await put_into_queue(connection, request, refusal)
                 if refusal:
                     # Of a later attempt it is the job itself that is on record as ended.
@@ -76,7 +81,7 @@ class QueueActivities:
         await failpoint("enqueue.after-commit")
         await self._poke(spec.pool, poke)
         await failpoint("enqueue.after-poke")
-        return EnqueueReply(queued=True)
+        return EnqueueReply(queued=True, max_duration=spec.max_duration)
 
     @activity.defn
     @reports_errors
@@ -213,9 +218,15 @@ async def ensure_pool(connection: AsyncConnection, pool: str) -> None:
     )
 
 
-async def _why_never(connection: AsyncConnection, job_id: str, spec: JobSpec) -> str:
-    """Return why no node of a fixed pool could ever hold the job; empty when one could come."""
-    pool = await load_pool(connection, spec.pool)
+async def _why_never(connection: AsyncConnection, request: EnqueueRequest, pool: PoolSpec) -> str:
+    """Return why the pool never takes the job: for its time limit, or because it is fixed and no
+    node of it could ever hold the job. Empty where it may."""
+    job_id, spec = request.job_id, request.spec
+    if request.attempt == 1 and (why := why_too_long(spec, pool)):
+        # An array was taken with its limit, whatever its pool allows by now.
+        is_slot = "SELECT FROM array_slots WHERE job_id = :id"
+        if (await connection.execute(text(is_slot), {"id": job_id})).first() is None:
+            return why
     if pool.growth is Growth.OPEN:
         return ""
     nodes = await load_nodes(connection, spec.pool)

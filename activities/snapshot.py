@@ -350,7 +350,7 @@ _RUNNING = """
 
 _OF_SHAPE = sorted(
     JobRequest.model_fields.keys() & JobSpec.model_fields.keys()
-    - {"priority", "gang", "storage_bandwidth", "power_per_gpu", "data"}
+    - {"priority", "gang", "storage_bandwidth", "power_per_gpu", "data", "max_duration"}
 )  # fmt: skip
 """Fields of a spec that tell jobs apart of which more are to be expected."""
 

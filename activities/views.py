@@ -9,11 +9,13 @@ from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import Database
+from longshore.activities.job_selection import label_conditions, like
 from longshore.activities.placements import SETTLED
 from longshore.activities.stored_pools import pool_and_trouble
 from longshore.models.checkpointing import CheckpointDecision
 from longshore.models.errors import NotFoundError, SpecError, StoredError
 from longshore.models.job import JobSpec, JobState, Tier
+from longshore.models.labels import Selector
 from longshore.models.node import HostFirmware, NodeState
 from longshore.models.placement import Decision
 from longshore.models.pool import PoolSpec
@@ -41,6 +43,8 @@ class Views:
         pool: str | None = None,
         tenant: str | None = None,
         states: frozenset[JobState] = frozenset(),
+        labels: Selector = (),
+        named: str | None = None,
         name: str | None = None,
         ids: tuple[str, ...] = (),
         ended_since: datetime | None = None,
@@ -49,16 +53,19 @@ class Views:
     ) -> tuple[JobView, ...]:
         """Return the newest jobs first, at most `limit`; an empty filter takes all.
 
-        With `ended_since` none that ended before. `after` is the id of the last one of the page
-        before.
+        `named` is the form of their names, such as ``a-*``. With `ended_since` none that ended
+        before. `after` is the id of the last one of the page before.
         """
         asked = {
             "pool": pool, "tenant": tenant, "name": name, "ids": list(ids), "since": ended_since,
             "states": [state.value for state in states], "after": after,
+            "named": named and like(named),
         }  # fmt: skip
         asked = {name: value for name, value in asked.items() if value}
+        wanted, values = label_conditions(labels)
+        query, values = _of_jobs(asked, wanted), asked | values | {"limit": limit}
         async with self._database.transaction() as connection:
-            rows = await connection.execute(text(_of_jobs(asked)), asked | {"limit": limit})
+            rows = await connection.execute(text(query), values)
             return tuple(_job(row) for row in rows.mappings())
 
     async def id_of(self, ref: str) -> str:
@@ -192,19 +199,29 @@ def _pool(row: RowMapping) -> PoolView:
     return PoolView(spec=spec, trouble=trouble, **_without(row, "name", "spec"))
 
 
-def _job(row: RowMapping) -> JobView:
+def _job(row: Mapping[Any, Any]) -> JobView:
+    row = {**row, "labels": row["labels"] or {}}
     try:
-        return JobView.model_validate(dict(row))
+        return _with_end(JobView.model_validate(row))
     except ValidationError as error:
         # Somebody has written into the row by hand. The list shows the others, and says so of it.
         wrong = {field: _UNREADABLE[str(field)] for field in {m["loc"][0] for m in error.errors()}}
-        said = f"cannot be read as it is stored: {'; '.join(describe_all(error, dict(row)))}"
+        said = f"cannot be read as it is stored: {'; '.join(describe_all(error, row))}"
         return JobView.model_validate({**row, **wrong, "reason": said})
+
+
+def _with_end(job: JobView) -> JobView:
+    """Return a job that runs with when it will have run for as long as it may."""
+    limit, since = job.max_duration, job.started_at
+    if job.state is not JobState.RUNNING or limit is None or since is None:
+        return job
+    return job.model_copy(update={"ends_by": since + limit})
 
 
 _UNREADABLE = {
     "tier": Tier.FLEX, "priority": 0, "gpus": 0, "malleable": None, "gpu_type": None,
-    "milli": WHOLE, "mig": None, "counted_as": None, "estimated_start": None,
+    "milli": WHOLE, "mig": None, "counted_as": None, "estimated_start": None, "labels": {},
+    "max_duration": None,
 }  # fmt: skip
 """What a list shows of what it cannot read. All else the database bounds."""
 
@@ -271,6 +288,7 @@ _JOBS = """
                 ELSE j.spec->'malleable'->'max' END AS gpus,
            j.spec->'malleable' AS malleable,
            coalesce(j.spec->'milli', '1000') AS milli, j.spec->'mig' AS mig,
+           j.spec->'labels' AS labels, j.spec->'max_duration' AS max_duration,
            CASE WHEN j.ended_at IS NOT NULL THEN j.end_state
                 WHEN p.ended_at IS NULL AND p.attempt IS NOT NULL THEN 'RUNNING'
                 WHEN a.held THEN 'HELD'
@@ -356,6 +374,7 @@ _WHERE = {
     "pool": "pool = :pool",
     "tenant": "tenant = :tenant",
     "name": "name = :name",
+    "named": "name LIKE :named",
     "ids": "id = ANY(:ids)",
     "states": "state IN (SELECT unnest(CAST(:states AS text[])))",
     "since": "(ended_at IS NULL OR ended_at > :since)",
@@ -369,22 +388,30 @@ _RUNS = (
 )
 _NO_SLOTS = "NOT EXISTS (SELECT FROM array_slots s WHERE s.job_id = j.id)"
 """A list has an array once, and not its slots, unless it is asked for them by id or name."""
-_ENDED = "ended_at IS NOT NULL"
+_ENDED, _OPEN = "ended_at IS NOT NULL", "ended_at IS NULL"
+_DERIVED = {JobState.QUEUED, JobState.HELD, JobState.RUNNING, JobState.RETRYING}
+"""The states that a job has here which has not ended: where all of them are asked for, none has to
+be derived."""
 
 
-def _of_jobs(asked: Mapping[str, Any]) -> str:
-    """Return the query for the jobs that were asked for.
+def _of_jobs(asked: Mapping[str, Any], wanted: Sequence[str]) -> str:
+    """Return the query for the jobs that were asked for, of which all `wanted` holds.
 
     It says what was asked, and nothing of the rest: PostgreSQL keeps its plan, and one that has
     to do for all that could be asked reads all jobs.
     """
-    where = [_WHERE[name] for name in asked]
+    states = {JobState(value) for value in asked.get("states", ())}
+    all_open = states >= _DERIVED and not any(state.ended for state in states)
+    asked = {name: value for name, value in asked.items() if name != "states" or not all_open}
+    where = [*(_WHERE[name] for name in asked), *wanted]
     # What follows from the states, and PostgreSQL does not see.
-    if states := {JobState(value) for value in asked.get("states", ())}:
+    if states:
         if states == {JobState.RUNNING}:
             where.append(_RUNS)
         if all(state.ended for state in states):
             where.append(_ENDED)
+        if not any(state.ended for state in states):
+            where.append(_OPEN)
     if not asked.keys() & {"ids", "name"}:
         where.append(_NO_SLOTS)
     only = " AND ".join(where) or "true"

@@ -41,6 +41,7 @@ from longshore.client.submission import GENERATED_ID, new_job_id, preflight
 from longshore.models.array_messages import job_input
 from longshore.models.errors import (
     ConflictError,
+    EndedError,
     LongshoreError,
     NoRecordError,
     NotFoundError,
@@ -262,7 +263,8 @@ class Longshore(NodeControl, ScheduleControl, ArrayControl, OutputReading):
                 f"{status.job_id} is an array: queue its slots again, such as {status.job_id}.s1"
             )
         if status.state not in (JobState.RUNNING, JobState.STOPPING):
-            raise RefusedError(
+            kind = EndedError if status.state.ended else RefusedError
+            raise kind(
                 f"job {ref} is {status.state.value}: only one that runs can be queued again"
             )
         displacement = Displacement(
@@ -362,8 +364,8 @@ class Longshore(NodeControl, ScheduleControl, ArrayControl, OutputReading):
         failed = await failure_of(self.temporal, found, within=PATIENCE)
         of = f"job {ref} has ended already"
         if failed is not None and not has_result(failed):
-            return RefusedError(f"{of}: its workflow refused it ({message_of(failed)})")
-        return RefusedError(of)
+            return EndedError(f"{of}: its workflow refused it ({message_of(failed)})")
+        return EndedError(of)
 
     async def _resolve(self, ref: str) -> str:
         """Return the id of the job that `ref` names: an id, or the name of the newest.

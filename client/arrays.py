@@ -14,14 +14,13 @@ from longshore.activities.array_views import ArrayViews
 from longshore.activities.job_starts import at_submit, summary_of
 from longshore.activities.log_order import Chunk, OrderedOutput, WholeLines
 from longshore.activities.logstore import LogStore, Stream
+from longshore.client.array_reading import ArrayReading, ranges_of
 from longshore.client.errors import as_ours
-from longshore.client.reading import Reading
 from longshore.client.soon import soon
-from longshore.models.array import IndexRange, parse_indices
 from longshore.models.array_messages import ArrayInput, ElementsReply, ElementsRequest
 from longshore.models.array_view import ElementView
 from longshore.models.elements import ElementState
-from longshore.models.errors import NotFoundError, RefusedError, SpecError
+from longshore.models.errors import RefusedError
 from longshore.models.job import JobSpec
 from longshore.models.messages import CONTROL_TASK_QUEUE, job_workflow_id
 from longshore.workflows.array import ArrayWorkflow
@@ -29,36 +28,16 @@ from longshore.workflows.array import ArrayWorkflow
 _LOOK_EVERY = 0.5
 
 
-class ArrayControl(Reading):
+class ArrayControl(ArrayReading):
     """What the client can do with arrays beside what it can do with jobs."""
 
     temporal: Client
-
-    async def elements(
-        self,
-        ref: str,
-        *,
-        states: frozenset[ElementState] = frozenset(),
-        indices: str | None = None,
-        all_attempts: bool = False,
-        after: int = -1,
-        limit: int = 100,
-    ) -> tuple[ElementView, ...]:
-        """Return elements of an array by index; `indices` is as in a job file, such as 3-9,12.
-
-        Raises NotFoundError, and SpecError for indices that are none.
-        """
-        array_id = await self._array(ref)
-        return await ArrayViews(self._db()).elements(
-            array_id, states=states, ranges=_ranges(indices), all_attempts=all_attempts,
-            after=after, limit=limit,
-        )  # fmt: skip
 
     async def cancel_elements(self, ref: str, indices: str, reason: str = "") -> ElementsReply:
         """Cancel elements of an array that runs. Raises RefusedError, and SpecError for indices
         that are none."""
         array_id = await self._array(ref)
-        _ranges(indices)
+        ranges_of(indices)
         if (await self.job(array_id)).state.ended:
             raise RefusedError(f"array {array_id} has ended already")
         handle = self.temporal.get_workflow_handle(job_workflow_id(array_id))
@@ -189,20 +168,6 @@ class ArrayControl(Reading):
             static_summary=summary_of(spec),
             search_attributes=at_submit(spec, held=False),
         )
-
-    async def _array(self, ref: str) -> str:
-        """Return the id of an array. Raises NotFoundError where the job is none."""
-        job_id = await self._resolve(ref)
-        if await ArrayViews(self._db()).array(job_id) is None:
-            raise NotFoundError(f"job {job_id} is no array: it has no elements")
-        return job_id
-
-
-def _ranges(indices: str | None) -> Sequence[IndexRange]:
-    try:
-        return parse_indices(indices) if indices is not None else ()
-    except ValueError as error:
-        raise SpecError("elements", (f"--elements {indices}: {error}",)) from None
 
 
 def _not_yet(found: ElementView) -> str:

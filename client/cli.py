@@ -34,6 +34,7 @@ from longshore.client import (
     purchase_commands,
     run_command,
     schedule_commands,
+    steer_commands,
     submit_command,
     watch_command,
 )
@@ -148,6 +149,7 @@ def options(
 submit_command.register(app)
 job_commands.register(app)
 log_commands.register(app)
+steer_commands.register(app)
 array_commands.register(app)
 dag_commands.register(app)
 schedule_commands.register(app)

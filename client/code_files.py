@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from longshore.client.code_tree import as_git_says, ask_git
-from longshore.client.code_walk import OWN_FILE, Walked, walk
+from longshore.client.code_walk import OWN_FILE, Walked, is_pattern, walk
 from longshore.models.errors import SpecError
 from longshore.models.snapshot import SnapshotLink
 from longshore.models.units import format_bytes
-from longshore.models.visible import in_one_line
+from longshore.models.visible import in_one_line, shown
 
 _NAMED = 20
 _LARGEST = 10
@@ -78,6 +78,7 @@ def find_files(
     like a key. More than `limit` bytes are refused. Raises SpecError with all that is wrong.
     """
     root = _checked(folder)
+    unread = [f"include {shown(each)}: is no pattern" for each in include if not is_pattern(each)]
     own = (root / OWN_FILE).is_file()
     walked = walk(root, include)
     tree = ask_git(root)
@@ -86,16 +87,16 @@ def find_files(
     taken = walked.files.keys() | walked.links
     empty = walked.folders - _above(taken | walked.folders)
     problems = list(_wrong(root, walked, empty))
-    shown = [f"{folder}: {each}" for each in _first(problems)]
+    told = [f"{folder}: {each}" for each in _first(problems)]
     if limit is not None and sum(each.st_size for each in walked.files.values()) > limit:
-        shown.insert(0, f"{folder}: {_too_large(walked, limit)}")
+        told.insert(0, f"{folder}: {_too_large(walked, limit)}")
     if not problems and not (walked.files or walked.links or walked.folders) and _holds(root):
-        shown.append(
+        told.append(
             f"{folder}: all that it holds is ignored; a file `{OWN_FILE}` in it, which may be "
             "empty, says instead of Git what is left out"
         )
-    if shown:
-        raise SpecError(str(folder), tuple(shown))
+    if told or unread:
+        raise SpecError(str(folder), (*unread, *told))
     return FoundFiles(
         files=tuple(
             FoundFile(path, Path(f"{root}/{path}"), found)
@@ -227,6 +228,8 @@ def _leads_out(root: Path, link: str) -> str | None:
             followed += 1
             if followed > _LINKS:
                 return None  # in a circle, and so nowhere else
+            if not _is_text(to):
+                return "is a symbolic link to a name that is not UTF-8"
             if to.startswith("/"):
                 return f"is a symbolic link to an absolute path, {in_one_line(to)}"
             at.pop()

@@ -19,13 +19,10 @@ from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
 OWN_FILE = ".longshoreignore"
 _GIT_FILE = ".gitignore"
-_ENDS = (
-    ("(?:(?P<ps_d>/)|$)", r"\Z", False),
-    ("(?P<ps_d>/)", r"\Z", True),
-    ("/", "/.+", False),
-)
-"""How pathspec's expressions end, what is put there, and whether it is then of folders alone. Its
-own also match what lies below a folder that a pattern names; here the folder itself is tried."""
+_ENDS = (("(?:(?P<ps_d>/)|$)", False), ("(?P<ps_d>/)", True))
+"""Ends of pathspec's expressions that also match what lies below a folder that a pattern names,
+and whether it has to be a folder. Here folders are tried themselves: an expression ends with the
+name."""
 
 _Runs = tuple[tuple[bool, re.Pattern[str]], ...]
 
@@ -73,6 +70,11 @@ def read_rules(lines: Iterable[str], base: str = "") -> Rules:
     patterns = [each for each in map(_expression, lines) if each is not None]
     of_files = [(matched, text) for matched, text, of_folders in patterns if not of_folders]
     return Rules(base, _runs(of_files), _runs([each[:2] for each in patterns]))
+
+
+def is_pattern(line: str) -> bool:
+    """Return whether a line of an ignore file is a pattern: no comment, and one that can match."""
+    return _expression(line) is not None
 
 
 def walk(folder: Path, include: Sequence[str] = ()) -> Walked:
@@ -196,9 +198,9 @@ def _expression(line: str) -> tuple[bool, str, bool] | None:
     if text is None or matched is None:
         return None
     of_folders = False
-    for end, instead, alone in _ENDS:
+    for end, of_folder in _ENDS:
         if text.endswith(end):
-            text, of_folders = text[: -len(end)] + instead, alone
+            text, of_folders = text.removesuffix(end) + r"\Z", of_folder
             break
     # Without `^` it is one of pathspec's short forms, which match anywhere.
     return matched, text[1:] if text.startswith("^") else f".*{text}", of_folders

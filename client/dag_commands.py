@@ -93,6 +93,7 @@ def submit(
 @dag_app.command()
 def validate(file: FILE, mermaid: MERMAID = False, as_json: JSON = False) -> None:
     """Check a DAG file, and name every mistake; no server is asked."""
+    _refuse_both(mermaid, as_json)
     spec = _read(file)
     if mermaid:
         return _print_planned(spec)
@@ -126,16 +127,18 @@ def validate(file: FILE, mermaid: MERMAID = False, as_json: JSON = False) -> Non
 @dag_app.command(name="show")
 def show_dag(ref: REF, mermaid: MERMAID = False, as_json: JSON = False) -> None:
     """Show a DAG: its graph, with the state, time and remark of each job, and what it cost."""
-    from longshore.client import dag_view
+    _refuse_both(mermaid, as_json)
+    from longshore.client.dag_mermaid import mermaid as chart_of
+    from longshore.client.dag_view import dag_screen
 
     found = call(lambda api: api.known_dag(ref))
     if as_json:
         return print_json(found)
     if mermaid:
-        for line in dag_view.mermaid(found).splitlines():
+        for line in chart_of(found).splitlines():
             say(line)
         return None
-    show(dag_view.dag_screen(found, now()))
+    show(dag_screen(found, now(), out().width))
     return None
 
 
@@ -274,6 +277,11 @@ def _runs_again(plan: DagRetry, *, dry_run: bool) -> str:
     return f"{plan.dag_id} {runs} again: {named}{others}{f' ({why})' if why else ''}"
 
 
+def _refuse_both(mermaid: bool, as_json: bool) -> None:
+    if mermaid and as_json:
+        raise typer.BadParameter("--mermaid prints a chart and --json a document: give one")
+
+
 def _read(file: str, code: CodeOptions = CodeOptions()) -> DagSpec:  # noqa: B008
     from longshore.client.dag_file import read_dag
 
@@ -285,7 +293,7 @@ def _read(file: str, code: CodeOptions = CodeOptions()) -> DagSpec:  # noqa: B00
 def _print_planned(spec: DagSpec) -> None:
     from datetime import UTC, datetime
 
-    from longshore.client.dag_view import mermaid
+    from longshore.client.dag_mermaid import mermaid
     from longshore.models.dag import DagJobView, StepState
     from longshore.scheduling.dag import Graph
 
@@ -293,6 +301,7 @@ def _print_planned(spec: DagSpec) -> None:
         DagJobView(
             name=name, after=spec.jobs[name].after, join=spec.jobs[name].join,
             mutex=spec.jobs[name].mutex, step=StepState.WAITING, gpus=spec.jobs[name].gpus,
+            array=str(spec.jobs[name].array) if spec.jobs[name].array else None,
         )
         for name in Graph.of(spec).order
     )  # fmt: skip

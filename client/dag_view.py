@@ -1,12 +1,22 @@
-"""How a DAG looks: as a tree in the terminal, as a list, and as Mermaid."""
+"""How a DAG looks in the terminal: as a tree, as a list, and change by change."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
+from textwrap import shorten, wrap
 
 from rich.console import Group, RenderableType
 from rich.table import Table
+from rich.text import Text as RichText
 
-from longshore.client.terminal import Text, a_table, heading, pairs, width_of_ids
+from longshore.client.terminal import (
+    WIDE,
+    SeveralLines,
+    Text,
+    a_table,
+    heading,
+    pairs,
+    width_of_ids,
+)
 from longshore.client.words import SIMULATED
 from longshore.models.dag import (
     Condition,
@@ -14,7 +24,6 @@ from longshore.models.dag import (
     DagState,
     DagSummary,
     DagView,
-    Edge,
     Join,
     StepState,
 )
@@ -29,6 +38,8 @@ _STYLES = {
 }  # fmt: skip
 _DEEPEST = 36
 """Columns that a job is drawn to the right at most: a chain may have a thousand jobs."""
+_MOST_REMARK = 90
+"""Characters of a remark on a narrow screen, where it folds."""
 _MARKS = {
     Condition.SUCCESS: "", Condition.FAILURE: " (failure)", Condition.ANY: " (any end)",
     Condition.CORRESPONDING: " (corresponding)",
@@ -55,7 +66,7 @@ def dags_table(dags: Sequence[DagSummary], now: datetime, width: int) -> Table:
     )  # fmt: skip
     for dag in dags:
         done = sum(number for state, number in dag.counts.items() if state.ended)
-        remark = dag.reason or ("held" if dag.held and not dag.state.ended else told(dag.counts))
+        remark = dag.reason or ("held" if dag.held and not dag.state.ended else told(dag))
         since = dag.ended_at or dag.submitted_at
         table.add_row(
             dag.id, styled(dag.state), str(dag.jobs), str(done), span(now - since, units=1),
@@ -64,21 +75,31 @@ def dags_table(dags: Sequence[DagSummary], now: datetime, width: int) -> Table:
     return table
 
 
-def told(counts: Mapping[StepState, int]) -> str:
-    """Return ``3 SUCCEEDED, 1 SUBMITTED, 5 WAITING``."""
-    return ", ".join(f"{counts[state]} {state.value}" for state in reversed(StepState)
-                     if counts.get(state))  # fmt: skip
+def told(dag: DagSummary) -> str:
+    """Return ``3 SUCCEEDED, 1 RUNNING, 5 WAITING``; of what was submitted the states of the
+    jobs."""
+    parts: list[str] = []
+    for state in reversed(StepState):
+        number = dag.counts.get(state, 0)
+        if state is StepState.SUBMITTED:
+            live = {each: dag.submitted[each] for each in JobState if dag.submitted.get(each)}
+            parts += [f"{jobs} {each.value}" for each, jobs in live.items()]
+            number -= sum(live.values())
+        if number > 0:
+            parts.append(f"{number} {state.value}")
+    return ", ".join(parts)
 
 
-def dag_screen(dag: DagView, now: datetime) -> RenderableType:
-    """Return a DAG in full: its state, its tree, and what it cost."""
+def dag_screen(dag: DagView, now: datetime, width: int) -> RenderableType:
+    """Return a DAG in full for a screen of so many columns: its state, its tree, and what it
+    cost."""
     lasted = (dag.ended_at or now) - dag.submitted_at
     simulated = f"  ({SIMULATED} GPUs)" if dag.simulated else ""
     held = "  held: submits no further job" if dag.held and not dag.state.ended else ""
     facts: list[tuple[str, RenderableType]] = [
         ("tenant", dag.tenant),
         ("submitted", ago(dag.submitted_at, now)),
-        ("jobs", f"{dag.jobs}: {told(dag.counts)}"),
+        ("jobs", f"{dag.jobs}: {told(dag)}"),
         ("GPU time", cost_of(dag)),
     ]
     if dag.generation > 1:
@@ -93,7 +114,7 @@ def dag_screen(dag: DagView, now: datetime) -> RenderableType:
         pairs(facts),
         Text(),
         heading("Jobs, upstream first"),
-        tree_table(dag, now),
+        tree_table(dag, now, width),
         Text(),
         Text(f"Next: {_next_step(dag)}", style="dim"),
     )
@@ -105,28 +126,65 @@ def cost_of(part: DagView | DagJobView) -> str:
     return f"{span(part.gpu_time)}{booked}"
 
 
-def tree_table(dag: DagView, now: datetime) -> Table:
+def tree_table(dag: DagView, now: datetime, width: int) -> Table:
     """Return a line for each job, drawn below the upstream job that comes last in the order; what
-    else it comes after is named."""
+    else it comes after is named, on lines below where that is longer than a part of the width."""
     table = a_table(["job", "state", "GPUs", "time", "remark"], right=("time",), fold=("remark",))
     steps = {step.name: step for step in dag.steps}
-    for prefix, name, parent in _tree(dag.steps):
+    most, narrow = width_of_ids(width), width < WIDE
+    deepest = min(_DEEPEST, most // 2)
+    for prefix, indent, name, parent in _tree(dag.steps, deepest):
         step = steps[name]
-        others = [
-            f"{up}{_MARKS[edge.condition]}" for up, edge in step.after.items() if up != parent
-        ]
-        edge = step.after.get(parent) if parent else None
-        mark = _MARKS[edge.condition] if edge else ""
-        word = "and" if step.join is Join.ALL else "or"
-        also = f"  {word} after {', '.join(others)}" if others else ""
-        one = f"  mutex {', '.join(step.mutex)}" if step.mutex else ""
-        shown = Text.assemble((prefix, "dim"), name, (f"{mark}{also}{one}", "dim"))
+        said = Text(remark(step), no_wrap=True, overflow="ellipsis")
+        if narrow:
+            brief = _without(f"{dag.id}.{name}", remark(step))
+            said = Text(shorten(brief, _MOST_REMARK, placeholder=" …"))
         table.add_row(
-            shown, Text(job_state(step), style=_STYLES[step.step]),
+            SeveralLines(_job_lines(step, parent, prefix, indent, most)),
+            Text(job_state(step), style=_STYLES[step.step]),
             f"{step.gpus}x{step.gpu_type}" if step.gpu_type else str(step.gpus),
-            _time(step, now), Text(remark(step), no_wrap=True, overflow="ellipsis"),
+            _time(step, now), said,
         )  # fmt: skip
     return table
+
+
+def _job_lines(
+    step: DagJobView, parent: str | None, prefix: str, indent: str, most: int
+) -> list[RichText]:
+    """Return a job of the tree with what it comes after, in one line if that has at most `most`
+    characters, else with all else on lines below its name."""
+    others = [f"{up}{_MARKS[edge.condition]}" for up, edge in step.after.items() if up != parent]
+    edge = step.after.get(parent) if parent else None
+    word = "and" if step.join is Join.ALL else "or"
+    also = [f"{word} after {', '.join(others)}"] if others else []
+    also += [f"mutex {', '.join(step.mutex)}"] if step.mutex else []
+    array = f" [{step.array}]" if step.array else ""
+    mark = f"{array}{_MARKS[edge.condition]}" if edge else array
+    rest = "".join(f"  {each}" for each in also)
+    if len(prefix) + len(step.name) + len(mark) + len(rest) <= most:
+        return [Text.assemble((prefix, "dim"), step.name, (f"{mark}{rest}", "dim"))]
+    room = max(most - len(indent), 1)
+    named = [*_wrapped(step.name, room), *(_wrapped(mark.strip(), room) if mark else ())]
+    if len(step.name) + len(mark) <= room:
+        named = [f"{step.name}{mark}"]
+    lines = [*named, *(line for each in also for line in _wrapped(each, room))]
+    return [
+        Text.assemble(
+            (prefix if number == 0 else indent, "dim"),
+            line[: len(step.name)] if number == 0 else "",
+            (line[len(step.name) :] if number == 0 else line, "dim"),
+        )
+        for number, line in enumerate(lines)
+    ]
+
+
+def _without(job_id: str, said: str) -> str:
+    """Return a remark without the id that the lines above it and the job's name tell."""
+    return "" if said == job_id else said.removesuffix(f" ({job_id})")
+
+
+def _wrapped(text: str, most: int) -> list[str]:
+    return wrap(text, most, break_on_hyphens=False)
 
 
 def remark(step: DagJobView) -> str:
@@ -144,8 +202,9 @@ def _time(step: DagJobView, now: datetime) -> str:
     return "" if took is None else span(took)
 
 
-def _tree(steps: Sequence[DagJobView]) -> list[tuple[str, str, str | None]]:
-    """Return (prefix, name, upstream job that it is drawn below) for each line."""
+def _tree(steps: Sequence[DagJobView], deepest: int) -> list[tuple[str, str, str, str | None]]:
+    """Return (prefix, that of what stands below, name, upstream job that it is drawn below) for
+    each job."""
     position = {step.name: number for number, step in enumerate(steps)}
     parents = {
         step.name: max(step.after, key=position.__getitem__) if step.after else None
@@ -154,14 +213,14 @@ def _tree(steps: Sequence[DagJobView]) -> list[tuple[str, str, str | None]]:
     below: dict[str | None, list[str]] = {}
     for step in steps:
         below.setdefault(parents[step.name], []).append(step.name)
-    lines: list[tuple[str, str, str | None]] = []
+    lines: list[tuple[str, str, str, str | None]] = []
     # Without recursion: a chain may have a thousand jobs.
     todo = [("", "", name) for name in reversed(below.get(None, []))]
     while todo:
         prefix, indent, name = todo.pop()
-        lines.append((prefix, name, parents[name]))
         children = below.get(name, [])
-        indent = indent[:_DEEPEST]
+        lines.append((prefix, indent + ("│  " if children else "   "), name, parents[name]))
+        indent = indent[:deepest]
         for number, child in enumerate(reversed(children)):
             last = number == 0
             todo.append(
@@ -172,37 +231,6 @@ def _tree(steps: Sequence[DagJobView]) -> list[tuple[str, str, str | None]]:
                 )
             )
     return lines
-
-
-def mermaid(dag: DagView) -> str:
-    """Return the graph as a Mermaid flow chart, with the state of each job as its class."""
-    numbers = {step.name: f"j{number}" for number, step in enumerate(dag.steps)}
-    lines = [
-        "flowchart TD",
-        *(f'    {numbers[each.name]}["{each.name}<br/>{job_state(each)}"]' for each in dag.steps),
-    ]
-    for step in dag.steps:
-        arrow = "-->" if step.join is Join.ALL else "-.->"
-        for up, edge in step.after.items():
-            lines.append(f"    {numbers[up]} {arrow}{_label(edge)} {numbers[step.name]}")
-    for state in StepState:
-        names = [numbers[step.name] for step in dag.steps if step.step is state]
-        if names:
-            lines.append(f"    class {','.join(names)} {state.value}")
-            lines.append(f"    classDef {state.value} {_MERMAID[state]}")
-    return "\n".join(lines)
-
-
-_MERMAID = {
-    StepState.SUCCEEDED: "fill:#d5f0dc", StepState.FAILED: "fill:#f7d4d4",
-    StepState.SUBMITTED: "fill:#d7e6fa", StepState.WAITING: "fill:#f6edcd",
-    StepState.SKIPPED: "fill:#e8e8e8", StepState.WITHDRAWN: "fill:#e8e8e8",
-    StepState.CANCELLED: "fill:#e8e8e8",
-}  # fmt: skip
-
-
-def _label(edge: Edge) -> str:
-    return "" if edge.condition is Condition.SUCCESS else f"|{edge.condition.value}|"
 
 
 def _next_step(dag: DagView) -> str:
@@ -247,7 +275,7 @@ def change_lines(
         lines.append((now, "held: no further job is submitted" if after.held else "released"))
     if after.state.ended:
         jobs = count(after.jobs, "job")
-        told_of = f"{after.state.value}  {jobs}: {told(after.counts)}"
+        told_of = f"{after.state.value}  {jobs}: {told(after)}"
         why = f"  {after.reason}" if after.reason else ""
         lines.append((after.ended_at or now, told_of + why))
     return lines

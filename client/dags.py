@@ -48,7 +48,7 @@ _QUIET = 5.0
 """Seconds without a change after which a watch asks whether the workflow runs."""
 _NOT_OF_REQUEST = {
     "name", "command", "env", "workdir", "after", "join", "mutex", "inputs", "retry",
-    "checkpoint",
+    "checkpoint", "labels",
 }  # fmt: skip
 
 

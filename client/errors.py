@@ -3,7 +3,12 @@
 from temporalio.service import RPCError, RPCStatusCode
 
 from longshore.activities.rpc_errors import is_unknown
-from longshore.models.errors import LongshoreError, NotFoundError, RefusedError, UnavailableError
+from longshore.models.errors import (
+    EndedError,
+    LongshoreError,
+    NotFoundError,
+    UnavailableError,
+)
 
 _AWAY = {
     RPCStatusCode.UNAVAILABLE,
@@ -16,7 +21,7 @@ def as_ours(error: RPCError, what: str, *, listed_by: str = "") -> LongshoreErro
     """Return an error that says what to do; `what` was asked for, such as ``job train-1``, and
     `listed_by` the command that lists such things."""
     if is_unknown(error) and "already completed" in error.message:
-        return RefusedError(f"{what} has ended already")
+        return EndedError(f"{what} has ended already")
     if is_unknown(error):
         return NotFoundError(f"no {what}" + (f": `{listed_by}` lists them" if listed_by else ""))
     if error.status in _AWAY:

@@ -4,12 +4,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from longshore.client import selection
 from longshore.client.calls import call, known_job, known_pool
 from longshore.client.job_view import explanation_screen, job_screen, jobs_table
 from longshore.client.terminal import JSON, Text, note, now, out, print_json, say, show
 from longshore.models.dag import DagJobView
-from longshore.models.errors import LongshoreError, NotSubmittedError
-from longshore.models.job import JobSpec, JobState
+from longshore.models.errors import NotSubmittedError
+from longshore.models.job import JobSpec
 from longshore.models.job_report import JobReport
 from longshore.models.text import count
 from longshore.models.views import Explanation
@@ -20,44 +21,48 @@ if TYPE_CHECKING:
 REF = Annotated[
     str, typer.Argument(metavar="JOB", help="A job's id, or a name for the newest job of it.")
 ]
-REFS = Annotated[
-    list[str], typer.Argument(metavar="JOB...", help="Ids, or names for the newest jobs of them.")
-]
 REASON = Annotated[str, typer.Option(help="Why; kept with the job.")]
 
 
 def register(app: typer.Typer) -> None:
-    for command in (jobs, job, why, cancel, hold, release, requeue, resize):
+    for command in (jobs, job, why, resize):
         app.command(rich_help_panel="Jobs")(command)
 
 
 def jobs(
-    pool: Annotated[str | None, typer.Option(help="Only this pool's.")] = None,
-    tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
-    state: Annotated[
-        list[JobState] | None,
-        typer.Option(help="Only in this state; may be given again.", case_sensitive=False),
-    ] = None,
+    pool: selection.POOL = None,
+    tenant: selection.TENANT = None,
+    state: selection.STATES = None,
+    labels: selection.LABELS = None,
+    name: selection.NAME = None,
     everything: Annotated[
         bool, typer.Option("--all", "-a", help="Those that ended long ago too.")
     ] = False,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 50,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option("--label-column", "-L", metavar="LABEL", help="Show this label in a column."),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print ids alone.")] = False,
     as_json: JSON = False,
 ) -> None:
     """List jobs, newest first: those that have not ended, and those of the last hour."""
+    if quiet and as_json:
+        raise typer.BadParameter("--quiet prints ids alone: leave out --json")
+    chosen = selection.read(pool, tenant, state, labels, name)
     recent = not (state or everything)
-    found = call(
-        lambda api: api.list(
-            pool=pool, tenant=tenant, states=frozenset(state or ()), recent=recent, limit=limit
-        )
-    )
+    found = call(lambda api: api.list(**chosen.filters, recent=recent, limit=limit))
     if pool and not found:
         call(lambda api: known_pool(api, pool))
     if as_json:
         return print_json(found)
     if not found:
-        return note(_no_jobs(filtered=bool(pool or tenant or state), everything=everything))
-    show(jobs_table(found, now(), out().width))
+        return note(_no_jobs(filtered=chosen.given, everything=everything))
+    if quiet:
+        for each in found:
+            say(each.id)
+    else:
+        show(jobs_table(found, now(), out().width, columns or ()))
     if len(found) == limit:
         note(f"\nThese are the newest {limit}; --limit shows more.")
     return None
@@ -119,50 +124,6 @@ def _where_it_is(ref: str, step: DagJobView) -> str:
     return f"{ref} is {step.step.value}: {step.reason}"
 
 
-def cancel(
-    refs: REFS,
-    reason: REASON = "",
-    indices: Annotated[
-        str | None,
-        typer.Option("--elements", metavar="3-9,12", help="Of an array, only these elements."),
-    ] = None,
-    as_json: JSON = False,
-) -> None:
-    """End jobs: a running one gets its stop signal and its grace first."""
-    if indices is not None:
-        if len(refs) > 1:
-            raise typer.BadParameter("--elements are those of one array: name one")
-        return _cancel_elements(refs[0], indices, reason, as_json)
-    return _steer("cancel", refs, reason, as_json, "will end; `longshore watch {id}` shows it")
-
-
-def _cancel_elements(ref: str, indices: str, reason: str, as_json: bool) -> None:
-    said = call(lambda api: api.cancel_elements(ref, indices, reason))
-    if as_json:
-        return print_json(said)
-    ended = f"; {said.ended:,} had ended before" if said.ended else ""
-    say(
-        f"{said.waiting:,} that waited are cancelled, {said.running:,} are stopped by their "
-        f"slots{ended}"
-    )
-    return None
-
-
-def hold(refs: REFS, reason: REASON = "", as_json: JSON = False) -> None:
-    """Keep jobs out of placement; a running one is stopped and queued again, held."""
-    _steer("hold", refs, reason, as_json, "is held until `longshore release {id}`")
-
-
-def release(refs: REFS, reason: REASON = "", as_json: JSON = False) -> None:
-    """Let held jobs be placed again."""
-    _steer("release", refs, reason, as_json, "may be placed again")
-
-
-def requeue(refs: REFS, reason: REASON = "", as_json: JSON = False) -> None:
-    """Stop running jobs with their grace, and queue them again in their old place."""
-    _steer("requeue", refs, reason, as_json, "will be queued again; `longshore job {id}` shows it")
-
-
 def resize(
     ref: REF,
     gpus: Annotated[int, typer.Option(min=1, help="The size that the job is to have.")],
@@ -188,31 +149,6 @@ def resize(
     else:
         say(f"{ref} is to have {count(gpus, 'GPU')}: {reply.reason}")
     return None
-
-
-def _steer(verb: str, refs: list[str], reason: str, as_json: bool, outcome: str) -> None:
-    """Ask each job for the same; say what failed, and go on with the others."""
-
-    async def ask(api: "Longshore") -> tuple[list[str], list[LongshoreError]]:
-        asked: list[str] = []
-        failed: list[LongshoreError] = []
-        for ref in refs:
-            try:
-                asked.append(await getattr(api, verb)(ref, reason))
-            except LongshoreError as error:
-                failed.append(error)
-        return asked, failed
-
-    asked, failed = call(ask)
-    if as_json:
-        print_json({"asked": verb, "jobs": asked})
-    else:
-        for job_id in asked:
-            say(f"{job_id} {outcome.format(id=job_id)}")
-    for error in failed[:-1]:
-        note(f"error: {error}")
-    if failed:
-        raise failed[-1]
 
 
 def _no_jobs(*, filtered: bool, everything: bool) -> str:

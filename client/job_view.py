@@ -39,11 +39,13 @@ from longshore.models.job import (
     not_stored,
 )
 from longshore.models.job_report import JobReport
+from longshore.models.labels import format_labels
 from longshore.models.placement import Candidate, Decision, Rejection
 from longshore.models.resize import SizeChange
 from longshore.models.spending import JobCost
 from longshore.models.text import (
     MOST_NODES,
+    NONE,
     ago,
     and_more,
     count,
@@ -61,14 +63,18 @@ from longshore.scheduling.arrays import progress_text
 from longshore.scheduling.buying.words import under_way
 
 
-def jobs_table(jobs: Sequence[JobView], now: datetime, width: int) -> Table:
-    """Return a line for each job; a narrow table leaves out what is mostly the same.
+def jobs_table(
+    jobs: Sequence[JobView], now: datetime, width: int, labels: Sequence[str] = ()
+) -> Table:
+    """Return a line for each job, with the values of `labels` in columns; a narrow table leaves
+    out what is mostly the same.
 
     An id that would take the place of all else is folded, as its end tells jobs apart.
     """
     headings = ["job", "state", "GPUs", "ago", "remark"]
     if width >= WIDE:
         headings[2:2] = ["pool", "tenant", "tier", "class"]
+    headings[-1:-1] = labels
     table = a_table(
         headings, right=("ago", "class"), fold=("remark",), widest={"job": width_of_ids(width)}
     )
@@ -82,6 +88,7 @@ def jobs_table(jobs: Sequence[JobView], now: datetime, width: int) -> Table:
         ]
         if width >= WIDE:
             cells[2:2] = [job.pool, job.tenant, job.tier.value, str(job.priority)]
+        cells[-1:-1] = [job.labels.get(label, NONE) for label in labels]
         table.add_row(*cells)
     return table
 
@@ -89,7 +96,7 @@ def jobs_table(jobs: Sequence[JobView], now: datetime, width: int) -> Table:
 def job_screen(report: JobReport, now: datetime) -> RenderableType:
     """Return one job in full."""
     job, status, progress = report.job, report.status, report.progress
-    state = status.state if status else job.state
+    state = report.state
     since = f" for {span(now - status.since)}" if status and not state.ended else ""
     parts: list[RenderableType] = [
         Text.assemble((job.id, "bold"), "  ", styled(state), since),
@@ -120,6 +127,8 @@ def explanation_screen(explanation: Explanation, now: datetime) -> RenderableTyp
     facts = list(_queue_facts(explanation, now))
     facts += _end_facts(explanation, now)
     facts += _gave_way_facts(explanation, now) + saving_facts(explanation.saving, now)
+    if job.ends_by is not None:
+        facts.append(("time limit", latest_end(job.ends_by, now)))
     if explanation.growth is not None:
         facts.append(("growth", explanation.growth.reason))
     if facts:
@@ -158,8 +167,23 @@ def wants(spec: JobSpec) -> str:
     return (
         f"{gpus}, {format_cores(spec.cpus)}, "
         f"{format_gb(spec.ram)} RAM{format_limits(spec.storage_bandwidth, spec.power_per_gpu)}"
-        f"{labels}, about {format_duration(spec.expected_duration)}"
+        f"{labels}, about {format_duration(spec.likely_duration)}"
     )
+
+
+def time_limit(report: JobReport, now: datetime) -> str:
+    """Return how long an attempt may run, and until when the one that runs may."""
+    limit, progress = report.spec.max_duration or timedelta(0), report.progress
+    said = format_duration(limit) + (" for each element" if report.spec.array else "")
+    if report.job.ends_by is None:
+        return said
+    began = progress.started_at if progress else None
+    return f"{said}; {latest_end(began + limit if began else report.job.ends_by, now)}"
+
+
+def latest_end(end: datetime, now: datetime) -> str:
+    """Return when a job that runs has run for as long as it may."""
+    return f"ends at the latest about {clock(end, now)} ({ago(end, now)})"
 
 
 def command_of(spec: JobSpec) -> str:
@@ -264,6 +288,10 @@ def _facts(report: JobReport, now: datetime) -> list[tuple[str, RenderableType]]
         facts.append(("not bought", report.not_bought))
     if spec.array is not None:
         facts.append(("array", str(spec.array)))
+    if job.labels:
+        facts.append(("labels", format_labels(job.labels)))
+    if spec.max_duration is not None:
+        facts.append(("time limit", time_limit(report, now)))
     facts += [
         ("wants", wants(spec) + (", for each element" if spec.array else "")),
         ("command", Text(command_of(spec))),
@@ -333,16 +361,20 @@ def _sizes_table(changes: Sequence[SizeChange], now: datetime) -> Table:
         fold=("since it was",),
     )
     for change in changes:
-        said = change.reason
-        if not said.startswith(change.end_reason):
-            said = f"{change.end_reason}: {said}".rstrip(": ")
         table.add_row(
             cell(change.at, now),
             f"{change.gpus_before} → {change.gpus}",
             "in place, no stop" if change.in_place else span(change.paused),
-            said,
+            why_resized(change),
         )
     return table
+
+
+def why_resized(change: SizeChange) -> str:
+    """Return why a malleable job has another size, in words."""
+    if change.reason.startswith(change.end_reason):
+        return change.reason
+    return f"{change.end_reason}: {change.reason}".rstrip(": ")
 
 
 def _lines(places: Sequence[tuple[str, Sequence[int]]]) -> tuple[SeveralLines, SeveralLines]:
@@ -421,11 +453,11 @@ def _end_facts(explanation: Explanation, now: datetime) -> list[tuple[str, Rende
         if job.started_at is not None:
             facts.append(("ran last for", _ran(job)))
     if explanation.cost is not None:
-        facts.append(("cost", _cost(explanation.cost)))
+        facts.append(("cost", cost_text(explanation.cost)))
     return facts
 
 
-def _cost(cost: JobCost) -> str:
+def cost_text(cost: JobCost) -> str:
     """Return ``$1.20 for 40m of GPU time``, and what is still to be booked."""
     held = f"{span(cost.gpu_time)} of GPU time"
     if cost.gpu_time <= timedelta(0):

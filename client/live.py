@@ -29,7 +29,8 @@ _TELL_EVERY = timedelta(seconds=5)
 _BAR = 32
 _LAST_WORD = 3.0
 
-CANCELLED, QUEUE_TIMEOUT, FAILED = 130, 75, 70
+CANCELLED, TIME_LIMIT, QUEUE_TIMEOUT, FAILED = 130, 124, 75, 70
+"""124 as `timeout` of coreutils has it: what the process made of the signal says nothing."""
 
 
 def exit_code_of(result: JobResult) -> int:
@@ -40,6 +41,8 @@ def exit_code_of(result: JobResult) -> int:
         return CANCELLED
     if result.failure is FailureClass.QUEUE_TIMEOUT:
         return QUEUE_TIMEOUT
+    if result.failure is FailureClass.TIME_LIMIT:
+        return TIME_LIMIT
     return result.exit_code or FAILED
 
 

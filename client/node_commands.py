@@ -262,6 +262,14 @@ def pool_set(
             help="Running malleable jobs get GPUs that were idle for so long; 0 never.",
         ),
     ] = None,
+    max_duration: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="The most that an attempt of a job may run, and the time limit of jobs that name "
+            "none; none lifts it.",
+        ),
+    ] = None,
     buying: Annotated[
         list[str] | None,
         typer.Option(
@@ -289,6 +297,7 @@ def pool_set(
     as_json: JSON = False,
 ) -> None:
     """Change a pool's settings; what is not named stays as it is."""
+    limit = "null" if max_duration == "none" else max_duration
     changes = [
         Override(field, json.dumps(value) if quote else value, f"{option} {value}")
         for field, option, value, quote in (
@@ -300,6 +309,7 @@ def pool_set(
             ("packing.class_rises_every", "--class-rises-every", class_rises_every, True),
             ("interval", "--interval", interval, True),
             ("grow_after", "--grow-after", grow_after, True),
+            ("max_duration", "--max-duration", limit, limit != "null"),
         )
         if value is not None
     ]

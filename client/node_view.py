@@ -136,6 +136,7 @@ def pool_facts(pool: PoolView) -> list[tuple[str, RenderableType]]:
         ("reservations", f"at most {packing.max_reservations}"),
         ("class rises", _rises(packing.class_rises_every)),
         ("interval", format_duration(pool.spec.interval)),
+        ("time limit of jobs", _limit(pool.spec.max_duration)),
         ("malleable jobs grow", _grows(pool.spec.grow_after)),
         ("buying", buying_words(pool.spec.buying)),
         ("preemption", _preemption(pool.spec.preemption)),
@@ -156,6 +157,10 @@ def _rises(every: timedelta) -> str:
 
 def _grows(after: timedelta) -> str:
     return f"onto GPUs that were idle for {format_duration(after)}" if after else "never"
+
+
+def _limit(limit: timedelta | None) -> str:
+    return "none" if limit is None else f"{format_duration(limit)} at most, and by default"
 
 
 def buying_words(policy: BuyingPolicy) -> str:

@@ -32,6 +32,7 @@ from longshore.models.errors import LongshoreError, NotFoundError, NotSubmittedE
 from longshore.models.growth import GrowthDecision
 from longshore.models.job import JobSpec, JobState, JobStatus
 from longshore.models.job_report import JobReport
+from longshore.models.labels import Selector
 from longshore.models.placement import JobRequest, PlacementKind
 from longshore.models.pool import no_such_pool
 from longshore.models.resize import SizeChange
@@ -77,26 +78,31 @@ class Reading:
         pool: str | None = None,
         tenant: str | None = None,
         states: frozenset[JobState] = frozenset(),
+        labels: Selector = (),
+        named: str | None = None,
         recent: bool = False,
         after: str | None = None,
         limit: int = 100,
     ) -> tuple[JobView, ...]:
         """Return jobs, newest first: those after the one with the id `after`.
 
-        With `recent` only those that have not ended, or have within the last hour.
+        `labels` is what theirs have to be (`models.labels.parse_selector`), `named` the form of
+        their names, such as ``a-*``. With `recent` only those that have not ended, or have within
+        the last hour.
         """
         ended_since = datetime.now(UTC) - RECENT if recent else None
         ended = await self._ended_outside()
         found = await self._views().jobs(
-            pool=pool, tenant=tenant, states=states, ended_since=ended_since, after=after,
-            limit=limit + len(ended),
+            pool=pool, tenant=tenant, states=states, labels=labels, named=named,
+            ended_since=ended_since, after=after, limit=limit + len(ended),
         )  # fmt: skip
         if not ended:
             return found
         # The database would look for them by the state that it has.
         others = await self._views().jobs(
-            pool=pool, tenant=tenant, ids=tuple(ended), after=after, limit=len(ended)
-        )
+            pool=pool, tenant=tenant, labels=labels, named=named, ids=tuple(ended), after=after,
+            limit=len(ended),
+        )  # fmt: skip
         others = (ended[job.id] if not job.state.ended else job for job in others)
         both = [job for job in found if job.id not in ended]
         both += [

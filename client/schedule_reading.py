@@ -1,6 +1,7 @@
 """Looking at schedules in the typed client."""
 
 import asyncio
+from datetime import UTC, datetime
 
 from temporalio.client import ScheduleDescription, ScheduleHandle
 from temporalio.service import RPCError
@@ -8,8 +9,15 @@ from temporalio.service import RPCError
 from longshore.activities.schedule_views import ScheduleViews
 from longshore.client.dags import DagControl
 from longshore.client.errors import as_ours
+from longshore.client.schedule_checks import NEVER_WITHIN, NEXT
 from longshore.client.schedule_runs import runs_of
-from longshore.client.schedule_server import ANSWER_WITHIN, actions_of, given_to, view_of
+from longshore.client.schedule_server import (
+    ANSWER_WITHIN,
+    actions_of,
+    given_to,
+    matching_times,
+    view_of,
+)
 from longshore.models.dag import DagSpec
 from longshore.models.errors import LongshoreError, NotFoundError, SpecError, UnavailableError
 from longshore.models.job import JobSpec
@@ -63,7 +71,7 @@ class ScheduleReading(DagControl):
             given, trouble = None, f"what it starts cannot be read: {error}"
         if given is None and not trouble:
             raise _not_ours(name)
-        view = await view_of(description, given)
+        view = await self._with_next_of_now(await view_of(description, given))
         actions = actions_of(description)
         ids = [
             run_id(name, at, number)
@@ -76,6 +84,20 @@ class ScheduleReading(DagControl):
             recorded, trouble = (), trouble or str(error)
         runs = tuple(reversed(runs_of(name, actions, recorded)))
         return view.model_copy(update={"runs": runs, "trouble": view.trouble or trouble})
+
+    async def _with_next_of_now(self, view: ScheduleView) -> ScheduleView:
+        """Return a schedule with its next times from now on: of one that is paused the server
+        tells those after the last time at which it looked."""
+        if not view.paused:
+            return view
+        now = datetime.now(UTC)
+        try:
+            found = await matching_times(
+                self.temporal, schedule_id(view.name), now, now + NEVER_WITHIN, NEXT
+            )
+        except RPCError as error:
+            raise self._as_ours(error, view.name) from error
+        return view.model_copy(update={"next": found})
 
     async def schedule_spec(self, name: str) -> JobSpec | DagSpec:
         """Return what a schedule starts, as it was when it was made. Raises NotFoundError."""

@@ -25,6 +25,7 @@ from longshore.scheduling.advice import kind_of_node
 from longshore.scheduling.buying.buying_status import BuyingStatus
 from longshore.scheduling.buying.words import under_way
 from longshore.scheduling.packer import could_ever_place
+from longshore.scheduling.time_limits import why_too_long, with_limit
 from longshore.scheduling.unready_nodes import in_the_way_for_good
 
 _SUFFIX = 10
@@ -57,6 +58,9 @@ async def preflight(database: Callable[[], Database], spec: JobSpec) -> tuple[st
     try:
         async with database().transaction() as connection:
             pool = await load_pool(connection, spec.pool)
+            if why := why_too_long(spec, pool):
+                raise UnsatisfiableError(why)
+            spec = with_limit(spec, pool)
             nodes = await load_nodes(connection, spec.pool)
             now = await clock(connection)
             job = JobRequest.of("", spec, now, 1)
@@ -80,7 +84,7 @@ def _assumed(spec: JobSpec, pool: PoolSpec) -> tuple[str, ...]:
     """Return for how long machines are bought where the job does not say how long it runs."""
     if not pool.buying.enabled or "expected_duration" in spec.model_fields_set:
         return ()
-    length = format_duration(spec.expected_duration)
+    length = format_duration(spec.likely_duration)
     return (
         f"the job does not say how long it runs: what pool {spec.pool} buys for it lasts for "
         f"{length}, as is assumed (`expected_duration`)",

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from longshore.client import job_flags
 from longshore.client.array_table import with_table
 from longshore.client.calls import call
 from longshore.client.code_options import (
@@ -39,7 +39,6 @@ from longshore.models.document import Override, load_document, read_document
 from longshore.models.errors import LongshoreError, SpecError
 from longshore.models.job import JobResult, JobSpec
 from longshore.models.views import Submission
-from longshore.models.visible import brief
 
 if TYPE_CHECKING:
     from longshore.client.api import Longshore
@@ -65,7 +64,7 @@ def register(app: typer.Typer) -> None:
         rich_help_panel="Jobs",
         options_metavar="[OPTIONS]",
         epilog="Exit code with --wait: the job's own where it failed, 130 where it was cancelled, "
-        "75 where its queue timeout passed, 70 for other failures.",
+        "75 where its queue timeout passed, 124 where its time limit did, 70 for other failures.",
     )(submit)
 
 
@@ -86,35 +85,7 @@ def submit(
         typer.Option(help="The same tenant, name and key again give the job that exists."),
     ] = None,
     hold: Annotated[bool, typer.Option("--hold", help="Wait for `longshore release`.")] = False,
-    name: Annotated[str | None, typer.Option(help="Name of the job.")] = None,
-    pool: Annotated[str | None, typer.Option(help="Pool that it waits in.")] = None,
-    gpus: Annotated[str | None, typer.Option(metavar="N", help="GPUs, all on one node.")] = None,
-    array: Annotated[
-        str | None,
-        typer.Option(
-            metavar="0-99%8",
-            help="Run it once for each index, here at most 8 at a time; or for each row of a "
-            "table, as in params.csv%8.",
-        ),
-    ] = None,
-    constraints: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--constraint",
-            metavar="LABEL=VALUE",
-            help="What the labels of a node have to be, in place of the file's `constraints`: "
-            "zone=a, zone!=b, 'zone in (a, b)', ib, '!ib'. Give it again for more.",
-        ),
-    ] = None,
-    values: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="FIELD=VALUE",
-            help="Put a value over the file's, such as --set priority=8 or --set env.SEED=7. "
-            "`longshore schema job` lists the fields.",
-        ),
-    ] = None,
+    values: job_flags.VALUES = None,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -137,6 +108,19 @@ def submit(
         bool, typer.Option("--quiet", "-q", help="Print the job's id alone.")
     ] = False,
     as_json: JSON = False,
+    name: job_flags.NAME = None,
+    pool: job_flags.POOL = None,
+    tenant: job_flags.TENANT = None,
+    priority: job_flags.PRIORITY = None,
+    labels: job_flags.LABELS = None,
+    gpus: job_flags.GPUS = None,
+    cpus: job_flags.CPUS = None,
+    ram: job_flags.RAM = None,
+    time: job_flags.TIME = None,
+    constraints: job_flags.CONSTRAINTS = None,
+    image: job_flags.IMAGE = None,
+    env: job_flags.ENV = None,
+    array: job_flags.ARRAY = None,
     upload: UPLOAD = None,
     no_upload: NO_UPLOAD = False,
     include: INCLUDE = None,
@@ -145,7 +129,7 @@ def submit(
 
     longshore submit train.yaml --wait
 
-    longshore submit --gpus 2 --set gpu_type=H100 -- python -m train --epochs 3
+    longshore submit --gpus 2 --time 2h --label sweep=7 -- python -m train --epochs 3
 
     longshore submit train.yaml --dry-run
 
@@ -161,16 +145,20 @@ def submit(
         raise typer.BadParameter("--follow prints what the job writes: leave out --json")
     most = None if max_cost is None else amount_of(max_cost)
     command: tuple[str, ...] = context.meta.get(COMMAND, ())
-    given = {"name": name, "pool": pool, "gpus": gpus, "array": array}
     overrides = [
-        Override(field, text if field == "gpus" else json.dumps(text), f"--{field} {text}")
-        for field, text in given.items()
-        if text is not None
-    ]
-    if constraints:
-        given_by = " ".join(f"--constraint {shlex.quote(each)}" for each in constraints)
-        overrides.append(Override("constraints", json.dumps(constraints), given_by))
-    overrides += [_override(value) for value in values or ()]
+        *job_flags.plain(
+            {
+                "name": name, "pool": pool, "tenant": tenant, "priority": priority, "gpus": gpus,
+                "cpus": cpus, "ram": ram, "image": image, "array": array,
+            }
+        ),
+        *job_flags.time_limit(time),
+        *job_flags.labels(labels),
+        *job_flags.variables(env),
+        *job_flags.constraints(constraints),
+        *job_flags.values(values),
+    ]  # fmt: skip
+    job_flags.refuse_repeats(overrides)
     code = CodeOptions(upload, stays=no_upload)
     spec = in_its_folder(_spec(file, command, overrides), file, overrides, code)
 
@@ -205,15 +193,6 @@ def submit(
     if as_json:
         print_json(result)
     raise typer.Exit(exit_code_of(result))
-
-
-def _override(text: str) -> Override:
-    field, equals, value = text.partition("=")
-    if not (field and equals):
-        raise typer.BadParameter(
-            f"--set {brief(text)}: give a field and a value, as in --set gpus=2"
-        )
-    return Override(field, value, f"--set {text}")
 
 
 def _spec(file: str | None, command: Sequence[str], overrides: list[Override]) -> JobSpec:

@@ -44,8 +44,12 @@ class Text(RichText):
 class SeveralLines(Text):
     """A cell that has several lines, each of which was made from one."""
 
-    def __init__(self, lines: Iterable[str]) -> None:
-        super().__init__("\n".join(in_one_line(line) for line in lines))
+    def __init__(self, lines: Iterable[str | RichText]) -> None:
+        super().__init__()
+        for number, line in enumerate(lines):
+            if number:
+                self.append("\n")
+            self.append(in_one_line(line) if isinstance(line, str) else line)
 
 
 class Rows(Table):

@@ -93,8 +93,9 @@ class DagPage:
             self._head = ui.html(_READING, sanitize=False)
         self._graph_card = Card("Graph", classes="jobs")
         with self._graph_card:
-            self._graph = ui.html("", sanitize=False)
-        self._graph_card.remark("dashed: one of these is enough; red: at a failure")
+            self._graph = ui.html("", sanitize=False).classes("scrolls")
+            self._legend = ui.html("", sanitize=False)
+        self._graph_card.remark("from left to right")
         self._times_card = Card("Timeline", classes="jobs")
         with self._times_card:
             self._times = ui.html("", sanitize=False)
@@ -126,6 +127,7 @@ class DagPage:
             self._title.content = f"<h1>{escape(dag.id)} {chip(dag.state.value)}</h1>"
             self._head.content = view.head_html(dag, now)
             self._graph.content = drawing = view.drawing_html(dag)
+            self._legend.content = view.legend_html(dag)
             self._times.content = times = timeline_html(dag, now)
             self._jobs.content = view.jobs_html(dag, now)
             self._show(True)

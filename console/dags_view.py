@@ -8,6 +8,7 @@ from longshore.client.dag_view import job_state, remark, told
 from longshore.console.escaping import escape
 from longshore.console.parts import cell, chip, facts, number, table, when
 from longshore.models.dag import Condition, DagJobView, DagSummary, DagView, Join
+from longshore.models.elements import ElementState
 from longshore.models.text import amount, count, span
 
 PATH = "/dags"
@@ -21,6 +22,8 @@ _STEP_X, _STEP_Y = 200, 50
 _MARGIN = 8
 _LONGEST = 19
 """Characters of a name that a box has room for."""
+_LEAST = 6
+"""Of the indices of an array, beside its name."""
 
 
 def list_html(dags: Iterable[DagSummary], now: datetime) -> str:
@@ -39,7 +42,7 @@ def _row(dag: DagSummary, now: datetime) -> str:
     return (
         f"<tr>{cell(link)}{cell(chip(dag.state.value))}{cell(escape(dag.tenant), 'Tenant')}"
         f"{number(count(dag.jobs), 'Jobs')}{number(count(ended), 'Ended')}{number(took, 'Took')}"
-        f"{cell(escape(dag.reason or held or told(dag.counts)), folds=True)}</tr>"
+        f"{cell(escape(dag.reason or held or told(dag)), folds=True)}</tr>"
     )
 
 
@@ -112,9 +115,7 @@ def drawing_html(dag: DagView) -> str:
     )
     boxes = "".join(_box(step, places[step.name]) for step in dag.steps)
     above = _LIFT if _LIFTED in edges else 0
-    words = (
-        f"{len(dag.steps)} jobs from left to right: {told(dag.counts)}. The list below has all."
-    )
+    words = f"{len(dag.steps)} jobs from left to right: {told(dag)}. The list below has all."
     return (
         f'<svg class="dag" viewBox="0 {-above} {width} {height + above}" width="{width}"'
         f' height="{height + above}"'
@@ -161,12 +162,64 @@ def _edge(start: tuple[int, int], end: tuple[int, int], condition: Condition, jo
 
 def _box(step: DagJobView, place: tuple[int, int]) -> str:
     x, y = place
-    name = step.name if len(step.name) <= _LONGEST else f"{step.name[: _LONGEST - 1]}…"
-    state = job_state(step)
+    state, done = job_state(step).lower(), _done(step)
+    behind, indices, title = "", "", f"{step.name}: {state}"
+    if step.array:
+        # A second sheet, a little to the right and above.
+        behind = (
+            f'<path class="sheet" d="M{x + 6} {y - 4}H{x + _WIDTH - 2}'
+            f'a6 6 0 0 1 6 6V{y + _HEIGHT - 6}"/>'
+        )
+        indices = f" [{_cut(step.array, max(_LONGEST - len(step.name) - 3, _LEAST))}]"
+        title = f"{step.name}, array {step.array}: {state}"
+        title += f", {done} elements have succeeded" if done else ""
+    name = escape(_cut(step.name, _LONGEST - len(indices)))
+    name += f"<tspan>{escape(indices)}</tspan>" if indices else ""
     box = (
-        f'<g class="{step.step.value.lower()}"><title>{escape(step.name)}: {state.lower()}</title>'
+        f'<g class="{step.step.value.lower()}"><title>{escape(title)}</title>{behind}'
         f'<rect x="{x}" y="{y}" width="{_WIDTH}" height="{_HEIGHT}" rx="6"/>'
-        f'<text x="{x + 10}" y="{y + 15}">{escape(name)}</text>'
-        f'<text class="said" x="{x + 10}" y="{y + 28}">{state.lower()}</text></g>'
+        f'<text x="{x + 10}" y="{y + 15}">{name}</text>'
+        f'<text class="said" x="{x + 10}" y="{y + 28}">{f"{state} {done}".rstrip()}</text></g>'
     )
     return _link(step, box)
+
+
+def _done(step: DagJobView) -> str:
+    """Return of an array that was submitted how many of its elements have succeeded: ``3/8``."""
+    if not step.elements:
+        return ""
+    return f"{step.elements.get(ElementState.SUCCEEDED, 0)}/{sum(step.elements.values())}"
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: max(most - 1, 1)]}…"
+
+
+def legend_html(dag: DagView) -> str:
+    """Return what the lines and boxes of the graph mean, those that it has."""
+    edges = [(edge.condition, step.join) for step in dag.steps for edge in step.after.values()]
+    found = {condition for condition, _ in edges}
+    kinds = [(each.value, words) for each, words in _EDGES.items() if each in found]
+    if any(join is Join.ANY for _, join in edges):
+        kinds.append(("success either", "dashed: one of these is enough"))
+    items = "".join(
+        f'<span><svg width="28" height="10" aria-hidden="true">'
+        f'<path class="{kind}" d="M0 5H28"/></svg>{words}</span>'
+        for kind, words in kinds
+    )
+    if any(step.array for step in dag.steps):
+        items += (
+            '<span><svg width="28" height="14" aria-hidden="true">'
+            '<path class="sheet" d="M6 1H24a3 3 0 0 1 3 3V10"/>'
+            '<rect x="1" y="4" width="22" height="9" rx="3"/></svg>'
+            "array, with its indices and how many elements have succeeded</span>"
+        )
+    return f'<div class="legend of-dag">{items}</div>' if items else ""
+
+
+_EDGES = {
+    Condition.SUCCESS: "after its success",
+    Condition.CORRESPONDING: "element after element (corresponding)",
+    Condition.ANY: "after any end",
+    Condition.FAILURE: "at a failure",
+}

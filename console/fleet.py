@@ -8,17 +8,21 @@ from temporalio.client import Client
 
 from longshore.activities.checkpoints.rows import StoredCheckpoints
 from longshore.client.api import Longshore
-from longshore.client.reading import Reading
+from longshore.client.array_reading import ArrayReading
 from longshore.client.web_ui import job_url
 from longshore.console.answer_cache import Shared
+from longshore.models.array_view import ElementView
 from longshore.models.cycles import PoolCycles
 from longshore.models.dag import DagState, DagSummary, DagView
 from longshore.models.domains import PoolTopology
+from longshore.models.elements import ElementState
 from longshore.models.errors import LongshoreError, UnavailableError
 from longshore.models.job import JobState
 from longshore.models.job_report import JobReport
+from longshore.models.labels import Selector
 from longshore.models.schedule import ScheduleView
 from longshore.models.settings import Settings
+from longshore.models.spending import JobCost
 from longshore.models.views import Explanation, JobView, NodeView, PoolView
 
 KEPT = 1.0
@@ -33,7 +37,7 @@ PATIENCE = 3.0
 T = TypeVar("T")
 
 
-class _Reading(Reading):
+class _Reading(ArrayReading):
     """Reads without Temporal where that does not answer."""
 
     def __init__(
@@ -86,6 +90,8 @@ class Fleet:
         pool: str | None = None,
         tenant: str | None = None,
         states: frozenset[JobState] = frozenset(),
+        labels: Selector = (),
+        named: str | None = None,
         recent: bool = True,
         after: str | None = None,
         limit: int = 100,
@@ -93,9 +99,16 @@ class Fleet:
         """Return jobs, newest first, those after the one with the id `after`; with `recent` none
         that ended more than an hour ago."""
         return await self._shared(
-            ("jobs", pool, tenant, states, recent, after, limit),
+            ("jobs", pool, tenant, states, labels, named, recent, after, limit),
             lambda: self._reading.list(
-                pool=pool, tenant=tenant, states=states, recent=recent, after=after, limit=limit
+                pool=pool,
+                tenant=tenant,
+                states=states,
+                labels=labels,
+                named=named,
+                recent=recent,
+                after=after,
+                limit=limit,
             ),
         )
 
@@ -133,6 +146,20 @@ class Fleet:
     async def explain(self, ref: str) -> Explanation:
         """Say why a job is where it is. Raises NotFoundError."""
         return await self._shared(("explain", ref), lambda: self._reading.explain(ref))
+
+    async def elements(
+        self, ref: str, states: frozenset[ElementState], limit: int
+    ) -> tuple[ElementView, ...]:
+        """Return elements of an array by index, in any state where none is named. Raises
+        NotFoundError."""
+        return await self._shared(
+            ("elements", ref, states, limit),
+            lambda: self._reading.elements(ref, states=states, limit=limit),
+        )
+
+    async def array_cost(self, ref: str) -> JobCost:
+        """Return what an array has cost so far. Raises NotFoundError."""
+        return await self._shared(("array-cost", ref), lambda: self._reading.array_cost(ref))
 
     async def checkpoints(self, ref: str) -> StoredCheckpoints:
         """Return what the checkpoint store has of a job, newest first. Raises NotFoundError."""

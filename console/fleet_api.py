@@ -1,20 +1,23 @@
 """The REST API of nodes and jobs: what the commands print with --json. Reads only."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
+from pydantic import Field
 
 from longshore.activities.checkpoints.rows import StoredCheckpoints
 from longshore.console.api import PROBLEMS, ForPrograms
 from longshore.console.bought_api import ID, After, Limit, PoolName
 from longshore.console.fleet import Fleet
-from longshore.console.problems import Problem
+from longshore.console.problems import ApiError, Problem
 from longshore.models.base import Frozen, Name
 from longshore.models.cycles import PoolCycles
 from longshore.models.dag import DagState, DagSummary, DagView
 from longshore.models.domains import PoolTopology
 from longshore.models.job import JobState
 from longshore.models.job_report import JobReport
+from longshore.models.labels import NAME_FORM, Selector, parse_selector
 from longshore.models.schedule import ScheduleView
 from longshore.models.views import Explanation, JobView, NodeView, PoolView
 
@@ -31,6 +34,9 @@ JobRef = Annotated[
         examples=["train-abcdefghij"],
     ),
 ]
+
+
+LabelText = Annotated[str, Field(max_length=1_000, examples=["sweep=7"])]
 
 
 DagRef = Annotated[
@@ -92,6 +98,13 @@ class JobsResponse(Frozen):
     jobs: tuple[JobView, ...]
     next: str | None = None
     """Ask again with `after` set to this; none on the last page."""
+
+
+def _selector(texts: Sequence[str] | None) -> Selector:
+    try:
+        return parse_selector(texts or ())
+    except ValueError as error:
+        raise ApiError(422, "invalid", f"label: {error}", field="label") from error
 
 
 def router(fleet: Fleet) -> APIRouter:
@@ -158,6 +171,21 @@ def _add_jobs(routes: APIRouter, fleet: Fleet) -> None:
             JobState | None,
             Query(description="Only those in this state, however long ago they ended."),
         ] = None,
+        label: Annotated[
+            list[LabelText] | None,
+            Query(
+                description="Only those with this label: `sweep=7`, `sweep!=7`, `team in (a, b)`, "
+                "`team notin (a, b)`, `team` or `!team`. Given again: all have to hold.",
+            ),
+        ] = None,
+        name: Annotated[
+            str | None,
+            Query(
+                pattern=NAME_FORM,
+                description="Only those with such a name: `a-*` begins with a-; ? is any one "
+                "character.",
+            ),
+        ] = None,
         ended: Annotated[
             bool, Query(description="Those too that ended more than an hour ago.")
         ] = False,
@@ -170,8 +198,8 @@ def _add_jobs(routes: APIRouter, fleet: Fleet) -> None:
         """
         states = frozenset([state] if state else ())
         found = await fleet.jobs(
-            pool=pool, tenant=tenant, states=states, recent=not (ended or state), after=after,
-            limit=limit + 1,
+            pool=pool, tenant=tenant, states=states, labels=_selector(label), named=name,
+            recent=not (ended or state), after=after, limit=limit + 1,
         )  # fmt: skip
         page = tuple(found[:limit])
         return JobsResponse(jobs=page, next=page[-1].id if len(found) > limit else None)

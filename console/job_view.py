@@ -4,27 +4,34 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from longshore.activities.checkpoints.rows import StoredCheckpoints
-from longshore.client.job_view import attempt_end, command_of, held, wants
+from longshore.client.job_view import command_of, held, wants
 from longshore.client.words import class_of, head_start_of
+from longshore.console.array_view import array_facts
 from longshore.console.escaping import escape
 from longshore.console.formats import with_code
-from longshore.console.jobs_view import link, waited, waits
+from longshore.console.jobs_view import label_link, link, waited, waits
 from longshore.console.parts import PICKED, SIMULATED_GPUS, facts, number, table, when
 from longshore.console.purchases_view import link as purchase_link
-from longshore.models.array_view import ArrayView
-from longshore.models.elements import ElementState
 from longshore.models.gang import GangPlan, PlannedGroup
-from longshore.models.job import AttemptRecord, JobState
+from longshore.models.job import JobState
 from longshore.models.job_report import JobReport
 from longshore.models.messages import Progress
 from longshore.models.placement import Candidate, Decision, PackingRule, PlacementKind, ScoreTerms
-from longshore.models.text import ago, and_more, count, dollars, format_gpus, format_slices, span
+from longshore.models.text import (
+    ago,
+    and_more,
+    count,
+    dollars,
+    format_duration,
+    format_gpus,
+    format_slices,
+    span,
+)
 from longshore.models.units import format_bytes
-from longshore.models.views import AttemptView, Explanation, JobView
+from longshore.models.views import Explanation, JobView
 
 MOST_NODES = 60
 """Rows of nodes that are listed one by one."""
-_MOST_SHARES = 12
 
 
 def notes_html(report: JobReport) -> str:
@@ -35,8 +42,7 @@ def notes_html(report: JobReport) -> str:
 
 def head_html(report: JobReport, now: datetime, workflow: str | None) -> str:
     """Return what a job is; `workflow` is where the Temporal Web UI shows it."""
-    job, status = report.job, report.status
-    state = status.state if status else job.state
+    job, state = report.job, report.state
     pairs = [
         ("Pool", escape(job.pool)),
         ("Tenant", escape(job.tenant)),
@@ -53,7 +59,11 @@ def head_html(report: JobReport, now: datetime, workflow: str | None) -> str:
     else:
         so_far = "Took" if job.ended_at else "Takes so far"
         pairs.append((so_far, span((job.ended_at or now) - job.submitted_at)))
-        pairs += _elements(report.array)
+        pairs += array_facts(report.array)
+    if report.spec.max_duration is not None:
+        pairs.append(("Time limit", _limit(report)))
+    if job.labels:
+        pairs.append(("Labels", ", ".join(map(label_link, sorted(job.labels.items())))))
     if job.ended_at is not None:
         pairs.append(("Ended", when(job.ended_at)))
     if job.exit_code is not None:
@@ -63,29 +73,22 @@ def head_html(report: JobReport, now: datetime, workflow: str | None) -> str:
     return f"{facts(pairs)}{bar}{_asked(report)}{_leads_on(report, workflow)}"
 
 
-_SELDOM = (ElementState.BLOCKED, ElementState.CANCELLED, ElementState.SKIPPED)
-"""States that are told where an element has them."""
-
-
-def _elements(array: ArrayView) -> list[tuple[str, str]]:
-    """Return how many elements an array has, and in which states; and its slots."""
-    counts = [
-        (each.value.capitalize(), count(array.counts.get(each, 0)))
-        for each in ElementState
-        if each not in _SELDOM or array.counts.get(each)
-    ]
-    if array.claimed:
-        runs = array.counts.get(ElementState.RUNNING, 0) - array.claimed
-        both = [("Running", count(runs)), ("Claimed", count(array.claimed))]
-        at = [name for name, _ in counts].index("Running")
-        counts[at : at + 1] = both
-    slots = f"{count(array.placed)} <small>at most {count(array.limit)}</small>"
-    return [("Elements", count(array.elements)), *counts, ("Slots with GPUs", slots)]
+def _limit(report: JobReport) -> str:
+    """Return how long an attempt may run, and until when the one that runs may."""
+    limit, progress, job = report.spec.max_duration, report.progress, report.job
+    if limit is None:
+        return ""
+    each = " <small>for each element</small>" if report.array else ""
+    if job.ends_by is None:
+        return f"{format_duration(limit)}{each}"
+    began = progress.started_at if progress else None
+    end = began + limit if began else job.ends_by
+    return f"{format_duration(limit)} <small>ends at the latest about {when(end)}</small>"
 
 
 def why_html(explanation: Explanation, now: datetime) -> str:
     """Return why a job is where it is, in sentences."""
-    headline = escape(explanation.headline)
+    headline = with_code(explanation.headline)
     for each in explanation.purchases:
         headline = headline.replace(escape(each.id), purchase_link(each.id))
     said = [f"It {headline}."]
@@ -138,25 +141,6 @@ def stderr_html(report: JobReport) -> str:
     """Return the last lines that a job that failed wrote to stderr."""
     lines = "\n".join(map(escape, report.stderr_tail))
     return f'<pre class="padded output" tabindex="0">{lines}</pre>' if lines else ""
-
-
-def attempts_html(report: JobReport, now: datetime) -> str:
-    """Return the attempts, the newest first: nodes, GPUs, how long, and how each ended."""
-    if not report.attempts:
-        return ""
-    records = {each.attempt: each for each in report.status.attempts} if report.status else {}
-    return table(
-        "Attempts, the newest first",
-        ("Attempt", "Nodes and GPUs", "Placed", "Lasted", "End", "Why there"),
-        (
-            f'<tr><th scope="row">{each.attempt}</th>'
-            f'<td class="shares">{_shares(each)}</td><td>{when(each.placed_at)}</td>'
-            f"<td>{span((each.ended_at or now) - each.placed_at)}</td>"
-            f'<td class="fold">{escape(_end(each, records.get(each.attempt)))}</td>'
-            f'<td class="fold quiet">{escape(each.reason)}</td></tr>'
-            for each in reversed(report.attempts)
-        ),
-    )
 
 
 def checkpoints_html(stored: StoredCheckpoints, now: datetime) -> str:
@@ -368,31 +352,6 @@ def _rooms(plan: GangPlan) -> str:
         ),
         numbers=("Nodes", "GPUs", "Free", "For it", "Left"),
     )
-
-
-def _shares(attempt: AttemptView) -> str:
-    stood = "stands by" if attempt.ended_at is None else "stood by"
-    said = [
-        f'<span class="id">{escape(share.node_id)}</span> '
-        f"{format_gpus(share.gpu_indices)}"
-        f"{f' {format_slices(share.slices)}' if share.slices else ''}"
-        f"{f', {stood}' if share.spare else ''}"
-        for share in attempt.shares[:_MOST_SHARES]
-    ]
-    more = and_more(len(attempt.shares) - _MOST_SHARES, "node")
-    rest = [more] if more else []
-    mark = SIMULATED_GPUS if any(share.simulated for share in attempt.shares) else ""
-    return f"{'<br>'.join([*said, *rest])} {mark}"
-
-
-def _end(attempt: AttemptView, record: AttemptRecord | None) -> str:
-    """Return how an attempt ended: as its workflow says, else why it gave up its GPUs."""
-    if attempt.ended_at is None:
-        return "runs"
-    if record is not None and record.ended_at is not None:
-        return attempt_end(record)
-    reason = (attempt.end_reason or "ended").lower().replace("_", " ")
-    return f"{reason}: {attempt.end_message}".rstrip(": ")
 
 
 def _gpus(candidate: Candidate) -> str:

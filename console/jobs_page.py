@@ -6,14 +6,18 @@ from urllib.parse import urlencode
 from nicegui import ui
 from starlette.requests import Request
 
+from longshore.console import array_view as arrays
 from longshore.console import job_view as view
 from longshore.console import jobs_view as lists
+from longshore.console.attempts_view import attempts_html, sizes_html
 from longshore.console.escaping import escape
 from longshore.console.fleet import Fleet
 from longshore.console.layout import Badge, Card, frame, toggle
 from longshore.console.live import follow
 from longshore.console.parts import chip, empty, updated
 from longshore.console.pool_choice import PoolChoice
+from longshore.models.array_view import ElementView
+from longshore.models.elements import ElementState
 from longshore.models.errors import (
     LongshoreError,
     NoRecordError,
@@ -21,6 +25,7 @@ from longshore.models.errors import (
     NotSubmittedError,
 )
 from longshore.models.job_report import JobReport
+from longshore.models.labels import parse_selector
 from longshore.models.views import Explanation
 
 PATH = lists.PATH
@@ -49,6 +54,7 @@ class JobsPage:
         asked = request.query_params
         pool, state = asked.get("pool", "")[:63], asked.get("state", "")
         self._after = asked.get("after", "").replace("\0", "")
+        self._label = asked.get("label", "").replace("\0", "")
         with ui.element("div").classes("title"):
             ui.html("<h1>Jobs</h1>", sanitize=False)
             self._pool = PoolChoice(pool, self._changed)
@@ -67,9 +73,16 @@ class JobsPage:
         """Read the jobs and show them."""
         pool = self._pool.value.replace("\0", "") or None
         try:
+            labels = parse_selector([self._label] if self._label else ())
+        except ValueError as error:
+            self._sums_card.set_visibility(False)
+            self._list.content = empty("No label is like that", str(error))
+            self._more.content = ""
+            return
+        try:
             pools = await self._fleet.pools()
             found = await self._fleet.jobs(
-                pool=pool, states=lists.STATES[str(self._state.value)],
+                labels=labels, pool=pool, states=lists.STATES[str(self._state.value)],
                 after=self._after or None, limit=lists.SHOWN + 1,
             )  # fmt: skip
         except LongshoreError as error:
@@ -84,7 +97,7 @@ class JobsPage:
         self._live.content = updated(now)
         self._sums_card.set_visibility(bool(pools))
         self._sums.content = lists.sums_html(pools, pool)
-        self._card.remark("the newest first")
+        self._card.remark(f"with {self._label}" if self._label else "the newest first")
         self._list.content = lists.list_html(page, now) if page else self._nothing(pool)
         self._more.content = lists.more_html(page, self._asked(), more=len(found) > len(page))
 
@@ -92,6 +105,7 @@ class JobsPage:
         asked = {
             "pool": self._pool.value,
             "state": str(self._state.value),
+            "label": self._label,
             "after": self._after,
         }
         return {name: value for name, value in asked.items() if value}
@@ -102,7 +116,7 @@ class JobsPage:
         await self.refresh()
 
     def _nothing(self, pool: str | None) -> str:
-        if pool or self._after or self._state.value != "all":
+        if pool or self._after or self._label or self._state.value != "all":
             return empty(
                 "No such jobs now, nor in the last hour",
                 "`All` above shows the others; `longshore jobs --all` older ones too.",
@@ -129,9 +143,11 @@ class JobPage:
         with ui.element("section").classes("card").props('aria-label="Job"'):
             self._head = ui.html(_READING, sanitize=False)
         self._cards = {
-            name: Card(name, classes="jobs")
-            for name in ("Why it is where it is", "The last lines of its stderr",
-                         "What could help", "Nodes", "Gang", "Attempts", "Checkpoints")
+            name: Card(name, classes=_STACKED.get(name, "jobs"))
+            for name in ("Elements by state", "Elements that failed", "Elements",
+                         "Why it is where it is", "The last lines of its stderr",
+                         "What could help", "Nodes", "Gang", "Changes of its size", "Attempts",
+                         "Checkpoints")
         }  # fmt: skip
         self._parts: dict[str, ui.html] = {}
         for name, card in self._cards.items():
@@ -158,11 +174,12 @@ class JobPage:
             self._show_instead(empty("The database does not answer", str(error), _AGAIN))
         else:
             self._show(report, explanation)
+            await self._show_array(report)
             await self._show_checkpoints(report)
 
     def _show(self, report: JobReport, explanation: Explanation) -> None:
         now, job = datetime.now(UTC), report.job
-        state = (report.status.state if report.status else job.state).value
+        state = report.state.value
         self._badge.show(job.simulated, "Simulated GPUs")
         self._live.content = updated(now)
         self._title.content = f"<h1>{escape(job.id)} {chip(state)}</h1>"
@@ -175,9 +192,39 @@ class JobPage:
         self._put("Nodes", nodes)
         self._cards["Nodes"].title(title)
         self._put("Gang", view.gang_html(explanation))
-        self._put("Attempts", view.attempts_html(report, now))
+        self._put("Changes of its size", sizes_html(explanation.sizes))
+        self._put("Attempts", attempts_html(report, now))
         self._cards["Attempts"].remark("the newest first")
         self._put("The last lines of its stderr", view.stderr_html(report))
+
+    async def _show_array(self, report: JobReport) -> None:
+        array, job_id = report.array, report.job.id
+        if array is None:
+            for name in ("Elements by state", "Elements that failed", "Elements"):
+                self._put(name, "")
+            return None
+        told = {state: array.counts.get(state, 0) for state in arrays.TOLD_FIRST}
+        of = sum(told.values())
+        try:
+            cost = await self._fleet.array_cost(job_id)
+            elements: tuple[ElementView, ...] = ()
+            for state in told if of else (None,):
+                only = frozenset([state]) if state else frozenset[ElementState]()
+                room = arrays.SHOWN - len(elements)
+                if room and (state is None or told[state]):
+                    elements += await self._fleet.elements(job_id, only, room)
+        except LongshoreError as error:
+            self._live.content = updated(None)
+            return self._put("Elements", f'<p class="padded quiet">{escape(str(error))}</p>')
+        self._put("Elements by state", arrays.bar_html(array, cost))
+        self._put("Elements that failed", arrays.errors_html(array.errors))
+        self._cards["Elements that failed"].remark("those alike in one row")
+        self._cards["Elements"].title("Elements that failed or run" if of else "Elements")
+        self._cards["Elements"].remark("by index, the last attempt of each")
+        html = arrays.elements_html(
+            job_id, elements, of or array.elements, array.claimed, datetime.now(UTC)
+        )
+        return self._put("Elements", html)
 
     async def _show_checkpoints(self, report: JobReport) -> None:
         contract = report.spec.checkpoint
@@ -203,5 +250,11 @@ class JobPage:
             card.show(False)
 
 
+_STACKED = {
+    "Elements that failed": "jobs stacks",
+    "Elements": "jobs stacks thirds",
+    "Changes of its size": "jobs stacks",
+}
+"""Cards whose tables name their columns in each cell, for narrow screens."""
 _READING = '<div class="empty"><p>Reading …</p></div>'
 _AGAIN = "It is asked again every three seconds."

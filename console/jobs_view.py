@@ -29,6 +29,12 @@ def link(job_id: str, words: str = "") -> str:
     return f'<a class="id" href="{PATH}/{quote(job_id)}">{escape(words or job_id)}</a>'
 
 
+def label_link(label: tuple[str, str]) -> str:
+    """Return a label as a link to the list of the jobs that have it."""
+    said = "=".join(label) if label[1] else label[0]
+    return f'<a href="{_address({"state": "all", "label": said})}">{escape(said)}</a>'
+
+
 def sums_html(pools: Iterable[PoolView], pool: str | None) -> str:
     """Return how much runs and waits, in one pool or in all."""
     shown = [each for each in pools if pool in (None, each.spec.name)]

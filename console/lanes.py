@@ -11,13 +11,16 @@ from longshore.models.spending import BlockDetail, BlockUse
 from longshore.models.text import count, span
 
 COLOURS = 8
-_LAST_TICK, _NARROWEST = 96.0, 3.5
-"""Percent of the axis: no time is written after the one, no name in a bar below the other."""
-MOST_TICKS = 8
+_LAST_TICK, _LAST_SECOND, _NARROWEST = 96.0, 92.0, 3.5
+"""Percent of the axis: no time is written after the one, none with its seconds after the other,
+no name in a bar below the last."""
+MOST_TICKS, _MOST_SECONDS = 8, 4
 _STEPS = tuple(
     timedelta(minutes=each)
     for each in (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720, 1440, 2880, 10080, 43200)
 )
+
+_SHORT_STEPS = tuple(timedelta(seconds=each) for each in (1, 2, 5, 10, 15, 30))
 
 
 @dataclass(frozen=True)
@@ -52,12 +55,13 @@ def axis_of(blocks: Sequence[BlockDetail], now: datetime, length: timedelta | No
 def ruler_html(axis: Axis) -> str:
     """Return the times along the axis, and now."""
     length = axis.until - axis.since
-    step = next((each for each in _STEPS if length / each <= MOST_TICKS), _STEPS[-1])
+    short = next((each for each in _SHORT_STEPS if length / each <= _MOST_SECONDS), None)
+    step = short or next((each for each in _STEPS if length / each <= MOST_TICKS), _STEPS[-1])
     first = datetime.fromtimestamp(-(-axis.since.timestamp() // _s(step)) * _s(step), UTC)
     ticks = ""
-    while axis.at(first) < _LAST_TICK:
+    while axis.at(first) < (_LAST_SECOND if short else _LAST_TICK):
         days = step >= timedelta(days=1) or (first.hour, first.minute) == (0, 0)
-        words = f"{first:%d %b}" if days else f"{first:%H:%M}"
+        words = f"{first:%d %b}" if days else f"{first:%H:%M:%S}" if short else f"{first:%H:%M}"
         ticks += f'<span class="tick" style="left:{axis.at(first)}%">{words}</span>'
         first += step
     now = ""

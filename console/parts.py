@@ -32,9 +32,12 @@ def mark(simulated: bool) -> str:
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> str:
-    """Return names with their values, which are HTML."""
-    rows = "".join(f"<div><dt>{escape(name)}</dt><dd>{value}</dd></div>" for name, value in pairs)
-    return f'<dl class="facts wide">{rows}</dl>'
+    """Return names with their values, which are HTML, in rows of about the same length."""
+    shown = list(pairs)
+    rows = "".join(f"<div><dt>{escape(name)}</dt><dd>{value}</dd></div>" for name, value in shown)
+    lines = max(-(-len(shown) // _MOST_IN_ROW), 1)
+    columns = max(-(-len(shown) // lines), 1)
+    return f'<dl class="facts wide" style="--columns:{columns}">{rows}</dl>'
 
 
 def table(
@@ -86,6 +89,8 @@ def when(at: datetime | None) -> str:
     return f'<time datetime="{at.isoformat()}">{at:%d %b %H:%M:%S}</time>'
 
 
+_MOST_IN_ROW = 7
+"""Facts beside each other at most."""
 _NUMBER = ' class="n"'
 _FOLDS = ' class="fold"'
 

@@ -19,6 +19,7 @@ from pydantic import (
 
 from longshore.models.base import Frozen, Instant, Name, Reason, ShortText, Wire
 from longshore.models.bounds import Most, json_bytes
+from longshore.models.elements import ElementState
 from longshore.models.job import MOST_BYTES, FailureClass, JobSpec, JobState
 from longshore.models.mistakes import Mistake, Place, refuse
 from longshore.models.text import listed
@@ -415,6 +416,17 @@ class HeldMutex(Wire):
     """Jobs that wait for it and for nothing else but mutexes."""
 
 
+class StepAttempt(Wire):
+    """One attempt of a job of a DAG: from when to when it had GPUs."""
+
+    attempt: int
+    started_at: Instant
+    ended_at: Instant | None = None
+    """Null while it has them."""
+    end_reason: str | None = None
+    """Why it gave them up, such as finished, failed, preempted or node-lost."""
+
+
 class DagJobView(Wire):
     """One job of a DAG, as people see it."""
 
@@ -440,6 +452,12 @@ class DagJobView(Wire):
     """What it waits for, why it was skipped, or how it ended."""
     gpus: int
     gpu_type: str | None = None
+    array: str | None = None
+    """Of an array: its indices, such as 0-7%2."""
+    elements: dict[ElementState, int] | None = None
+    """Of an array that was submitted: how many of its elements are in each state."""
+    attempts: tuple[StepAttempt, ...] = ()
+    """The last 50 of the job, oldest first; none of an array, whose slots have theirs."""
     simulated: bool = False
     """It runs, or ran last, on simulated GPUs."""
     submitted_at: Instant | None = None
@@ -474,6 +492,9 @@ class DagSummary(Wire):
     jobs: int
     counts: dict[StepState, int]
     """How many of its jobs are in each state."""
+    submitted: dict[JobState, int] = Field(default_factory=dict[JobState, int])
+    """Of those that are SUBMITTED: how many are in each state of a job. What is left of them is
+    not on record yet."""
 
 
 class DagView(DagSummary):

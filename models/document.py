@@ -33,6 +33,13 @@ class Override(NamedTuple):
     """The value as YAML."""
     given_by: str
     """Where it comes from, for messages: ``--set gpus=4``."""
+    names: tuple[str, ...] = ()
+    """The field name by name, where one of them has dots of its own."""
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """The field, name by name."""
+        return self.names or tuple(self.field.split("."))
 
 
 Check = Callable[[object], Sequence[Problem]]
@@ -137,7 +144,7 @@ def _parse(text: str, source: str) -> tuple[Located, str]:
 def _put_over(root: Located, override: Override) -> None:
     """Put one value over the document. Raises SpecError where it is not YAML or has no place."""
     override = override._replace(given_by=brief(override.given_by))
-    *outer, name = override.field.split(".")
+    *outer, name = override.place
     here = root
     for part in outer:
         here = _mapping_in(here, part, override)

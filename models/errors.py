@@ -13,6 +13,7 @@
     │   ├── MarketAwayError    a market does not answer, or asks to be left alone for a while
     │   └── StoreError         the checkpoint store cannot be read or written
     ├── RefusedError           the database or an authority said no
+    │   ├── EndedError         the job has ended already
     │   ├── NotSubmittedError  a job of a DAG waits for others, or was left out
     │   ├── TokenError         an agent's proof does not match the join token
     │   │   └── ClockError     its clock is too far from the server's
@@ -100,6 +101,10 @@ class DamagedError(LongshoreError):
 
 class RefusedError(LongshoreError):
     exit_code = 77
+
+
+class EndedError(RefusedError):
+    pass
 
 
 class NotSubmittedError(RefusedError):

@@ -32,6 +32,7 @@ from longshore.models.code import CodeField
 from longshore.models.constraints import Constraints
 from longshore.models.counts import DIGITS, Count
 from longshore.models.elastic import Malleable
+from longshore.models.labels import JobLabels
 from longshore.models.legacy_documents import clamped
 from longshore.models.mig import MigProfile
 from longshore.models.mistakes import Mistake, refuse
@@ -76,6 +77,8 @@ class FailureClass(StrEnum):
     """No node that can ever come could hold the job."""
     CANCELLED = "cancelled"
     """Somebody cancelled the job."""
+    TIME_LIMIT = "time_limit"
+    """It ran for as long as its `max_duration` allows, and was ended."""
 
 
 class RetryRule(Frozen):
@@ -107,12 +110,15 @@ class RetryPolicy(Frozen):
     """A node that was cut off from the server; the rule of `node` when left out."""
     preempted: RetryRule = RetryRule(max_retries=None)
     """By other jobs. A job that leaves a node for the node's sake uses up no retry."""
+    time_limit: RetryRule | None = Field(default=None, exclude_if=lambda rule: rule is None)
+    """An attempt that ran for as long as `max_duration` allows; none when left out. Worth it for
+    a job that saves: another attempt goes on from there, with a time limit of its own."""
 
     def rule_for(self, failure: FailureClass) -> RetryRule:
         """Return the rule for a class; classes that no retry can help have none left."""
         if failure is FailureClass.NETWORK and self.network is None:
             return self.node
-        return getattr(self, failure.value, RetryRule())
+        return getattr(self, failure.value, None) or RetryRule()
 
 
 class CheckpointContract(Frozen):
@@ -220,6 +226,9 @@ class JobSpec(Frozen):
     """FAST starts now and buys what is missing; FLEX waits for the best price."""
     priority: Count = Field(default=5, ge=0, le=10)
     """Priority class, 0 to 10; higher goes first."""
+    labels: JobLabels = Field(default_factory=dict[str, str], exclude_if=lambda labels: not labels)
+    """What people select jobs by, such as {sweep: 7, team: vision}: `longshore jobs --label
+    sweep=7`. By Kubernetes' rules for names and values; they stay as submitted."""
 
     gpus: Count = Field(default=1, ge=1, le=100_000)
     """GPUs that the job holds in all; on one node, unless `gang` lets it span several. Of a job
@@ -245,7 +254,11 @@ class JobSpec(Frozen):
     """The most that it draws with each GPU, where that is less than the GPU may draw; of a GPU
     that is shared, with its part. Counts on nodes with a power budget."""
     expected_duration: Duration = ASSUMED_DURATION
-    """How long it will probably run; a node that ends before that is not chosen."""
+    """How long it will probably run; a node that ends before that is not chosen. Where it is more
+    than `max_duration`, that counts in its place."""
+    max_duration: Duration | None = Field(default=None, exclude_if=lambda limit: limit is None)
+    """How long an attempt may run: then it is asked to save and stop, and ends as `time_limit`.
+    That of its pool when left out, which is also the most (docs/concepts.md)."""
     gang: Gang | None = None
     """Lets the job span nodes; all of its GPUs are placed together, or none."""
     malleable: Malleable | None = None
@@ -321,6 +334,13 @@ class JobSpec(Frozen):
         if image is not None and not _IMAGE.fullmatch(image):
             raise ValueError("is no name of an image, such as ghcr.io/example/train:1.4")
         return image
+
+    @field_validator("max_duration")
+    @classmethod
+    def _limit_leaves_time(cls, limit: timedelta | None) -> timedelta | None:
+        if limit == timedelta(0):
+            raise ValueError("must be longer than 0: leave it out for no limit")
+        return limit
 
     @field_validator("env", mode="before")
     @classmethod
@@ -406,6 +426,13 @@ class JobSpec(Frozen):
         if self.command is None:
             return ()
         return ("sh", "-c", self.command) if isinstance(self.command, str) else self.command
+
+    @property
+    def likely_duration(self) -> timedelta:
+        """How long an attempt is taken to run: no longer than it may."""
+        if self.max_duration is None:
+            return self.expected_duration
+        return min(self.expected_duration, self.max_duration)
 
     @property
     def stop_signal(self) -> str:

@@ -40,6 +40,7 @@ from longshore.models.job import (
     Tier,
 )
 from longshore.models.job_examples import FULL_EXAMPLE, OF_ONE_GPU, WRONG_EXAMPLE
+from longshore.models.labels import JobLabels
 from longshore.models.mig import MigProfile
 from longshore.models.signals import SignalName
 from longshore.models.text import format_duration
@@ -234,6 +235,11 @@ _TYPES: tuple[tuple[Any, str], ...] = (
     (Sha256, "checksum, as 64 hexadecimal digits"),
     (CodeField, "text, a folder; or mapping, see [code](#code)"),
     (SignalName, "name of a signal, such as `SIGTERM` or `SIGUSR1`"),
+    (
+        JobLabels,
+        f"mapping of {_most(JobLabels)} names to texts or numbers, both of letters, "
+        "digits, `-`, `_` and `.`, at most 63",
+    ),
     (Environment, f"mapping of {_most(Environment)} names to texts or numbers"),
     (Data, f"list of {_most(Data)} names, or mapping of names to sizes"),
 )
@@ -252,6 +258,7 @@ is.
 $ longshore submit examples/hello.yaml
 $ longshore submit examples/hello.yaml --set priority=8 --set env.SEED=7    # over the file's
 $ longshore submit --gpus 2 --set gpu_type=H100 -- nvidia-smi -L    # without a file
+$ longshore submit examples/hello.yaml --time 2h --label sweep=7    # its time limit; see --help
 $ longshore schema job > job.schema.json    # JSON Schema, for completion in an editor
 ```
 
@@ -268,6 +275,10 @@ Nothing is copied to the node: the folder must be there at the same path.
 **Sizes** are text with a unit, or a number of GB: `80GB`, `512MB`, `64GiB`, `80`. GB is 10^9
 bytes. **Bandwidth** is a size a second, `10GB/s` or `500MB/s`; a number is GB/s. **Power** is
 `700W` or `10.2kW`; a number is watts.
+
+A flag goes before the file. Two flags that say the same field, as `--priority 8 --set
+priority=8`, are refused. `--time` is `max_duration`, as Slurm writes it or as below: `90` is
+minutes there.
 
 **Durations** are text with units, `hours:minutes[:seconds]`, or a number of seconds: `90s`,
 `1h30m`, `2d`, `01:30:00`, `90`.
@@ -384,7 +395,8 @@ _ERRORS = """\
 
 The command line prints one line and ends with the code of the error; in Python they are exceptions
 of `longshore.models.errors`. With `--wait` the exit code is the job's own where it failed, 130
-where it was cancelled, 75 where its queue timeout passed, 70 for other failures.
+where it was cancelled, 75 where its queue timeout passed, 124 where its time limit did, 70 for
+other failures.
 `LONGSHORE_DEBUG=1` shows where an error comes from.
 """
 

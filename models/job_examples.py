@@ -6,6 +6,7 @@ tenant: research
 pool: default
 tier: FAST
 priority: 7
+labels: {sweep: 7, team: vision}
 
 gpus: 16
 gpu_type: H100
@@ -17,6 +18,7 @@ ram: 512GB
 storage_bandwidth: 4GB/s
 power_per_gpu: 500W
 expected_duration: 2h30m
+max_duration: 6h
 gang:
   group_gpus: 8
   allow_cross_group_spread: true
@@ -54,6 +56,7 @@ retry:
   node: {max_retries: 10, backoff: 1s}
   network: {max_retries: null, backoff: 5s}
   preempted: {max_retries: null}
+  time_limit: {max_retries: 2}
 preemptible: false
 queue_timeout: 12h
 stop_grace: 20s

@@ -6,7 +6,7 @@ from longshore.models.array_view import ArrayView
 from longshore.models.base import Wire
 from longshore.models.checkpoint import CheckpointInfo
 from longshore.models.checkpointing import CheckpointDecision
-from longshore.models.job import JobSpec, JobStatus
+from longshore.models.job import JobSpec, JobState, JobStatus
 from longshore.models.messages import Progress
 from longshore.models.spending import PurchaseUnderWay
 from longshore.models.views import AttemptView, JobView
@@ -38,6 +38,11 @@ class JobReport(Wire):
     """Of a job that failed: the last lines that it wrote to stderr, at most 10."""
     missing: tuple[str, ...] = ()
     """What could not be asked, and why: a sentence for each."""
+
+    @property
+    def state(self) -> JobState:
+        """Its state as its workflow says, or else its record."""
+        return self.status.state if self.status else self.job.state
 
     def without_live(self, why: str) -> Self:
         """Return the report with why its workflow could not be asked."""

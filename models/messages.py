@@ -222,6 +222,8 @@ class EnqueueReply(Wire):
     queued: bool
     refusal: str = ""
     """Why it is not queued, and never will be."""
+    max_duration: Duration | None = None
+    """The time limit that it has by its pool, where it named none."""
     other: bool = False
     """The row of its id is that of another job, which may have ended: nothing of it is this one's
     to end, and its state is not this one's."""

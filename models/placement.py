@@ -142,6 +142,9 @@ class JobRequest(Frozen):
     power_per_gpu: Watts | None = None
     """What a GPU of the node may draw when left out."""
     expected_duration: Duration = ASSUMED_DURATION
+    max_duration: Duration | None = Field(default=None, exclude_if=lambda limit: limit is None)
+    """Of a malleable job: no size makes it run longer. That of any other is in
+    `expected_duration`."""
     grace: Duration = timedelta(seconds=10)
     """What it gets to save or clean up when it has to leave its node."""
     saves: bool = False
@@ -209,7 +212,10 @@ class JobRequest(Frozen):
             update={
                 "gpus": gpus, "cpus": host.cpus, "ram": host.ram,
                 "storage_bandwidth": host.storage, "malleable": None,
-                "expected_duration": min(self.expected_duration / faster, LONGEST),
+                "expected_duration": min(
+                    self.expected_duration / faster, self.max_duration or LONGEST
+                ),
+                "max_duration": None,
             }
         )  # fmt: skip
 
@@ -235,7 +241,9 @@ class JobRequest(Frozen):
         if spec.malleable is None:
             return asked
         at_target = asked.at_size(spec.malleable.target)
-        return at_target.model_copy(update={"malleable": spec.malleable})
+        return at_target.model_copy(
+            update={"malleable": spec.malleable, "max_duration": spec.max_duration}
+        )
 
     @classmethod
     def _as_said(
@@ -246,7 +254,7 @@ class JobRequest(Frozen):
             gpu_type=spec.gpu_type, vram_per_gpu=spec.vram_per_gpu, milli=spec.milli,
             mig=spec.mig, cpus=spec.cpus, ram=spec.ram,
             storage_bandwidth=spec.storage_bandwidth, power_per_gpu=spec.power_per_gpu,
-            expected_duration=spec.expected_duration, needs_container=spec.image is not None,
+            expected_duration=spec.likely_duration, needs_container=spec.image is not None,
             submitted_at=submitted_at, path_behind=path_behind, attempt=attempt, gang=spec.gang,
             grace=spec.grace,
             conformance=spec.conformance, constraints=spec.constraints, malleable=spec.malleable,

@@ -5,6 +5,8 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Self
 
+from pydantic import Field, field_validator
+
 from longshore.models.base import Frozen, Name
 from longshore.models.bounds import TAKEN
 from longshore.models.buying import BuyingPolicy
@@ -41,12 +43,22 @@ class PoolSpec(Frozen):
     grow_after: Duration = timedelta(minutes=5)
     """A running malleable job gets more GPUs when they were idle for so long; 0 never
     (docs/elastic.md)."""
+    max_duration: Duration | None = Field(default=None, exclude_if=lambda limit: limit is None)
+    """The most that an attempt of a job may run, and the time limit of jobs that name none; no
+    limit when left out. A job that asks for more is refused."""
     buying: BuyingPolicy = BuyingPolicy()
     """What it may buy; nothing, unless this is switched on (docs/buying.md)."""
     preemption: PreemptionPolicy = PreemptionPolicy()
     """When running jobs are preempted for those of higher classes (docs/preemption.md)."""
     checkpoints: CheckpointPolicy = CheckpointPolicy()
     """When running jobs are asked to save."""
+
+    @field_validator("max_duration")
+    @classmethod
+    def _limit_leaves_time(cls, limit: timedelta | None) -> timedelta | None:
+        if limit == timedelta(0):
+            raise ValueError("must be longer than 0: leave it out for no limit")
+        return limit
 
     @classmethod
     def as_known(cls, stored: object) -> Self:

@@ -159,6 +159,48 @@ def parse_duration(value: object) -> timedelta:
     raise ValueError(f"expected a duration such as 90s, 30m, 2h or 1h30m, not {shown(value)}")
 
 
+def parse_time_limit(text: str) -> timedelta:
+    """Return a time limit as Slurm's `--time` writes it, or as `parse_duration` reads it.
+
+    A bare number is minutes; then come ``minutes:seconds``, ``hours:minutes:seconds``,
+    ``days-hours``, ``days-hours:minutes`` and ``days-hours:minutes:seconds`` (man sbatch).
+    Raises ValueError with the accepted forms when `text` is none of them.
+    """
+    if len(text) <= _LONGEST_TEXT and (found := _SLURM.fullmatch(text.strip())):
+        return _more_than_nothing(_of_seconds(_slurm_seconds(*found.groups())))
+    if re.fullmatch(r"unlimited|infinite", text.strip(), _IN_ANY_CASE):
+        raise ValueError("leave it out for no limit but that of the pool")
+    if ":" not in text:
+        try:
+            return _more_than_nothing(_in_bounds(parse_duration(text)))
+        except ValueError as error:
+            if str(error) in (_NOTHING, TOO_LONG):
+                raise
+    raise ValueError(
+        "expected a time such as 90m or 2h, or as in Slurm 90 (minutes), 90:00 "
+        f"(minutes:seconds), 1:30:00, 1-12 (days-hours) or 1-12:00, not {shown(text)}"
+    )
+
+
+def _slurm_seconds(days: str | None, first: str, second: str | None, third: str | None) -> float:
+    one, two, three = (float(part or 0) for part in (first, second, third))
+    if days is not None:
+        return 86400 * float(days) + 3600 * one + 60 * two + three
+    if third is not None:
+        return 3600 * one + 60 * two + three
+    return 60 * one + two
+
+
+def _more_than_nothing(limit: timedelta) -> timedelta:
+    if limit == timedelta(0):
+        raise ValueError(_NOTHING)
+    return limit
+
+
+_SLURM = re.compile(r"(?:(\d+)-)?(\d+)(?::([0-5]?\d))?(?::([0-5]?\d))?", re.ASCII)
+_NOTHING = "must be longer than 0: leave it out for no limit"
+
+
 def _of_seconds(seconds: float) -> timedelta:
     if not abs(seconds) <= LONGEST.total_seconds():
         raise ValueError(TOO_LONG)

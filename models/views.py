@@ -2,6 +2,8 @@
 
 from datetime import timedelta
 
+from pydantic import Field
+
 from longshore.models.base import Instant, Wire
 from longshore.models.block_end import BlockDecision
 from longshore.models.checkpointing import CheckpointDecision
@@ -26,6 +28,8 @@ class JobView(Wire):
     pool: str
     tier: Tier
     priority: int
+    labels: dict[str, str] = Field(default_factory=dict[str, str])
+    """As they were submitted."""
     counted_as: int | None = None
     """The class that its wait had lifted it to when a cycle looked last; null where it counts as
     its own."""
@@ -71,6 +75,11 @@ class JobView(Wire):
     """Of an array that has not ended: how many of its elements are in each state."""
     claimed: int = 0
     """Of the elements that are RUNNING, those that do not run: their slots run others."""
+    max_duration: Duration | None = None
+    """How long an attempt may run; null for no limit."""
+    ends_by: Instant | None = None
+    """Of one that runs and has a time limit: about when that has passed, counted from its
+    placement; then it gets its grace."""
     estimated_start: Instant | None = None
     """Of one that waits: when running jobs end in time, or what was bought for it is there; null
     where nobody knows."""

@@ -31,4 +31,4 @@ def _expected(job: DagJob) -> float:
     """Of an array one element's, as many times as its limit has them follow one another."""
     array = job.array
     rounds = -(-array.most_elements // array.limit) if array and array.limit else 1
-    return job.expected_duration.total_seconds() * rounds
+    return job.likely_duration.total_seconds() * rounds

@@ -171,15 +171,21 @@ class Attempt:
         return first.model_copy(update=said)
 
     def _ended_by(self, reports: Mapping[int, ProcessReport]) -> ProcessReport:
+        for rank, report in reports.items():
+            if report.failure is FailureClass.TIME_LIMIT:  # others failed for want of this one
+                return self._of_rank(rank, report)
         failed = [rank for rank, report in reports.items() if report.failure is not None]
         by_itself = [rank for rank in failed if reports[rank].stopped_for is None]
         for rank in sorted(by_itself, key=lambda rank: _ended(reports[rank])):
-            node_id, said = self._ranks[rank].node_id, reports[rank].message or "failed"
-            return reports[rank].model_copy(
-                update={"message": f"rank {rank} on {node_id}: {said}", "node_id": node_id}
-            )
+            return self._of_rank(rank, reports[rank])
         stopped = [report for report in reports.values() if report.stopped_for is not None]
         return stopped[0] if stopped else reports[0]
+
+    def _of_rank(self, rank: int, report: ProcessReport) -> ProcessReport:
+        node_id, said = self._ranks[rank].node_id, report.message or "failed"
+        return report.model_copy(
+            update={"message": f"rank {rank} on {node_id}: {said}", "node_id": node_id}
+        )
 
     def _not_stored(self, reports: Mapping[int, ProcessReport]) -> str:
         """Return which rank's output is not all stored, and why; empty where all of it is."""

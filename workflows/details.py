@@ -45,7 +45,7 @@ def _needs(spec: JobSpec) -> str:
         f"{gpus}, {format_cores(spec.cpus)}, "
         f"{format_gb(spec.ram)} of memory"
         f"{format_limits(spec.storage_bandwidth, spec.power_per_gpu)} "
-        f"for about {format_duration(spec.expected_duration)}; "
+        f"for about {format_duration(spec.likely_duration)}; "
         f"{spec.tier.value}, class {spec.priority}, tenant {spec.tenant}, pool {spec.pool}"
     )
 

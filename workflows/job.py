@@ -301,6 +301,9 @@ class JobWorkflow(Started):
         if not reply.queued:
             self._is_another = reply.other
             return reply.refusal
+        if reply.max_duration is not None:
+            self._spec = self._spec.model_copy(update={"max_duration": reply.max_duration})
+            self._job = self._job.model_copy(update={"spec": self._spec})
         if held:
             self._enter(JobState.HELD, self._hold_reason)
         else:

@@ -43,12 +43,17 @@ class Runner:
         self._env: dict[str, str] = plan["env"]
         self._elements: Sequence[dict] = plan["elements"]
         self._grace: float = plan["grace"]
+        self._limit: float | None = plan.get("limit")
+        """Seconds that an element may run."""
         self._pid = 0
         self._stop = 0
         """The signal that asks for the end; 0 where none did."""
         self._cancelled = set[int]()
         self._kill_at: float | None = None
-        """When an element that was cancelled is killed."""
+        """When an element that was asked to stop, and not the batch, is killed."""
+        self._stop_at: float | None = None
+        """When the time of the element that runs is over."""
+        self._over_time = False
         self._index = -1
         self._oom = oom_kills()
         self._journal = os.open(
@@ -99,7 +104,8 @@ class Runner:
             why = error.strerror or "it cannot be executed"
             end |= {"code": NOT_EXECUTABLE, "message": f"{self._argv[0]}: {why}"}
         else:
-            self._pid = pid
+            self._pid, self._over_time = pid, False
+            self._stop_at = None if self._limit is None else boot_clock() + self._limit
             if self._stop:  # asked for while it was being started
                 self._signal(self._stop)
             if index in self._cancelled:
@@ -114,16 +120,20 @@ class Runner:
                 end["stopped"] = True
             if index in self._cancelled:
                 end["cancelled"] = True
+            if self._over_time:
+                end["time_limit"] = self._limit
         self._index, self._kill_at = -1, None
         self._write({**end, "at": time.time(), "out": _size(1), "err": _size(2)})
 
     def _wait(self, pid: int) -> int:
         """Wait for the end of the element; its number is nobody else's before it is collected."""
         while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+            if self._stop_at is not None and boot_clock() >= self._stop_at:
+                self._stop_for_time()
             if self._kill_at is not None and boot_clock() >= self._kill_at:
                 self._signal(signal.SIGKILL)
             _sleep_until_an_end()
-        self._pid = 0
+        self._pid, self._stop_at = 0, None
         _, status = os.waitpid(pid, 0)
         return os.waitstatus_to_exitcode(status)
 
@@ -134,6 +144,13 @@ class Runner:
     def _on_cancel(self, *_: object) -> None:
         self._look_for_cancelled()
         if self._pid and self._index in self._cancelled and self._kill_at is None:
+            self._kill_at = boot_clock() + self._grace
+            self._signal(signal.SIGTERM)
+
+    def _stop_for_time(self) -> None:
+        self._stop_at = None
+        if not self._stop and self._kill_at is None:  # else it is being stopped already
+            self._over_time = True
             self._kill_at = boot_clock() + self._grace
             self._signal(signal.SIGTERM)
 

@@ -3,11 +3,13 @@
 import contextlib
 import json
 import signal
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from longshore.activities.node.element_runner import JOURNAL
 from longshore.activities.node.file_times import clamped_time
+from longshore.activities.node.time_limit import passed
 from longshore.models.elements import LONGEST_ERROR, BatchReport, ElementResult, Span
 from longshore.models.job import FailureClass
 from longshore.models.messages import ProcessReport
@@ -63,10 +65,13 @@ def _result(
     err = Span(offset=begun["err"], length=max(end["err"] - begun["err"], 0))
     status = end.get("status")
     code = end["code"] if status is None else 128 - status if status < 0 else status
-    stopped = bool(end.get("stopped") or end.get("cancelled"))
+    limit = None if end.get("cancelled") else end.get("time_limit")
+    stopped = limit is None and bool(end.get("stopped") or end.get("cancelled"))
     failure = None if stopped else _failure(code, end, indirect=indirect)
     error = ""
-    if code and (failure is not None or stopped):
+    if limit is not None:
+        failure, error = FailureClass.TIME_LIMIT, passed(timedelta(seconds=limit))
+    elif code and (failure is not None or stopped):
         error = end.get("message") or _last_line(folder, err, out) or _said(status, code)
     return ElementResult(
         index=begun["start"], attempt=begun["attempt"], exit_code=code, failure=failure,

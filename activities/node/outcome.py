@@ -118,7 +118,7 @@ def _classify(
     if cause in _NODE_CAUSES:
         return _NODE_CAUSES[cause]
     if cause == "stopped":
-        failure = _failure_of_stop(record.stop_reason)
+        failure = record.stopped_as or _failure_of_stop(record.stop_reason)
         late = _LATE[record.checkpoints] if end.get("overdue") else ""
         return failure, f"stopped ({record.stop_reason}), exit code {exit_code}{late}"
     if status == 0:

@@ -5,6 +5,7 @@ import logging
 import signal
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from longshore.activities.failpoints import failpoint, wall_clock
 from longshore.activities.log_context import log_context
 from longshore.activities.logstore import LogStore
 from longshore.activities.metrics import PROCESSES, SILENT, Metrics
-from longshore.activities.node import orphans
+from longshore.activities.node import orphans, time_limit
 from longshore.activities.node.checkpoint_files import remove_moments
 from longshore.activities.node.checkpointing import Keeper, signal_number
 from longshore.activities.node.element_runner import CANCELLED
@@ -175,16 +176,34 @@ class Processes:
         elif self._store.find(request.key) is None:
             self._store.claim(never_to_start(request.key, request.reason, wall_clock()))
 
-    def ask_to_stop(self, run: Run, signal_name: str, grace: float, reason: str) -> None:
-        """Send the stop signal now; what is left after `grace` seconds is killed."""
+    def ask_to_stop(
+        self,
+        run: Run,
+        signal_name: str,
+        grace: float,
+        reason: str,
+        failure: FailureClass | None = None,
+    ) -> None:
+        """Send the stop signal now; what is left after `grace` seconds is killed. `failure` is
+        what it is stopped for, where that is one of the job."""
         if run.record.stop_reason is None and run.record.report is None:
-            run.record = run.record.model_copy(update={"stop_reason": reason})
+            stop = {"stop_reason": reason, "stopped_as": failure}
+            run.record = run.record.model_copy(update=stop)
             self._stored(run)
         if run.keeper:
             run.keeper.asked_to_stop(grace)
         if run.supervised:
             run.supervised.stop(signal_number(signal_name), grace)
             run.insisting = asyncio.create_task(self._insist(run, grace))
+
+    def _stop_for_time(self, run: Run, limit: timedelta) -> None:
+        """Stop a process that has run for so long; one that is being stopped has its own grace."""
+        if run.record.stop_reason is None:
+            spec = run.request.spec
+            self.ask_to_stop(
+                run, spec.stop_signal, spec.grace.total_seconds(), time_limit.passed(limit),
+                FailureClass.TIME_LIMIT,
+            )  # fmt: skip
 
     def stop_elements(self, request: StopElements) -> None:
         """Leave out elements of a batch that runs here, and stop the one that is cancelled. A
@@ -348,7 +367,7 @@ class Processes:
         if run.keeper:
             run.keeper.start()
         await failpoint("run_process.after-spawn")
-        end = await supervised.end(run.started)
+        end = await self._end_of(run, supervised)
         if launch.container and launch.runtime and (end is None or end["cause"] != "exited"):
             # Its supervisor has killed what was to remove it, or was killed itself.
             await orphans.remove_container(launch.runtime, launch.container)
@@ -359,6 +378,18 @@ class Processes:
             await _finish_checkpoints(run.keeper, end)
         started = self._store.started(run.record.key)
         return report_of(run.record, end, started, run.progress())
+
+    async def _end_of(self, run: Run, supervised: Supervised) -> dict[str, Any] | None:
+        """Return the supervisor's last word, at the latest when the job's time is over."""
+        limit = run.request.spec.max_duration
+        if limit is None or run.request.batch is not None:  # elements have a limit each
+            return await supervised.end(run.started)
+        stop = partial(self._stop_for_time, run, limit)
+        keeping = asyncio.create_task(time_limit.keep(run.started, limit, stop))
+        try:
+            return await supervised.end(run.started)
+        finally:
+            keeping.cancel()
 
     async def _restore(self, run: Run, job_folder: Path) -> dict[str, str]:
         """Have the job's checkpoint where it looks for it; return the variables that say so."""
@@ -439,6 +470,7 @@ def _of_batch(run: Run) -> dict[str, Any]:
             for each in batch.elements
         ),
         "folder": str(run.folder), "grace": spec.grace.total_seconds(),
+        "limit": None if spec.max_duration is None else spec.max_duration.total_seconds(),
     }  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from pydantic import ValidationError
 
 from longshore.models.base import Instant, Wire
 from longshore.models.errors import StaleError
+from longshore.models.job import FailureClass
 from longshore.models.messages import JOB_ID, ProcessReport
 from longshore.models.placement import PlacementKey
 
@@ -44,6 +45,8 @@ class RunRecord(Wire):
     """False where its job is known to keep no checkpoints in its private folder."""
     stop_reason: str | None = None
     """Why it was asked to stop, where it was."""
+    stopped_as: FailureClass | None = None
+    """The failure that the agent itself stopped it for."""
     report: ProcessReport | None = None
     """How it ended, once it has."""
 

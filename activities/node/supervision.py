@@ -61,7 +61,9 @@ class Plan(Frozen):
     folder: str | None = None
     """Of a batch: where its journal goes."""
     grace: float | None = None
-    """Of a batch: seconds that an element which is cancelled has to end."""
+    """Of a batch: seconds that an element which is stopped has to end."""
+    limit: float | None = None
+    """Of a batch: seconds that an element may run."""
 
 
 class NotForkedError(Exception):

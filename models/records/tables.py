@@ -225,6 +225,8 @@ class JobRow(SQLModel, table=True):
         Index("jobs_by_snapshot", "tenant",
               text("(((spec -> 'code'::text) ->> 'snapshot'::text))"),
               postgresql_where=text("spec->'code'->>'snapshot' IS NOT NULL")),
+        Index("jobs_by_label", text("(spec -> 'labels')"), postgresql_using="gin",
+              postgresql_where=text("(spec -> 'labels') IS NOT NULL")),
     )  # fmt: skip
 
     id: str = Field(primary_key=True, sa_type=Text)

@@ -73,7 +73,9 @@ async def test_hold_why_release_cancel(longshore: Command, pool: str) -> None:
     assert (explained.job.id, explained.position, explained.ahead) == (job_id, 1, 0)
 
     held = await longshore("hold", "kept", "--reason", "make room", "--json")
-    assert json.loads(held.out) == {"asked": "hold", "jobs": [job_id]}
+    assert json.loads(held.out) == {
+        "asked": "hold", "jobs": [job_id], "ended": [], "failed": [],
+    }  # fmt: skip
     await is_listed(longshore, pool, job_id, "HELD")
     why = await longshore("why", job_id)
     assert re.search(rf"is held since {MINUTE} UTC \(make room\): `longshore release", why.out)

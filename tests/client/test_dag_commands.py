@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 
 from longshore.models.dag import DagView, StepState
+from longshore.models.elements import ElementState
+from longshore.models.job import JobState
 from longshore.models.messages import ProcessReport
 from longshore.models.output import output_of
 from tests.client.conftest import Command
@@ -72,7 +74,11 @@ async def test_a_failure_is_shown_and_tried_again(
     ):
         assert part in screen, screen  # fmt: skip
     mermaid = (await longshore("dag", "show", pool, "--mermaid")).out
-    assert mermaid.startswith("flowchart TD")
+    assert mermaid.startswith(f'---\ntitle: "{dag_id}"\n---\nflowchart TD\n')
+    for args in (("show", pool), ("validate", a_file(tmp_path, pool))):
+        both = await longshore("dag", *args, "--mermaid", "--json")
+        assert (both.code, both.out) == (2, "")
+        assert "--mermaid prints a chart and --json a document" in both.err
     assert 'j0["prepare<br/>FAILED"]' in mermaid
     assert "j1 -->|failure| j2" in mermaid
     running = asyncio.ensure_future(longshore("dag", "retry", dag_id, "--wait"))
@@ -201,12 +207,20 @@ jobs:
     dag_id = ran.out.strip()
     await node.batch_of(f"{dag_id}.train.s1")
     screen = (await longshore("dag", "show", dag_id)).out
-    assert "└─ train (corresponding)" in screen
+    assert "└─ train [0-14%1] (corresponding)" in screen
     assert "of 15 elements 1 running, 4 waiting, 10 blocked" in screen
     simulated = {step.name: step.simulated for step in (await shown(longshore, dag_id)).steps}
     assert simulated == {"prepare": True, "train": True}, "of an array, what its slots run on"
     chart = (await longshore("dag", "show", dag_id, "--mermaid")).out
     assert "j0 -->|corresponding| j1" in chart
+    assert 'j1["train [0-14%1]<br/>RUNNING"]' in chart
+    planned = (await longshore("dag", "validate", str(file), "--mermaid")).out
+    assert 'j1["train [0-14%1]<br/>WAITING"]' in planned
+    prepare, train = (await shown(longshore, dag_id)).steps
+    assert (prepare.array, prepare.attempts) == ("0-9%1", ())
+    assert train.elements == {
+        ElementState.RUNNING: 1, ElementState.WAITING: 4, ElementState.BLOCKED: 10,
+    }  # fmt: skip
     why = (await longshore("why", f"{dag_id}.train")).out
     assert "waits for the one with its index of an array before it" in why.replace("\n", " ")
     blocked = (await longshore("elements", f"{dag_id}.train", "--state", "blocked")).out
@@ -219,6 +233,40 @@ jobs:
     await longshore("dag", "cancel", dag_id)
     await node.end_batch(f"{dag_id}.train.s1", cancelled=True)
     assert (await longshore("dag", "watch", dag_id)).code == 130
+    ended = (await shown(longshore, dag_id)).steps
+    assert [sum((step.elements or {}).values()) for step in ended] == [10, 15]
+
+
+async def test_the_list_has_the_states_that_show_has_and_attempts_are_told(
+    longshore: Command, node: ScriptedNode, pool: str, tmp_path: Path
+):
+    dag_id = (await longshore("dag", "submit", "-q", a_file(tmp_path, pool))).out.strip()
+    job_id = f"{dag_id}.prepare"
+
+    async def is_told(state: str) -> bool:
+        told = f"1 {state}, 2 WAITING"
+        listed = (await longshore("dag", "list")).out.splitlines()
+        (line,) = [each for each in listed if each.startswith(dag_id)]
+        screen = (await longshore("dag", "show", dag_id)).out
+        return line.endswith(told) and f"3: {told}" in screen
+
+    await node.started(job_id)
+    await eventually(lambda: is_told("RUNNING"))
+    await longshore("hold", job_id)
+    await eventually(lambda: is_told("HELD"))
+    dag = await shown(longshore, dag_id)
+    assert dag.counts == {StepState.SUBMITTED: 1, StepState.WAITING: 2}
+    assert dag.submitted == {JobState.HELD: 1}
+    await longshore("release", job_id)
+    await node.started(job_id, 2)
+    first, second = (await shown(longshore, dag_id)).steps[0].attempts
+    assert (first.attempt, first.end_reason, second.attempt) == (1, "held", 2)
+    assert first.ended_at is not None
+    assert first.started_at < first.ended_at <= second.started_at
+    assert (second.ended_at, second.end_reason) == (None, None)
+    await longshore("dag", "cancel", dag_id)
+    assert (await longshore("dag", "watch", dag_id)).code == 130
+    assert "SUBMITTED" not in (await longshore("dag", "list", "--all")).out
 
 
 async def test_what_is_not_there_is_said(longshore: Command, pool: str, tmp_path: Path):

@@ -4,7 +4,7 @@ import pytest
 from temporalio.service import RPCError, RPCStatusCode
 
 from longshore.client.errors import as_ours
-from longshore.models.errors import LongshoreError, NotFoundError, RefusedError, UnavailableError
+from longshore.models.errors import EndedError, LongshoreError, NotFoundError, UnavailableError
 
 NO_NAMESPACE = b"\x08\x05type.googleapis.com/temporal.api.errordetails.v1.NamespaceNotFoundFailure"
 """As a development server answered that was killed and began again."""
@@ -14,7 +14,7 @@ NO_NAMESPACE = b"\x08\x05type.googleapis.com/temporal.api.errordetails.v1.Namesp
     ("message", "details", "kind"),
     [
         ("workflow not found for ID: job-a", b"", NotFoundError),
-        ("workflow execution already completed", b"", RefusedError),
+        ("workflow execution already completed", b"", EndedError),
         ("Namespace default is not found.", NO_NAMESPACE, UnavailableError),
     ],
 )

@@ -1,7 +1,7 @@
 """`longshore schedule` against the real stack: make, look, trigger, backfill, pause, delete."""
 
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -11,10 +11,12 @@ from temporalio.client import (
     ScheduleActionStartWorkflow,
     ScheduleIntervalSpec,
     ScheduleSpec,
+    ScheduleUpdate,
+    ScheduleUpdateInput,
 )
 
 from longshore.models.schedule import OddDay, ScheduleView
-from longshore.models.schedule_messages import SCHEDULE_PREFIX, SCHEDULE_RUN_WORKFLOW
+from longshore.models.schedule_messages import SCHEDULE_PREFIX, SCHEDULE_RUN_WORKFLOW, schedule_id
 from tests.client.conftest import Command
 from tests.support.scripted_node import USER_ERROR, ScriptedNode
 from tests.support.waiting import eventually
@@ -160,6 +162,7 @@ async def test_pause_resume_and_backfill(
     paused = await longshore("schedule", "pause", pool)
     assert paused.out.startswith(f"{pool} is paused")
     assert (await shown(longshore, pool)).paused
+    assert len((await shown(longshore, pool)).next) == 10, "the days to come"
     assert (await longshore("schedule", "resume", pool)).out.strip() == f"{pool} goes on"
     span = ("--from", "2026-11-02", "--to", "2026-11-02")
     looked = await longshore("schedule", "backfill", pool, *span, "--dry-run")
@@ -279,3 +282,30 @@ async def test_a_schedule_that_cannot_be_read_is_listed_and_can_be_replaced_or_d
     assert replaced.code == 0, replaced.err
     assert (await shown(longshore, pool)).what == "train"
     assert (await longshore("schedule", "delete", pool)).code == 0
+
+
+async def test_next_times_of_a_paused_schedule_are_counted_from_now(
+    longshore: Command, pool: str, tmp_path: Path, temporal: Client
+):
+    """The server tells those after the time at which it looked last: before the pause."""
+    await longshore("schedule", "create", pool, a_job(tmp_path, pool), *DAILY, "--paused")
+    handle = temporal.get_schedule_handle(schedule_id(pool))
+
+    def often(given: ScheduleUpdateInput) -> ScheduleUpdate:
+        schedule = given.description.schedule
+        schedule.spec = ScheduleSpec(intervals=[ScheduleIntervalSpec(timedelta(seconds=1))])
+        return ScheduleUpdate(schedule)
+
+    await handle.update(often)
+
+    async def is_behind() -> bool:
+        times = (await handle.describe()).info.next_action_times
+        return bool(times) and times[0] < datetime.now(UTC)
+
+    await eventually(is_behind)
+    asked = datetime.now(UTC)
+    found = await shown(longshore, pool)
+    assert len(found.next) == 10
+    assert asked < found.next[0] < asked + timedelta(minutes=1)
+    assert "ago" not in (await longshore("schedule", "show", pool)).out.split("Next, were it")[1]
+    await longshore("schedule", "delete", pool)

@@ -153,6 +153,26 @@ async def test_pages_of_nodes_and_of_jobs(placed: Scene, console: RunningConsole
     )
 
 
+async def test_jobs_by_labels_and_the_form_of_their_names(scene: Scene, console: RunningConsole):
+    labels = {"a-1": {"sweep": "7", "team": "vision"}, "a-2": {"sweep": "7"}, "b-1": {}}
+    for name, its in labels.items():
+        job_id = f"{name}-{scene.pool}"
+        await scene.ledger.enqueue(job_id, name=name, labels=its, max_duration="2h")
+
+    def found(**asked: Any) -> dict[str, dict[str, str]]:
+        jobs = of(console, "/jobs", pool=scene.pool, **asked)["jobs"]
+        assert {job["max_duration"] for job in jobs} <= {"2h"}
+        return {job["name"]: job["labels"] for job in jobs}
+
+    assert found() == labels
+    assert found(label="sweep=7").keys() == {"a-1", "a-2"}
+    asked = f"/jobs?pool={scene.pool}&label=sweep%3D7&label=%21team"
+    both = console.http.get(asked).json()["jobs"]
+    assert [job["name"] for job in both] == ["a-2"]
+    assert found(label="team in (vision, nlp)", name="a-*").keys() == {"a-1"}
+    assert found(name="?-1").keys() == {"a-1", "b-1"}
+
+
 async def test_every_id_that_a_job_may_have_is_taken(scene: Scene, console: RunningConsole):
     ids = {
         f"_{scene.pool}", f"A.{scene.pool}-", f"9_{scene.pool}",
@@ -266,6 +286,9 @@ async def test_a_database_that_is_away_is_said_and_comes_back(stack: Stack, data
         ("/jobs?state=BROKEN", "state"),
         ("/jobs?tenant=%00", "tenant"),
         ("/jobs?after=%20", "after"),
+        ("/jobs?label=a%7Cb", "label"),
+        ("/jobs?label=a%3Db&label=a%3Dc", "label"),
+        ("/jobs?name=A*", "name"),
         ("/jobs/%20", "job_id"),
         ("/jobs/-x", "job_id"),
         (f"/jobs/{'x' * (LONGEST_JOB_ID + 1)}", "job_id"),

@@ -5,7 +5,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from longshore.console.dag_timeline import MOST_SHOWN, timeline_html
-from longshore.console.dags_view import MOST_DRAWN, drawing_html, head_html, jobs_html, list_html
+from longshore.console.dags_view import (
+    MOST_DRAWN,
+    drawing_html,
+    head_html,
+    jobs_html,
+    legend_html,
+    list_html,
+)
 from longshore.models.dag import (
     DagJobView,
     DagState,
@@ -13,8 +20,11 @@ from longshore.models.dag import (
     Edge,
     Join,
     OnFailure,
+    StepAttempt,
     StepState,
 )
+from longshore.models.elements import ElementState
+from longshore.models.job import JobState
 
 NOW = datetime(2026, 11, 24, 12, 0, tzinfo=UTC)
 
@@ -79,6 +89,52 @@ def test_an_edge_from_element_to_element_is_drawn_as_such():
     assert "a (corresponding)" in jobs_html(dag, NOW)
 
 
+def test_the_key_names_each_kind_of_line_that_is_drawn_and_no_other():
+    words = {
+        "success": "after its success", "failure": "at a failure", "any": "after any end",
+        "corresponding": "element after element (corresponding)",
+    }  # fmt: skip
+    for condition in words:
+        dag = a_dag({"a": [], "b": ["a"]})
+        b = dag.steps[1].model_copy(update={"after": {"a": Edge.model_validate(condition)}})
+        key = legend_html(dag.model_copy(update={"steps": (dag.steps[0], b)}))
+        assert [each for each in words if words[each] in key] == [condition]
+        assert f'<path class="{condition}"' in key
+        assert "one of these is enough" not in key
+        either = b.model_copy(update={"join": Join.ANY})
+        key = legend_html(dag.model_copy(update={"steps": (dag.steps[0], either)}))
+        assert "dashed: one of these is enough" in key
+    assert legend_html(a_dag({"a": []})) == ""
+
+
+def test_an_array_has_a_mark_its_indices_and_how_many_elements_have_succeeded():
+    dag = a_dag({"a": [], "b": []})
+    counts = {ElementState.SUCCEEDED: 3, ElementState.RUNNING: 2, ElementState.WAITING: 3}
+    ran = {"array": "0-7%2", "elements": counts, "step": StepState.SUBMITTED}
+    a = dag.steps[0].model_copy(update={**ran, "state": JobState.RUNNING})
+    dag = dag.model_copy(update={"steps": (a, dag.steps[1])})
+    drawn = drawing_html(dag)
+    assert "a<tspan> [0-7%2]</tspan></text>" in drawn
+    assert ">running 3/8</text>" in drawn
+    assert "a, array 0-7%2: running, 3/8 elements have succeeded" in drawn
+    assert drawn.count('class="sheet"') == 1, "b is none"
+    assert "array, with its indices" in legend_html(dag)
+    long = a.model_copy(update={"name": "a" * 40, "array": "1,3,5,7,9,11,13,15,17"})
+    (name, indices) = re.findall(
+        r">([^<]*)<tspan>([^<]*)</tspan>",
+        drawing_html(dag.model_copy(update={"steps": (long,)})),
+    )[0]
+    assert len(name + indices) <= 19
+
+
+def test_facts_stand_in_rows_of_about_the_same_length():
+    html = head_html(a_dag({"a": []}), NOW)
+    assert html.count("<dt>") == 8
+    assert 'style="--columns:4"' in html, "four and four, and not seven and one"
+    nine = head_html(a_dag({"a": []}, generation=2), NOW)
+    assert 'style="--columns:5"' in nine
+
+
 def test_a_large_graph_is_not_drawn():
     line = {f"j{n}": [f"j{n - 1}"] if n else [] for n in range(MOST_DRAWN + 1)}
     assert not drawing_html(a_dag(line))
@@ -117,3 +173,65 @@ def test_each_submitted_job_has_its_wait_and_its_run_on_the_timeline():
     line = a_dag({f"j{n}": [] for n in range(MOST_SHOWN + 1)})
     many = tuple(step.model_copy(update=ran) for step in line.steps)
     assert timeline_html(line.model_copy(update={"steps": many}), NOW) == ""
+
+
+def test_attempts_stand_apart_on_the_timeline_with_the_waits_between_them():
+    dag = a_dag({"a": []}, submitted_at=NOW - timedelta(minutes=100))
+    start = NOW - timedelta(minutes=100)
+
+    def at(minutes: int) -> datetime:
+        return start + timedelta(minutes=minutes)
+
+    tries = (
+        StepAttempt(attempt=1, started_at=at(10), ended_at=at(30), end_reason="preempted"),
+        StepAttempt(attempt=2, started_at=at(50), ended_at=at(55), end_reason="node-lost"),
+        StepAttempt(attempt=3, started_at=at(60)),
+    )
+    runs = {"submitted_at": start, "started_at": at(10), "step": StepState.SUBMITTED}
+    step = dag.steps[0].model_copy(update={**runs, "attempts": tries, "state": JobState.RUNNING})
+    html = timeline_html(dag.model_copy(update={"steps": (step,)}), NOW)
+    bars = r'class="(wait|use ran \w+)" style="left:([\d.]+)%;width:([\d.]+)%'
+    assert re.findall(bars, html) == [
+        ("wait", "0.0", "10.0"),
+        ("use ran stopped", "10.0", "20.0"),
+        ("wait", "30.0", "20.0"),
+        ("use ran stopped", "50.0", "5.0"),
+        ("wait", "55.0", "5.0"),
+        ("use ran submitted", "60.0", "40.0"),
+    ]
+    assert 'title="attempt 1: 20m, preempted"><small>20m</small>' in html
+    assert 'title="attempt 2: 5m, node-lost"></span>' in html, "no room for a label"
+    assert "runs for 1h 30m in 3 attempts" in html
+    assert "grey: an attempt before the last" in html
+    queued = step.model_copy(update={"attempts": tries[:2], "state": JobState.QUEUED})
+    html = timeline_html(dag.model_copy(update={"steps": (queued,)}), NOW)
+    assert re.findall(bars, html)[-1] == ("wait", "55.0", "45.0")
+
+
+def test_the_time_of_a_short_run_stands_beside_its_bar_and_within_the_axis():
+    start = NOW - timedelta(minutes=100)
+    dag = a_dag({"first": [], "last": []}, submitted_at=start)
+
+    def ran(name: int, since: int, until: int) -> DagJobView:
+        times = {"submitted_at": start + timedelta(minutes=since - 1),
+                 "started_at": start + timedelta(minutes=since),
+                 "ended_at": start + timedelta(minutes=until)}  # fmt: skip
+        return dag.steps[name].model_copy(update={**times, "step": StepState.SUCCEEDED})
+
+    html = timeline_html(
+        dag.model_copy(update={"steps": (ran(0, 1, 2), ran(1, 98, 100)), "ended_at": NOW}), NOW
+    )
+    assert '<span class="beside-bar" style="left:2.0%"><small>1m</small></span>' in html
+    assert '<span class="beside-bar before" style="right:3.0%"><small>2m</small></span>' in html
+    assert html.count("<small>1m</small>") == 1
+
+
+def test_the_times_of_a_short_axis_have_seconds_and_none_is_cut_at_its_end():
+    start = NOW - timedelta(seconds=11)
+    dag = a_dag({"a": []}, submitted_at=start, ended_at=NOW)
+    ran = {"submitted_at": start, "started_at": start, "ended_at": NOW}
+    step = dag.steps[0].model_copy(update={**ran, "step": StepState.SUCCEEDED})
+    html = timeline_html(dag.model_copy(update={"steps": (step,)}), NOW)
+    assert re.findall(r'class="tick" style="left:([\d.]+)%">([^<]*)<', html) == [
+        ("9.091", "11:59:50"), ("54.545", "11:59:55"),
+    ]  # fmt: skip

@@ -11,7 +11,7 @@ from temporalio.client import Client, WorkflowFailureError
 
 from longshore.client.api import Longshore
 from longshore.models.dag import DagSpec
-from longshore.models.job import JobState
+from longshore.models.job import FailureClass, JobState
 from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
     JOB_WORKFLOW,
@@ -74,7 +74,10 @@ async def fleet(temporal: Client, settings: Settings) -> AsyncIterator[Fleet]:
         wish = {"group_gpus": 16, "spares_per_group": 8}
         gang = await longshore.submit(a_spec(pool, name="pretrain", gpus=16, gang=wish))
         await reaches(longshore, gang.job_id, JobState.RUNNING)
-        share = {"milli": 400, "vram_per_gpu": "20GB", "env": {"KEY": "not-for-eyes"}}
+        share = {
+            "milli": 400, "vram_per_gpu": "20GB", "env": {"KEY": "not-for-eyes"},
+            "labels": {"sweep": pool}, "max_duration": "9h",
+        }  # fmt: skip
         part = await longshore.submit(a_spec(pool, name="notebook", **share))
         await nodes["lab"].started(part.job_id)
         wide = await longshore.submit(a_spec(pool, name="wide", gpus=9))
@@ -186,6 +189,7 @@ async def test_one_job_with_its_attempts(page: Page, here: RunningConsole, fleet
     scores = page.get_by_role("table", name="Nodes that could take it, best first")
     await expect(scores.locator("[aria-current=true]")).to_contain_text(fleet.nodes["lab"].id)
     await expect(page.get_by_text("with the variables KEY")).to_be_visible()
+    await expect(page.get_by_text("ends at the latest about")).to_be_visible()
     assert "not-for-eyes" not in await page.content()
     link = page.get_by_role("link", name="Its workflow in the Temporal Web UI")
     where = f"https://temporal.example.com/namespaces/default/workflows/job-{fleet.part}"
@@ -194,6 +198,18 @@ async def test_one_job_with_its_attempts(page: Page, here: RunningConsole, fleet
     await fleet.nodes["lab"].end(fleet.part, report=USER_ERROR)
     await expect(page.get_by_role("heading", level=1)).to_contain_text("failed")
     await expect(attempts).to_contain_text("user, exit code 3: exit code 3")
+
+
+async def test_jobs_by_their_label(page: Page, here: RunningConsole, fleet: Fleet):
+    await page.goto(f"{here.url}/jobs/{fleet.part}")
+    await page.get_by_role("link", name=f"sweep={fleet.pool}").click()
+    await expect(page).to_have_url(f"{here.url}/jobs?state=all&label=sweep%3D{fleet.pool}")
+    rows = page.get_by_role("table", name="Jobs, the newest first").locator("tbody tr")
+    await expect(rows).to_have_count(1)
+    await expect(rows).to_contain_text(fleet.part)
+    await expect(page.get_by_text(f"with sweep={fleet.pool}")).to_be_visible()
+    await page.goto(f"{here.url}/jobs?label=a%7Cb")
+    await expect(page.get_by_text("No label is like that")).to_be_visible()
 
 
 async def test_jobs_of_every_kind_of_id(page: Page, here: RunningConsole, fleet: Fleet):
@@ -281,6 +297,35 @@ async def test_a_dag_is_drawn_and_follows_what_happens(
     await expect(page).to_have_url(f"{here.url}/jobs/{dag_id}.prepare")
     await page.goto(f"{here.url}/dags/none-there")
     await expect(page.get_by_text("There is no such DAG")).to_be_visible()
+
+
+async def test_the_page_of_an_array_has_its_elements_and_those_of_a_phone_fade_at_the_edge(
+    page: Page, here: RunningConsole, fleet: Fleet
+):
+    sent = await fleet.longshore.submit(a_spec(fleet.pool, name="sweep", array="0-9%1"))
+    lab = fleet.nodes["lab"]
+    await lab.batch_of(f"{sent.job_id}.s1")
+    await lab.end_batch(f"{sent.job_id}.s1", failure=USER_ERROR.failure or FailureClass.USER)
+    await page.goto(f"{here.url}/jobs/{sent.job_id}")
+    await expect(page.locator(".elements")).to_have_attribute(
+        "aria-label", re.compile("of 10 elements 1 failed")
+    )
+    groups = page.get_by_role("table", name="Elements that failed").locator("tbody tr")
+    await expect(groups).to_have_count(1)
+    rows = page.get_by_role("table", name="Elements by index")
+    await expect(rows.get_by_role("row", name=re.compile("^0 failed"))).to_be_visible()
+    await expect(page.get_by_text("of GPU time")).to_be_visible()
+    await page.set_viewport_size(PHONE)  # pyright: ignore[reportArgumentType]
+    behind = "getComputedStyle(document.querySelector('.bar nav')).getPropertyValue('--behind')"
+    assert await page.evaluate(behind) == "44px", "the last pages are beyond the edge"
+    await page.evaluate("document.querySelector('.bar nav').scrollTo(9999, 0)")
+
+    async def is_seen() -> bool:
+        return await page.evaluate(behind) == "0px"
+
+    await eventually(is_seen)
+    await fleet.longshore.cancel(sent.job_id, "enough")
+    await lab.end_batches(f"{sent.job_id}.s1")
 
 
 async def test_cycles_by_pool_and_those_of_one(page: Page, here: RunningConsole, fleet: Fleet):

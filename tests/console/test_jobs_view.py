@@ -9,6 +9,7 @@ import pytest
 
 from longshore.activities.checkpoints.rows import StoredCheckpoints
 from longshore.console import job_view as view
+from longshore.console.attempts_view import attempts_html
 from longshore.console.jobs_view import STATES, list_html, more_html, sums_html, waited, why, wish
 from longshore.models.array_view import ArrayView
 from longshore.models.checkpoint import CheckpointInfo
@@ -194,6 +195,22 @@ def test_the_head_of_a_job():
     assert "set LONGSHORE_TEMPORAL_UI" in view.head_html(report, NOW, None)
 
 
+def test_the_head_says_labels_and_until_when_a_job_may_run():
+    spec = a_spec(labels={"sweep": 7, "x.io/stage": ""}, max_duration="2h")
+    job = a_running_job(labels=spec.labels, ends_by=NOW + 117 * MINUTE)
+    html = view.head_html(JobReport(job=job, spec=spec), NOW, None)
+    said = text_of(html)
+    assert "Time limit 2h ends at the latest about 20 Nov 13:57:00" in said
+    assert "Labels sweep=7 , x.io/stage" in said
+    assert 'href="/jobs?state=all&amp;label=sweep%3D7"' in html
+    began = Progress(started_at=NOW)
+    later = JobReport(job=job, spec=spec, progress=began)
+    assert "about 20 Nov 14:00:00" in text_of(view.head_html(later, NOW, None))
+    waits = JobReport(job=a_job(), spec=spec)
+    assert "Time limit 2h Labels" not in text_of(view.head_html(waits, NOW, None))
+    assert "Time limit 2h" in text_of(view.head_html(waits, NOW, None))
+
+
 def test_the_head_of_an_array():
     array = ArrayView(
         elements=12, first=0, last=11, attempts=4, limit=4, slots=4, placed=3,
@@ -201,10 +218,29 @@ def test_the_head_of_an_array():
     )  # fmt: skip
     job = a_job(submitted_at=NOW - timedelta(minutes=7))
     said = text_of(view.head_html(JobReport(job=job, spec=a_spec(), array=array), NOW, None))
-    for part in ("Takes so far 7m", "Elements 12", "Waiting 8", "Skipped 1", "3 at most 4"):
+    for part in ("Takes so far 7m", "Elements 12", "Slots with GPUs 3 at most 4"):
         assert part in said, part
-    assert "Blocked" not in said
     assert "Waited" not in said
+
+
+def test_an_array_runs_whose_workflow_has_not_looked_since_its_first_slot_started():
+    array = ArrayView(
+        elements=2, first=0, last=1, attempts=1, limit=1, slots=1, placed=1,
+        counts={ElementState.RUNNING: 1, ElementState.WAITING: 1},
+    )  # fmt: skip
+    job = a_job(JobState.RUNNING)
+
+    def state(said: JobState, array: ArrayView | None) -> JobState:
+        status = JobStatus(
+            job_id=job.id, name="train", tenant="lab", pool="default", state=said, attempt=0,
+            submitted_at=NOW, since=NOW,
+        )  # fmt: skip
+        return JobReport(job=job, spec=a_spec(), array=array, status=status).state
+
+    assert state(JobState.QUEUED, array) is JobState.RUNNING
+    assert state(JobState.STOPPING, array) is JobState.STOPPING
+    assert state(JobState.QUEUED, None) is JobState.QUEUED, "a record may lag"
+    assert JobReport(job=job, spec=a_spec(), array=array).state is JobState.RUNNING
 
 
 def test_what_could_not_be_asked_is_said():
@@ -350,13 +386,13 @@ def test_attempts_say_how_each_ended_by_workflow_or_database():
     report = JobReport(
         job=a_running_job(), spec=a_spec(), status=status, attempts=(lost, failed, running)
     )
-    rows = [text_of(row) for row in view.attempts_html(report, NOW).split("<tr>")[2:]]
+    rows = [text_of(row) for row in attempts_html(report, NOW).split("<tr>")[2:]]
     assert rows[0].startswith("3 node-a GPU 0 node-b GPU 0, stands by")
     assert "runs" in rows[0]
     assert "user, exit code 3: exited with code 3" in rows[1]
     assert "node-lost: silent for 12 s" in rows[2]
     assert "node-a GPUs 0-1 simulated" in rows[2]
-    assert view.attempts_html(JobReport(job=a_job(), spec=a_spec()), NOW) == ""
+    assert attempts_html(JobReport(job=a_job(), spec=a_spec()), NOW) == ""
 
 
 def test_checkpoints_and_what_is_damaged():

@@ -104,7 +104,7 @@ SCENES = (
     "reconciled", "jobs_on_a_node", "jobs_that_give_way", "jobs_without_a_node", "gangs",
     "start_failures", "pools", "nodes", "market_watched", "checkpoints_watched", "bought",
     "spares", "going_on", "ended_machine", "given_up", "cut_off", "started_anew", "pinged",
-    "arrays", "dags", "schedules", "resized", "grown", "in_place",
+    "arrays", "dags", "schedules", "resized", "grown", "in_place", "time_limits",
 )  # fmt: skip
 
 
@@ -288,6 +288,20 @@ class Scenarios:
                 await node.cordon("for the next one")
                 await node.end(name, attempt, missing)
                 await _reaches(job, after)
+
+    async def time_limits(self) -> None:
+        """A job gets its pool's limit, has its time twice, and goes on with it as another run."""
+        over = USER_ERROR.model_copy(
+            update={"failure": FailureClass.TIME_LIMIT, "stopped_for": "its time is over"}
+        )
+        async with self._database.transaction() as connection:
+            await set_pool(connection, PoolSpec(name="limited", max_duration=timedelta(hours=1)))
+        name, retry = "time-limit", {"time_limit": {"max_retries": 1, "backoff": 0}}
+        async with self._node("limited") as node:
+            job = await self._start_job(name, pool="limited", retry=retry, max_attempts_per_run=1)
+            for attempt in (1, 2):
+                await node.end(name, attempt, over)
+            await _reaches(job, JobState.FAILED)
 
     async def pools(self) -> None:
         for pool, cycles in (("cycles", 500), ("continued-as-new", 2)):

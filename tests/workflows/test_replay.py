@@ -68,6 +68,8 @@ PATHS = {
     "job-queue-timeout": FAILED,
     "job-unsatisfiable": FAILED,
     "job-start-failures": FAILED,
+    "job-time-limit": CONTINUED,
+    "job-time-limit.2": FAILED,
     "job-ended-while-cut-off": COMPLETED,
     "job-continued-as-new": CONTINUED,
     "job-continued-as-new.2": COMPLETED,

@@ -1,0 +1,208 @@
+"""The everyday flags of a job: each puts a value over the job file's."""
+
+import itertools
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated
+
+import typer
+
+from longshore.models.document import Override
+from longshore.models.errors import SpecError
+from longshore.models.labels import parse_label
+from longshore.models.text import format_duration
+from longshore.models.units import parse_time_limit
+from longshore.models.visible import brief, shown
+
+_WHOSE, _NEEDS, _RUNS = "Whose job, and where", "What it needs", "What it runs"
+
+NAME = Annotated[str | None, typer.Option(help="Name of the job.", rich_help_panel=_WHOSE)]
+POOL = Annotated[str | None, typer.Option(help="Pool that it waits in.", rich_help_panel=_WHOSE)]
+TENANT = Annotated[str | None, typer.Option(help="Who it is for.", rich_help_panel=_WHOSE)]
+PRIORITY = Annotated[
+    str | None,
+    typer.Option(
+        metavar="0-10", help="Its class; higher goes first.", rich_help_panel=_WHOSE
+    ),
+]  # fmt: skip
+LABELS = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--label",
+        metavar="NAME=VALUE",
+        help="A label to select it by, such as sweep=7. Give it again for more.",
+        rich_help_panel=_WHOSE,
+    ),
+]
+GPUS = Annotated[
+    str | None, typer.Option(metavar="N", help="GPUs, all on one node.", rich_help_panel=_NEEDS)
+]
+CPUS = Annotated[
+    str | None, typer.Option(metavar="N", help="CPU cores, in total.", rich_help_panel=_NEEDS)
+]
+RAM = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="Main memory, in total: 64GB.", rich_help_panel=_NEEDS),
+]
+TIME = Annotated[
+    str | None,
+    typer.Option(
+        metavar="LIMIT",
+        help="Its time limit (max_duration), for each attempt: 90m, 2h; or as in Slurm minutes, "
+        "minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes[:seconds].",
+        rich_help_panel=_NEEDS,
+    ),
+]
+CONSTRAINTS = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--constraint",
+        metavar="LABEL=VALUE",
+        help="What the labels of a node have to be, in place of the file's `constraints`: "
+        "zone=a, zone!=b, 'zone in (a, b)', ib, '!ib'. Give it again for more.",
+        rich_help_panel=_NEEDS,
+    ),
+]
+IMAGE = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Container image to run it in.", rich_help_panel=_RUNS
+    ),
+]  # fmt: skip
+ENV = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--env",
+        metavar="NAME=VALUE",
+        help="A variable of its environment. Give it again for more.",
+        rich_help_panel=_RUNS,
+    ),
+]
+ARRAY = Annotated[
+    str | None,
+    typer.Option(
+        metavar="0-99%8",
+        help="Run it once for each index, here at most 8 at a time; or for each row of a "
+        "table, as in params.csv%8.",
+        rich_help_panel=_RUNS,
+    ),
+]
+VALUES = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="FIELD=VALUE",
+        help="Put a value over the file's, such as --set priority=8 or --set env.SEED=7. "
+        "`longshore schema job` lists the fields.",
+    ),
+]
+
+_AS_YAML = ("gpus", "cpus", "ram", "priority")
+"""Flags whose values are read as in a file; those of the others are texts."""
+
+
+def plain(given: dict[str, str | None]) -> list[Override]:
+    """Return the overrides of flags that are named as their fields."""
+    return [
+        Override(field, text if field in _AS_YAML else json.dumps(text), f"--{field} {text}")
+        for field, text in given.items()
+        if text is not None
+    ]
+
+
+def time_limit(text: str | None) -> list[Override]:
+    """Return what `--time` puts over `max_duration`. Raises SpecError."""
+    if text is None:
+        return []
+    try:
+        limit = parse_time_limit(text)
+    except ValueError as error:
+        said = f"--time {brief(text)}: {error}"
+        raise SpecError("--time", (said,)) from None
+    return [Override("max_duration", json.dumps(format_duration(limit)), f"--time {text}")]
+
+
+def constraints(given: Sequence[str] | None) -> list[Override]:
+    """Return what `--constraint` puts over `constraints`: all of them together."""
+    if not given:
+        return []
+    by = " ".join(f"--constraint {shlex.quote(each)}" for each in given)
+    return [Override("constraints", json.dumps(given), by)]
+
+
+def variables(given: Sequence[str] | None) -> list[Override]:
+    """Return what `--env` puts over entries of `env`; no message has a value. Raises SpecError."""
+    return _entries("env", "--env", given, _variable)
+
+
+def labels(given: Sequence[str] | None) -> list[Override]:
+    """Return what `--label` puts over entries of `labels`. Raises SpecError."""
+    return _entries("labels", "--label", given, parse_label)
+
+
+def values(given: Sequence[str] | None) -> list[Override]:
+    """Return what `--set` puts over its fields."""
+    return [_value(text) for text in given or ()]
+
+
+def refuse_repeats(overrides: Iterable[Override]) -> None:
+    """Raise SpecError where two flags say the same field: nobody can tell which of them counts."""
+    problems = tuple(
+        f"{brief(one.given_by)} and {brief(other.given_by)} both say `{_shorter(one, other)}`: "
+        "give one of them"
+        for one, other in itertools.combinations(overrides, 2)
+        if _same(one, other)
+    )
+    if problems:
+        raise SpecError("options", problems)
+
+
+def _same(one: Override, other: Override) -> bool:
+    both = min(len(one.place), len(other.place))
+    return one.place[:both] == other.place[:both]
+
+
+def _shorter(one: Override, other: Override) -> str:
+    return min(one.field, other.field, key=len)
+
+
+def _entries(
+    field: str,
+    flag: str,
+    given: Sequence[str] | None,
+    parse: Callable[[str], tuple[str, str]],
+) -> list[Override]:
+    found, problems = list[Override](), list[str]()
+    for text in given or ():
+        try:
+            name, value = parse(text)
+        except ValueError as error:
+            problems.append(f"{flag}: {error}")
+            continue
+        found.append(
+            Override(f"{field}.{name}", json.dumps(value), f"{flag} {name}", (field, name))
+        )
+    if problems:
+        raise SpecError(flag, tuple(problems))
+    return found
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+        raise ValueError(
+            f"expected NAME=VALUE, such as SEED=7, with letters, digits and underscores in the "
+            f"name, not {shown(name)}"
+        )
+    return name, value
+
+
+def _value(text: str) -> Override:
+    field, equals, value = text.partition("=")
+    if not (field and equals):
+        raise typer.BadParameter(
+            f"--set {brief(text)}: give a field and a value, as in --set gpus=2"
+        )
+    return Override(field, value, f"--set {text}")
