@@ -27,6 +27,7 @@ from longshore.activities.signals import Signals
 from longshore.activities.views import set_pool
 from longshore.client.array_status import as_on_record
 from longshore.client.arrays import ArrayControl
+from longshore.client.code_submit import CodeStorer
 from longshore.client.connection import connect
 from longshore.client.errors import as_ours
 from longshore.client.forecast import forecast_of_submit
@@ -104,15 +105,18 @@ class Longshore(NodeControl, ScheduleControl, ArrayControl, OutputReading):
     ) -> Submission:
         """Start a job. The same tenant, name and `key` again return the job that exists.
 
-        Raises SpecError when it or its key is too large, UnsatisfiableError when no node that can
-        ever come could hold it, ConflictError when the name and key were used for other content,
-        UnavailableError when Temporal is away.
+        Code that is a folder, seen from the current one, or a commit is stored first. Raises
+        SpecError when it or its key is too large or its code is wrong, UnsatisfiableError when no
+        node that can ever come could hold it, ConflictError when the name and key were used for
+        other content, UnavailableError when Temporal is away.
         """
         job = job_input(spec, key=key, held=held)
         many = too_many(spec.array, self.settings.most_array_elements) if spec.array else ""
         if wrong := (*job.refused, *filter(None, (spec.too_large, many))):
             raise SpecError(f"job {spec.name}", wrong)
         warnings = await preflight(self._db, spec)
+        spec = await CodeStorer(self.settings, self._db).of_job(spec)
+        job = job_input(spec, key=key, held=held)
         job_id = new_job_id(spec, key)
         digest = digest_of(spec)
         try:

@@ -32,6 +32,7 @@ from longshore.client import (
     node_commands,
     preempt_command,
     purchase_commands,
+    run_command,
     schedule_commands,
     steer_commands,
     submit_command,
@@ -153,6 +154,7 @@ array_commands.register(app)
 dag_commands.register(app)
 schedule_commands.register(app)
 checkpoint_commands.register(app)
+run_command.register(app)
 watch_command.register(app)
 node_commands.register(app)
 file_commands.register(app)

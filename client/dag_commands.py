@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from longshore.client.calls import call
+from longshore.client.code_options import INCLUDE, NO_UPLOAD, CodeOptions, with_code
 from longshore.client.job_commands import REASON
 from longshore.client.live import CANCELLED, FAILED
 from longshore.client.terminal import (
@@ -61,12 +62,15 @@ def submit(
         bool, typer.Option("--quiet", "-q", help="Print the DAG's id alone.")
     ] = False,
     as_json: JSON = False,
+    no_upload: NO_UPLOAD = False,
+    include: INCLUDE = None,
 ) -> None:
     """Submit a DAG. Exit code with --wait: 0, 70 where it failed, 130 where it was cancelled."""
-    spec = _read(file)
+    spec = _read(file, CodeOptions(stays=no_upload))
 
     async def begin(api: "Longshore") -> DagView | None:
-        submission = await api.submit_dag(spec, key=key, held=hold)
+        sent = await with_code(api, spec, include or (), silent=as_json or quiet)
+        submission = await api.submit_dag(sent, key=key, held=hold)
         for warning in submission.warnings:
             warn(warning)
         dag_id = submission.dag_id
@@ -239,9 +243,10 @@ def retry(
     one of them, such as one that tells of a failure. With another file also the jobs that differ
     there, new ones, and all behind them.
     """
-    spec = None if file is None else _read(file)
+    given = None if file is None else _read(file)
 
     async def again(api: "Longshore") -> DagView | None:
+        spec = given and await with_code(api, given, (), silent=as_json)
         try:
             plan = await api.plan_retry(ref, spec)
         except SpecError as error:
@@ -277,11 +282,12 @@ def _refuse_both(mermaid: bool, as_json: bool) -> None:
         raise typer.BadParameter("--mermaid prints a chart and --json a document: give one")
 
 
-def _read(file: str) -> DagSpec:
+def _read(file: str, code: CodeOptions = CodeOptions()) -> DagSpec:  # noqa: B008
     from longshore.client.dag_file import read_dag
 
     settings = Settings()
-    return read_dag(file, settings.most_dag_jobs, most_elements=settings.most_array_elements)
+    most = settings.most_array_elements
+    return read_dag(file, settings.most_dag_jobs, most_elements=most, code=code)
 
 
 def _print_planned(spec: DagSpec) -> None:

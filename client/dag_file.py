@@ -9,6 +9,7 @@ from typing import cast
 from pydantic import TypeAdapter, ValidationError
 
 from longshore.client.array_table import read_table
+from longshore.client.code_options import CodeOptions, with_folder
 from longshore.models.array import MOST_ELEMENTS, ArraySpec
 from longshore.models.dag import After, DagSpec, Edge, Names
 from longshore.models.document import load_document, read_document
@@ -23,10 +24,14 @@ _AFTER: TypeAdapter[dict[str, Edge]] = TypeAdapter(After)
 
 
 def read_dag(
-    file: str, most: int, text: str | None = None, most_elements: int = MOST_ELEMENTS
+    file: str,
+    most: int,
+    text: str | None = None,
+    most_elements: int = MOST_ELEMENTS,
+    code: CodeOptions = CodeOptions(),  # noqa: B008 (it is frozen)
 ) -> DagSpec:
-    """Return the DAG in a file, or on stdin for ``-``, with absolute working folders; `text` is
-    what stdin has said where it was read.
+    """Return the DAG in a file, or on stdin for ``-``, with absolute folders; `text` is what
+    stdin has said where it was read.
 
     Raises SpecError with every mistake: those of its jobs, and those of its edges (unknown jobs,
     cycles, more than `most` jobs), and arrays of more than `most_elements`.
@@ -55,8 +60,10 @@ def read_dag(
 
     if file == "-":
         said = sys.stdin.read() if text is None else text
-        return _in_its_folder(load_document(said, "stdin", DagSpec, check=check), base, tables)
-    return _in_its_folder(read_document(file, DagSpec, check=check), base, tables)
+        dag = load_document(said, "stdin", DagSpec, check=check)
+    else:
+        dag = read_document(file, DagSpec, check=check)
+    return _in_its_folder(dag, base, tables, code)
 
 
 def graph_problems(
@@ -143,13 +150,15 @@ def _after(job: object) -> dict[str, Edge]:
         return found
 
 
-def _in_its_folder(dag: DagSpec, base: Path, tables: Mapping[str, ArraySpec]) -> DagSpec:
-    """Return the DAG with absolute working folders, and with the tables of its arrays: nodes do
-    not know what is ours."""
+def _in_its_folder(
+    dag: DagSpec, base: Path, tables: Mapping[str, ArraySpec], code: CodeOptions
+) -> DagSpec:
+    """Return the DAG with the folders that its jobs name as absolute ones, and with the tables of
+    its arrays: nodes do not know what is ours."""
     jobs = {
-        name: job.model_copy(update={"workdir": str((base / job.workdir).resolve())})
-        if job.workdir is not None and not job.workdir.startswith("~")
-        else job
+        name: with_folder(
+            job, code, workdir_base=base, code_base=base, source=f"dag {dag.name}: jobs.{name}"
+        )
         for name, job in dag.jobs.items()
     }
     jobs |= {name: jobs[name].model_copy(update={"array": read}) for name, read in tables.items()}

@@ -17,6 +17,7 @@ from temporalio.service import RPCError
 
 from longshore.activities.dag_views import DagViews
 from longshore.activities.job_starts import digest_of, summary_of_dag
+from longshore.client.code_submit import CodeStorer
 from longshore.client.dag_file import array_problems, graph_problems
 from longshore.client.errors import as_ours
 from longshore.client.reconnecting import Reconnecting
@@ -61,13 +62,15 @@ class DagControl(Reconnecting):
     ) -> DagSubmission:
         """Start a DAG. The same tenant, name and `key` again return the one that exists.
 
-        Raises SpecError with every mistake of its edges, or where it is too large;
+        Code that is a folder or a commit is stored first. Raises SpecError with every mistake of
+        its edges, or where it is too large or its code is wrong;
         UnsatisfiableError where no node that can ever come could hold one of its jobs;
         ConflictError when the name and key were used for other content; UnavailableError.
         """
         if wrong := self._problems(spec):
             raise SpecError(f"dag {spec.name}", tuple(wrong))
         warnings = (*map(str, without_partner(spec)), *await self._preflight(spec))
+        spec = await CodeStorer(self.settings, self._db).of_dag(spec)
         dag_id = new_id(spec.tenant, spec.name, key)
         if key is not None and (known := await self._stored_spec(dag_id)) is not None:
             return _same(dag_id, same=known == spec)  # Temporal forgets it, the database does not

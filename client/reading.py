@@ -371,6 +371,11 @@ class Reading:
     def _views(self) -> Views:
         return Views(self._db())
 
+    @property
+    def database(self) -> Callable[[], Database]:
+        """What opens the capacity database, or returns it where it is open."""
+        return self._db
+
     def _db(self) -> Database:
         if self._database is None:
             self._database = Database.for_people(self.settings.resolve_database_url(), pool_size=3)

@@ -7,9 +7,16 @@ from zoneinfo import ZoneInfo
 import typer
 
 from longshore.client.calls import call
+from longshore.client.code_options import INCLUDE, NO_UPLOAD, CodeOptions, with_code
 from longshore.client.terminal import JSON, note, now, print_json, say, show, warn
 from longshore.models.errors import SpecError
-from longshore.models.schedule import CATCH_UP, Overlap, ScheduleTimes, ScheduleView
+from longshore.models.schedule import (
+    CATCH_UP,
+    Overlap,
+    ScheduleCreation,
+    ScheduleTimes,
+    ScheduleView,
+)
 from longshore.models.settings import Settings
 from longshore.models.text import count, format_duration, listed
 from longshore.models.units import parse_duration
@@ -110,6 +117,8 @@ def create(
         bool, typer.Option("--dry-run", help="Print the next ten times, and make nothing.")
     ] = False,
     as_json: JSON = False,
+    no_upload: NO_UPLOAD = False,
+    include: INCLUDE = None,
 ) -> None:
     """Make a schedule: a copy of a job or a DAG, and when it starts.
 
@@ -129,13 +138,18 @@ def create(
         offset=_duration(offset, "--offset"), timezone=timezone,
     )  # fmt: skip
     late = _duration(catch_up, "--catch-up")
-    spec = read_scheduled(file, Settings().most_dag_jobs)
-    answer = call(
-        lambda api: api.create_schedule(
-            name, spec, times, overlap=policy, catch_up=late, pause_on_failure=pause_on_failure,
+    spec = read_scheduled(file, Settings().most_dag_jobs, CodeOptions(stays=no_upload))
+
+    async def make(api: "Longshore") -> ScheduleCreation:
+        sent = spec
+        if not dry_run:
+            sent = await with_code(api, spec, include or (), silent=as_json)
+        return await api.create_schedule(
+            name, sent, times, overlap=policy, catch_up=late, pause_on_failure=pause_on_failure,
             paused=paused, replace=replace, dry_run=dry_run,
-        )
-    )  # fmt: skip
+        )  # fmt: skip
+
+    answer = call(make)
     for warning in answer.warnings:
         warn(warning)
     if as_json:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import yaml
 
+from longshore.client.code_options import CodeOptions
 from longshore.client.dag_file import read_dag
 from longshore.client.submit_command import in_its_folder
 from longshore.models.dag import DagSpec
@@ -13,18 +14,22 @@ from longshore.models.job import JobSpec
 from longshore.models.plain_yaml import parse_yaml
 
 
-def read_scheduled(file: str, most_jobs: int) -> JobSpec | DagSpec:
-    """Return the job or the DAG in a file, or on stdin for ``-``, with absolute working folders:
-    what a schedule keeps is a copy.
+def read_scheduled(
+    file: str,
+    most_jobs: int,
+    code: CodeOptions = CodeOptions(),  # noqa: B008
+) -> JobSpec | DagSpec:
+    """Return the job or the DAG in a file, or on stdin for ``-``, with absolute folders: what
+    a schedule keeps is a copy.
 
     Raises SpecError with every mistake at once.
     """
     text = sys.stdin.read() if file == "-" else None
     if _is_dag(_text_of(file) if text is None else text):
-        return read_dag(file, most_jobs, text)
+        return read_dag(file, most_jobs, text, code=code)
     if text is not None:
-        return in_its_folder(load_document(text, "stdin", JobSpec), file, [])
-    return in_its_folder(read_document(file, JobSpec), file, [])
+        return in_its_folder(load_document(text, "stdin", JobSpec), file, [], code)
+    return in_its_folder(read_document(file, JobSpec), file, [], code)
 
 
 def _text_of(file: str) -> str:

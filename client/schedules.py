@@ -17,6 +17,7 @@ from temporalio.client import ScheduleBackfill as ServerBackfill
 from temporalio.service import RPCError
 
 from longshore.activities.schedule_views import ScheduleViews
+from longshore.client.code_submit import CodeStorer, hold_for_schedule
 from longshore.client.schedule_checks import long_ids, look_at_times, refused_spec
 from longshore.client.schedule_reading import ScheduleReading
 from longshore.client.schedule_server import (
@@ -94,8 +95,12 @@ class ScheduleControl(ScheduleReading):
         self._refuse_wrong(name, spec, times, catch_up)
         is_job = isinstance(spec, JobSpec)
         warnings = await (preflight(self._db, spec) if is_job else self._preflight(spec))
+        if not dry_run:
+            spec = await CodeStorer(self.settings, self._db).of(spec)
         given = ScheduleRunInput(
-            schedule=name, job=spec if is_job else None, dag=None if is_job else spec
+            schedule=name,
+            job=spec if isinstance(spec, JobSpec) else None,
+            dag=None if isinstance(spec, JobSpec) else spec,
         )
 
         def wanted() -> Schedule:
@@ -108,6 +113,7 @@ class ScheduleControl(ScheduleReading):
         )  # fmt: skip
         if dry_run:
             return answer
+        await hold_for_schedule(self._db(), name, spec, alone=False)
         schedule = wanted()
         schedule.state = ScheduleState(paused=paused, note="created paused" if paused else None)
         try:
@@ -116,6 +122,7 @@ class ScheduleControl(ScheduleReading):
             )
         except ScheduleAlreadyRunningError:
             replaced = await self._replace(given, wanted(), times, paused=paused, may=replace)
+            await hold_for_schedule(self._db(), name, spec, alone=True)
             return answer.model_copy(update={"replaced": replaced})
         except RPCError as error:
             raise refused_spec(error, name) from error
@@ -215,6 +222,7 @@ class ScheduleControl(ScheduleReading):
             await self._handle(name).delete(rpc_timeout=ANSWER_WITHIN)
         except RPCError as error:
             raise self._as_ours(error, name) from error
+        await hold_for_schedule(self._db(), name, None, alone=True)
         return running
 
     def _refuse_wrong(

@@ -14,6 +14,14 @@ from typer.core import TyperCommand
 from longshore.client import job_flags
 from longshore.client.array_table import with_table
 from longshore.client.calls import call
+from longshore.client.code_options import (
+    INCLUDE,
+    NO_UPLOAD,
+    UPLOAD,
+    CodeOptions,
+    with_code,
+    with_folder,
+)
 from longshore.client.live import (
     Lines,
     Panel,
@@ -35,24 +43,24 @@ from longshore.models.views import Submission
 if TYPE_CHECKING:
     from longshore.client.api import Longshore
 
-_COMMAND = "longshore.command"
+COMMAND = "longshore.command"
 _LAST_LOGS = 30.0
 """Seconds in which the last of what a job wrote is copied."""
 
 
-class _WithCommand(TyperCommand):
+class WithCommand(TyperCommand):
     """Keeps what follows `--` apart: it is the job's command, not arguments of ours."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if "--" in args:
             cut = args.index("--")
-            args, ctx.meta[_COMMAND] = args[:cut], tuple(args[cut + 1 :])
+            args, ctx.meta[COMMAND] = args[:cut], tuple(args[cut + 1 :])
         return super().parse_args(ctx, args)
 
 
 def register(app: typer.Typer) -> None:
     app.command(
-        cls=_WithCommand,
+        cls=WithCommand,
         rich_help_panel="Jobs",
         options_metavar="[OPTIONS]",
         epilog="Exit code with --wait: the job's own where it failed, 130 where it was cancelled, "
@@ -113,6 +121,9 @@ def submit(
     image: job_flags.IMAGE = None,
     env: job_flags.ENV = None,
     array: job_flags.ARRAY = None,
+    upload: UPLOAD = None,
+    no_upload: NO_UPLOAD = False,
+    include: INCLUDE = None,
 ) -> None:
     """Submit a job, from a file or as a command.
 
@@ -124,13 +135,16 @@ def submit(
 
     longshore submit --array 0-99%8 -- sh -c 'python train.py --seed $LONGSHORE_ARRAY_INDEX'
 
-    A job runs in an empty folder of its own, or in the workdir that it names; for a relative one
-    the job file, or without a file the folder that you are in, is where it begins.
+    longshore submit --upload . --gpus 1 -- python train.py
+
+    A job runs in an empty folder of its own; in a copy of the folder that it brings along
+    (--upload, `code`, or a relative workdir, which begins at the job file, or without one at the
+    folder that you are in); or in the absolute workdir that it names.
     """
     if follow and as_json:
         raise typer.BadParameter("--follow prints what the job writes: leave out --json")
     most = None if max_cost is None else amount_of(max_cost)
-    command: tuple[str, ...] = context.meta.get(_COMMAND, ())
+    command: tuple[str, ...] = context.meta.get(COMMAND, ())
     overrides = [
         *job_flags.plain(
             {
@@ -145,7 +159,8 @@ def submit(
         *job_flags.values(values),
     ]  # fmt: skip
     job_flags.refuse_repeats(overrides)
-    spec = in_its_folder(_spec(file, command, overrides), file, overrides)
+    code = CodeOptions(upload, stays=no_upload)
+    spec = in_its_folder(_spec(file, command, overrides), file, overrides, code)
 
     async def submit_and_wait(api: "Longshore") -> JobResult | None:
         from longshore.client.control_worker import why_not_taken_up
@@ -154,7 +169,8 @@ def submit(
             await say_forecast(api, spec, most, dry_run=dry_run, yes=yes, as_json=as_json)
         if dry_run:
             return None
-        submission = await api.submit(spec, key=key, held=hold)
+        sent = await with_code(api, spec, include or (), silent=as_json or quiet)
+        submission = await api.submit(sent, key=key, held=hold)
         with says_that_it_goes_on(submission.job_id):
             not_taken_up = await why_not_taken_up(api.temporal, submission.job_id)
         if not_taken_up:
@@ -202,17 +218,19 @@ def _spec(file: str | None, command: Sequence[str], overrides: list[Override]) -
         raise SpecError("job", problems) from None
 
 
-def in_its_folder(spec: JobSpec, file: str | None, overrides: list[Override]) -> JobSpec:
-    """Return the job with an absolute working folder, and with the rows of its array's table:
-    nodes do not know what is ours.
+def in_its_folder(
+    spec: JobSpec, file: str | None, overrides: list[Override], code: CodeOptions
+) -> JobSpec:
+    """Return the job with the folders that it names as absolute ones, and with the rows of its
+    array's table: nodes do not know what is ours.
 
     A relative path is seen from the job file that names it, and otherwise from here.
     """
     spec = with_table(spec, _base(file, overrides, "array"))
-    if spec.workdir is None or spec.workdir.startswith("~"):
-        return spec
-    base = _base(file, overrides, "workdir")
-    return spec.model_copy(update={"workdir": str((base / spec.workdir).resolve())})
+    return with_folder(
+        spec, code, workdir_base=_base(file, overrides, "workdir"),
+        code_base=_base(file, overrides, "code"), source=f"job {spec.name}",
+    )  # fmt: skip
 
 
 def _base(file: str | None, overrides: list[Override], field: str) -> Path:

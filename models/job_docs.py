@@ -22,6 +22,7 @@ from longshore.models import errors
 from longshore.models.array import ArraySpec
 from longshore.models.base import Name, ShortText, Text
 from longshore.models.bounds import Most
+from longshore.models.code import Code, CodeField, Sha256
 from longshore.models.counts import DIGITS
 from longshore.models.docs import field_docs, member_docs
 from longshore.models.document import load_document
@@ -64,6 +65,7 @@ def page() -> str:
     for title, before, model, values in (
         ("Fields", _FIELDS, JobSpec, {**example, **OF_ONE_GPU}),
         ("array", _ARRAY, ArraySpec, {"indices": "0-99", "limit": 8, "table": "params.csv"}),
+        ("code", _CODE, Code, example["code"]),
         ("gang", _GANG, Gang, example["gang"]),
         ("malleable", _MALLEABLE, Malleable, example["malleable"]),
         ("conformance", f"{Conformance.__doc__}\n", Conformance, example["conformance"]),
@@ -230,6 +232,8 @@ _TYPES: tuple[tuple[Any, str], ...] = (
     (str, "text"),
     (Text, "text"),
     (ShortText, "text"),
+    (Sha256, "checksum, as 64 hexadecimal digits"),
+    (CodeField, "text, a folder; or mapping, see [code](#code)"),
     (SignalName, "name of a signal, such as `SIGTERM` or `SIGUSR1`"),
     (
         JobLabels,
@@ -239,6 +243,10 @@ _TYPES: tuple[tuple[Any, str], ...] = (
     (Environment, f"mapping of {_most(Environment)} names to texts or numbers"),
     (Data, f"list of {_most(Data)} names, or mapping of names to sizes"),
 )
+
+_CODE = """\
+A folder, or a commit of a Git repository: the job runs in a copy of it ([code](code.md)).
+"""
 
 _HEAD = """\
 # The job file

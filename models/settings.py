@@ -31,7 +31,7 @@ from longshore.models.errors import SpecError, UnavailableError
 from longshore.models.node import Liveness
 from longshore.models.settings_file import source_checkout
 from longshore.models.settings_sources import FileSource, problems_of
-from longshore.models.units import Duration
+from longshore.models.units import GB, Duration
 
 
 def _upper(value: object) -> object:
@@ -109,6 +109,8 @@ class Settings(BaseSettings):
     submits reach; the folder `artifacts` of the state folder without."""
     keep_code_for: Duration = timedelta(days=7)
     """How long the code of a job that has ended stays in the artifact store."""
+    upload_limit: GB = 10.0
+    """How large the code of a job may be at most."""
     keep_checkpoints_for: Duration = timedelta(days=7)
     """How long the checkpoints of a job that has ended stay in the checkpoint store."""
     publish_within: Duration = timedelta(minutes=10)

@@ -6,6 +6,7 @@ What a snapshot *is* (its digest) follows from the files alone, and not from how
 
 import hashlib
 import json
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Annotated, Self
 
@@ -67,13 +68,8 @@ class Snapshot(Wire):
     @cached_property
     def digest(self) -> str:
         """The SHA-256 of what it holds: paths, contents, executable or not."""
-        held = [
-            sorted([file.path, file.sha256, file.executable] for file in self.files),
-            sorted([link.path, link.target] for link in self.links),
-            sorted(self.folders),
-        ]
-        written = json.dumps(held, ensure_ascii=True, separators=(",", ":"))
-        return hashlib.sha256(written.encode()).hexdigest()
+        files = ((file.path, file.sha256, file.executable) for file in self.files)
+        return digest_of(files, ((link.path, link.target) for link in self.links), self.folders)
 
     @property
     def bytes(self) -> int:
@@ -83,3 +79,15 @@ class Snapshot(Wire):
     def objects(self) -> frozenset[str]:
         """The names of the objects that its files lie in."""
         return frozenset(part.object for file in self.files for part in file.parts)
+
+
+def digest_of(
+    files: Iterable[tuple[str, str, bool]],
+    links: Iterable[tuple[str, str]],
+    folders: Iterable[str],
+) -> str:
+    """Return the digest of a snapshot with these files (path, SHA-256, executable or not), links
+    (path, target) and empty folders, in any order."""
+    held = [sorted(files), sorted(links), sorted(folders)]
+    written = json.dumps(held, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.sha256(written.encode()).hexdigest()

@@ -43,7 +43,8 @@ def changes(old: DagSpec, new: DagSpec) -> Changes:
 def _result_of(spec: DagSpec, name: str) -> object:
     """Return all of a job that its result depends on, with defaults filled in."""
     job = spec.jobs[name]
-    return job.spec, _conditions(job), job.join, job.inputs
+    code = job.code and job.code.snapshot  # whichever commit it was taken from
+    return job.spec.model_copy(update={"code": None}), code, _conditions(job), job.join, job.inputs
 
 
 def _conditions(job: DagJob) -> Mapping[str, tuple[str, str]]:

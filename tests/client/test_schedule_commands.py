@@ -108,7 +108,7 @@ async def test_a_relative_workdir_is_seen_from_the_file(
     longshore: Command, pool: str, tmp_path: Path
 ):
     file = a_job(tmp_path, pool, workdir="code")
-    await longshore("schedule", "create", pool, file, *DAILY)
+    await longshore("schedule", "create", pool, file, *DAILY, "--no-upload")
     found = json.loads((await longshore("schedule", "show", pool, "--spec", "--json")).out)
     assert found["spec"]["workdir"] == str(tmp_path / "code")
 

@@ -9,6 +9,7 @@ import yaml
 
 from longshore.client.dag_file import read_dag
 from longshore.models.bounds import json_bytes
+from longshore.models.code import Code
 from longshore.models.dag import Condition, DagJob, DagSpec, Edge, Join
 from longshore.models.dag_messages import DagInput
 from longshore.models.document import load_document
@@ -191,7 +192,8 @@ jobs:
     assert type(a) is JobSpec
     assert (a.name, a.tenant, a.pool, a.gpus, a.env) == ("a", "research", "big", 2, {"SEED": "7"})
     assert (b.name, b.tenant, b.pool, b.gpus) == ("b", "research", "small", 1)
-    assert (a.workdir, b.workdir) == (str(tmp_path / "data"), "/abs")
+    assert (a.code, a.workdir) == (Code(folder=str(tmp_path / "data")), None)
+    assert (b.code, b.workdir) == (None, "/abs")
     assert "expected_duration" not in a.model_fields_set, "nobody said how long it takes"
 
 

@@ -3,6 +3,7 @@
 import yaml
 
 from longshore.models.array import ArraySpec
+from longshore.models.code import Code
 from longshore.models.document import load_document
 from longshore.models.elastic import Malleable
 from longshore.models.job import CheckpointContract, JobSpec, RetryPolicy, RetryRule
@@ -33,6 +34,7 @@ def test_the_page_has_a_heading_for_every_field():
     assert headings == [
         *JobSpec.model_fields,
         *(f"array.{name}" for name in ArraySpec.model_fields),
+        *(f"code.{name}" for name in Code.model_fields),
         *(f"gang.{name}" for name in Gang.model_fields),
         *(f"malleable.{name}" for name in Malleable.model_fields),
         *(f"conformance.{name}" for name in Conformance.model_fields),

@@ -1,0 +1,141 @@
+"""The code of a Git commit: fetched into a private clone, and put into a folder for a while."""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from longshore.models.addresses import without_secrets
+from longshore.models.errors import SpecError
+from longshore.models.visible import shown
+
+MOST_DIFF = 1_000_000
+"""Bytes of a diff that are kept."""
+DIFF_PATH = ".longshore/diff.patch"
+"""Where a snapshot has what its folder had changed of the commit."""
+_SHA = re.compile(r"[0-9a-f]{7,64}")
+_CUT = b"\n(cut: the diff is longer than 1 MB; the files themselves are whole)\n"
+
+
+@contextlib.contextmanager
+def checked_out(repository: str, ref: str | None, cache: Path) -> Iterator[tuple[Path, str]]:
+    """Yield a folder with the files of a commit, submodules and LFS files too, and the commit.
+
+    `repository` is a URL or a path, and `ref` a branch, tag or commit of it; its default branch
+    without. Raises SpecError where there is none, or Git cannot read it.
+    """
+    if shutil.which("git") is None:
+        raise SpecError("code", ("git: is not installed here: give a folder, or install Git",))
+    source = _source(repository)
+    clone = cache / hashlib.sha256(source.encode()).hexdigest()[:20]
+    clone.parent.mkdir(parents=True, exist_ok=True)
+    with clone.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of two submits one fetches, and the other finds it
+        commit = _fetched(source, ref, clone)
+        with tempfile.TemporaryDirectory(dir=cache, prefix="tree-") as folder:
+            tree = Path(folder, "code")
+            try:
+                _git("-C", clone, "worktree", "add", "--quiet", "--detach", tree, commit)
+                _complete(source, tree)
+                yield tree, commit
+            finally:
+                shutil.rmtree(tree, ignore_errors=True)
+                _git("-C", clone, "worktree", "prune")
+
+
+def diff_to_commit(folder: Path) -> bytes:
+    """Return what the tracked files of a folder have changed since its commit, cut at 1 MB."""
+    found = _run("-C", folder, "diff", "--no-ext-diff", "--no-textconv", "--no-color",
+                 "--relative", "HEAD", "--", ".").stdout  # fmt: skip
+    return found if len(found) <= MOST_DIFF else found[: MOST_DIFF - len(_CUT)] + _CUT
+
+
+def _source(repository: str) -> str:
+    """Return what Git is given: a URL as it is, a path as an absolute one."""
+    path = Path(repository).expanduser()
+    return str(path.resolve()) if path.is_dir() else repository
+
+
+def _fetched(source: str, ref: str | None, clone: Path) -> str:
+    """Bring a clone up to date; return the commit."""
+    if not (clone / "HEAD").exists():
+        shutil.rmtree(clone, ignore_errors=True)
+        _git("init", "--quiet", "--bare", clone)
+        _git("-C", clone, "remote", "add", "--mirror=fetch", "origin", source)
+    _git("-C", clone, "fetch", "--quiet", "--prune", "--force", "origin", said_of=source)
+    if ref is None:
+        heads = _git("-C", clone, "ls-remote", "origin", "HEAD", said_of=source).split()
+        if not heads:
+            raise SpecError("code", (f"git: {_said(source)} has no commit",))
+        return heads[0]
+    for named in (f"refs/tags/{ref}", f"refs/heads/{ref}", ref):
+        if commit := _commit(clone, named):
+            return commit
+    if _SHA.fullmatch(ref):  # one that no branch has any more; many servers give it all the same
+        with contextlib.suppress(SpecError):
+            _git("-C", clone, "fetch", "--quiet", "origin", ref, said_of=source)
+        if commit := _commit(clone, ref):
+            return commit
+    known = _git("-C", clone, "for-each-ref", "--format=%(refname:short)", "--sort=-creatordate",
+                 "--count=5", "refs/heads", "refs/tags").split()  # fmt: skip
+    have = f"; it has {', '.join(known)}" if known else ""
+    raise SpecError(
+        "code", (f"ref: {_said(source)} has no branch, tag or commit {shown(ref)}{have}",)
+    )
+
+
+def _commit(clone: Path, named: str) -> str:
+    ran = _run("-C", clone, "rev-parse", "--verify", "--quiet", "--end-of-options",
+               f"{named}^{{commit}}")  # fmt: skip
+    return ran.stdout.decode().strip() if ran.returncode == 0 else ""
+
+
+def _complete(source: str, tree: Path) -> None:
+    """Fetch what a commit only points to: submodules, and files of Git LFS."""
+    if (tree / ".gitmodules").exists():
+        # A repository on this machine may have submodules on it; one elsewhere may not.
+        local = ["-c", "protocol.file.allow=always"] if Path(source).is_dir() else []
+        _git(*local, "-C", tree, "submodule", "update", "--init", "--recursive", "--quiet",
+             said_of=source)  # fmt: skip
+    if shutil.which("git-lfs") and _run("-C", tree, "lfs", "ls-files").stdout.strip():
+        _git("-C", tree, "lfs", "pull", said_of=source)
+
+
+def _git(*arguments: str | Path, said_of: str = "") -> str:
+    """Run Git; return its output. Raises SpecError with what it says."""
+    ran = _run(*arguments)
+    if ran.returncode != 0:
+        lines = [line for line in ran.stderr.decode(errors="replace").splitlines() if line.strip()]
+        why = without_secrets(": ".join(lines[-2:]) or f"git ended with {ran.returncode}")
+        about = f"{_said(said_of)} " if said_of else ""
+        raise SpecError("code", (f"git: {about}cannot be read: {why}",))
+    return ran.stdout.decode(errors="replace")
+
+
+def _run(*arguments: str | Path) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        ["git", *arguments], capture_output=True, env=_environment(),
+        stdin=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+
+
+def _said(source: str) -> str:
+    return shown(without_secrets(source))
+
+
+def _environment() -> dict[str, str]:
+    """Return ours, without what would point Git at another repository; it asks nobody."""
+    mine = {name: value for name, value in os.environ.items() if name not in _OF_A_REPOSITORY}
+    return {**mine, "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
+
+
+_OF_A_REPOSITORY: Sequence[str] = (
+    "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX",
+    "GIT_COMMON_DIR",
+)  # fmt: skip

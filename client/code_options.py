@@ -1,0 +1,141 @@
+"""What the command line says of code: which folder is stored, or that none is."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from longshore.client.terminal import note
+from longshore.models.code import Code
+from longshore.models.dag import DagSpec
+from longshore.models.errors import SpecError
+from longshore.models.job import JobSpec
+from longshore.models.visible import shown
+
+if TYPE_CHECKING:
+    from rich.progress import TaskID
+
+    from longshore.client.api import Longshore
+    from longshore.client.code_upload import Told, Uploaded
+
+Spec = TypeVar("Spec", bound=JobSpec)
+Submitted = TypeVar("Submitted", JobSpec, DagSpec, JobSpec | DagSpec)
+
+_LONG = 20_000_000
+"""Bytes: how far a larger upload is, a terminal is told."""
+
+UPLOAD = Annotated[
+    str | None,
+    typer.Option(
+        "--upload", metavar="DIR",
+        help="Store this folder, and run the job in a copy of it; what Git ignores stays behind. "
+        "So it is with the folder that a file names as a relative `workdir`.",
+    ),
+]  # fmt: skip
+NO_UPLOAD = Annotated[
+    bool,
+    typer.Option(
+        "--no-upload",
+        help="Store nothing: a relative `workdir` is a folder that all nodes see under our path.",
+    ),
+]
+INCLUDE = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATTERN",
+        help="Store this file of the folder although it is ignored, or looks like a key; a "
+        "pattern as of .gitignore. Give it again for more.",
+    ),
+]
+
+
+@dataclass(frozen=True)
+class CodeOptions:
+    """What the command line says of code."""
+
+    folder: str | None = None
+    """In place of what a file names."""
+    stays: bool = False
+    """Nothing is stored."""
+
+    def __post_init__(self) -> None:
+        if self.stays and self.folder is not None:
+            raise typer.BadParameter("give --upload DIR or --no-upload, not both")
+
+
+def with_folder(
+    spec: Spec, options: CodeOptions, *, workdir_base: Path, code_base: Path, source: str
+) -> Spec:
+    """Return a job with absolute paths of what is ours: the folder or repository of its code, or
+    else its working folder where nodes are to see that themselves.
+
+    A relative `workdir` without `code` names a folder to store. Raises SpecError where `workdir`
+    leads out of the code.
+    """
+    code, workdir = spec.code, spec.workdir
+    is_relative = workdir is not None and not workdir.startswith(("~", "/"))
+    if options.stays:
+        if code is not None and code.snapshot is None:
+            raise SpecError(source, ("code: is to be stored: leave out --no-upload",))
+        absolute = str((workdir_base / (workdir or "")).resolve())
+        return spec.model_copy(update={"workdir": absolute}) if is_relative else spec
+    if options.folder is not None:
+        code = Code(folder=str(Path(options.folder).expanduser().resolve()))
+    elif code is None and workdir is not None and is_relative:
+        code = Code(folder=str((workdir_base / workdir).resolve()))
+        return spec.model_copy(update={"code": code, "workdir": None})
+    elif code is not None and code.folder is not None:
+        folder = (code_base / Path(code.folder).expanduser()).resolve()
+        code = code.model_copy(update={"folder": str(folder)})
+    elif code is not None and code.git is not None and (code_base / code.git).is_dir():
+        code = code.model_copy(update={"git": str((code_base / code.git).resolve())})
+    leads_out = not is_relative or ".." in PurePosixPath(workdir or "").parts
+    if code is not None and workdir is not None and leads_out:
+        why = f"workdir: {shown(workdir)} must be a folder of the code, such as src"
+        raise SpecError(source, (why,))
+    return spec.model_copy(update={"code": code})
+
+
+async def with_code(
+    api: "Longshore", spec: Submitted, include: Sequence[str], *, silent: bool
+) -> Submitted:
+    """Return what is to be submitted with its code stored, and say what was sent of it."""
+    from longshore.client.code_submit import CodeStorer
+
+    with progress(silent) as told:
+        storer = CodeStorer(api.settings, api.database, include, _say(silent), told)
+        return await storer.of(spec)
+
+
+def _say(silent: bool) -> "Callable[[Uploaded], None]":
+    return (lambda uploaded: None) if silent else (lambda uploaded: note(f"Code: {uploaded}"))
+
+
+@contextmanager
+def progress(silent: bool) -> "Iterator[Told]":
+    """Yield what shows on a terminal how much of a long upload was sent."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    from longshore.client.terminal import PlainConsole
+
+    console = PlainConsole(stderr=True)
+    if silent or not console.is_terminal:
+        yield lambda sent, of: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(),
+               TransferSpeedColumn())  # fmt: skip
+    with Progress(*columns, console=console, transient=True) as shown_on:
+        task: TaskID | None = None
+
+        def told(sent: int, of: int) -> None:
+            nonlocal task
+            if of < _LONG:
+                return
+            if task is None:
+                task = shown_on.add_task("Sending code", total=of)
+            shown_on.update(task, completed=sent, total=of)
+
+        yield told

@@ -1,0 +1,125 @@
+"""The code of what is submitted: which folder or commit it is, stored as a snapshot."""
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+from longshore.activities.artifacts.rows import hold_snapshot, let_go_of_snapshots
+from longshore.activities.artifacts.store import ArtifactStore
+from longshore.activities.database import Database
+from longshore.client.code_cache import CodeCache
+from longshore.client.code_files import FoundFile, FoundFiles, find_files
+from longshore.client.code_git import DIFF_PATH, checked_out, diff_to_commit
+from longshore.client.code_options import Spec, Submitted
+from longshore.client.code_upload import Told, Uploaded, UploadTo, upload
+from longshore.models.addresses import without_secrets
+from longshore.models.code import Code
+from longshore.models.dag import DagSpec
+from longshore.models.job import JobSpec
+from longshore.models.settings import Settings
+
+
+class CodeStorer:
+    """Stores the code of jobs: of equal ones once."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        database: Callable[[], Database],
+        include: Sequence[str] = (),
+        say: Callable[[Uploaded], None] = lambda uploaded: None,
+        told: Told = lambda sent, of: None,
+    ) -> None:
+        """`say` hears of each snapshot what was sent, and `told` of bytes on their way."""
+        self._settings = settings
+        self._database = database
+        self._include = tuple(include)
+        self._say = say
+        self._told = told
+        self._stored: dict[tuple[str, Code], Code] = {}
+
+    async def of_job(self, spec: Spec, tenant: str | None = None) -> Spec:
+        """Return a job with the snapshot of its code.
+
+        Raises SpecError with all that is wrong with the folder, StoreError, UnavailableError.
+        """
+        if spec.code is None or spec.code.snapshot is not None:
+            return spec
+        wanted = (tenant or spec.tenant, spec.code)
+        if wanted not in self._stored:
+            self._stored[wanted] = await self._store(*wanted)
+        return spec.model_copy(update={"code": self._stored[wanted]})
+
+    async def of_dag(self, dag: DagSpec) -> DagSpec:
+        """Return a DAG with the snapshots of its jobs, as `of_job`."""
+        jobs = {name: await self.of_job(job, dag.tenant) for name, job in dag.jobs.items()}
+        return dag.model_copy(update={"jobs": jobs})
+
+    async def of(self, spec: Submitted) -> Submitted:
+        """Return a job or a DAG, as `of_job` and `of_dag`."""
+        if isinstance(spec, DagSpec):
+            return cast("Submitted", await self.of_dag(spec))
+        return cast("Submitted", await self.of_job(spec))
+
+    async def _store(self, tenant: str, code: Code) -> Code:
+        if code.git is None:
+            uploaded = await self._upload(Path(code.folder or "."), tenant)
+            self._say(uploaded)
+            return uploaded.code
+        with contextlib.ExitStack() as stack:
+            checkout = checked_out(code.git, code.ref, self._settings.state_dir / "cache" / "git")
+            folder, commit = await asyncio.to_thread(stack.enter_context, checkout)
+            uploaded = await self._upload(folder, tenant, commit)
+        self._say(uploaded)
+        of = {"git": without_secrets(code.git), "ref": code.ref}
+        return uploaded.code.model_copy(update=of)
+
+    async def _upload(self, given: Path, tenant: str, commit: str | None = None) -> Uploaded:
+        folder = await asyncio.to_thread(lambda: given.expanduser().resolve())
+        limit = round(self._settings.upload_limit * 1e9)
+        found = await asyncio.to_thread(find_files, folder, include=self._include, limit=limit)
+        if commit is not None:
+            found = replace(found, commit=commit, changed=False)
+        store = ArtifactStore(self._settings.resolve_artifact_store())
+        cache = CodeCache(self._settings.state_dir / "cache" / "code.sqlite")
+        with cache, _with_diff(folder, found) as files:
+            to = UploadTo(self._database(), store, tenant, cache)
+            return await upload(folder, files, to, self._told)
+
+
+async def hold_for_schedule(
+    database: Database, name: str, spec: JobSpec | DagSpec | None, *, alone: bool
+) -> None:
+    """Keep the code of what a schedule starts as long as the schedule is there; with `alone`
+    nothing else of it any more. Raises StaleError where it is not stored."""
+    holder = f"schedule:{name}"
+    jobs: Iterable[JobSpec] = ()
+    if spec is not None:
+        jobs = spec.jobs.values() if isinstance(spec, DagSpec) else (spec,)
+    digests = {job.code.snapshot for job in jobs if job.code is not None and job.code.snapshot}
+    async with database.transaction() as connection:
+        if alone:
+            await let_go_of_snapshots(connection, holder)
+        for digest in sorted(digests):
+            assert spec is not None
+            await hold_snapshot(connection, spec.tenant, digest, holder)
+
+
+@contextlib.contextmanager
+def _with_diff(folder: Path, found: FoundFiles) -> Iterator[FoundFiles]:
+    """Yield the files with one more: what they changed of the commit."""
+    diff = diff_to_commit(folder) if found.commit is not None and found.changed else b""
+    if not diff:
+        yield found
+        return
+    with tempfile.NamedTemporaryFile(prefix="longshore-diff-") as file:
+        file.write(diff)
+        file.flush()
+        source = Path(file.name)
+        others = [each for each in found.files if each.path != DIFF_PATH]
+        patch = FoundFile(path=DIFF_PATH, source=source, stat=source.lstat())
+        yield replace(found, files=(*others, patch))

@@ -1,0 +1,285 @@
+"""Storing a folder as a snapshot: read what changed, send what is new, record it.
+
+What was stored of an upload that was cut off is counted on by the next.
+"""
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from longshore.activities.artifacts.rows import (
+    announce_objects,
+    lease_objects,
+    lease_snapshot,
+    store_snapshot,
+)
+from longshore.activities.artifacts.store import ArtifactStore, object_name
+from longshore.activities.database import Database
+from longshore.client.code_cache import CodeCache, is_settled, look_of
+from longshore.client.code_files import FoundFile, FoundFiles
+from longshore.models.addresses import without_secrets
+from longshore.models.code import Code
+from longshore.models.errors import SpecError, StaleError, UnavailableError
+from longshore.models.snapshot import Part, Snapshot, SnapshotFile, digest_of
+from longshore.models.text import count
+from longshore.models.units import format_bytes
+from longshore.models.visible import shown
+from longshore.scheduling.code_packs import PackPlan, Placed, plan_packs
+
+IN_FLIGHT = 6
+"""Objects that are sent at once: 16 MB of memory each."""
+_TRIES = 60
+_BETWEEN_TRIES = 1.0
+"""Seconds between tries where a sweep is just removing what an upload would count on."""
+
+Told = Callable[[int, int], None]
+"""Hears how many bytes were sent of how many."""
+
+
+@dataclass(frozen=True)
+class Uploaded:
+    """A snapshot that is stored, and what of it was sent."""
+
+    code: Code
+    sent_files: int
+    sent_bytes: int
+
+    def __str__(self) -> str:
+        what = f"{count(self.code.files, 'file')}, {format_bytes(self.code.bytes)}"
+        if not self.sent_bytes:
+            return f"{what}: nothing sent, all of it is stored"
+        sent = f"{count(self.sent_files, 'file')}, {format_bytes(self.sent_bytes)}"
+        return f"{what}: {sent} sent"
+
+
+@dataclass(frozen=True)
+class UploadTo:
+    """Where a snapshot goes, and what is known here of it."""
+
+    database: Database
+    store: ArtifactStore
+    tenant: str
+    cache: CodeCache
+
+    @property
+    def key(self) -> str:
+        """Names the store and the tenant in the cache: another database knows other objects."""
+        return f"{without_secrets(self.store.url)} {self.tenant}"
+
+
+async def upload(
+    folder: Path, found: FoundFiles, to: UploadTo, told: Told = lambda sent, of: None
+) -> Uploaded:
+    """Store the files of a folder as a snapshot, and keep it for a submit (`LEASE`).
+
+    Raises SpecError where files change while they are read, StoreError, UnavailableError.
+    """
+    contents = await asyncio.to_thread(_read, folder, found.files, to.cache)
+    digest = _digest(found, contents)
+    sent: set[str] = set()
+    sent_bytes = 0
+    for _ in range(_TRIES):
+        async with to.database.transaction() as connection:
+            is_there = await lease_snapshot(connection, to.tenant, digest)
+        if not is_there:
+            sender = _Sender(found.files, contents, to, told)
+            parts = await sender.send()
+            sent, sent_bytes = sent | sender.sent, sent_bytes + sender.sent_bytes
+            try:
+                snapshot = await asyncio.to_thread(_snapshot, found, contents, parts)
+                await store_snapshot(to.database, to.store, to.tenant, snapshot)
+            except StaleError:
+                await asyncio.sleep(_BETWEEN_TRIES)
+                continue
+        files = sum(contents[file.path] in sent for file in found.files)
+        code = Code(
+            snapshot=digest, files=len(found.files),
+            bytes=sum(file.size for file in found.files),
+            commit=found.commit, changed=found.changed,
+        )  # fmt: skip
+        return Uploaded(code, files, sent_bytes)
+    raise UnavailableError(
+        f"an older copy of {folder} is being removed from the artifact store: submit again"
+    )
+
+
+def _read(folder: Path, files: Sequence[FoundFile], cache: CodeCache) -> dict[str, str]:
+    """Return the SHA-256 of each file by its path. Blocks."""
+    known = cache.contents(folder)
+    contents: dict[str, str] = {}
+    fresh: list[tuple[str, str, str]] = []
+    changed: list[str] = []
+    for file in files:
+        look = look_of(file.stat)
+        before = known.pop(file.path, None)
+        if before is not None and before[0] == look:
+            contents[file.path] = before[1]
+            continue
+        settled = is_settled(file.stat)
+        try:
+            contents[file.path] = _sha256(file.source)
+            now = look_of(os.lstat(file.source))
+        except OSError as error:
+            changed.append(f"{shown(file.path)} cannot be read: {error.strerror}")
+            continue
+        if now != look:
+            changed.append(_changes(file.path))
+        elif settled:
+            fresh.append((file.path, look, contents[file.path]))
+    if changed:
+        raise SpecError(str(folder), tuple(changed))
+    cache.keep_contents(folder, fresh, known)
+    return contents
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _changes(path: str) -> str:
+    return (
+        f"{shown(path)} changed while it was read: submit again when nothing writes it, or leave "
+        "it out by .gitignore or .longshoreignore"
+    )
+
+
+def _digest(found: FoundFiles, contents: Mapping[str, str]) -> str:
+    files = ((file.path, contents[file.path], file.executable) for file in found.files)
+    return digest_of(files, ((link.path, link.target) for link in found.links), found.folders)
+
+
+def _snapshot(
+    found: FoundFiles, contents: Mapping[str, str], parts: Mapping[str, Sequence[Part]]
+) -> Snapshot:
+    """Return the snapshot. It is made of what was just read, and not validated: of 50,000 files
+    that would take half a second."""
+    make = SnapshotFile.model_construct
+    files = tuple(
+        make(
+            path=file.path, size=file.size, sha256=contents[file.path],
+            executable=file.executable,
+            parts=tuple(parts[contents[file.path]]) if file.size else (),
+        )
+        for file in sorted(found.files, key=lambda each: each.path)
+    )  # fmt: skip
+    links = tuple(sorted(found.links, key=lambda each: each.path))
+    return Snapshot.model_construct(
+        version=1, files=files, links=links, folders=tuple(sorted(found.folders))
+    )
+
+
+class _Sender:
+    """Sends what a store lacks of some contents."""
+
+    def __init__(
+        self, files: Sequence[FoundFile], contents: Mapping[str, str], to: UploadTo, told: Told
+    ) -> None:
+        self._to = to
+        self._told = told
+        self._sizes: dict[str, int] = {}
+        self._files: dict[str, FoundFile] = {}
+        for file in sorted(files, key=lambda each: each.path):
+            self._sizes.setdefault(contents[file.path], file.size)
+            self._files.setdefault(contents[file.path], file)
+        self.sent: frozenset[str] = frozenset()
+        """Contents of which something was sent."""
+        self.sent_bytes = 0
+
+    async def send(self) -> dict[str, list[Part]]:
+        """Return where each content lies, in order, once all of it is there."""
+        plan = plan_packs(self._sizes, await self._known())
+        self.sent = plan.anew
+        total = sum(self._sizes[sha256] for pack in plan.packs for sha256 in pack)
+        total += sum(chunk.size for chunk in plan.chunks)
+        placed = {sha256: dict(kept) for sha256, kept in plan.kept.items()}
+        gate = asyncio.Semaphore(IN_FLIGHT)
+        objects = self._objects(plan)
+
+        async def put(data: bytes, holds: Sequence[tuple[str, int, int, int]]) -> None:
+            try:
+                name = await asyncio.to_thread(object_name, data)
+                async with self._to.database.transaction() as connection:
+                    await announce_objects(connection, self._to.tenant, {name: len(data)})
+                await asyncio.to_thread(self._to.store.put, self._to.tenant, name, data)
+            finally:
+                gate.release()
+            new: dict[str, dict[int, Part]] = {}
+            for sha256, position, offset, size in holds:
+                part = Part(object=name, offset=offset, size=size)
+                new.setdefault(sha256, {})[position] = part
+                placed[sha256][position] = part
+            self._to.cache.keep_parts(self._to.key, new)
+            self.sent_bytes += len(data)
+            self._told(self.sent_bytes, total)
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                while True:
+                    await gate.acquire()
+                    made = await asyncio.to_thread(next, objects, None)
+                    if made is None:
+                        break
+                    tasks.create_task(put(*made))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return {
+            sha256: [parts[position] for position in sorted(parts)]
+            for sha256, parts in placed.items()
+        }
+
+    async def _known(self) -> dict[str, Placed]:
+        """Return where contents lie in objects that are there, and stay for this upload."""
+        cache, key = self._to.cache, self._to.key
+        noted = await asyncio.to_thread(cache.parts, key, list(self._sizes))
+        names = {part.object for placed in noted.values() for part in placed.values()}
+        async with self._to.database.transaction() as connection:
+            there = await lease_objects(connection, self._to.tenant, names)
+        if gone := names - there:
+            await asyncio.to_thread(cache.forget_objects, key, gone)
+        return {
+            sha256: {at: part for at, part in placed.items() if part.object in there}
+            for sha256, placed in noted.items()
+        }
+
+    def _objects(
+        self, plan: PackPlan
+    ) -> Iterator[tuple[bytes, Sequence[tuple[str, int, int, int]]]]:
+        """Yield the bytes of each object, and what lies in it: content, position in the content,
+        offset in the object, size. Blocks. Raises SpecError where a file is not as it was."""
+        for pack in plan.packs:
+            data, holds = bytearray(), list[tuple[str, int, int, int]]()
+            for sha256 in pack:
+                content = self._content(sha256)
+                holds.append((sha256, 0, len(data), len(content)))
+                data += content
+            yield bytes(data), holds
+        for chunk in plan.chunks:
+            data = self._range(chunk.sha256, chunk.at, chunk.size)
+            yield data, [(chunk.sha256, chunk.at, 0, chunk.size)]
+
+    def _content(self, sha256: str) -> bytes:
+        file = self._files[sha256]
+        try:
+            content = file.source.read_bytes()
+        except OSError:
+            content = b""
+        if hashlib.sha256(content).hexdigest() != sha256:
+            raise SpecError("upload", (_changes(file.path),))
+        return content
+
+    def _range(self, sha256: str, at: int, size: int) -> bytes:
+        file = self._files[sha256]
+        try:
+            with file.source.open("rb") as opened:
+                opened.seek(at)
+                content = opened.read(size)
+            same = look_of(os.lstat(file.source)) == look_of(file.stat)
+        except OSError:
+            content, same = b"", False
+        if not same or len(content) != size:
+            raise SpecError("upload", (_changes(file.path),))
+        return content

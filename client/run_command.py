@@ -1,0 +1,88 @@
+"""`longshore run`: a script of the folder that one is in, on a node, as if it ran here."""
+
+import inspect
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from longshore.client.submit_command import COMMAND, WithCommand, submit
+from longshore.models.visible import shown
+
+_BY_SUFFIX = {".py": "python", ".sh": "sh"}
+_LEFT_OUT = ("file", "wait", "follow", "upload", "no_upload")
+"""Flags of `submit` that `run` decides itself."""
+
+
+def register(app: typer.Typer) -> None:
+    app.command(
+        cls=WithCommand,
+        rich_help_panel="Jobs",
+        options_metavar="[OPTIONS]",
+        epilog="It stores the folder as `longshore submit --upload .` does, and takes its flags.",
+    )(run)
+
+
+def run(
+    context: typer.Context,
+    script: Annotated[
+        str,
+        typer.Argument(help="A script of this folder: .py, .sh, or a file with a #! line."),
+    ],
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Submit it, and do not wait for it.")
+    ] = False,
+    **flags: Any,
+) -> None:
+    """Run a script of this folder as a job, and print what it writes.
+
+    longshore run train.py --gpus 2
+
+    longshore run train.py --gpus 2 -- --epochs 3
+
+    The folder that you are in comes along, without what Git ignores (or .longshoreignore says).
+    Ctrl-C leaves the job running.
+    """
+    arguments: tuple[str, ...] = context.meta.get(COMMAND, ())
+    context.meta[COMMAND] = (*command_for(script), *arguments)
+    silent = bool(flags.get("as_json"))
+    submit(context, wait=not detach, follow=not (detach or silent), upload=".", **flags)
+
+
+def command_for(script: str) -> tuple[str, ...]:
+    """Return how a script of the current folder is run there. Raises BadParameter."""
+    here, path = Path.cwd().resolve(), Path(script).resolve()
+    if not path.is_file():
+        raise typer.BadParameter(f"there is no file {shown(script)} here")
+    if not path.is_relative_to(here):
+        raise typer.BadParameter(
+            f"{shown(script)} is not in this folder, which is what the job gets: go to a folder "
+            "that it is in"
+        )
+    within = str(path.relative_to(here))
+    if program := _BY_SUFFIX.get(path.suffix):
+        return (program, within)
+    with path.open("rb") as file:
+        has_program = file.read(2) == b"#!"
+    if has_program and os.access(path, os.X_OK):
+        return (f"./{within}",)
+    raise typer.BadParameter(
+        f"{shown(script)} says not what runs it: give a .py or .sh file, or one with a #! line "
+        "that may be executed; or longshore submit --upload . -- COMMAND"
+    )
+
+
+def _with_flags_of_submit() -> None:
+    """Give `run` the options of `submit`: typer reads them from the signature."""
+    own = [each for name, each in inspect.signature(run).parameters.items() if name != "flags"]
+    theirs = [
+        each.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, each in inspect.signature(submit).parameters.items()
+        if name not in ("context", *_LEFT_OUT)
+    ]
+    run.__signature__ = inspect.Signature([*own, *theirs])  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in (*own, *theirs)}
+
+
+_with_flags_of_submit()

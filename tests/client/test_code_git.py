@@ -1,0 +1,150 @@
+"""The code of a Git commit, with a real Git: refs, submodules, what is changed."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from longshore.client import code_git
+from longshore.client.code_git import checked_out, diff_to_commit
+from longshore.models.errors import SpecError
+
+WHO = ("-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "protocol.file.allow=always")
+
+
+def git(folder: Path, *arguments: str) -> str:
+    ran = subprocess.run(
+        ["git", *WHO, "-C", folder, *arguments], capture_output=True, text=True, check=True
+    )
+    return ran.stdout.strip()
+
+
+def commit(folder: Path, files: dict[str, str], *more: str) -> str:
+    if not (folder / ".git").exists():
+        folder.mkdir(exist_ok=True)
+        git(folder, "init", "-q", "-b", "main")
+    for path, content in files.items():
+        (folder / path).write_text(content)
+    git(folder, "add", "-A")
+    git(folder, "commit", "-qm", "change", *more)
+    return git(folder, "rev-parse", "HEAD")
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    folder = tmp_path / "repository"
+    commit(folder, {"train.py": "one"})
+    git(folder, "tag", "v1")
+    git(folder, "tag", "-a", "v1-annotated", "-m", "one")
+    git(folder, "checkout", "-q", "-b", "side")
+    commit(folder, {"train.py": "two", "side.py": ""})
+    git(folder, "checkout", "-q", "main")
+    commit(folder, {"train.py": "three"})
+    return folder
+
+
+def code_at(repository: Path | str, ref: str | None, tmp_path: Path) -> tuple[dict[str, str], str]:
+    """Return the files of a commit, and the commit."""
+    with checked_out(str(repository), ref, tmp_path / "cache") as (folder, found):
+        files = {
+            str(path.relative_to(folder)): path.read_text()
+            for path in folder.rglob("*")
+            if path.is_file() and path.name != ".git"
+        }
+    assert not folder.exists()
+    return files, found
+
+
+@pytest.mark.parametrize(
+    ("ref", "train"),
+    [(None, "three"), ("main", "three"), ("side", "two"), ("v1", "one"), ("v1-annotated", "one")],
+)
+def test_branches_and_tags_are_resolved_to_their_commit(
+    repository: Path, tmp_path: Path, ref: str | None, train: str
+) -> None:
+    files, found = code_at(repository, ref, tmp_path)
+    assert files["train.py"] == train
+    assert found == git(repository, "rev-parse", f"{ref or 'main'}^{{commit}}")
+
+
+def test_a_commit_is_found_by_its_id_and_by_the_beginning_of_it(
+    repository: Path, tmp_path: Path
+) -> None:
+    first = git(repository, "rev-parse", "v1")
+    assert code_at(repository, first, tmp_path)[0] == {"train.py": "one"}
+    assert code_at(repository, first[:10], tmp_path)[1] == first
+
+
+def test_what_is_not_committed_does_not_come_along(repository: Path, tmp_path: Path) -> None:
+    (repository / "train.py").write_text("not committed")
+    assert code_at(repository, None, tmp_path)[0] == {"train.py": "three"}
+
+
+def test_a_branch_that_moved_is_fetched_again(repository: Path, tmp_path: Path) -> None:
+    code_at(repository, "side", tmp_path)
+    git(repository, "checkout", "-q", "side")
+    commit(repository, {"train.py": "rewritten"}, "--amend")
+    assert code_at(repository, "side", tmp_path)[0]["train.py"] == "rewritten"
+
+
+def test_an_unknown_ref_is_refused_with_those_that_there_are(
+    repository: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(SpecError) as error:
+        code_at(repository, "v2", tmp_path)
+    (problem,) = error.value.problems
+    assert "has no branch, tag or commit 'v2'; it has " in problem
+    assert "side" in problem
+    assert "v1" in problem
+
+
+@pytest.mark.parametrize("ref", ["--upload-pack=touch x", "-q", "main^{tree}", "a b", "v1..main"])
+def test_a_ref_is_no_option_and_no_expression_of_something_else(
+    repository: Path, tmp_path: Path, ref: str
+) -> None:
+    with pytest.raises(SpecError, match="has no branch, tag or commit"):
+        code_at(repository, ref, tmp_path)
+
+
+def test_a_repository_that_is_not_there_is_told_with_what_git_says(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="cannot be read"):
+        code_at(tmp_path / "nowhere", None, tmp_path)
+
+
+def test_a_secret_of_a_url_is_in_no_error(tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as error:
+        code_at("http://me:hunter2@127.0.0.1:9/repository", None, tmp_path)
+    assert "hunter2" not in str(error.value)
+
+
+def test_submodules_come_along(repository: Path, tmp_path: Path) -> None:
+    library = tmp_path / "library"
+    commit(library, {"lib.py": "library"})
+    git(repository, "submodule", "add", "-q", str(library), "vendor")
+    commit(repository, {})
+    assert code_at(repository, None, tmp_path)[0]["vendor/lib.py"] == "library"
+
+
+def test_an_environment_that_names_another_repository_changes_nothing(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
+    monkeypatch.setenv("GIT_INDEX_FILE", os.devnull)
+    assert code_at(repository, "v1", tmp_path)[0] == {"train.py": "one"}
+
+
+def test_the_diff_is_that_of_the_folder_and_cut_where_it_is_long(
+    repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (repository / "sub").mkdir()
+    commit(repository, {"sub/a.py": "a\n", "train.py": "x\n"})
+    (repository / "sub/a.py").write_text("b\n" * 1000)
+    (repository / "train.py").write_text("y\n")
+    diff = diff_to_commit(repository / "sub").decode()
+    assert "--- a/a.py" in diff
+    assert "train.py" not in diff
+    monkeypatch.setattr(code_git, "MOST_DIFF", 500)
+    cut = diff_to_commit(repository)
+    assert len(cut) == 500
+    assert cut.endswith(b"the files themselves are whole)\n")

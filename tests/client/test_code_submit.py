@@ -1,0 +1,280 @@
+"""Code at a submit, with the real stack: which folder goes, what is said, and who keeps it."""
+
+import re
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from longshore.activities.artifacts.rows import sweep_artifacts
+from longshore.activities.artifacts.store import ArtifactStore
+from longshore.activities.dag_views import DagViews
+from longshore.activities.database import Database
+from longshore.client.api import Longshore
+from longshore.client.calls import known_job
+from longshore.models.code import Code
+from longshore.models.errors import SpecError
+from longshore.models.job import JobSpec, JobState
+from longshore.models.settings import Settings
+from longshore.models.snapshot import Snapshot
+from tests.client.conftest import Command
+from tests.client.test_code_git import commit
+
+
+@pytest.fixture
+async def api(settings: Settings, longshore: Command) -> AsyncIterator[Longshore]:
+    """A client beside the command line; starts nothing."""
+    api = await Longshore.connect(settings)
+    yield api
+    await api.close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with code, that the command line is in."""
+    folder = tmp_path / "project"
+    (folder / "src").mkdir(parents=True)
+    (folder / "train.py").write_text("print('hello')\n")
+    (folder / "src" / "model.py").write_text("SIZE = 7\n")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+async def spec_of(api: Longshore, job_id: str) -> JobSpec:
+    """Return what is on record of a job, once it is."""
+    return await api.spec((await known_job(api, job_id)).id)
+
+
+def snapshot_of(settings: Settings, spec: JobSpec) -> Snapshot:
+    assert spec.code is not None
+    store = ArtifactStore(settings.resolve_artifact_store())
+    return store.snapshot(spec.tenant, spec.code.snapshot or "")
+
+
+def paths(settings: Settings, spec: JobSpec) -> list[str]:
+    return [file.path for file in snapshot_of(settings, spec).files]
+
+
+async def test_a_folder_comes_along_and_a_second_time_nothing_is_sent(
+    longshore: Command, api: Longshore, settings: Settings, pool: str, folder: Path
+) -> None:
+    args = ("submit", "--pool", pool, "--upload", ".", "--", "python", "train.py")
+    first = await longshore(*args)
+    assert first.code == 0, first.err
+    assert "Code: 2 files, 24B: 2 files, 24B sent" in first.err
+    spec = await spec_of(api, first.out.strip())
+    assert paths(settings, spec) == ["src/model.py", "train.py"]
+    assert spec.code is not None
+    assert (spec.code.folder, spec.code.files, spec.code.bytes) == (None, 2, 24)
+    second = await longshore(*args)
+    assert "Code: 2 files, 24B: nothing sent, all of it is stored" in second.err
+    again = await spec_of(api, second.out.strip())
+    assert again.code == spec.code
+
+
+async def test_a_relative_workdir_of_a_job_file_comes_along_unless_it_is_not_to(
+    longshore: Command, api: Longshore, settings: Settings, pool: str, folder: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(f"name: a\npool: {pool}\ncommand: [ls]\nworkdir: project/src\n")
+    ran = await longshore("submit", str(file))
+    spec = await spec_of(api, ran.out.strip())
+    assert spec.workdir is None
+    assert paths(settings, spec) == ["model.py"]
+    ran = await longshore("submit", str(file), "--no-upload")
+    assert "Code:" not in ran.err
+    spec = await spec_of(api, ran.out.strip())
+    assert (spec.code, spec.workdir) == (None, str(folder / "src"))
+
+
+async def test_a_workdir_lies_below_the_code_that_a_file_names(
+    longshore: Command, api: Longshore, settings: Settings, pool: str, folder: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "job.yaml"
+    text_of = f"name: a\npool: {pool}\ncommand: [ls]\ncode: project\nworkdir: "
+    file.write_text(text_of + "src\n")
+    ran = await longshore("submit", str(file))
+    spec = await spec_of(api, ran.out.strip())
+    assert spec.workdir == "src"
+    assert paths(settings, spec) == ["src/model.py", "train.py"]
+    for wrong in ("/data", "../other"):
+        file.write_text(f"{text_of}{wrong}\n")
+        ran = await longshore("submit", str(file))
+        assert ran.code == 65
+        assert "workdir: " in ran.err
+
+
+async def test_a_commit_of_a_repository_beside_the_file_is_resolved(
+    longshore: Command, api: Longshore, settings: Settings, pool: str, tmp_path: Path
+) -> None:
+    found = commit(tmp_path / "repository", {"a.py": "1"})
+    file = tmp_path / "job.yaml"
+    code = "code: {git: repository, ref: REF}"
+    file.write_text(f"name: a\npool: {pool}\ncommand: [ls]\n{code.replace('REF', 'main')}\n")
+    ran = await longshore("submit", str(file))
+    assert ran.code == 0, ran.err
+    spec = await spec_of(api, ran.out.strip())
+    assert spec.code is not None
+    assert (spec.code.commit, spec.code.changed, spec.code.ref) == (found, False, "main")
+    assert paths(settings, spec) == ["a.py"]
+    file.write_text(f"name: b\npool: {pool}\ncommand: [ls]\n{code.replace('REF', 'v9')}\n")
+    ran = await longshore("submit", str(file))
+    assert ran.code == 65
+    assert "has no branch, tag or commit 'v9'" in ran.err
+    assert (await longshore("jobs", "--pool", pool, "--json")).out.count('"b-') == 0
+
+
+async def test_a_changed_checkout_is_recorded_with_its_commit_and_diff(
+    longshore: Command, api: Longshore, settings: Settings, pool: str, folder: Path
+) -> None:
+    found = commit(folder, {"train.py": "one\n"})
+    (folder / "train.py").write_text("two\n")
+    ran = await longshore("submit", "--pool", pool, "--upload", ".", "--", "ls")
+    spec = await spec_of(api, ran.out.strip())
+    assert spec.code is not None
+    assert (spec.code.commit, spec.code.changed) == (found, True)
+    snapshot = snapshot_of(settings, spec)
+    (patch,) = [file for file in snapshot.files if file.path == ".longshore/diff.patch"]
+    store = ArtifactStore(settings.resolve_artifact_store())
+    (part,) = patch.parts
+    diff = store.get(spec.tenant, part.object)[part.offset :][: part.size]
+    assert b"-one\n+two\n" in diff
+
+
+async def test_all_jobs_of_a_dag_share_what_is_sent_once(
+    longshore: Command, settings: Settings, api: Longshore, pool: str, folder: Path
+) -> None:
+    (folder / "train.py").write_text("print('a job of a DAG')\n")
+    (folder / "src" / "model.py").write_text("SIZE = 77\n")
+    file = folder.parent / "dag.yaml"
+    file.write_text(
+        f"name: d\npool: {pool}\ndefaults: {{code: project}}\n"
+        "jobs:\n  a: {command: [ls]}\n  b: {command: [ls], after: a}\n"
+        "  c: {command: [ls], code: project/src}\n"
+    )
+    ran = await longshore("dag", "submit", str(file))
+    assert ran.code == 0, ran.err
+    assert re.findall("Code: (.*)", ran.err) == [
+        "2 files, 34B: 2 files, 34B sent", "1 file, 10B: nothing sent, all of it is stored",
+    ]  # fmt: skip
+    shown = await api.known_dag(ran.out.strip())
+    stored = await DagViews(api.database()).spec(shown.id)
+    assert stored.jobs["a"].code == stored.jobs["b"].code != stored.jobs["c"].code
+    assert paths(settings, stored.jobs["a"].spec) == ["src/model.py", "train.py"]
+
+
+async def test_a_schedule_keeps_its_code_as_long_as_it_is_there(
+    longshore: Command, api: Longshore, settings: Settings, pool: str, folder: Path
+) -> None:
+    file = folder / "job.yaml"
+    file.write_text(f"name: nightly\npool: {pool}\ncommand: [ls]\nworkdir: src\n")
+    name = f"s-{pool}"
+    ran = await longshore("schedule", "create", name, str(file), "--every", "6h")
+    assert ran.code == 0, ran.err
+    assert "Code: 1 file, 9B" in ran.err
+    found = await api.schedule_spec(name)
+    assert isinstance(found, JobSpec)
+    await _lapse(api.database())
+    store = ArtifactStore(settings.resolve_artifact_store())
+    await sweep_artifacts(api.database(), store, timedelta(0))
+    assert paths(settings, found) == ["model.py"]
+    (folder / "src" / "model.py").write_text("SIZE = 8\n")
+    ran = await longshore("schedule", "create", name, str(file), "--every", "6h", "--replace")
+    assert ran.code == 0, ran.err
+    assert await _held(api.database(), name) == 1
+    assert (await longshore("schedule", "delete", name)).code == 0
+    assert await _held(api.database(), name) == 0
+
+
+async def test_the_python_api_stores_a_folder_itself(
+    api: Longshore, settings: Settings, pool: str, folder: Path
+) -> None:
+    given = JobSpec(name="p", pool=pool, command="true", code=Code(folder="src"))
+    submission = await api.submit(given)
+    spec = await spec_of(api, submission.job_id)
+    assert paths(settings, spec) == ["model.py"]
+    nowhere = given.model_copy(update={"code": Code(folder="nowhere")})
+    with pytest.raises(SpecError, match="nowhere"):
+        await api.submit(nowhere)
+
+
+async def test_a_job_whose_code_has_gone_fails_and_says_so(
+    longshore: Command, api: Longshore, pool: str
+) -> None:
+    code = Code(snapshot="0" * 64)
+    submission = await api.submit(JobSpec(name="g", pool=pool, command="true", code=code))
+    result = await api.wait(submission.job_id)
+    assert result.state is JobState.FAILED
+    assert "the snapshot 000000000000 is not stored for tenant default" in result.message
+
+
+async def test_run_brings_the_folder_along_with_all_flags_of_submit(
+    longshore: Command, api: Longshore, settings: Settings, pool: str, folder: Path
+) -> None:
+    ran = await longshore(
+        "run", "train.py", "--detach", "--gpus", "2", "--pool", pool, "--set", "priority=8",
+        "--", "--epochs", "3",
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    spec = await spec_of(api, ran.out.strip())
+    assert spec.command == ("python", "train.py", "--epochs", "3")
+    assert (spec.name, spec.gpus, spec.priority) == ("train", 2, 8)
+    assert paths(settings, spec) == ["src/model.py", "train.py"]
+
+
+@pytest.mark.parametrize(
+    ("script", "says"),
+    [
+        ("nowhere.py", "there is no file 'nowhere.py' here"),
+        ("../outside.py", "is not in this folder"),
+        ("README", "says not what runs it"),
+    ],
+)
+async def test_run_refuses_what_it_cannot_run(
+    longshore: Command, folder: Path, script: str, says: str
+) -> None:
+    (folder.parent / "outside.py").write_text("")
+    (folder / "README").write_text("text")
+    ran = await longshore("run", script)
+    assert ran.code == 2
+    assert says in ran.err
+
+
+async def test_run_starts_scripts_by_their_kind(
+    longshore: Command, api: Longshore, pool: str, folder: Path
+) -> None:
+    (folder / "a.sh").write_text("true")
+    tool = folder / "tool"
+    tool.write_text("#!/bin/sh\ntrue\n")
+    tool.chmod(0o755)
+    for script, command in (("a.sh", ("sh", "a.sh")), ("tool", ("./tool",))):
+        ran = await longshore("run", script, "-d", "-q", "--pool", pool)
+        assert ran.code == 0, ran.err
+        assert (await spec_of(api, ran.out.strip())).command == command
+
+
+@pytest.mark.parametrize("flags", [("--upload", ".", "--no-upload"), ("--no-upload",)])
+async def test_code_and_no_upload_exclude_each_other(
+    longshore: Command, folder: Path, flags: tuple[str, ...]
+) -> None:
+    (folder / "job.yaml").write_text("name: a\ncommand: [ls]\ncode: .\n")
+    ran = await longshore("submit", "job.yaml", *flags)
+    assert ran.code in (2, 65)
+    assert "--no-upload" in ran.err
+
+
+async def _lapse(database: Database) -> None:
+    async with database.transaction() as connection:
+        for table in ("artifact_objects", "snapshots"):
+            await connection.execute(text(f"UPDATE {table} SET leased_until = now()"))
+
+
+async def _held(database: Database, name: str) -> int:
+    async with database.transaction() as connection:
+        found = await connection.scalar(
+            text("SELECT count(*) FROM snapshot_holders WHERE holder = :holder"),
+            {"holder": f"schedule:{name}"},
+        )
+    return found or 0
