@@ -428,6 +428,8 @@ _ATTEMPTS = """
                'node_id', p.node_id, 'rank', p.rank, 'gpu_indices', p.gpu_indices,
                'slices', p.slices, 'spare', p.spare, 'simulated', n.simulated,
                'left_at', CASE WHEN l.left_it THEN p.ended_at END,
+               'joined_at', CASE WHEN p.joined THEN p.placed_at END,
+               'join_reason', coalesce(CASE WHEN p.joined THEN p.decision->>'reason' END, ''),
                'end_reason', CASE WHEN l.left_it THEN p.end_reason END,
                'end_message', CASE WHEN l.left_it THEN p.end_message ELSE '' END
            ) ORDER BY p.spare, p.rank) AS shares

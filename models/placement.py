@@ -411,6 +411,8 @@ class Rank(Wire):
     address: str = ""
     """Where the other nodes reach it."""
     expires_at: Instant | None = None
+    joined: bool = False
+    """It came to an attempt that ran already. Its number follows all that the attempt has had."""
 
 
 class Placement(Wire):
@@ -429,14 +431,22 @@ class Placement(Wire):
     node_expires_at: Instant | None = None
     simulated: bool = False
     reason: str = ""
+    joined: bool = False
+    """This rank came to an attempt that ran already."""
     ranks: tuple[Rank, ...] = ()
-    """All nodes of a gang, by rank; none where there is no other node."""
+    """All nodes of a gang, by rank; none where there is no other node. To a rank that joined,
+    those that are there then: their numbers may have holes."""
     spares: tuple[Rank, ...] = ()
     """Nodes that stand by for a gang; nothing runs there. Their numbers follow the ranks'."""
 
     @property
     def key(self) -> PlacementKey:
         return PlacementKey(job_id=self.job_id, attempt=self.attempt)
+
+    @property
+    def place(self) -> int:
+        """Where this rank is in `ranks`, from 0."""
+        return next((at for at, each in enumerate(self.ranks) if each.rank == self.rank), 0)
 
     @property
     def by_rank(self) -> tuple["Placement", ...]:
@@ -448,6 +458,7 @@ class Placement(Wire):
                 update={
                     "rank": rank.rank, "node_id": rank.node_id, "epoch": rank.epoch,
                     "gpu_indices": rank.gpu_indices, "node_expires_at": rank.expires_at,
+                    "joined": rank.joined,
                 }
             )
             for rank in self.ranks
