@@ -85,8 +85,9 @@ class Growths:
         there might.
 
         `free_gpus` are those that nobody has, None where that is not known; `hungry` says whether
-        this cycle may have placed a malleable job on fewer GPUs than it is to have. The end of a
-        job wakes no pool where none waits: so a pool with such a job looks by itself.
+        this cycle may have placed a malleable job that has fewer GPUs than it is to have, or may
+        have later. The end of a job wakes no pool where none waits: so a pool with such a job
+        looks by itself.
         """
         if not spec.grow_after:
             return None

@@ -218,9 +218,11 @@ class JobRequest(Frozen):
         """A malleable job as one that wants its fewest GPUs; any other as it is."""
         return self if self.malleable is None else self.at_size(self.malleable.min)
 
-    def is_below_target(self, gpus: int) -> bool:
-        """Return whether so many GPUs are fewer than a malleable job is to have."""
-        return self.malleable is not None and gpus < self.malleable.target
+    def may_grow(self, gpus: int) -> bool:
+        """Return whether so many GPUs are fewer than a malleable job is to have, or may be when it
+        has gone on without a lost node."""
+        sizes = self.malleable
+        return sizes is not None and (gpus < sizes.target or sizes.in_place)
 
     @classmethod
     def of(

@@ -5,7 +5,8 @@
     added = time to its end x what its new GPUs bring otherwise
 
 Both prices, and what a stop costs, are those of preemption (`scheduling.preemption.costs`). A job
-that grows in place saves at once before: it loses no work. The time follows from its expected duration and what it has saved, by Amdahl's law.
+that grows in place saves at once before: it loses no work. The time follows from its expected
+duration and what it has saved, by Amdahl's law.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -59,10 +59,8 @@ def rendezvous(placement: Placement, spec: JobSpec) -> dict[str, str]:
 def _elastic(
     placement: Placement, spec: JobSpec, per_node: Sequence[int], meeting: str
 ) -> dict[str, str]:
-    """Return what makes a bare torchrun one whose nodes may leave and join; nothing for other jobs.
-
-    A rank that joins is told as many nodes as the others were, if they have as many GPUs each:
-    torchrun takes the limits of the agent on the node of rank 0, which keeps the store.
+    """Return what makes a bare torchrun one whose nodes may leave and join; nothing for other
+    jobs.
 
     The agent on the node of rank 0 keeps the store of the rendezvous, by a variable: torchrun
     guesses by the name of the host, and of several nodes on one machine takes the first.

@@ -237,9 +237,12 @@ def test_what_it_has_not_done_since_ranks_left_is_to_be_done_yet() -> None:
     whole = of_one(half_of_a_node(), [a_node("n1")])
     # Of 8 GPUs for 4 more hours, 4 have left half an hour ago: 34 GPU-hours, on 4 GPUs 8.5 hours.
     left = RankChange(at=NOW - 30 * MINUTE, gpus=4)
-    assert (
-        of_one(half_of_a_node(rank_changes=(left,)), [a_node("n1")]).earns == whole.earns * 17 / 8
-    )
+    since = of_one(half_of_a_node(rank_changes=(left,)), [a_node("n1")])
+    assert since.earns == whole.earns * 17 / 8
+    joined = left.model_copy(update={"gpus": -2})
+    # Of 2 GPUs for 4 more hours, 2 more are there for half an hour: 7 GPU-hours on 4.
+    more = of_one(half_of_a_node(rank_changes=(joined,)), [a_node("n1")])
+    assert more.earns == whole.earns * 7 / 16
 
 
 def test_a_pool_may_switch_it_off_and_a_leaving_node_keeps_nobody() -> None:

@@ -15,11 +15,13 @@ from longshore.models.pool import PoolSpec
 from longshore.models.settings import Settings
 from longshore.scheduling import growth
 from tests.support.control import a_spec, lease_ends, reaches
-from tests.support.scripted_node import ScriptedNode, serving_one_fabric
+from tests.support.scripted_node import serving_one_fabric
 from tests.support.waiting import eventually
 from tests.workflows.test_in_place import WISH, Ranks, settles
 
 SIZES = {"min": 8, "max": 24, "step": 8, "desired": 16, "in_place": True}
+AT_ONCE = {**WISH["checkpoint"], "grace": "0s"}
+"""It saves in no time, so that GPUs need not be idle for long before it grows."""
 
 
 @pytest.fixture
@@ -119,9 +121,8 @@ async def test_it_grows_onto_a_node_that_has_left_it_and_shrinks_again(
     ]  # fmt: skip
     ends = sorted(await lease_ends(control, job_id), key=str)
     assert ends == [None] * 16 + ["resized"] * 24
-    there = next(
-        node for node in (second, third) if node.id in (await longshore.job(job_id)).nodes
-    )
+    left = (await longshore.job(job_id)).nodes
+    (there,) = (node for node in (second, third) if node.id in left)
     await first.end(job_id)
     await there.end(joined_id(job_id, 3))
     assert (await longshore.wait(job_id)).state is JobState.SUCCEEDED
@@ -255,7 +256,7 @@ async def test_it_grows_by_itself_in_place_when_another_has_ended(
     await reaches(longshore, other, JobState.RUNNING)
     sizes = {**SIZES, "desired": 24}
     job_id, (first, second, third) = await started(
-        longshore, three, pool, gpus=24, malleable=sizes
+        longshore, three, pool, gpus=24, malleable=sizes, checkpoint=AT_ONCE
     )
     kept = (await longshore.explain(job_id)).growth
     assert kept is not None
@@ -284,9 +285,10 @@ async def test_after_a_loss_it_grows_again_on_the_node_that_came_back(
     token = settings.resolve_agent_token()
     async with serving_one_fabric(temporal, pool, token, "ab") as nodes:
         sizes = {"min": 8, "max": 16, "step": 8, "in_place": True}
-        job_id, (first, second) = await started(longshore, nodes, pool, gpus=16, malleable=sizes)
-        await second.register(boot_id="boot-2", agent_id="agent-2")  # its agent began anew
-        await settles(longshore, job_id)
+        job_id, (first, second) = await started(
+            longshore, nodes, pool, gpus=16, malleable=sizes, checkpoint=AT_ONCE
+        )
+        await second.register(boot_id="boot-2")  # its agent began anew
         request = await second.started(joined_id(job_id, 2))
         assert request.placement.epoch == 2
         await settles(longshore, job_id, 2)
