@@ -7,6 +7,7 @@ from functools import partial
 from longshore.activities.logstore import LogStore, Stream
 from longshore.models.errors import NotFoundError
 from longshore.models.job import JobStatus
+from longshore.models.messages import joined_id
 
 
 class JobLogs:
@@ -26,26 +27,33 @@ class JobLogs:
 
         Raises NotFoundError when the attempt has no such rank.
         """
-        node_id = None
-        if rank or follow or await self._is_of_gang(attempt):
+        job_id, node_id = self._job_id, None
+        if rank and await self._has_joined(attempt, rank):
+            job_id = joined_id(job_id, rank)
+        elif rank or follow or await self._is_of_gang(attempt):
             node_id = await self._node_of(attempt, rank or 0)
         if follow:
             following = self._store.follow(
-                self._job_id, attempt, stream, node_id=node_id, ended=self._ended
+                job_id, attempt, stream, node_id=node_id, ended=self._ended
             )
             async for data in following:
                 yield data
             return
         read = partial(self._store.read, node_id=node_id)
-        piece = await asyncio.to_thread(read, self._job_id, attempt, stream)
+        piece = await asyncio.to_thread(read, job_id, attempt, stream)
         while piece.data:
             yield piece.data
-            piece = await asyncio.to_thread(
-                read, self._job_id, piece.attempt, stream, piece.next_offset
-            )
+            piece = await asyncio.to_thread(read, job_id, piece.attempt, stream, piece.next_offset)
 
     async def _is_of_gang(self, attempt: int | None) -> bool:
         return len(await asyncio.to_thread(self._store.nodes, self._job_id, attempt)) > 1
+
+    async def _has_joined(self, attempt: int | None, rank: int) -> bool:
+        """Return whether a rank that came to an attempt while that ran has written something."""
+        if attempt is None:
+            attempt = await asyncio.to_thread(self._store.latest_attempt, self._job_id)
+        joined = joined_id(self._job_id, rank)
+        return attempt in await asyncio.to_thread(self._store.attempts, joined)
 
     async def _ended(self) -> bool:
         return (await self._status()).state.ended

@@ -45,26 +45,20 @@ def plan_joining(
     assert job.gang is not None
     has, fewest = sum(held.values()), min(held.values())
     plan = planned_until(job, queue, nodes, running, policy, now, recent)
-    answer: Decision | None = None
+    among = [names for names in _nodes_for(job.gang, nodes, held) if names]
+    why = "it has no larger size" if not sizes else "no other node is like those that it has"
     for size in sizes:
         added = _added(job, size, size - has)
-        for names in _nodes_for(job.gang, nodes, held):
+        for names in among:
             decision = plan.place_among(added, names)
-            if decision.kind is PlacementKind.EXISTING_NODE:
-                least = min(len(gpus) for _, gpus in decision.by_node)
-                if least >= fewest:
-                    return decision
-                said = f"a node would give {count(least, 'GPU')}, and each has {fewest} or more"
-                decision = decision.model_copy(
-                    update={
-                        "kind": PlacementKind.QUEUE_FOR_FLEX, "reason": said, "members": (),
-                        "node_id": None, "gpu_indices": (),
-                    }
-                )  # fmt: skip
-            answer = answer or decision
-    return answer or Decision(
-        job_id=job.id, kind=PlacementKind.QUEUE_FOR_FLEX, reason="it has no larger size"
-    )
+            if decision.kind is not PlacementKind.EXISTING_NODE:
+                why = decision.reason
+                continue
+            least = min(len(gpus) for _, gpus in decision.by_node)
+            if least >= fewest:
+                return decision
+            why = f"a node would give {count(least, 'GPU')}, and each has {fewest} or more"
+    return Decision(job_id=job.id, kind=PlacementKind.QUEUE_FOR_FLEX, reason=why)
 
 
 def larger(job: JobRequest, gpus: int) -> tuple[int, ...]:

@@ -27,14 +27,11 @@ def begun(placement: Placement) -> AttemptRecord:
 def with_ranks(record: AttemptRecord, ranks: Sequence[Placement]) -> AttemptRecord:
     """Return the record of an attempt that goes on with these ranks alone.
 
-    What joined comes last, also where it is on a node that had left.
+    A node that joined comes last; one that came back has its old place.
     """
     places = dict(zip(record.other_nodes, record.other_gpus or _no_gpus(record), strict=True))
     has = {rank.node_id: rank.gpu_indices for rank in ranks if rank.rank}
-    for node_id, gpus in has.items():
-        if node_id in record.left:
-            del places[node_id]
-        places.setdefault(node_id, gpus)
+    places |= {n: gpus for n, gpus in has.items() if n in record.left or n not in places}
     return record.model_copy(
         update={
             "left": tuple(node_id for node_id in places if node_id not in has),

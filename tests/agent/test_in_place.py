@@ -35,6 +35,7 @@ me = os.environ["NODE_RANK"]
 told, stop = [], []
 signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
 signal.signal(signal.SIGWINCH, lambda *_: told.append(1))
+print("rank", me, flush=True)
 (folder / f"env-{me}").write_text(json.dumps(dict(os.environ)))
 with (folder / f"started-{me}").open("a") as file:
     file.write(f"{os.getpid()}\\n")
@@ -188,6 +189,9 @@ async def test_ranks_join_with_what_they_need_to_meet_the_others(
     assert [(folder / f"ended-{n}").read_text() for n in range(4)] == [
         "done", "done", "stopped", "done",
     ]  # fmt: skip
+    for rank in (1, 2, 3):
+        wrote = b"".join([piece async for piece in longshore.logs(job_id, rank=rank)])
+        assert wrote == f"rank {rank}\n".encode()
     sizes = [(each.gpus, each.in_place) for each in (await longshore.explain(job_id)).sizes]
     assert sizes == [(12, True), (8, True), (12, True)]
 

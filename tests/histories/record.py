@@ -105,6 +105,7 @@ SCENES = (
     "start_failures", "pools", "nodes", "market_watched", "checkpoints_watched", "bought",
     "spares", "going_on", "ended_machine", "given_up", "cut_off", "started_anew", "pinged",
     "arrays", "dags", "schedules", "resized", "grown", "in_place",
+    "grown_in_place",
 )  # fmt: skip
 
 
@@ -253,6 +254,9 @@ class Scenarios:
 
     async def in_place(self) -> None:
         await in_place_scene.play(self._start_job, self._node)
+
+    async def grown_in_place(self) -> None:
+        await in_place_scene.play_growth(self._start_job, self._node)
 
     async def going_on(self) -> None:
         await going_on_scene.play(
