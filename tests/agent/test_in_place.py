@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 
+from longshore.activities.node.processes import Run
 from longshore.client.api import Longshore
 from longshore.models.checkpoint import SaveRequest
 from longshore.models.document import read_document
-from longshore.models.errors import NotFoundError
+from longshore.models.errors import NotFoundError, StaleError
 from longshore.models.job import JobSpec, JobState
 from longshore.models.placement import Rank
 from longshore.models.resize import SizeNotice
 from longshore.models.settings import Settings
-from tests.agent.conftest import LocalNode
+from tests.agent.conftest import LocalNode, MakeBox
 from tests.support.agent import AgentProcess
 from tests.support.control import a_spec
 from tests.support.local_stack import ROOT
@@ -222,6 +223,81 @@ async def test_a_checkpoint_counts_by_the_ranks_that_are_left(box: LocalNode) ->
     await box.stop(run)
     with pytest.raises(NotFoundError, match="does not run on box"):
         await box.processes.resize(notice)
+
+
+SAVES = """
+cd "$LONGSHORE_CHECKPOINT_DIR"
+echo "has $(echo part-*), resume ${LONGSHORE_RESUME:-no}"
+while :; do
+    if [ -e "$LONGSHORE_SAVE_REQUEST" ]; then
+        rm -f "$LONGSHORE_SAVE_REQUEST"; date > part-$NODE_RANK; echo saved >> "$LONGSHORE_SAVED"
+    fi
+    sleep 0.05
+done
+"""
+"""Each rank saves its own part when asked, and names no step."""
+
+
+async def test_a_rank_that_joins_begins_with_what_is_saved_and_counts_from_the_next_save_on(
+    make_box: MakeBox, tmp_path: Path
+) -> None:
+    store = (tmp_path / "store").as_uri()
+    boxes = [make_box(tmp_path / name, checkpoints=store) for name in "ab"]
+    ranks = tuple(
+        Rank(rank=rank, node_id=f"n{rank}", epoch=1, gpu_indices=(1, 3), joined=rank == 4)
+        for rank in (0, 4)
+    )
+
+    def start(rank: int, attempt: int, *, joined: bool = False) -> Run:
+        box = boxes[min(rank, 1)]
+        asked = box.request(
+            SAVES, job="job-joins", gang={}, attempt=attempt,
+            malleable={"min": 2, "max": 4, "step": 2, "in_place": True},
+            checkpoint={"folder": "saved", "save_file": True, "grace": 20},
+        )  # fmt: skip
+        update: dict[str, Any] = {"rank": rank, "joined": joined}
+        if joined:
+            update["ranks"] = ranks
+        elif attempt > 1:
+            update["ranks"] = (ranks[0], ranks[1].model_copy(update={"rank": 1, "joined": False}))
+        placement = asked.placement.model_copy(update=update)
+        return box.processes.start(asked.model_copy(update={"placement": placement}))
+
+    async def says(run: Run, box: LocalNode, words: str) -> None:
+        await eventually(lambda: words in box.output(run.record.key))
+
+    first = start(0, 1)
+    key = first.request.placement.key
+    await says(first, boxes[0], "resume no")
+    for _ in range(3):
+        await boxes[0].processes.save(SaveRequest(key=key))
+    second = start(4, 1, joined=True)
+    assert second.record.key.job_id == f"{key.job_id}.r4"
+    await says(second, boxes[1], "has part-0, resume 1")
+    await boxes[0].processes.resize(SizeNotice(key=key, gpus_before=2, gpus=4, ranks=ranks))
+    for box in boxes:
+        saved = await box.processes.save(SaveRequest(key=key))
+        assert (saved.number, saved.ranks) == (4, 2)
+    newest = boxes[0].checkpoints.newest(key.job_id)
+    assert newest
+    assert [(name.rank, name.ranks, name.number) for name in newest.manifests] == [
+        (0, 2, 4), (1, 2, 4),
+    ]  # fmt: skip
+    for box, run in zip(boxes, (first, second), strict=True):
+        await box.stop(run)
+    again = [start(rank, 2) for rank in (0, 1)]
+    for box, run in zip(boxes, again, strict=True):
+        await says(run, box, "has part-0 part-4, resume 1")
+        await box.stop(run)
+
+
+async def test_no_rank_joins_an_attempt_that_is_over_on_its_node(box: LocalNode) -> None:
+    newer = box.processes.start(box.request("true", job="job-late", attempt=2))
+    await newer.done
+    late = box.request("true", job="job-late", attempt=1)
+    joined = late.placement.model_copy(update={"rank": 3, "joined": True})
+    with pytest.raises(StaleError, match="attempt 1 of job-late is over: attempt 2 was here"):
+        box.processes.start(late.model_copy(update={"placement": joined}))
 
 
 def test_the_example_is_a_job_file_that_says_what_it_needs() -> None:
