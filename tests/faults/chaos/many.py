@@ -14,7 +14,7 @@ from longshore.models.elements import ElementState
 from longshore.models.job import JobSpec, JobState
 from tests.faults import scenes
 from tests.faults.fleet import Fleet
-from tests.faults.journal import SLEEP, violations
+from tests.faults.journal import SAVES, SLEEP, violations
 from tests.support.reference_dags import a_random_dag, final_state, final_states
 
 MOST_ELEMENTS = 24
@@ -31,6 +31,12 @@ sleep "$SECONDS_TO_RUN"
 say end
 [ "$LONGSHORE_ARRAY_INDEX" != "$FAILS" ] || exit 3
 """
+_JOINED = "SELECT FROM placements WHERE joined"
+_LEFT = """
+    SELECT FROM placements p JOIN placements first USING (job_id, attempt)
+     WHERE first.rank = 0 AND p.rank > 0 AND p.ended_at < first.ended_at - interval '0.2 s'
+       AND p.end_reason IN ('resized', 'node-lost')
+"""
 _FAILS = f"{SLEEP}\nsay end\nexit 3\n"
 
 
@@ -45,7 +51,8 @@ class ManyAsOne:
         """With the element that fails; -1 for none."""
         self.cancelled: defaultdict[str, set[int]] = defaultdict(set)
         """Of arrays, the elements that somebody cancelled, perhaps too late."""
-        self.elastic: list[str] = []
+        self.elastic: dict[str, range] = {}
+        """With the sizes of each."""
 
     async def submit_dag(self, chance: random.Random, name: str) -> None:
         """Submit a random DAG, some of whose jobs fail, and one may be an array."""
@@ -74,12 +81,21 @@ class ManyAsOne:
         self.arrays[array_id] = fails
 
     async def submit_elastic(self, chance: random.Random, name: str) -> str:
-        """Submit a job of one to four GPUs; return its id."""
+        """Submit a job of one to four GPUs, or a gang of two to eight that changes its size in
+        place; return its id."""
         sizes: dict[str, Any] = {"min": 1, "max": 4, "desired": chance.randint(1, 4)}
-        seconds = round(chance.uniform(1, 4), 2)
-        spec = self._fleet.journal.job(name, seconds, malleable=sizes)
-        self.elastic.append(await scenes.submit(self._fleet, spec))
-        return self.elastic[-1]
+        spec = self._fleet.journal.job(name, round(chance.uniform(1, 4), 2), malleable=sizes)
+        if len(self.elastic) % 2:
+            sizes = {"min": 2, "max": 8, "step": 2, "desired": 2 * chance.randint(1, 4)}
+            spec = self._fleet.journal.job(
+                name, chance.randint(4, 8), work=SAVES, malleable={**sizes, "in_place": True},
+                gang={"unlabelled_nodes": True},
+                checkpoint={"folder": "saved", "store": False, "save_file": True, "grace": 5},
+            )  # fmt: skip
+        job_id = await scenes.submit(self._fleet, spec)
+        assert spec.malleable
+        self.elastic[job_id] = spec.malleable.sizes
+        return job_id
 
     def _array(self, chance: random.Random, name: str, fails: int = -1) -> JobSpec:
         plain = self._fleet.journal.job(name, round(chance.uniform(0.05, 1.5), 2))
@@ -169,4 +185,8 @@ class ManyAsOne:
         elements = {line[1:3] for line in self._lines()}
         dags, arrays, elastic = len(self.dags), len(self.arrays), len(self.elastic)
         began = f"{len(elements)} elements began {started} times"
-        return f"{dags} DAGs, {arrays} arrays and {elastic} elastic jobs; {began}"
+        joined, left = (len(self._fleet.rows(each)) for each in (_JOINED, _LEFT))
+        return (
+            f"{dags} DAGs, {arrays} arrays and {elastic} elastic jobs; {began}; {joined} ranks "
+            f"joined a running attempt and {left} left one"
+        )
