@@ -33,6 +33,7 @@ from longshore.activities.snapshot import (
 from longshore.models.margins import DEFAULT_MARGINS, Margins
 from longshore.models.node import Node
 from longshore.models.placement import Decision, JobRequest, Placement, PlacementKind, Rank
+from longshore.models.protocol import KNOWS_JOINED
 from longshore.models.resize import JoinReply, JoinRequest
 from longshore.scheduling.joining import plan_joining
 
@@ -108,6 +109,9 @@ class JoinActivities:
             if await lock_job(connection, key.job_id) is not None:
                 return "the job has ended"
             values = {"id": key.job_id, "attempt": key.attempt, "names": _names(decision)}
+            old = await connection.scalar(text(_OLD), {**values, "known": KNOWS_JOINED})
+            if old is not None:
+                return f"the agent of node {old} is of an older version, which does not know that"
             nodes = await _nodes(connection, request, decision)
             if len(nodes) < len(values["names"]):
                 return "a node has gone meanwhile"
@@ -201,6 +205,10 @@ def _placements(
         if rank.rank >= request.first_rank
     ]  # fmt: skip
 
+
+_OLD = """
+    SELECT id FROM nodes WHERE id = ANY(:names) AND agent_protocol < :known ORDER BY id LIMIT 1
+"""
 
 _JOIN = f"""
     WITH {WANTED}, at AS MATERIALIZED (SELECT clock_timestamp() AS now

@@ -6,6 +6,7 @@ from typing import Any
 from longshore.models.elastic import Malleable
 from longshore.models.messages import EnqueueRequest, LeaseEnd, ReleaseRequest
 from longshore.models.placement import PlacementKey
+from longshore.models.protocol import KNOWS_JOINED
 from longshore.models.resize import JoinRequest, LeaveRequest, ResizeReply, ResizeRequest
 from tests.support.ledger import SUBMITTED_AT, Ledger
 
@@ -174,6 +175,15 @@ async def test_a_rank_joins_on_a_node_that_has_left_under_another_number(ledger:
         (0, False), (1, True), (2, False),
     ]  # fmt: skip
     assert await ledger.drift() == []
+
+
+async def test_nothing_joins_where_the_agent_would_not_know_it_by_its_number(ledger: Ledger):
+    await gang_on_one_of(ledger, "a", "b")
+    await ledger.rows("UPDATE nodes SET agent_protocol = :old", old=KNOWS_JOINED - 1)
+    reply = await ledger.run(ledger.joins.join_ranks, joining(ledger, 4, 1))
+    assert reply.ranks == ()
+    assert "of an older version" in reply.reason
+    assert len(await ledger.rows(RANKS)) == 1
 
 
 async def test_nothing_joins_without_room_for_all_or_an_attempt_that_is_over(ledger: Ledger):

@@ -40,6 +40,7 @@ from longshore.models.mig import positions_of
 from longshore.models.node import GPUInventory, Inventory, Liveness, NodeIdentity
 from longshore.models.placement import PlacementKey
 from longshore.models.pool import Growth, PoolSpec
+from longshore.models.protocol import PROTOCOL
 from tests.support.control import on_task_queue
 
 TOKEN = "the join token of this test"
@@ -247,7 +248,9 @@ def registration(
             for i in range(gpus)
         ),
     )  # fmt: skip
-    claim = Registration(identity=identity, inventory=found, issued_at=datetime.now(UTC))
+    claim = Registration(
+        identity=identity, inventory=found, issued_at=datetime.now(UTC), protocol=PROTOCOL
+    )
     return proof.sign(token, claim)
 
 

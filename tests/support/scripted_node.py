@@ -49,6 +49,7 @@ from longshore.models.messages import (
     node_workflow_id,
 )
 from longshore.models.node import GPUInventory, Inventory, NodeIdentity
+from longshore.models.protocol import PROTOCOL
 from longshore.models.resize import SizeNotice
 from longshore.models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL
 from longshore.workflows.node import NodeWorkflow
@@ -87,6 +88,7 @@ class ScriptedNode:
         self.id = node_id or f"scripted-{uuid.uuid4().hex[:8]}"
         self.pool = pool
         self.registered: Registered | None = None
+        self.protocol = PROTOCOL
         self.taken: Counter[tuple[str, int]] = Counter()
         """How often each (job, attempt) has come here; of a rank that joined (job.rN, attempt)."""
         self.stops: list[StopProcessRequest] = []
@@ -142,7 +144,7 @@ class ScriptedNode:
         identity = self._identity.model_copy(update={k: v for k, v in update.items() if v})
         claim = Registration(
             identity=identity, inventory=self._inventory, issued_at=datetime.now(UTC),
-            cut_off=cut_off, counts_heartbeats=True,
+            cut_off=cut_off, counts_heartbeats=True, protocol=self.protocol,
         )  # fmt: skip
         registration = proof.sign(token or self.token, claim)
         anew = boot_id is not None and not cut_off
