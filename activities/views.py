@@ -326,8 +326,10 @@ _JOBS = """
                                     FILTER (WHERE spare AND ended_at IS NULL) AS spares
                            FROM placements
                           WHERE job_id = j.id AND attempt = p.attempt
-                            AND (ended_at IS NULL OR p.ended_at IS NOT NULL
-                                 OR j.spec->'malleable'->'in_place' IS DISTINCT FROM 'true')
+                            AND (ended_at IS NULL
+                                 OR j.spec->'malleable'->'in_place' IS DISTINCT FROM 'true'
+                                 OR ended_at >= p.ended_at
+                                 OR (end_reason, end_message) = (p.end_reason, p.end_message))
                         ) r ON true
       LEFT JOIN LATERAL (SELECT placed_at FROM placements WHERE job_id = j.id
                           ORDER BY attempt LIMIT 1) f ON true

@@ -126,6 +126,8 @@ async def test_it_grows_onto_a_node_that_has_left_it_and_shrinks_again(
     await first.end(job_id)
     await there.end(joined_id(job_id, 3))
     assert (await longshore.wait(job_id)).state is JobState.SUCCEEDED
+    job = await longshore.job(job_id)
+    assert (job.gpus, job.nodes) == (16, (first.id, there.id))  # those that it had in the end
 
 
 async def test_without_room_in_place_it_keeps_its_gpus(
