@@ -105,8 +105,8 @@ class ManyAsOne:
         if len(self.elastic) % 2:
             sizes = {"min": 2, "max": 8, "step": 2, "desired": 2 * chance.randint(1, 4)}
             spec = self._fleet.journal.job(
-                name, chance.randint(8, 16), work=SAVES, priority=8, malleable={**sizes, "in_place": True},
-                gang={"unlabelled_nodes": True},
+                name, chance.randint(8, 16), work=SAVES, priority=8,
+                malleable={**sizes, "in_place": True}, gang={"unlabelled_nodes": True},
                 checkpoint={"folder": "saved", "store": False, "save_file": True, "grace": 5},
             )  # fmt: skip
         job_id = await scenes.submit(self._fleet, spec)
