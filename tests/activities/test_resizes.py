@@ -1,14 +1,18 @@
 """A new size in the capacity database: what asks for it, and that a next attempt is queued as the
 leases of the one before it end."""
 
+import asyncio
 from typing import Any
+
+from sqlalchemy import text
 
 from longshore.models.elastic import Malleable
 from longshore.models.messages import EnqueueRequest, LeaseEnd, ReleaseRequest
 from longshore.models.placement import PlacementKey
 from longshore.models.protocol import KNOWS_JOINED
 from longshore.models.resize import JoinRequest, LeaveRequest, ResizeReply, ResizeRequest
-from tests.support.ledger import SUBMITTED_AT, Ledger
+from tests.support.ledger import SUBMITTED_AT, WAITING_FOR_LOCKS, Ledger
+from tests.support.waiting import eventually
 
 SIZES = Malleable(min=1, max=2)
 ASKED = "SELECT request->'malleable'->'desired' AS desired, request->'gpus' AS gpus FROM queue"
@@ -174,6 +178,27 @@ async def test_a_rank_joins_on_a_node_that_has_left_under_another_number(ledger:
     assert [(row["rank"], row["over"]) for row in await ledger.rows(RANKS)] == [
         (0, False), (1, True), (2, False),
     ]  # fmt: skip
+    assert await ledger.drift() == []
+
+
+async def test_what_is_joining_as_the_attempt_ends_ends_with_it(ledger: Ledger):
+    await gang_on_one_of(ledger, "a", "b")
+    release = ReleaseRequest(
+        key=PlacementKey(job_id="e", attempt=1), reason=LeaseEnd.HELD, message="held"
+    )
+
+    async def waiting(sessions: int) -> bool:
+        return await ledger.value(WAITING_FOR_LOCKS) == sessions
+
+    async with ledger.database.transaction() as connection:
+        await connection.execute(text("SELECT FROM nodes ORDER BY id FOR UPDATE"))
+        joins = asyncio.create_task(ledger.run(ledger.joins.join_ranks, joining(ledger, 4, 1)))
+        await eventually(lambda: waiting(1))  # it has read that rank 0 is there
+        releases = asyncio.create_task(ledger.run(ledger.queue.release, release))
+        await eventually(lambda: waiting(2))
+    await joins
+    await releases
+    assert [row["over"] for row in await ledger.rows(RANKS)] == [True, True]
     assert await ledger.drift() == []
 
 
