@@ -102,7 +102,7 @@ class ManyAsOne:
         place; return its id."""
         sizes: dict[str, Any] = {"min": 1, "max": 4, "desired": chance.randint(1, 4)}
         spec = self._fleet.journal.job(name, round(chance.uniform(1, 4), 2), malleable=sizes)
-        if len(self.elastic) % 2:
+        if len(self.elastic) % 3 < 2:
             sizes = {"min": 2, "max": 8, "step": 2, "desired": 2 * chance.randint(1, 4)}
             spec = self._fleet.journal.job(
                 name, chance.randint(8, 16), work=SAVES, priority=8,
