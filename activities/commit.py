@@ -36,7 +36,7 @@ async def commit(
     )
     jobs = {job.id: job for job in queue}
     by_id = {node.id: node for node in nodes}
-    by_job = [_rows(decision, jobs[decision.job_id], by_id) for decision in decided.placements]
+    by_job = [rows_of(decision, jobs[decision.job_id], by_id) for decision in decided.placements]
     if not by_job:
         return set()
     # All at once is the rule; job by job only when the database refused a part of it.
@@ -64,13 +64,16 @@ async def _insert(
         return None
 
 
-def _rows(decision: Decision, job: JobRequest, nodes: Mapping[str, Node]) -> list[dict[str, Any]]:
+def rows_of(
+    decision: Decision, job: JobRequest, nodes: Mapping[str, Node], first_rank: int = 0
+) -> list[dict[str, Any]]:
     """Return a row for each node of a placement, its spares last; the decision stands with the
-    first."""
+    first. `job` is of the size that it has with `first_rank` ranks before these."""
     rows: list[dict[str, Any]] = []
-    job = job.at_size(sum(len(gpus) for _, gpus in decision.by_node))
-    ranks = len(decision.by_node)
-    for rank, (node_id, gpu_indices) in enumerate(decision.held):
+    if not first_rank:
+        job = job.at_size(sum(len(gpus) for _, gpus in decision.by_node))
+    ranks = first_rank + len(decision.by_node)
+    for rank, (node_id, gpu_indices) in enumerate(decision.held, first_rank):
         host = job.share_of(len(gpu_indices), nodes[node_id].gpu_power)
         rows.append(
             {
@@ -90,7 +93,7 @@ def _rows(decision: Decision, job: JobRequest, nodes: Mapping[str, Node]) -> lis
                 "slices": decision.slices,
                 "mig_profile": job.mig,
                 "expected_seconds": job.expected_duration.total_seconds(),
-                "decision": {} if rank else decision.model_dump(mode="json"),
+                "decision": {} if rank > first_rank else decision.model_dump(mode="json"),
             }
         )
     return rows
@@ -103,15 +106,18 @@ def _vram(job: JobRequest, node: Node, gpu_index: int, slices: int) -> float:
     return slices_gb(next(gpu.vram for gpu in node.gpus if gpu.index == gpu_index), slices)
 
 
-_PLACE = f"""
-    WITH wanted AS (
+WANTED = """wanted AS (
         SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r (
             job_id text, attempt integer, rank integer, spare boolean, node_id text,
             epoch integer, gpu_indices integer[], cpu_milli bigint, ram_mb bigint,
             storage_mb_s bigint, milliwatts bigint, vram_mb bigint,
             milli integer, slices integer, mig_profile text,
             expected_seconds double precision, decision jsonb)
-    ), taken AS (
+    )"""
+"""What `rows_of` says, as a table."""
+
+_PLACE = f"""
+    WITH {WANTED}, taken AS (
         DELETE FROM queue q USING wanted w
          WHERE q.job_id = w.job_id AND q.attempt = w.attempt AND w.rank = 0 AND NOT q.held
         RETURNING q.job_id, q.waited + (clock_timestamp() - q.queued_at) AS waited

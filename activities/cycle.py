@@ -57,7 +57,7 @@ _RECENT_FOR = 20.0
 """Seconds that the jobs placed lately are kept: what to expect changes slowly."""
 Outcome = tuple[CycleReply, tuple[Placement, ...], PoolSpec, bool]
 """What a cycle did, the placements that its jobs are to hear of, its pool, and whether one of them
-may be of a malleable job with fewer GPUs than it is to have."""
+may be of a malleable job with fewer GPUs than it is to have, then or later."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -186,7 +186,7 @@ class CycleActivities:
         reply = _reply(pool, len(made.waiting.entries), len(placed))
         reply = reply.model_copy(update={"gpus": made.gpus.there, "free_gpus": free})
         hungry = any(
-            made.waiting.entries[each.job_id].request.is_below_target(each.gpus)
+            made.waiting.entries[each.job_id].request.may_grow(each.gpus)
             for each in made.plan.placements
             if each.job_id in placed
         )

@@ -31,6 +31,8 @@ Point = Literal[
     "resize.after-commit",
     "leave_ranks.before-commit",
     "leave_ranks.after-commit",
+    "join_ranks.before-commit",
+    "join_ranks.after-commit",
     "finish.before-commit",
     "finish.after-commit",
     "swap.before-commit",

@@ -85,8 +85,9 @@ class Growths:
         there might.
 
         `free_gpus` are those that nobody has, None where that is not known; `hungry` says whether
-        this cycle may have placed a malleable job on fewer GPUs than it is to have. The end of a
-        job wakes no pool where none waits: so a pool with such a job looks by itself.
+        this cycle may have placed a malleable job that has fewer GPUs than it is to have, or may
+        have later. The end of a job wakes no pool where none waits: so a pool with such a job
+        looks by itself.
         """
         if not spec.grow_after:
             return None
@@ -118,6 +119,8 @@ class Growths:
         nobody = _Known(now, some=False, every=every)
         if not ids:
             return nobody
+        # One that goes on without a lost node has fewer GPUs, and no cycle that placed it so.
+        nobody = replace(nobody, some=any(ids.values()), next_at=now + every)
         store_away = await why_store_is_away(self._checkpoints, pool)
         async with self._database.snapshot() as connection:
             kept = await self._kept.take(connection, pool)
@@ -184,6 +187,22 @@ async def _next(
         # A fault of ours, or of one job: the pool's cycles go on, and nobody grows.
         _log.exception("pool %s: growth cannot be planned", pool)
         return None
+
+
+async def room_to_grow(
+    database: Database, pool: str, job_id: str, gpus: int, margins: Margins
+) -> Foreseen | str:
+    """Return what a job that runs, and grows to so many GPUs in place, gets now; or why that does
+    not hold any more."""
+    async with database.snapshot() as connection:
+        spec = await load_pool(connection, pool, margins)
+        seen = await _read(connection, spec, [job_id])
+    if seen is None:
+        return "it has all the GPUs that it is to have, or does not run"
+    answer = await asyncio.to_thread(next, seen.look.answers(seen.jobs))
+    if isinstance(answer, GrowthDecision):
+        return answer.reason
+    return answer if answer.size == gpus else f"there is room for {answer.size} GPUs now"
 
 
 async def growth_of(

@@ -11,7 +11,7 @@ from longshore.activities.preemption_inputs import FRESH, load_running_work
 from longshore.activities.stored_specs import stored_spec
 from longshore.models.buying import BuyingPolicy
 from longshore.models.elastic import Malleable
-from longshore.models.growth import Departed, Elastic, IdleNode
+from longshore.models.growth import Elastic, IdleNode, RankChange
 from longshore.models.messages import LeaseEnd
 from longshore.models.placement import JobRequest, RunningJob
 from longshore.models.pool import PoolSpec
@@ -22,10 +22,11 @@ MOST = 256
 """Malleable jobs of a pool that one look reads."""
 
 
-async def running_malleable(connection: AsyncConnection, pool: str) -> tuple[str, ...]:
-    """Return the ids of the pool's malleable jobs that run, of the oldest `MOST`."""
+async def running_malleable(connection: AsyncConnection, pool: str) -> dict[str, bool]:
+    """Return the pool's malleable jobs that run, of the oldest `MOST`, by id: whether each may
+    lose a rank and go on."""
     rows = await connection.execute(text(_MALLEABLE), {"pool": pool, "most": MOST})
-    return tuple(rows.scalars())
+    return {row.id: row.in_place for row in rows}
 
 
 async def load_elastic(
@@ -60,7 +61,9 @@ async def load_elastic(
             asked=JobRequest.of(work.id, job_spec, row["submitted_at"], attempt + 1),
             done=_done(row["saves"] or (), attempt, job_spec.malleable),
             changed_at=tuple(row["changed_at"] or ()),
-            departed=tuple(Departed.model_validate(each) for each in row["departed"] or ()),
+            rank_changes=tuple(
+                RankChange.model_validate(each) for each in row["rank_changes"] or ()
+            ),
         )
         if job.gpus < job.sizes.target:
             found.append(job)
@@ -112,7 +115,7 @@ def _price(row: RowMapping, policy: BuyingPolicy) -> int:
 
 
 _MALLEABLE = """
-    SELECT j.id
+    SELECT j.id, coalesce(j.spec #> '{malleable,in_place}' = 'true', false) AS in_place
       FROM placements p JOIN jobs j ON j.id = p.job_id
      WHERE p.ended_at IS NULL AND p.rank = 0 AND j.pool = :pool
        AND jsonb_typeof(j.spec -> 'malleable') = 'object'
@@ -121,27 +124,35 @@ _MALLEABLE = """
 
 _PAST = """
     SELECT j.id, j.spec, j.submitted_at,
-           (SELECT array_agg(DISTINCT e.ended_at ORDER BY e.ended_at)
+           (SELECT array_agg(DISTINCT c.at ORDER BY c.at)
               FROM placements e
               JOIN placements first ON first.job_id = e.job_id AND first.attempt = e.attempt
                AND first.rank = 0
-             WHERE e.job_id = j.id AND e.end_reason = ANY(:ends)
-               AND (e.rank = 0 OR first.ended_at IS DISTINCT FROM e.ended_at)
-               AND e.ended_at > clock_timestamp() - CAST(:since AS interval)) AS changed_at,
-           (SELECT json_agg(json_build_object('at', e.ended_at, 'gpus', cardinality(e.gpu_indices))
-                            ORDER BY e.ended_at)
+             CROSS JOIN LATERAL (
+                   SELECT e.ended_at AS at
+                    WHERE e.end_reason = ANY(:ends)
+                      AND (e.rank = 0 OR first.ended_at IS DISTINCT FROM e.ended_at)
+                    UNION ALL SELECT e.placed_at WHERE e.joined) c
+             WHERE e.job_id = j.id
+               AND c.at > clock_timestamp() - CAST(:since AS interval)) AS changed_at,
+           (SELECT json_agg(json_build_object('at', c.at, 'gpus', c.gpus) ORDER BY c.at)
               FROM placements e
               JOIN placements first ON first.job_id = e.job_id AND first.attempt = e.attempt
                AND first.rank = 0 AND first.ended_at IS NULL
-             WHERE e.job_id = j.id AND NOT e.spare AND e.ended_at IS NOT NULL) AS departed,
+             CROSS JOIN LATERAL (
+                   SELECT e.ended_at AS at, cardinality(e.gpu_indices) AS gpus
+                    WHERE e.ended_at IS NOT NULL
+                    UNION ALL SELECT e.placed_at, -cardinality(e.gpu_indices) WHERE e.joined) c
+             WHERE e.job_id = j.id AND NOT e.spare) AS rank_changes,
            (SELECT json_agg(json_build_object('attempt', a.attempt, 'gpus', a.gpus,
                             'seconds', extract(epoch FROM s.saved_at - a.placed_at)))
               FROM (SELECT attempt, max(saved_at) AS saved_at FROM job_checkpoints
                      WHERE job_id = j.id GROUP BY attempt) s
               JOIN LATERAL (SELECT e.attempt, min(e.placed_at) AS placed_at,
                                    sum(cardinality(e.gpu_indices)) FILTER
-                                   (WHERE e.ended_at IS NULL OR e.ended_at >= s.saved_at
-                                       OR e.ended_at = first.ended_at) AS gpus
+                                   (WHERE (e.ended_at IS NULL OR e.ended_at >= s.saved_at
+                                           OR e.ended_at = first.ended_at)
+                                      AND NOT (e.joined AND e.placed_at > s.saved_at)) AS gpus
                               FROM placements e
                               JOIN placements first ON first.job_id = e.job_id
                                AND first.attempt = e.attempt AND first.rank = 0

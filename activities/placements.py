@@ -40,7 +40,7 @@ def placement_of(rows: Sequence[RowMapping]) -> Placement:
     One row for each node, by rank, its spares last.
     """
     first = rows[0]
-    ranks = tuple(_rank(row) for row in rows if not row["spare"])
+    ranks = tuple(rank_of(row) for row in rows if not row["spare"])
     return Placement(
         job_id=first["job_id"], attempt=first["attempt"], rank=first["rank"],
         node_id=first["node_id"], epoch=first["epoch"],
@@ -49,15 +49,16 @@ def placement_of(rows: Sequence[RowMapping]) -> Placement:
         node_expires_at=first["expires_at"],
         simulated=first["simulated"], reason=first["decision"].get("reason", ""),
         ranks=ranks if len(ranks) > 1 else (),
-        spares=tuple(_rank(row) for row in rows if row["spare"] and not row["over"]),
+        spares=tuple(rank_of(row) for row in rows if row["spare"] and not row["over"]),
     )  # fmt: skip
 
 
-def _rank(row: RowMapping) -> Rank:
+def rank_of(row: RowMapping) -> Rank:
+    """Return a rank from its row, joined with its node's."""
     return Rank(
         rank=row["rank"], node_id=row["node_id"], epoch=row["epoch"],
         gpu_indices=tuple(row["gpu_indices"]), address=row["address"],
-        expires_at=row["expires_at"],
+        expires_at=row["expires_at"], joined=row.get("joined", False),
     )  # fmt: skip
 
 

@@ -117,8 +117,9 @@ class QueueActivities:
         """
         queued = None
         async with self._database.transaction() as connection:
-            if request.then is not None:
-                await lock_job(connection, request.key.job_id)
+            # Ranks that are joining the attempt come before this, and end with the others, or not
+            # at all.
+            await lock_job(connection, request.key.job_id)
             pool = await end_attempt(
                 connection, request.key, request.reason.value, request.message
             ) or await _pool_at_retry(connection, request.key.job_id)

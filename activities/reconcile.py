@@ -238,6 +238,7 @@ class ReconcileActivities:
     async def _end_attempt(self, end: EndAttempt) -> str:
         key = PlacementKey(job_id=end.job_id, attempt=end.attempt)
         async with self._database.transaction() as connection:
+            await lock_job(connection, end.job_id)
             pool = await end_attempt(connection, key, end.reason.value, end.message)
             poke = pool and await mark_poked_if_useful(connection, pool)
         if pool and poke:

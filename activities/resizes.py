@@ -12,6 +12,7 @@ from temporalio import activity
 from longshore.activities.database import Database, clock
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
+from longshore.activities.joins import plan_of_joining
 from longshore.activities.locality import with_locality
 from longshore.activities.placements import SETTLED
 from longshore.activities.preemption_inputs import load_running_work
@@ -28,10 +29,17 @@ from longshore.models.margins import DEFAULT_MARGINS, Margins
 from longshore.models.messages import LeaseEnd
 from longshore.models.placement import Decision, JobRequest, PlacementKind, RunningJob
 from longshore.models.preemption import Victim
-from longshore.models.resize import LeaveRequest, ResizeReply, ResizeRequest, RoomRequest
+from longshore.models.resize import (
+    LeaveRequest,
+    ResizeReply,
+    ResizeRequest,
+    RoomRequest,
+    nobody_waits,
+)
 from longshore.models.text import count
 from longshore.scheduling.cycle import foresee
 from longshore.scheduling.elastic import resized
+from longshore.scheduling.joining import larger
 from longshore.scheduling.placement.state import without_job
 from longshore.scheduling.preemption.costs import victim_of
 
@@ -91,8 +99,14 @@ class ResizeActivities:
             now = await clock(connection)
             victim = await self._cost(connection, spec.pool, mine, now)
             decision = await self._foresee(connection, spec.pool, job, running, mine, now)
-        gpus = sum(len(share.gpu_indices) for share in mine if not share.spare)
-        return resized(job, gpus, decision, victim, ranks)
+            gpus = sum(len(share.gpu_indices) for share in mine if not share.spare)
+            joins = None
+            if ranks and (sizes := larger(job, gpus)):
+                held = {share.node_id: len(share.gpu_indices) for share in mine}
+                joins = await plan_of_joining(
+                    connection, spec.pool, job, held, sizes, self._margins
+                )
+        return resized(job, gpus, decision, victim, ranks, joins)
 
     async def _ranks(
         self, connection: AsyncConnection, request: ResizeRequest
@@ -114,7 +128,7 @@ class ResizeActivities:
             waiting = (entry.request for entry in entries if not entry.held)
             job = next((one for one in waiting if one.id == request.for_job), None)
             if job is None:
-                return f"{request.for_job} waits no more"
+                return nobody_waits(request.for_job)
             if others := await connection.scalar(text(_OTHER_VICTIMS), asked):
                 return f"{count(others, 'other job')} must stop for {request.for_job} too"
             left = set(await connection.scalars(text(_LEAVING), asked))

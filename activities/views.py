@@ -347,8 +347,10 @@ _JOBS = """
                                     FILTER (WHERE spare AND ended_at IS NULL) AS spares
                            FROM placements
                           WHERE job_id = j.id AND attempt = p.attempt
-                            AND (ended_at IS NULL OR p.ended_at IS NOT NULL
-                                 OR j.spec->'malleable'->'in_place' IS DISTINCT FROM 'true')
+                            AND (ended_at IS NULL
+                                 OR j.spec->'malleable'->'in_place' IS DISTINCT FROM 'true'
+                                 OR ended_at >= p.ended_at
+                                 OR (end_reason, end_message) = (p.end_reason, p.end_message))
                         ) r ON true
       LEFT JOIN LATERAL (SELECT placed_at FROM placements WHERE job_id = j.id
                           UNION ALL
@@ -462,6 +464,8 @@ _ATTEMPTS = """
                'node_id', p.node_id, 'rank', p.rank, 'gpu_indices', p.gpu_indices,
                'slices', p.slices, 'spare', p.spare, 'simulated', n.simulated,
                'left_at', CASE WHEN l.left_it THEN p.ended_at END,
+               'joined_at', CASE WHEN p.joined THEN p.placed_at END,
+               'join_reason', coalesce(CASE WHEN p.joined THEN p.decision->>'reason' END, ''),
                'end_reason', CASE WHEN l.left_it THEN p.end_reason END,
                'end_message', CASE WHEN l.left_it THEN p.end_message ELSE '' END
            ) ORDER BY p.spare, p.rank) AS shares

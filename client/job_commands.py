@@ -137,7 +137,7 @@ def resize(
     """Give a malleable job another number of GPUs.
 
     A running job is stopped with its grace and starts again, where so many GPUs are free for it.
-    One with `in_place` gives up nodes without a stop of the rest.
+    One with `in_place` gives up nodes, or gets more, without a stop of the rest.
     """
     reply = call(lambda api: api.resize(ref, gpus, reason, from_start=from_start))
     if as_json:

@@ -8,6 +8,7 @@ from longshore.activities.log_order import Chunk, OrderedOutput, WholeLines
 from longshore.activities.logstore import LogStore, Stream
 from longshore.models.errors import NotFoundError, StoreError
 from longshore.models.job import JobStatus
+from longshore.models.messages import joined_id
 from longshore.models.visible import visible
 
 _LOOK_EVERY = 0.5
@@ -105,11 +106,20 @@ class JobLogs:
             attempt = await asyncio.to_thread(self._store.latest_attempt, self._job_id)
         if attempt is None:
             return None
-        nodes = await asyncio.to_thread(self._store.nodes, self._job_id, attempt)
-        node_id = await self._node_of(attempt, rank or 0) if rank or len(nodes) > 1 else None
+        job_id, node_id = self._job_id, None
+        if rank and await self._has_joined(attempt, rank):
+            job_id = joined_id(job_id, rank)
+        nodes = await asyncio.to_thread(self._store.nodes, job_id, attempt)
+        if job_id == self._job_id and (rank or len(nodes) > 1):
+            node_id = await self._node_of(attempt, rank or 0)
         if node_id is None and not nodes:
             return None
-        return OrderedOutput(self._store, self._job_id, attempt, node_id or nodes[-1], only=only)
+        return OrderedOutput(self._store, job_id, attempt, node_id or nodes[-1], only=only)
+
+    async def _has_joined(self, attempt: int, rank: int) -> bool:
+        """Return whether a rank that came to an attempt while that ran has written something."""
+        joined = joined_id(self._job_id, rank)
+        return attempt in await asyncio.to_thread(self._store.attempts, joined)
 
     async def _ended(self) -> bool:
         return (await self._status()).state.ended

@@ -1,5 +1,5 @@
 """Trains with PyTorch on however many nodes there are: torchrun starts it, and starts it again
-whenever a node has left.
+whenever a node has left or joined.
 
 The process on the node of rank 0 saves: every so many steps, when it is asked to (by the file
 LONGSHORE_SAVE_REQUEST), and when it is stopped. That node never leaves; torchrun numbers its

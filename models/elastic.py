@@ -29,7 +29,8 @@ class Malleable(Frozen):
     """The part of its work that more GPUs do not make faster, by Amdahl's law: with 0 twice the
     GPUs take half the time."""
     in_place: bool = False
-    """True: the job goes on while nodes of it leave, and is told of that by a file and a signal.
+    """True: the job goes on while nodes leave or join it, and is told of that by a file and a
+    signal.
     It needs a gang without spares, and a checkpoint that it can be asked for while it runs."""
 
     @property

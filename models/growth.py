@@ -12,11 +12,12 @@ from longshore.models.placement import JobRequest
 from longshore.models.preemption import RunningWork
 
 
-class Departed(Frozen):
-    """A rank that left an attempt which went on."""
+class RankChange(Frozen):
+    """A rank that left an attempt which went on, or joined it."""
 
     at: Instant
     gpus: int
+    """Below zero where it joined."""
 
 
 class Elastic(Frozen):
@@ -29,8 +30,8 @@ class Elastic(Frozen):
     """What earlier attempts saved: seconds that one GPU would have needed for it."""
     changed_at: tuple[Instant, ...] = ()
     """When it changed its size or was preempted lately, oldest first."""
-    departed: tuple[Departed, ...] = ()
-    """The ranks that have left its attempt, oldest first."""
+    rank_changes: tuple[RankChange, ...] = ()
+    """The ranks that have left or joined its attempt, oldest first."""
 
     @property
     def id(self) -> str:
@@ -42,9 +43,19 @@ class Elastic(Frozen):
         return self.asked.malleable
 
     @property
+    def in_place(self) -> bool:
+        """Whether it grows without a stop."""
+        return self.sizes.in_place and self.asked.gang is not None
+
+    @property
     def gpus(self) -> int:
         """Its size."""
         return sum(len(share.gpu_indices) for share in self.work.shares if not share.spare)
+
+    @property
+    def gpus_by_node(self) -> dict[str, int]:
+        """How many GPUs it has of each of its nodes."""
+        return {share.node_id: len(share.gpu_indices) for share in self.work.shares}
 
     @property
     def held(self) -> frozenset[tuple[str, int]]:
@@ -98,7 +109,8 @@ class GrowthDecision(Frozen):
 
 
 class Growing(Wire):
-    """Signal `grow` to a job: this attempt goes from `gpus_before` to `gpus` GPUs.
+    """Signal `grow` to a job: this attempt goes from `gpus_before` to `gpus` GPUs, in place where
+    the job changes its size so.
 
     For any other attempt, and for a size that is none of its own any more, it changes nothing.
     """

@@ -480,7 +480,7 @@ class AttemptRecord(Wire):
     gpu_indices: tuple[int, ...]
     placed_at: Instant
     other_nodes: tuple[str, ...] = ()
-    """Of a gang, its other nodes by rank."""
+    """Of a gang, its other nodes by rank; those that joined it while it ran follow."""
     other_gpus: tuple[tuple[int, ...], ...] = ()
     """What it had of each of these; none in a record of an older version."""
     left: tuple[str, ...] = ()

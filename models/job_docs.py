@@ -357,9 +357,10 @@ on one node. Of the agent's environment it gets what programs need everywhere (`
 | `LONGSHORE_NODE_ID` | the node that it runs on |
 | `LONGSHORE_GPU_INDICES`, `LONGSHORE_GPU_COUNT` | its GPUs by index, `2,3`, and how many |
 | `LONGSHORE_GPUS` | with `malleable`: the GPUs of this attempt on all nodes, its size |
-| `LONGSHORE_GPUS_BEFORE` | with `malleable`: the size of the attempt before; not in the first |
+| `LONGSHORE_GPUS_BEFORE` | with `malleable`: the size before this attempt, or before it joined |
 | `LONGSHORE_GPUS_MIN`, `LONGSHORE_GPUS_MAX` | with `malleable`: its smallest and largest size |
 | `LONGSHORE_RESIZE_FILE` | with `in_place`: the file that says the size once it has changed |
+| `LONGSHORE_RANKS` | with `in_place`: the numbers of the ranks that are there, `0,1,3` |
 | `LONGSHORE_GPU_MILLI`, `LONGSHORE_GPU_VRAM` | with `milli`: thousandths and GB of the GPU |
 | `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` | with `milli`: for CUDA's MPS ([sharing](sharing.md)) |
 | `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT` | with `milli`: the memory, for CUDA's MPS |

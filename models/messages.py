@@ -494,10 +494,22 @@ class RunProcessRequest(Wire):
 
 
 def run_key(placement: Placement, batch: Batch | None) -> PlacementKey:
-    """Return the key of a process, or of a batch of elements of a slot."""
+    """Return the key of a process, or of a batch of elements of a slot.
+
+    A rank that joined its attempt may be on a node that the attempt has left before: the node
+    knows it by its number.
+    """
+    if batch is None and placement.joined:
+        job_id = joined_id(placement.job_id, placement.rank)
+        return PlacementKey(job_id=job_id, attempt=placement.attempt)
     if batch is None:
         return placement.key
     return PlacementKey(job_id=f"{placement.job_id}.b{batch.number}", attempt=placement.attempt)
+
+
+def joined_id(job_id: str, rank: int) -> str:
+    """Return under which id a node remembers a rank that joined, and its output is stored."""
+    return f"{job_id}.r{rank}"
 
 
 class StopProcessRequest(Wire):

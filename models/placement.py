@@ -224,9 +224,11 @@ class JobRequest(Frozen):
         """A malleable job as one that wants its fewest GPUs; any other as it is."""
         return self if self.malleable is None else self.at_size(self.malleable.min)
 
-    def is_below_target(self, gpus: int) -> bool:
-        """Return whether so many GPUs are fewer than a malleable job is to have."""
-        return self.malleable is not None and gpus < self.malleable.target
+    def may_grow(self, gpus: int) -> bool:
+        """Return whether so many GPUs are fewer than a malleable job is to have, or may be when it
+        has gone on without a lost node."""
+        sizes = self.malleable
+        return sizes is not None and (gpus < sizes.target or sizes.in_place)
 
     @classmethod
     def of(
@@ -419,6 +421,8 @@ class Rank(Wire):
     address: str = ""
     """Where the other nodes reach it."""
     expires_at: Instant | None = None
+    joined: bool = False
+    """It came to an attempt that ran already. Its number follows all that the attempt has had."""
 
 
 class Placement(Wire):
@@ -437,14 +441,22 @@ class Placement(Wire):
     node_expires_at: Instant | None = None
     simulated: bool = False
     reason: str = ""
+    joined: bool = False
+    """This rank came to an attempt that ran already."""
     ranks: tuple[Rank, ...] = ()
-    """All nodes of a gang, by rank; none where there is no other node."""
+    """All nodes of a gang, by rank; none where there is no other node. To a rank that joined,
+    those that are there then: their numbers may have holes."""
     spares: tuple[Rank, ...] = ()
     """Nodes that stand by for a gang; nothing runs there. Their numbers follow the ranks'."""
 
     @property
     def key(self) -> PlacementKey:
         return PlacementKey(job_id=self.job_id, attempt=self.attempt)
+
+    @property
+    def place(self) -> int:
+        """Where this rank is in `ranks`, from 0."""
+        return next((at for at, each in enumerate(self.ranks) if each.rank == self.rank), 0)
 
     @property
     def by_rank(self) -> tuple["Placement", ...]:
@@ -456,6 +468,7 @@ class Placement(Wire):
                 update={
                     "rank": rank.rank, "node_id": rank.node_id, "epoch": rank.epoch,
                     "gpu_indices": rank.gpu_indices, "node_expires_at": rank.expires_at,
+                    "joined": rank.joined,
                 }
             )
             for rank in self.ranks

@@ -23,6 +23,8 @@ Not for what an older agent does as well as a newer one, such as another log lin
     7   the spec of a job has its sizes (malleable), and the agent tells the process which it has
     7   it tells a process that its job has another size, by `resize_process`
     8   it ends a process, or an element, that has run for as long as its `max_duration` allows
+    8   it knows a rank that joined an attempt by its number, and starts it where an earlier one of
+        the attempt has left
 """
 
 from typing import Final
@@ -30,6 +32,8 @@ from typing import Final
 PROTOCOL: Final = 8
 COUNTS_HEARTBEATS: Final = 1
 """The first whose watch, where it never had a heartbeat, was never heard."""
+KNOWS_JOINED: Final = 8
+"""The first that knows a rank that joined an attempt by its number."""
 BUILD: Final = f"longshore-protocol-{PROTOCOL}"
 """What a worker that is no version of a deployment tells Temporal of its code.
 

@@ -42,7 +42,7 @@ class ResizeReply(Wire):
     restarts: int | None = None
     """The size with which it starts again, where it is stopped for that now."""
     in_place: int | None = None
-    """The size to which it goes without a stop of what stays."""
+    """The size to which it goes, smaller or larger, without a stop of what stays."""
     reason: Reason = ""
     """In words, with what a stop costs."""
 
@@ -54,7 +54,7 @@ class SizeNotice(Wire):
     gpus_before: int
     gpus: int
     ranks: tuple[Rank, ...]
-    """Those that stay, with the numbers that they have had."""
+    """Those that stay, with the numbers that they have had, and those that join."""
     reason: Reason = ""
 
 
@@ -67,6 +67,11 @@ class RoomRequest(Wire):
     for_job: str
 
 
+def nobody_waits(for_job: str) -> str:
+    """Return what `room_in_place` says where the job that was to get the GPUs waits no more."""
+    return f"{for_job} waits no more"
+
+
 class LeaveRequest(Wire):
     """Input of the activity `leave_ranks`: their leases end, and the attempt goes on."""
 
@@ -74,6 +79,32 @@ class LeaveRequest(Wire):
     pool: Name
     ranks: tuple[int, ...]
     message: Reason
+
+
+class JoinRequest(Wire):
+    """Input of the activity `join_ranks`: an attempt that runs is to have this size, with further
+    ranks on top of those that it has."""
+
+    key: PlacementKey
+    spec: TravellingSpec
+    submitted_at: Instant
+    path_behind: float = 0.0
+    """As in `JobInput`."""
+    gpus: int
+    first_rank: int
+    """The number of the first that joins: the attempt has had all below it."""
+    by_user: bool
+    """Its user asked for the size. Else nobody who waits may be able to use the GPUs."""
+    message: Reason
+
+
+class JoinReply(Wire):
+    """The ranks that joined, with their leases; or why none did."""
+
+    ranks: tuple[Rank, ...] = ()
+    """All ranks of the attempt by number: those that hold GPUs, and those that joined."""
+    reason: Reason = ""
+    """Why none joined; empty else."""
 
 
 class SizeChange(Wire):

@@ -209,6 +209,10 @@ class AttemptShare(Wire):
     """Whether the node's GPUs are simulated."""
     left_at: Instant | None = None
     """When it was given up, where the attempt went on without it; null else."""
+    joined_at: Instant | None = None
+    """When it came to the attempt, where that ran already; null else."""
+    join_reason: str = ""
+    """Why it joined, in words."""
     end_reason: str | None = None
     """Why the attempt went on without it: resized, or node-lost."""
     end_message: str = ""
@@ -244,7 +248,8 @@ class AttemptView(Wire):
     @property
     def gpus_first(self) -> int:
         """How many GPUs it began with."""
-        return sum(len(share.gpu_indices) for share in self.shares if not share.spare)
+        first = (share for share in self.shares if not share.spare and share.joined_at is None)
+        return sum(len(share.gpu_indices) for share in first)
 
 
 class Explanation(Wire):

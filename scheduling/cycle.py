@@ -126,13 +126,7 @@ def foresee(
 
     Jobs behind it are left out: in a plan they may give it another place, and never none.
     """
-    ordered = queue_order([*queue, job], policy, now)
-    running = sorted(running, key=_running_order)
-    mix = mix_of(ordered, recent, len(running), policy)
-    columns = _columns_of(nodes, running, policy, now, _labels(ordered, mix))
-    cycle = Planner(columns, policy, mix)
-    ahead = ordered[: ordered.index(job)]
-    decided = [cycle.decide(one) for one in ahead]
+    cycle, ahead, decided = _until(job, queue, nodes, running, policy, now, recent)
     reservations = tuple(cycle.reservations)
     free = domains_with_rest(cycle.columns.views)
     (decision,) = noted([cycle.decide(job, explain=True)], [job], policy, now)
@@ -150,6 +144,38 @@ def foresee(
         for domain in free
     )
     return Foresight(decision, before, domains)
+
+
+def planned_until(
+    job: JobRequest,
+    queue: Iterable[JobRequest],
+    nodes: Sequence[Node],
+    running: Iterable[RunningJob],
+    policy: PackingPolicy,
+    now: datetime,
+    recent: Iterable[RecentJobs] = (),
+) -> Planner:
+    """Return a plan in which the jobs before `job` in the queue have their places, or a start
+    kept."""
+    return _until(job, queue, nodes, running, policy, now, recent)[0]
+
+
+def _until(
+    job: JobRequest,
+    queue: Iterable[JobRequest],
+    nodes: Sequence[Node],
+    running: Iterable[RunningJob],
+    policy: PackingPolicy,
+    now: datetime,
+    recent: Iterable[RecentJobs],
+) -> tuple[Planner, Sequence[JobRequest], list[Decision]]:
+    ordered = queue_order([*queue, job], policy, now)
+    running = sorted(running, key=_running_order)
+    mix = mix_of(ordered, recent, len(running), policy)
+    columns = _columns_of(nodes, running, policy, now, _labels(ordered, mix))
+    cycle = Planner(columns, policy, mix)
+    ahead = ordered[: ordered.index(job)]
+    return cycle, ahead, [cycle.decide(one) for one in ahead]
 
 
 def _columns_of(

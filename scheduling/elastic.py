@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
+from typing import NamedTuple
 
 from longshore.models.elastic import Malleable
 from longshore.models.placement import Decision, JobRequest, PlacementKind
@@ -53,6 +54,7 @@ def resized(
     foreseen: Decision | None,
     cost: Victim | None,
     ranks: Mapping[int, int] | None = None,
+    joins: Decision | None = None,
 ) -> ResizeReply:
     """Return what comes of a new desired size of a job that has so many GPUs, None where it does
     not run.
@@ -60,7 +62,8 @@ def resized(
     `foreseen` is what a cycle would decide for it, were it stopped now and queued again; `cost`
     what a stop costs. It is stopped only where that brings it nearer to its desired size. `ranks`
     are the GPUs of each rank, where it can change its size in place: then it is not stopped for a
-    size to which whole ranks add up.
+    size to which whole ranks add up. `joins` says where further ranks of it would go: then it is
+    not stopped where a stop would not bring more.
     """
     assert job.malleable is not None
     target = job.malleable.target
@@ -76,6 +79,16 @@ def resized(
         said = f"from {gpus} to {count(target, 'GPU')} in place: {named(leave)} after a save"
         return ResizeReply(desired=target, gpus=gpus, in_place=target, reason=said)
     size = sum(len(indices) for _, indices in foreseen.by_node) if foreseen else 0
+    added = joins.gpus if joins else 0
+    if joins and gpus < gpus + added <= target and size <= gpus + added:
+        more = count(len(joins.by_node), "rank")
+        joining = "joins" if len(joins.by_node) == 1 else "join"
+        said = (
+            f"from {gpus} to {count(gpus + added, 'GPU')} in place: {more} {joining} after a save"
+        )
+        if gpus + added < target:
+            said += f"; as many of {target} as fit now"
+        return ResizeReply(desired=target, gpus=gpus, in_place=gpus + added, reason=said)
     lost = f"; {dollars(cost.total)}: {cost.reason}" if cost else ""
     if size and abs(target - size) < abs(target - gpus):
         said = f"from {gpus} to {count(size, 'GPU')}, {target} desired{lost}"
@@ -106,17 +119,34 @@ def changes_of(attempts: Sequence[AttemptView]) -> tuple[SizeChange, ...]:
 def _in_place(attempt: AttemptView) -> Iterator[SizeChange]:
     """Yield the changes of one attempt, with which it went on."""
     gpus = attempt.gpus_first
-    left = [share for share in attempt.shares if share.left_at is not None]
-    for at, together in groupby(sorted(left, key=_when), key=_when):
-        shares = list(together)
-        before, gpus = gpus, gpus - sum(len(share.gpu_indices) for share in shares)
+    changes = sorted(chain.from_iterable(map(_came_and_went, attempt.shares)), key=_when)
+    for at, together in groupby(changes, key=_when):
+        changed = list(together)
+        before, gpus = gpus, gpus + sum(change.gpus for change in changed)
         yield SizeChange(
             attempt=attempt.attempt, at=at, gpus_before=before, gpus=gpus, paused=timedelta(0),
-            in_place=True, end_reason=shares[0].end_reason or "ended",
-            reason=shares[0].end_message,
+            in_place=True, end_reason=changed[0].why,
+            reason=next((change.said for change in changed if change.said), ""),
         )  # fmt: skip
 
 
-def _when(share: AttemptShare) -> datetime:
-    assert share.left_at is not None
-    return share.left_at
+class _Change(NamedTuple):
+    """A rank that left an attempt which went on, or joined it."""
+
+    at: datetime
+    gpus: int
+    """Below zero where it left."""
+    why: str
+    said: str
+
+
+def _came_and_went(share: AttemptShare) -> Iterator[_Change]:
+    gpus = len(share.gpu_indices)
+    if share.joined_at is not None:
+        yield _Change(share.joined_at, gpus, "resized", share.join_reason)
+    if share.left_at is not None:
+        yield _Change(share.left_at, -gpus, share.end_reason or "ended", share.end_message)
+
+
+def _when(change: _Change) -> datetime:
+    return change.at

@@ -4,8 +4,9 @@
     stop  = work in no save, by its chance + save + start, on all of its GPUs
     added = time to its end x what its new GPUs bring otherwise
 
-Both prices, and what a stop costs, are those of preemption (`scheduling.preemption.costs`). The
-time follows from its expected duration and what it has saved, by Amdahl's law.
+Both prices, and what a stop costs, are those of preemption (`scheduling.preemption.costs`). A job
+that grows in place saves at once before: it loses no work. The time follows from its expected
+duration and what it has saved, by Amdahl's law.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from longshore.models.placement import (
 from longshore.models.preemption import PreemptionPolicy
 from longshore.models.text import amount, count, format_duration
 from longshore.scheduling.cycle import foresee
+from longshore.scheduling.joining import larger, plan_joining
 from longshore.scheduling.order import queue_order
 from longshore.scheduling.placement.filters import labels_named
 from longshore.scheduling.placement.state import without_job
@@ -60,24 +62,32 @@ class Pool(NamedTuple):
 
 
 class Foreseen(NamedTuple):
-    """What one job would get, were it stopped now."""
+    """What one job would get, were it stopped now; or in place, on top of what it has."""
 
     job: Elastic
     decision: Decision
 
     @property
     def size(self) -> int:
-        return self.decision.gpus
+        return self.decision.gpus + (self.job.gpus if self.job.in_place else 0)
 
     @property
     def gains(self) -> frozenset[tuple[str, int]]:
         """The GPUs that it would have, by node and index, with those of its spares."""
-        return frozenset((name, gpu) for name, gpus in self.decision.held for gpu in gpus)
+        gains = frozenset((name, gpu) for name, gpus in self.decision.held for gpu in gpus)
+        return gains | self.job.held if self.job.in_place else gains
 
     @property
     def nodes(self) -> frozenset[str]:
         """The nodes that it would have, and those that it has."""
         return frozenset(name for name, _ in self.gains) | frozenset(self.job.work.nodes)
+
+    @property
+    def free_for_it(self) -> frozenset[str]:
+        """The nodes that nobody who waits may be able to use: those that it would get, and where
+        it is stopped for a moment those that it has."""
+        own = frozenset(self.job.work.nodes) if self.job.in_place else frozenset[str]()
+        return self.nodes - own
 
 
 class Look:
@@ -158,8 +168,15 @@ class Look:
         return None if best.grows else best
 
     def _foresee(self, job: Elastic) -> Foreseen:
-        """Return what the next cycle would decide, were the job stopped now and queued again."""
+        """Return what the next cycle would decide, were the job stopped now and queued again; or
+        where further ranks of it would go."""
         pool = self._pool
+        if job.in_place:
+            decision = plan_joining(
+                job.asked, job.gpus_by_node, larger(job.asked, job.gpus), pool.queue, pool.nodes,
+                pool.running, pool.packing, pool.now, pool.recent,
+            )  # fmt: skip
+            return Foreseen(job, decision)
         nodes = list(pool.nodes)
         positions = {node.id: position for position, node in enumerate(nodes)}
         others: list[RunningJob] = []
@@ -176,10 +193,13 @@ class Look:
     def _no_room(self, foreseen: Foreseen) -> GrowthDecision | None:
         """Return why a job does not grow, for want of GPUs that nobody who waits could use."""
         job, size = foreseen.job, foreseen.size
-        rival = next((name for name, on in self._waiting if on & foreseen.nodes), None)
+        rival = next((name for name, on in self._waiting if on & foreseen.free_for_it), None)
         if rival is not None:
             return self._kept(job, f"{rival} waits, and could run there", to=size or None)
-        return None if size > job.gpus else self._kept(job, "no more are free for it")
+        if size > job.gpus:
+            return None
+        said = f" in place: {foreseen.decision.reason}" if job.in_place else ""
+        return self._kept(job, f"no more are free for it{said}")
 
     @cached_property
     def _waiting(self) -> list[tuple[str, frozenset[str]]]:
@@ -204,26 +224,28 @@ class Look:
         start = save_time(work) + TO_START  # a save comes back in the time that it took
         stop = victim_of(work, start, pool.policy, pool.now)
         starts = cost_of(start, work.gpus, work.price) + stop.requeue
+        recompute = 0 if job.in_place else stop.recompute
         added = cost_of(start + then, 1, max(hourly or 0, 0))
         earns = cost_of(left - then, gpus, worth)
         decided = GrowthDecision(
             job_id=job.id, attempt=job.asked.attempt - 1, at=pool.now, gpus=gpus,
             desired=job.sizes.target, to=size, earns=earns,
-            stop=stop.recompute + stop.write + starts, added=added, reason="",
+            stop=recompute + stop.write + starts, added=added, reason="",
         )  # fmt: skip
         unsaved = _short(max(pool.now - work.unsaved_since, _NOTHING))
-        terms = (
-            f"{amount(stop.recompute)} for {unsaved} of work in no save, {amount(stop.write)} to "
-            f"save, {amount(starts)} to start"
-        )
+        lost = f"{amount(recompute)} for {unsaved} of work in no save, "
+        if job.in_place:
+            lost = ""
+        terms = f"{lost}{amount(stop.write)} to save, {amount(starts)} to start"
         if hourly is not None:
             more = count(size - gpus, "more GPU")
             terms += f", {amount(added)} that {more} would bring otherwise"
         sooner = f"it would end {_short(left - then)} sooner"
         if earns > decided.cost:
             sooner = sooner.replace("would end", "ends")
+            how = " in place" if job.in_place else ""
             said = (
-                f"grown from {gpus} to {count(size, 'GPU')}: {sooner}, which earns "
+                f"grown{how} from {gpus} to {count(size, 'GPU')}: {sooner}, which earns "
                 f"{amount(earns)}; it costs {amount(decided.cost)} ({terms})"
             )
             return decided.model_copy(update={"grows": True, "reason": said})
@@ -257,12 +279,13 @@ def _left(job: Elastic, now: datetime) -> timedelta:
     """Return how long a job will probably run on with the GPUs that it has.
 
     Its attempt was placed for the whole of its duration, on the GPUs that it had then: what
-    earlier attempts saved comes off, and what it has not done since ranks left it comes on top.
+    earlier attempts saved comes off, what it has not done since ranks left it comes on top, and
+    what it has done more since ranks joined it comes off too.
     """
     speed = job.sizes.speed
-    gpus = job.gpus + sum(each.gpus for each in job.departed)
+    gpus = job.gpus + sum(each.gpus for each in job.rank_changes)
     left = (job.work.expected_end - now).total_seconds() * speed(gpus) - job.done
-    for each in job.departed:
+    for each in job.rank_changes:
         before, gpus = gpus, gpus - each.gpus
         left += (now - each.at).total_seconds() * (speed(before) - speed(gpus))
     return timedelta(seconds=left / speed(job.gpus))

@@ -243,6 +243,12 @@ class Planner:
             return decision
         return self._take_gang(job, decision)
 
+    def place_among(self, job: JobRequest, names: Collection[str]) -> Decision:
+        """Return where a gang goes among the nodes of these ids, beside what is placed and kept so
+        far. It takes nothing."""
+        nodes = self._gang_nodes.among(names)
+        return place_gang(job, nodes, self.policy, self.now, explain=False)
+
     def _take_gang(self, job: JobRequest, decision: Decision) -> Decision:
         need = Need.of(job, self.policy)
         for node_id, gpu_indices in decision.held:

@@ -1,4 +1,4 @@
-"""Ranks that leave a gang which goes on: which they are, and what that takes. Pure."""
+"""Ranks that leave or join a gang which goes on: which they are, and what that takes. Pure."""
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
@@ -34,12 +34,18 @@ def fewest_nodes(gpus_of_nodes: Sequence[int], sizes: Malleable) -> int:
     )
 
 
-def named(leave: Sequence[int]) -> str:
+def most_nodes(gpus_of_nodes: Sequence[int], sizes: Malleable) -> int:
+    """Return the most nodes that a job which began on these can have in place: whoever joins has
+    as many GPUs as the least of them, at least."""
+    return max(len(gpus_of_nodes), sizes.max // min(gpus_of_nodes))
+
+
+def named(ranks: Sequence[int], verb: str = "leave") -> str:
     """Return who leaves: ``rank 3 leaves``, ``ranks 2 and 3 leave``; many from the first to the
-    last."""
-    if len(leave) == 1:
-        return f"rank {leave[0]} leaves"
-    if len(leave) > _NAMED:
-        return f"ranks {leave[0]} to {leave[-1]} leave"
-    first = ", ".join(map(str, leave[:-1]))
-    return f"ranks {first} and {leave[-1]} leave"
+    last. Or who does what another verb says."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]} {verb}s"
+    if len(ranks) > _NAMED:
+        return f"ranks {ranks[0]} to {ranks[-1]} {verb}"
+    first = ", ".join(map(str, ranks[:-1]))
+    return f"ranks {first} and {ranks[-1]} {verb}"

@@ -32,6 +32,7 @@ from longshore.activities.dags import DagActivities
 from longshore.activities.database import Database
 from longshore.activities.departures import DepartureActivities, NodeLooks
 from longshore.activities.elements import ElementActivities
+from longshore.activities.joins import JoinActivities
 from longshore.activities.markets.watch import MarketWatchActivities
 from longshore.activities.metrics import SILENT, Metrics
 from longshore.activities.migrations import current_revision
@@ -122,6 +123,7 @@ def control_worker(
     looks = NodeLooks(database, signals, settings.margins)
     spares = SpareActivities(database, signals)
     resizes = ResizeActivities(database, signals, settings.margins)
+    joins = JoinActivities(database, looks, settings.margins)
     departures = DepartureActivities(database, signals, settings.margins)
     reconcile = ReconcileActivities(
         database, temporal, signals, registry, settings.liveness, metrics, settings
@@ -155,7 +157,7 @@ def control_worker(
             arrays.open_array, arrays.advance_array, arrays.cancel_elements,
             elements.claim_elements, elements.known_of_batch,
             cycle.run_cycle, spares.swap, resizes.resize,
-            resizes.room_in_place, resizes.leave_ranks,
+            resizes.room_in_place, resizes.leave_ranks, joins.join_ranks,
             checkpoints.observe_checkpoints,
             registry.register_node, registry.drain_node, registry.end_node,
             departures.see_off, departures.set_expiry,

@@ -5,7 +5,7 @@ attempt is over only when nothing of it runs on any node that is left.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
 from temporalio import workflow
@@ -46,7 +46,7 @@ class Attempt:
         `gpus_before` the size of a malleable job in its attempt before. Of a slot of an array it
         runs a `batch` of elements in place of a process."""
         self._gpus_before = gpus_before
-        self._ranks = placement.by_rank
+        self._ranks = list(placement.by_rank)
         self._spec = spec
         self._stop_reason = stop_reason
         self._loss_of = loss_of
@@ -73,11 +73,15 @@ class Attempt:
 
     @property
     def _live(self) -> list[int]:
-        return [rank for rank in range(len(self._ranks)) if rank not in self._left]
+        return [rank for rank in range(len(self._processes)) if rank not in self._left]
 
     async def _start(self) -> str:
         """Start the processes; return why none can be, where Temporal would take it never."""
-        each, count = steps.bytes_of_process(self._ranks[0], self._spec), len(self._ranks)
+        return await self._start_ranks(self._ranks, self._gpus_before)
+
+    async def _start_ranks(self, wanted: Sequence[Placement], gpus_before: int | None) -> str:
+        """Start the processes of these ranks, the next without one; return why none can be."""
+        each, count = steps.bytes_of_process(wanted[0], self._spec), len(wanted)
         at_once = count
         large = each > _MOST_OF_ONE or each * count > MOST_AT_ONCE
         if large and workflow.patched("process-bounds"):
@@ -87,10 +91,9 @@ class Attempt:
         for first in range(0, count, at_once):
             if first:  # what is asked for after a timer goes in another message
                 await workflow.sleep(_NEXT, summary="start the next ranks")
-            ranks = self._ranks[first : first + at_once]
+            ranks = wanted[first : first + at_once]
             self._processes += [
-                steps.start_process(rank, self._spec, self._gpus_before, self._batch)
-                for rank in ranks
+                steps.start_process(rank, self._spec, gpus_before, self._batch) for rank in ranks
             ]
         return ""
 

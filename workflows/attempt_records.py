@@ -25,10 +25,23 @@ def begun(placement: Placement) -> AttemptRecord:
 
 
 def with_ranks(record: AttemptRecord, ranks: Sequence[Placement]) -> AttemptRecord:
-    """Return the record of an attempt that goes on with these ranks alone."""
-    stay = {rank.node_id for rank in ranks}
-    left = tuple(node_id for node_id in record.other_nodes if node_id not in stay)
-    return record.model_copy(update={"left": left})
+    """Return the record of an attempt that goes on with these ranks alone.
+
+    A node that joined comes last; one that came back has its old place.
+    """
+    places = dict(zip(record.other_nodes, record.other_gpus or _no_gpus(record), strict=True))
+    has = {rank.node_id: rank.gpu_indices for rank in ranks if rank.rank}
+    places |= {n: gpus for n, gpus in has.items() if n in record.left or n not in places}
+    return record.model_copy(
+        update={
+            "left": tuple(node_id for node_id in places if node_id not in has),
+            "other_nodes": tuple(places), "other_gpus": tuple(places.values()),
+        }
+    )  # fmt: skip
+
+
+def _no_gpus(record: AttemptRecord) -> tuple[tuple[int, ...], ...]:
+    return ((),) * len(record.other_nodes)
 
 
 def ended(

@@ -1,8 +1,10 @@
-"""An attempt of a job that changes its size in place: ranks leave, and the rest goes on.
+"""An attempt of a job that changes its size in place: ranks leave or join, and the rest goes on.
 
-Each change is: a save, the word to those that stay, the stop of those that leave, the end of their
-leases. Whatever does not work ends in the change that always works: the job is stopped and starts
-again. Who stops the job meanwhile stops it as at any other time.
+To shrink is: a save, the word to those that stay, the stop of those that leave, the end of their
+leases. To grow is: a save, leases for those that join, the word to the others, the start of the
+new ones. What does not work before anybody was told leaves a job that was to grow as it is;
+whatever else does not ends in the change that always works: the job is stopped and starts again.
+Who stops the job meanwhile stops it as at any other time.
 """
 
 import asyncio
@@ -16,8 +18,15 @@ from longshore.models.base import as_reason
 from longshore.models.bounds import json_bytes
 from longshore.models.job import FailureClass, JobSpec
 from longshore.models.messages import NodeLost
-from longshore.models.placement import Placement
-from longshore.models.resize import LeaveRequest, RoomRequest, SizeNotice
+from longshore.models.placement import Placement, Rank
+from longshore.models.resize import (
+    JoinReply,
+    JoinRequest,
+    LeaveRequest,
+    RoomRequest,
+    SizeNotice,
+    nobody_waits,
+)
 from longshore.models.text import count
 from longshore.scheduling.ranks import named, staying
 from longshore.workflows import elastic_steps, steps
@@ -36,15 +45,17 @@ _OF_THE_NODE = (FailureClass.NODE, FailureClass.NETWORK)
 
 @dataclass(frozen=True)
 class Change:
-    """What is asked of an attempt: to go on with fewer GPUs."""
+    """What is asked of an attempt: to go on with fewer GPUs, or with more."""
 
     gpus: int
-    """At most so many."""
+    """At most so many; where it grows, just so many."""
     reason: str
     for_job: str | None = None
     """The job that gets the GPUs, if that was the reason."""
-    exact: bool = False
-    """Not fewer either."""
+    desired: int | None = None
+    """The size that its user has asked for, if they have: then it does not get fewer either."""
+    grows_from: int | None = None
+    """Where it grows, the size that it had when that was decided."""
 
 
 class ElasticAttempt(Attempt):
@@ -59,17 +70,23 @@ class ElasticAttempt(Attempt):
         gpus_before: int | None,
         changed: Callable[[Sequence[Placement], str], None],
         restart: Callable[[Change, str], None],
+        kept: Callable[[str], None],
+        joining: Callable[[Change, int], JoinRequest],
         desired: Callable[[], int],
     ) -> None:
         """`changed` hears on which nodes it goes on, and why; `restart` is to have the whole job
-        stopped and started again for a change that cannot be in place, and hears why not;
+        stopped and started again for a change that cannot be in place, and hears why not; `kept`
+        hears why it keeps its size; `joining` says what is asked for ranks from a number on;
         `desired` says which size it is to have by now."""
         super().__init__(placement, spec, stop_reason, loss_of, gpus_before)
         assert spec.malleable is not None
         self._placement = placement
+        self._known = {rank.rank: rank for rank in placement.ranks}
         self._sizes = spec.malleable
         self._changed = changed
         self._restart = restart
+        self._kept = kept
+        self._joining = joining
         self._desired = desired
         self._asked: list[Change] = []
         self._leaving: set[int] = set()
@@ -87,8 +104,12 @@ class ElasticAttempt(Attempt):
                 return
             if gone := self._gone():
                 await self._go_on_without(gone)
+                continue
+            change = self._asked.pop(0)
+            if change.grows_from is None:
+                await self._shrink(change)
             else:
-                await self._shrink(self._asked.pop(0))
+                await self._grow(change)
 
     async def _shrink(self, change: Change) -> None:
         """Give up the highest ranks, so that at most so many GPUs are left."""
@@ -97,7 +118,7 @@ class ElasticAttempt(Attempt):
         stay = staying(has, self._sizes, change.gpus)
         if before <= change.gpus or self._is_outdated(change):
             return None
-        if not stay or (change.exact and self._total(stay) != change.gpus):
+        if not stay or (change.desired is not None and self._total(stay) != change.gpus):
             return self._restart(change, "whole ranks do not add up to that")
         leave = tuple(rank for rank in has if rank not in stay)
         if change.for_job is not None:
@@ -106,6 +127,9 @@ class ElasticAttempt(Attempt):
                 for_job=change.for_job,
             )  # fmt: skip
             why_not = await self._unless_over(elastic_steps.room_in_place(room))
+            nobody = why_not == nobody_waits(change.for_job)
+            if nobody and workflow.patched("keeps-for-nobody"):
+                return None
             if why_not:
                 return self._restart(change, f"{change.for_job} would not start: {why_not}")
         failed = await self._unless_over(self._save())
@@ -122,10 +146,54 @@ class ElasticAttempt(Attempt):
         await self._leave(stay, said, change)
         return None
 
+    async def _grow(self, change: Change) -> None:
+        """Have further ranks, so that there are so many GPUs."""
+        before = self._total(self._live)
+        if before != change.grows_from or self._is_outdated(change):
+            return None
+        failed = await self._unless_over(self._save())
+        if failed and change.desired is not None:
+            return self._restart(change, failed)
+        if failed:
+            return self._kept(as_reason(f"{change.reason}; not grown: {failed}"))
+        if self._is_over() or self._gone() or self._is_outdated(change):
+            return None  # a job with fewer GPUs than it is to have is looked at again
+        reply = await self._until_over(elastic_steps.join(self._joining(change, len(self._ranks))))
+        if reply is None:
+            return None  # its leases, if it has got any, end with the others
+        if not reply.ranks:
+            return self._kept(as_reason(f"{change.reason}; not grown: {reply.reason}"))
+        await self._join(reply.ranks, before, change)
+        return None
+
+    async def _join(self, ranks: Sequence[Rank], before: int, change: Change) -> None:
+        """Tell the others of ranks that have their GPUs by now, and start their processes."""
+        self._known |= {rank.rank: rank for rank in ranks}
+        first = len(self._ranks)
+        joined = [rank for rank in ranks if rank.rank >= first]
+        there = (*(self._known[rank] for rank in self._live), *joined)
+        placement = self._placement.model_copy(update={"ranks": there})
+        self._ranks += [each for each in placement.by_rank if each.rank >= first]
+        after = self._total(self._live) + sum(len(rank.gpu_indices) for rank in joined)
+        reason = as_reason(
+            f"{change.reason}; in place: {named([r.rank for r in joined], 'join')}, "
+            f"{count(after, 'GPU')} go on with no stop"
+        )
+        failed = await self._unless_over(self._tell(self._live, before, reason, there))
+        if not failed and not self._is_over():
+            failed = await self._start_ranks(self._ranks[first:], before)
+        if failed:
+            self._restart(change, failed)
+        if self._is_over():  # what has not begun does not begin; its leases end with the others
+            del self._ranks[len(self._processes) :]
+            return
+        self._changed([self._ranks[rank] for rank in self._live], reason)
+        return
+
     def _is_outdated(self, change: Change) -> bool:
         """Return whether its user has asked for another size since: what they got to hear of this
         one counts no more."""
-        return change.exact and change.gpus != self._desired()
+        return change.desired is not None and change.desired != self._desired()
 
     async def _go_on_without(self, gone: dict[int, str]) -> None:
         """Go on without ranks whose nodes are lost, and without as many others as it takes."""
@@ -141,7 +209,8 @@ class ElasticAttempt(Attempt):
         reason = as_reason(reason)
         before = sum(self._gpus_of(self._live).values())
         self._leaving = set(self._live) - set(stay)
-        failed = await self._unless_over(self._tell(stay, before, reason))
+        there = tuple(self._known[rank] for rank in stay)
+        failed = await self._unless_over(self._tell(stay, before, reason, there))
         if failed:
             self._restart(change, failed)
         if not self._why_stop():
@@ -170,11 +239,13 @@ class ElasticAttempt(Attempt):
         saves = [elastic_steps.save(self._ranks[rank], self._spec) for rank in ranks]
         return await _first_failure(saves, "it did not save")
 
-    async def _tell(self, stay: tuple[int, ...], before: int, reason: str) -> str:
-        """Tell the ranks that stay of the new size; return why one could not be told."""
+    async def _tell(
+        self, stay: Sequence[int], before: int, reason: str, there: tuple[Rank, ...]
+    ) -> str:
+        """Tell the ranks that stay who will be there; return why one could not be told."""
         said = SizeNotice(
-            key=self._placement.key, gpus_before=before, gpus=self._total(stay), reason=reason,
-            ranks=tuple(self._placement.ranks[rank] for rank in stay),
+            key=self._placement.key, gpus_before=before, reason=reason, ranks=there,
+            gpus=sum(len(rank.gpu_indices) for rank in there),
         )  # fmt: skip
         each = json_bytes(said) + _BESIDE
         if each * len(stay) > MOST_IN_ALL:
@@ -217,6 +288,16 @@ class ElasticAttempt(Attempt):
         await steps.give_up(task)
         return ""
 
+    async def _until_over(self, step: Awaitable[JoinReply]) -> JoinReply | None:
+        """Return what a step says that must not be lost while the attempt goes on; None where that
+        is over before it has ended."""
+        task = asyncio.ensure_future(step)
+        await workflow.wait_condition(lambda: task.done() or self._is_over())
+        if task.done():
+            return task.result()
+        await steps.give_up(task)
+        return None
+
     def _is_over(self) -> bool:
         return self._none_runs() or self._why_stop() is not None
 
@@ -252,7 +333,8 @@ class ElasticAttempt(Attempt):
         if process.exception() is not None:
             return f"node {here.node_id} refused rank {rank}"
         report = process.result()
-        if report.failure in _OF_THE_NODE:
+        is_new = here.joined and report.started_at is None
+        if report.failure in _OF_THE_NODE or (is_new and report.failure is FailureClass.START):
             return f"rank {rank} on {here.node_id}: {report.message}"
         return ""
 

@@ -5,13 +5,20 @@ from datetime import timedelta
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
+from longshore.activities.joins import JoinActivities
 from longshore.activities.node.process import NodeActivities
 from longshore.activities.resizes import ResizeActivities
 from longshore.models.checkpoint import CheckpointInfo, SaveRequest
 from longshore.models.job import JobSpec
 from longshore.models.messages import node_task_queue
 from longshore.models.placement import Placement
-from longshore.models.resize import LeaveRequest, RoomRequest, SizeNotice
+from longshore.models.resize import (
+    JoinReply,
+    JoinRequest,
+    LeaveRequest,
+    RoomRequest,
+    SizeNotice,
+)
 from longshore.models.text import count
 from longshore.scheduling.ranks import named
 from longshore.workflows.options import (
@@ -70,6 +77,17 @@ async def room_in_place(request: RoomRequest) -> str:
         if is_cancelled_exception(error):
             raise
         return f"that could not be planned ({error.cause or error})"
+
+
+async def join(request: JoinRequest) -> JoinReply:
+    """Have further ranks placed for an attempt that runs."""
+    return await workflow.execute_activity_method(
+        JoinActivities.join_ranks,
+        request,
+        start_to_close_timeout=DATABASE_TIMEOUT,
+        retry_policy=DATABASE_RETRY,
+        summary=f"ranks join, for {count(request.gpus, 'GPU')}",
+    )
 
 
 async def leave(request: LeaveRequest) -> None:

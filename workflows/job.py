@@ -40,7 +40,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from longshore.models.output import why_unusable
     from longshore.models.placement import Placement, PlacementKey
-    from longshore.models.resize import Resize, ResizeReply, ResizeRequest
+    from longshore.models.resize import JoinRequest, Resize, ResizeReply, ResizeRequest
     from longshore.models.text import format_duration
     from longshore.models.visible import visible
     from longshore.scheduling.failures import why_no_retry
@@ -159,18 +159,27 @@ class JobWorkflow(Started):
         """Another job gets this attempt's GPUs: it is stopped with its grace and queued again.
         A malleable one that keeps a part of them has another size then."""
         shrinks = displacement.gpus_left is not None and self._spec.malleable is not None
-        if shrinks and self._asks_in_place(displacement):
-            return
+        if shrinks and displacement.gpus_left is not None:
+            change = Change(displacement.gpus_left, displacement.reason, displacement.for_job)
+            if self._asks_in_place(displacement.attempt, change):
+                return
         self._displace(LeaseEnd.RESIZED if shrinks else LeaseEnd.PREEMPTED, displacement)
 
     @workflow.signal(
-        description="GPUs are idle: it is stopped with its grace and starts again on more of them"
+        description="GPUs are idle: it has more, in place or by a stop with its grace and a start"
     )
     def grow(self, growing: Growing) -> None:
-        """This attempt is to have more GPUs: it is stopped with its grace and queued again."""
+        """This attempt is to have more GPUs: it is stopped with its grace and queued again, or
+        has further ranks where it changes its size in place."""
         sizes = self._spec.malleable
         has = self._attempts[-1].gpus if self._attempts else growing.gpus_before
         if sizes is not None and growing.gpus in sizes.up_to_target and has == growing.gpus_before:
+            if sizes.in_place and workflow.patched("grow-in-place"):
+                self._asks_in_place(
+                    growing.attempt,
+                    Change(growing.gpus, growing.reason, grows_from=growing.gpus_before),
+                )
+                return
             grown = Displacement(attempt=growing.attempt, reason=growing.reason)
             self._displace(LeaseEnd.RESIZED, grown)
 
@@ -229,7 +238,11 @@ class JobWorkflow(Started):
             said = f"from {reply.gpus} to {size} GPUs" if reply.in_place else reply.reason
             reason = as_reason(f"resized {by}: {said}")
             told = Displacement(attempt=here.attempt, reason=reason, gpus_left=size)
-            if reply.in_place is None or not self._asks_in_place(told, exact=True):
+            grows = reply.in_place is not None and size > (reply.gpus or 0)
+            change = Change(
+                size, reason, desired=resize.gpus, grows_from=reply.gpus if grows else None
+            )
+            if reply.in_place is None or not self._asks_in_place(here.attempt, change):
                 self._displace(LeaseEnd.RESIZED, told)
         return reply
 
@@ -361,7 +374,8 @@ class JobWorkflow(Started):
             return await attempt.run(stopping)
         self._elastic = ElasticAttempt(
             placement, self._spec, self._stop_reason, self._loss_of, before,
-            self._changed_in_place, self._not_in_place, self._desired_size,
+            self._changed_in_place, self._not_in_place, partial(self._enter, JobState.RUNNING),
+            self._joining, self._desired_size,
         )  # fmt: skip
         try:
             return await self._elastic.run(stopping)
@@ -552,14 +566,21 @@ class JobWorkflow(Started):
         sizes = self._spec.malleable
         return sizes.target if sizes is not None else self._spec.gpus
 
-    def _asks_in_place(self, told: Displacement, *, exact: bool = False) -> bool:
-        """Have the attempt that runs go on with fewer GPUs; return False where it cannot be
-        asked for that."""
-        may = told.attempt == self._attempt and self._interruption is None
-        if self._elastic is None or not may or told.gpus_left is None:
+    def _asks_in_place(self, attempt: int, change: Change) -> bool:
+        """Have the attempt that runs go on with another number of GPUs; return False where it
+        cannot be asked for that."""
+        may = attempt == self._attempt and self._interruption is None
+        if self._elastic is None or not may:
             return False
-        self._elastic.ask(Change(told.gpus_left, told.reason, told.for_job, exact=exact))
+        self._elastic.ask(change)
         return True
+
+    def _joining(self, change: Change, first_rank: int) -> JoinRequest:
+        return JoinRequest(
+            key=self._here, spec=self._spec, submitted_at=self._submitted_at,
+            path_behind=self._job.path_behind, gpus=change.gpus, first_rank=first_rank,
+            by_user=change.desired is not None, message=as_reason(change.reason),
+        )  # fmt: skip
 
     def _changed_in_place(self, ranks: Sequence[Placement], reason: str) -> None:
         self._resizes += 1

@@ -68,7 +68,7 @@ class Keeper:
         self._store = store
         self._contract = contract
         self._placement = request.placement
-        self._rank, self._ranks = request.placement.rank, max(len(request.placement.ranks), 1)
+        self._rank, self._ranks = request.placement.place, max(len(request.placement.ranks), 1)
         """Among those that save; the numbers of a gang that has lost a node have a hole."""
         self._folder = folder
         self._real = folder
@@ -103,7 +103,7 @@ class Keeper:
         """
         await asyncio.to_thread(self._tidy)
         self._local = read_marker(self._marker, self._folder)
-        if self._contract.store and self._placement.attempt > 1:
+        if self._contract.store and (self._placement.attempt > 1 or self._placement.joined):
             needs_no_store = resumes_without_store(
                 self._local, self._placement.attempt, self._ranks
             )
@@ -232,18 +232,18 @@ class Keeper:
             return None
         bound = local.order if local is not None and self._ranks == 1 else (-1, 0)
         _log.info("%s: restoring its checkpoint: %s", job_id, plan.reason)
-        return self._store.restore(
-            job_id, self._placement.rank, self._folder, self._unwanted, bound
-        )
+        return self._store.restore(job_id, self._rank, self._folder, self._unwanted, bound)
 
     def _note_restored(self, restored: Restored) -> None:
-        first, rank = restored.manifests[0], self._placement.rank
+        first, rank = restored.manifests[0], self._rank
         foreign: dict[str, tuple[int, int, int]] = {}
         for file in checkpoint_files.files_of(self._folder):
             origin = restored.origins.get(file.path, rank)
             if origin != rank:
                 foreign[file.path] = (origin, file.size, file.modified_ns)
         self._remember(first.attempt, first.number, first.step, foreign)
+        if first.attempt == self._placement.attempt:  # it joined: the others go on from there
+            self._number = first.number
         self.last = info_of(restored.manifests)
         if restored.damaged:
             self._say("went on from an older checkpoint: " + "; ".join(restored.damaged))

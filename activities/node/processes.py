@@ -85,6 +85,8 @@ class Run:
         self.insisting: asyncio.Task[None] | None = None
         self.started: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self.done: asyncio.Task[ProcessReport]
+        self.told: SizeNotice | None = None
+        """The last size of its job that it was told of."""
         self._progress = Progress()
 
     def progress(self) -> Progress:
@@ -143,12 +145,15 @@ class Processes:
         return record.report if record else None
 
     def start(self, request: RunProcessRequest) -> Run:
-        """Claim the attempt and start its process. To be called when `find` found nothing.
+        """Claim the attempt, or a rank that joins it, and start its process. To be called when
+        `find` found nothing.
 
         Raises StaleError when the attempt or a newer one was here before, OSError when the
         claim cannot be stored.
         """
         placement, key = request.placement, request.key
+        if placement.joined:
+            self._store.refuse_older(placement.key)
         record = RunRecord(
             job_id=key.job_id,
             attempt=key.attempt,
@@ -235,24 +240,38 @@ class Processes:
     async def resize(self, notice: SizeNotice) -> None:
         """Tell a process that its job has another size: by the file, then by the signal.
 
-        Raises NotFoundError where it does not run here, OSError where the file cannot be written.
+        One that is being started finds the file. Raises NotFoundError where it does not run here,
+        OSError where the file cannot be written.
         """
-        run, supervised = self._running_now(notice.key)
+        run = self._wanted_now(notice.key)
+        run.told = notice
         await asyncio.to_thread(
             replace_public, run.folder / "public" / RESIZED, told_of_size(notice)
         )
         if run.keeper:
             run.keeper.has_ranks([rank.rank for rank in notice.ranks])
-        supervised.signal(SIZE_SIGNAL)
+        if run.supervised:
+            run.supervised.signal(SIZE_SIGNAL)
 
     def _running_now(self, key: PlacementKey) -> tuple[Run, Supervised]:
         """Return what runs of an attempt, and is not being stopped. Raises NotFoundError."""
-        run = self._runs.get(key)
-        if run is None or run.supervised is None or run.record.stop_reason is not None:
-            raise NotFoundError(
-                f"attempt {key.attempt} of {key.job_id} does not run on {self._identity.node_id}"
-            )
+        run = self._wanted_now(key)
+        if run.supervised is None:
+            raise self._not_here(key)
         return run, run.supervised
+
+    def _wanted_now(self, key: PlacementKey) -> Run:
+        """Return what was started of an attempt, under whatever rank, and is not being stopped.
+        Raises NotFoundError."""
+        for run in self._runs.values():
+            if run.request.placement.key == key and run.record.stop_reason is None:
+                return run
+        raise self._not_here(key)
+
+    def _not_here(self, key: PlacementKey) -> NotFoundError:
+        return NotFoundError(
+            f"attempt {key.attempt} of {key.job_id} does not run on {self._identity.node_id}"
+        )
 
     async def stop_all(self, reason: str, *, grace: float | None = None) -> None:
         """Stop every process with its own signal and grace (or SIGKILL after `grace` seconds)."""
@@ -401,6 +420,8 @@ class Processes:
             self._checkpoints, run.request, contract, folder, run.folder,
             simulated=self._inventory.simulated, publish_within=self._publish_within,
         )  # fmt: skip
+        if run.told:
+            run.keeper.has_ranks([rank.rank for rank in run.told.ranks])
         if run.record.stop_reason is not None:
             raise GivenUp
         with making_checkpoints(run.request, folder, job_folder):

@@ -13,7 +13,7 @@ from pathlib import Path
 from longshore.activities.node import per_gpu
 from longshore.models.job import JobSpec
 from longshore.models.placement import Placement, Rank
-from longshore.scheduling.ranks import fewest_nodes
+from longshore.scheduling.ranks import fewest_nodes, most_nodes
 
 MAX_RESTARTS = 1000
 """Of torchrun's workers: it counts a node that leaves as one."""
@@ -29,13 +29,13 @@ def rendezvous(placement: Placement, spec: JobSpec) -> dict[str, str]:
     if spec.gang is None:
         return {}
     ranks = placement.ranks or (_alone(placement),)
-    here = ranks[placement.rank]
+    here = ranks[placement.place]
     per_node = [len(rank.gpu_indices) for rank in ranks]
     if spec.gang.per_gpu:
         world, local_world = sum(per_node), len(here.gpu_indices)
-        first = sum(per_node[: here.rank])
+        first = sum(per_node[: placement.place])
     else:
-        world, local_world, first = len(ranks), 1, here.rank
+        world, local_world, first = len(ranks), 1, placement.place
     address, port = ranks[0].address or ranks[0].node_id, str(port_of(placement))
     return {
         "MASTER_ADDR": address,
@@ -59,7 +59,8 @@ def rendezvous(placement: Placement, spec: JobSpec) -> dict[str, str]:
 def _elastic(
     placement: Placement, spec: JobSpec, per_node: Sequence[int], meeting: str
 ) -> dict[str, str]:
-    """Return what makes a bare torchrun one whose nodes may leave; nothing for other jobs.
+    """Return what makes a bare torchrun one whose nodes may leave and join; nothing for other
+    jobs.
 
     The agent on the node of rank 0 keeps the store of the rendezvous, by a variable: torchrun
     guesses by the name of the host, and of several nodes on one machine takes the first.
@@ -68,7 +69,8 @@ def _elastic(
     if sizes is None or not sizes.in_place:
         return {}
     return {
-        "PET_NNODES": f"{fewest_nodes(per_node, sizes)}:{len(per_node)}",
+        "LONGSHORE_RANKS": ",".join(str(rank.rank) for rank in placement.ranks) or "0",
+        "PET_NNODES": f"{fewest_nodes(per_node, sizes)}:{most_nodes(per_node, sizes)}",
         "PET_RDZV_BACKEND": "c10d",
         "PET_RDZV_ENDPOINT": meeting,
         "PET_RDZV_ID": f"{placement.job_id}-{placement.attempt}",

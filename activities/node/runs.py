@@ -80,11 +80,7 @@ class RunStore:
 
         Raises StaleError when the attempt, or a newer one of its job, was here before.
         """
-        newest = self.newest_attempt(record.job_id)
-        if newest > record.attempt:
-            raise StaleError(
-                f"attempt {record.attempt} of {record.job_id} is over: attempt {newest} was here."
-            )
+        self.refuse_older(record.key)
         folder = self.folder(record.key)
         prepared = self._folder / f".{folder.name}"
         shutil.rmtree(prepared, ignore_errors=True)
@@ -99,6 +95,14 @@ class RunStore:
                 f"attempt {record.attempt} of {record.job_id} was claimed before."
             ) from None
         return folder
+
+    def refuse_older(self, key: PlacementKey) -> None:
+        """Raise StaleError where a newer attempt of a job was here."""
+        newest = self.newest_attempt(key.job_id)
+        if newest > key.attempt:
+            raise StaleError(
+                f"attempt {key.attempt} of {key.job_id} is over: attempt {newest} was here."
+            )
 
     def save(self, record: RunRecord) -> None:
         """Replace the record of a claimed attempt, and wait for the disk."""

@@ -343,7 +343,8 @@ class PlacementRow(SQLModel, table=True):
         Index("placements_by_node", "node_id", "epoch"),
         Index("placements_live", "job_id", "rank", unique=True,
               postgresql_where=text("ended_at IS NULL")),
-        Index("placements_one_rank_per_node", "job_id", "attempt", "node_id", unique=True),
+        Index("placements_one_rank_per_node", "job_id", "attempt", "node_id", unique=True,
+              postgresql_where=text("ended_at IS NULL")),
     )  # fmt: skip
 
     job_id: str = Field(primary_key=True, foreign_key="jobs.id", sa_type=Text)
@@ -352,6 +353,8 @@ class PlacementRow(SQLModel, table=True):
     """Of the node in its gang; 0 where there is no other. Spares follow."""
     spare: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
     """It stands by for the gang: nothing runs there."""
+    joined: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
+    """It came to the attempt while that ran. Its number follows all that the attempt has had."""
     cycle_id: str = Field(foreign_key="cycles.id", sa_type=Text)
     node_id: str = Field(foreign_key="nodes.id", sa_type=Text)
     epoch: int

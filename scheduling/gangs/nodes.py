@@ -1,6 +1,6 @@
 """The nodes of a plan as gangs look at them. What no plan changes of a node is read once."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import NamedTuple
@@ -61,6 +61,13 @@ class GangNodes:
         """Return one of the nodes, as this view shows it."""
         name = view.node.id
         return GangNodes([view], {name: 0}, self.makes, [self._facts[self.positions[name]]])
+
+    def among(self, names: Collection[str]) -> "GangNodes":
+        """Return those of the nodes that have these ids, as they are shown."""
+        chosen = [at for at, view in enumerate(self.views) if view.node.id in names]
+        views = [self.views[at] for at in chosen]
+        positions = {view.node.id: position for position, view in enumerate(views)}
+        return GangNodes(views, positions, self.makes, [self._facts[at] for at in chosen])
 
     def each(self) -> Iterable[tuple[NodeView, Fact]]:
         """Return the nodes in the order of their positions."""

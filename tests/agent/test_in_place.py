@@ -10,15 +10,16 @@ from typing import Any
 
 import pytest
 
+from longshore.activities.node.processes import Run
 from longshore.client.api import Longshore
 from longshore.models.checkpoint import SaveRequest
 from longshore.models.document import read_document
-from longshore.models.errors import NotFoundError
+from longshore.models.errors import NotFoundError, StaleError
 from longshore.models.job import JobSpec, JobState
 from longshore.models.placement import Rank
 from longshore.models.resize import SizeNotice
 from longshore.models.settings import Settings
-from tests.agent.conftest import LocalNode
+from tests.agent.conftest import LocalNode, MakeBox
 from tests.support.agent import AgentProcess
 from tests.support.control import a_spec
 from tests.support.local_stack import ROOT
@@ -35,6 +36,8 @@ me = os.environ["NODE_RANK"]
 told, stop = [], []
 signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
 signal.signal(signal.SIGWINCH, lambda *_: told.append(1))
+print("rank", me, flush=True)
+(folder / f"env-{me}").write_text(json.dumps(dict(os.environ)))
 with (folder / f"started-{me}").open("a") as file:
     file.write(f"{os.getpid()}\\n")
 while not stop and not (folder / "go").exists():
@@ -135,6 +138,65 @@ async def test_what_stays_is_told_by_file_and_signal_and_runs_on(
     assert [change.gpus for change in (await longshore.explain(job_id)).sizes] == [8, 4]
 
 
+async def test_ranks_join_with_what_they_need_to_meet_the_others(
+    longshore: Longshore, agents: list[AgentProcess], pool: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "shared"
+    sizes = {**SIZES, "desired": 8}
+    job_id = (
+        await longshore.submit(
+            a_spec(
+                pool, gpus=8, gang={"unlabelled_nodes": True}, malleable=sizes,
+                command=(sys.executable, "-c", TRAINER), checkpoint=contract(folder),
+            )
+        )
+    ).job_id  # fmt: skip
+    await eventually(lambda: all((folder / f"started-{rank}").exists() for rank in range(2)))
+    ranks = await by_rank(longshore, job_id, agents)
+    (free,) = (agent for agent in agents if agent not in ranks)
+    first = json.loads((folder / "env-0").read_text())
+    assert first["PET_NNODES"] == "1:3"
+    assert (await longshore.resize(job_id, 12)).in_place == 12
+    await resized(longshore, job_id, 1)
+    await eventually((folder / "started-2").exists)
+    joins = json.loads((folder / "env-2").read_text())
+    for name in ("MASTER_ADDR", "MASTER_PORT", "PET_NNODES", "PET_RDZV_ENDPOINT", "PET_RDZV_ID"):
+        assert joins[name] == first[name]
+    assert {name: joins[name] for name in ("NNODES", "NODE_RANK", "RANK", "WORLD_SIZE")} == {
+        "NNODES": "3", "NODE_RANK": "2", "RANK": "2", "WORLD_SIZE": "3",
+    }  # fmt: skip
+    assert (joins["LONGSHORE_GPUS"], joins["LONGSHORE_GPUS_BEFORE"]) == ("12", "8")
+    assert joins["PET_RDZV_CONF"] == "is_host=0"
+    assert (folder / "step").read_text() == "7"  # it saved before
+    await eventually(lambda: (folder / "told-0").exists() and (folder / "told-1").exists())
+    said = json.loads((folder / "told-0").read_text())
+    assert [each["node"] for each in said["ranks"]] == [
+        ranks[0].node_id, ranks[1].node_id, free.node_id,
+    ]  # fmt: skip
+    # Back, and again onto the node that has left: the last that came goes first.
+    assert (await longshore.resize(job_id, 8)).in_place == 8
+    await resized(longshore, job_id, 2)
+    await eventually((folder / "ended-2").exists)
+    assert (await longshore.resize(job_id, 12)).in_place == 12
+    await resized(longshore, job_id, 3)
+    await eventually((folder / "started-3").exists)
+    again = json.loads((folder / "env-3").read_text())
+    assert (again["LONGSHORE_NODE_ID"], again["LONGSHORE_RANKS"]) == (free.node_id, "0,1,3")
+    assert (again["RANK"], again["WORLD_SIZE"]) == ("2", "3")
+    (folder / "go").touch()
+    result = await longshore.wait(job_id)
+    assert (result.state, result.attempts) == (JobState.SUCCEEDED, 1)
+    assert [len((folder / f"started-{n}").read_text().splitlines()) for n in range(4)] == [1] * 4
+    assert [(folder / f"ended-{n}").read_text() for n in range(4)] == [
+        "done", "done", "stopped", "done",
+    ]  # fmt: skip
+    for rank in (1, 2, 3):
+        wrote = b"".join([piece async for piece in longshore.logs(job_id, rank=rank)])
+        assert wrote == f"rank {rank}\n".encode()
+    sizes = [(each.gpus, each.in_place) for each in (await longshore.explain(job_id)).sizes]
+    assert sizes == [(12, True), (8, True), (12, True)]
+
+
 async def test_a_checkpoint_counts_by_the_ranks_that_are_left(box: LocalNode) -> None:
     asked = box.request(
         [sys.executable, "-c", TRAINER], gang={},
@@ -163,6 +225,81 @@ async def test_a_checkpoint_counts_by_the_ranks_that_are_left(box: LocalNode) ->
         await box.processes.resize(notice)
 
 
+SAVES = """
+cd "$LONGSHORE_CHECKPOINT_DIR"
+echo "has $(echo part-*), resume ${LONGSHORE_RESUME:-no}"
+while :; do
+    if [ -e "$LONGSHORE_SAVE_REQUEST" ]; then
+        rm -f "$LONGSHORE_SAVE_REQUEST"; date > part-$NODE_RANK; echo saved >> "$LONGSHORE_SAVED"
+    fi
+    sleep 0.05
+done
+"""
+"""Each rank saves its own part when asked, and names no step."""
+
+
+async def test_a_rank_that_joins_begins_with_what_is_saved_and_counts_from_the_next_save_on(
+    make_box: MakeBox, tmp_path: Path
+) -> None:
+    store = (tmp_path / "store").as_uri()
+    boxes = [make_box(tmp_path / name, checkpoints=store) for name in "ab"]
+    ranks = tuple(
+        Rank(rank=rank, node_id=f"n{rank}", epoch=1, gpu_indices=(1, 3), joined=rank == 4)
+        for rank in (0, 4)
+    )
+
+    def start(rank: int, attempt: int, *, joined: bool = False) -> Run:
+        box = boxes[min(rank, 1)]
+        asked = box.request(
+            SAVES, job="job-joins", gang={}, attempt=attempt,
+            malleable={"min": 2, "max": 4, "step": 2, "in_place": True},
+            checkpoint={"folder": "saved", "save_file": True, "grace": 20},
+        )  # fmt: skip
+        update: dict[str, Any] = {"rank": rank, "joined": joined}
+        if joined:
+            update["ranks"] = ranks
+        elif attempt > 1:
+            update["ranks"] = (ranks[0], ranks[1].model_copy(update={"rank": 1, "joined": False}))
+        placement = asked.placement.model_copy(update=update)
+        return box.processes.start(asked.model_copy(update={"placement": placement}))
+
+    async def says(run: Run, box: LocalNode, words: str) -> None:
+        await eventually(lambda: words in box.output(run.record.key))
+
+    first = start(0, 1)
+    key = first.request.placement.key
+    await says(first, boxes[0], "resume no")
+    for _ in range(3):
+        await boxes[0].processes.save(SaveRequest(key=key))
+    second = start(4, 1, joined=True)
+    assert second.record.key.job_id == f"{key.job_id}.r4"
+    await says(second, boxes[1], "has part-0, resume 1")
+    await boxes[0].processes.resize(SizeNotice(key=key, gpus_before=2, gpus=4, ranks=ranks))
+    for box in boxes:
+        saved = await box.processes.save(SaveRequest(key=key))
+        assert (saved.number, saved.ranks) == (4, 2)
+    newest = boxes[0].checkpoints.newest(key.job_id)
+    assert newest
+    assert [(name.rank, name.ranks, name.number) for name in newest.manifests] == [
+        (0, 2, 4), (1, 2, 4),
+    ]  # fmt: skip
+    for box, run in zip(boxes, (first, second), strict=True):
+        await box.stop(run)
+    again = [start(rank, 2) for rank in (0, 1)]
+    for box, run in zip(boxes, again, strict=True):
+        await says(run, box, "has part-0 part-4, resume 1")
+        await box.stop(run)
+
+
+async def test_no_rank_joins_an_attempt_that_is_over_on_its_node(box: LocalNode) -> None:
+    newer = box.processes.start(box.request("true", job="job-late", attempt=2))
+    await newer.done
+    late = box.request("true", job="job-late", attempt=1)
+    joined = late.placement.model_copy(update={"rank": 3, "joined": True})
+    with pytest.raises(StaleError, match="attempt 1 of job-late is over: attempt 2 was here"):
+        box.processes.start(late.model_copy(update={"placement": joined}))
+
+
 def test_the_example_is_a_job_file_that_says_what_it_needs() -> None:
     spec = read_document(EXAMPLES / "elastic.yaml", JobSpec)
     assert spec.malleable
@@ -171,10 +308,10 @@ def test_the_example_is_a_job_file_that_says_what_it_needs() -> None:
 
 @pytest.mark.skipif(not has_torchrun(), reason="there is no torchrun here: python3-torch has it")
 @pytest.mark.timeout(600)
-async def test_torchrun_trains_on_when_nodes_leave(
+async def test_torchrun_trains_on_when_nodes_join_and_leave(
     longshore: Longshore, agents: list[AgentProcess], pool: str, tmp_path: Path
 ) -> None:
-    """By a resize, and by the loss of a node; the weights are those of a run by itself."""
+    """By two resizes, and by the loss of a node; the weights are those of a run by itself."""
     logs = str(tmp_path / "torch")
     alone = await asyncio.to_thread(
         subprocess.run,
@@ -190,9 +327,9 @@ async def test_torchrun_trains_on_when_nodes_leave(
     saved = example.checkpoint.model_copy(update={"folder": str(tmp_path / "saved")})
     spec = example.model_copy(
         update={
-            "pool": pool, "gpus": 12, "workdir": str(EXAMPLES),
-            "malleable": a_spec(pool, gang={}, checkpoint=contract(tmp_path), gpus=12,
-                                malleable=SIZES).malleable,
+            "pool": pool, "gpus": 8, "workdir": str(EXAMPLES),
+            "malleable": a_spec(pool, gang={}, checkpoint=contract(tmp_path), gpus=8,
+                                malleable={**SIZES, "desired": 8}).malleable,
             "command": f"{example.command} --steps 250 --step-seconds 0.1",
             "checkpoint": saved,
             # Debian's torchrun fails under Python 3.11 without the first two, and then it passes
@@ -206,16 +343,22 @@ async def test_torchrun_trains_on_when_nodes_leave(
     job_id = (await longshore.submit(spec)).job_id
 
     async def says(words: str) -> bool:
-        pieces = [piece async for piece in longshore.logs(job_id)]
-        return words.encode() in b"".join(pieces)
+        return await times_said(words, 1)
 
-    await eventually(lambda: says("world of 3 from step 0"), 120)
+    async def times_said(words: str, times: int) -> bool:
+        pieces = [piece async for piece in longshore.logs(job_id)]
+        return b"".join(pieces).count(words.encode()) >= times
+
+    await eventually(lambda: says("world of 2 from step 0"), 120)
     ranks = await by_rank(longshore, job_id, agents)
-    assert (await longshore.resize(job_id, 8)).in_place == 8
+    assert (await longshore.resize(job_id, 12)).in_place == 12
     await resized(longshore, job_id, 1)
-    await eventually(lambda: says("world of 2 from step"), 120)
-    ranks[1].kill()
+    await eventually(lambda: says("world of 3 from step"), 120)
+    assert (await longshore.resize(job_id, 8)).in_place == 8
     await resized(longshore, job_id, 2)
+    await eventually(lambda: times_said("world of 2 from step", 2), 120)
+    ranks[1].kill()
+    await resized(longshore, job_id, 3)
     await eventually(lambda: says("world of 1 from step"), 120)
     result = await longshore.wait(job_id)
     assert (result.state, result.attempts) == (JobState.SUCCEEDED, 1), result.message

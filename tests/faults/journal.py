@@ -16,9 +16,9 @@ from longshore.models.job import JobSpec
 
 _BEGIN = """
 say() { read -r up _ < /proc/uptime; \
-echo "$1 $LONGSHORE_JOB_ID $LONGSHORE_ATTEMPT ${RANK:-0} $$ \
+echo "$1 $LONGSHORE_JOB_ID $LONGSHORE_ATTEMPT ${NODE_RANK:-0} $$ \
 $LONGSHORE_NODE_ID $up" >> "$JOURNAL/lines"; }
-exec 9>> "$JOURNAL/$LONGSHORE_JOB_ID.$LONGSHORE_ATTEMPT.${RANK:-0}.lock"
+exec 9>> "$JOURNAL/$LONGSHORE_JOB_ID.$LONGSHORE_ATTEMPT.${NODE_RANK:-0}.lock"
 flock --nonblock 9 || say TWICE
 for other in "$JOURNAL/$LONGSHORE_JOB_ID".*.lock; do
   case "$other" in "$JOURNAL/$LONGSHORE_JOB_ID.$LONGSHORE_ATTEMPT."*) continue ;; esac

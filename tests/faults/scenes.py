@@ -123,6 +123,28 @@ async def submit_and_resize_in_place(fleet: Fleet) -> list[str]:
     return [job]
 
 
+async def submit_and_grow_in_place(fleet: Fleet) -> list[str]:
+    """Submit a gang on one node, have a rank join on the other while it runs, and leave again."""
+    whole = GPUS_PER_NODE
+    sizes = {"min": whole, "max": 2 * whole, "step": whole, "desired": whole, "in_place": True}
+    more: dict[str, Any] = {
+        "gang": {"unlabelled_nodes": True}, "malleable": sizes,
+        "checkpoint": {"folder": "saved", "store": False, "save_file": True, "grace": 5},
+    }  # fmt: skip
+    job = await submit(fleet, fleet.journal.job("elastic", 6.0, work=SAVES, **more))
+    await eventually(lambda: fleet.journal.running(job), timeout=PATIENCE)
+    await tell(lambda: fleet.longshore.resize(job, 2 * whole))
+    await eventually(lambda: _has_grown(fleet, job), timeout=PATIENCE)
+    await tell(lambda: fleet.longshore.resize(job, whole))
+    return [job]
+
+
+def _has_grown(fleet: Fleet, job_id: str) -> bool:
+    """Return whether a second rank of a job has started, or the first has come to its end."""
+    lines = fleet.journal.by_job()[job_id]
+    return any(line.rank == 1 or line.word == "end" for line in lines)
+
+
 async def submit_and_drain(fleet: Fleet) -> list[str]:
     """Submit as `submit_some`; have a running job queued again, and its node drained and back."""
     jobs = await submit_some(fleet)

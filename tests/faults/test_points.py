@@ -38,6 +38,7 @@ ALWAYS = {
     ("cycle.after-first-signal", TEMPORAL),
     ("register.after-commit", CONTROL),
     ("leave_ranks.after-commit", CONTROL),
+    ("join_ranks.after-commit", CONTROL),
     ("run_process.after-claim", AGENT),
     ("run_process.after-spawn", SUPERVISOR),
 }
@@ -83,6 +84,8 @@ def _scene(point: Point) -> Callable[[Fleet], Coroutine[Any, Any, list[str]]]:
         return scenes.submit_and_swap
     if point == "run_process.after-spawn":
         return scenes.submit_some_longer
+    if point.startswith("join_ranks"):
+        return scenes.submit_and_grow_in_place
     if point.startswith(IN_PLACE):
         return scenes.submit_and_resize_in_place
     if point.startswith("resize"):

@@ -7,6 +7,8 @@ from typing import Any
 
 from temporalio.client import WorkflowHandle
 
+from longshore.models.growth import Growing
+from longshore.models.messages import joined_id
 from longshore.models.resize import Resize
 from longshore.workflows.job import JobWorkflow
 from tests.support.scripted_node import FABRIC, ScriptedNode
@@ -59,13 +61,64 @@ async def play(
         a.leave()  # rank 0: the attempt ends, and no retry is left
 
 
+async def play_growth(
+    start_job: Callable[..., Awaitable[WorkflowHandle[JobWorkflow, Any]]],
+    node: Callable[..., AbstractAsyncContextManager[ScriptedNode]],
+) -> None:
+    """Have jobs grow onto a second node: for a user, by themselves, in vain, and by a stop since
+    a rank cannot be told."""
+    growing = {**WISH, "gpus": 8, "malleable": {**WISH["malleable"], "desired": 8}}
+    async with (
+        node("grown-a", pool="grown-in-place", labels=FABRIC) as a,
+        node("grown-b", pool="grown-in-place", labels=FABRIC) as b,
+    ):
+
+        async def begun(name: str) -> tuple[Any, ScriptedNode, ScriptedNode]:
+            job = await start_job(name, pool="grown-in-place", **growing)
+            await eventually(lambda: any((name, 1) in each.runs() for each in (a, b)))
+            return (job, a, b) if (name, 1) in a.runs() else (job, b, a)
+
+        job, here, other = await begun("in-place-joined")
+        await job.execute_update(JobWorkflow.resize, Resize(gpus=16))
+        await _changed(job)
+        await here.end("in-place-joined")
+        await other.end(joined_id("in-place-joined", 1))
+        await job.result()
+
+        # By itself, and with a rank that does not start.
+        job, here, other = await begun("in-place-grown")
+        other.refusal = "fenced off"
+        await job.execute_update(JobWorkflow.resize, Resize(gpus=16))
+        await _changed(job, 2)
+        other.refusal = None
+        grown = Growing(attempt=1, gpus_before=8, gpus=16, reason="grown in place by a test")
+        await job.signal(JobWorkflow.grow, grown)
+        await _says(job, "; not grown: ")  # the pool has it rest after these changes
+        await here.end("in-place-grown")
+        await job.result()
+
+        job, here, other = await begun("in-place-not-told")
+        here.knows_no_sizes = True
+        await job.execute_update(JobWorkflow.resize, Resize(gpus=16))
+        for each in (a, b):
+            await each.end("in-place-not-told", 2)
+        await job.result()
+
+
+async def _says(job: WorkflowHandle[JobWorkflow, Any], words: str) -> None:
+    async def said() -> bool:
+        return words in (await job.query(JobWorkflow.status)).reason
+
+    await eventually(said)
+
+
 async def _started(job: WorkflowHandle[JobWorkflow, Any], *nodes: ScriptedNode) -> None:
     for node in nodes:
         await node.started(job.id.removeprefix("job-"))
 
 
-async def _changed(job: WorkflowHandle[JobWorkflow, Any]) -> None:
+async def _changed(job: WorkflowHandle[JobWorkflow, Any], times: int = 1) -> None:
     async def there() -> bool:
-        return (await job.query(JobWorkflow.status)).resizes == 1
+        return (await job.query(JobWorkflow.status)).resizes == times
 
     await eventually(there)

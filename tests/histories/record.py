@@ -104,7 +104,8 @@ SCENES = (
     "reconciled", "jobs_on_a_node", "jobs_that_give_way", "jobs_without_a_node", "gangs",
     "start_failures", "pools", "nodes", "market_watched", "checkpoints_watched", "bought",
     "spares", "going_on", "ended_machine", "given_up", "cut_off", "started_anew", "pinged",
-    "arrays", "dags", "schedules", "resized", "grown", "in_place", "time_limits",
+    "arrays", "dags", "schedules", "resized", "grown", "in_place", "grown_in_place",
+    "time_limits",
 )  # fmt: skip
 
 
@@ -253,6 +254,9 @@ class Scenarios:
 
     async def in_place(self) -> None:
         await in_place_scene.play(self._start_job, self._node)
+
+    async def grown_in_place(self) -> None:
+        await in_place_scene.play_growth(self._start_job, self._node)
 
     async def going_on(self) -> None:
         await going_on_scene.play(

@@ -8,7 +8,7 @@ from temporalio.client import Client
 from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.models.job import JobState
-from longshore.models.messages import CONTROL_TASK_QUEUE
+from longshore.models.messages import CONTROL_TASK_QUEUE, joined_id
 from longshore.models.reconcile import ReconcileRequest
 from longshore.models.settings import Settings
 from longshore.workflows.reconcile import ReconcileWorkflow
@@ -51,6 +51,10 @@ async def test_ranks_that_left_or_were_lost_are_no_findings(
         by_rank[1].leave()
         await eventually(lambda: changed(2))
         assert await findings(temporal, job_id) == []
+        assert (await longshore.resize(job_id, 16)).in_place == 16
+        await eventually(lambda: changed(3))
+        assert await findings(temporal, job_id) == []
         await reaches(longshore, job_id, JobState.RUNNING)
         await by_rank[0].end(job_id)
+        await by_rank[2].end(joined_id(job_id, 3))
         await longshore.wait(job_id)

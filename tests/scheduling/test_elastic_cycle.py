@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.activities.commit import _rows  # pyright: ignore[reportPrivateUsage]
+from longshore.activities.commit import rows_of
 from longshore.models.elastic import Malleable
 from longshore.models.node import Node, NodeState
 from longshore.models.placement import (
@@ -125,7 +125,7 @@ def test_where_not_even_the_smallest_fits_a_start_is_kept_for_that() -> None:
 def test_its_placement_has_the_cores_and_the_duration_of_its_size() -> None:
     job, node = elastic("e", 2, 8, 2, ram=64), a_node("n1", busy=range(4))
     (decision,) = plan([job], [node], (), POLICY, NOW).decisions
-    (row,) = _rows(decision, job, {"n1": node})
+    (row,) = rows_of(decision, job, {"n1": node})
     assert (row["cpu_milli"], row["ram_mb"]) == (4_000, 32_000)
     assert row["expected_seconds"] == 7200  # half of the GPUs take twice the hour
 

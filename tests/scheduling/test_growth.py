@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.models.elastic import Malleable
-from longshore.models.growth import Departed, Elastic, GrowthDecision, IdleNode
+from longshore.models.growth import Elastic, GrowthDecision, IdleNode, RankChange
 from longshore.models.job import Tier
 from longshore.models.node import Node, NodeState
 from longshore.models.placement import JobRequest
@@ -34,7 +34,7 @@ def elastic(
     name: str, gpus: dict[str, range], least: int, most: int, step: int, **fields: Any
 ) -> Elastic:
     """Return a job on these GPUs that saved a minute ago, in 20 s, and runs on for four hours."""
-    given = ("done", "changed_at", "departed")
+    given = ("done", "changed_at", "rank_changes")
     own = {name: fields.pop(name) for name in given if name in fields}
     extra = {name: fields.pop(name) for name in ("serial_fraction", "desired") if name in fields}
     gang = fields.pop("gang", None)
@@ -236,8 +236,13 @@ def test_what_earlier_attempts_saved_is_not_done_again() -> None:
 def test_what_it_has_not_done_since_ranks_left_is_to_be_done_yet() -> None:
     whole = of_one(half_of_a_node(), [a_node("n1")])
     # Of 8 GPUs for 4 more hours, 4 have left half an hour ago: 34 GPU-hours, on 4 GPUs 8.5 hours.
-    left = Departed(at=NOW - 30 * MINUTE, gpus=4)
-    assert of_one(half_of_a_node(departed=(left,)), [a_node("n1")]).earns == whole.earns * 17 / 8
+    left = RankChange(at=NOW - 30 * MINUTE, gpus=4)
+    since = of_one(half_of_a_node(rank_changes=(left,)), [a_node("n1")])
+    assert since.earns == whole.earns * 17 / 8
+    joined = left.model_copy(update={"gpus": -2})
+    # Of 2 GPUs for 4 more hours, 2 more are there for half an hour: 7 GPU-hours on 4.
+    more = of_one(half_of_a_node(rank_changes=(joined,)), [a_node("n1")])
+    assert more.earns == whole.earns * 7 / 16
 
 
 def test_a_pool_may_switch_it_off_and_a_leaving_node_keeps_nobody() -> None:

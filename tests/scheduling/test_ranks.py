@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.models.elastic import Malleable
-from longshore.scheduling.ranks import fewest_nodes, named, staying
+from longshore.scheduling.ranks import fewest_nodes, most_nodes, named, staying
 
 BY_8 = Malleable(min=8, max=32, step=8)
 
@@ -68,3 +68,10 @@ def test_who_leaves_is_named():
     assert named([3]) == "rank 3 leaves"
     assert named([1, 2, 3]) == "ranks 1, 2 and 3 leave"
     assert named(list(range(4, 20))) == "ranks 4 to 19 leave"
+    assert named([2], "join") == "rank 2 joins"
+    assert named([2, 3], "join") == "ranks 2 and 3 join"
+
+
+@pytest.mark.parametrize(("nodes", "most"), [([8, 8], 3), ([4], 6), ([8, 4], 6), ([8, 8, 8], 3)])
+def test_the_most_nodes_that_it_can_ever_have(nodes: list[int], most: int):
+    assert most_nodes(nodes, Malleable(min=4, max=24, step=4)) == most

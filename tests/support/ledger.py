@@ -14,6 +14,7 @@ from temporalio.testing import ActivityEnvironment
 
 from longshore.activities.cycle import CycleActivities
 from longshore.activities.database import Database
+from longshore.activities.joins import JoinActivities
 from longshore.activities.queue import QueueActivities, ensure_pool
 from longshore.activities.registry import RegistryActivities
 from longshore.activities.resizes import ResizeActivities
@@ -39,6 +40,7 @@ from longshore.models.mig import positions_of
 from longshore.models.node import GPUInventory, Inventory, Liveness, NodeIdentity
 from longshore.models.placement import PlacementKey
 from longshore.models.pool import Growth, PoolSpec
+from longshore.models.protocol import PROTOCOL
 from tests.support.control import on_task_queue
 
 TOKEN = "the join token of this test"
@@ -67,6 +69,7 @@ class Ledger:
         self.cycles = CycleActivities(database, signals)
         self.spares = SpareActivities(database, signals)
         self.resizes = ResizeActivities(database, signals)
+        self.joins = JoinActivities(database)
         self.registry = RegistryActivities(
             database, signals, TOKEN, Liveness.within(timedelta(seconds=12))
         )
@@ -245,7 +248,9 @@ def registration(
             for i in range(gpus)
         ),
     )  # fmt: skip
-    claim = Registration(identity=identity, inventory=found, issued_at=datetime.now(UTC))
+    claim = Registration(
+        identity=identity, inventory=found, issued_at=datetime.now(UTC), protocol=PROTOCOL
+    )
     return proof.sign(token, claim)
 
 

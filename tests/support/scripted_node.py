@@ -49,6 +49,7 @@ from longshore.models.messages import (
     node_workflow_id,
 )
 from longshore.models.node import GPUInventory, Inventory, NodeIdentity
+from longshore.models.protocol import PROTOCOL
 from longshore.models.resize import SizeNotice
 from longshore.models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL
 from longshore.workflows.node import NodeWorkflow
@@ -87,13 +88,19 @@ class ScriptedNode:
         self.id = node_id or f"scripted-{uuid.uuid4().hex[:8]}"
         self.pool = pool
         self.registered: Registered | None = None
+        self.protocol = PROTOCOL
         self.taken: Counter[tuple[str, int]] = Counter()
-        """How often each (job, attempt) has come here."""
+        """How often each (job, attempt) has come here; of a rank that joined (job.rN, attempt)."""
         self.stops: list[StopProcessRequest] = []
         self.saves: list[SaveRequest] = []
         self.saves_nothing = False
         """Do not answer when a job is asked to save, as where that takes too long."""
+        self.slow_to_save = False
+        """Answer a job's save when `let_save` says so."""
+        self._may_save = asyncio.Event()
         self.sizes: list[SizeNotice] = []
+        self.knows_no_sizes = False
+        """Refuse to tell a process of its size, as an agent of an older version."""
         self.stopped_elements: list[StopElements] = []
         self.refusal: str | None = None
         """Refuse every process for this reason, as an agent that is fenced off."""
@@ -137,7 +144,7 @@ class ScriptedNode:
         identity = self._identity.model_copy(update={k: v for k, v in update.items() if v})
         claim = Registration(
             identity=identity, inventory=self._inventory, issued_at=datetime.now(UTC),
-            cut_off=cut_off, counts_heartbeats=True,
+            cut_off=cut_off, counts_heartbeats=True, protocol=self.protocol,
         )  # fmt: skip
         registration = proof.sign(token or self.token, claim)
         anew = boot_id is not None and not cut_off
@@ -206,6 +213,7 @@ class ScriptedNode:
         for answer in list(self._answers):
             if self._silent:
                 answer.cancel()
+        self._may_save.set()
         for run in self._runs.values():
             run.cancel()
         await asyncio.gather(*self._answers, return_exceptions=True)
@@ -237,6 +245,10 @@ class ScriptedNode:
         """Say that the agent leaves in order."""
         self._leaving.set()
 
+    def let_save(self) -> None:
+        """Let a save that waits be answered."""
+        self._may_save.set()
+
     def fall_silent(self) -> None:
         """Report nothing any more; leave `serving` to answer nothing either."""
         self._silent = True
@@ -245,7 +257,7 @@ class ScriptedNode:
     async def run_process(self, request: RunProcessRequest) -> None:
         if self.refusal is not None:
             raise ApplicationError(self.refusal, type="StaleError", non_retryable=True)
-        key = (request.placement.job_id, request.placement.attempt)
+        key = (request.key.job_id, request.key.attempt)
         self._requests[key] = request
         self.taken[key] += 1
         self._answer_later(self._report_run(key, self._handle()))
@@ -337,6 +349,8 @@ class ScriptedNode:
         self.saves.append(request)
         if self.saves_nothing:
             raise ApplicationError("it did not say so", type="UnavailableError")
+        if self.slow_to_save:
+            await self._may_save.wait()
         return CheckpointInfo(
             job_id=request.key.job_id, attempt=request.key.attempt, number=len(self.saves),
             bytes=1, saved_at=datetime.now(UTC), published=True,
@@ -344,6 +358,8 @@ class ScriptedNode:
 
     @activity.defn
     async def resize_process(self, notice: SizeNotice) -> None:
+        if self.knows_no_sizes:
+            raise ApplicationError("no such activity", type="NotFoundError")
         self.sizes.append(notice)
 
     @activity.defn

@@ -9,8 +9,9 @@ from temporalio.client import Client
 from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.models.job import FailureClass, JobState
-from longshore.models.messages import ProcessReport
+from longshore.models.messages import Displacement, ProcessReport, job_workflow_id
 from longshore.models.settings import Settings
+from longshore.workflows.job import JobWorkflow
 from tests.support.control import a_spec, lease_ends, reaches
 from tests.support.scripted_node import ScriptedNode, serving_one_fabric
 from tests.support.waiting import eventually
@@ -103,11 +104,6 @@ async def test_one_change_after_the_other(
     assert [told.gpus for told in second.sizes] == [16]
     assert len(first.stops) == 0
     assert [each.gpus for each in (await longshore.explain(job_id)).sizes] == [16, 8]
-    assert (await longshore.resize(job_id, 24)).restarts == 24  # to grow it starts again
-    request = await first.started(job_id, 2)
-    assert (len(request.placement.ranks), request.gpus_before) == (3, 8)
-    sizes = [(each.gpus, each.in_place) for each in (await longshore.explain(job_id)).sizes]
-    assert sizes == [(16, True), (8, True), (24, False)]
 
 
 async def test_where_each_node_stores_its_part_every_rank_saves(
@@ -264,6 +260,19 @@ async def test_it_is_shrunk_in_place_for_a_higher_class(
     await third.started(again)
     await third.end(again)
     await longshore.wait(again)
+
+
+async def test_for_a_job_that_waits_no_more_nothing_changes(
+    longshore: Longshore, temporal: Client, running: tuple[str, Ranks]
+):
+    job_id, (first, second, third) = running
+    job = temporal.get_workflow_handle_for(JobWorkflow.run, job_workflow_id(job_id))
+    told = Displacement(attempt=1, reason="shrunk", for_job="job-gone", gpus_left=8)
+    await job.signal(JobWorkflow.preempt, told)
+    await longshore.resize(job_id, 16)  # comes after that
+    await settles(longshore, job_id)
+    assert (first.stops, second.stops, len(third.stops)) == ([], [], 1)
+    assert (await longshore.status(job_id)).attempt == 1
 
 
 async def test_where_the_other_could_not_start_on_what_leaves_it_is_stopped(

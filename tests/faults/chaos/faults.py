@@ -15,7 +15,7 @@ from tests.faults import scenes
 from tests.faults.chaos import blocks, machines, store
 from tests.faults.chaos.many import MOST_ELEMENTS
 from tests.faults.chaos.scene import Fault, Scene
-from tests.faults.fleet import CONTROL, GPUS_PER_NODE, NODE_LOST_AFTER, POSTGRES, TEMPORAL
+from tests.faults.fleet import CONTROL, NODE_LOST_AFTER, POSTGRES, TEMPORAL
 from tests.faults.kills import kill_one
 
 
@@ -109,12 +109,13 @@ async def requeue(scene: Scene, chance: random.Random) -> str:
 
 
 async def resize(scene: Scene, chance: random.Random) -> str:
-    """Give an elastic job another size; one that runs is stopped for it."""
+    """Give an elastic job another size: one that runs changes in place, or is stopped for it."""
     there = set(await asyncio.to_thread(scene.unfinished))
     jobs = [job_id for job_id in scene.many.elastic if job_id in there]
     if not jobs:
         return ""
-    job_id, gpus = chance.choice(jobs), chance.randint(1, GPUS_PER_NODE)
+    job_id = chance.choice(jobs)
+    gpus = chance.choice(scene.many.elastic[job_id])
     await scenes.tell(lambda: scene.fleet.longshore.resize(job_id, gpus, from_start=True))
     return f"{job_id} to {gpus} GPUs"
 

@@ -13,7 +13,7 @@ EVERY = 0.7
 BUYS_EVERY = 15
 """Every so many jobs, one that nothing can hold before something is bought."""
 MANY_EVERY = 5
-"""Every so many jobs, a DAG, an array or an elastic job."""
+"""Every so many jobs, a DAG, an array, an elastic job or a pair of arrays."""
 COUNTS_EVERY = 4
 """Every so many jobs, one that saves, and whose result shows whether anything was lost."""
 
@@ -42,13 +42,15 @@ async def submit_for(scene: Scene, seed: int, seconds: float) -> None:
 
 
 async def _submit_many(scene: Scene, chance: random.Random, number: int) -> None:
-    """Submit a DAG, an array or an elastic job, in turn."""
+    """Submit a DAG, an array, an elastic job or a pair of arrays, in turn."""
     many = scene.many
-    kind = (len(many.dags) + len(many.arrays) + len(many.elastic)) % 3
+    kind = (len(many.dags) + len(many.arrays) + len(many.elastic) + len(many.pairs)) % 4
     if kind == 0:
         await many.submit_dag(chance, f"dag-{number}")
     elif kind == 1:
         await many.submit_array(chance, f"array-{number}")
+    elif kind == 2:
+        await many.submit_pair(chance, f"pair-{number}")
     else:
         scene.submitted.append(await many.submit_elastic(chance, f"elastic-{number}"))
 

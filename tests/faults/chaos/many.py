@@ -9,12 +9,12 @@ import random
 from collections import Counter, defaultdict
 from typing import Any
 
-from longshore.models.dag import DagSpec, StepState
+from longshore.models.dag import DagSpec, DagState, StepState
 from longshore.models.elements import ElementState
 from longshore.models.job import JobSpec, JobState
 from tests.faults import scenes
 from tests.faults.fleet import Fleet
-from tests.faults.journal import SLEEP, violations
+from tests.faults.journal import SAVES, SLEEP, violations
 from tests.support.reference_dags import a_random_dag, final_state, final_states
 
 MOST_ELEMENTS = 24
@@ -31,6 +31,13 @@ sleep "$SECONDS_TO_RUN"
 say end
 [ "$LONGSHORE_ARRAY_INDEX" != "$FAILS" ] || exit 3
 """
+_PAIR = ("prepare", "train")
+_JOINED = "SELECT FROM placements WHERE joined"
+_LEFT = """
+    SELECT FROM placements p JOIN placements first USING (job_id, attempt)
+     WHERE first.rank = 0 AND p.rank > 0 AND p.ended_at < first.ended_at - interval '0.2 s'
+       AND p.end_reason IN ('resized', 'node-lost')
+"""
 _FAILS = f"{SLEEP}\nsay end\nexit 3\n"
 
 
@@ -43,9 +50,12 @@ class ManyAsOne:
         """With how each job ends if it runs."""
         self.arrays: dict[str, int] = {}
         """With the element that fails; -1 for none."""
+        self.pairs: dict[str, int] = {}
+        """DAGs of two arrays element to element, with the elements that each has."""
         self.cancelled: defaultdict[str, set[int]] = defaultdict(set)
         """Of arrays, the elements that somebody cancelled, perhaps too late."""
-        self.elastic: list[str] = []
+        self.elastic: dict[str, range] = {}
+        """With the sizes of each."""
 
     async def submit_dag(self, chance: random.Random, name: str) -> None:
         """Submit a random DAG, some of whose jobs fail, and one may be an array."""
@@ -68,18 +78,41 @@ class ManyAsOne:
         )
         self.dags[submission.dag_id] = spec, ends
 
+    async def submit_pair(self, chance: random.Random, name: str) -> None:
+        """Submit a DAG of two arrays, of which each element waits for the one with its index."""
+        first, then = (self._array(chance, each).model_dump(exclude_unset=True) for each in _PAIR)
+        then |= {"array": first["array"], "after": {_PAIR[0]: "corresponding"}}
+        spec = DagSpec.model_validate(
+            {"name": name, "jobs": dict(zip(_PAIR, (first, then), strict=True))}
+        )
+        submission = await scenes.until_answered(
+            lambda: self._fleet.longshore.submit_dag(spec, key=name)
+        )
+        array = spec.jobs[_PAIR[0]].array
+        assert array is not None
+        self.pairs[submission.dag_id] = array.most_elements
+
     async def submit_array(self, chance: random.Random, name: str) -> None:
         fails = chance.choice((-1, -1, 0, 3))
         array_id = await scenes.submit(self._fleet, self._array(chance, name, fails))
         self.arrays[array_id] = fails
 
     async def submit_elastic(self, chance: random.Random, name: str) -> str:
-        """Submit a job of one to four GPUs; return its id."""
+        """Submit a job of one to four GPUs, or a gang of two to eight that changes its size in
+        place; return its id."""
         sizes: dict[str, Any] = {"min": 1, "max": 4, "desired": chance.randint(1, 4)}
-        seconds = round(chance.uniform(1, 4), 2)
-        spec = self._fleet.journal.job(name, seconds, malleable=sizes)
-        self.elastic.append(await scenes.submit(self._fleet, spec))
-        return self.elastic[-1]
+        spec = self._fleet.journal.job(name, round(chance.uniform(1, 4), 2), malleable=sizes)
+        if len(self.elastic) % 3 < 2:
+            sizes = {"min": 2, "max": 8, "step": 2, "desired": 2 * chance.randint(1, 4)}
+            spec = self._fleet.journal.job(
+                name, chance.randint(8, 16), work=SAVES, priority=8,
+                malleable={**sizes, "in_place": True}, gang={"unlabelled_nodes": True},
+                checkpoint={"folder": "saved", "store": False, "save_file": True, "grace": 5},
+            )  # fmt: skip
+        job_id = await scenes.submit(self._fleet, spec)
+        assert spec.malleable
+        self.elastic[job_id] = spec.malleable.sizes
+        return job_id
 
     def _array(self, chance: random.Random, name: str, fails: int = -1) -> JobSpec:
         plain = self._fleet.journal.job(name, round(chance.uniform(0.05, 1.5), 2))
@@ -104,8 +137,14 @@ class ManyAsOne:
     async def to_check(self) -> tuple[list[str], list[str]]:
         """Once all have ended, return the jobs of DAGs that have to have succeeded, for the checks
         of jobs, and what is wrong with DAGs and arrays."""
-        problems = self._of_elements()
+        problems = [*self._of_elements(), *self._of_pairs()]
         jobs: list[str] = []
+        for dag_id in self.pairs:
+            dag = await scenes.until_answered(
+                lambda dag_id=dag_id: self._fleet.longshore.wait_dag(dag_id)
+            )
+            if dag.state is not DagState.SUCCEEDED:
+                problems.append(f"DAG {dag_id} of two arrays ended {dag.state}")
         journal = self._fleet.journal.by_job()
         for dag_id, (spec, ends) in self.dags.items():
             dag = await scenes.until_answered(
@@ -155,6 +194,27 @@ class ManyAsOne:
                 problems.append(f"array {name} ended {state}, and its elements {ends}")
         return problems
 
+    def _of_pairs(self) -> list[str]:
+        """Return which elements did not wait for the one with their index, or are missing."""
+        problems: list[str] = []
+        lines = self._lines()
+        for dag_id, count in self.pairs.items():
+            first, then = (f"{dag_id}.{name}" for name in _PAIR)
+            over: dict[str, set[str]] = {first: set(), then: set()}
+            for word, array_id, index, _ in lines:
+                if array_id == then and word == "start" and index not in over[first]:
+                    problems.append(
+                        f"element {index} of {then} began before that of {first} ended"
+                    )
+                if array_id in over and word == "end":
+                    over[array_id].add(index)
+            for array_id, ended in over.items():
+                if len(ended) != count:
+                    problems.append(
+                        f"{len(ended)} of {count} elements of {array_id} came to an end"
+                    )
+        return problems
+
     def _lines(self) -> list[tuple[str, ...]]:
         """Return what elements wrote: (word, array, index, attempt)."""
         file = self._fleet.journal.folder / "elements"
@@ -169,4 +229,8 @@ class ManyAsOne:
         elements = {line[1:3] for line in self._lines()}
         dags, arrays, elastic = len(self.dags), len(self.arrays), len(self.elastic)
         began = f"{len(elements)} elements began {started} times"
-        return f"{dags} DAGs, {arrays} arrays and {elastic} elastic jobs; {began}"
+        joined, left = (len(self._fleet.rows(each)) for each in (_JOINED, _LEFT))
+        return (
+            f"{dags} DAGs, {len(self.pairs)} pairs of arrays, {arrays} arrays and {elastic} "
+            f"elastic jobs; {began}; {joined} ranks joined a running attempt and {left} left one"
+        )
