@@ -1,6 +1,7 @@
 """A job as its user describes it, and what becomes of it."""
 
 import re
+from collections.abc import Iterator
 from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Self
@@ -203,6 +204,10 @@ _FIELDS_OF_GPUS = tuple(
 )
 
 
+def _leads_out(path: str) -> bool:
+    return path.startswith(("/", "~")) or ".." in path.split("/")
+
+
 class JobSpec(Frozen):
     """A job file: what to run, what it needs, and how patient it is.
 
@@ -359,8 +364,17 @@ class JobSpec(Frozen):
                 # One that was taken once goes on.
                 and not (field == "malleable" and is_taken(info))
             )
+        found += self._mistakes_of_code()
         refuse([*found, *self._mistakes_of_gpus(gpus)])
         return self
+
+    def _mistakes_of_code(self) -> Iterator[Mistake]:
+        if self.code is not None and self.workdir is not None and _leads_out(self.workdir):
+            yield Mistake(
+                ("workdir",),
+                "has to stay in the code that the job brings: a folder below it, such as `src`",
+                (("code",),),
+            )
 
     def _mistakes_of_gpus(self, given: int | None) -> tuple[Mistake, ...]:
         """Return what is wrong between the fields of the GPUs, of which so many are `given`."""
