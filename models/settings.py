@@ -159,6 +159,8 @@ class Settings(BaseSettings):
     )
     """Where an agent keeps the code and the environments that jobs brought; the folder `cache` of
     its work folder without. Agents of one machine and one user may share it."""
+    environment_limit: Duration = timedelta(minutes=30)
+    """How long the environment of a job may take to build on a node."""
     cache_evict_at: float = Field(default=0.9, gt=0, le=1)
     """Part of the disk of that folder in use above which the least recently used goes."""
     cache_evict_to: float = Field(default=0.7, gt=0, le=1)

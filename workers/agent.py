@@ -23,6 +23,7 @@ from longshore.activities.logstore import LogStore
 from longshore.activities.metrics import FENCES, Metrics
 from longshore.activities.node.artifact_cache import ArtifactCache
 from longshore.activities.node.caches import Caches
+from longshore.activities.node.environments import Environments
 from longshore.activities.node.fence import Fence
 from longshore.activities.node.full_disk import FullDisk
 from longshore.activities.node.inventory import SimulatedGPUs, take_inventory
@@ -114,12 +115,18 @@ async def run_agent(options: AgentOptions, settings: Settings) -> None:
         logs = LogStore(settings.resolve_log_store())
         caches = caches_of(options.work_dir, settings)
 
+        environments = Environments(
+            cache_folder(options.work_dir, settings), caches.artifacts, identity.agent_id,
+            settings.environment_limit,
+        )  # fmt: skip
+
         def processes_of(identity: NodeIdentity) -> Processes:
             return Processes(
                 options.work_dir, identity, inventory, logs, fence, metrics,
                 checkpoints=CheckpointStore(settings.resolve_checkpoint_store()),
                 publish_within=settings.publish_within, image_folders=settings.image_folders,
                 artifacts=caches.artifacts,
+                environments=environments,
             )  # fmt: skip
 
         # What an earlier agent of this folder left, it left under the name that comes first.
@@ -148,12 +155,17 @@ async def run_agent(options: AgentOptions, settings: Settings) -> None:
                     _beside(disk.keep_lifting()),
                 ):
                     await _serve(client, processes, fence, disk, registrar, stop, metrics)
+        await environments.end()
     _log.info("agent of node %s stopped", identity.node_id)
+
+
+def cache_folder(folder: Path, settings: Settings) -> Path:
+    return (settings.node_cache or folder / "cache").absolute()
 
 
 def caches_of(folder: Path, settings: Settings) -> Caches:
     """Return what an agent with this work folder keeps for jobs to come."""
-    cache = settings.node_cache or folder / "cache"
+    cache = cache_folder(folder, settings)
     limits = CacheLimits(
         settings.cache_evict_at, settings.cache_evict_to, settings.cache_keep_free * 1e9
     )

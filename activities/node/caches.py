@@ -8,6 +8,8 @@ from datetime import timedelta
 from pathlib import Path
 
 from longshore.activities.node.artifact_cache import ArtifactCache
+from longshore.activities.node.environment_store import EnvironmentStore
+from longshore.activities.node.environments import remove_uv_cache
 from longshore.activities.node.retention import PRUNE_EVERY
 from longshore.scheduling.node_caches import CacheLimits, Disk, Eviction, evict, is_too_full
 
@@ -17,10 +19,17 @@ _log = logging.getLogger(__name__)
 class Caches:
     """The caches of one agent."""
 
-    def __init__(self, folder: Path, artifacts: ArtifactCache, limits: CacheLimits) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        artifacts: ArtifactCache,
+        limits: CacheLimits,
+        environments: EnvironmentStore | None = None,
+    ) -> None:
         self._folder = folder
         self.artifacts = artifacts
         self._limits = limits
+        self._environments = environments or EnvironmentStore(folder / "environments")
 
     async def keep_evicting(self, every: timedelta = PRUNE_EVERY) -> None:
         """Look again and again whether the disk is too full, until cancelled."""
@@ -40,11 +49,17 @@ class Caches:
         if not self._folder.exists():
             return Eviction()
         self.artifacts.tidy(time.time())
+        self._environments.tidy()
         disk = disk or _disk_of(self._folder)
         if not is_too_full(disk, self._limits):
             return Eviction()
-        plan = evict(disk, self._limits, self.artifacts.entries())
-        self.artifacts.evict(plan.keys)
+        objects, built = self.artifacts.entries(), self._environments.entries()
+        plan = evict(disk, self._limits, [*objects, *built])
+        environments = {entry.key for entry in built}
+        self.artifacts.evict(key for key in plan.keys if key not in environments)
+        self._environments.evict(key for key in plan.keys if key in environments)
+        if plan.keys:  # what uv keeps for builds to come
+            remove_uv_cache(self._folder)
         return plan
 
 

@@ -21,6 +21,8 @@ from longshore.activities.node.checkpoint_files import remove_moments
 from longshore.activities.node.checkpointing import Keeper, signal_number
 from longshore.activities.node.code import bring_code, lies_in
 from longshore.activities.node.element_runner import CANCELLED
+from longshore.activities.node.environment_store import HeldEnvironment
+from longshore.activities.node.environments import Environments
 from longshore.activities.node.fence import Fence
 from longshore.activities.node.file_times import clamped_time
 from longshore.activities.node.full_disk import why_refused
@@ -89,6 +91,8 @@ class Run:
         self.keeper: Keeper | None = None
         self.unwanted = threading.Event()
         """Set once it is to stop, or never to start."""
+        self.environment: HeldEnvironment | None = None
+        """What it uses while it lives, so that nobody removes it."""
         self.preparing = ""
         """What is being done before it starts."""
         self.insisting: asyncio.Task[None] | None = None
@@ -128,9 +132,10 @@ class Processes:
         publish_within: timedelta = timedelta(minutes=10),
         image_folders: Sequence[Path] = (),
         artifacts: ArtifactCache | None = None,
+        environments: Environments | None = None,
     ) -> None:
         """`artifacts` is what jobs bring their code from; without one the folder `artifacts`
-        below the node's own is the store."""
+        below the node's own is the store. `environments` has their Python environments."""
         self._metrics = metrics
         self._image_folders = tuple(image_folders)
         self._checkpoints = checkpoints
@@ -140,6 +145,9 @@ class Processes:
         self._publish_within = publish_within
         self._jobs = folder / "jobs"
         self._store = RunStore(folder / "runs")
+        self._environments = environments or Environments(
+            folder / "cache", self._artifacts, identity.agent_id
+        )
         self._identity = identity
         self._inventory = inventory
         self._logs = logs
@@ -329,6 +337,8 @@ class Processes:
             disk = None if run.supervised else why_refused(error)
             why = f"it could not be started: {disk}" if disk else f"the agent failed: {error}"
             report = never_started(FailureClass.NODE, why)
+        if run.environment:
+            run.environment.let_go()
         if run.shipper:
             await run.shipper.finish()
             report = report.model_copy(update={"log_error": run.shipper.error})
@@ -356,9 +366,10 @@ class Processes:
         saves_in = checkpoint_folder(run.request, job_folder)
         if resume_variables and saves_in and lies_in(snapshot, saves_in, job_folder):
             await self._bring_code(run, job_folder)  # what was restored took the place of all
+        await self._take_environment(run, job_folder)
         launch = prepare(
             run.request, self._identity, self._inventory, run.folder, job_folder, resume_variables,
-            self._image_folders,
+            self._image_folders, run.environment.folder if run.environment else None,
         )  # fmt: skip
         if run.record.stop_reason is not None:
             return stopped_before_start(run.record.stop_reason)
@@ -368,10 +379,7 @@ class Processes:
             return stopped_before_start(run.record.stop_reason)
         run.supervised = supervised
         supervised.begin(self._plan(run, launch))
-        run.shipper = Shipper(
-            self._logs, run.record.key, self._identity.node_id, run.folder, self._metrics
-        )
-        run.shipper.start()
+        self._ship(run)
         if run.keeper:
             run.keeper.start()
         await failpoint("run_process.after-spawn")
@@ -392,6 +400,30 @@ class Processes:
             run.preparing = what
 
         return await bring_code(self._artifacts, run.request, job_folder, run.unwanted, say)
+
+    async def _take_environment(self, run: Run, job_folder: Path) -> None:
+        """Have the job's environment be there; what a build writes goes to its logs."""
+
+        def say(what: str) -> None:
+            run.preparing = what
+            self._ship(run)
+
+        def log(data: bytes) -> None:
+            with (run.folder / "stderr").open("ab") as spool:
+                spool.write(data)
+
+        run.environment = await self._environments.take(
+            run.request, job_folder, run.unwanted, say, log
+        )
+        run.preparing = ""
+
+    def _ship(self, run: Run) -> None:
+        """Begin to ship the logs of a run."""
+        if run.shipper is None:
+            run.shipper = Shipper(
+                self._logs, run.record.key, self._identity.node_id, run.folder, self._metrics
+            )
+            run.shipper.start()
 
     async def _restore(self, run: Run, job_folder: Path) -> dict[str, str]:
         """Have the job's checkpoint where it looks for it; return the variables that say so."""
