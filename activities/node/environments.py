@@ -46,6 +46,8 @@ _LOOK_EVERY = 0.1
 _UV = "uv"
 """Name of uv's own cache, beside a lock that builds share."""
 _LONGEST_LINE = 300
+_TEMPORARY = "tmp"
+"""Name of the folder for temporary files of a build, beside its code."""
 Say = Callable[[str], None]
 Log = Callable[[bytes], None]
 
@@ -199,6 +201,7 @@ class Environments:
     def _lay_out(self, source: Path, request: RunProcessRequest) -> None:
         """Have the code of the job in a folder of its own: a build may write there."""
         (source / WORK).mkdir(parents=True, exist_ok=True)
+        (source / _TEMPORARY).mkdir(exist_ok=True)
         code, never = request.spec.code, threading.Event()
         if code is not None and code.snapshot is not None:
             tenant = request.spec.tenant
@@ -217,7 +220,7 @@ class Environments:
             **clean_env(os.environ), **recipe.variables, AGENT_MARK: self._agent_id,
             "UV_CACHE_DIR": str(self._uv_cache), "UV_LINK_MODE": "copy", "UV_NO_PROGRESS": "1",
             "UV_COMPILE_BYTECODE": "1", "UV_PYTHON_DOWNLOADS": "never",
-            "UV_PROJECT_ENVIRONMENT": str(folder),
+            "UV_PROJECT_ENVIRONMENT": str(folder), "TMPDIR": str(source / _TEMPORARY),
         }  # fmt: skip
         inside = with_environment(base, folder)
         seed = ["--seed"] if asked.script else []
