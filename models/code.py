@@ -5,9 +5,10 @@ from typing import Annotated
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
 from longshore.models.base import Frozen, ShortText
+from longshore.models.counts import Count
 from longshore.models.mistakes import Mistake, refuse
 
-Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$", max_length=64)]
 
 
 class Code(Frozen):
@@ -25,8 +26,10 @@ class Code(Frozen):
 
     snapshot: Sha256 | None = None
     """What was stored of it. `longshore submit` fills in this and what follows."""
-    files: int = Field(default=0, ge=0)
-    bytes: int = Field(default=0, ge=0)
+    files: Count = Field(default=0, ge=0, le=100_000_000)
+    """How many it has."""
+    bytes: Count = Field(default=0, ge=0, le=10**15)
+    """How large they are together."""
     commit: ShortText | None = None
     """The Git commit that it was taken from."""
     changed: bool = False
@@ -47,7 +50,7 @@ def _of_text(value: object) -> object:
 
 CodeField = Annotated[
     Code,
-    BeforeValidator(_of_text, json_schema_input_type=Code | Annotated[str, Field(min_length=1)]),
+    BeforeValidator(_of_text, json_schema_input_type=Code | Annotated[str, Field(min_length=1, max_length=4_095)]),
     AfterValidator(_of_one_kind),
 ]
 """A `Code`, or the name of a folder alone."""

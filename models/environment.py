@@ -18,21 +18,26 @@ FileOfCode = Annotated[
 Requirement = Annotated[
     str, StringConstraints(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]+$")
 ]
-_PYTHON = r"^3\.\d{1,3}(\.\d{1,3})?$"
+RequirementList = Annotated[tuple[Requirement, ...], Most(1000)]
+Requirements = FileOfCode | RequirementList
+Files = Annotated[tuple[FileOfCode, ...], Most(100)]
+PythonVersion = Annotated[
+    str, StringConstraints(pattern=r"^3\.\d{1,3}(\.\d{1,3})?$", max_length=20)
+]
 
 
 class JobEnvironment(Frozen):
     """Where the packages of a job come from. Files are seen from the folder of its code."""
 
-    requirements: FileOfCode | Annotated[tuple[Requirement, ...], Most(1000)] | None = None
+    requirements: Requirements | None = None
     """A requirements file, or a list such as `[numpy==2.1, torch]`."""
     lock: FileOfCode | None = None
     """A uv.lock, with its pyproject.toml beside it."""
     script: FileOfCode | None = None
     """A shell script that sets up the rest, run once with the environment on its PATH."""
-    files: Annotated[tuple[FileOfCode, ...], Most(100)] = ()
+    files: Files = ()
     """What else the script reads: with each change of one the environment is another."""
-    python: Annotated[str, StringConstraints(pattern=_PYTHON)] | None = None
+    python: PythonVersion | None = None
     """Version of Python, such as "3.11"; the `python3` of the node when left out."""
 
     @property

@@ -35,7 +35,8 @@ image: ghcr.io/example/train:1.4
 env:
   SEED: 7
   WANDB_MODE: offline
-workdir: ~/train
+code: {git: "https://git.example.com/research/train", ref: v1.2}
+workdir: src
 
 checkpoint:
   folder: checkpoints

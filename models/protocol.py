@@ -22,11 +22,12 @@ Not for what an older agent does as well as a newer one, such as another log lin
     7   it runs batches of elements of arrays, by `run_elements` and `stop_elements`
     7   the spec of a job has its sizes (malleable), and the agent tells the process which it has
     7   it tells a process that its job has another size, by `resize_process`
+    8   it brings the code of a job, and its Python environment
 """
 
 from typing import Final
 
-PROTOCOL: Final = 7
+PROTOCOL: Final = 8
 COUNTS_HEARTBEATS: Final = 1
 """The first whose watch, where it never had a heartbeat, was never heard."""
 BUILD: Final = f"longshore-protocol-{PROTOCOL}"
