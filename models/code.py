@@ -48,9 +48,10 @@ def _of_text(value: object) -> object:
     return {"folder": value} if isinstance(value, str) else value
 
 
+_Folder = Annotated[str, Field(min_length=1, max_length=4_095)]
 CodeField = Annotated[
     Code,
-    BeforeValidator(_of_text, json_schema_input_type=Code | Annotated[str, Field(min_length=1, max_length=4_095)]),
+    BeforeValidator(_of_text, json_schema_input_type=Code | _Folder),
     AfterValidator(_of_one_kind),
 ]
 """A `Code`, or the name of a folder alone."""
