@@ -116,7 +116,7 @@ def _wheel(folder: Path, number: int, modules: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description="What an environment costs a job")
     parser.add_argument("--packages", type=int, default=40)
     parser.add_argument("--modules", type=int, default=50)
     parser.add_argument("--jobs", type=int, default=10)

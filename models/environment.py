@@ -74,7 +74,10 @@ def _mistakes(environment: JobEnvironment) -> Iterator[Mistake]:
 def _of_text(value: object) -> object:
     """Tell a file by its name, as a job file gives one alone."""
     if isinstance(value, list | tuple):
-        return {"requirements": value}  # pyright: ignore[reportUnknownVariableType]
+        return {"requirements": tuple(value)}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    if isinstance(value, dict):  # a document has lists
+        given: dict[object, object] = {**value}
+        return {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
     if not isinstance(value, str):
         return value
     name = value.rpartition("/")[2]
