@@ -136,6 +136,8 @@ class EnvironmentStore:
                     marker = self._marker(folder.name.partition("-")[0])
                     if _json(marker).get("folder") != folder.name:
                         _remove(folder)
+                    else:  # of a build that was killed at its end
+                        shutil.rmtree(source_of(folder), ignore_errors=True)
 
     def _marker(self, identity: str) -> Path:
         return self.folder / f"{identity}.json"

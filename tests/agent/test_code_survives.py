@@ -63,7 +63,7 @@ async def test_a_job_gets_all_of_its_code_after_its_agent_was_killed(
     held.let_go()
     for name in snapshot.objects:
         assert cache.path_of("default", name).read_bytes() == store.get("default", name)
-    assert not list((agent.folder / "work/cache").rglob("*.part"))
+    assert not list((agent.folder / "work/cache/objects").rglob("*.part"))
 
 
 async def _said(longshore: Longshore, job_id: str) -> str:
