@@ -8,7 +8,11 @@ from longshore.models.base import Frozen, ShortText
 from longshore.models.counts import Count
 from longshore.models.mistakes import Mistake, refuse
 
-Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$", max_length=64)]
+Sha256 = Annotated[
+    str,
+    StringConstraints(pattern=r"^[0-9a-f]{64}$"),
+    Field(json_schema_extra={"maxLength": 64}),
+]
 
 
 class Code(Frozen):
@@ -26,9 +30,9 @@ class Code(Frozen):
 
     snapshot: Sha256 | None = None
     """What was stored of it. `longshore submit` fills in this and what follows."""
-    files: Count = Field(default=0, ge=0, le=100_000_000)
+    files: Count = Field(default=0, ge=0)
     """How many it has."""
-    bytes: Count = Field(default=0, ge=0, le=10**15)
+    bytes: Count = Field(default=0, ge=0)
     """How large they are together."""
     commit: ShortText | None = None
     """The Git commit that it was taken from."""
@@ -48,10 +52,12 @@ def _of_text(value: object) -> object:
     return {"folder": value} if isinstance(value, str) else value
 
 
-_Folder = Annotated[str, Field(min_length=1, max_length=4_095)]
 CodeField = Annotated[
     Code,
-    BeforeValidator(_of_text, json_schema_input_type=Code | _Folder),
+    BeforeValidator(
+        _of_text,
+        json_schema_input_type=Code | Annotated[str, Field(min_length=1, max_length=4_095)],
+    ),
     AfterValidator(_of_one_kind),
 ]
 """A `Code`, or the name of a folder alone."""

@@ -25,7 +25,7 @@ async def test_elements_run_in_the_code_of_their_slot_with_its_environment(
     store = ArtifactStore(settings.resolve_artifact_store())
     snapshot = store_snapshot(store, {"main.sh": "pwd\ntool\n", "requirements.txt": "tool"})
     spec = an_array(
-        pool, ["sh", "main.sh"], "0-3%1", code=code_of(snapshot), environment="requirements.txt"
+        pool, "sh main.sh", "0-3%1", code=code_of(snapshot), environment="requirements.txt"
     )
     array_id = await begun(longshore, spec)
     assert (await ended(longshore, array_id)).state is JobState.SUCCEEDED
