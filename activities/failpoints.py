@@ -98,6 +98,23 @@ CheckpointPoint = Literal[
 ]
 """Steps of a checkpoint into the store."""
 
+CodePoint = Literal[
+    "bring_code.after-snapshot",
+    "bring_code.before-object",
+    "bring_code.after-object",
+    "bring_code.after-first-file",
+    "bring_code.before-index",
+    "bring_code.after-index",
+]
+"""Steps of a snapshot from the artifact store to the folder of a job."""
+
+EnvironmentPoint = Literal[
+    "build_environment.before-build",
+    "build_environment.before-marker",
+    "build_environment.after-marker",
+]
+"""Steps of an environment on its node."""
+
 BuyingPoint = Literal[
     "open_purchase.before-commit",
     "open_purchase.after-commit",
@@ -155,7 +172,7 @@ def wall_clock() -> datetime:
         return now
 
 
-def blocking_failpoint(point: CheckpointPoint) -> None:
+def blocking_failpoint(point: CheckpointPoint | CodePoint) -> None:
     """Stop here while a test wants it: for code that runs in a thread."""
     if _folder is None:
         return
@@ -166,7 +183,13 @@ def blocking_failpoint(point: CheckpointPoint) -> None:
 
 
 async def failpoint(
-    point: Point | BuyingPoint | BlockEndPoint | DagPoint | ArrayPoint | ArtifactPoint,
+    point: Point
+    | BuyingPoint
+    | BlockEndPoint
+    | DagPoint
+    | ArrayPoint
+    | ArtifactPoint
+    | EnvironmentPoint,
 ) -> None:
     """Stop here while a test wants it."""
     if _folder is None:

@@ -75,7 +75,11 @@ def put_whole(fs: Any, path: str, data: bytes, *, durable: bool = False) -> None
     if not is_local(fs):
         fs.pipe_file(path, data)  # an object store shows an object whole or not at all
         return
-    target = Path(path)
+    put_local(Path(path), data, durable=durable)
+
+
+def put_local(target: Path, data: bytes, *, durable: bool = False) -> None:
+    """The same, of a file of this machine. Raises OSError."""
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:

@@ -10,7 +10,7 @@ import typer
 from longshore.client.submit_command import COMMAND, WithCommand, submit
 from longshore.models.visible import shown
 
-_BY_SUFFIX = {".py": "python", ".sh": "sh"}
+_BY_SUFFIX = {".py": "python3", ".sh": "sh"}
 _LEFT_OUT = ("file", "wait", "follow", "upload", "no_upload")
 """Flags of `submit` that `run` decides itself."""
 

@@ -1,6 +1,7 @@
 """A job as its user describes it, and what becomes of it."""
 
 import re
+from collections.abc import Iterator
 from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Self
@@ -32,6 +33,7 @@ from longshore.models.code import CodeField
 from longshore.models.constraints import Constraints
 from longshore.models.counts import DIGITS, Count
 from longshore.models.elastic import Malleable
+from longshore.models.environment import EnvironmentField
 from longshore.models.labels import JobLabels
 from longshore.models.legacy_documents import clamped
 from longshore.models.mig import MigProfile
@@ -40,6 +42,7 @@ from longshore.models.resources import GPURequest
 from longshore.models.signals import SignalName
 from longshore.models.topology import Conformance, Gang
 from longshore.models.units import GB, MOST_CPUS, Duration, GBPerSecond, Watts
+from longshore.models.visible import brief
 
 ASSUMED_DURATION = timedelta(hours=1)
 """How long a job is taken to run that does not say it."""
@@ -209,6 +212,10 @@ _FIELDS_OF_GPUS = tuple(
 )
 
 
+def _leads_out(path: str) -> bool:
+    return path.startswith(("/", "~")) or ".." in path.split("/")
+
+
 class JobSpec(Frozen):
     """A job file: what to run, what it needs, and how patient it is.
 
@@ -289,6 +296,11 @@ class JobSpec(Frozen):
     code: CodeField | None = Field(default=None, exclude_if=lambda code: code is None)
     """What it finds in its folder: a folder, seen from the job file, or `{git: URL, ref: v1.2}`.
     `longshore submit` stores it, and every attempt gets the same. See docs/code.md."""
+    environment: EnvironmentField | None = Field(
+        default=None, exclude_if=lambda environment: environment is None
+    )
+    """Its Python packages: requirements.txt, uv.lock, {script: setup.sh}, each in the code of the
+    job, or a list such as [numpy==2.1, torch]. Built once on a node. See docs/environments.md."""
     workdir: ShortText | None = None
     """Working folder on the node, or with `code` below it; a private one when left out."""
 
@@ -379,8 +391,25 @@ class JobSpec(Frozen):
                 # One that was taken once goes on.
                 and not (field == "malleable" and is_taken(info))
             )
+        found += self._mistakes_of_code()
         refuse([*found, *self._mistakes_of_gpus(gpus)])
         return self
+
+    def _mistakes_of_code(self) -> Iterator[Mistake]:
+        if self.code is not None and self.workdir is not None and _leads_out(self.workdir):
+            yield Mistake(
+                ("workdir",),
+                "has to stay in the code that the job brings: a folder below it, such as `src`",
+                (("code",),),
+            )
+        if self.environment is None:
+            return
+        if self.image is not None:
+            why = "is of a command on the node: an image brings its own packages; leave one out"
+            yield Mistake(("environment",), why, (("image",),))
+        if self.code is None and (paths := self.environment.paths):
+            why = f"{brief(paths[0])} is looked for in the code of the job: give `code` too"
+            yield Mistake(("environment",), why, (("code",),))
 
     def _mistakes_of_gpus(self, given: int | None) -> tuple[Mistake, ...]:
         """Return what is wrong between the fields of the GPUs, of which so many are `given`."""

@@ -27,6 +27,15 @@ from longshore.models.counts import DIGITS
 from longshore.models.docs import field_docs, member_docs
 from longshore.models.document import load_document
 from longshore.models.elastic import Malleable
+from longshore.models.environment import (
+    EnvironmentField,
+    FileOfCode,
+    Files,
+    JobEnvironment,
+    PythonVersion,
+    RequirementList,
+    Requirements,
+)
 from longshore.models.errors import LongshoreError, SpecError
 from longshore.models.job import (
     CheckpointContract,
@@ -66,6 +75,7 @@ def page() -> str:
         ("Fields", _FIELDS, JobSpec, {**example, **OF_ONE_GPU}),
         ("array", _ARRAY, ArraySpec, {"indices": "0-99", "limit": 8, "table": "params.csv"}),
         ("code", _CODE, Code, example["code"]),
+        ("environment", _PACKAGES, JobEnvironment, _AN_ENVIRONMENT),
         ("gang", _GANG, Gang, example["gang"]),
         ("malleable", _MALLEABLE, Malleable, example["malleable"]),
         ("conformance", f"{Conformance.__doc__}\n", Conformance, example["conformance"]),
@@ -234,6 +244,14 @@ _TYPES: tuple[tuple[Any, str], ...] = (
     (ShortText, "text"),
     (Sha256, "checksum, as 64 hexadecimal digits"),
     (CodeField, "text, a folder; or mapping, see [code](#code)"),
+    (
+        EnvironmentField,
+        "text, a file; list of packages; or mapping, see [environment](#environment)",
+    ),
+    (Requirements, f"text, a file; or list of {_most(RequirementList)} packages"),
+    (FileOfCode, "text, a file of the code"),
+    (Files, f"list of {_most(Files)} files of the code"),
+    (PythonVersion, "text, `3.11` or `3.11.2`"),
     (SignalName, "name of a signal, such as `SIGTERM` or `SIGUSR1`"),
     (
         JobLabels,
@@ -247,6 +265,15 @@ _TYPES: tuple[tuple[Any, str], ...] = (
 _CODE = """\
 A folder, or a commit of a Git repository: the job runs in a copy of it ([code](code.md)).
 """
+
+_PACKAGES = """\
+The Python packages of the job, built once on a node ([environments](environments.md)).
+"""
+
+_AN_ENVIRONMENT: dict[str, Any] = {
+    "requirements": "requirements.txt", "lock": "uv.lock", "script": "setup.sh",
+    "files": ["data/words.txt"], "python": "3.11",
+}  # fmt: skip
 
 _HEAD = """\
 # The job file
@@ -345,8 +372,10 @@ _ENVIRONMENT = """\
 ## What the process finds
 
 It runs in `workdir`, or in an empty folder of the job's own that stays the same between attempts
-on one node. Of the agent's environment it gets what programs need everywhere (`PATH`, `HOME`,
-`LANG`, proxies and the like) and no secret. Then come `env`, and these, which `env` cannot change:
+on one node; with `code`, in its copy of that. Of the agent's environment it gets what programs
+need everywhere (`PATH`, `HOME`, `LANG`, proxies and the like) and no secret. On `PATH` is nothing
+of the Python environment that the agent runs in. Then come `env`, and these, which `env` cannot
+change:
 
 | variable | what |
 |---|---|
@@ -371,6 +400,8 @@ on one node. Of the agent's environment it gets what programs need everywhere (`
 | `LONGSHORE_CHECKPOINT_DIR` | the checkpoint folder, made already; only with `checkpoint` |
 | `LONGSHORE_SAVED` | where to add the line `saved, step N` after saving; only with `checkpoint` |
 | `LONGSHORE_SAVE_REQUEST` | a file that appears when the job is to save; only with `save_file` |
+| `LONGSHORE_CODE_DIR` | the folder of its code; only with `code` |
+| `VIRTUAL_ENV` | its Python environment, first on `PATH` too; only with `environment` |
 | `LONGSHORE_RESUME` | `1` where the folder holds a checkpoint to go on from |
 | `LONGSHORE_CHECKPOINT_STEP` | its step, where the job has told one |
 | `LONGSHORE_ARRAY_ID`, `LONGSHORE_ARRAY_INDEX` | of an element ([arrays](arrays.md)) |

@@ -156,6 +156,19 @@ class Settings(BaseSettings):
     """Elements that one array may have."""
     most_array_slots: Count = Field(default=256, ge=1, le=10_000)
     """Elements of one array that run at a time at most, where its limit does not say less."""
+    node_cache: Annotated[Path, AfterValidator(Path.expanduser)] | None = Field(
+        default=None, examples=["/scratch/longshore-cache"]
+    )
+    """Where an agent keeps the code and the environments that jobs brought; the folder `cache` of
+    its work folder without. Agents of one machine and one user may share it."""
+    environment_limit: Duration = timedelta(minutes=30)
+    """How long the environment of a job may take to build on a node."""
+    cache_evict_at: float = Field(default=0.9, gt=0, le=1)
+    """Part of the disk of that folder in use above which the least recently used goes."""
+    cache_evict_to: float = Field(default=0.7, gt=0, le=1)
+    """And down to which."""
+    cache_keep_free: GB = 50.0
+    """What stays free on that disk besides; of a small one a quarter."""
     uncordon_after: Duration = timedelta(minutes=1)
     """A node that takes no jobs because its disk was full takes them again once the
     agent's work folder could be written for so long."""

@@ -17,9 +17,13 @@ from pydantic import Field
 from temporalio.client import Client
 from temporalio.worker import Worker
 
+from longshore.activities.artifacts.store import ArtifactStore
 from longshore.activities.checkpoints.store import CheckpointStore
 from longshore.activities.logstore import LogStore
 from longshore.activities.metrics import FENCES, Metrics
+from longshore.activities.node.artifact_cache import ArtifactCache
+from longshore.activities.node.caches import Caches
+from longshore.activities.node.environments import Environments
 from longshore.activities.node.fence import Fence
 from longshore.activities.node.full_disk import FullDisk
 from longshore.activities.node.inventory import SimulatedGPUs, take_inventory
@@ -38,6 +42,7 @@ from longshore.models.node import Address, Inventory, Labels, NodeIdentity
 from longshore.models.problems import beyond_bounds
 from longshore.models.protocol import BUILD
 from longshore.models.settings import Settings
+from longshore.scheduling.node_caches import CacheLimits
 from longshore.workers.health import agent_parts, serving_health
 from longshore.workers.notice import pass_on_notices
 from longshore.workers.registration import LONGEST_WAIT, Registrar, connect_patiently
@@ -92,7 +97,7 @@ async def run_agent(options: AgentOptions, settings: Settings) -> None:
     keep_private()
     stop = StopSignals()
     with locked(options.work_dir):
-        close_to_others(options.work_dir / name for name in ("agent-id", "jobs", "runs"))
+        close_to_others(options.work_dir / name for name in ("agent-id", "cache", "jobs", "runs"))
         inventory = await asyncio.to_thread(
             take_inventory, options.simulated, options.cpus, options.ram,
             options.storage_bandwidth, options.power,
@@ -108,12 +113,20 @@ async def run_agent(options: AgentOptions, settings: Settings) -> None:
         runtime = start_runtime(settings)
         metrics = Metrics(runtime.metric_meter)
         logs = LogStore(settings.resolve_log_store())
+        caches = caches_of(options.work_dir, settings)
+
+        environments = Environments(
+            cache_folder(options.work_dir, settings), caches.artifacts, identity.agent_id,
+            settings.environment_limit,
+        )  # fmt: skip
 
         def processes_of(identity: NodeIdentity) -> Processes:
             return Processes(
                 options.work_dir, identity, inventory, logs, fence, metrics,
                 checkpoints=CheckpointStore(settings.resolve_checkpoint_store()),
                 publish_within=settings.publish_within, image_folders=settings.image_folders,
+                artifacts=caches.artifacts,
+                environments=environments,
             )  # fmt: skip
 
         # What an earlier agent of this folder left, it left under the name that comes first.
@@ -136,12 +149,28 @@ async def run_agent(options: AgentOptions, settings: Settings) -> None:
                 disk.closed_for(registrar.drain_reason)
                 with (
                     _pruning(options.work_dir, settings, client),
+                    _beside(caches.keep_evicting()),
                     _passing_on_notices(registrar.node_id, settings, client),
                     _adopting(processes),
                     _beside(disk.keep_lifting()),
                 ):
                     await _serve(client, processes, fence, disk, registrar, stop, metrics)
+        await environments.end()
     _log.info("agent of node %s stopped", identity.node_id)
+
+
+def cache_folder(folder: Path, settings: Settings) -> Path:
+    return (settings.node_cache or folder / "cache").absolute()
+
+
+def caches_of(folder: Path, settings: Settings) -> Caches:
+    """Return what an agent with this work folder keeps for jobs to come."""
+    cache = cache_folder(folder, settings)
+    limits = CacheLimits(
+        settings.cache_evict_at, settings.cache_evict_to, settings.cache_keep_free * 1e9
+    )
+    store = ArtifactStore(settings.resolve_artifact_store())
+    return Caches(cache, ArtifactCache(cache, store), limits)
 
 
 class Stopped(Exception):

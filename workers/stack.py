@@ -19,11 +19,9 @@ import json
 import os
 import secrets
 import shutil
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
-from pathlib import Path
 from typing import IO
 
 from pydantic import TypeAdapter
@@ -189,18 +187,12 @@ class Stack:
         return TemporalCLI() if self._external_temporal else self.temporal.cli()
 
     def child_env(self) -> dict[str, str]:
-        """Return the environment that makes a process of ours use this stack.
-
-        Its own Python comes first on PATH, so that the `python` of a job on this machine is one
-        that has what the examples import.
-        """
-        programs = str(Path(sys.executable).parent)
+        """Return the environment that makes a process of ours use this stack."""
         file = find_settings_file()
         return {
             # Wherever it is started again from, it has the settings that it began with.
             **({FILE_VARIABLE: str(file.absolute())} if file else {}),
             "LONGSHORE_STATE_DIR": str(self.folder),
-            "PATH": os.pathsep.join([programs, os.environ.get("PATH", os.defpath)]),
         }
 
     # --- agents that the stack started ------------------------------------------------------

@@ -221,4 +221,7 @@ def run(folder: str, plan: dict) -> None:
     """Run the elements of a plan. Returns when none is left, or when it was asked to stop."""
     # Blocked, so that `sigtimedwait` hears of each end; an element starts with nothing blocked.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    # The command is looked for on the PATH of this process, and not on that of the element.
+    if "PATH" in plan["env"]:
+        os.environ["PATH"] = plan["env"]["PATH"]
     Runner(folder, plan).run()

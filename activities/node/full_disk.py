@@ -8,6 +8,7 @@ import asyncio
 import errno
 import logging
 import os
+from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 
@@ -121,6 +122,11 @@ def why_refused(error: Exception) -> str | None:
     if isinstance(error, OSError) and error.errno in _REFUSES:
         return _why(error.errno)
     return None
+
+
+def is_full_disk(lines: Iterable[str]) -> bool:
+    """Return whether a program says that a disk is full."""
+    return any(os.strerror(code) in line for line in lines for code in _FULL)
 
 
 def is_full(why: str) -> bool:

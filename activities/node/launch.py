@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from longshore.activities.node.code_folder import WORK
+from longshore.activities.node.job_path import with_environment, without_own_environment
 from longshore.activities.node.mig import device_of
 from longshore.activities.node.rendezvous import command, rendezvous
 from longshore.models.elements import Element, Slot
@@ -99,13 +101,15 @@ def prepare(
     job_folder: Path,
     resume_variables: Mapping[str, str] = MappingProxyType({}),
     image_folders: Sequence[Path] = (),
+    environment: Path | None = None,
 ) -> Launch:
     """Make the folders that the job needs and return what to execute.
 
     `job_folder` is the job's own on this node, the same for every attempt; `resume_variables` the
     variables that say what it goes on from; `image_folders` what a job in an image may see
-    besides. Raises LaunchError when the node cannot run it, OSError when a folder cannot be made
-    for want of a disk that can be written.
+    besides; `environment` where the Python environment of the job is. Raises LaunchError when the
+    node cannot run it, OSError when a folder cannot be made for want of a disk that can be
+    written.
     """
     spec = request.spec
     cwd = _work_folder(spec, job_folder)
@@ -115,9 +119,12 @@ def prepare(
             checkpoints.mkdir(parents=True, exist_ok=True)
     own = _own_env(request, identity, inventory, run_folder / "public", checkpoints)
     own |= resume_variables
+    if spec.code:
+        own["LONGSHORE_CODE_DIR"] = str(job_folder / WORK)
     base = clean_env(os.environ)
     if not spec.image:
-        return Launch(command(spec.argv, spec), base | spec.env | own, cwd)
+        env = with_environment(base | spec.env | own, environment)
+        return Launch(command(spec.argv, spec), env, cwd)
     if spec.gang and spec.gang.per_gpu:
         raise LaunchError(
             126,
@@ -131,10 +138,12 @@ def prepare(
             f"this node cannot run the image {spec.image}: it has neither docker nor podman. "
             "Install one and start the agent again.",
         )
-    inside, mounts = _inside(own, cwd, checkpoints, [job_folder, *image_folders])
+    root = job_folder / WORK if spec.code else cwd
+    inside, mounts = _inside(own, root, checkpoints, [job_folder, *image_folders])
     name = container_name(request.placement.key, identity.agent_id)
     argv = [runtime, "run", "--rm", "--init", "--name", name]
-    argv += ["--label", f"longshore.agent={identity.agent_id}", "--workdir", CONTAINER_WORKDIR]
+    argv += ["--label", f"longshore.agent={identity.agent_id}"]
+    argv += ["--workdir", str(Path(CONTAINER_WORKDIR, cwd.relative_to(root)))]
     argv += ["--cap-drop", "MKNOD"]  # a device that it makes in a folder would stay on the node
     for mount in [f"{run_folder / 'public'}:{IN_CONTAINER}", *mounts]:
         argv += ["--volume", mount]
@@ -173,7 +182,8 @@ def checkpoint_folder(request: RunProcessRequest, job_folder: Path) -> Path | No
         return None
     given = _of_user(spec.checkpoint.folder)
     folder = Path(os.path.normpath(_work_folder(spec, job_folder).absolute() / given))
-    private = spec.workdir is None and folder.is_relative_to(job_folder.absolute())
+    own = spec.workdir is None or spec.code is not None
+    private = own and folder.is_relative_to(job_folder.absolute())
     if private or not spec.checkpoint.store:
         return folder
     return folder / request.placement.job_id
@@ -213,8 +223,12 @@ def _seen(folder: Path, allowed: Sequence[Path]) -> Path:
 
 
 def clean_env(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the part of the agent's environment that is no secret of the agent."""
-    return {k: v for k, v in environ.items() if k in KEPT_ENV or k.startswith("LC_")}
+    """Return the part of the agent's environment that is no secret of the agent, and without the
+    Python environment that the agent runs in."""
+    kept = {k: v for k, v in environ.items() if k in KEPT_ENV or k.startswith("LC_")}
+    if "PATH" in kept:
+        kept["PATH"] = without_own_environment(kept["PATH"], environ)
+    return kept
 
 
 def removal(runtime: str, *names: str) -> tuple[str, ...]:
@@ -238,8 +252,10 @@ def _of_user(path: str) -> Path:
 
 
 def _work_folder(spec: JobSpec, job_folder: Path) -> Path:
+    if spec.code is not None:
+        return _folder_of_code(spec.workdir, job_folder / WORK)
     if spec.workdir is None:
-        folder = job_folder / "work"
+        folder = job_folder / WORK
         folder.mkdir(parents=True, exist_ok=True)
         return folder
     folder, given = _of_user(spec.workdir), brief(spec.workdir)
@@ -254,6 +270,21 @@ def _work_folder(spec: JobSpec, job_folder: Path) -> Path:
             127, f"the working folder {given} cannot be used on this node: {error.strerror}"
         ) from None
     return folder.absolute()
+
+
+def _folder_of_code(workdir: str | None, root: Path) -> Path:
+    """Return where a job with code runs. Raises LaunchError where its code has no such folder."""
+    if workdir is None:
+        return root
+    folder = root / workdir
+    if not folder.is_dir():
+        raise LaunchError(
+            127,
+            f"its code has no folder {brief(workdir)}: with `code`, `workdir` names one below it",
+        )
+    if not folder.resolve().is_relative_to(root.resolve()):
+        raise LaunchError(127, f"the working folder {brief(workdir)} leads out of its code")
+    return folder
 
 
 def _own_env(
@@ -401,6 +432,8 @@ def _inside(
     ):  # fmt: skip
         if variable in own:
             inside[variable] = f"{IN_CONTAINER}/{file}"
+    if "LONGSHORE_CODE_DIR" in own:
+        inside["LONGSHORE_CODE_DIR"] = CONTAINER_WORKDIR
     mounts = [f"{_seen(cwd, allowed)}:{CONTAINER_WORKDIR}"]
     if checkpoints and checkpoints.is_relative_to(cwd):
         below = checkpoints.relative_to(cwd)

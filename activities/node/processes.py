@@ -3,21 +3,27 @@
 import asyncio
 import logging
 import signal
+import threading
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from longshore.activities.artifacts.store import ArtifactStore
 from longshore.activities.checkpoints.store import CheckpointStore
 from longshore.activities.failpoints import failpoint, wall_clock
 from longshore.activities.log_context import log_context
 from longshore.activities.logstore import LogStore
 from longshore.activities.metrics import PROCESSES, SILENT, Metrics
 from longshore.activities.node import orphans, time_limit
+from longshore.activities.node.artifact_cache import ArtifactCache
 from longshore.activities.node.checkpoint_files import remove_moments
 from longshore.activities.node.checkpointing import Keeper, signal_number
+from longshore.activities.node.code import bring_code, lies_in
 from longshore.activities.node.element_runner import CANCELLED
+from longshore.activities.node.environment_store import HeldEnvironment
+from longshore.activities.node.environments import Environments
 from longshore.activities.node.fence import Fence
 from longshore.activities.node.file_times import clamped_time
 from longshore.activities.node.full_disk import why_refused
@@ -43,6 +49,7 @@ from longshore.activities.node.outcome import (
     stopped_before_start,
 )
 from longshore.activities.node.output import read_output
+from longshore.activities.node.preparing import NotReadyError
 from longshore.activities.node.progress import read_progress
 from longshore.activities.node.public_files import replace_public
 from longshore.activities.node.runs import RunRecord, RunStore
@@ -62,6 +69,7 @@ from longshore.models.messages import (
 from longshore.models.node import Inventory, NodeIdentity
 from longshore.models.placement import PlacementKey
 from longshore.models.resize import SizeNotice
+from longshore.models.snapshot import Snapshot
 
 SIZE_SIGNAL = signal.SIGWINCH
 """Says that the job has another size. Processes that know nothing of it do not die of it."""
@@ -82,6 +90,12 @@ class Run:
         self.supervised: Supervised | None = None
         self.shipper: Shipper | None = None
         self.keeper: Keeper | None = None
+        self.unwanted = threading.Event()
+        """Set once it is to stop, or never to start."""
+        self.environment: HeldEnvironment | None = None
+        """What it uses while it lives, so that nobody removes it."""
+        self.preparing = ""
+        """What is being done before it starts."""
         self.insisting: asyncio.Task[None] | None = None
         self.started: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self.done: asyncio.Task[ProcessReport]
@@ -93,6 +107,8 @@ class Run:
         """Return what the job last said of itself."""
         self._progress = read_progress(self.folder / "public" / "progress", self._progress)
         update: dict[str, object] = {"log_error": self.shipper.error if self.shipper else ""}
+        if self.preparing:
+            update["message"] = self.preparing
         if self.keeper:
             update["checkpoint"] = self.keeper.last
             update["checkpoint_error"] = self.keeper.error
@@ -118,13 +134,23 @@ class Processes:
         checkpoints: CheckpointStore,
         publish_within: timedelta = timedelta(minutes=10),
         image_folders: Sequence[Path] = (),
+        artifacts: ArtifactCache | None = None,
+        environments: Environments | None = None,
     ) -> None:
+        """`artifacts` is what jobs bring their code from; without one the folder `artifacts`
+        below the node's own is the store. `environments` has their Python environments."""
         self._metrics = metrics
         self._image_folders = tuple(image_folders)
         self._checkpoints = checkpoints
+        self._artifacts = artifacts or ArtifactCache(
+            folder / "cache", ArtifactStore((folder / "artifacts").as_uri())
+        )
         self._publish_within = publish_within
         self._jobs = folder / "jobs"
         self._store = RunStore(folder / "runs")
+        self._environments = environments or Environments(
+            folder / "cache", self._artifacts, identity.agent_id
+        )
         self._identity = identity
         self._inventory = inventory
         self._logs = logs
@@ -162,6 +188,8 @@ class Processes:
             indirect=_is_indirect(request.spec),
             checkpoints=request.spec.checkpoint is not None,
             batch=request.batch is not None,
+            code=request.spec.code is not None,
+            folder=placement.job_id if request.batch else None,
         )
         folder = self._store.claim(record)
         run = self._runs[key] = Run(request, record, folder)
@@ -195,6 +223,7 @@ class Processes:
             stop = {"stop_reason": reason, "stopped_as": failure}
             run.record = run.record.model_copy(update=stop)
             self._stored(run)
+        run.unwanted.set()
         if run.keeper:
             run.keeper.asked_to_stop(grace)
         if run.supervised:
@@ -331,6 +360,8 @@ class Processes:
             report = never_started(FailureClass.START, str(error), error.exit_code)
         except GivenUp:
             report = stopped_before_start(run.record.stop_reason or "not wanted any more")
+        except NotReadyError as error:
+            report = never_started(error.failure, str(error))
         except NotForkedError as error:
             report = never_started(FailureClass.NODE, str(error))
         except StoreError as error:
@@ -344,6 +375,8 @@ class Processes:
             disk = None if run.supervised else why_refused(error)
             why = f"it could not be started: {disk}" if disk else f"the agent failed: {error}"
             report = never_started(FailureClass.NODE, why)
+        if run.environment:
+            run.environment.let_go()
         if run.shipper:
             await run.shipper.finish()
             report = report.model_copy(update={"log_error": run.shipper.error})
@@ -364,12 +397,17 @@ class Processes:
 
     async def _supervise(self, run: Run) -> ProcessReport:
         await self._end_older_attempts(run)
-        job_folder = self._jobs / run.request.placement.job_id
+        job_folder = self._jobs / run.record.owner
+        snapshot = await self._bring_code(run, job_folder)
         refuse_folders(run.request, job_folder, self._image_folders)
         resume_variables = await self._restore(run, job_folder)
+        saves_in = checkpoint_folder(run.request, job_folder)
+        if resume_variables and saves_in and lies_in(snapshot, saves_in, job_folder):
+            await self._bring_code(run, job_folder)  # what was restored took the place of all
+        await self._take_environment(run, job_folder)
         launch = prepare(
             run.request, self._identity, self._inventory, run.folder, job_folder, resume_variables,
-            self._image_folders,
+            self._image_folders, run.environment.folder if run.environment else None,
         )  # fmt: skip
         if run.record.stop_reason is not None:
             return stopped_before_start(run.record.stop_reason)
@@ -379,10 +417,7 @@ class Processes:
             return stopped_before_start(run.record.stop_reason)
         run.supervised = supervised
         supervised.begin(self._plan(run, launch))
-        run.shipper = Shipper(
-            self._logs, run.record.key, self._identity.node_id, run.folder, self._metrics
-        )
-        run.shipper.start()
+        self._ship(run)
         if run.keeper:
             run.keeper.start()
         await failpoint("run_process.after-spawn")
@@ -409,6 +444,36 @@ class Processes:
             return await supervised.end(run.started)
         finally:
             keeping.cancel()
+
+    async def _bring_code(self, run: Run, job_folder: Path) -> Snapshot | None:
+        def say(what: str) -> None:
+            run.preparing = what
+
+        return await bring_code(self._artifacts, run.request, job_folder, run.unwanted, say)
+
+    async def _take_environment(self, run: Run, job_folder: Path) -> None:
+        """Have the job's environment be there; what a build writes goes to its logs."""
+
+        def say(what: str) -> None:
+            run.preparing = what
+            self._ship(run)
+
+        def log(data: bytes) -> None:
+            with (run.folder / "stderr").open("ab") as spool:
+                spool.write(data)
+
+        run.environment = await self._environments.take(
+            run.request, job_folder, run.unwanted, say, log
+        )
+        run.preparing = ""
+
+    def _ship(self, run: Run) -> None:
+        """Begin to ship the logs of a run."""
+        if run.shipper is None:
+            run.shipper = Shipper(
+                self._logs, run.record.key, self._identity.node_id, run.folder, self._metrics
+            )
+            run.shipper.start()
 
     async def _restore(self, run: Run, job_folder: Path) -> dict[str, str]:
         """Have the job's checkpoint where it looks for it; return the variables that say so."""

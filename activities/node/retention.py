@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import shutil
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,6 +14,7 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
 from longshore.activities.failpoints import wall_clock
+from longshore.activities.node.code_folder import remove_unpacked
 from longshore.activities.node.runs import RunRecord, RunStore
 from longshore.activities.rpc_errors import is_unknown
 from longshore.models.messages import job_workflow_id
@@ -66,13 +68,19 @@ class Pruner:
         """
         records = await asyncio.to_thread(list, self._store.all())
         newest: dict[str, int] = {}
+        left = Counter(record.owner for record in records)
         for record in records:
             newest[record.job_id] = max(record.attempt, newest.get(record.job_id, 0))
         pruned = 0
         for record in self._surplus(records, now):
-            if record.attempt == newest[record.job_id] and not await self._is_over(record.job_id):
+            # The folder of a slot of an array outlives its batches.
+            last = record.attempt == newest[record.job_id] and (
+                record.folder is None or left[record.owner] == 1
+            )
+            if last and not await self._is_over(record.owner):
                 continue
             await asyncio.to_thread(self._remove, record)
+            left[record.owner] -= 1
             pruned += 1
         return pruned
 
@@ -90,9 +98,14 @@ class Pruner:
 
     def _remove(self, record: RunRecord) -> None:
         self._store.remove(record.key)
-        if not record.checkpoints and not self._store.newest_attempt(record.job_id):
+        if self._store.owns(record.owner, in_batches=record.folder is not None):
+            return
+        folder = self._jobs / record.owner
+        if not record.checkpoints:
             with contextlib.suppress(FileNotFoundError):
-                shutil.rmtree(self._jobs / record.job_id)
+                shutil.rmtree(folder)
+        elif record.code:
+            remove_unpacked(folder)
 
 
 async def is_job_over(temporal: Client, job_id: str) -> bool:

@@ -41,6 +41,11 @@ class RunRecord(Wire):
     """True where a shell or a container runtime looks for the command, and says 126 or 127."""
     batch: bool = False
     """True where it is a batch of elements of an array."""
+    folder: str | None = None
+    """Name of its folder below `jobs`, where that is not the id of the job: a slot of an array has
+    one for all its batches."""
+    code: bool = False
+    """True where it has brought its code."""
     checkpoints: bool = True
     """False where its job is known to keep no checkpoints in its private folder."""
     stop_reason: str | None = None
@@ -49,6 +54,11 @@ class RunRecord(Wire):
     """The failure that the agent itself stopped it for."""
     report: ProcessReport | None = None
     """How it ended, once it has."""
+
+    @property
+    def owner(self) -> str:
+        """Name of its folder below `jobs`."""
+        return self.folder or self.job_id
 
     @property
     def key(self) -> PlacementKey:
@@ -128,6 +138,12 @@ class RunStore:
         names = os.listdir(self._folder)  # noqa: PTH208 (a Path for each of thousands is slow)
         suffixes = (name[len(prefix) :] for name in names if name.startswith(prefix))
         return max((int(suffix) for suffix in suffixes if suffix.isdigit()), default=0)
+
+    def owns(self, owner: str, *, in_batches: bool) -> bool:
+        """Return whether a run of a job is here, or one of a batch of a slot."""
+        if not in_batches:
+            return self.newest_attempt(owner) > 0
+        return any(name.startswith(f"{owner}.b") for name in os.listdir(self._folder))  # noqa: PTH208 (as above)
 
     def remove(self, key: PlacementKey) -> None:
         """Remove a run folder, its record last: what is interrupted can be found again."""

@@ -14,6 +14,8 @@ import pytest
 from longshore.activities.checkpoints.store import CheckpointStore
 from longshore.activities.database import Database
 from longshore.activities.logstore import LogStore
+from longshore.activities.node.artifact_cache import ArtifactCache
+from longshore.activities.node.environments import Environments
 from longshore.activities.node.fence import Fence
 from longshore.activities.node.inventory import SimulatedGPUs, take_inventory
 from longshore.activities.node.outcome import AGENT_STOPPED
@@ -54,6 +56,8 @@ class LocalNode:
         runtime: str | None = None,
         image: str | None = None,
         image_folders: Sequence[Path] = (),
+        artifacts: ArtifactCache | None = None,
+        environments: Environments | None = None,
     ) -> None:
         """`runtime` runs images, without one what this machine has; `image` is that of jobs that
         name none."""
@@ -66,6 +70,7 @@ class LocalNode:
             update = {"container_runtime": runtime}
             self.inventory = self.inventory.model_copy(update=update)
         self.image, self.image_folders = image, image_folders
+        self.artifacts, self.environments = artifacts, environments
         self.logs = LogStore(logs or (folder / "logs").as_uri())
         self.checkpoints = CheckpointStore(checkpoints or (folder / "checkpoints").as_uri())
         self.fence_after = fence_after
@@ -79,6 +84,7 @@ class LocalNode:
         self.processes = Processes(
             self.folder, self.identity, self.inventory, self.logs, self.fence,
             checkpoints=self.checkpoints, image_folders=self.image_folders,
+            artifacts=self.artifacts, environments=self.environments,
         )  # fmt: skip
         self._lives.append(self.processes)
         return self.processes

@@ -146,3 +146,10 @@ def _run(module: str, *arguments: str) -> Any:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+def test_an_environment_is_built_once_and_reused():
+    sizes = ("--packages", "3", "--modules", "2", "--jobs", "3")
+    report = _run("benchmarks.environments", *sizes)
+    assert report["builds_of_them"] == 1
+    assert 0 < report["reused_s"] < report["built_s"]

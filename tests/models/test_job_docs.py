@@ -6,6 +6,7 @@ from longshore.models.array import ArraySpec
 from longshore.models.code import Code
 from longshore.models.document import load_document
 from longshore.models.elastic import Malleable
+from longshore.models.environment import JobEnvironment
 from longshore.models.job import CheckpointContract, JobSpec, RetryPolicy, RetryRule
 from longshore.models.job_docs import PAGE, page
 from longshore.models.job_examples import FULL_EXAMPLE
@@ -19,8 +20,8 @@ def test_the_page_is_what_the_models_say():
 def test_the_full_example_is_a_job_file_with_every_field():
     load_document(FULL_EXAMPLE, "job.yaml", JobSpec)
     example = yaml.safe_load(FULL_EXAMPLE)
-    # An element has no gang, image or checkpoint, of which the example has all.
-    assert set(example) == set(JobSpec.model_fields) - {"array"}
+    # An element has no gang, image or checkpoint, and with an image there is no environment.
+    assert set(example) == set(JobSpec.model_fields) - {"array", "environment"}
     assert set(example["checkpoint"]) == set(CheckpointContract.model_fields)
     assert set(example["gang"]) == set(Gang.model_fields)
     assert set(example["malleable"]) == set(Malleable.model_fields)
@@ -35,6 +36,7 @@ def test_the_page_has_a_heading_for_every_field():
         *JobSpec.model_fields,
         *(f"array.{name}" for name in ArraySpec.model_fields),
         *(f"code.{name}" for name in Code.model_fields),
+        *(f"environment.{name}" for name in JobEnvironment.model_fields),
         *(f"gang.{name}" for name in Gang.model_fields),
         *(f"malleable.{name}" for name in Malleable.model_fields),
         *(f"conformance.{name}" for name in Conformance.model_fields),

@@ -1,0 +1,222 @@
+"""What an environment is made from: the texts that a job brings, a Python, the indexes.
+
+Equal recipes have one identity, and are one environment on a node.
+"""
+
+import configparser
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from uv import find_uv_bin
+
+from longshore.activities.node.preparing import NotReadyError
+from longshore.models.environment import JobEnvironment
+from longshore.models.job import FailureClass
+from longshore.models.visible import brief
+
+LARGEST = 16 * 2**20
+"""Bytes of a file that an environment is made from."""
+_PROBE = (
+    "import json,platform,sys,sysconfig;print(json.dumps([sys.executable,platform.python_version()"
+    ",sys.implementation.cache_tag,sysconfig.get_platform(),''.join(platform.libc_ver())]))"
+)
+_PROBE_SECONDS = 60.0
+_KNOWN_FOR = 60.0
+"""Seconds in which a Python is not asked again what it is."""
+_INCLUDE = re.compile(
+    r"^\s*(?:-r|-c|--requirements?|--constraints?)(?:\s+|=|(?=[^\s-]))(\S.*?)\s*$"
+)
+_LOCAL = re.compile(r"^\s*(?:-e\b|--editable\b|\.{1,2}(?:/|$)|file:|/)")
+_OF_PIP = {
+    "index-url": "UV_DEFAULT_INDEX",
+    "extra-index-url": "UV_INDEX",
+    "find-links": "UV_FIND_LINKS",
+    "no-index": "UV_NO_INDEX",
+}
+"""What pip is told, by pip.conf or PIP_*, and what uv calls it."""
+_INDEX_NAMES = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "UV_INDEX", "UV_EXTRA_INDEX_URL",
+                "UV_FIND_LINKS", "UV_NO_INDEX", "UV_INDEX_STRATEGY", "UV_CONFIG_FILE",
+                "UV_EXCLUDE_NEWER", "UV_PRERELEASE", "UV_CONSTRAINT", "UV_OVERRIDE")  # fmt: skip
+_PASSED_ON = (*_INDEX_NAMES, "SSL_CERT_FILE", "UV_NATIVE_TLS", "UV_SYSTEM_CERTS",
+              "UV_INSECURE_HOST", "UV_HTTP_TIMEOUT", "UV_OFFLINE", "UV_KEYRING_PROVIDER",
+              "UV_PYTHON_DOWNLOADS", "UV_PYTHON_INSTALL_DIR")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """A Python of this node."""
+
+    path: str
+    version: str
+    tag: str
+    platform: str
+    libc: str
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that an environment follows from."""
+
+    asked: JobEnvironment
+    python: Interpreter
+    texts: Mapping[str, str]
+    """By path below the folder of the code, with what requirements files include."""
+    variables: Mapping[str, str]
+    """For uv: indexes and how they are reached, from the settings of the agent."""
+
+    @functools.cached_property
+    def identity(self) -> str:
+        """A digest of it, which names the environment."""
+        indexes = {name: value for name, value in self.variables.items() if name in _INDEX_NAMES}
+        made_from = [
+            self.asked.model_dump(mode="json"), vars(self.python), sorted(self.texts.items()),
+            sorted(indexes.items()),
+        ]  # fmt: skip
+        return hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:32]
+
+    @property
+    def title(self) -> str:
+        """What it is, in a few words."""
+        asked = self.asked
+        if isinstance(asked.requirements, tuple):
+            first = ", ".join(asked.requirements[:3])
+            more = len(asked.requirements) - 3
+            what = f"{first} and {more} more" if more > 0 else first
+        else:
+            what = asked.lock or asked.requirements or ""
+        parts = [part for part in (what, asked.script) if part]
+        return f"{' and '.join(parts)}, Python {self.python.version}"
+
+
+def recipe_of(asked: JobEnvironment, code: Path | None, path: str) -> Recipe:
+    """Return the recipe of what a job asks for. `code` is the folder of its code, as it was
+    brought; `path` the PATH of jobs.
+
+    Raises NotReadyError where a file is not there or cannot be used, or the node has no such
+    Python.
+    """
+    texts: dict[str, str] = {}
+    for name in asked.paths:
+        if isinstance(asked.requirements, str) and name == asked.requirements:
+            _requirements(code, name, texts)
+        else:
+            texts[name] = _read(code, name)
+    if asked.lock is not None:
+        project = str(Path(asked.lock).with_name("pyproject.toml"))
+        texts[project] = _read(code, project)
+    for line in asked.requirements if isinstance(asked.requirements, tuple) else ():
+        _refuse_local(line, "environment")
+    return Recipe(asked, _interpreter(asked.python, path), texts, variables_of_uv(os.environ))
+
+
+def variables_of_uv(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what uv is told of indexes: its own variables, and else those of pip."""
+    found = {name: environ[name] for name in _PASSED_ON if environ.get(name)}
+    pip = _settings_of_pip(environ)
+    for option, name in _OF_PIP.items():
+        value = environ.get(f"PIP_{option.upper().replace('-', '_')}") or pip.get(option)
+        if value and name not in found:
+            found[name] = " ".join(value.split())
+    if "UV_FIND_LINKS" in found:
+        found["UV_FIND_LINKS"] = ",".join(re.split(r"[\s,]+", found["UV_FIND_LINKS"]))
+    if environ.get("PIP_CERT"):
+        found.setdefault("SSL_CERT_FILE", environ["PIP_CERT"])
+    return found
+
+
+def run_uv(*words: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a short command of uv, without a look at any project. Raises OSError."""
+    return subprocess.run(
+        [find_uv_bin(), *words], env=dict(env), capture_output=True, text=True, check=False,
+        timeout=_PROBE_SECONDS,
+    )  # fmt: skip
+
+
+def _settings_of_pip(environ: Mapping[str, str]) -> dict[str, str]:
+    config = Path(environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    files = [Path("/etc/pip.conf"), config / "pip/pip.conf", Path.home() / ".pip/pip.conf"]
+    if environ.get("PIP_CONFIG_FILE"):
+        files = [Path(environ["PIP_CONFIG_FILE"])]
+    parser = configparser.RawConfigParser()
+    with contextlib.suppress(configparser.Error, OSError, UnicodeError):
+        parser.read(files)
+        return dict(parser["global"]) if parser.has_section("global") else {}
+    return {}
+
+
+def _requirements(code: Path | None, name: str, texts: dict[str, str]) -> None:
+    """Add a requirements file and what it includes."""
+    if name in texts:
+        return
+    texts[name] = _read(code, name)
+    for line in texts[name].replace("\\\n", " ").splitlines():
+        _refuse_local(line, name)
+        if found := _INCLUDE.match(line.partition(" #")[0]):
+            included = os.path.normpath(Path(name).parent / found.group(1))
+            _requirements(code, included, texts)
+
+
+def _refuse_local(line: str, where: str) -> None:
+    if _LOCAL.match(line):
+        raise _bad(
+            f"{where} names {brief(line.strip())}, which is no package of an index: what is in a "
+            "folder may change without a change of this line. Install it in a `script`, or put "
+            "the folder on PYTHONPATH"
+        )
+
+
+def _read(code: Path | None, name: str) -> str:
+    if code is None:
+        raise _bad(f"{brief(name)} is looked for in the code of the job, and it brings none")
+    file = code / name
+    try:
+        if not Path(os.path.realpath(file)).is_relative_to(os.path.realpath(code)):
+            raise _bad(f"{brief(name)} leads out of the code of the job")
+        if file.stat().st_size > LARGEST:
+            raise _bad(f"{brief(name)} has more than {LARGEST:,} bytes")
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
+        raise _bad(f"{brief(name)} of its code cannot be read: {why}") from None
+
+
+def _interpreter(asked: str | None, path: str) -> Interpreter:
+    return _known_interpreter(asked, path, int(time.monotonic() / _KNOWN_FOR))
+
+
+@functools.lru_cache(maxsize=32)
+def _known_interpreter(asked: str | None, path: str, _minute: int) -> Interpreter:
+    env = {"PATH": path, **{k: os.environ[k] for k in ("HOME", *_PASSED_ON) if k in os.environ}}
+    if asked is None:
+        program = shutil.which("python3", path=path)
+        if program is None:
+            raise _bad(f"this node has no python3 on the PATH of jobs ({path})")
+    else:
+        env.setdefault("UV_PYTHON_DOWNLOADS", "never")
+        found = run_uv("python", "find", "--system", "--no-project", asked, env=env)
+        program = found.stdout.strip()
+        if found.returncode or not program:
+            said = found.stderr.strip().removeprefix("error: ").partition("\n")[0]
+            raise _bad(f"this node has no Python {asked}: {said}")
+    try:
+        told = subprocess.run(
+            [program, "-I", "-c", _PROBE], env=env, capture_output=True, text=True, check=True,
+            timeout=_PROBE_SECONDS,
+        )  # fmt: skip
+        return Interpreter(*json.loads(told.stdout))
+    except (OSError, ValueError, TypeError, subprocess.SubprocessError) as error:
+        raise _bad(f"the Python {program} of this node does not run: {error}") from None
+
+
+def _bad(why: str) -> NotReadyError:
+    return NotReadyError(FailureClass.START, f"its environment cannot be made: {why}")

@@ -1,0 +1,209 @@
+"""The environments that a node holds.
+
+    cache/environments/ID.json        which folder is the environment; written when it is whole
+    cache/environments/ID-ab12        the environment, where it was built and stays
+    cache/environments/ID-ab12.lock   locked by the jobs that use it, and by who builds it
+    cache/environments/ID.build       locked by who builds: one at a time
+    cache/environments/ID.failed      why the last build failed
+
+An environment cannot be moved, so it is built where it stays, and counts once its marker does.
+What has no marker was left by a build that was killed, and goes.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from longshore.activities.node.file_locks import Held, try_lock
+from longshore.activities.storage import put_local
+from longshore.scheduling.node_caches import Cached
+
+FAILED_FOR = timedelta(minutes=10)
+"""How long a build that failed is not tried again on its node."""
+
+
+class HeldEnvironment:
+    """An environment that stays as long as it is held."""
+
+    def __init__(self, folder: Path, held: Held) -> None:
+        self.folder = folder
+        self._held = held
+
+    def let_go(self) -> None:
+        self._held.let_go()
+
+
+class EnvironmentStore:
+    """The environments below one folder, which agents of one machine may share. Its methods block
+    for as long as a look at the files of an environment takes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def take(self, identity: str) -> HeldEnvironment | None:
+        """Return an environment that is here as it was built; None where it has to be built."""
+        marker = self._marker(identity)
+        for _ in range(100):
+            found = _json(marker)
+            folder = self.folder / str(found.get("folder") or "-")
+            if not found or not folder.is_dir():
+                return None
+            held = try_lock(_lock_of(folder), shared=True)
+            if held is None or _json(marker) != found:  # it is being removed, or was
+                if held:
+                    held.let_go()
+                time.sleep(0.02)
+                continue
+            if found.get("stamp") != stamp_of(folder):
+                # A job has changed it: those that use it go on, others get a new one.
+                held.let_go()
+                marker.unlink(missing_ok=True)
+                return None
+            os.utime(marker)
+            return HeldEnvironment(folder, held)
+        return None
+
+    def failure(self, identity: str) -> str:
+        """Return why the last build failed, where that was a short while ago; else nothing."""
+        found = _json(self._failed(identity))
+        age = time.time() - found.get("at", 0.0)
+        recent = 0 <= age < FAILED_FOR.total_seconds()
+        return str(found.get("message", "")) if recent else ""
+
+    def try_building(self, identity: str) -> Held | None:
+        """Return the right to build an environment; None where somebody else builds it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return try_lock(self.folder / f"{identity}.build")
+
+    def begin(self, identity: str) -> tuple[Path, Held]:
+        """Return a new folder to build in, and its lock."""
+        while True:
+            folder = self.folder / f"{identity}-{uuid.uuid4().hex[:8]}"
+            if held := try_lock(_lock_of(folder)):
+                return folder, held
+
+    def succeeded(self, identity: str, folder: Path, seconds: float) -> None:
+        """Have a folder be the environment from now on: it is read-only, and on the disk."""
+        _close(folder)
+        content = {"folder": folder.name, "stamp": stamp_of(folder), "seconds": seconds,
+                   "bytes": _bytes_of(folder)}  # fmt: skip
+        put_local(self._marker(identity), json.dumps(content).encode(), durable=True)
+        self._failed(identity).unlink(missing_ok=True)
+
+    def failed(self, identity: str, message: str) -> None:
+        """Note why a build failed."""
+        content = json.dumps({"at": time.time(), "message": message}).encode()
+        put_local(self._failed(identity), content)
+
+    def entries(self) -> list[Cached]:
+        """Return each environment with its bytes, its last use, and whether a job uses it."""
+        found: list[Cached] = []
+        for marker in self.folder.glob("*.json"):
+            content = _json(marker)
+            if content:
+                free = try_lock(_lock_of(self.folder / str(content["folder"])))
+                if free:
+                    free.let_go()
+                with contextlib.suppress(FileNotFoundError):
+                    size, at = int(content["bytes"]), marker.stat().st_mtime
+                    found.append(Cached(str(marker), size, at, in_use=free is None))
+        return found
+
+    def evict(self, keys: Iterable[str]) -> None:
+        """Remove environments that no job uses."""
+        for key in keys:
+            marker = Path(key)
+            folder = self.folder / str(_json(marker).get("folder") or "-")
+            if held := try_lock(_lock_of(folder)):
+                with held:
+                    marker.unlink(missing_ok=True)
+                    _remove(folder)
+
+    def tidy(self) -> None:
+        """Remove what no marker names and nobody uses or builds."""
+        for lock in self.folder.glob("*-*.lock"):
+            folder = lock.with_suffix("")
+            if held := try_lock(lock):
+                with held:
+                    marker = self._marker(folder.name.partition("-")[0])
+                    if _json(marker).get("folder") != folder.name:
+                        _remove(folder)
+                    else:  # of a build that was killed at its end
+                        shutil.rmtree(source_of(folder), ignore_errors=True)
+
+    def _marker(self, identity: str) -> Path:
+        return self.folder / f"{identity}.json"
+
+    def _failed(self, identity: str) -> Path:
+        return self.folder / f"{identity}.failed"
+
+
+def source_of(folder: Path) -> Path:
+    """Return where the files are that an environment is built from."""
+    return folder.with_name(f"{folder.name}.source")
+
+
+def stamp_of(folder: Path) -> str:
+    """Return a digest of sizes, times and inodes of the files of an environment.
+
+    Not of compiled code: Python may add that for a job whose user may write there.
+    """
+    digest = hashlib.sha256()
+    for path, folders, names, here in os.fwalk(folder):
+        folders[:] = sorted(name for name in folders if name != "__pycache__")
+        for name in sorted(names):
+            its = os.stat(name, dir_fd=here, follow_symlinks=False)
+            digest.update(
+                f"{path}/{name} {its.st_size} {its.st_ino} {its.st_mtime_ns} {its.st_ctime_ns}\n"
+                .encode(errors="surrogateescape")
+            )  # fmt: skip
+    return digest.hexdigest()
+
+
+def _bytes_of(folder: Path) -> int:
+    size = 0
+    for _, _, names, here in os.fwalk(folder):
+        for name in names:
+            size += os.stat(name, dir_fd=here, follow_symlinks=False).st_blocks * 512
+    return size
+
+
+def _close(folder: Path) -> None:
+    """Let nobody write to what is below a folder, and everybody of the node's jobs read it."""
+    for _, folders, names, here in os.fwalk(folder, topdown=False):
+        for name in (*names, *folders):
+            mode = os.stat(name, dir_fd=here, follow_symlinks=False).st_mode
+            if mode & 0o170000 != 0o120000:  # no link
+                readable = mode | ((mode & 0o500) >> 3) | ((mode & 0o500) >> 6)
+                os.chmod(name, readable & 0o777 & ~0o222, dir_fd=here)
+    folder.chmod(0o555)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder that is closed to writing, with all that belongs to it; its lock last."""
+    with contextlib.suppress(FileNotFoundError):
+        for path, _, _ in os.walk(folder):
+            Path(path).chmod(0o700)
+    for path in (folder, source_of(folder)):
+        shutil.rmtree(path, ignore_errors=True)
+    folder.with_name(f"{folder.name}.log").unlink(missing_ok=True)
+    _lock_of(folder).unlink(missing_ok=True)
+
+
+def _lock_of(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.lock")
+
+
+def _json(path: Path) -> dict[str, Any]:
+    with contextlib.suppress(OSError, ValueError):
+        found = json.loads(path.read_bytes())
+        return found if isinstance(found, dict) else {}
+    return {}

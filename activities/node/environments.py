@@ -1,0 +1,323 @@
+"""Has the environment of a job be there before its process starts: built once, however many wait.
+
+A build belongs to the agent and not to the job that came first. It ends early only when no job
+waits for it any more.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+from uv import find_uv_bin
+
+from longshore.activities.failpoints import failpoint
+from longshore.activities.node.artifact_cache import ArtifactCache
+from longshore.activities.node.code_folder import WORK, unpack
+from longshore.activities.node.environment_recipe import Recipe, recipe_of
+from longshore.activities.node.environment_store import (
+    EnvironmentStore,
+    HeldEnvironment,
+    source_of,
+)
+from longshore.activities.node.file_locks import Held, try_lock
+from longshore.activities.node.full_disk import is_full_disk
+from longshore.activities.node.job_path import with_environment
+from longshore.activities.node.launch import AGENT_MARK, clean_env
+from longshore.activities.node.preparing import NotReadyError, in_thread, unless_unwanted
+from longshore.activities.node.system import boot_clock, die_with_parent
+from longshore.activities.storage import GivenUp
+from longshore.models.errors import DamagedError, StoreError
+from longshore.models.job import FailureClass
+from longshore.models.messages import RunProcessRequest
+
+LAST_LINES = 12
+"""Lines of a failed build that are told."""
+_LOOK_EVERY = 0.1
+_UV = "uv"
+"""Name of uv's own cache, beside a lock that builds share."""
+_LONGEST_LINE = 300
+_TEMPORARY = "tmp"
+"""Name of the folder for temporary files of a build, beside its code."""
+Say = Callable[[str], None]
+Log = Callable[[bytes], None]
+
+_log = logging.getLogger(__name__)
+
+
+class BuildFailedError(Exception):
+    """A build ended without an environment; the text ends with its last lines."""
+
+
+class Build:
+    """A build under way, and who waits for it."""
+
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        self.task = task
+        self.waiting = 0
+        self.output: Path | None = None
+        """What it has written so far, once it has begun."""
+
+
+class Environments:
+    """The environments of one agent."""
+
+    def __init__(
+        self,
+        folder: Path,
+        artifacts: ArtifactCache,
+        agent_id: str,
+        limit: timedelta = timedelta(minutes=30),
+    ) -> None:
+        """`folder` is that of the caches; a build may take `limit`."""
+        self.store = EnvironmentStore(folder / "environments")
+        self._uv_cache = folder / _UV
+        self._artifacts = artifacts
+        self._agent_id = agent_id
+        self._limit = limit
+        self._builds: dict[str, Build] = {}
+
+    async def take(
+        self,
+        request: RunProcessRequest,
+        job_folder: Path,
+        unwanted: threading.Event,
+        say: Say,
+        log: Log,
+    ) -> HeldEnvironment | None:
+        """Return the environment of a job, built where it is not here; None of a job without one.
+
+        `say` hears what is being done, `log` what a build writes. Raises NotReadyError where it
+        cannot be built, GivenUp as soon as the job is unwanted, OSError where the disk refuses.
+        """
+        asked = request.spec.environment
+        if asked is None:
+            return None
+        code = job_folder / WORK if request.spec.code else None
+        path = clean_env(os.environ).get("PATH", os.defpath)
+        recipe = await unless_unwanted(unwanted, partial(recipe_of, asked, code, path), _nothing)
+        while True:
+            take = partial(self.store.take, recipe.identity)
+            if held := await unless_unwanted(unwanted, take, _let_go):
+                return held
+            if why := self.store.failure(recipe.identity):
+                raise NotReadyError(FailureClass.START, why)
+            say(f"building its environment: {recipe.title}")
+            await self._wait(request, recipe, unwanted, log)
+
+    async def end(self) -> None:
+        """End all builds."""
+        for build in list(self._builds.values()):
+            await _ended(build.task)
+
+    # --- waiting ------------------------------------------------------------------------
+
+    async def _wait(
+        self, request: RunProcessRequest, recipe: Recipe, unwanted: threading.Event, log: Log
+    ) -> None:
+        build = self._builds.get(recipe.identity)
+        if build is None:
+            build = Build(asyncio.create_task(self._build(recipe, request)))
+            self._builds[recipe.identity] = build
+            build.task.add_done_callback(lambda _: self._builds.pop(recipe.identity, None))
+        build.waiting += 1
+        told = 0
+        try:
+            while not build.task.done():
+                await asyncio.wait({build.task}, timeout=_LOOK_EVERY)
+                told = _pass_on(build.output, told, log)
+                if unwanted.is_set():
+                    raise GivenUp
+        finally:
+            build.waiting -= 1
+            if not build.waiting and not build.task.done():
+                self._builds.pop(recipe.identity, None)
+                await _ended(build.task)
+        try:
+            build.task.result()
+        except asyncio.CancelledError:
+            return  # it was ended for another job: the next look begins a new one
+        except BuildFailedError as error:
+            raise NotReadyError(FailureClass.START, str(error)) from None
+
+    # --- building -----------------------------------------------------------------------
+
+    async def _build(self, recipe: Recipe, request: RunProcessRequest) -> None:
+        identity = recipe.identity
+        # Another agent may be building it.
+        with await _until(partial(self.store.try_building, identity)):
+            if held := await in_thread(partial(self.store.take, identity)):
+                held.let_go()
+                return
+            if self.store.failure(identity):
+                return
+            folder, building = self.store.begin(identity)
+            lock = self._uv_cache.with_name(f"{_UV}.lock")
+            with building, await _until(partial(try_lock, lock, shared=True)):
+                try:
+                    await self._build_in(folder, recipe, request)
+                except BuildFailedError as error:
+                    self.store.failed(identity, str(error))
+                    raise
+                except (StoreError, DamagedError) as error:
+                    why = f"its environment cannot be built: {error}"
+                    raise NotReadyError(FailureClass.NODE, why) from None
+                finally:
+                    shutil.rmtree(source_of(folder), ignore_errors=True)
+        await in_thread(self.store.tidy)
+
+    async def _build_in(self, folder: Path, recipe: Recipe, request: RunProcessRequest) -> None:
+        began = boot_clock()
+        source = source_of(folder)
+        await in_thread(partial(self._lay_out, source, request))
+        output = folder.with_name(f"{folder.name}.log")
+        with output.open("wb") as log:
+            if build := self._builds.get(recipe.identity):
+                build.output = output
+            log.write(f"longshore: building {recipe.title}\n".encode())
+            log.flush()
+            await failpoint("build_environment.before-build")
+            try:
+                async with asyncio.timeout(self._limit.total_seconds()):
+                    for words, env in self._commands(recipe, folder, source):
+                        await self._run(words, env, source / WORK, log, recipe, output)
+            except TimeoutError:
+                raise _failed(recipe, f"took longer than {self._limit}", output) from None
+            seconds = boot_clock() - began
+            log.write(f"longshore: built in {seconds:.1f} s\n".encode())
+        await failpoint("build_environment.before-marker")
+        await in_thread(partial(self.store.succeeded, recipe.identity, folder, seconds))
+        await failpoint("build_environment.after-marker")
+
+    def _lay_out(self, source: Path, request: RunProcessRequest) -> None:
+        """Have the code of the job in a folder of its own: a build may write there."""
+        (source / WORK).mkdir(parents=True, exist_ok=True)
+        (source / _TEMPORARY).mkdir(exist_ok=True)
+        code, never = request.spec.code, threading.Event()
+        if code is not None and code.snapshot is not None:
+            tenant = request.spec.tenant
+            held = self._artifacts.hold(tenant, code.snapshot, never)
+            try:
+                unpack(held.snapshot, partial(self._artifacts.path_of, tenant), source, never)
+            finally:
+                held.let_go()
+
+    def _commands(
+        self, recipe: Recipe, folder: Path, source: Path
+    ) -> list[tuple[list[str], dict[str, str]]]:
+        """Return what builds an environment, in order, with the variables of each."""
+        asked, uv = recipe.asked, find_uv_bin()
+        base = {
+            **clean_env(os.environ), **recipe.variables, AGENT_MARK: self._agent_id,
+            "UV_CACHE_DIR": str(self._uv_cache), "UV_LINK_MODE": "copy", "UV_NO_PROGRESS": "1",
+            "UV_COMPILE_BYTECODE": "1", "UV_PYTHON_DOWNLOADS": "never",
+            "UV_PROJECT_ENVIRONMENT": str(folder), "TMPDIR": str(source / _TEMPORARY),
+        }  # fmt: skip
+        inside = with_environment(base, folder)
+        seed = ["--seed"] if asked.script else []
+        this_python = ["--python", recipe.python.path]
+        commands = [([uv, "venv", "--no-project", *seed, *this_python, str(folder)], base)]
+        if asked.lock is not None:
+            project = str((source / WORK / asked.lock).parent)
+            sync = ["sync", "--frozen", "--no-dev", "--no-install-project", "--inexact"]
+            commands.append(([uv, *sync, *this_python, "--project", project], inside))
+        if asked.requirements is not None:
+            given = (
+                ["-r", asked.requirements]
+                if isinstance(asked.requirements, str)
+                else ["--", *asked.requirements]
+            )
+            python = ["--python", str(folder / "bin" / "python")]
+            commands.append(([uv, "pip", "install", *python, *given], inside))
+        if asked.script is not None:
+            commands.append((["sh", "-e", asked.script], inside))
+        return commands
+
+    async def _run(
+        self, words: Sequence[str], env: Mapping[str, str], cwd: Path, log: BinaryIO,
+        recipe: Recipe, output: Path,
+    ) -> None:  # fmt: skip
+        # In the session of the agent, whose other children it takes for what jobs left.
+        process = await asyncio.create_subprocess_exec(
+            *words, env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            preexec_fn=_in_a_group,
+        )  # fmt: skip
+        try:
+            status = await process.wait()
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)  # also what it left behind
+            if process.returncode is None:
+                await process.wait()
+        if status:
+            what = "its script" if words[0] == "sh" else "uv"
+            raise _failed(recipe, f"{what} ended with exit code {status}", output)
+
+
+def remove_uv_cache(folder: Path) -> None:
+    """Remove what uv keeps below the folder of the caches, where no build uses it."""
+    if not (folder / _UV).exists():
+        return
+    if held := try_lock(folder / f"{_UV}.lock"):
+        with held:
+            shutil.rmtree(folder / _UV, ignore_errors=True)
+
+
+def _failed(recipe: Recipe, why: str, output: Path) -> Exception:
+    """Return the error of a build that failed: the node's where its disk is full."""
+    lines = output.read_text(errors="replace").splitlines()
+    last = [line[:_LONGEST_LINE] for line in lines if line.strip()][-LAST_LINES:]
+    if is_full_disk(last):
+        return NotReadyError(
+            FailureClass.NODE, "its environment cannot be built: the disk of the node is full"
+        )
+    said = "\n".join(last)
+    return BuildFailedError(
+        f"its environment cannot be built ({recipe.title}): {why}. The last lines:\n{said}"
+    )
+
+
+def _pass_on(output: Path | None, told: int, log: Log) -> int:
+    """Hand on what a build has written since; return how much that is by now."""
+    with contextlib.suppress(OSError):
+        if output is not None:
+            with output.open("rb") as file:
+                file.seek(told)
+                if data := file.read():
+                    log(data)
+                    return told + len(data)
+    return told
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait({task})
+
+
+async def _until(try_it: Callable[[], Held | None]) -> Held:
+    while (held := try_it()) is None:  # noqa: ASYNC110 (another process lets go of it)
+        await asyncio.sleep(_LOOK_EVERY)
+    return held
+
+
+def _in_a_group() -> None:
+    os.setpgid(0, 0)
+    die_with_parent()
+
+
+def _let_go(held: HeldEnvironment | None) -> None:
+    if held is not None:
+        held.let_go()
+
+
+def _nothing(_: object) -> None:
+    return None

@@ -1,0 +1,109 @@
+"""The Python environment of a job: what its user asks for, built once on a node."""
+
+import re
+from collections.abc import Iterator
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
+
+from longshore.models.base import Frozen
+from longshore.models.bounds import Most
+from longshore.models.mistakes import Mistake, refuse
+from longshore.models.visible import brief
+
+FileOfCode = Annotated[
+    str, StringConstraints(min_length=1, max_length=1000, pattern=r"^[^\x00-\x1f\x7f]+$")
+]
+"""A file in the code that the job brings, by its path below the folder."""
+Requirement = Annotated[
+    str, StringConstraints(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]+$")
+]
+RequirementList = Annotated[tuple[Requirement, ...], Most(1000)]
+Requirements = FileOfCode | RequirementList
+Files = Annotated[tuple[FileOfCode, ...], Most(100)]
+PythonVersion = Annotated[
+    str, StringConstraints(pattern=r"^3\.\d{1,3}(\.\d{1,3})?$", max_length=20)
+]
+
+
+class JobEnvironment(Frozen):
+    """Where the packages of a job come from. Files are seen from the folder of its code."""
+
+    requirements: Requirements | None = None
+    """A requirements file, or a list such as `[numpy==2.1, torch]`."""
+    lock: FileOfCode | None = None
+    """A uv.lock, with its pyproject.toml beside it."""
+    script: FileOfCode | None = None
+    """A shell script that sets up the rest, run once with the environment on its PATH."""
+    files: Files = ()
+    """What else the script reads: with each change of one the environment is another."""
+    python: PythonVersion | None = None
+    """Version of Python, such as "3.11"; the `python3` of the node when left out."""
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The files that it names."""
+        named = (self.lock, self.script, *self.files)
+        given = [path for path in named if path is not None]
+        if isinstance(self.requirements, str):
+            given.append(self.requirements)
+        return tuple(given)
+
+
+def _of_one_kind(environment: JobEnvironment) -> JobEnvironment:
+    refuse(list(_mistakes(environment)))
+    return environment
+
+
+def _mistakes(environment: JobEnvironment) -> Iterator[Mistake]:
+    kinds = (environment.requirements, environment.lock, environment.script)
+    if all(kind is None for kind in kinds):
+        yield Mistake((), "give `requirements`, a `lock` or a `script`")
+    if environment.lock is not None and environment.requirements is not None:
+        why = "has all packages already: leave out `requirements`"
+        yield Mistake(("lock",), why, (("requirements",),))
+    if environment.files and environment.script is None:
+        yield Mistake(("files",), "are what a `script` reads: name that too", (("script",),))
+    if environment.lock is not None and environment.lock.split("/")[-1] != "uv.lock":
+        yield Mistake(("lock",), "has to be called uv.lock: other locks are not read yet")
+    for path in environment.paths:
+        if path.startswith(("/", "~")) or ".." in path.split("/"):
+            yield Mistake((), f"{brief(path)} is not below the folder of the code")
+
+
+def _of_text(value: object) -> object:
+    """Tell a file by its name, as a job file gives one alone."""
+    if isinstance(value, list | tuple):
+        return {"requirements": tuple(value)}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    if isinstance(value, dict):  # a document has lists
+        given: dict[object, object] = {**value}
+        return {k: tuple(v) if isinstance(v, list) else v for k, v in given.items()}  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    if not isinstance(value, str):
+        return value
+    name = value.rpartition("/")[2]
+    if value == "current" or re.fullmatch(r".*\.ya?ml", name):
+        what = "the packages of this Python" if value == "current" else "conda environments"
+        raise ValueError(f"{brief(value)}: {what} cannot be brought yet; give a requirements file")
+    if name == "uv.lock":
+        return {"lock": value}
+    if name.endswith(".txt"):
+        return {"requirements": value}
+    if name.endswith(".sh"):
+        return {"script": value}
+    raise ValueError(
+        f"{brief(value)} is no kind that is known: give requirements.txt, uv.lock, "
+        "{script: setup.sh}, or a list of packages"
+    )
+
+
+_Written = (
+    JobEnvironment
+    | Annotated[str, Field(min_length=1, max_length=1000)]
+    | Annotated[list[Requirement], Field(max_length=1000)]
+)
+EnvironmentField = Annotated[
+    JobEnvironment,
+    BeforeValidator(_of_text, json_schema_input_type=_Written),
+    AfterValidator(_of_one_kind),
+]
+"""A `JobEnvironment`, a file alone, or a list of packages."""

@@ -1,0 +1,36 @@
+"""An index of packages made on the spot: a folder of wheels."""
+
+import base64
+import hashlib
+import zipfile
+from pathlib import Path
+
+
+def make_wheel(
+    folder: Path, name: str, version: str = "1.0", *, requires: tuple[str, ...] = (),
+    tag: str = "py3-none-any", python: str = ">=3.8",
+) -> Path:  # fmt: skip
+    """Make a wheel of a module that says its version, with a program of its name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    info = f"{name}-{version}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    metadata += f"Requires-Python: {python}\n"
+    metadata += "".join(f"Requires-Dist: {each}\n" for each in requires)
+    files = {
+        f"{name}/__init__.py": f"version = '{version}'\n\n\ndef main():\n    print(version)\n",
+        f"{info}/METADATA": metadata,
+        f"{info}/WHEEL": f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n",
+        f"{info}/entry_points.txt": f"[console_scripts]\n{name} = {name}:main\n",
+    }
+    record = "".join(
+        f"{path},sha256={_digest(text)},{len(text)}\n" for path, text in files.items()
+    )
+    wheel = folder / f"{name}-{version}-{tag}.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for path, text in {**files, f"{info}/RECORD": f"{record}{info}/RECORD,,\n"}.items():
+            archive.writestr(path, text)
+    return wheel
+
+
+def _digest(text: str) -> str:
+    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
