@@ -80,6 +80,9 @@ def with_folder(
     if options.stays:
         if code is not None and code.snapshot is None:
             raise SpecError(source, ("code: is to be stored: leave out --no-upload",))
+        if spec.environment is not None and (paths := spec.environment.paths):
+            why = f"environment: {paths[0]} is looked for in the code: leave out --no-upload"
+            raise SpecError(source, (why,))
         absolute = str((workdir_base / (workdir or "")).resolve())
         return spec.model_copy(update={"workdir": absolute}) if is_relative else spec
     if options.folder is not None:

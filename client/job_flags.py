@@ -80,6 +80,15 @@ ENV = Annotated[
         rich_help_panel=_RUNS,
     ),
 ]
+ENVIRONMENT = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE",
+        help="Its Python packages, built once on a node: requirements.txt, uv.lock or a setup.sh "
+        "of the code, or none.",
+        rich_help_panel=_RUNS,
+    ),
+]
 ARRAY = Annotated[
     str | None,
     typer.Option(
@@ -122,6 +131,14 @@ def time_limit(text: str | None) -> list[Override]:
         said = f"--time {brief(text)}: {error}"
         raise SpecError("--time", (said,)) from None
     return [Override("max_duration", json.dumps(format_duration(limit)), f"--time {text}")]
+
+
+def environment(given: str | None) -> list[Override]:
+    """Return what `--environment` puts over `environment`."""
+    if given is None:
+        return []
+    value = None if given == "none" else given
+    return [Override("environment", json.dumps(value), f"--environment {given}")]
 
 
 def constraints(given: Sequence[str] | None) -> list[Override]:

@@ -8,9 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from longshore.client.submit_command import COMMAND, WithCommand, submit
+from longshore.client.terminal import note
 from longshore.models.visible import shown
 
 _BY_SUFFIX = {".py": "python3", ".sh": "sh"}
+_PACKAGES = ("uv.lock", "requirements.txt")
+"""In this order: a lock has all versions."""
 _LEFT_OUT = ("file", "wait", "follow", "upload", "no_upload")
 """Flags of `submit` that `run` decides itself."""
 
@@ -42,12 +45,22 @@ def run(
     longshore run train.py --gpus 2 -- --epochs 3
 
     The folder that you are in comes along, without what Git ignores (or .longshoreignore says).
+    Its uv.lock, or else its requirements.txt, says which Python packages the job gets.
     Ctrl-C leaves the job running.
     """
     arguments: tuple[str, ...] = context.meta.get(COMMAND, ())
     context.meta[COMMAND] = (*command_for(script), *arguments)
     silent = bool(flags.get("as_json"))
+    if flags.get("environment") is None and (found := environment_of(Path())) is not None:
+        flags["environment"] = found
+        if not (silent or flags.get("quiet")):
+            note(f"Environment: {found} (--environment says another, or none)")
     submit(context, wait=not detach, follow=not (detach or silent), upload=".", **flags)
+
+
+def environment_of(folder: Path) -> str | None:
+    """Return the file that says which packages a script of this folder needs; None without."""
+    return next((name for name in _PACKAGES if (folder / name).is_file()), None)
 
 
 def command_for(script: str) -> tuple[str, ...]:

@@ -120,6 +120,7 @@ def submit(
     constraints: job_flags.CONSTRAINTS = None,
     image: job_flags.IMAGE = None,
     env: job_flags.ENV = None,
+    environment: job_flags.ENVIRONMENT = None,
     array: job_flags.ARRAY = None,
     upload: UPLOAD = None,
     no_upload: NO_UPLOAD = False,
@@ -135,7 +136,7 @@ def submit(
 
     longshore submit --array 0-99%8 -- sh -c 'python train.py --seed $LONGSHORE_ARRAY_INDEX'
 
-    longshore submit --upload . --gpus 1 -- python train.py
+    longshore submit --upload . --environment requirements.txt -- python train.py
 
     A job runs in an empty folder of its own; in a copy of the folder that it brings along
     (--upload, `code`, or a relative workdir, which begins at the job file, or without one at the
@@ -155,9 +156,12 @@ def submit(
         *job_flags.time_limit(time),
         *job_flags.labels(labels),
         *job_flags.variables(env),
+        *job_flags.environment(environment),
         *job_flags.constraints(constraints),
         *job_flags.values(values),
     ]  # fmt: skip
+    if upload is not None:
+        overrides.append(Override("code", json.dumps(upload), f"--upload {upload}"))
     job_flags.refuse_repeats(overrides)
     code = CodeOptions(upload, stays=no_upload)
     spec = in_its_folder(_spec(file, command, overrides), file, overrides, code)

@@ -407,9 +407,11 @@ class JobSpec(Frozen):
         if self.image is not None:
             why = "is of a command on the node: an image brings its own packages; leave one out"
             yield Mistake(("environment",), why, (("image",),))
-        if self.code is None and (paths := self.environment.paths):
+        # A relative workdir is stored as the code, by the submit.
+        brings = self.code is not None or not _leads_out(self.workdir or "/")
+        if not brings and (paths := self.environment.paths):
             why = f"{brief(paths[0])} is looked for in the code of the job: give `code` too"
-            yield Mistake(("environment",), why, (("code",),))
+            yield Mistake(("environment",), why, (("code",), ("workdir",)))
 
     def _mistakes_of_gpus(self, given: int | None) -> tuple[Mistake, ...]:
         """Return what is wrong between the fields of the GPUs, of which so many are `given`."""

@@ -15,6 +15,7 @@ from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.client.calls import known_job
 from longshore.models.code import Code
+from longshore.models.environment import JobEnvironment
 from longshore.models.errors import SpecError
 from longshore.models.job import JobSpec, JobState
 from longshore.models.settings import Settings
@@ -222,6 +223,25 @@ async def test_run_brings_the_folder_along_with_all_flags_of_submit(
     assert spec.command == ("python3", "train.py", "--epochs", "3")
     assert (spec.name, spec.gpus, spec.priority) == ("train", 2, 8)
     assert paths(settings, spec) == ["src/model.py", "train.py"]
+
+
+async def test_run_takes_the_packages_that_the_folder_names(
+    longshore: Command, api: Longshore, pool: str, folder: Path
+) -> None:
+    (folder / "requirements.txt").write_text("numpy==2.1.0\n")
+
+    async def environment(*flags: str) -> JobEnvironment | None:
+        ran = await longshore("run", "train.py", "-d", "--pool", pool, *flags)
+        assert ran.code == 0, ran.err
+        assert ("Environment: " in ran.err) is not any(flag == "--environment" for flag in flags)
+        return (await spec_of(api, ran.out.strip())).environment
+
+    assert await environment() == JobEnvironment(requirements="requirements.txt")
+    assert await environment("--environment", "none") is None
+    (folder / "uv.lock").write_text("version = 1\n")
+    assert await environment() == JobEnvironment(lock="uv.lock")
+    other = await environment("--environment", "requirements.txt")
+    assert other == JobEnvironment(requirements="requirements.txt")
 
 
 @pytest.mark.parametrize(
