@@ -52,6 +52,7 @@ Point = Literal[
     "see_off.after-commit",
     "run_process.after-claim",
     "run_process.after-spawn",
+    "run_process.before-outputs",
     "run_process.before-report",
     "stop_process.before-signal",
     "stop_process.after-end",

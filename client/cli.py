@@ -31,6 +31,7 @@ from longshore.client import (
     market_group,
     node_commands,
     preempt_command,
+    pull_command,
     purchase_commands,
     run_command,
     schedule_commands,
@@ -149,6 +150,7 @@ def options(
 submit_command.register(app)
 job_commands.register(app)
 log_commands.register(app)
+pull_command.register(app)
 steer_commands.register(app)
 array_commands.register(app)
 dag_commands.register(app)

@@ -89,6 +89,16 @@ ENVIRONMENT = Annotated[
         rich_help_panel=_RUNS,
     ),
 ]
+OUTPUTS = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--output",
+        metavar="PATTERN",
+        help="What of its folder is stored for `longshore pull`: results, or '*.pt'. Give it "
+        "again for more.",
+        rich_help_panel=_RUNS,
+    ),
+]
 ARRAY = Annotated[
     str | None,
     typer.Option(
@@ -139,6 +149,14 @@ def environment(given: str | None) -> list[Override]:
         return []
     value = None if given == "none" else given
     return [Override("environment", json.dumps(value), f"--environment {given}")]
+
+
+def outputs(given: Sequence[str] | None) -> list[Override]:
+    """Return what `--output` puts over `outputs`: all of them together."""
+    if not given:
+        return []
+    by = " ".join(f"--output {shlex.quote(each)}" for each in given)
+    return [Override("outputs", json.dumps(given), by)]
 
 
 def constraints(given: Sequence[str] | None) -> list[Override]:

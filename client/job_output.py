@@ -1,20 +1,26 @@
-"""What jobs write, in the typed client: one stream as it is, or both in their order."""
+"""What jobs write and give back, in the typed client."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime
+from functools import partial
+from pathlib import Path
 
 from temporalio.client import Client
 from temporalio.service import RPCError
 
+from longshore.activities.artifacts.outputs import OutputStore
 from longshore.activities.log_order import Chunk
 from longshore.activities.logstore import LogStore, Stream
 from longshore.client.array_status import as_on_record
 from longshore.client.logs import JobLogs
+from longshore.client.pull import Pulled, pull
 from longshore.client.reconnecting import Reconnecting
 from longshore.client.status import JobHandle, status_of
+from longshore.models.errors import NotFoundError
 from longshore.models.job import JobStatus
 from longshore.models.messages import job_workflow_id
+from longshore.models.text import listed
 from longshore.workflows.job import JobWorkflow
 
 
@@ -65,6 +71,35 @@ class OutputReading(Reconnecting):
             attempt, rank, follow=follow, last=last, since=since, only=only
         ):
             yield chunk
+
+    async def pull(
+        self,
+        ref: str,
+        folder: Path | None = None,
+        *,
+        attempt: int | None = None,
+        dry_run: bool = False,
+        told: Callable[[str], None] = lambda path: None,
+    ) -> Pulled:
+        """Bring the outputs of a job into a folder, by default one of its id: what differs.
+
+        `told` hears of each file. Raises NotFoundError where it gave nothing back, and what `pull`
+        of `client.pull` raises.
+        """
+        job_id = await self._resolve(ref)
+        store = OutputStore(self.settings.resolve_artifact_store())
+        found = await asyncio.to_thread(store.of_attempt, job_id, attempt)
+        if not found:
+            of = f" in attempt {attempt}" if attempt else ""
+            named = (await self.spec(job_id)).outputs
+            why = (
+                f"nothing of {listed(named, 3)} is stored yet: that comes when an attempt ends"
+                if named
+                else "its job file names no `outputs`"
+            )
+            raise NotFoundError(f"job {job_id} has given nothing back{of}: {why}")
+        bring = partial(pull, dry_run=dry_run, told=told)
+        return await asyncio.to_thread(bring, store, found, folder or Path(job_id))
 
     async def missing_logs(self, ref: str, attempt: int | None = None) -> str:
         """Return why the log store lacks a part of what an attempt wrote, the latest without one.

@@ -121,6 +121,7 @@ def submit(
     image: job_flags.IMAGE = None,
     env: job_flags.ENV = None,
     environment: job_flags.ENVIRONMENT = None,
+    outputs: job_flags.OUTPUTS = None,
     array: job_flags.ARRAY = None,
     upload: UPLOAD = None,
     no_upload: NO_UPLOAD = False,
@@ -157,6 +158,7 @@ def submit(
         *job_flags.labels(labels),
         *job_flags.variables(env),
         *job_flags.environment(environment),
+        *job_flags.outputs(outputs),
         *job_flags.constraints(constraints),
         *job_flags.values(values),
     ]  # fmt: skip

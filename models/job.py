@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Self
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     StringConstraints,
@@ -42,7 +43,7 @@ from longshore.models.resources import GPURequest
 from longshore.models.signals import SignalName
 from longshore.models.topology import Conformance, Gang
 from longshore.models.units import GB, MOST_CPUS, Duration, GBPerSecond, Watts
-from longshore.models.visible import brief
+from longshore.models.visible import brief, shown
 
 ASSUMED_DURATION = timedelta(hours=1)
 """How long a job is taken to run that does not say it."""
@@ -180,6 +181,16 @@ MOST_BYTES = 1_000_000
 such as the nodes of a gang (about 200 bytes each) and the history of a job's attempts."""
 
 
+def _stays_inside(pattern: str) -> str:
+    if _leads_out(pattern.removeprefix("!")):
+        raise ValueError(f"{shown(pattern)} leads out of the job's folder: name what is below it")
+    return pattern
+
+
+def _leads_out(path: str) -> bool:
+    return path.startswith(("/", "~")) or ".." in path.split("/")
+
+
 def data_of(value: object) -> object:
     """Return a list of names as names whose sizes are not known; another value as it is."""
     if isinstance(value, list | tuple):
@@ -197,7 +208,15 @@ Data = Annotated[
 ]
 
 
+OutputPattern = Annotated[
+    ShortText, AfterValidator(_stays_inside), StringConstraints(min_length=1)
+]
+Outputs = Annotated[tuple[OutputPattern, ...], Field(fail_fast=True), Most(100)]
+
+
 _NOT_OF_ELEMENTS = {
+    "outputs": "outputs: they share a folder; let each write into a store, or submit a job for "
+    "each",
     "gang": "a gang: each runs on one node; submit a job for each",
     "image": "an image: let the command start the container, or submit a job for each",
     "checkpoint": "a checkpoint contract: one that is stopped starts from the beginning; leave "
@@ -210,10 +229,6 @@ _NOT_OF_ELEMENTS = {
 _FIELDS_OF_GPUS = tuple(
     (field,) for field in ("gpus", "gang", "malleable", "milli", "mig", "vram_per_gpu")
 )
-
-
-def _leads_out(path: str) -> bool:
-    return path.startswith(("/", "~")) or ".." in path.split("/")
 
 
 class JobSpec(Frozen):
@@ -303,6 +318,9 @@ class JobSpec(Frozen):
     job, or a list such as [numpy==2.1, torch]. Built once on a node. See docs/environments.md."""
     workdir: ShortText | None = None
     """Working folder on the node, or with `code` below it; a private one when left out."""
+    outputs: Outputs = Field(default=(), exclude_if=lambda outputs: not outputs)
+    """What of its folder is stored after each attempt, also one that failed: names and patterns as
+    of .gitignore, such as `[results, "*.pt"]`. `longshore pull JOB` brings it."""
 
     checkpoint: CheckpointContract | None = None
     """How it saves and goes on; without one a stopped job starts from the beginning."""
@@ -387,7 +405,7 @@ class JobSpec(Frozen):
             found += (
                 Mistake(("array",), f"elements cannot have {why}", ((field,),))
                 for field, why in _NOT_OF_ELEMENTS.items()
-                if getattr(self, field) is not None
+                if getattr(self, field)
                 # One that was taken once goes on.
                 and not (field == "malleable" and is_taken(info))
             )

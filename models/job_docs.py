@@ -44,6 +44,8 @@ from longshore.models.job import (
     FailureClass,
     JobSpec,
     JobState,
+    OutputPattern,
+    Outputs,
     RetryPolicy,
     RetryRule,
     Tier,
@@ -251,6 +253,8 @@ _TYPES: tuple[tuple[Any, str], ...] = (
     (Requirements, f"text, a file; or list of {_most(RequirementList)} packages"),
     (FileOfCode, "text, a file of the code"),
     (Files, f"list of {_most(Files)} files of the code"),
+    (OutputPattern, "text, a name or pattern"),
+    (Outputs, f"list of {_most(Outputs)} names or patterns"),
     (PythonVersion, "text, `3.11` or `3.11.2`"),
     (SignalName, "name of a signal, such as `SIGTERM` or `SIGUSR1`"),
     (

@@ -39,6 +39,7 @@ env:
   WANDB_MODE: offline
 code: {git: "https://git.example.com/research/train", ref: v1.2}
 workdir: src
+outputs: [results, "*.pt"]
 
 checkpoint:
   folder: checkpoints

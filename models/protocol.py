@@ -25,7 +25,7 @@ Not for what an older agent does as well as a newer one, such as another log lin
     8   it ends a process, or an element, that has run for as long as its `max_duration` allows
     8   it knows a rank that joined an attempt by its number, and starts it where an earlier one of
         the attempt has left
-    8   it brings the code of a job, and its Python environment
+    8   it brings the code of a job, and its Python environment, and stores what the job gives back
 """
 
 from typing import Final

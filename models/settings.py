@@ -111,6 +111,8 @@ class Settings(BaseSettings):
     """How long the code of a job that has ended stays in the artifact store."""
     upload_limit: GB = 10.0
     """How large the code of a job may be at most."""
+    keep_outputs_for: Duration = timedelta(days=30)
+    """How long the outputs of a job that has ended stay in the artifact store."""
     keep_checkpoints_for: Duration = timedelta(days=7)
     """How long the checkpoints of a job that has ended stay in the checkpoint store."""
     publish_within: Duration = timedelta(minutes=10)

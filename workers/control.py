@@ -239,7 +239,9 @@ async def _watched(
     observing = keep_observing(database, store, settings.keep_checkpoints_for)
     watching = keep_watches_awake(temporal, settings)
     artifacts = ArtifactStore(settings.resolve_artifact_store())
-    sweeping = keep_sweeping(database, artifacts, settings.keep_code_for)
+    sweeping = keep_sweeping(
+        database, artifacts, settings.keep_code_for, settings.keep_outputs_for
+    )
     tasks = [asyncio.create_task(each) for each in (observing, watching, sweeping)]
     if settings.metrics_address:
         tasks.append(asyncio.create_task(keep_sampling(database, metrics)))

@@ -15,7 +15,9 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from longshore.activities.artifacts.outputs import OutputStore
 from longshore.activities.artifacts.store import ArtifactStore
+from longshore.activities.checkpoints.rows import sweep_checkpoints
 from longshore.activities.database import Database
 from longshore.activities.failpoints import failpoint
 from longshore.activities.node.publisher import in_thread
@@ -155,10 +157,15 @@ async def sweep_artifacts(
     return len(snapshots), len(objects)
 
 
-async def keep_sweeping(database: Database, store: ArtifactStore, keep_for: timedelta) -> None:
+async def keep_sweeping(
+    database: Database, store: ArtifactStore, keep_for: timedelta, keep_outputs_for: timedelta
+) -> None:
     """Sweep again and again until cancelled."""
+    outputs = OutputStore(store.url)
     while True:
         try:
+            if jobs := await sweep_checkpoints(database, outputs, keep_outputs_for):
+                _log.info("removed the outputs of %d ended jobs", jobs)
             snapshots, objects = await sweep_artifacts(database, store, keep_for)
             if snapshots or objects:
                 _log.info("removed %d snapshots and %d objects", snapshots, objects)

@@ -51,6 +51,10 @@ class ArtifactCache:
         self._snapshots = folder / "snapshots"
         self._store = store
 
+    @property
+    def store_url(self) -> str:
+        return self._store.url
+
     def hold(
         self,
         tenant: str,

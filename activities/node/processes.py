@@ -1,6 +1,7 @@
 """The processes of one node: starting, attaching, stopping, remembering. Knows no Temporal."""
 
 import asyncio
+import contextlib
 import logging
 import signal
 import threading
@@ -10,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from longshore.activities.artifacts.outputs import OutputStore
 from longshore.activities.artifacts.store import ArtifactStore
 from longshore.activities.checkpoints.store import CheckpointStore
 from longshore.activities.failpoints import failpoint, wall_clock
@@ -27,6 +29,7 @@ from longshore.activities.node.environments import Environments
 from longshore.activities.node.fence import Fence
 from longshore.activities.node.file_times import clamped_time
 from longshore.activities.node.full_disk import why_refused
+from longshore.activities.node.job_outputs import store_outputs
 from longshore.activities.node.journal import as_whole, batch_report
 from longshore.activities.node.launch import (
     OUTPUT,
@@ -430,6 +433,8 @@ class Processes:
             end = {"cause": "supervisor-gone", "left": sum(map(orphans.runs, supervised.left))}
         if run.keeper:
             await _finish_checkpoints(run.keeper, end)
+        if run.request.spec.outputs:
+            await self._store_outputs(run, launch.cwd)
         started = self._store.started(run.record.key)
         return report_of(run.record, end, started, run.progress())
 
@@ -466,6 +471,17 @@ class Processes:
             run.request, job_folder, run.unwanted, say, log
         )
         run.preparing = ""
+
+    async def _store_outputs(self, run: Run, folder: Path) -> None:
+        """Store what the job gives back. Where that fails, its logs say so."""
+        store = OutputStore(self._artifacts.store_url)
+        why = await store_outputs(
+            store, run.request, self._inventory, folder, self._publish_within
+        )
+        if why:
+            _log.warning("%s: its outputs are not stored: %s", run.record.key, why)
+            with contextlib.suppress(OSError), (run.folder / "stderr").open("ab") as spool:
+                spool.write(f"longshore: its outputs are not stored: {why}\n".encode())
 
     def _ship(self, run: Run) -> None:
         """Begin to ship the logs of a run."""

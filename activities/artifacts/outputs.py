@@ -1,0 +1,53 @@
+"""What jobs give back: files of their folders, stored after each attempt.
+
+They lie beside the code, in the form of checkpoints: a manifest for each rank, stored last.
+"""
+
+import contextlib
+import threading
+from pathlib import Path
+
+import pathspec
+
+from longshore.activities.checkpoints.store import CheckpointStore
+from longshore.activities.storage import speaking
+from longshore.models.checkpoint import Manifest, StoredFile
+
+
+class OutputStore(CheckpointStore):
+    """Outputs of jobs, in the folder `outputs` of the artifact store."""
+
+    def __init__(self, artifact_store: str) -> None:
+        super().__init__(f"{artifact_store.rstrip('/')}/outputs")
+
+    def keep(
+        self, folder: Path, patterns: tuple[str, ...], draft: Manifest, given_up: threading.Event
+    ) -> Manifest:
+        """Store the files of a folder that match the patterns; return their manifest.
+
+        `draft` says whose they are. Raises what `publish` raises.
+        """
+        wanted = pathspec.GitIgnoreSpec.from_lines(patterns)
+
+        def matches(file: StoredFile) -> bool:
+            return wanted.match_file(file.path)
+
+        return self.publish(folder, draft, given_up, matches)
+
+    def of_attempt(self, job_id: str, attempt: int | None = None) -> tuple[Manifest, ...]:
+        """Return what an attempt gave back, by rank; the last that gave anything without one.
+
+        Raises DamagedError where a manifest is not as it was stored.
+        """
+        names = self.names(job_id)
+        if attempt is None:
+            attempt = max((name.attempt for name in names), default=None)
+        of_it = sorted((n for n in names if n.attempt == attempt), key=lambda name: name.rank)
+        return tuple(self.manifest(job_id, name) for name in of_it)
+
+    def fetch(self, manifest: Manifest, index: int, folder: Path) -> None:
+        """Fetch one file into an empty folder. Raises DamagedError."""
+        self._fetch(manifest, index, folder, threading.Event())
+
+    def _speaking(self, done: str) -> contextlib.AbstractContextManager[None]:
+        return speaking("artifact store", self.url, done)

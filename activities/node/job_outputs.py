@@ -1,0 +1,46 @@
+"""Stores what a job gives back, once its process has ended."""
+
+import asyncio
+import threading
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+from longshore.activities.artifacts.outputs import OutputStore
+from longshore.activities.failpoints import failpoint, wall_clock
+from longshore.activities.node.preparing import in_thread
+from longshore.activities.storage import GivenUp
+from longshore.models.checkpoint import Manifest
+from longshore.models.errors import DamagedError, StoreError
+from longshore.models.messages import RunProcessRequest
+from longshore.models.node import Inventory
+
+
+async def store_outputs(
+    store: OutputStore,
+    request: RunProcessRequest,
+    inventory: Inventory,
+    folder: Path,
+    within: timedelta,
+) -> str:
+    """Store the files that `outputs` of a job names; return why they are not stored, empty where
+    they are. `within` so long: the job's GPUs are held meanwhile."""
+    placement, now = request.placement, wall_clock()
+    draft = Manifest(
+        job_id=placement.job_id, attempt=placement.attempt, rank=placement.rank,
+        ranks=max(len(placement.ranks), placement.rank + 1), number=1, prefix="", files=(),
+        bytes=0, saved_at=now, published_at=now, node_id=placement.node_id,
+        simulated=inventory.simulated,
+    )  # fmt: skip
+    given_up = threading.Event()
+    await failpoint("run_process.before-outputs")
+    keeping = in_thread(partial(store.keep, folder, request.spec.outputs, draft, given_up))
+    try:
+        await asyncio.wait_for(keeping, within.total_seconds())
+    except TimeoutError:
+        return f"they were not stored within {within}"
+    except (StoreError, DamagedError, GivenUp, OSError, UnicodeError) as error:
+        return str(error)
+    finally:
+        given_up.set()
+    return ""

@@ -1,0 +1,113 @@
+"""What a job gave back, brought into a folder of this machine: what differs, and nothing else."""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from longshore.activities.artifacts.outputs import OutputStore
+from longshore.models.base import Frozen
+from longshore.models.checkpoint import Manifest, StoredFile
+from longshore.models.errors import RefusedError
+from longshore.models.visible import shown
+
+_CHUNK = 2**20
+
+
+class Pulled(Frozen):
+    """What was brought."""
+
+    job_id: str
+    attempt: int
+    folder: str
+    files: int
+    """How many the attempt gave back."""
+    bytes: int
+    fetched: tuple[str, ...]
+    """Those that were missing or differed, below the folder."""
+    fetched_bytes: int
+    left_out: tuple[str, ...] = ()
+    """Links that lead out of the folder."""
+
+
+def pull(
+    store: OutputStore,
+    manifests: tuple[Manifest, ...],
+    folder: Path,
+    *,
+    dry_run: bool = False,
+    told: Callable[[str], None] = lambda path: None,
+) -> Pulled:
+    """Bring the files of an attempt into a folder: those of rank 0 there, of rank 3 in `rank-3`.
+
+    Files that are as they were stored stay, others are replaced; what only the folder has stays.
+    `told` hears of each file. Raises DamagedError, StoreError, RefusedError where a link or a
+    folder of ours is in the way, OSError.
+    """
+    fetched: list[str] = []
+    left_out: list[str] = []
+    size = 0
+    for manifest in manifests:
+        below = folder if manifest.rank == 0 else folder / f"rank-{manifest.rank}"
+        for index, file in enumerate(manifest.files):
+            target = below / file.path
+            name = str(target.relative_to(folder))
+            if file.link is not None and not _stays(file.path, file.link):
+                left_out.append(name)
+                continue
+            if _is_there(target, file):
+                continue
+            fetched.append(name)
+            size += file.size
+            if not dry_run:
+                _refuse_links(below, target)
+                _bring(store, manifest, index, target)
+                told(name)
+    return Pulled(
+        job_id=manifests[0].job_id, attempt=manifests[0].attempt, folder=str(folder),
+        files=sum(len(each.files) for each in manifests),
+        bytes=sum(each.bytes for each in manifests),
+        fetched=tuple(fetched), fetched_bytes=size, left_out=tuple(left_out),
+    )  # fmt: skip
+
+
+def _is_there(target: Path, file: StoredFile) -> bool:
+    if file.link is not None:
+        return target.is_symlink() and str(target.readlink()) == file.link
+    if target.is_symlink() or not target.is_file() or target.stat().st_size != file.size:
+        return False
+    digest = hashlib.sha256()
+    with target.open("rb") as content:
+        while chunk := content.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest() == file.sha256
+
+
+def _bring(store: OutputStore, manifest: Manifest, index: int, target: Path) -> None:
+    """Fetch a file beside its place, then put it there: a pull that is cut off leaves the old."""
+    file = manifest.files[index]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".longshore-pull-", dir=target.parent) as draft:
+        if file.link is not None:
+            made = Path(draft) / "link"
+            made.symlink_to(file.link)
+        else:
+            store.fetch(manifest, index, Path(draft))
+            made = Path(draft) / file.path
+        made.replace(target)
+
+
+def _refuse_links(folder: Path, target: Path) -> None:
+    """Raise RefusedError where a file would be written through a link, or over a folder."""
+    for part in target.relative_to(folder).parents:
+        if (folder / part).is_symlink() and part != Path():
+            raise RefusedError(f"{shown(str(folder / part))} is a link: choose another folder")
+    if target.is_dir() and not target.is_symlink():
+        raise RefusedError(f"{shown(str(target))} is a folder: choose another one with --to")
+
+
+def _stays(path: str, link: str) -> bool:
+    """Return whether a link leads to somewhere in the folder."""
+    end = os.path.normpath(os.path.join(os.path.dirname(path), link))  # noqa: PTH118, PTH120
+    return not os.path.isabs(link) and not end.startswith("..")  # noqa: PTH117

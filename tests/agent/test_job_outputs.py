@@ -1,0 +1,113 @@
+"""What a job gives back is stored after each attempt, and brought where somebody wants it."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from longshore.activities.artifacts.outputs import OutputStore
+from longshore.client.pull import Pulled, pull
+from longshore.models.errors import DamagedError, RefusedError
+from longshore.models.job import FailureClass
+from tests.agent.conftest import LocalNode
+
+WRITES = (
+    "mkdir -p results/deep; echo 1 > results/a; echo 2 > results/deep/b; echo 3 > c.pt; echo 4 > d"
+)
+OUTPUTS = ["results", "*.pt"]
+
+
+def stored(box: LocalNode) -> OutputStore:
+    return OutputStore((box.folder / "artifacts").as_uri())
+
+
+def bring(box: LocalNode, job: str, folder: Path, attempt: int | None = None) -> Pulled:
+    return pull(stored(box), stored(box).of_attempt(job, attempt), folder)
+
+
+def files_in(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): path.read_text()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+async def test_what_matches_is_stored_and_brought_and_then_only_what_differs(
+    box: LocalNode, tmp_path: Path
+) -> None:
+    report = await box.report(WRITES, job="job-a", outputs=OUTPUTS)
+    assert report.failure is None
+    here = tmp_path / "here"
+    first = bring(box, "job-a", here)
+    all_of_it = {"c.pt": "3\n", "results/a": "1\n", "results/deep/b": "2\n"}
+    assert files_in(here) == all_of_it
+    assert first.fetched == ("c.pt", "results/a", "results/deep/b")
+    assert bring(box, "job-a", here).fetched == ()
+    (here / "results" / "a").write_text("x\n")
+    (here / "own").write_text("mine")
+    again = bring(box, "job-a", here)
+    assert (again.fetched, again.fetched_bytes, again.files) == (("results/a",), 2, 3)
+    assert files_in(here) == all_of_it | {"own": "mine"}
+
+
+async def test_an_attempt_that_failed_or_was_stopped_gives_back_too(
+    box: LocalNode, tmp_path: Path
+) -> None:
+    report = await box.report("echo first > r; exit 3", job="job-a", outputs=["r"])
+    assert report.failure is FailureClass.USER
+    run = box.start("echo second > r; echo up; sleep 600", job="job-a", attempt=2, outputs=["r"])
+    await box.says(run, "up")
+    await box.processes.stop_all("stopped by a test", grace=0)
+    bring(box, "job-a", tmp_path / "last")
+    bring(box, "job-a", tmp_path / "first", attempt=1)
+    assert files_in(tmp_path / "last") == {"r": "second\n"}
+    assert files_in(tmp_path / "first") == {"r": "first\n"}
+
+
+async def test_a_store_that_cannot_be_written_costs_the_outputs_alone(box: LocalNode) -> None:
+    artifacts = box.folder / "artifacts"
+    shutil.rmtree(artifacts, ignore_errors=True)
+    artifacts.write_text("no folder")
+    run = box.start("echo 1 > r", job="job-a", outputs=["r"])
+    report = await run.done
+    assert (report.failure, report.exit_code) == (None, 0)
+    said = box.logs.read("job-a", stream="stderr").data.decode()
+    assert "longshore: its outputs are not stored: the artifact store" in said
+
+
+async def test_links_are_followed_neither_on_the_node_nor_here(
+    box: LocalNode, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("secret")
+    links = (
+        f"mkdir out; ln -s {secret} out/abs; ln -s ../.. out/up; echo 1 > out/f; ln -s f out/in"
+    )
+    await box.report(links, job="job-a", outputs=["out"])
+    here = tmp_path / "here"
+    found = bring(box, "job-a", here)
+    assert found.left_out == ("out/abs", "out/up")
+    assert sorted(path.name for path in (here / "out").iterdir()) == ["f", "in"]
+    assert str((here / "out" / "in").readlink()) == "f"
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "out").symlink_to(elsewhere)
+    with pytest.raises(RefusedError, match="is a link"):
+        bring(box, "job-a", tmp_path / "there")
+    assert list(elsewhere.iterdir()) == []
+
+
+async def test_a_file_that_is_damaged_in_the_store_replaces_nothing(
+    box: LocalNode, tmp_path: Path
+) -> None:
+    await box.report("echo 1 > r", job="job-a", outputs=["r"])
+    (there,) = (box.folder / "artifacts" / "outputs" / "job-a" / "files").glob("*/000000")
+    there.write_text("2\n")
+    here = tmp_path / "here"
+    here.mkdir()
+    (here / "r").write_text("old")
+    with pytest.raises(DamagedError):
+        bring(box, "job-a", here)
+    assert files_in(here) == {"r": "old"}

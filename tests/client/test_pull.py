@@ -1,0 +1,96 @@
+"""`longshore pull`, and what names the outputs of a job."""
+
+import json
+import threading
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from longshore.activities.artifacts.outputs import OutputStore
+from longshore.client.api import Longshore
+from longshore.models.checkpoint import Manifest
+from longshore.models.document import load_document
+from longshore.models.errors import SpecError
+from longshore.models.job import JobSpec
+from longshore.models.settings import Settings
+from tests.client.conftest import Command
+
+AT = datetime(2026, 11, 25, tzinfo=UTC)
+
+
+@pytest.fixture
+async def api(settings: Settings, longshore: Command) -> AsyncIterator[Longshore]:
+    """A client beside the command line; starts nothing."""
+    api = await Longshore.connect(settings)
+    yield api
+    await api.close()
+
+
+def give_back(
+    settings: Settings, job_id: str, folder: Path, *, rank: int = 0, ranks: int = 1
+) -> None:
+    draft = Manifest(
+        job_id=job_id, attempt=1, rank=rank, ranks=ranks, number=1, prefix="", files=(), bytes=0,
+        saved_at=AT, published_at=AT, node_id="node-a",
+    )  # fmt: skip
+    store = OutputStore(settings.resolve_artifact_store())
+    store.keep(folder, ("*.txt",), draft, threading.Event())
+
+
+async def test_outputs_come_into_a_folder_of_the_job(
+    longshore: Command,
+    api: Longshore,
+    settings: Settings,
+    pool: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    args = ("--pool", pool, "--name", "give", "--output", "*.txt", "--output", "out", "--hold")
+    job_id = (await longshore("submit", "-q", *args, "--", "true")).out.strip()
+    none = await longshore("pull", job_id)
+    assert none.code == 66
+    assert "nothing of *.txt, out is stored yet" in none.err
+    made = tmp_path / "made"
+    made.mkdir()
+    (made / "a.txt").write_text("one")
+    (made / "b.log").write_text("two")
+    for rank in (0, 1):
+        give_back(settings, job_id, made, rank=rank, ranks=2)
+    dry = await longshore("pull", job_id, "--dry-run")
+    assert dry.out == f"{job_id}: 2 files, 6B of attempt 1: 2 files, 6B would be brought\n"
+    assert not (tmp_path / job_id).exists()
+    assert (await longshore("pull", job_id)).code == 0
+    found = {str(p.relative_to(tmp_path / job_id)) for p in (tmp_path / job_id).rglob("*.*")}
+    assert found == {"a.txt", "rank-1/a.txt"}
+    again = await longshore("pull", job_id)
+    assert again.out == f"{job_id}: 2 files, 6B of attempt 1: nothing differs\n"
+    to = await longshore("pull", job_id, "--to", "there", "--json")
+    assert json.loads(to.out)["fetched"] == ["a.txt", "rank-1/a.txt"]
+    assert (await longshore("pull", job_id, "--attempt", "2")).code == 66
+
+
+async def test_a_job_without_outputs_is_told_what_lacks(
+    longshore: Command, api: Longshore, pool: str
+) -> None:
+    job_id = (await longshore("submit", "-q", "--pool", pool, "--hold", "--", "true")).out.strip()
+    found = await longshore("pull", job_id)
+    assert "its job file names no `outputs`" in found.err
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("outputs: [../other]", "outputs[0]: '../other' leads out of the job's folder"),
+        ("outputs: [/etc/passwd]", "outputs[0]: '/etc/passwd' leads out of the job's folder"),
+        ("outputs: ['!~/x']", "outputs[0]: '!~/x' leads out of the job's folder"),
+        ("outputs: ['']", "outputs[0]: "),
+        ("outputs: [a]\narray: 0-3", "array: elements cannot have outputs"),
+    ],
+)
+def test_outputs_outside_the_folder_are_refused(text: str, says: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        load_document(f"name: a\ncommand: b\n{text}\n", "job.yaml", JobSpec)
+    assert says in str(refused.value)
