@@ -299,7 +299,7 @@ class JobSpec(Frozen):
     table such as params.csv. Each element gets the GPUs above. See docs/arrays.md."""
     data: Data = Field(default_factory=dict[str, float])
     """What it reads, by name, with the size of each; or a list of names. A node where jobs used
-    data of that name lately is preferred. Longshore copies nothing: the job sees to its data."""
+    data of that name lately is preferred. Longshore does not copy it: the job sees to its data."""
 
     command: Text | Arguments | None = None
     """What to run: a list is run as it is, a text by `sh -c`."""
