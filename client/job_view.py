@@ -130,7 +130,7 @@ def explanation_screen(explanation: Explanation, now: datetime) -> RenderableTyp
     if job.ends_by is not None:
         facts.append(("time limit", latest_end(job.ends_by, now)))
     if explanation.growth is not None:
-        facts.append(("growth", explanation.growth.reason))
+        facts.append(("growth", explanation.growth.outlook))
     if facts:
         parts += [Text(), pairs(facts)]
     if explanation.decision is not None and (

@@ -239,7 +239,7 @@ def _decided(explanation: Explanation, now: datetime) -> Iterable[str]:
         asked = "asked" if saving.save else "not asked"
         yield f"It was {asked} to save {ago(saving.at, now)}: {escape(saving.reason)}."
     if explanation.growth is not None:
-        yield f"About more GPUs: {escape(explanation.growth.reason)}."
+        yield f"About more GPUs: {escape(explanation.growth.outlook)}."
     bought = explanation.buying
     if bought is not None:
         best = next((each for each in bought.options if each.chosen), None)

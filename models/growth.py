@@ -107,6 +107,11 @@ class GrowthDecision(Frozen):
     def cost(self) -> int:
         return self.stop + self.added
 
+    @property
+    def outlook(self) -> str:
+        """The answer of a look that did nothing about it."""
+        return f"would be {self.reason}" if self.grows else self.reason
+
 
 class Growing(Wire):
     """Signal `grow` to a job: this attempt goes from `gpus_before` to `gpus` GPUs, in place where
