@@ -301,7 +301,8 @@ command: nvidia-smi -L
 ```
 
 A relative `workdir` counts from the folder of the job file, on the machine where you submit it.
-It comes along: the job runs in a copy of it ([code](code.md)). An absolute one has to be on the node.
+It comes along: the job runs in a copy of it ([code](code.md)). An absolute one has to be on the
+node.
 
 **Sizes** are text with a unit, or a number of GB: `80GB`, `512MB`, `64GiB`, `80`. GB is 10^9
 bytes. **Bandwidth** is a size a second, `10GB/s` or `500MB/s`; a number is GB/s. **Power** is
