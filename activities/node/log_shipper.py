@@ -41,6 +41,8 @@ class Shipper:
         self._folder = folder
         self._shipped: dict[Shipped, int] = dict.fromkeys(SHIPPED, 0)
         self._over = asyncio.Event()
+        self._bell = asyncio.Event()
+        self._wait = FIRST_WAIT
         self._task: asyncio.Task[None] | None = None
         self.error = ""
         """Why the last shipment failed; empty while all is well."""
@@ -49,9 +51,15 @@ class Shipper:
         """Begin to ship in the background: soon at first, then less and less often."""
         self._task = asyncio.create_task(self._run())
 
+    def begin_anew(self) -> None:
+        """Ship soon and often again: what is wanted to be seen begins now."""
+        self._wait = FIRST_WAIT
+        self._bell.set()
+
     async def finish(self) -> None:
         """Ship the rest and store the end; gives up after `LAST_CHANCE` seconds."""
         self._over.set()
+        self._bell.set()
         if self._task is None:
             return
         try:
@@ -66,14 +74,14 @@ class Shipper:
         await self.finish()
 
     async def _run(self) -> None:
-        wait = FIRST_WAIT
         while not self._over.is_set():
+            self._bell.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._over.wait(), wait)
-                break
+                await asyncio.wait_for(self._bell.wait(), self._wait)
+                continue
             await self._guarded(self._ship)
             longest = LONGEST_RETRY_WAIT if self.error else LONGEST_WAIT
-            wait = min(wait * (2.0 if self.error else 1.3), longest)
+            self._wait = min(self._wait * (2.0 if self.error else 1.3), longest)
         # Never cancelled before this: two shipments at a time could overwrite each other's parts.
         await self._guarded(self._ship_last)
 

@@ -15,7 +15,8 @@ LATER = 1.0
 """The same, once `MANY` lines are written: a job that writes for weeks fills no disk with them."""
 MANY = 10_000
 QUIET = 0.5
-"""Seconds between two looks at a job that wrote nothing lately."""
+"""Seconds between two looks at a job that wrote nothing within `LATELY` seconds."""
+LATELY = 5.0
 
 
 class OutputTimes:
@@ -27,12 +28,12 @@ class OutputTimes:
         self._sizes = (0, 0)
         self._lines = 0
         self._looked_at = 0.0
-        self._grew = False
+        self._grew_at = time.monotonic()
 
     @property
     def patience(self) -> float:
         """Seconds until the next look."""
-        return self._every if self._grew else QUIET
+        return self._every if time.monotonic() - self._grew_at < LATELY else QUIET
 
     def look(self) -> None:
         """Note the sizes where they have changed, if the last look is long enough ago."""
@@ -43,9 +44,9 @@ class OutputTimes:
         """Note the sizes where they have changed. A full disk costs the line, nothing else."""
         self._looked_at = time.monotonic()
         sizes = tuple(map(_size, self._streams))
-        self._grew = sizes != self._sizes
-        if not self._grew:
+        if sizes == self._sizes:
             return
+        self._grew_at = self._looked_at
         line = f"{time.time_ns() // 1_000_000} {sizes[0]} {sizes[1]}\n".encode()
         with contextlib.suppress(OSError):
             file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)

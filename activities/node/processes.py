@@ -484,8 +484,10 @@ class Processes:
                 spool.write(f"longshore: its outputs are not stored: {why}\n".encode())
 
     def _ship(self, run: Run) -> None:
-        """Begin to ship the logs of a run."""
-        if run.shipper is None:
+        """Begin to ship the logs of a run, soon at first."""
+        if run.shipper is not None:
+            run.shipper.begin_anew()
+        else:
             run.shipper = Shipper(
                 self._logs, run.record.key, self._identity.node_id, run.folder, self._metrics
             )

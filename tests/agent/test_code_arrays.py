@@ -11,7 +11,7 @@ from longshore.models.job import JobState
 from longshore.models.settings import Settings
 from tests.agent.test_elements import an_array, begun, ended, written
 from tests.support.agent import AgentProcess
-from tests.support.snapshots import code_of, store_snapshot
+from tests.support.snapshots import code_of, put_on_record, store_snapshot
 from tests.support.wheels import make_wheel
 
 
@@ -24,6 +24,7 @@ async def test_elements_run_in_the_code_of_their_slot_with_its_environment(
     )
     store = ArtifactStore(settings.resolve_artifact_store())
     snapshot = store_snapshot(store, {"main.sh": "pwd\ntool\n", "requirements.txt": "tool"})
+    await put_on_record(longshore.database(), store, snapshot)
     spec = an_array(
         pool, "sh main.sh", "0-3%1", code=code_of(snapshot), environment="requirements.txt"
     )

@@ -15,7 +15,7 @@ from longshore.models.job import JobState
 from longshore.models.settings import Settings
 from tests.support.agent import AgentProcess
 from tests.support.control import a_spec
-from tests.support.snapshots import code_of, store_snapshot
+from tests.support.snapshots import code_of, put_on_record, store_snapshot
 from tests.support.waiting import eventually
 
 ALWAYS = ("bring_code.before-object", "bring_code.after-first-file")
@@ -41,6 +41,7 @@ async def test_a_job_gets_all_of_its_code_after_its_agent_was_killed(
     store = ArtifactStore(settings.resolve_artifact_store())
     tree = {"big": os.urandom(300_000), "a/one.py": "1", "a/two.py": "2"}
     snapshot = store_snapshot(store, tree, chunk=100_000)
+    await put_on_record(longshore.database(), store, snapshot)
     points = tmp_path / "points"
     points.mkdir()
     (points / point).touch()

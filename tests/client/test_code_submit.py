@@ -1,6 +1,7 @@
 """Code at a submit, with the real stack: which folder goes, what is said, and who keeps it."""
 
 import re
+import uuid
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
@@ -37,7 +38,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with code, that the command line is in."""
     folder = tmp_path / "project"
     (folder / "src").mkdir(parents=True)
-    (folder / "train.py").write_text("print('hello')\n")
+    (folder / "train.py").write_text(f"print({uuid.uuid4().hex[:5]!r})\n")
     (folder / "src" / "model.py").write_text("SIZE = 7\n")
     monkeypatch.chdir(folder)
     return folder

@@ -63,9 +63,9 @@ async def test_all_is_well(plant: Plant, jobs: dict[str, str]):
         code, found = doctor(plant)
         assert levels(found) == dict.fromkeys(
             (
-                "settings", "disk", "log store", "checkpoint store", "join token", "markets",
-                "temporal", "namespace", "search attributes", "temporal clock", "control worker",
-                "workflows", "schedules",
+                "settings", "disk", "log store", "checkpoint store", "artifact store",
+                "join token", "markets", "temporal", "namespace", "search attributes",
+                "temporal clock", "control worker", "workflows", "schedules",
                  "database", "database locks", "schema", "database clock", "jobs", "purchases",
                  "pools", "dags", "blocks", "agents", "console",
             ),

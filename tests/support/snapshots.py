@@ -3,7 +3,10 @@
 import hashlib
 from collections.abc import Mapping
 
+from longshore.activities.artifacts.rows import announce_objects
+from longshore.activities.artifacts.rows import store_snapshot as record_snapshot
 from longshore.activities.artifacts.store import ArtifactStore, object_name
+from longshore.activities.database import Database
 from longshore.models.snapshot import Part, Snapshot, SnapshotFile, SnapshotLink
 
 
@@ -56,6 +59,16 @@ def store_snapshot(
     )  # fmt: skip
     store.put_snapshot(tenant, snapshot)
     return snapshot
+
+
+async def put_on_record(
+    database: Database, store: ArtifactStore, snapshot: Snapshot, tenant: str = "default"
+) -> None:
+    """Have the database know what is stored, as whoever submits does before."""
+    sizes = {name: len(store.get(tenant, name)) for name in snapshot.objects}
+    async with database.transaction() as connection:
+        await announce_objects(connection, tenant, sizes)
+    await record_snapshot(database, store, tenant, snapshot)
 
 
 def code_of(snapshot: Snapshot) -> dict[str, object]:
