@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from longshore.models.addresses import without_secrets
@@ -49,10 +49,21 @@ def checked_out(repository: str, ref: str | None, cache: Path) -> Iterator[tuple
                 _git("-C", clone, "worktree", "prune")
 
 
-def diff_to_commit(folder: Path) -> bytes:
-    """Return what the tracked files of a folder have changed since its commit, cut at 1 MB."""
-    found = _run("-C", folder, "diff", "--no-ext-diff", "--no-textconv", "--no-color",
-                 "--relative", "HEAD", "--", ".").stdout  # fmt: skip
+_MOST_CHANGED = 1000
+"""Files that a diff names: a command line has a limit."""
+
+
+def diff_to_commit(folder: Path, taken: Collection[str]) -> bytes:
+    """Return what the tracked files of a folder that are `taken` along have changed since its
+    commit, cut at 1 MB: what is left out, as a key, is in no diff either."""
+    diff = ("-C", folder, "diff", "--no-ext-diff", "--no-textconv", "--no-color", "--relative")
+    names = _run(*diff, "--name-only", "-z", "HEAD", "--", ".").stdout.split(b"\0")
+    wanted = [name for name in (os.fsdecode(each) for each in names) if name in taken]
+    if not wanted:
+        return b""
+    found = _run(
+        *diff, "HEAD", "--", *(f":(literal){name}" for name in wanted[:_MOST_CHANGED])
+    ).stdout
     return found if len(found) <= MOST_DIFF else found[: MOST_DIFF - len(_CUT)] + _CUT
 
 

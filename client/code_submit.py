@@ -112,7 +112,8 @@ async def hold_for_schedule(
 @contextlib.contextmanager
 def _with_diff(folder: Path, found: FoundFiles) -> Iterator[FoundFiles]:
     """Yield the files with one more: what they changed of the commit."""
-    diff = diff_to_commit(folder) if found.commit is not None and found.changed else b""
+    taken = {file.path for file in found.files}
+    diff = diff_to_commit(folder, taken) if found.commit is not None and found.changed else b""
     if not diff:
         yield found
         return

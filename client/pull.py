@@ -61,7 +61,7 @@ def pull(
             fetched.append(name)
             size += file.size
             if not dry_run:
-                _refuse_links(below, target)
+                _refuse_links(folder, target)
                 _bring(store, manifest, index, target)
                 told(name)
     return Pulled(

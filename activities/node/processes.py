@@ -414,6 +414,7 @@ class Processes:
         )  # fmt: skip
         if run.record.stop_reason is not None:
             return stopped_before_start(run.record.stop_reason)
+        began_in = await asyncio.to_thread(launch.cwd.resolve)
         supervised = await Supervised.start(self._fork_server, run.folder)
         if run.record.stop_reason is not None:  # asked for while the supervisor was being started
             supervised.leave()
@@ -434,7 +435,7 @@ class Processes:
         if run.keeper:
             await _finish_checkpoints(run.keeper, end)
         if run.request.spec.outputs:
-            await self._store_outputs(run, launch.cwd)
+            await self._store_outputs(run, began_in, launch.cwd)
         started = self._store.started(run.record.key)
         return report_of(run.record, end, started, run.progress())
 
@@ -472,9 +473,12 @@ class Processes:
         )
         run.preparing = ""
 
-    async def _store_outputs(self, run: Run, folder: Path) -> None:
+    async def _store_outputs(self, run: Run, folder: Path, now: Path) -> None:
         """Store what the job gives back. Where that fails, its logs say so."""
         store = OutputStore(self._artifacts.store_url)
+        if await asyncio.to_thread(now.resolve) != folder:  # else a link shows the node
+            _log.warning("%s: its folder has become a link: no outputs", run.record.key)
+            return
         why = await store_outputs(
             store, run.request, self._inventory, folder, self._publish_within
         )

@@ -141,10 +141,12 @@ def test_the_diff_is_that_of_the_folder_and_cut_where_it_is_long(
     commit(repository, {"sub/a.py": "a\n", "train.py": "x\n"})
     (repository / "sub/a.py").write_text("b\n" * 1000)
     (repository / "train.py").write_text("y\n")
-    diff = diff_to_commit(repository / "sub").decode()
+    diff = diff_to_commit(repository / "sub", {"a.py"}).decode()
     assert "--- a/a.py" in diff
     assert "train.py" not in diff
     monkeypatch.setattr(code_git, "MOST_DIFF", 500)
-    cut = diff_to_commit(repository)
+    cut = diff_to_commit(repository, {"sub/a.py", "train.py"})
     assert len(cut) == 500
+    assert b"+b" not in diff_to_commit(repository, {"train.py"}), "it was left out"
+    assert diff_to_commit(repository, ()) == b""
     assert cut.endswith(b"the files themselves are whole)\n")

@@ -39,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "project"
     (folder / "src").mkdir(parents=True)
     (folder / "train.py").write_text(f"print({uuid.uuid4().hex[:5]!r})\n")
-    (folder / "src" / "model.py").write_text("SIZE = 7\n")
+    (folder / "src" / "model.py").write_text(f"#{uuid.uuid4().hex[:7]}\n")
     monkeypatch.chdir(folder)
     return folder
 

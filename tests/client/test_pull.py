@@ -10,6 +10,7 @@ import pytest
 
 from longshore.activities.artifacts.outputs import OutputStore
 from longshore.client.api import Longshore
+from longshore.client.calls import known_job
 from longshore.models.checkpoint import Manifest
 from longshore.models.document import load_document
 from longshore.models.errors import SpecError
@@ -50,6 +51,7 @@ async def test_outputs_come_into_a_folder_of_the_job(
     monkeypatch.chdir(tmp_path)
     args = ("--pool", pool, "--name", "give", "--output", "*.txt", "--output", "out", "--hold")
     job_id = (await longshore("submit", "-q", *args, "--", "true")).out.strip()
+    await known_job(api, job_id)
     none = await longshore("pull", job_id)
     assert none.code == 66
     assert "nothing of *.txt, out is stored yet" in none.err
@@ -76,6 +78,7 @@ async def test_a_job_without_outputs_is_told_what_lacks(
     longshore: Command, api: Longshore, pool: str
 ) -> None:
     job_id = (await longshore("submit", "-q", "--pool", pool, "--hold", "--", "true")).out.strip()
+    await known_job(api, job_id)
     found = await longshore("pull", job_id)
     assert "its job file names no `outputs`" in found.err
 
