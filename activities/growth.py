@@ -8,9 +8,10 @@ idle, and when a job changed its size, placements say (`activities.growth_inputs
 import asyncio
 import logging
 import time
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -44,6 +45,9 @@ _LONGEST_LOOK = 5.0
 _LONGEST_STOP = timedelta(minutes=1)
 """Beside its grace, until a job that grows counts as one that did not hear of it."""
 
+_FIRST_REFUSED, _LONGEST_REFUSED = 1200.0, 6 * 3600.0
+"""Seconds in which a job that was told to grow, and did not, is told nothing."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -58,8 +62,27 @@ class _Known:
     every: float
     """Seconds between two looks."""
     next_at: float = 0.0
-    stopping: tuple[str, int, float] | None = None
-    """The attempt that was told to grow, and until when it counts as stopping."""
+    stopping: "_Told | None" = None
+    """The attempt that was told to grow."""
+    refused: Mapping[str, "_Refused"] = field(default_factory=dict[str, "_Refused"])
+    """Jobs that kept their size though they were told to grow, by id: others come first."""
+
+
+class _Told(NamedTuple):
+    """An attempt that was told to grow, and until when it counts as about to."""
+
+    job_id: str
+    attempt: int
+    gpus: int
+    until: float
+
+
+class _Refused(NamedTuple):
+    """An attempt that did not grow: until when it is told nothing, and how long that is."""
+
+    attempt: int
+    until: float
+    rest: float
 
 
 class Growths:
@@ -130,14 +153,17 @@ class Growths:
             return nobody
         again = _Known(now, some=True, every=every, next_at=now + every)
         if known and (stopping := known.stopping) and _still(stopping, seen.jobs, now):
-            return replace(again, stopping=stopping)
-        decisions = await self._decide(seen)
+            return replace(again, stopping=stopping, refused=known.refused)
+        again = replace(again, refused=_refusals(known, seen.jobs, now))
+        jobs = tuple(job for job in seen.jobs if not _rests(again.refused, job, now))
+        decisions = await self._decide(replace(seen, jobs=jobs))
         grown = next((each for each in decisions if each.grows), None)
         if grown is not None:
             await self._tell(grown)
             grace = next(job.asked.grace for job in seen.jobs if job.id == grown.job_id)
             until = now + (grace + _LONGEST_STOP).total_seconds()
-            return replace(again, stopping=(grown.job_id, grown.attempt, until))
+            told = _Told(grown.job_id, grown.attempt, grown.gpus, until)
+            return replace(again, stopping=told)
         if len(decisions) == len(seen.jobs) and all(each.settled for each in decisions):
             return nobody
         due = [(each.again - seen.now).total_seconds() for each in decisions if each.again]
@@ -270,8 +296,30 @@ def _every(spec: PoolSpec) -> float:
     return max(spec.interval, min(spec.grow_after, _LONGEST_REST)).total_seconds()
 
 
-def _still(stopping: tuple[str, int, float], jobs: Iterable[Elastic], now: float) -> bool:
-    """Return whether the attempt that was told to grow may be stopping."""
-    job_id, attempt, until = stopping
-    runs = any(job.id == job_id and job.asked.attempt == attempt + 1 for job in jobs)
-    return runs and now < until
+def _still(told: _Told, jobs: Iterable[Elastic], now: float) -> bool:
+    """Return whether the attempt that was told to grow may be about to."""
+    return now < told.until and any(_is(told, job) for job in jobs)
+
+
+def _is(told: _Told, job: Elastic) -> bool:
+    """Return whether this is the attempt that was told, with the GPUs that it had then."""
+    is_it = job.id == told.job_id and job.asked.attempt == told.attempt + 1
+    return is_it and job.gpus == told.gpus
+
+
+def _refusals(known: _Known | None, jobs: Iterable[Elastic], now: float) -> dict[str, _Refused]:
+    """Return who kept its size: a save is lost each time, so it rests twice as long each time."""
+    if known is None:
+        return {}
+    attempts = {job.id: job.asked.attempt - 1 for job in jobs}
+    left = {id: each for id, each in known.refused.items() if attempts.get(id) == each.attempt}
+    told = known.stopping
+    if told is not None and any(_is(told, job) for job in jobs):
+        before = left.get(told.job_id)
+        rest = min(2 * before.rest, _LONGEST_REFUSED) if before else _FIRST_REFUSED
+        left[told.job_id] = _Refused(told.attempt, now + rest, rest)
+    return left
+
+
+def _rests(refused: Mapping[str, _Refused], job: Elastic, now: float) -> bool:
+    return job.id in refused and now < refused[job.id].until

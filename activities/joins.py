@@ -35,6 +35,7 @@ from longshore.models.node import Node
 from longshore.models.placement import Decision, JobRequest, Placement, PlacementKind, Rank
 from longshore.models.protocol import KNOWS_JOINED
 from longshore.models.resize import JoinReply, JoinRequest
+from longshore.models.text import count
 from longshore.scheduling.joining import plan_joining
 
 
@@ -108,6 +109,9 @@ class JoinActivities:
         async with self._database.transaction() as connection:
             if await lock_job(connection, key.job_id) is not None:
                 return "the job has ended"
+            wanted = await connection.scalar(text(_WANTED_GPUS), {"id": key.job_id})
+            if wanted is not None and wanted < request.gpus:
+                return f"its user has asked for {count(wanted, 'GPU')} meanwhile"
             values = {"id": key.job_id, "attempt": key.attempt, "names": _names(decision)}
             old = await connection.scalar(text(_OLD), {**values, "known": KNOWS_JOINED})
             if old is not None:
@@ -210,6 +214,12 @@ _OLD = """
     SELECT id FROM nodes WHERE id = ANY(:names) AND agent_protocol < :known ORDER BY id LIMIT 1
 """
 
+_WANTED_GPUS = """
+    SELECT CAST(coalesce(spec->'malleable'->>'desired', spec->'malleable'->>'max') AS integer)
+      FROM jobs WHERE id = :id
+"""
+"""`resize` records it under the lock of the job's row that is held here."""
+
 _JOIN = f"""
     WITH {WANTED}, at AS MATERIALIZED (SELECT clock_timestamp() AS now
     ), first AS (
@@ -234,6 +244,6 @@ _RANKS = """
            n.expires_at
       FROM placements p JOIN nodes n ON n.id = p.node_id
      WHERE p.job_id = :id AND p.attempt = :attempt AND NOT p.spare
-       AND (p.ended_at IS NULL OR p.rank >= :first)
+       AND (p.ended_at IS NULL OR p.rank = 0 OR p.rank >= :first)
      ORDER BY p.rank
 """

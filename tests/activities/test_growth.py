@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from longshore.activities import growth as growth_step
 from longshore.activities.growth import Growths
 from longshore.activities.growth_inputs import load_elastic, load_idle
 from longshore.activities.markets.memory import MarketMemory
@@ -152,6 +153,20 @@ async def test_it_is_told_once_and_by_who_comes_after_a_crash_the_same(hungry: L
             again = Growths(hungry.database, Signals(nobody))
             await again.after_cycle(spec_of(hungry, SOON), None, hungry=False)
             assert await hungry.told("e", "grow") == times
+
+
+async def test_who_did_not_grow_though_it_was_told_is_left_alone_for_a_time(
+    hungry: Ledger, monkeypatch: pytest.MonkeyPatch
+):
+    """As where its save fails, or the free node has an older agent: each try costs a save."""
+    monkeypatch.setattr(growth_step, "_LONGEST_STOP", -timedelta(hours=1))
+    nobody = on_task_queue(hungry.temporal, f"nobody-{hungry.pool}")
+    growths = Growths(hungry.database, Signals(nobody))
+    async with hungry.listening("e"):
+        for _ in range(3):
+            await growths.after_cycle(spec_of(hungry, SOON), None, hungry=True)
+            growths._known[hungry.pool].next_at = 0.0  # pyright: ignore[reportPrivateUsage]
+        assert await hungry.told("e", "grow") == 1
 
 
 async def test_a_pool_that_switches_it_off_has_nobody_grow(hungry: Ledger):
