@@ -64,7 +64,8 @@ class QueueActivities:
                 if other := await _why_another(connection, request):
                     return EnqueueReply(queued=False, refusal=other, other=True)
                 pool = await load_pool(connection, spec.pool)
-                if request.attempt == 1:  # later ones have what the first one got
+                # Later attempts have what the first one got, slots what their array got.
+                if request.attempt == 1 and not await _is_slot(connection, request.job_id):
                     spec = with_limit(spec, pool)
                     request = request.model_copy(update={"spec": spec})
                 refusal = await why_no_code(connection, spec)
@@ -219,15 +220,20 @@ async def ensure_pool(connection: AsyncConnection, pool: str) -> None:
     )
 
 
+async def _is_slot(connection: AsyncConnection, job_id: str) -> bool:
+    """Return whether a job is a slot: its array was taken with a time limit, or with none,
+    whatever its pool says by now."""
+    is_slot = "SELECT FROM array_slots WHERE job_id = :id"
+    return (await connection.execute(text(is_slot), {"id": job_id})).first() is not None
+
+
 async def _why_never(connection: AsyncConnection, request: EnqueueRequest, pool: PoolSpec) -> str:
     """Return why the pool never takes the job: for its time limit, or because it is fixed and no
     node of it could ever hold the job. Empty where it may."""
     job_id, spec = request.job_id, request.spec
-    if request.attempt == 1 and (why := why_too_long(spec, pool)):
-        # An array was taken with its limit, whatever its pool allows by now.
-        is_slot = "SELECT FROM array_slots WHERE job_id = :id"
-        if (await connection.execute(text(is_slot), {"id": job_id})).first() is None:
-            return why
+    why = why_too_long(spec, pool) if request.attempt == 1 else ""
+    if why and not await _is_slot(connection, job_id):
+        return why
     if pool.growth is Growth.OPEN:
         return ""
     nodes = await load_nodes(connection, spec.pool)

@@ -124,6 +124,18 @@ async def test_slots_of_an_array_have_its_labels_and_the_limit_that_it_was_taken
     assert [job.id for job in selected] == [array_id], "an array is one job of a list"
 
 
+async def test_an_array_that_was_taken_without_a_limit_gets_none_later(
+    longshore: Longshore, node: ScriptedNode, pool: str
+):
+    array_id = (await longshore.submit(a_spec(pool, array="0-1%1"), held=True)).job_id
+    await eventually(lambda: _is_on_record(longshore, array_id))
+    await longshore.set_pool(PoolSpec(name=pool, max_duration=timedelta(minutes=1)))
+    await longshore.release(array_id)
+    await node.end_batches(f"{array_id}.s1")
+    assert (await longshore.wait(array_id)).state is JobState.SUCCEEDED
+    assert (await longshore.spec(f"{array_id}.s1")).max_duration is None
+
+
 async def _is_on_record(longshore: Longshore, job_id: str) -> bool:
     return any(job.id == job_id for job in await longshore.list())
 
