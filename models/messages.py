@@ -508,8 +508,11 @@ def run_key(placement: Placement, batch: Batch | None) -> PlacementKey:
 
 
 def joined_id(job_id: str, rank: int) -> str:
-    """Return under which id a node remembers a rank that joined, and its output is stored."""
-    return f"{job_id}.r{rank}"
+    """Return under which id a node remembers a rank that joined, and its output is stored.
+
+    No job of ours has it: its name would have a capital letter. `JOB.r2` is a retry of its DAG.
+    """
+    return f"{job_id}.R{rank}"
 
 
 class StopProcessRequest(Wire):

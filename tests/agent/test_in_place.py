@@ -272,7 +272,7 @@ async def test_a_rank_that_joins_begins_with_what_is_saved_and_counts_from_the_n
     for _ in range(3):
         await boxes[0].processes.save(SaveRequest(key=key))
     second = start(4, 1, joined=True)
-    assert second.record.key.job_id == f"{key.job_id}.r4"
+    assert second.record.key.job_id == f"{key.job_id}.R4"
     await says(second, boxes[1], "has part-0, resume 1")
     await boxes[0].processes.resize(SizeNotice(key=key, gpus_before=2, gpus=4, ranks=ranks))
     for box in boxes:
