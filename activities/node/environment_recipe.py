@@ -36,7 +36,11 @@ _KNOWN_FOR = 60.0
 _INCLUDE = re.compile(
     r"^\s*(?:-r|-c|--requirements?|--constraints?)(?:\s+|=|(?=[^\s-]))(\S.*?)\s*$"
 )
-_LOCAL = re.compile(r"^\s*(?:-e\b|--editable\b|\.{1,2}(?:/|$)|file:|/)")
+_LOCAL = re.compile(
+    r"^\s*(?:-e\b|--editable\b|\.{1,2}(?:/|$)|file:|/|[^\s@#;<>=!~\[\]:-][^\s@#;<>=!~\[\]:]*/"
+    r"|(?!\S*://)\S+\.(?:whl|tar\.gz|zip)\s*$|[^@#]*@\s*(?:file:|[./]))"
+)
+"""What is no package of an index: `-e .`, `./lib`, `libs/foo`, `foo.whl`, `foo @ file:./foo`."""
 _OF_PIP = {
     "index-url": "UV_DEFAULT_INDEX",
     "extra-index-url": "UV_INDEX",
@@ -71,6 +75,8 @@ class Recipe:
     python: Interpreter
     texts: Mapping[str, str]
     """By path below the folder of the code, with what requirements files include."""
+    code: str
+    """The tenant and the snapshot, where there is a script: it may install what is in there."""
     variables: Mapping[str, str]
     """For uv: indexes and how they are reached, from the settings of the agent."""
 
@@ -80,7 +86,7 @@ class Recipe:
         indexes = {name: value for name, value in self.variables.items() if name in _INDEX_NAMES}
         made_from = [
             self.asked.model_dump(mode="json"), vars(self.python), sorted(self.texts.items()),
-            sorted(indexes.items()),
+            sorted(indexes.items()), self.code if self.asked.script else "",
         ]  # fmt: skip
         return hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:32]
 
@@ -98,9 +104,9 @@ class Recipe:
         return f"{' and '.join(parts)}, Python {self.python.version}"
 
 
-def recipe_of(asked: JobEnvironment, code: Path | None, path: str) -> Recipe:
+def recipe_of(asked: JobEnvironment, code: Path | None, path: str, named: str = "") -> Recipe:
     """Return the recipe of what a job asks for. `code` is the folder of its code, as it was
-    brought; `path` the PATH of jobs.
+    brought, and `named` whose and which that is; `path` the PATH of jobs.
 
     Raises NotReadyError where a file is not there or cannot be used, or the node has no such
     Python.
@@ -116,7 +122,8 @@ def recipe_of(asked: JobEnvironment, code: Path | None, path: str) -> Recipe:
         texts[project] = _read(code, project)
     for line in asked.requirements if isinstance(asked.requirements, tuple) else ():
         _refuse_local(line, "environment")
-    return Recipe(asked, _interpreter(asked.python, path), texts, variables_of_uv(os.environ))
+    python = _interpreter(asked.python, path)
+    return Recipe(asked, python, texts, named, variables_of_uv(os.environ))
 
 
 def variables_of_uv(environ: Mapping[str, str]) -> dict[str, str]:

@@ -22,7 +22,7 @@ from uv import find_uv_bin
 
 from longshore.activities.failpoints import failpoint
 from longshore.activities.node.artifact_cache import ArtifactCache
-from longshore.activities.node.code_folder import WORK, unpack
+from longshore.activities.node.code_folder import WORK, MissingObjectError, unpack
 from longshore.activities.node.environment_recipe import Recipe, recipe_of
 from longshore.activities.node.environment_store import (
     EnvironmentStore,
@@ -104,7 +104,8 @@ class Environments:
             return None
         code = job_folder / WORK if request.spec.code else None
         path = clean_env(os.environ).get("PATH", os.defpath)
-        recipe = await unless_unwanted(unwanted, partial(recipe_of, asked, code, path), _nothing)
+        read = partial(recipe_of, asked, code, path, _code_of(request))
+        recipe = await unless_unwanted(unwanted, read, _nothing)
         while True:
             take = partial(self.store.take, recipe.identity)
             if held := await unless_unwanted(unwanted, take, _let_go):
@@ -128,7 +129,8 @@ class Environments:
         if build is None:
             build = Build(asyncio.create_task(self._build(recipe, request)))
             self._builds[recipe.identity] = build
-            build.task.add_done_callback(lambda _: self._builds.pop(recipe.identity, None))
+            mine = build
+            build.task.add_done_callback(lambda _: self._forget(recipe.identity, mine))
         build.waiting += 1
         told = 0
         try:
@@ -140,7 +142,7 @@ class Environments:
         finally:
             build.waiting -= 1
             if not build.waiting and not build.task.done():
-                self._builds.pop(recipe.identity, None)
+                self._forget(recipe.identity, build)
                 await _ended(build.task)
         try:
             build.task.result()
@@ -148,6 +150,11 @@ class Environments:
             return  # it was ended for another job: the next look begins a new one
         except BuildFailedError as error:
             raise NotReadyError(FailureClass.START, str(error)) from None
+
+    def _forget(self, identity: str, build: Build) -> None:
+        """Forget a build, unless another one has begun since."""
+        if self._builds.get(identity) is build:
+            del self._builds[identity]
 
     # --- building -----------------------------------------------------------------------
 
@@ -178,7 +185,16 @@ class Environments:
     async def _build_in(self, folder: Path, recipe: Recipe, request: RunProcessRequest) -> None:
         began = boot_clock()
         source = source_of(folder)
-        await in_thread(partial(self._lay_out, source, request))
+        unwanted = threading.Event()
+        laying = asyncio.ensure_future(
+            in_thread(partial(self._lay_out, source, request, unwanted))
+        )
+        try:
+            await asyncio.shield(laying)
+        except asyncio.CancelledError:
+            unwanted.set()
+            await asyncio.wait({laying})  # else it goes on in a folder that is removed meanwhile
+            raise
         output = folder.with_name(f"{folder.name}.log")
         with output.open("wb") as log:
             if build := self._builds.get(recipe.identity):
@@ -198,16 +214,22 @@ class Environments:
         await in_thread(partial(self.store.succeeded, recipe.identity, folder, seconds))
         await failpoint("build_environment.after-marker")
 
-    def _lay_out(self, source: Path, request: RunProcessRequest) -> None:
+    def _lay_out(
+        self, source: Path, request: RunProcessRequest, unwanted: threading.Event
+    ) -> None:
         """Have the code of the job in a folder of its own: a build may write there."""
         (source / WORK).mkdir(parents=True, exist_ok=True)
         (source / _TEMPORARY).mkdir(exist_ok=True)
-        code, never = request.spec.code, threading.Event()
+        code = request.spec.code
         if code is not None and code.snapshot is not None:
             tenant = request.spec.tenant
-            held = self._artifacts.hold(tenant, code.snapshot, never)
+            held = self._artifacts.hold(tenant, code.snapshot, unwanted)
             try:
-                unpack(held.snapshot, partial(self._artifacts.path_of, tenant), source, never)
+                path_of = partial(self._artifacts.path_of, tenant)
+                unpack(held.snapshot, path_of, source, unwanted)
+            except MissingObjectError as error:
+                self._artifacts.drop(tenant, error.name)
+                raise DamagedError(f"its code left the cache: {error}") from None
             finally:
                 held.let_go()
 
@@ -228,7 +250,14 @@ class Environments:
         commands = [([uv, "venv", "--no-project", *seed, *this_python, str(folder)], base)]
         if asked.lock is not None:
             project = str((source / WORK / asked.lock).parent)
-            sync = ["sync", "--frozen", "--no-dev", "--no-install-project", "--inexact"]
+            sync = [
+                "sync",
+                "--frozen",
+                "--no-dev",
+                "--no-install-workspace",
+                "--no-install-local",
+                "--inexact",
+            ]
             commands.append(([uv, *sync, *this_python, "--project", project], inside))
         if asked.requirements is not None:
             given = (
@@ -261,6 +290,12 @@ class Environments:
         if status:
             what = "its script" if words[0] == "sh" else "uv"
             raise _failed(recipe, f"{what} ended with exit code {status}", output)
+
+
+def _code_of(request: RunProcessRequest) -> str:
+    """Return which code a script of the job could install."""
+    code = request.spec.code
+    return f"{request.spec.tenant} {code.snapshot if code else ''}"
 
 
 def remove_uv_cache(folder: Path) -> None:
