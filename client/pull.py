@@ -28,7 +28,7 @@ class Pulled(Frozen):
     """Those that were missing or differed, below the folder."""
     fetched_bytes: int
     left_out: tuple[str, ...] = ()
-    """Links that lead out of the folder."""
+    """Links that lead out of the folder, and files of a name that another rank has."""
 
 
 def pull(
@@ -47,15 +47,17 @@ def pull(
     """
     fetched: list[str] = []
     left_out: list[str] = []
-    size = 0
+    size, seen = 0, set[Path]()
     for manifest in manifests:
         below = folder if manifest.rank == 0 else folder / f"rank-{manifest.rank}"
         for index, file in enumerate(manifest.files):
             target = below / file.path
             name = str(target.relative_to(folder))
-            if file.link is not None and not _stays(file.path, file.link):
+            twice = target in seen or not seen.isdisjoint(target.parents)
+            if twice or (file.link is not None and not _stays(folder, target, file.link)):
                 left_out.append(name)
                 continue
+            seen.add(target)
             if _is_there(target, file):
                 continue
             fetched.append(name)
@@ -107,7 +109,9 @@ def _refuse_links(folder: Path, target: Path) -> None:
         raise RefusedError(f"{shown(str(target))} is a folder: choose another one with --to")
 
 
-def _stays(path: str, link: str) -> bool:
-    """Return whether a link leads to somewhere in the folder."""
-    end = os.path.normpath(os.path.join(os.path.dirname(path), link))  # noqa: PTH118, PTH120
-    return not os.path.isabs(link) and not end.startswith("..")  # noqa: PTH117
+def _stays(folder: Path, target: Path, link: str) -> bool:
+    """Return whether a link leads to somewhere in the folder, also over links that are there."""
+    end = Path(os.path.realpath(target.parent / link))
+    written = Path(os.path.normpath(target.parent / link))
+    inside = end.is_relative_to(folder.resolve()) and written.is_relative_to(folder)
+    return inside and not Path(link).is_absolute()

@@ -65,5 +65,6 @@ def pull(
         f"{found.attempt}: {brought}"
     )
     if found.left_out:
-        note(f"Left out, as they lead out of the folder: {listed(found.left_out, 5)}")
+        why = "links that lead out of the folder, or files of a name that is there already"
+        note(f"Left out, {why}: {listed(found.left_out, 5)}")
     return None

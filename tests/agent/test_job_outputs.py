@@ -1,12 +1,15 @@
 """What a job gives back is stored after each attempt, and brought where somebody wants it."""
 
 import shutil
+import threading
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from longshore.activities.artifacts.outputs import OutputStore
 from longshore.client.pull import Pulled, pull
+from longshore.models.checkpoint import Manifest
 from longshore.models.errors import DamagedError, RefusedError
 from longshore.models.job import FailureClass
 from tests.agent.conftest import LocalNode
@@ -14,6 +17,7 @@ from tests.agent.conftest import LocalNode
 WRITES = (
     "mkdir -p results/deep; echo 1 > results/a; echo 2 > results/deep/b; echo 3 > c.pt; echo 4 > d"
 )
+AT = datetime(2026, 11, 25, tzinfo=UTC)
 OUTPUTS = ["results", "*.pt"]
 
 
@@ -97,6 +101,26 @@ async def test_links_are_followed_neither_on_the_node_nor_here(
     with pytest.raises(RefusedError, match="is a link"):
         bring(box, "job-a", tmp_path / "there")
     assert list(elsewhere.iterdir()) == []
+
+
+async def test_no_rank_writes_over_another(box: LocalNode, tmp_path: Path) -> None:
+    """Rank 0 may have a folder that is called as that of another rank here."""
+    (tmp_path / "rank-1").mkdir()
+    (tmp_path / "rank-1" / "log").write_text("of rank 0")
+    (tmp_path / "log").write_text("of rank 1")
+    drafts = [
+        Manifest(
+            job_id="job-a", attempt=1, rank=rank, ranks=2, number=1, prefix="", files=(), bytes=0,
+            saved_at=AT, published_at=AT, node_id="box",
+        )
+        for rank in (0, 1)
+    ]  # fmt: skip
+    for draft, pattern in zip(drafts, ("rank-1/log", "/log"), strict=True):
+        stored(box).keep(tmp_path, (pattern,), draft, threading.Event())
+    found = bring(box, "job-a", tmp_path / "here")
+    assert (found.fetched, found.left_out) == (("rank-1/log",), ("rank-1/log",))
+    assert files_in(tmp_path / "here") == {"rank-1/log": "of rank 0"}
+    assert bring(box, "job-a", tmp_path / "here").fetched == ()
 
 
 async def test_a_file_that_is_damaged_in_the_store_replaces_nothing(
