@@ -25,6 +25,12 @@ class CodeCache:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             self._connection = _opened(path)
+            damage = self._connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+            if damage != "ok":
+                self._connection.close()
+                raise sqlite3.DatabaseError(damage)
+        except sqlite3.OperationalError:
+            raise  # another uses it, or the disk is full: it is whole
         except sqlite3.DatabaseError:  # of another version, or damaged: it is a cache
             path.unlink(missing_ok=True)
             self._connection = _opened(path)

@@ -42,6 +42,12 @@ NO_UPLOAD = Annotated[
         help="Store nothing: a relative `workdir` is a folder that all nodes see under our path.",
     ),
 ]
+ANEW = Annotated[
+    bool,
+    typer.Option(
+        "--anew", help="Send all of the folder, and replace what is stored of it: it is damaged."
+    ),
+]
 INCLUDE = Annotated[
     list[str] | None,
     typer.Option(
@@ -103,13 +109,18 @@ def with_folder(
 
 
 async def with_code(
-    api: "Longshore", spec: Submitted, include: Sequence[str], *, silent: bool
+    api: "Longshore",
+    spec: Submitted,
+    include: Sequence[str],
+    *,
+    silent: bool,
+    anew: bool = False,
 ) -> Submitted:
     """Return what is to be submitted with its code stored, and say what was sent of it."""
     from longshore.client.code_submit import CodeStorer
 
     with progress(silent) as told:
-        storer = CodeStorer(api.settings, api.database, include, _say(silent), told)
+        storer = CodeStorer(api.settings, api.database, include, _say(silent), told, anew=anew)
         return await storer.of(spec)
 
 

@@ -33,13 +33,17 @@ class CodeStorer:
         include: Sequence[str] = (),
         say: Callable[[Uploaded], None] = lambda uploaded: None,
         told: Told = lambda sent, of: None,
+        *,
+        anew: bool = False,
     ) -> None:
-        """`say` hears of each snapshot what was sent, and `told` of bytes on their way."""
+        """`say` hears of each snapshot what was sent, and `told` of bytes on their way; with
+        `anew` all is sent, whatever is stored."""
         self._settings = settings
         self._database = database
         self._include = tuple(include)
         self._say = say
         self._told = told
+        self._anew = anew
         self._stored: dict[tuple[str, Code], Code] = {}
 
     async def of_job(self, spec: Spec, tenant: str | None = None) -> Spec:
@@ -88,7 +92,7 @@ class CodeStorer:
         cache = CodeCache(self._settings.state_dir / "cache" / "code.sqlite")
         with cache, _with_diff(folder, found) as files:
             to = UploadTo(self._database(), store, tenant, cache)
-            return await upload(folder, files, to, self._told)
+            return await upload(folder, files, to, self._told, anew=self._anew)
 
 
 async def hold_for_schedule(

@@ -71,9 +71,15 @@ class UploadTo:
 
 
 async def upload(
-    folder: Path, found: FoundFiles, to: UploadTo, told: Told = lambda sent, of: None
+    folder: Path,
+    found: FoundFiles,
+    to: UploadTo,
+    told: Told = lambda sent, of: None,
+    *,
+    anew: bool = False,
 ) -> Uploaded:
-    """Store the files of a folder as a snapshot, and keep it for a submit (`LEASE`).
+    """Store the files of a folder as a snapshot, and keep it for a submit (`LEASE`); with `anew`
+    all of it is sent, and takes the place of what is stored.
 
     Raises SpecError where files change while they are read, StoreError, UnavailableError.
     """
@@ -84,13 +90,13 @@ async def upload(
     for _ in range(_TRIES):
         async with to.database.transaction() as connection:
             is_there = await lease_snapshot(connection, to.tenant, digest)
-        if not is_there:
-            sender = _Sender(found.files, contents, to, told)
+        if anew or not is_there:
+            sender = _Sender(found.files, contents, to, told, anew=anew)
             parts = await sender.send()
             sent, sent_bytes = sent | sender.sent, sent_bytes + sender.sent_bytes
             try:
                 snapshot = await asyncio.to_thread(_snapshot, found, contents, parts)
-                await store_snapshot(to.database, to.store, to.tenant, snapshot)
+                await store_snapshot(to.database, to.store, to.tenant, snapshot, anew=anew)
             except StaleError:
                 await asyncio.sleep(_BETWEEN_TRIES)
                 continue
@@ -176,8 +182,15 @@ class _Sender:
     """Sends what a store lacks of some contents."""
 
     def __init__(
-        self, files: Sequence[FoundFile], contents: Mapping[str, str], to: UploadTo, told: Told
+        self,
+        files: Sequence[FoundFile],
+        contents: Mapping[str, str],
+        to: UploadTo,
+        told: Told,
+        *,
+        anew: bool = False,
     ) -> None:
+        self._anew = anew
         self._to = to
         self._told = told
         self._sizes: dict[str, int] = {}
@@ -233,6 +246,8 @@ class _Sender:
 
     async def _known(self) -> dict[str, Placed]:
         """Return where contents lie in objects that are there, and stay for this upload."""
+        if self._anew:
+            return {}
         cache, key = self._to.cache, self._to.key
         noted = await asyncio.to_thread(cache.parts, key, list(self._sizes))
         names = {part.object for placed in noted.values() for part in placed.values()}

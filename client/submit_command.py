@@ -15,6 +15,7 @@ from longshore.client import job_flags
 from longshore.client.array_table import with_table
 from longshore.client.calls import call
 from longshore.client.code_options import (
+    ANEW,
     INCLUDE,
     NO_UPLOAD,
     UPLOAD,
@@ -126,6 +127,7 @@ def submit(
     upload: UPLOAD = None,
     no_upload: NO_UPLOAD = False,
     include: INCLUDE = None,
+    anew: ANEW = False,
 ) -> None:
     """Submit a job, from a file or as a command.
 
@@ -175,7 +177,7 @@ def submit(
             await say_forecast(api, spec, most, dry_run=dry_run, yes=yes, as_json=as_json)
         if dry_run:
             return None
-        sent = await with_code(api, spec, include or (), silent=as_json or quiet)
+        sent = await with_code(api, spec, include or (), silent=as_json or quiet, anew=anew)
         submission = await api.submit(sent, key=key, held=hold)
         with says_that_it_goes_on(submission.job_id):
             not_taken_up = await why_not_taken_up(api.temporal, submission.job_id)

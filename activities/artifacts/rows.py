@@ -85,9 +85,15 @@ async def announce_objects(
 
 
 async def store_snapshot(
-    database: Database, store: ArtifactStore, tenant: str, snapshot: Snapshot
+    database: Database,
+    store: ArtifactStore,
+    tenant: str,
+    snapshot: Snapshot,
+    *,
+    anew: bool = False,
 ) -> None:
     """Store a snapshot whose objects are stored, and put it on record; nothing where it is.
+    With `anew` what is stored is replaced by it, since it is damaged.
 
     Under a lock: of two equal ones the first is stored, and what the store has is what is on
     record. Raises StaleError where one of its objects, or an older one like it, is being removed:
@@ -101,8 +107,11 @@ async def store_snapshot(
         async with database.transaction() as connection:
             await connection.execute(text(_LOCK), values)
             if await lease_snapshot(connection, tenant, snapshot.digest):
-                return
-            await connection.execute(text(_RECORD), values)
+                if not anew:
+                    return
+                await connection.execute(text(_FORGET_OBJECTS), values)
+            else:
+                await connection.execute(text(_RECORD), values)
             await connection.execute(text(_RECORD_OBJECTS), values)
             await failpoint("upload.before-snapshot")
             await in_thread(lambda: store.put_snapshot(tenant, snapshot))
@@ -210,6 +219,8 @@ _RECORD = """
     INSERT INTO snapshots (tenant, digest, files, bytes, leased_until)
     VALUES (:tenant, :digest, :files, :bytes, clock_timestamp() + CAST(:lease AS interval))
 """
+
+_FORGET_OBJECTS = "DELETE FROM snapshot_objects WHERE tenant = :tenant AND digest = :digest"
 
 _RECORD_OBJECTS = """
     INSERT INTO snapshot_objects (tenant, digest, object)

@@ -90,6 +90,10 @@ class ArtifactCache:
         """Return where an object is, once it is here."""
         return self._objects / tenant / name[:2] / name
 
+    def forget(self, tenant: str, digest: str) -> None:
+        """Forget a snapshot, some of whose objects are not to be had: it may be stored anew."""
+        self._file_of(tenant, digest).unlink(missing_ok=True)
+
     def drop(self, tenant: str, name: str) -> None:
         """Remove an object that is not as it was stored: it is fetched anew."""
         self.path_of(tenant, name).unlink(missing_ok=True)
@@ -216,6 +220,7 @@ class ArtifactCache:
                     raise
                 blocking_failpoint("bring_code.before-object")
                 part.rename(path)
+                path.chmod(0o400)
                 blocking_failpoint("bring_code.after-object")
 
     def _fill(self, held: Held, tenant: str, name: str, given_up: threading.Event) -> None:
@@ -225,7 +230,6 @@ class ArtifactCache:
         left, at = memoryview(data), 0
         while at < len(left):
             at += os.pwrite(held.fd, left[at:], at)
-        os.fchmod(held.fd, 0o400)
         os.fsync(held.fd)
 
 

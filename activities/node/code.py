@@ -67,8 +67,12 @@ async def bring_code(
             over = boot_clock() >= deadline
         except DamagedError as error:
             tries += 1
+            await in_thread(partial(cache.forget, tenant, digest))
             failure, over = FailureClass.START, tries >= _DAMAGED_TRIES
-            why = f"its code is not to be had: {error}. Submit the job again, which stores it anew"
+            why = (
+                f"its code is not to be had: {error}. Submit the job with --anew, which stores "
+                "it again"
+            )
         except MissingObjectError as error:
             why, failure = f"its code left the cache: {error}", FailureClass.NODE
             over = boot_clock() >= deadline

@@ -196,7 +196,7 @@ async def test_a_snapshot_that_is_not_whole_in_the_store_says_what_to_do(
     report = await box.report("true", code=code_of(snapshot))
     assert report.failure is FailureClass.START
     assert "its code is not to be had" in report.message
-    assert "Submit the job again, which stores it anew" in report.message
+    assert "Submit the job with --anew, which stores it again" in report.message
     assert not list((box.folder / "cache").glob("objects/*/*/*"))
 
 

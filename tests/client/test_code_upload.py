@@ -53,11 +53,13 @@ class Place:
         tenant: str = "default",
         store: ArtifactStore | None = None,
         found: FoundFiles | None = None,
+        anew: bool = False,
     ) -> Uploaded:
         found = found or find_files(self.folder)
         with CodeCache(self.root / "cache.sqlite") as cache:
             to = UploadTo(self.database, store or self.store, tenant, cache)
-            return await upload(self.folder, replace(found, commit=None, changed=False), to)
+            of = replace(found, commit=None, changed=False)
+            return await upload(self.folder, of, to, anew=anew)
 
     def stored(self, uploaded: Uploaded, tenant: str = "default") -> Snapshot:
         return self.store.snapshot(tenant, uploaded.code.snapshot or "")
@@ -261,3 +263,23 @@ async def test_a_damaged_cache_is_begun_anew(place: Place) -> None:
     (place.root / "cache.sqlite").write_bytes(b"no database at all, but long enough" * 100)
     place.write({"a.py": b"one"})
     assert place.contents(await place.upload()) == {"a.py": b"one"}
+
+
+async def test_what_the_store_has_lost_is_stored_anew_on_demand(place: Place) -> None:
+    place.write({"a.py": b"one", "b.py": b"two"})
+    first = await place.upload()
+    assert first.code.snapshot is not None
+    before = place.store.snapshot("default", first.code.snapshot)
+    for name in before.objects:
+        place.store.remove("default", name)
+    assert (await place.upload()).sent_bytes == 0  # what is on record is taken for stored
+    again = await place.upload(anew=True)
+    assert (again.code, again.sent_files) == (first.code, 2)
+    after = place.store.snapshot("default", first.code.snapshot)
+    assert after.objects.isdisjoint(before.objects)
+    for name in after.objects:
+        assert place.store.get("default", name) == b"onetwo"
+    async with place.database.transaction() as connection:
+        found = await connection.scalars(text("SELECT object FROM snapshot_objects"))
+        assert set(found) == after.objects
+    assert (await place.upload()).sent_bytes == 0
