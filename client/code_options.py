@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -58,22 +57,8 @@ INCLUDE = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class CodeOptions:
-    """What the command line says of code."""
-
-    folder: str | None = None
-    """In place of what a file names."""
-    stays: bool = False
-    """Nothing is stored."""
-
-    def __post_init__(self) -> None:
-        if self.stays and self.folder is not None:
-            raise typer.BadParameter("give --upload DIR or --no-upload, not both")
-
-
 def with_folder(
-    spec: Spec, options: CodeOptions, *, workdir_base: Path, code_base: Path, source: str
+    spec: Spec, *, no_upload: bool, workdir_base: Path, code_base: Path, source: str
 ) -> Spec:
     """Return a job with absolute paths of what is ours: the folder or repository of its code, or
     else its working folder where nodes are to see that themselves.
@@ -83,7 +68,7 @@ def with_folder(
     """
     code, workdir = spec.code, spec.workdir
     is_relative = workdir is not None and not workdir.startswith(("~", "/"))
-    if options.stays:
+    if no_upload:
         if code is not None and code.snapshot is None:
             raise SpecError(source, ("code: is to be stored: leave out --no-upload",))
         if spec.environment is not None and (paths := spec.environment.paths):
@@ -91,12 +76,10 @@ def with_folder(
             raise SpecError(source, (why,))
         absolute = str((workdir_base / (workdir or "")).resolve())
         return spec.model_copy(update={"workdir": absolute}) if is_relative else spec
-    if options.folder is not None:
-        code = Code(folder=str(Path(options.folder).expanduser().resolve()))
-    elif code is None and workdir is not None and is_relative:
+    if code is None and workdir is not None and is_relative:
         code = Code(folder=str((workdir_base / workdir).resolve()))
         return spec.model_copy(update={"code": code, "workdir": None})
-    elif code is not None and code.folder is not None:
+    if code is not None and code.folder is not None:
         folder = (code_base / Path(code.folder).expanduser()).resolve()
         code = code.model_copy(update={"folder": str(folder)})
     elif code is not None and code.git is not None and (code_base / code.git).is_dir():

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from longshore.client.calls import call
-from longshore.client.code_options import INCLUDE, NO_UPLOAD, CodeOptions, with_code
+from longshore.client.code_options import INCLUDE, NO_UPLOAD, with_code
 from longshore.client.job_commands import REASON
 from longshore.client.live import CANCELLED, FAILED
 from longshore.client.terminal import (
@@ -66,7 +66,7 @@ def submit(
     include: INCLUDE = None,
 ) -> None:
     """Submit a DAG. Exit code with --wait: 0, 70 where it failed, 130 where it was cancelled."""
-    spec = _read(file, CodeOptions(stays=no_upload))
+    spec = _read(file, no_upload=no_upload)
 
     async def begin(api: "Longshore") -> DagView | None:
         sent = await with_code(api, spec, include or (), silent=as_json or quiet)
@@ -282,12 +282,12 @@ def _refuse_both(mermaid: bool, as_json: bool) -> None:
         raise typer.BadParameter("--mermaid prints a chart and --json a document: give one")
 
 
-def _read(file: str, code: CodeOptions = CodeOptions()) -> DagSpec:  # noqa: B008
+def _read(file: str, *, no_upload: bool = False) -> DagSpec:
     from longshore.client.dag_file import read_dag
 
     settings = Settings()
     most = settings.most_array_elements
-    return read_dag(file, settings.most_dag_jobs, most_elements=most, code=code)
+    return read_dag(file, settings.most_dag_jobs, most_elements=most, no_upload=no_upload)
 
 
 def _print_planned(spec: DagSpec) -> None:

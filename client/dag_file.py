@@ -9,7 +9,7 @@ from typing import cast
 from pydantic import TypeAdapter, ValidationError
 
 from longshore.client.array_table import read_table
-from longshore.client.code_options import CodeOptions, with_folder
+from longshore.client.code_options import with_folder
 from longshore.models.array import MOST_ELEMENTS, ArraySpec
 from longshore.models.dag import After, DagSpec, Edge, Names
 from longshore.models.document import load_document, read_document
@@ -28,7 +28,7 @@ def read_dag(
     most: int,
     text: str | None = None,
     most_elements: int = MOST_ELEMENTS,
-    code: CodeOptions = CodeOptions(),  # noqa: B008 (it is frozen)
+    no_upload: bool = False,
 ) -> DagSpec:
     """Return the DAG in a file, or on stdin for ``-``, with absolute folders; `text` is what
     stdin has said where it was read.
@@ -63,7 +63,7 @@ def read_dag(
         dag = load_document(said, "stdin", DagSpec, check=check)
     else:
         dag = read_document(file, DagSpec, check=check)
-    return _in_its_folder(dag, base, tables, code)
+    return _in_its_folder(dag, base, tables, no_upload=no_upload)
 
 
 def graph_problems(
@@ -151,13 +151,17 @@ def _after(job: object) -> dict[str, Edge]:
 
 
 def _in_its_folder(
-    dag: DagSpec, base: Path, tables: Mapping[str, ArraySpec], code: CodeOptions
+    dag: DagSpec, base: Path, tables: Mapping[str, ArraySpec], *, no_upload: bool
 ) -> DagSpec:
     """Return the DAG with the folders that its jobs name as absolute ones, and with the tables of
     its arrays: nodes do not know what is ours."""
     jobs = {
         name: with_folder(
-            job, code, workdir_base=base, code_base=base, source=f"dag {dag.name}: jobs.{name}"
+            job,
+            no_upload=no_upload,
+            workdir_base=base,
+            code_base=base,
+            source=f"dag {dag.name}: jobs.{name}",
         )
         for name, job in dag.jobs.items()
     }

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 import typer
 
 from longshore.client.calls import call
-from longshore.client.code_options import INCLUDE, NO_UPLOAD, CodeOptions, with_code
+from longshore.client.code_options import INCLUDE, NO_UPLOAD, with_code
 from longshore.client.terminal import JSON, note, now, print_json, say, show, warn
 from longshore.models.errors import SpecError
 from longshore.models.schedule import (
@@ -138,7 +138,7 @@ def create(
         offset=_duration(offset, "--offset"), timezone=timezone,
     )  # fmt: skip
     late = _duration(catch_up, "--catch-up")
-    spec = read_scheduled(file, Settings().most_dag_jobs, CodeOptions(stays=no_upload))
+    spec = read_scheduled(file, Settings().most_dag_jobs, no_upload=no_upload)
 
     async def make(api: "Longshore") -> ScheduleCreation:
         sent = spec

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import yaml
 
-from longshore.client.code_options import CodeOptions
 from longshore.client.dag_file import read_dag
 from longshore.client.submit_command import in_its_folder
 from longshore.models.dag import DagSpec
@@ -17,7 +16,7 @@ from longshore.models.plain_yaml import parse_yaml
 def read_scheduled(
     file: str,
     most_jobs: int,
-    code: CodeOptions = CodeOptions(),  # noqa: B008
+    no_upload: bool = False,
 ) -> JobSpec | DagSpec:
     """Return the job or the DAG in a file, or on stdin for ``-``, with absolute folders: what
     a schedule keeps is a copy.
@@ -26,10 +25,10 @@ def read_scheduled(
     """
     text = sys.stdin.read() if file == "-" else None
     if _is_dag(_text_of(file) if text is None else text):
-        return read_dag(file, most_jobs, text, code=code)
+        return read_dag(file, most_jobs, text, no_upload=no_upload)
     if text is not None:
-        return in_its_folder(load_document(text, "stdin", JobSpec), file, [], code)
-    return in_its_folder(read_document(file, JobSpec), file, [], code)
+        return in_its_folder(load_document(text, "stdin", JobSpec), file, [], no_upload=no_upload)
+    return in_its_folder(read_document(file, JobSpec), file, [], no_upload=no_upload)
 
 
 def _text_of(file: str) -> str:

@@ -19,7 +19,6 @@ from longshore.client.code_options import (
     INCLUDE,
     NO_UPLOAD,
     UPLOAD,
-    CodeOptions,
     with_code,
     with_folder,
 )
@@ -167,8 +166,10 @@ def submit(
     if upload is not None:
         overrides.append(Override("code", json.dumps(upload), f"--upload {upload}"))
     job_flags.refuse_repeats(overrides)
-    code = CodeOptions(upload, stays=no_upload)
-    spec = in_its_folder(_spec(file, command, overrides), file, overrides, code)
+    if upload is not None and no_upload:
+        raise typer.BadParameter("give --upload DIR or --no-upload, not both")
+    spec = _spec(file, command, overrides)
+    spec = in_its_folder(spec, file, overrides, no_upload=no_upload)
 
     async def submit_and_wait(api: "Longshore") -> JobResult | None:
         from longshore.client.control_worker import why_not_taken_up
@@ -227,7 +228,7 @@ def _spec(file: str | None, command: Sequence[str], overrides: list[Override]) -
 
 
 def in_its_folder(
-    spec: JobSpec, file: str | None, overrides: list[Override], code: CodeOptions
+    spec: JobSpec, file: str | None, overrides: list[Override], *, no_upload: bool
 ) -> JobSpec:
     """Return the job with the folders that it names as absolute ones, and with the rows of its
     array's table: nodes do not know what is ours.
@@ -236,7 +237,7 @@ def in_its_folder(
     """
     spec = with_table(spec, _base(file, overrides, "array"))
     return with_folder(
-        spec, code, workdir_base=_base(file, overrides, "workdir"),
+        spec, no_upload=no_upload, workdir_base=_base(file, overrides, "workdir"),
         code_base=_base(file, overrides, "code"), source=f"job {spec.name}",
     )  # fmt: skip
 
