@@ -73,7 +73,8 @@ class _Told(NamedTuple):
 
     job_id: str
     attempt: int
-    gpus: int
+    changes: int
+    """How often its ranks had changed by then."""
     until: float
 
 
@@ -162,7 +163,8 @@ class Growths:
             await self._tell(grown)
             grace = next(job.asked.grace for job in seen.jobs if job.id == grown.job_id)
             until = now + (grace + _LONGEST_STOP).total_seconds()
-            told = _Told(grown.job_id, grown.attempt, grown.gpus, until)
+            changes = next(len(job.rank_changes) for job in seen.jobs if job.id == grown.job_id)
+            told = _Told(grown.job_id, grown.attempt, changes, until)
             return replace(again, stopping=told)
         if len(decisions) == len(seen.jobs) and all(each.settled for each in decisions):
             return nobody
@@ -302,9 +304,9 @@ def _still(told: _Told, jobs: Iterable[Elastic], now: float) -> bool:
 
 
 def _is(told: _Told, job: Elastic) -> bool:
-    """Return whether this is the attempt that was told, with the GPUs that it had then."""
+    """Return whether this is the attempt that was told, as it was then."""
     is_it = job.id == told.job_id and job.asked.attempt == told.attempt + 1
-    return is_it and job.gpus == told.gpus
+    return is_it and len(job.rank_changes) == told.changes
 
 
 def _refusals(known: _Known | None, jobs: Iterable[Elastic], now: float) -> dict[str, _Refused]:

@@ -12,6 +12,8 @@ from longshore.models.code import Code
 from longshore.models.dag import DagSpec
 from longshore.models.errors import SpecError
 from longshore.models.job import JobSpec
+from longshore.models.text import count
+from longshore.models.units import format_bytes
 from longshore.models.visible import shown
 
 if TYPE_CHECKING:
@@ -105,6 +107,16 @@ async def with_code(
     with progress(silent) as told:
         storer = CodeStorer(api.settings, api.database, include, _say(silent), told, anew=anew)
         return await storer.of(spec)
+
+
+async def say_code(api: "Longshore", spec: JobSpec, include: Sequence[str]) -> None:
+    """Say what of the code would be stored, and send nothing. Raises SpecError."""
+    from longshore.client.code_submit import CodeStorer
+
+    found = await CodeStorer(api.settings, api.database, include).look(spec)
+    if found is not None:
+        size = format_bytes(sum(file.size for file in found.files))
+        note(f"Code: {count(len(found.files), 'file')}, {size} would come along")
 
 
 def _say(silent: bool) -> "Callable[[Uploaded], None]":

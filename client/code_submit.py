@@ -46,6 +46,17 @@ class CodeStorer:
         self._anew = anew
         self._stored: dict[tuple[str, Code], Code] = {}
 
+    async def look(self, spec: JobSpec) -> FoundFiles | None:
+        """Return what of a job's folder would be stored; None where it names none. Raises
+        SpecError with all that is wrong with it."""
+        if spec.code is None or spec.code.folder is None or spec.code.snapshot is not None:
+            return None
+        return await asyncio.to_thread(self._found, Path(spec.code.folder))
+
+    def _found(self, folder: Path) -> FoundFiles:
+        limit = round(self._settings.upload_limit * 1e9)
+        return find_files(folder.expanduser().resolve(), include=self._include, limit=limit)
+
     async def of_job(self, spec: Spec, tenant: str | None = None) -> Spec:
         """Return a job with the snapshot of its code.
 
@@ -84,8 +95,7 @@ class CodeStorer:
 
     async def _upload(self, given: Path, tenant: str, commit: str | None = None) -> Uploaded:
         folder = await asyncio.to_thread(lambda: given.expanduser().resolve())
-        limit = round(self._settings.upload_limit * 1e9)
-        found = await asyncio.to_thread(find_files, folder, include=self._include, limit=limit)
+        found = await asyncio.to_thread(self._found, folder)
         if commit is not None:
             found = replace(found, commit=commit, changed=False)
         store = ArtifactStore(self._settings.resolve_artifact_store())

@@ -19,6 +19,7 @@ from longshore.client.code_options import (
     INCLUDE,
     NO_UPLOAD,
     UPLOAD,
+    say_code,
     with_code,
     with_folder,
 )
@@ -177,6 +178,7 @@ def submit(
         if dry_run or most is not None or (out().is_terminal and not (quiet or as_json)):
             await say_forecast(api, spec, most, dry_run=dry_run, yes=yes, as_json=as_json)
         if dry_run:
+            await say_code(api, spec, include or ())
             return None
         sent = await with_code(api, spec, include or (), silent=as_json or quiet, anew=anew)
         submission = await api.submit(sent, key=key, held=hold)

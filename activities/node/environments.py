@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -45,6 +46,9 @@ LAST_LINES = 12
 _LOOK_EVERY = 0.1
 _UV = "uv"
 """Name of uv's own cache, beside a lock that builds share."""
+_SAYS_WHY = re.compile(r"\s*(?:error|cause|caused by)\b|\s*[×╰├]", re.IGNORECASE)
+"""Lines of uv and pip that say why. All that a build wrote is in the stderr of the job."""
+_LONGEST_WHY = 600
 _LONGEST_LINE = 300
 _TEMPORARY = "tmp"
 """Name of the folder for temporary files of a build, beside its code."""
@@ -315,10 +319,9 @@ def _failed(recipe: Recipe, why: str, output: Path) -> Exception:
         return NotReadyError(
             FailureClass.NODE, "its environment cannot be built: the disk of the node is full"
         )
-    said = "\n".join(last)
-    return BuildFailedError(
-        f"its environment cannot be built ({recipe.title}): {why}. The last lines:\n{said}"
-    )
+    told = [line.strip() for line in last if _SAYS_WHY.match(line)] or last[-1:]
+    said = "; ".join(told)[:_LONGEST_WHY]
+    return BuildFailedError(f"its environment cannot be built ({recipe.title}): {why}: {said}")
 
 
 def _pass_on(output: Path | None, told: int, log: Log) -> int:

@@ -82,6 +82,7 @@ class Supervisor:
 
     def run(self) -> None:
         wake = _wake_on_child()
+        self._times.note()  # what stands there was written before the job began
         error = self._start()
         if error:
             self._report_end({"cause": "start", **error})

@@ -133,12 +133,22 @@ def joining(ledger: Ledger, gpus: int, first_rank: int, *, by_user: bool = True)
     )  # fmt: skip
 
 
+async def wants(ledger: Ledger, gpus: int) -> None:
+    """Have it on record that so many GPUs were asked for, as `resize` does."""
+    await ledger.rows(
+        "UPDATE jobs SET spec ="
+        " jsonb_set(spec, '{malleable,desired}', to_jsonb(CAST(:gpus AS int)))",
+        gpus=gpus,
+    )
+
+
 async def gang_on_one_of(ledger: Ledger, *nodes: str) -> None:
     for node in nodes:
         await ledger.register(node, gpus=2)
     await ledger.enqueue("e", **GANG)
     async with ledger.listening("e"):
         await ledger.cycle("first")
+    await wants(ledger, 6)
 
 
 async def test_ranks_join_once_whoever_asks_twice_and_their_leases_begin_then(ledger: Ledger):
@@ -164,6 +174,13 @@ async def test_ranks_join_once_whoever_asks_twice_and_their_leases_begin_then(le
     """
     assert await ledger.value(ends) is True  # they are expected to end together
     assert await ledger.drift() == []
+
+
+async def test_no_more_join_than_its_user_wants_by_then(ledger: Ledger):
+    await gang_on_one_of(ledger, "a", "b", "c")
+    await wants(ledger, 4)
+    reply = await ledger.run(ledger.joins.join_ranks, joining(ledger, 6, 1))
+    assert (reply.ranks, reply.reason) == ((), "its user has asked for 4 GPUs meanwhile")
 
 
 async def test_a_rank_joins_on_a_node_that_has_left_under_another_number(ledger: Ledger):

@@ -172,10 +172,11 @@ async def test_a_build_that_fails_is_told_and_not_tried_again_at_once(
 
 async def test_a_script_that_fails_shows_its_last_lines(box: LocalNode):
     brought = code(box, {"setup.sh": "echo getting ready\necho no compiler >&2\nexit 3\n"})
-    report = await box.report("true", environment={"script": "setup.sh"}, code=brought)
+    run = box.start("true", environment={"script": "setup.sh"}, code=brought)
+    report = await run.done
     assert report.failure is FailureClass.START
-    assert "its script ended with exit code 3" in report.message
-    assert report.message.endswith("getting ready\nno compiler")
+    assert report.message.endswith(": its script ended with exit code 3: no compiler")
+    assert box.output(run.record.key, "stderr").endswith("getting ready\nno compiler\n")
 
 
 async def test_a_build_that_takes_too_long_is_ended(make_box: MakeBox, tmp_path: Path):

@@ -212,6 +212,24 @@ async def test_a_job_whose_code_has_gone_fails_and_says_so(
     assert "the snapshot 000000000000 is not stored for tenant default" in result.message
 
 
+async def test_a_dry_run_looks_at_the_folder_and_sends_nothing(
+    longshore: Command, api: Longshore, settings: Settings, pool: str, folder: Path
+) -> None:
+    args = ("submit", "--dry-run", "--pool", pool, "--upload", ".", "--", "true")
+    store = Path(settings.resolve_artifact_store().removeprefix("file://"))
+    before = sorted(store.rglob("*"))
+    fine = await longshore(*args)
+    assert fine.code == 0, fine.err
+    assert "Code: 2 files, 24B would come along" in fine.err
+    assert sorted(store.rglob("*")) == before
+    (folder / ".env").write_text("KEY=1")
+    (folder / "out").symlink_to("/etc/passwd")
+    refused = await longshore(*args)
+    assert refused.code == 65
+    assert ".env" in refused.err
+    assert "out" in refused.err
+
+
 async def test_run_brings_the_folder_along_with_all_flags_of_submit(
     longshore: Command, api: Longshore, settings: Settings, pool: str, folder: Path
 ) -> None:
