@@ -55,6 +55,11 @@ def snapshot_of(settings: Settings, spec: JobSpec) -> Snapshot:
     return store.snapshot(spec.tenant, spec.code.snapshot or "")
 
 
+def stored(settings: Settings) -> list[Path]:
+    """Return all that the artifact store has."""
+    return sorted(Path(settings.resolve_artifact_store().removeprefix("file://")).rglob("*"))
+
+
 def paths(settings: Settings, spec: JobSpec) -> list[str]:
     return [file.path for file in snapshot_of(settings, spec).files]
 
@@ -216,12 +221,11 @@ async def test_a_dry_run_looks_at_the_folder_and_sends_nothing(
     longshore: Command, api: Longshore, settings: Settings, pool: str, folder: Path
 ) -> None:
     args = ("submit", "--dry-run", "--pool", pool, "--upload", ".", "--", "true")
-    store = Path(settings.resolve_artifact_store().removeprefix("file://"))
-    before = sorted(store.rglob("*"))
+    before = stored(settings)
     fine = await longshore(*args)
     assert fine.code == 0, fine.err
     assert "Code: 2 files, 24B would come along" in fine.err
-    assert sorted(store.rglob("*")) == before
+    assert stored(settings) == before
     (folder / ".env").write_text("KEY=1")
     (folder / "out").symlink_to("/etc/passwd")
     refused = await longshore(*args)
