@@ -24,7 +24,7 @@ from longshore.models.purchase import MachineStart, PurchaseState
 from longshore.models.settings import Settings
 from tests.buying.buyer import SOON, Buyer, block_option, pod_option
 from tests.buying.test_pool_buys import may_buy
-from tests.buying.test_resale import bids, settled
+from tests.buying.test_resale import settled
 from tests.support.control import a_spec, lease_ends, reaches
 from tests.support.home import PROGRAM
 from tests.support.waiting import eventually
@@ -130,7 +130,7 @@ async def test_a_job_that_does_not_end_in_its_grace_does_not_keep_the_machine(
     await buyer.agrees()
 
 
-async def test_time_that_is_given_up_is_told_and_sold_and_not_bought_again(
+async def test_time_that_is_given_up_is_told_and_sold(
     buyer: Buyer, longshore: Longshore, settings: Settings
 ):
     buyer.market.fault("empty_availability", times=-1)  # the job could run on what else is there
@@ -145,7 +145,8 @@ async def test_time_that_is_given_up_is_told_and_sold_and_not_bought_again(
     # 8 GPUs at $2.10 for most of four hours.
     assert re.search(r"gives up \$6[5-7]\.\d\d, 3h ?\d\dm of 1 node", refused.stderr), refused
     assert (await longshore.status(job.job_id)).state is JobState.RUNNING
-    bids(buyer, "1.50")
+    # Nothing is for sale: once all is sold, the job could be bought for again.
+    buyer.market.book({"side": "buy", "dollars_per_gpu_hour": "1.50", "nodes": 1})
     done = await command(settings, "let-go", block, "--force", "--reason", "too dear")
     assert done.returncode == 0, done.stderr
     end = await buyer.ended(block)

@@ -155,6 +155,7 @@ async def test_what_is_asked_for_can_be_changed_by_keyboard(
     await expect(options).to_have_count(0)
     await page.keyboard.press("Enter")
     await expect(page.get_by_text("8xABACUS is not traded here")).to_be_visible()
+    await expect(page).to_have_url(re.compile("8xABACUS"))
     await page.reload()
     await expect(page.get_by_text("8xABACUS is not traded here")).to_be_visible()
 
