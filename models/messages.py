@@ -515,6 +515,32 @@ def joined_id(job_id: str, rank: int) -> str:
     return f"{job_id}.R{rank}"
 
 
+class PrepareRequest(Wire):
+    """Input of the activity `prepare_job`: have on a node what a job needs, while it waits for its
+    turn there. May be delivered more than once; cancelled once the job is placed elsewhere."""
+
+    job_id: str
+    job_name: str
+    node_id: Name
+    spec: TravellingSpec
+    expected_start: Instant | None = None
+    """When the cycle expects the job to start there."""
+    deficit: float = 0.0
+    """By how much its tenant has less than its share; who lacks more goes first."""
+
+
+class Prepared(Wire):
+    """What came of `prepare_job`, and its heartbeats meanwhile: for `why`, not for decisions."""
+
+    job_id: str
+    node_id: Name
+    bytes: int = 0
+    """Of data that is there."""
+    total: int = 0
+    missing: tuple[Reason, ...] = ()
+    """What could not be had, a sentence each. The job starts all the same and is told."""
+
+
 class StopProcessRequest(Wire):
     """Input of the activity `stop_process`: signal, grace, then SIGKILL to the whole group."""
 
