@@ -99,6 +99,24 @@ OUTPUTS = Annotated[
         rich_help_panel=_RUNS,
     ),
 ]
+DATA = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--data",
+        metavar="NAME=URL",
+        help="A data set that nodes fetch before it starts, such as digits=s3://bucket/digits/. "
+        "Give it again for more.",
+        rich_help_panel=_RUNS,
+    ),
+]
+CHECKPOINT = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Where in its folder it saves on SIGTERM, and from where it goes on.",
+        rich_help_panel=_RUNS,
+    ),
+]
 ARRAY = Annotated[
     str | None,
     typer.Option(
@@ -177,6 +195,18 @@ def labels(given: Sequence[str] | None) -> list[Override]:
     return _entries("labels", "--label", given, parse_label)
 
 
+def data(given: Sequence[str] | None) -> list[Override]:
+    """Return what `--data` puts over entries of `data`. Raises SpecError."""
+    return _entries("data", "--data", given, _data_set)
+
+
+def checkpoint(given: str | None) -> list[Override]:
+    """Return what `--checkpoint` puts over `checkpoint.folder`."""
+    if given is None:
+        return []
+    return [Override("checkpoint.folder", json.dumps(given), f"--checkpoint {given}")]
+
+
 def values(given: Sequence[str] | None) -> list[Override]:
     """Return what `--set` puts over its fields."""
     return [_value(text) for text in given or ()]
@@ -232,6 +262,15 @@ def _variable(text: str) -> tuple[str, str]:
             f"name, not {shown(name)}"
         )
     return name, value
+
+
+def _data_set(text: str) -> tuple[str, str]:
+    name, equals, url = text.partition("=")
+    if not (name and equals and "://" in url):
+        raise ValueError(
+            f"expected NAME=URL, such as digits=s3://bucket/digits/, not {shown(text)}"
+        )
+    return name, url
 
 
 def _value(text: str) -> Override:

@@ -27,6 +27,7 @@ async def test_each_flag_goes_before_the_file(
     ran = await longshore(
         "submit", str(path), "-q", "--hold", "--pool", pool, "--tenant", "nlp", "--priority", "8",
         "--cpus", "2.5", "--ram", "64GB", "--time", "1-12", "--image", "ghcr.io/x/y:1",
+        "--data", "digits=s3://b/digits/", "--checkpoint", "saved",
         "--env", "SEED=7", "--env", "NEW=a=b", "--label", "sweep=7", "--label", "x.io/stage=1",
     )  # fmt: skip
     assert ran.code == 0, ran.err
@@ -38,7 +39,8 @@ async def test_each_flag_goes_before_the_file(
         {
             "name": "train", "command": "python train.py", "pool": pool, "tenant": "nlp",
             "priority": 8, "cpus": 2.5, "ram": 64, "max_duration": "36h",
-            "image": "ghcr.io/x/y:1", "env": {"SEED": "7", "MODE": "fast", "NEW": "a=b"},
+            "image": "ghcr.io/x/y:1", "data": {"digits": "s3://b/digits/"},
+            "checkpoint": {"folder": "saved"}, "env": {"SEED": "7", "MODE": "fast", "NEW": "a=b"},
             "labels": {"sweep": "7", "team": "vision", "x.io/stage": "1"},
         }
     )  # fmt: skip
@@ -65,6 +67,9 @@ async def test_each_flag_goes_before_the_file(
         (["--label", "sweep"], 65, "--label: expected NAME=VALUE, such as sweep=7, not 'sweep'"),
         (["--label", "a b=c"], 65, "--label: 'a b' is no name of a label"),
         (["--label", "a=b", "--label", "a=c"], 65, "--label a and --label a both say `labels.a`"),
+        (["--data", "digits"], 65, "--data: expected NAME=URL, such as digits=s3://"),
+        (["--data", "d=ftp://x/y"], 65, "ftp://x/y is no place of these: s3://"),
+        (["--checkpoint", "a", "--set", "checkpoint={}"], 65, "both say `checkpoint`"),
         (["--gpus", "2", "--set", "gpus=3"], 65, "--gpus 2 and --set gpus=3 both say `gpus`"),
         (["--time", "2h", "--set", "max_duration=3h"], 65, "both say `max_duration`"),
         (["--env", "A=secret", "--set", "env={B: 1}"], 65, "--env A and --set env={B: 1} both"),
