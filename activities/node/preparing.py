@@ -1,6 +1,7 @@
 """What a job needs before its process starts, and how the work on that is waited for."""
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,6 +13,7 @@ from longshore.models.job import FailureClass
 LOOK_EVERY = 0.1
 """Seconds between two looks for whether anybody still wants it."""
 
+_log = logging.getLogger(__name__)
 T = TypeVar("T")
 # Threads of our own: a store that hangs must hold up nothing but jobs that bring their code.
 _threads = ThreadPoolExecutor(max_workers=16, thread_name_prefix="preparing")
@@ -28,6 +30,16 @@ class NotReadyError(Exception):
 async def in_thread(call: Callable[[], T]) -> T:
     """Run a blocking call to its end."""
     return await asyncio.get_running_loop().run_in_executor(_threads, call)
+
+
+def in_background(call: Callable[[], None]) -> None:
+    """Have a blocking call made that nobody waits for; what it raises is in the log."""
+
+    def told(done: Future[None]) -> None:
+        if not done.cancelled() and (error := done.exception()):
+            _log.warning("what nobody waits for failed: %s", error)
+
+    _threads.submit(call).add_done_callback(told)
 
 
 async def unless_unwanted(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from longshore.activities.artifacts.store import ArtifactStore
-from longshore.activities.node import environments
+from longshore.activities.node import environment_store, environments
 from longshore.activities.node.environment_store import EnvironmentStore
 from longshore.activities.node.processes import Run
 from longshore.models.job import FailureClass
@@ -246,6 +246,37 @@ async def test_what_a_job_changes_in_it_reaches_no_later_job(box: LocalNode):
     assert box.output(run.record.key) == "2.0\n"
 
 
+async def test_one_that_was_looked_at_since_its_last_job_is_taken_at_once(
+    box: LocalNode, monkeypatch: pytest.MonkeyPatch
+):
+    folder = box.folder / "cache/environments"
+
+    def looked_at() -> list[Path]:
+        return list(folder.glob("*.same"))
+
+    assert (await box.report("tool", environment=["tool"])).failure is None
+    await eventually(looked_at)
+    looks: list[Path] = []
+    real = environment_store.stamp_of
+
+    def counted(folder: Path) -> str:
+        looks.append(folder)
+        return real(folder)
+
+    monkeypatch.setattr(environment_store, "stamp_of", counted)
+    run = start(box, f"until [ -e {box.folder}/go ]; do sleep 0.05; done", ["tool"])
+    await eventually(lambda: run.environment)
+    assert (looks, looked_at()) == ([], [])
+    (box.folder / "go").touch()
+    assert (await run.done).failure is None
+    await eventually(looked_at)
+    assert len(looks) == 1
+    module = "$VIRTUAL_ENV/lib/python3*/site-packages/tool/__init__.py"
+    await box.report(f"chmod u+w {module}; echo >> $(echo {module})", environment=["tool"])
+    await eventually(lambda: len(looks) == 2)
+    assert looked_at() == []
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write to what is read-only")
 async def test_a_job_cannot_write_to_it(box: LocalNode):
     report = await box.report("touch $VIRTUAL_ENV/x", environment=["tool"])
@@ -268,8 +299,8 @@ async def test_one_that_is_in_use_is_not_evicted(box: LocalNode, tmp_path: Path)
     store.tidy()
     (tmp_path / "go").touch()
     assert (await run.done).failure is None
+    await eventually(lambda: not store.entries()[0].in_use)  # it is looked at first
     (entry,) = store.entries()
-    assert not entry.in_use
     assert entry.bytes > 10_000
     store.evict([entry.key])
     assert [path.suffix for path in store.folder.iterdir()] == [".build"]
