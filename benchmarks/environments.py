@@ -83,7 +83,7 @@ class Node:
 async def measure(folder: Path, packages: int, modules: int, jobs: int) -> dict[str, object]:
     index = folder / "wheels"
     index.mkdir()
-    names = [_wheel(index, number, modules) for number in range(packages)]
+    names = [write_wheel(index, number, modules) for number in range(packages)]
     os.environ.update(UV_NO_INDEX="1", UV_FIND_LINKS=str(index), PIP_CONFIG_FILE=os.devnull)
     os.environ.pop("PIP_FIND_LINKS", None)
     node = Node(folder / "node")
@@ -109,7 +109,7 @@ async def measure(folder: Path, packages: int, modules: int, jobs: int) -> dict[
     }  # fmt: skip
 
 
-def _wheel(folder: Path, number: int, modules: int) -> str:
+def write_wheel(folder: Path, number: int, modules: int) -> str:
     name = f"package_{number}"
     info = f"{name}-1.0.dist-info"
     code = "".join(f"def f{n}(x):\n    return x + {n}\n" for n in range(40))

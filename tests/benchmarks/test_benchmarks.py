@@ -153,3 +153,10 @@ def test_an_environment_is_built_once_and_reused():
     report = _run("benchmarks.environments", *sizes)
     assert report["builds_of_them"] == 1
     assert 0 < report["reused_s"] < report["built_s"]
+
+
+def test_a_script_with_its_packages_starts_beside_a_plain_job():
+    sizes = ("--files", "3", "--packages", "2", "--modules", "2", "--jobs", "2")
+    report = _run("benchmarks.own_script", *sizes)
+    assert min(report["plain_ms"], report["code_ms"], report["both_ms"]) > 0
+    assert report["ratio"] == pytest.approx(report["both_ms"] / report["plain_ms"])
