@@ -21,7 +21,14 @@ from longshore.models.domains import Foreseen
 from longshore.models.errors import SpecError
 from longshore.models.job import JobSpec
 from longshore.models.node import Node
-from longshore.models.placement import Decision, JobRequest, PackingPolicy, PackingRule, RecentJobs
+from longshore.models.placement import (
+    Decision,
+    JobRequest,
+    PackingPolicy,
+    PackingRule,
+    RecentJobs,
+    fetched_name,
+)
 from longshore.models.settings import Settings
 from longshore.models.statefile import ClusterState
 from longshore.scheduling.cycle import foresee
@@ -46,6 +53,12 @@ def run_place(
     else:
         state = state.model_copy(update={"now": now})
     job = JobRequest.of(spec.name, spec, submitted_at=now, attempt=1)
+    # A state file names the data of its nodes as a job file does, also what nodes fetch.
+    named = {
+        fetched_name(each.source or "", spec.tenant): name for name, each in spec.data.items()
+    }
+    data = {named.get(name, name): size for name, size in job.data.items()}
+    job = job.model_copy(update={"data": data})
     return state, job, place(job, state.packer_nodes(), state.policy, now)
 
 

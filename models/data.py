@@ -2,13 +2,24 @@
 
 import re
 from collections.abc import Iterator
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    StringConstraints,
+    TypeAdapter,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+    model_serializer,
+)
 
 from longshore.models.base import Frozen, Instant, Wire
+from longshore.models.bounds import Most
 from longshore.models.mistakes import Mistake, refuse
-from longshore.models.units import GB
+from longshore.models.units import GB, parse_gb
 from longshore.models.visible import brief, shown
 
 DataName = Annotated[str, StringConstraints(pattern=r"^[^\s\x00]{1,200}$", max_length=200)]
@@ -22,21 +33,22 @@ READY: Final = 0.95
 """Part of a data set that counts as all of it where a job says nothing else (seed: staging)."""
 TRIES: Final = 3
 """How often a data set is fetched before its job starts without what lacks (seed: staging)."""
-_PERCENT = re.compile(r"^\s*(\d{1,3}(?:\.\d+)?)\s*%\s*$", re.ASCII)
+_PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,10})?) ?%", re.ASCII)
 
 
 def _part_of(value: object) -> object:
     """Return 0.8 for "80%"."""
     if isinstance(value, str):
-        if match := _PERCENT.match(value):
+        if match := _PERCENT.fullmatch(value):
             return float(match.group(1)) / 100
         raise ValueError(f"expected a part such as 80%, not {shown(value)}")
     return value
 
 
+_WrittenPart = Annotated[str, Field(max_length=20)]
 Part = Annotated[
     float,
-    BeforeValidator(_part_of, json_schema_input_type=float | str),
+    BeforeValidator(_part_of, json_schema_input_type=float | _WrittenPart),
     Field(ge=0, le=1, allow_inf_nan=False),
 ]
 
@@ -55,14 +67,36 @@ class DataSet(Frozen):
     sticky: bool = False
     """Stays on nodes that have it, also when their disks are nearly full."""
 
+    @model_serializer(mode="wrap")
+    def _as_before(self, handler: SerializerFunctionWrapHandler) -> float | dict[str, Any]:
+        """Write a bare size for what nodes do not fetch: agents and histories of before `from` was
+        there read that."""
+        if self.source is None:
+            return self.size
+        written = handler(self)
+        source = written.pop("source", None) or written.pop("from", self.source)
+        return {"from": source, **written}
 
-def set_of(value: object) -> object:
-    """Return a bare size as a data set that its job sees to itself; other values as they are."""
-    if isinstance(value, int | float | str) and not isinstance(value, bool):
-        if isinstance(value, str) and "://" in value:
-            return {"from": value}
-        return {"size": value}
-    return value
+
+_SIZE: Final[TypeAdapter[float]] = TypeAdapter(GB)
+
+
+def _set_of(value: object, handler: ValidatorFunctionWrapHandler) -> DataSet:
+    """Read a size alone, a URL alone, or a mapping; a mistake of a size alone stands at the name
+    of the data set."""
+    if isinstance(value, dict | DataSet):
+        return handler(value)
+    if isinstance(value, str) and "://" in value:
+        return handler({"from": value})
+    if isinstance(value, str):
+        try:
+            parse_gb(value)
+        except ValueError:
+            raise ValueError(
+                "expected a size such as 150GB, where nodes fetch it such as s3://bucket/folder/, "
+                f"or both as {{from: URL, size: 150GB}}, not {shown(value)}"
+            ) from None
+    return handler({"size": _SIZE.validate_python(value)})
 
 
 def _with_a_place(data: DataSet) -> DataSet:
@@ -87,10 +121,60 @@ def _mistakes(data: DataSet) -> Iterator[Mistake]:
 
 DataField = Annotated[
     DataSet,
-    BeforeValidator(set_of, json_schema_input_type=DataSet | GB),
     AfterValidator(_with_a_place),
+    WrapValidator(_set_of, json_schema_input_type=DataSet | GB | SourceUrl),
 ]
 """A `DataSet`, its size alone, or its URL alone."""
+
+
+def variable_of(name: str) -> str:
+    """Return the variable in which a process finds the path of a data set:
+    ``LONGSHORE_DATA_IMAGENET_1K`` for imagenet-1k."""
+    return f"LONGSHORE_DATA_{re.sub('[^A-Z0-9]', '_', name.upper())}"
+
+
+_TAKEN_NAMES: Final = ("dir", "missing")
+"""Of variables that say something else."""
+_FILE_NAME = re.compile(r"(?!\.)[A-Za-z0-9._-]+", re.ASCII)
+
+
+def data_of(value: object) -> object:
+    """Return a list of names as names whose sizes are not known; another value as it is."""
+    if isinstance(value, list | tuple):
+        names: list[object] = [*value]  # pyright: ignore[reportUnknownVariableType]
+        if not all(isinstance(name, str) for name in names):
+            raise ValueError("a list holds names alone; with sizes write {imagenet: 150GB}")
+        return dict.fromkeys(names, 0.0)
+    return value
+
+
+def _named_apart(data: dict[str, DataSet]) -> dict[str, DataSet]:
+    refuse(list(_mistakes_of_names([name for name, each in data.items() if each.source])))
+    return data
+
+
+def _mistakes_of_names(fetched: list[str]) -> Iterator[Mistake]:
+    """Look at the names of what nodes fetch: each is a folder and a variable of the process."""
+    seen: dict[str, str] = {}
+    for name in fetched:
+        if not _FILE_NAME.fullmatch(name):
+            why = "is the name of a folder on the node: letters, digits, `.`, `_` and `-`, no dot "
+            yield Mistake((name,), f"{why}first")
+        elif variable_of(name) in map(variable_of, _TAKEN_NAMES):
+            yield Mistake((name,), f"{variable_of(name)} says something else: take another name")
+        elif other := seen.get(variable_of(name)):
+            why = f"has the variable {variable_of(name)}, as {other} has: take another name"
+            yield Mistake((name,), why, ((other,),))
+        seen.setdefault(variable_of(name), name)
+
+
+Data = Annotated[
+    dict[DataName, DataField],
+    BeforeValidator(data_of, json_schema_input_type=dict[DataName, DataField] | list[DataName]),
+    AfterValidator(_named_apart),
+    Most(10_000, "put what is long into a file"),
+]
+"""What a job reads, by name."""
 
 
 class HeldData(Wire):
@@ -98,9 +182,10 @@ class HeldData(Wire):
 
     name: Annotated[str, StringConstraints(max_length=300)]
     """Of data without a space in it; `image NAME` and `environment DIGEST` have one."""
-    tenant: str = ""
+    tenant: Annotated[str, StringConstraints(max_length=63)] = ""
     """Whose it is; empty for what all may use, such as an image."""
-    source: str = ""
+    source: Annotated[str, StringConstraints(max_length=2000)] = ""
+    """Where it was fetched; empty of images and environments."""
     bytes: int = Field(default=0, ge=0)
     total: int = Field(default=0, ge=0)
     """Bytes of all of it; more than `bytes` while it is being fetched."""

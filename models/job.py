@@ -8,7 +8,6 @@ from typing import Annotated, Any, Self
 
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
     Field,
     StringConstraints,
     ValidationError,
@@ -33,6 +32,7 @@ from longshore.models.bounds import TAKEN, Most, is_taken, json_bytes, largest
 from longshore.models.code import CodeField
 from longshore.models.constraints import Constraints
 from longshore.models.counts import DIGITS, Count
+from longshore.models.data import Data, DataSet
 from longshore.models.elastic import Malleable
 from longshore.models.environment import EnvironmentField
 from longshore.models.labels import JobLabels
@@ -175,7 +175,6 @@ _IMAGE = re.compile(
     r"(:\w[\w.-]*)?(@\w[\w+.-]*:[0-9a-f]+)?",
     re.ASCII | re.IGNORECASE,
 )
-DataName = Annotated[str, StringConstraints(pattern=r"^[^\s\x00]{1,200}$", max_length=200)]
 MOST_BYTES = 1_000_000
 """Of a spec as JSON. Temporal takes 2 MiB at once: the other half is for what goes with the spec,
 such as the nodes of a gang (about 200 bytes each) and the history of a job's attempts."""
@@ -189,23 +188,6 @@ def _stays_inside(pattern: str) -> str:
 
 def _leads_out(path: str) -> bool:
     return path.startswith(("/", "~")) or ".." in path.split("/")
-
-
-def data_of(value: object) -> object:
-    """Return a list of names as names whose sizes are not known; another value as it is."""
-    if isinstance(value, list | tuple):
-        names: list[object] = [*value]  # pyright: ignore[reportUnknownVariableType]
-        if not all(isinstance(name, str) for name in names):
-            raise ValueError("a list holds names alone; with sizes write {imagenet: 150GB}")
-        return dict.fromkeys(names, 0.0)
-    return value
-
-
-Data = Annotated[
-    dict[DataName, GB],
-    BeforeValidator(data_of, json_schema_input_type=dict[DataName, GB] | list[DataName]),
-    _MOST_ENTRIES,
-]
 
 
 OutputPattern = Annotated[
@@ -297,15 +279,16 @@ class JobSpec(Frozen):
     array: ArraySpec | None = Field(default=None, exclude_if=lambda array: array is None)
     """Runs the command once for each index or row: 0-99, 0-99%8 for at most 8 at a time, or a
     table such as params.csv. Each element gets the GPUs above. See docs/arrays.md."""
-    data: Data = Field(default_factory=dict[str, float])
-    """What it reads, by name, with the size of each; or a list of names. A node where jobs used
-    data of that name lately is preferred. Longshore does not copy it: the job sees to its data."""
+    data: Data = Field(default_factory=dict[str, DataSet])
+    """What it reads, by name: `{from: s3://bucket/imagenet/, size: 150GB}`, which nodes fetch
+    while the job waits; or a size alone, or a list of names, where the job sees to it itself. A
+    node that has it is preferred."""
 
     command: Text | Arguments | None = None
     """What to run: a list is run as it is, a text by `sh -c`."""
     image: ShortText | None = Field(default=None, min_length=1)
-    """A container image to run the command in (its own command when there is none). A node where
-    jobs used it lately is preferred, as for `data`."""
+    """A container image to run the command in (its own command when there is none). A node that
+    has it is preferred, as for `data`."""
     env: Environment = Field(default_factory=dict)
     """Environment of the process, beside CUDA_VISIBLE_DEVICES and LONGSHORE_*."""
     code: CodeField | None = Field(default=None, exclude_if=lambda code: code is None)

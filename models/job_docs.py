@@ -24,6 +24,7 @@ from longshore.models.base import Name, ShortText, Text
 from longshore.models.bounds import Most
 from longshore.models.code import Code, CodeField, Sha256
 from longshore.models.counts import DIGITS
+from longshore.models.data import Data, DataSet, Part, SourceUrl
 from longshore.models.docs import field_docs, member_docs
 from longshore.models.document import load_document
 from longshore.models.elastic import Malleable
@@ -39,7 +40,6 @@ from longshore.models.environment import (
 from longshore.models.errors import LongshoreError, SpecError
 from longshore.models.job import (
     CheckpointContract,
-    Data,
     Environment,
     FailureClass,
     JobSpec,
@@ -78,6 +78,7 @@ def page() -> str:
         ("array", _ARRAY, ArraySpec, {"indices": "0-99", "limit": 8, "table": "params.csv"}),
         ("code", _CODE, Code, example["code"]),
         ("environment", _PACKAGES, JobEnvironment, _AN_ENVIRONMENT),
+        ("data", _DATA, DataSet, example["data"]["imagenet"]),
         ("gang", _GANG, Gang, example["gang"]),
         ("malleable", _MALLEABLE, Malleable, example["malleable"]),
         ("conformance", f"{Conformance.__doc__}\n", Conformance, example["conformance"]),
@@ -102,12 +103,13 @@ def _fields_of(model: type[BaseModel], values: dict[str, Any], title: str) -> It
     docs = field_docs(model)
     prefix = f"{title}." if title in JobSpec.model_fields else ""
     for name, field in model.model_fields.items():
+        written = field.alias or name
         facts = [_type(hints[name]) + _limits(field), _default(field, hints[name])]
-        if name in values and not isinstance(values[name], dict):
-            facts.append(f"for example `{name}: {_inline(values[name])}`")
+        if written in values and not isinstance(values[written], dict):
+            facts.append(f"for example `{written}: {_inline(values[written])}`")
         # A rule of the retry policy has no text of its own: its failure class says when it holds.
         text = " ".join((docs.get(name) or _docs_of(FailureClass)[name.upper()]).split())
-        yield f"### {prefix}{name}\n\n{text}\n\n- {'; '.join(facts)}\n"
+        yield f"### {prefix}{written}\n\n{text}\n\n- {'; '.join(facts)}\n"
 
 
 def _type(hint: Any) -> str:
@@ -159,6 +161,8 @@ def _default(field: FieldInfo, hint: Any) -> str:
         return f"default `{format_gb_per_second(default)}`"
     if hint == GB:
         return f"default `{format_gb(default)}`"
+    if hint == Part:
+        return f"default `{default:.0%}`"
     if isinstance(default, RetryRule):
         return f"default `{_inline(_rule(default))}`"
     if isinstance(default, BaseModel):
@@ -263,11 +267,23 @@ _TYPES: tuple[tuple[Any, str], ...] = (
         "digits, `-`, `_` and `.`, at most 63",
     ),
     (Environment, f"mapping of {_most(Environment)} names to texts or numbers"),
-    (Data, f"list of {_most(Data)} names, or mapping of names to sizes"),
+    (
+        Data,
+        f"mapping of {_most(Data)} names to sizes, URLs or mappings, see [data](#data); "
+        "or list of names",
+    ),
+    (SourceUrl, "URL"),
+    (Part, "part, such as `80%` or `0.8`"),
 )
 
 _CODE = """\
 A folder, or a commit of a Git repository: the job runs in a copy of it ([code](code.md)).
+"""
+
+_DATA = """\
+What the job reads, by name. Where `from` says where it is, nodes fetch it while the job waits, and
+keep it for the next: the name is a file name then, letters, digits, `.`, `_` and
+`-`. A URL alone is `from`, a size alone is `size`.
 """
 
 _PACKAGES = """\
@@ -405,6 +421,9 @@ change:
 | `LONGSHORE_CHECKPOINT_DIR` | the checkpoint folder, made already; only with `checkpoint` |
 | `LONGSHORE_SAVED` | where to add the line `saved, step N` after saving; only with `checkpoint` |
 | `LONGSHORE_SAVE_REQUEST` | a file that appears when the job is to save; only with `save_file` |
+| `LONGSHORE_DATA_DIR` | a folder with an entry for each data set; only with `from` |
+| `LONGSHORE_DATA_<NAME>` | the path of one: `LONGSHORE_DATA_IMAGENET_1K` of `imagenet-1k` |
+| `LONGSHORE_DATA_MISSING` | what of its data could not be had; only where something lacks |
 | `LONGSHORE_CODE_DIR` | the folder of its code; only with `code` |
 | `VIRTUAL_ENV` | its Python environment, first on `PATH` too; only with `environment` |
 | `LONGSHORE_RESUME` | `1` where the folder holds a checkpoint to go on from |

@@ -28,7 +28,9 @@ gang:
   same_conformance: require
   unlabelled_nodes: false
 malleable: {min: 8, max: 32, step: 8, desired: 24, serial_fraction: 0.02, in_place: false}
-data: {imagenet: 150GB, tokenizer: 10MB}
+data:
+  imagenet: {from: "s3://research/imagenet/", size: 150GB, start_at: 80%, sticky: true}
+  tokenizer: 10MB
 conformance: {known: true, allowed: [1f0e6b2c9d4a7e35]}
 constraints: [zone=a, rack!=r7, "switch in (s1, s2)", ib]
 

@@ -168,8 +168,8 @@ class JobRequest(Frozen):
     constraints: Constraints = ()
     """Rules nodes out by their labels."""
     data: dict[str, GB] = Field(default_factory=dict[str, float])
-    """What it reads, by name, with the size where that is known; its container image too, and a
-    checkpoint that it goes on from."""
+    """What it reads, by name, with the size where that is known: what nodes fetch by its source
+    (`fetched_name`). Its container image too, and a checkpoint that it goes on from."""
 
     @model_validator(mode="after")
     def _gpus_agree(self) -> Self:
@@ -260,7 +260,7 @@ class JobRequest(Frozen):
             submitted_at=submitted_at, path_behind=path_behind, attempt=attempt, gang=spec.gang,
             grace=spec.grace,
             conformance=spec.conformance, constraints=spec.constraints, malleable=spec.malleable,
-            data={**spec.data, **_image_of(spec)}, saves=spec.checkpoint is not None,
+            data={**_data_of(spec), **_image_of(spec)}, saves=spec.checkpoint is not None,
         )  # fmt: skip
 
 
@@ -361,6 +361,20 @@ class Decision(Frozen):
         if not self.members:
             return ((self.node_id, self.gpu_indices),) if self.node_id is not None else ()
         return _by_node(self.members)
+
+
+def fetched_name(source: str, tenant: str) -> str:
+    """Return the name, among `JobRequest.data`, of a data set that nodes fetch: whoever names the
+    same source means the same, by whichever name. No data of a job has a space in its name."""
+    return f"data {source} of {tenant}"
+
+
+def _data_of(spec: JobSpec) -> dict[str, float]:
+    """Return what a job reads, with its GB; 0 where that is not known."""
+    return {
+        fetched_name(each.source, spec.tenant) if each.source else name: each.size
+        for name, each in spec.data.items()
+    }
 
 
 def _image_of(spec: JobSpec) -> dict[str, float]:

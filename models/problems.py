@@ -8,7 +8,8 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 
 from longshore.models.base import Name, Text
 from longshore.models.bounds import GIVEN
-from longshore.models.job import DataName, EnvName
+from longshore.models.data import DataName
+from longshore.models.job import EnvName
 from longshore.models.legacy_documents import MOST_MISTAKES
 from longshore.models.mistakes import Mistakes, Place, in_words
 from longshore.models.visible import name_of_place, said

@@ -134,7 +134,7 @@ def test_what_an_earlier_version_took_runs_on_within_the_bounds():
         "checkpoint": {"folder": "c", "grace": "99999999h"},
     }  # fmt: skip
     spec = JobSpec.as_known(stored)
-    assert (spec.expected_duration, spec.ram, spec.data["set"]) == (LONGEST, MOST, MOST)
+    assert (spec.expected_duration, spec.ram, spec.data["set"].size) == (LONGEST, MOST, MOST)
     assert spec.checkpoint
     assert spec.checkpoint.grace == LONGEST
     taken = JobInput.model_validate({"spec": stored, "heldd": True})

@@ -4,6 +4,7 @@ import yaml
 
 from longshore.models.array import ArraySpec
 from longshore.models.code import Code
+from longshore.models.data import DataSet
 from longshore.models.document import load_document
 from longshore.models.elastic import Malleable
 from longshore.models.environment import JobEnvironment
@@ -23,6 +24,9 @@ def test_the_full_example_is_a_job_file_with_every_field():
     # An element has no gang, image or checkpoint, and with an image there is no environment.
     assert set(example) == set(JobSpec.model_fields) - {"array", "environment"}
     assert set(example["checkpoint"]) == set(CheckpointContract.model_fields)
+    assert set(example["data"]["imagenet"]) == {
+        field.alias or name for name, field in DataSet.model_fields.items()
+    }
     assert set(example["gang"]) == set(Gang.model_fields)
     assert set(example["malleable"]) == set(Malleable.model_fields)
     assert set(example["conformance"]) == set(Conformance.model_fields)
@@ -37,6 +41,7 @@ def test_the_page_has_a_heading_for_every_field():
         *(f"array.{name}" for name in ArraySpec.model_fields),
         *(f"code.{name}" for name in Code.model_fields),
         *(f"environment.{name}" for name in JobEnvironment.model_fields),
+        *(f"data.{field.alias or name}" for name, field in DataSet.model_fields.items()),
         *(f"gang.{name}" for name in Gang.model_fields),
         *(f"malleable.{name}" for name in Malleable.model_fields),
         *(f"conformance.{name}" for name in Conformance.model_fields),

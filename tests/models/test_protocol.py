@@ -12,10 +12,13 @@ from pydantic import BaseModel
 
 from longshore.models.array_messages import StopElements
 from longshore.models.checkpoint import CheckpointInfo, SaveRequest
+from longshore.models.data import HeldReport
 from longshore.models.departures import SpotNotice
 from longshore.models.messages import (
     CommandReason,
     Heartbeat,
+    Prepared,
+    PrepareRequest,
     ProcessReport,
     Progress,
     Registered,
@@ -32,7 +35,7 @@ _STORED = Path(__file__).with_name("protocol.json")
 MESSAGES: tuple[type[BaseModel], ...] = (
     Registration, Registered, WatchRequest, Heartbeat, WatchReport, RunProcessRequest, Progress,
     ProcessReport, StopProcessRequest, SaveRequest, CheckpointInfo, CommandReason, SpotNotice,
-    StopElements, SizeNotice,
+    StopElements, SizeNotice, PrepareRequest, Prepared, HeldReport,
 )  # fmt: skip
 
 
