@@ -115,6 +115,13 @@ class EnvironmentStore:
         put_local(self._marker(identity), json.dumps(content).encode(), durable=True)
         self._failed(identity).unlink(missing_ok=True)
 
+    def leave(self, identity: str, folder: Path) -> None:
+        """Remove what a build used, and what it made where that is no environment: it may have
+        filled the disk. What it wrote is still read by those that waited for it."""
+        if _json(self._marker(identity)).get("folder") != folder.name:
+            _remove_folder(folder)
+        shutil.rmtree(source_of(folder), ignore_errors=True)
+
     def failed(self, identity: str, message: str) -> None:
         """Note why a build failed."""
         content = json.dumps({"at": time.time(), "message": message}).encode()
@@ -204,13 +211,18 @@ def _close(folder: Path) -> None:
     folder.chmod(0o555)
 
 
-def _remove(folder: Path) -> None:
-    """Remove a folder that is closed to writing, with all that belongs to it; its lock last."""
+def _remove_folder(folder: Path) -> None:
+    """Remove a folder that is closed to writing."""
     with contextlib.suppress(FileNotFoundError):
         for path, _, _ in os.walk(folder):
             Path(path).chmod(0o700)
-    for path in (folder, source_of(folder)):
-        shutil.rmtree(path, ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove(folder: Path) -> None:
+    """Remove an environment with all that belongs to it; its lock last."""
+    _remove_folder(folder)
+    shutil.rmtree(source_of(folder), ignore_errors=True)
     folder.with_name(f"{folder.name}.log").unlink(missing_ok=True)
     _same_of(folder).unlink(missing_ok=True)
     _lock_of(folder).unlink(missing_ok=True)

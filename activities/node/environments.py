@@ -183,7 +183,7 @@ class Environments:
                     why = f"its environment cannot be built: {error}"
                     raise NotReadyError(FailureClass.NODE, why) from None
                 finally:
-                    shutil.rmtree(source_of(folder), ignore_errors=True)
+                    await asyncio.shield(in_thread(partial(self.store.leave, identity, folder)))
         await in_thread(self.store.tidy)
 
     async def _build_in(self, folder: Path, recipe: Recipe, request: RunProcessRequest) -> None:

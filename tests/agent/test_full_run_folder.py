@@ -1,25 +1,76 @@
-"""Jobs whose run folder is on a disk that fills up before they start."""
+"""Jobs of a node whose disk is full, or gets so before they start."""
 
+import os
 from pathlib import Path
 
 import pytest
 
+from longshore.activities.artifacts.store import ArtifactStore
+from longshore.activities.node.artifact_cache import ArtifactCache
+from longshore.activities.node.caches import Caches
 from longshore.models.job import FailureClass
+from longshore.scheduling.node_caches import CacheLimits
 from tests.agent.conftest import MakeBox
 from tests.faults.chaos.machines import fill, small_disk
+from tests.support.snapshots import code_of, store_snapshot
+
+DISK_MB = 24
+NO_MOUNT = "this account may mount no small disk: as root it can"
+FULL = (
+    "it could not be started: the work folder of its agent cannot be written: No space left on "
+    "device"
+)
 
 
 async def test_a_job_in_an_image_says_that_the_disk_is_full(make_box: MakeBox, tmp_path: Path):
     """What it is started with has no room. Nothing of it comes to the container runtime."""
     with small_disk(tmp_path / "node", 8) as mounted:
         if not mounted:
-            pytest.skip("this account may mount no small disk: as root it can")
+            pytest.skip(NO_MOUNT)
         box = make_box(tmp_path / "node", runtime="podman", image="localhost/none:1")
         run = box.start("true")
         fill(tmp_path / "node" / "filler")
         ended = await run.done
-    assert (ended.failure, ended.message) == (
-        FailureClass.NODE,
-        "it could not be started: the work folder of its agent cannot be written: No space left "
-        "on device",
-    )
+    assert (ended.failure, ended.message) == (FailureClass.NODE, FULL)
+
+
+async def test_code_that_does_not_fit_is_not_half_there(make_box: MakeBox, tmp_path: Path):
+    store = ArtifactStore((tmp_path / "artifacts").as_uri())
+    large = store_snapshot(store, {"big": os.urandom(20_000_000)}, chunk=8_000_000)
+    small = store_snapshot(store, {"main.py": "print('fits')"})
+    with small_disk(tmp_path / "node", DISK_MB) as mounted:
+        if not mounted:
+            pytest.skip(NO_MOUNT)
+        cache = ArtifactCache(tmp_path / "node/cache", store)
+        box = make_box(tmp_path / "node", artifacts=cache)
+        ended = await box.report("true", code=code_of(large))
+        assert (ended.failure, ended.message) == (FailureClass.NODE, FULL)
+        assert not list((tmp_path / "node/cache").rglob("*.part"))
+        for name in large.objects:
+            path = cache.path_of("default", name)
+            assert not path.exists() or path.read_bytes() == store.get("default", name)
+        # What came whole goes where the disk is too full, and then another's code fits.
+        Caches(tmp_path / "node/cache", cache, CacheLimits()).evict()
+        again = box.start("python3 main.py", code=code_of(small))
+        assert (await again.done).failure is None
+        assert box.output(again.record.key) == "fits\n"
+
+
+async def test_an_environment_that_does_not_fit_is_the_trouble_of_its_node(
+    make_box: MakeBox, tmp_path: Path
+):
+    store = ArtifactStore((tmp_path / "artifacts").as_uri())
+    script = f"[ -e {tmp_path}/room ] || head -c 30000000 /dev/zero > $VIRTUAL_ENV/big"
+    snapshot = store_snapshot(store, {"setup.sh": script})
+    with small_disk(tmp_path / "node", DISK_MB) as mounted:
+        if not mounted:
+            pytest.skip(NO_MOUNT)
+        box = make_box(tmp_path / "node", artifacts=ArtifactCache(tmp_path / "node/cache", store))
+        ended = await box.report("true", code=code_of(snapshot), environment="setup.sh")
+        assert ended.failure is FailureClass.NODE, ended.message
+        assert "the disk of the node is full" in ended.message
+        # It is no failure of the environment: where there is room it is built at once.
+        (tmp_path / "room").touch()
+        again = await box.report("true", code=code_of(snapshot), environment="setup.sh")
+        assert again.failure is None, again.message
+        assert len(list((tmp_path / "node/cache/environments").glob("*.json"))) == 1
