@@ -6,11 +6,13 @@ and signals that afterwards. What was noted is not told again, so a job that wai
 same node costs one signal.
 """
 
+import contextlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from pydantic import ValidationError
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -53,21 +55,26 @@ async def note_preparations(
             "again_after": AGAIN_AFTER,
         },
     )  # fmt: skip
-    return [_told(row) for row in found.mappings()]
+    return list(_told(found.mappings()))
 
 
 async def noted_preparations(connection: AsyncConnection, pool: str, cycle_id: str) -> Told:
     """Return what a committed cycle has noted: whoever noted it may not have told it."""
     found = await connection.execute(text(_NOTED), {"pool": pool, "cycle": cycle_id})
-    return [_told(row) for row in found.mappings()]
+    return list(_told(found.mappings()))
 
 
-def _told(row: Mapping[Any, Any]) -> tuple[str, Prepare]:
-    said = row["preparing"]
-    told = Prepare(
-        attempt=row["attempt"], node_ids=tuple(said["nodes"]), expected_start=said["start"]
-    )
-    return row["job_id"], told
+def _told(rows: Iterable[Mapping[Any, Any]]) -> Iterator[tuple[str, Prepare]]:
+    for row in rows:
+        # Of what somebody has written there by hand nobody is told.
+        with contextlib.suppress(ValidationError):
+            said = {**row["preparing"], "attempt": row["attempt"]}
+            yield (
+                row["job_id"],
+                Prepare.model_validate(
+                    {**said, "node_ids": said.get("nodes"), "expected_start": said.get("start")}
+                ),
+            )
 
 
 BRINGS = """(j.spec->'code'->>'snapshot' IS NOT NULL
@@ -85,17 +92,18 @@ _NOTE = f"""
     )
     UPDATE queue q
        SET preparing = jsonb_build_object(
-           'nodes', w.nodes, 'start', w.start, 'told_at', clock_timestamp(),
-           'cycle', CAST(:cycle AS text))
+           'nodes', w.nodes, 'start', w.start, 'cycle', CAST(:cycle AS text),
+           'told_at', extract(epoch FROM clock_timestamp()))
       FROM wanted w JOIN jobs j ON j.id = w.job_id
      WHERE q.job_id = w.job_id AND q.attempt = w.attempt AND NOT q.held
        AND w.nodes IS NOT NULL AND {BRINGS}
        AND (q.preparing IS NULL
-            OR q.preparing->'nodes' <> w.nodes
-               AND CAST(q.preparing->>'told_at' AS timestamptz)
-                   <= clock_timestamp() - CAST(:again_after AS interval))
+            OR q.preparing->'nodes' IS DISTINCT FROM w.nodes
+               AND coalesce(q.preparing->'told_at', '0') <= to_jsonb(
+                   extract(epoch FROM clock_timestamp() - CAST(:again_after AS interval))))
     RETURNING q.job_id, q.attempt, q.preparing
 """
+"""What was noted may not be what we wrote: nothing of it is cast."""
 
 _NOTED = """
     SELECT job_id, attempt, preparing FROM queue
