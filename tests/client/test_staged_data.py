@@ -82,6 +82,9 @@ async def test_a_node_lists_what_it_holds(
     await eventually(listed)
     told = json.loads((await longshore("nodes", node.id, "--json")).out)
     assert [each["name"] for each in told["holds"]] == ["imagenet", "image trainer:1"]
+    data = f"data={{set: {{from: {SOURCE}, size: 200GB}}}}"
+    dry = await longshore("submit", "--dry-run", "--pool", pool, "--set", data, "--", "true")
+    assert f"first 90GB of data is fetched to {node.id}" in " ".join(dry.out.split())
     unknown = await longshore("nodes", "node-of-nobody")
     assert (unknown.code, "no node node-of-nobody" in unknown.err) == (66, True)
     both = await longshore("nodes", node.id, "--pool", pool)
