@@ -64,10 +64,24 @@ async def test_a_repeat_of_a_cycle_tells_what_it_has_noted(full: Ledger):
 async def test_an_agent_that_cannot_prepare_is_not_asked(full: Ledger):
     await full.rows("UPDATE nodes SET agent_protocol = :old", old=PREPARES - 1)
     async with full.listening("job"):
-        await full.enqueue("job", gpus=2, **DATA)
+        await full.enqueue("job", gpus=2, environment={"requirements": ("numpy",)})
         await full.cycle("second")
         assert await signals_to(full.temporal, job_workflow_id("job"), "prepare") == []
+    assert await full.value("SELECT decision->>'estimated_start' FROM queue") is not None
     assert await full.value(WHERE, job="job") is None
+
+
+async def test_an_agent_that_cannot_fetch_is_given_no_job_whose_data_nodes_fetch(ledger: Ledger):
+    """It could not even read what it is to run."""
+    await ledger.register("node-a")
+    await ledger.rows("UPDATE nodes SET agent_protocol = :old", old=PREPARES - 1)
+    async with ledger.listening("job"):
+        await ledger.enqueue("job", **DATA)
+        await ledger.cycle("first")
+        assert await ledger.value("SELECT decision->'rejected' FROM queue") == {"agent-too-old": 1}
+        await ledger.register("node-a", boot="boot-2")
+        await ledger.cycle("second")
+    assert await ledger.value("SELECT node_id FROM placements") == "node-a"
 
 
 async def test_another_node_is_told_after_a_minute_at_the_soonest(full: Ledger):
