@@ -29,6 +29,7 @@ from longshore.activities.metrics import SILENT, Metrics
 from longshore.activities.placements import placement_of
 from longshore.activities.pool_cache import PoolCache
 from longshore.activities.preemption import Preempting
+from longshore.activities.preparations import Told, note_preparations, noted_preparations
 from longshore.activities.queue import end_attempt
 from longshore.activities.queue_cache import WaitingJobs, trim_left
 from longshore.activities.signals import Signals
@@ -55,9 +56,10 @@ _FORGET_EVERY = 100
 """Cycles."""
 _RECENT_FOR = 20.0
 """Seconds that the jobs placed lately are kept: what to expect changes slowly."""
-Outcome = tuple[CycleReply, tuple[Placement, ...], PoolSpec, bool]
-"""What a cycle did, the placements that its jobs are to hear of, its pool, and whether one of them
-may be of a malleable job with fewer GPUs than it is to have, then or later."""
+Outcome = tuple[CycleReply, tuple[Placement, ...], PoolSpec, bool, Told]
+"""What a cycle did, the placements that its jobs are to hear of, its pool, whether one of them
+may be of a malleable job with fewer GPUs than it is to have, then or later, and which jobs are to
+be prepared where."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -100,12 +102,13 @@ class CycleActivities:
         attempt that it knows.
         """
         done = await self._committed(request) or await self._plan_and_commit(request)
-        reply, placements, pool, hungry = done
+        reply, placements, pool, hungry, prepares = done
         if reply.placed:
             await failpoint("cycle.after-commit")
         gone = await self._signals.tell_jobs(
             "placed", [(placement.job_id, placement) for placement in placements]
         )
+        await self._signals.tell_jobs("prepare", prepares)
         if self._looks:
             await self._looks.after(placements)
         if self._watches:
@@ -142,7 +145,9 @@ class CycleActivities:
                 return None
             pool = await load_pool(connection, request.pool, self._margins)
             placements = await _placements(connection, request.cycle_id)
-        return _reply(pool, row["queued"], row["placed"]), placements, pool, bool(placements)
+            prepares = await noted_preparations(connection, request.pool, request.cycle_id)
+        reply = _reply(pool, row["queued"], row["placed"])
+        return reply, placements, pool, bool(placements), prepares
 
     async def _plan_and_commit(self, request: CycleRequest) -> Outcome:
         began = time.perf_counter()
@@ -152,6 +157,8 @@ class CycleActivities:
             placed = await commit(connection, request, made.plan, made.queue, made.nodes)
             asked = [made.waiting.entries[job_id].request for job_id in placed]
             await note_data(connection, asked, made.plan, placed)
+            waiting = {job.id: job for job in made.queue if job.id not in placed}
+            prepares = await note_preparations(connection, request.cycle_id, made.plan, waiting)
             explains = time.perf_counter()
             told = await explain_waiting(connection, made.plan, made.waiting.stored, made.now)
             took = Took(*made.took, explains - commits, time.perf_counter() - explains)
@@ -190,7 +197,7 @@ class CycleActivities:
             for each in made.plan.placements
             if each.job_id in placed
         )
-        return reply, placements, pool, hungry
+        return reply, placements, pool, hungry, prepares
 
     async def _decide(
         self, pool_name: str, *, whole: bool = False, planned: float = 0.0

@@ -48,6 +48,8 @@ Point = Literal[
     "register.after-commit",
     "end_node.before-commit",
     "end_node.after-commit",
+    "store_holdings.before-commit",
+    "store_holdings.after-commit",
     "see_off.before-commit",
     "see_off.after-commit",
     "run_process.after-claim",

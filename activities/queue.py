@@ -95,6 +95,7 @@ class QueueActivities:
             pool = await connection.scalar(
                 text(
                     "UPDATE queue SET held = :held, decision = NULL, decided_at = NULL,"
+                    " preparing = NULL,"
                     " waited = CASE WHEN held OR NOT :held THEN waited"
                     " ELSE waited + (clock_timestamp() - queued_at) END,"
                     " queued_at = CASE WHEN held AND NOT :held THEN clock_timestamp()"

@@ -21,6 +21,7 @@ from longshore.models.node import GPU, GPUParts, Node, NodeState
 from longshore.models.packing import PackingPolicy
 from longshore.models.placement import JobRequest, PlacementKind, RecentJobs, RunningJob
 from longshore.models.pool import PoolSpec, no_such_pool
+from longshore.models.protocol import PREPARES
 from longshore.models.topology import NodeTopology
 from longshore.scheduling.order import QueuedJob, before, order_in_class, seconds_ahead
 from longshore.scheduling.unplannable_jobs import in_one_line
@@ -258,7 +259,8 @@ def _node(
         expires_at=row["expires_at"],
         state=NodeState(row["state"]),
         cordoned=row["state"] == NodeState.DRAINING.value and not row["clearing"],
-        container_runtime=row["container_runtime"], labels=row["labels"], epoch=row["epoch"],
+        container_runtime=row["container_runtime"], fetches=row["agent_protocol"] >= PREPARES,
+        labels=row["labels"], epoch=row["epoch"],
         conformance=row["conformance"], price=row["price"],
         topology=row["topology"] and read(row["topology"]),
     )  # fmt: skip
@@ -309,7 +311,7 @@ _AHEAD = f"""
 _NODES = """
     SELECT id, block_id, provider, tier, gpu_type, cpu_milli, cpu_milli_used, ram_mb, ram_mb_used,
            storage_mb_s, storage_mb_s_used, milliwatts, milliwatts_used, gpu_milliwatts,
-           expires_at, state, clearing, container_runtime, labels, epoch,
+           expires_at, state, clearing, container_runtime, agent_protocol, labels, epoch,
            CAST(topology AS text) AS topology, conformance, b.price
       FROM nodes n
       LEFT JOIN (SELECT id AS bought, nullif(price_micro_per_gpu_hour, 0) AS price

@@ -9,14 +9,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from longshore.activities.database import Database, clock
 from longshore.activities.locality import with_locality
 from longshore.activities.snapshot import load_nodes, load_pool, load_recent
+from longshore.activities.staged_data import held_by
 from longshore.client.buying import decide_on_pool
 from longshore.models.buying import UnmetJob
+from longshore.models.data import HeldData
 from longshore.models.errors import LongshoreError, UnavailableError
 from longshore.models.forecast import Forecast, NodePrice
 from longshore.models.job import JobSpec
 from longshore.models.placement import JobRequest, PlacementKind
 from longshore.models.settings import Settings
-from longshore.scheduling.forecast import forecast_of
+from longshore.scheduling.forecast import data_says, forecast_of
 from longshore.scheduling.packer import place
 
 MARKETS_WITHIN = 10.0
@@ -38,6 +40,7 @@ async def forecast(
         (job,), nodes = await with_locality(connection, spec.pool, pool.packing, [job], nodes)
         alone = place(job, nodes, pool.packing, now, recent=recent)
         prices = await _prices(connection, [node for node, _ in alone.held])
+        holds = await held_by(connection, [node for node, _ in alone.held[:1]])
     bought, left, away = None, None, ""
     if pool.buying.enabled and alone.kind is not PlacementKind.EXISTING_NODE:
         beside = UnmetJob(request=job, tenant=spec.tenant)
@@ -50,10 +53,18 @@ async def forecast(
         except LongshoreError as error:
             away = str(error)
     found = forecast_of(job, spec.pool, alone, waiting or 0, prices, bought, left, now)
+    node_id = next((node for node, _ in alone.held), None)
+    held = {each.source: each for each in holds.get(node_id or "", ()) if _may_use(each, spec)}
+    if said := data_says(spec.data, held, node_id):
+        found = found.model_copy(update={"says": f"{found.says}{said}"})
     if away:
         found = found.model_copy(update={"says": f"{found.says}; what would be bought: {away}"})
     simulated = settings.market == "simulated"
     return found.model_copy(update={"simulated": simulated and bool(prices or bought)})
+
+
+def _may_use(held: HeldData, spec: JobSpec) -> bool:
+    return bool(held.source) and held.tenant == spec.tenant
 
 
 async def forecast_of_submit(

@@ -30,6 +30,7 @@ from longshore.client.words import (
     zone,
 )
 from longshore.models.array_view import ArrayView
+from longshore.models.data import StagedData
 from longshore.models.elements import ElementState
 from longshore.models.job import (
     AttemptRecord,
@@ -125,6 +126,7 @@ def explanation_screen(explanation: Explanation, now: datetime) -> RenderableTyp
         Text.assemble((job.id, "bold"), f" {in_one_line(explanation.headline)}"),
     ]
     facts = list(_queue_facts(explanation, now))
+    facts += _data_facts(explanation.data)
     facts += _end_facts(explanation, now)
     facts += _gave_way_facts(explanation, now) + saving_facts(explanation.saving, now)
     if job.ends_by is not None:
@@ -282,6 +284,7 @@ def _facts(report: JobReport, now: datetime) -> list[tuple[str, RenderableType]]
         facts.append(("in place", status.reason))
     if job.estimated_start is not None:
         facts.append(("may start", _may_start(job.estimated_start, now)))
+    facts += _data_facts(report.data)
     if report.purchases:
         facts.append(("bought", under_way(report.purchases, whose=" for it")))
     if report.not_bought:
@@ -309,6 +312,10 @@ def _facts(report: JobReport, now: datetime) -> list[tuple[str, RenderableType]]
     if job.ended_at is not None:
         facts.append(("ended", _moment(job.ended_at, now)))
     return facts
+
+
+def _data_facts(data: Sequence[StagedData]) -> list[tuple[str, RenderableType]]:
+    return [("data", each.words) for each in data]
 
 
 def _result(exit_code: int | None, attempts: int) -> str:

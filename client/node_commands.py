@@ -11,6 +11,7 @@ import typer
 from longshore.client import cycle_view
 from longshore.client.calls import call, known_pool
 from longshore.client.fingerprints import fingerprints_of, fingerprints_table
+from longshore.client.held_data import holds_table
 from longshore.client.node_view import LEGEND, buying_words, nodes_table, pool_facts, pools_table
 from longshore.client.terminal import (
     JSON,
@@ -52,6 +53,9 @@ def register(app: typer.Typer) -> None:
 
 
 def nodes(
+    node: Annotated[
+        str | None, typer.Argument(metavar="[NODE]", help="This one, with what it holds.")
+    ] = None,
     pool: Annotated[str | None, typer.Option(help="Only this pool's.")] = None,
     everything: Annotated[
         bool, typer.Option("--all", "-a", help="Those that have gone too.")
@@ -59,6 +63,8 @@ def nodes(
     as_json: JSON = False,
 ) -> None:
     """List the nodes, with who holds each GPU."""
+    if node is not None:
+        return _one_node(node, pool, as_json, everything=everything)
     found = call(lambda api: api.nodes(pool=pool, with_gone=everything))
     if pool and not found:
         call(lambda api: known_pool(api, pool))
@@ -77,6 +83,19 @@ def nodes(
         show(Text())
         show(fingerprints_table(fingerprints))
     return None
+
+
+def _one_node(node: str, pool: str | None, as_json: bool, *, everything: bool) -> None:
+    if pool is not None or everything:
+        raise typer.BadParameter("--pool and --all are for the list: leave out NODE, or these")
+    found = call(lambda api: api.node(node))
+    if as_json:
+        return print_json(found)
+    show(nodes_table([found], now(), out().width))
+    show(Text())
+    if found.holds:
+        return show(holds_table(found.holds, now()))
+    return note("Its agent has not said that it holds any data set, image or environment.")
 
 
 def topology(

@@ -16,6 +16,7 @@ from longshore.activities.growth import growth_of
 from longshore.activities.locality import with_locality
 from longshore.activities.preemption_inputs import may_stop_any
 from longshore.activities.snapshot import load_nodes, load_place, load_pool, load_recent
+from longshore.activities.staged_data import held_by, staged_data
 from longshore.activities.views import Views
 from longshore.client.explain import explain
 from longshore.client.holds import hold_of
@@ -27,6 +28,7 @@ from longshore.models.checkpoint import CheckpointInfo
 from longshore.models.checkpointing import CheckpointDecision
 from longshore.models.cycles import PoolCycles
 from longshore.models.dag import DagJobView, DagState, DagSummary, DagView
+from longshore.models.data import HeldData, StagedData
 from longshore.models.domains import PoolTopology
 from longshore.models.errors import LongshoreError, NotFoundError, NotSubmittedError
 from longshore.models.growth import GrowthDecision
@@ -38,6 +40,7 @@ from longshore.models.pool import no_such_pool
 from longshore.models.resize import SizeChange
 from longshore.models.settings import Settings
 from longshore.models.views import Explanation, JobView, NodeView, PoolView
+from longshore.models.visible import visible
 from longshore.scheduling.advice import advice, kind_of_node
 from longshore.scheduling.elastic import changes_of
 from longshore.scheduling.order import seconds_ahead
@@ -150,7 +153,7 @@ class Reading:
             job=job, spec=spec, attempts=attempts, checkpoint=checkpoint, saving=saving,
             missing=missing, **await self._buying_for(job),
             array=await ArrayViews(self._db()).array(job.id) if spec.array else None,
-            stderr_tail=await self.stderr_tail(job),
+            stderr_tail=await self.stderr_tail(job), data=await self._staged(job),
         )  # fmt: skip
 
     async def stderr_tail(self, job: JobView, node_id: str = "") -> tuple[str, ...]:
@@ -180,7 +183,8 @@ class Reading:
             )
             told = told.model_copy(update={"sizes": await self._sizes_of(job)})
             if not job.state.ended:
-                return told.model_copy(update={"growth": await self._growth_of(job)})
+                more = {"growth": await self._growth_of(job), "data": await self._staged(job)}
+                return told.model_copy(update=more)
             attempts = await self._views().attempts(job.id)
             cost = await reasons.cost_of_job(job.id)
             return Explanation.model_validate(
@@ -225,13 +229,28 @@ class Reading:
             coming=coming, purchases=purchases, standing=standing, kind=kind, helps=helps,
             hold=await self._hold_of(job), mutexes=mutexes,
         )  # fmt: skip
-        return told.model_copy(update={"sizes": await self._sizes_of(job)})
+        more = {"sizes": await self._sizes_of(job), "data": await self._staged(job)}
+        return told.model_copy(update=more)
 
     async def nodes(
         self, *, pool: str | None = None, with_gone: bool = False
     ) -> tuple[NodeView, ...]:
         """Return the nodes by id, with who holds each GPU."""
         return await self._views().nodes(pool=pool, with_gone=with_gone)
+
+    async def node(self, node_id: str) -> NodeView:
+        """Return one node, with what it holds. Raises NotFoundError."""
+        every = await self.nodes(with_gone=True)
+        found = next((each for each in every if each.id == node_id), None)
+        if found is None:
+            raise NotFoundError(f"no node {visible(node_id)}: `longshore nodes --all` lists them")
+        holds = await self.holdings((node_id,))
+        return found.model_copy(update={"holds": holds.get(node_id, ())})
+
+    async def holdings(self, node_ids: Sequence[str]) -> dict[str, tuple[HeldData, ...]]:
+        """Return what the agents of these nodes say that they hold, the largest first."""
+        async with self._db().transaction() as connection:
+            return await held_by(connection, node_ids)
 
     async def topology(self, pool: str | None = None) -> tuple[PoolTopology, ...]:
         """Return the domains of one pool, or of all by name. Raises NotFoundError."""
@@ -320,6 +339,13 @@ class Reading:
     async def _hold_of(self, job: JobView) -> JobStatus | None:
         temporal = await self._temporal() if job.state is JobState.HELD else None
         return await hold_of(temporal, job.id) if temporal else None
+
+    async def _staged(self, job: JobView) -> tuple[StagedData, ...]:
+        """Return how much of its data is where a job runs or is expected to start."""
+        if job.state.ended:
+            return ()
+        async with self._db().transaction() as connection:
+            return await staged_data(connection, job.id)
 
     async def _buying_for(self, job: JobView) -> dict[str, Any]:
         """Return what is bought for a job that waits, and why nothing is."""

@@ -14,6 +14,7 @@ from longshore.console.answer_cache import Shared
 from longshore.models.array_view import ElementView
 from longshore.models.cycles import PoolCycles
 from longshore.models.dag import DagState, DagSummary, DagView
+from longshore.models.data import HeldData
 from longshore.models.domains import PoolTopology
 from longshore.models.elements import ElementState
 from longshore.models.errors import LongshoreError, UnavailableError
@@ -69,6 +70,10 @@ class Fleet:
         return await self._shared(
             ("nodes", pool, gone), lambda: self._reading.nodes(pool=pool, with_gone=gone)
         )
+
+    async def holdings(self, node_ids: tuple[str, ...]) -> dict[str, tuple[HeldData, ...]]:
+        """Return what the agents of these nodes say that they hold."""
+        return await self._shared(("holdings", node_ids), lambda: self._reading.holdings(node_ids))
 
     async def topology(self, pool: str | None = None) -> tuple[PoolTopology, ...]:
         """Return the domains of one pool, or of all by name. Raises NotFoundError."""

@@ -101,6 +101,7 @@ def why_html(explanation: Explanation, now: datetime) -> str:
         if (start := explanation.job.estimated_start) is not None:
             then = "what was bought is there" if explanation.purchases else "jobs end in time"
             said.append(f"It may start at {when(start)} UTC, when {then}.")
+    said += [f"Data {escape(each.words)}." for each in explanation.data]
     said += _decided(explanation, now)
     return "".join(
         f'<p class="reason{"" if position else " first"}">{each.replace("..", ".")}</p>'

@@ -11,6 +11,7 @@ from longshore.console import nodes_view as view
 from longshore.console.fingerprints import fingerprints_html
 from longshore.console.fleet import Fleet
 from longshore.console.gpu_cells import legend_html
+from longshore.console.held_data import held_html
 from longshore.console.layout import Badge, frame, toggle
 from longshore.console.live import follow
 from longshore.console.parts import empty, updated
@@ -70,9 +71,9 @@ class NodesPage:
             self._show_instead(empty("The database does not answer", str(error), _AGAIN))
             return
         now = datetime.now(UTC)
-        self._live.content = updated(now)
         groups = view.groups_of(nodes, topology, self._domain or None)
         if not groups:
+            self._live.content = updated(now)
             self._show_instead(self._nothing(pool, nodes))
             return
         lines = view.lines_of(groups, fold=self._show.value == "folded")
@@ -86,9 +87,19 @@ class NodesPage:
         here = lines[first : first + view.LINES]
         # Nodes with a row of their own come first: they have a link to their fingerprint.
         single_first = sorted(here, key=lambda line: len(line.nodes) > 1)
-        self._tables.content = view.pools_html(
-            here, groups, now, self._asked()
-        ) + fingerprints_html(node for line in single_first for node in line.nodes)
+        shown = [node for line in single_first for node in line.nodes]
+        try:
+            holdings = await self._fleet.holdings(tuple(node.id for node in shown))
+        except LongshoreError as error:
+            self._live.content = updated(None)
+            self._show_instead(empty("The database does not answer", str(error), _AGAIN))
+            return
+        self._live.content = updated(now)
+        self._tables.content = (
+            view.pools_html(here, groups, now, self._asked())
+            + fingerprints_html(shown)
+            + held_html(holdings)
+        )
         self._pages.content = view.pages_html(self._page, pages, self._asked())
 
     def _say_only(self) -> None:

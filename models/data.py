@@ -19,7 +19,7 @@ from pydantic import (
 from longshore.models.base import Frozen, Instant, Wire
 from longshore.models.bounds import Most
 from longshore.models.mistakes import Mistake, refuse
-from longshore.models.units import GB, parse_gb
+from longshore.models.units import GB, format_bytes, parse_gb
 from longshore.models.visible import brief, shown
 
 DataName = Annotated[str, StringConstraints(pattern=r"^[^\s\x00]{1,200}$", max_length=200)]
@@ -190,6 +190,28 @@ class HeldData(Wire):
     total: int = Field(default=0, ge=0)
     """Bytes of all of it; more than `bytes` while it is being fetched."""
     used_at: Instant | None = None
+
+
+class StagedData(Wire):
+    """How much of a data set of a job is on a node where it runs, or is expected to start."""
+
+    name: str
+    node_id: str
+    bytes: int = 0
+    total: int = 0
+    """Bytes of all of it; as the job says, where no node has begun; 0 where nobody knows."""
+    expected_start: Instant | None = None
+    """Of a job that waits."""
+
+    @property
+    def words(self) -> str:
+        """``imagenet: 40 % of 150.0GB on node-3, in front of the start at 14:20 UTC``."""
+        size = format_bytes(self.total) if self.total else "a size that is not known yet"
+        part = f"{100 * self.bytes // self.total} %" if self.total else format_bytes(self.bytes)
+        said = f"{self.name}: {part} of {size} on {self.node_id}"
+        if self.expected_start is None:
+            return said
+        return f"{said}, in front of the start at {self.expected_start:%H:%M} UTC"
 
 
 class HeldReport(Wire):

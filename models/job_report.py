@@ -6,6 +6,7 @@ from longshore.models.array_view import ArrayView
 from longshore.models.base import Wire
 from longshore.models.checkpoint import CheckpointInfo
 from longshore.models.checkpointing import CheckpointDecision
+from longshore.models.data import StagedData
 from longshore.models.job import JobSpec, JobState, JobStatus
 from longshore.models.messages import Progress
 from longshore.models.spending import PurchaseUnderWay
@@ -32,6 +33,8 @@ class JobReport(Wire):
     """While it waits: purchases under way that it is to start on."""
     not_bought: str = ""
     """While it waits: why its pool, which may buy, buys nothing for it; empty where it buys."""
+    data: tuple[StagedData, ...] = ()
+    """Of what nodes fetch for it: how much is where it runs, or is expected to start."""
     array: ArrayView | None = None
     """Of an array: its elements and slots."""
     stderr_tail: tuple[str, ...] = ()

@@ -18,6 +18,7 @@ from pydantic import (
 from longshore.models.base import Input, Instant, Name, Reason, StartInput, Wire, known_or
 from longshore.models.bounds import Range
 from longshore.models.checkpoint import CheckpointInfo
+from longshore.models.data import HeldReport
 from longshore.models.departures import Leaving
 from longshore.models.elements import Batch, BatchReport, Slot
 from longshore.models.errors import SpecError
@@ -46,6 +47,7 @@ POOL_WORKFLOW = "PoolWorkflow"
 NODE_WORKFLOW = "NodeWorkflow"
 PING_WORKFLOW = "PingWorkflow"
 WATCH_ACTIVITY = "watch_agent"
+PREPARE_ACTIVITY = "prepare_job"
 
 
 TIME_ENDED = "the time of its node ended"
@@ -459,6 +461,14 @@ class WatchReport(Wire):
     reason: Reason
 
 
+class Holdings(Wire):
+    """Record what a node holds, as the agent of this registration said it."""
+
+    node_id: Name
+    epoch: int
+    report: HeldReport
+
+
 class NodeStatus(Wire):
     node_id: str
     state: str
@@ -527,6 +537,16 @@ class PrepareRequest(Wire):
     """When the cycle expects the job to start there."""
     deficit: float = 0.0
     """By how much its tenant has less than its share; who lacks more goes first."""
+
+
+class Prepare(Wire):
+    """Signal `prepare` to a job that waits: where the cycle expects it to start. What it needs is
+    to be brought there; it replaces what was said before."""
+
+    attempt: int
+    node_ids: tuple[Name, ...]
+    """One, or all of a gang whose agents can do it."""
+    expected_start: Instant | None = None
 
 
 class Prepared(Wire):

@@ -40,6 +40,8 @@ class RejectionCode(StrEnum):
     FLAVOR = "flavor-mismatch"
     """For a gang: neither the node's type of GPU nor its label `gpu.flavor` is the job's."""
     CONTAINER_RUNTIME = "no-container-runtime"
+    FETCHING = "agent-too-old"
+    """The job reads data that nodes fetch, and the node's agent is of a version that cannot."""
     CONSTRAINT = "label-mismatch"
     """A label of the node is not what the job's `constraints` ask for."""
     LABELS = "no-fabric-labels"
@@ -184,6 +186,11 @@ class JobRequest(Frozen):
     @property
     def gpu(self) -> GPURequest:
         return GPURequest(self.gpus, self.vram_per_gpu, self.milli, self.mig)
+
+    @property
+    def fetches(self) -> bool:
+        """Whether it reads data that nodes fetch."""
+        return any(name.startswith(_FETCHED) for name in self.data)
 
     @property
     def gpus_held(self) -> int:
@@ -363,10 +370,13 @@ class Decision(Frozen):
         return _by_node(self.members)
 
 
+_FETCHED = "data "
+
+
 def fetched_name(source: str, tenant: str) -> str:
     """Return the name, among `JobRequest.data`, of a data set that nodes fetch: whoever names the
     same source means the same, by whichever name. No data of a job has a space in its name."""
-    return f"data {source} of {tenant}"
+    return f"{_FETCHED}{source} of {tenant}"
 
 
 def _data_of(spec: JobSpec) -> dict[str, float]:

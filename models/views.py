@@ -8,6 +8,7 @@ from longshore.models.base import Instant, Wire
 from longshore.models.block_end import BlockDecision
 from longshore.models.checkpointing import CheckpointDecision
 from longshore.models.dag import HeldMutex
+from longshore.models.data import HeldData, StagedData
 from longshore.models.elastic import Malleable
 from longshore.models.elements import ElementState
 from longshore.models.growth import GrowthDecision
@@ -175,6 +176,9 @@ class NodeView(Wire):
     firmware: tuple[HostFirmware, ...] = ()
     """Which firmware of the host is in that fingerprint, and which could not be read; empty where
     there is no fingerprint, and where the agent does not say."""
+    holds: tuple[HeldData, ...] = ()
+    """What its agent says that it has: data sets, images, environments, the largest first. Only
+    where this node is asked for by its id."""
 
 
 class PoolView(Wire):
@@ -284,6 +288,8 @@ class Explanation(Wire):
     """The plan that preempted the job itself last, or does now."""
     saving: CheckpointDecision | None = None
     """What was decided last about a save while it ran."""
+    data: tuple[StagedData, ...] = ()
+    """Of what nodes fetch for it: how much is where it runs, or is expected to start."""
     purchases: tuple[PurchaseUnderWay, ...] = ()
     """For a queued job: purchases under way that it is to start on."""
     buying: BuyingRecord | None = None

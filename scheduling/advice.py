@@ -39,6 +39,10 @@ _CODES = {
         "no docker or podman was found there: give a command without an image, or install one "
         "and restart the agent",
     ),
+    RejectionCode.FETCHING: _Help(
+        "a node whose agent fetches data",
+        "restart the agent with the version of the control worker (`longshore doctor` names it)",
+    ),
     RejectionCode.CONSTRAINT: _Help("a node with {constraints}"),
     RejectionCode.LABELS: _Help(
         "nodes that name their region, cluster and fabric.domain",

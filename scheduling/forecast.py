@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from longshore.models.buying import BuyDecision, PurchasePlan
+from longshore.models.data import DataSet, HeldData
 from longshore.models.forecast import Forecast, ForecastKind, NodePrice
 from longshore.models.placement import Decision, JobRequest, PlacementKind
 from longshore.models.text import count, dollars, format_duration, format_places
+from longshore.models.units import format_gb
 
 
 def forecast_of(
@@ -39,6 +41,36 @@ def forecast_of(
         why.append(f"nothing would be bought for it now: {bought.reason}")
     start = alone.estimated_start
     return Forecast(kind=ForecastKind.WAITS, says="; ".join(why), ready_at=start)
+
+
+def data_says(
+    data: Mapping[str, DataSet], held: Mapping[str, HeldData], node_id: str | None
+) -> str:
+    """Return what nodes fetch for a job before it starts, ``; first 150GB of data are fetched``;
+    nothing for a job without such data.
+
+    `held` is what the node `node_id`, where it would start, has of it, by source; None where that
+    is not known.
+    """
+    lacks, unknown = 0.0, list[str]()
+    fetched = {name: each for name, each in data.items() if each.source is not None}
+    for name, each in fetched.items():
+        has = held.get(each.source or "")
+        size = has.total / 1e9 if has and has.total else each.size
+        there = has.bytes / 1e9 if has else 0.0
+        if has is not None and has.bytes >= has.total:
+            continue
+        if not size:
+            unknown.append(name)
+        lacks += max(size - there, 0.0)
+    if not fetched:
+        return ""
+    if not lacks and not unknown:
+        return f"; its data is on {node_id}"
+    said = [f"{format_gb(round(lacks, 3))} of data"] if lacks else []
+    said += [f"{name}, whose size is not given," for name in unknown]
+    to = f" to {node_id}" if node_id else ""
+    return f"; first {' and '.join(said)} {'is' if len(said) == 1 else 'are'} fetched{to}"
 
 
 def _starts(

@@ -32,6 +32,7 @@ from longshore.activities.dags import DagActivities
 from longshore.activities.database import Database
 from longshore.activities.departures import DepartureActivities, NodeLooks
 from longshore.activities.elements import ElementActivities
+from longshore.activities.holdings import HoldingActivities
 from longshore.activities.joins import JoinActivities
 from longshore.activities.markets.watch import MarketWatchActivities
 from longshore.activities.metrics import SILENT, Metrics
@@ -125,6 +126,7 @@ def control_worker(
     resizes = ResizeActivities(database, signals, settings.margins)
     joins = JoinActivities(database, looks, settings.margins)
     departures = DepartureActivities(database, signals, settings.margins)
+    holdings = HoldingActivities(database)
     reconcile = ReconcileActivities(
         database, temporal, signals, registry, settings.liveness, metrics, settings
     )
@@ -160,7 +162,7 @@ def control_worker(
             resizes.room_in_place, resizes.leave_ranks, joins.join_ranks,
             checkpoints.observe_checkpoints,
             registry.register_node, registry.drain_node, registry.end_node,
-            departures.see_off, departures.set_expiry,
+            departures.see_off, departures.set_expiry, holdings.store_holdings,
             reconcile.find_differences, reconcile.mend_difference,
             watch.watch_markets,
             purchasing.open_purchase, purchasing.leave_orders, purchasing.mark_purchase,

@@ -35,6 +35,7 @@ with workflow.unsafe.imports_passed_through():
         JobInput,
         LeaseEnd,
         NodeLost,
+        Prepare,
         ProcessReport,
         Waiting,
     )
@@ -52,6 +53,7 @@ with workflow.unsafe.imports_passed_through():
     from longshore.workflows.elastic_attempt import Change, ElasticAttempt
     from longshore.workflows.interruption import Interruption, Swaps
     from longshore.workflows.naming import refuse_input, refuse_odd_id
+    from longshore.workflows.preparing import Preparing
     from longshore.workflows.resizing import with_size
     from longshore.workflows.slots import SlotAttempt, tell_node
 
@@ -95,6 +97,7 @@ class JobWorkflow(Started):
         self._reason = ""
         self._since = workflow.now()
         self._placement: Placement | None = None
+        self._preparing = Preparing(self._id)
         self._lost: list[NodeLost] = []
         self._interruption: Interruption | None = None
         self._swaps: Swaps | None = None
@@ -146,6 +149,15 @@ class JobWorkflow(Started):
         if waiting.attempt == self._attempt and self._state is JobState.QUEUED:
             self._reason = waiting.reason
             self._show()
+
+    @workflow.signal(
+        description="A cycle expects it to start there: bring what it needs while it waits"
+    )
+    def prepare(self, told: Prepare) -> None:
+        """A cycle expects this attempt to start on these nodes."""
+        self._preparing.heard(told)
+        if self._placement is None and not self._held and self._cancel is None:
+            self._preparing.begin(self._attempt, self._spec)
 
     @workflow.signal(description="A node where it ran is over")
     def node_lost(self, lost: NodeLost) -> None:
@@ -265,7 +277,7 @@ class JobWorkflow(Started):
                 refusal = await self._enqueue()
                 if refusal:
                     return await self._fail(FailureClass.UNSATISFIABLE, refusal)
-                placement = await self._wait_for_placement()
+                placement = await self._prepared_meanwhile()
             if self._cancel is not None:
                 return await self._end_cancelled(placement)
             if placement is None:
@@ -323,6 +335,16 @@ class JobWorkflow(Started):
             self._enter(JobState.QUEUED, f"waits for a cycle of pool {self._spec.pool}")
         return ""
 
+    async def _prepared_meanwhile(self) -> Placement | None:
+        """Wait as `_wait_for_placement` says; what it needs is brought meanwhile."""
+        self._preparing.begin(self._attempt, self._spec)
+        placement = await self._wait_for_placement()
+        if placement is None or self._cancel is not None:
+            self._preparing.forget()
+        else:
+            self._preparing.placed(placement)
+        return placement
+
     async def _wait_for_placement(self) -> Placement | None:
         """Wait until placed or cancelled, or None when the queue timeout is over.
 
@@ -346,6 +368,8 @@ class JobWorkflow(Started):
                 return self._placement
             waited += timedelta(0) if known_hold else workflow.now() - began
             known_hold = self._held
+            if known_hold:
+                self._preparing.forget()
             await self._tell_queue_of_hold(known_hold)
 
     def _something_happened(self, known_hold: bool) -> bool:
@@ -515,6 +539,7 @@ class JobWorkflow(Started):
 
     def _next_attempt_or_continue_as_new(self) -> None:
         self._attempt += 1
+        self._preparing.stop()
         swaps, self._swaps = self._swaps, None
         self._placement = self._interruption = None
         if swaps is not None and swaps.placement is not None:

@@ -14,6 +14,7 @@ with workflow.unsafe.imports_passed_through():
     from longshore.activities.job_starts import as_summary
     from longshore.activities.node.process import NodeActivities
     from longshore.activities.registry import RegistryActivities
+    from longshore.models.data import HeldReport
     from longshore.models.departures import DISK_REFUSES, ExpiryChange, NodeDrain, SpotNotice
     from longshore.models.errors import NodeTakenError, StaleError, TokenError
     from longshore.models.messages import (
@@ -35,6 +36,7 @@ with workflow.unsafe.imports_passed_through():
     from longshore.workflows.arguments import Started
     from longshore.workflows.described import described_update
     from longshore.workflows.drain import DrainLoop
+    from longshore.workflows.holdings import HeldReports
     from longshore.workflows.options import DATABASE_RETRY, DATABASE_TIMEOUT
 
 _FIRST_REGISTRATION = timedelta(minutes=5)
@@ -61,6 +63,7 @@ class NodeWorkflow(Started):
         """The last watch ended for want of a heartbeat: this is the second call."""
         self._clearing = DrainLoop(node, self._live_epoch)
         self._lock = asyncio.Lock()
+        self._held = HeldReports(node.node_id, self._live_epoch)
         self._state = NodeState.READY if node.registered else NodeState.GONE
         self._reason = "" if node.registered else "not registered yet"
         self._since = workflow.now()
@@ -166,6 +169,11 @@ class NodeWorkflow(Started):
     def spot_notice(self, notice: SpotNotice) -> None:
         """The machine is about to be taken away: its jobs leave at once, if they can."""
         self._clearing.heard(notice)
+
+    @workflow.signal(description="The agent says which data sets, images and environments it has")
+    async def holds(self, report: HeldReport) -> None:
+        """The agent says what its node holds, in place of what it said before."""
+        await self._held.take(report)
 
     @cordon.validator
     def _cordon_needs_a_node(self, command: CommandReason) -> None:

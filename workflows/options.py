@@ -31,6 +31,11 @@ PROCESS_RETRY = RetryPolicy(
 """A repeat reaches the same agent, which finds the process that already runs."""
 ELEMENTS_RETRY = replace(PROCESS_RETRY, non_retryable_error_types=["NotFoundError"])
 """An agent that does not know elements yet says that it has no such activity."""
+PREPARE_RETRY = replace(
+    PROCESS_RETRY, maximum_attempts=3, non_retryable_error_types=["NotFoundError"]
+)
+"""A job starts without what could not be brought in three tries; an agent that cannot do it at all
+says that it has no such activity."""
 TELL_SIZE_WITHIN = timedelta(seconds=30)
 """A node that does not answer for so long is not told: the job is stopped and starts again."""
 STOP_ELEMENTS_WITHIN = timedelta(minutes=1)

@@ -204,13 +204,28 @@ class GpuRow(SQLModel, table=True):
 
 
 class NodeDataRow(SQLModel, table=True):
-    """Data that jobs named and used on a node, and when last."""
+    """What a node holds: by its agent's word (`held`), or by what jobs named and used there."""
 
     __tablename__: ClassVar[str] = "node_data"  # pyright: ignore[reportIncompatibleVariableOverride]
 
     node_id: str = Field(primary_key=True, foreign_key="nodes.id", sa_type=Text)
     name: str = Field(primary_key=True, sa_type=Text)
+    tenant: str = Field(
+        default="", primary_key=True, sa_type=Text, sa_column_kwargs={"server_default": text("''")}
+    )
+    """Whose it is; empty for what all may use."""
+    source: str = Field(
+        default="", primary_key=True, sa_type=Text, sa_column_kwargs={"server_default": text("''")}
+    )
+    """Where it was fetched."""
     used_at: datetime = Field(sa_column=_time(default=True))
+    bytes: int = Field(
+        default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": text("0")}
+    )
+    total: int = Field(
+        default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": text("0")}
+    )
+    held: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
 
 
 class JobRow(SQLModel, table=True):
@@ -274,6 +289,9 @@ class QueueRow(SQLModel, table=True):
     told_reason: str | None = Field(default=None, sa_type=Text)
     spared: list[dict[str, Any]] | None = Field(sa_column=_json(nullable=True))
     """Running jobs that may not be stopped for it yet, and from when on each may."""
+    preparing: dict[str, Any] | None = Field(sa_column=_json(nullable=True))
+    """Where its workflow was last told to prepare it: nodes, expected start, when and by which
+    cycle."""
     changed_in: int = Field(
         default=0, sa_type=BigInteger, sa_column_kwargs={"server_default": text("0")}
     )

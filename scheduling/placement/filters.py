@@ -38,6 +38,8 @@ class Attributes(NamedTuple):
     """The names of its type of GPU, in lower case."""
     container: bool
     """Whether it runs images."""
+    fetches: bool
+    """Whether its agent fetches data for jobs."""
     conformance: str | None
     """The fingerprint of its drivers, firmware and kernel parameters; None: it has not said."""
     labels: tuple[tuple[str, str], ...]
@@ -59,7 +61,7 @@ def attributes_of(node: Node, names: LabelNames = None) -> Attributes:
     labels = tuple([(name, node.labels[name]) for name in names if name in node.labels])
     return Attributes(
         node.tier, (node.gpu_type.casefold(),), node.container_runtime is not None,
-        node.conformance or None, labels,
+        node.fetches, node.conformance or None, labels,
     )  # fmt: skip
 
 
@@ -75,7 +77,15 @@ def first_failure(of: Attributes, need: Need) -> RejectionCode | None:
 
 def asked(need: Need) -> Hashable:
     """Return all that the filters look at of a need: equal ones get equal answers."""
-    return need.tier, need.gpu_type, need.container, need.known, need.allowed, need.constraints
+    return (
+        need.tier,
+        need.gpu_type,
+        need.container,
+        need.fetches,
+        need.known,
+        need.allowed,
+        need.constraints,
+    )
 
 
 def _of_another_tier(of: Attributes, need: Need) -> bool:
@@ -100,6 +110,14 @@ def _without_runtime(of: Attributes, need: Need) -> bool:
 
 def _why_no_runtime(node: Node, need: Need) -> str:
     return "has no container runtime, job runs an image"
+
+
+def _too_old(of: Attributes, need: Need) -> bool:
+    return need.fetches and not of.fetches
+
+
+def _why_too_old(node: Node, need: Need) -> str:
+    return "has an agent of a version that fetches no data, job reads data that nodes fetch"
 
 
 def _other_labels(of: Attributes, need: Need) -> bool:
@@ -145,6 +163,7 @@ FILTERS = (
     Filter(RejectionCode.TIER, _of_another_tier, _why_another_tier),
     Filter(RejectionCode.GPU_TYPE, _of_another_gpu_type, _why_another_gpu_type),
     Filter(RejectionCode.CONTAINER_RUNTIME, _without_runtime, _why_no_runtime),
+    Filter(RejectionCode.FETCHING, _too_old, _why_too_old),
     Filter(RejectionCode.CONSTRAINT, _other_labels, _why_other_labels),
     Filter(RejectionCode.CONFORMANCE, _not_known, _why_not_known),
     Filter(RejectionCode.NOT_ALLOWED, _not_allowed, _why_not_allowed),

@@ -57,6 +57,8 @@ class Need(NamedTuple):
     """Watts for each GPU; None: what a GPU of the node may draw."""
     data: tuple[tuple[str, float], ...] = ()
     """What it reads, with the part of all that each is; empty where the pool does not care."""
+    fetches: bool = False
+    """Whether it reads data that nodes fetch."""
     stay: Stay | None = None
     """For a reason, where more than the expected duration decides how long a node must last."""
 
@@ -90,6 +92,7 @@ class Need(NamedTuple):
             storage=job.storage_bandwidth,
             power=job.power_per_gpu,
             data=_shares_of(job.data) if job.data and policy.weights.locality else (),
+            fetches=job.fetches,
             stay=stay_of(job, policy, needed, policy.owned_gpu_price),
         )
 

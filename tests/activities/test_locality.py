@@ -3,14 +3,17 @@
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import IntegrityError
 
 from longshore.activities.views import set_pool
-from longshore.models.messages import LeaseEnd, ReleaseRequest
+from longshore.models.data import HeldData, HeldReport
+from longshore.models.messages import Holdings, LeaseEnd, ReleaseRequest
 from longshore.models.packing import ScoreWeights
 from longshore.models.placement import PlacementKey
 from longshore.models.pool import PoolPacking, PoolSpec
 from tests.support.ledger import Ledger
 
+SOURCE = "s3://sets/set/"
 CHECKPOINT = {"folder": "saved"}
 
 
@@ -34,15 +37,82 @@ async def test_a_job_goes_where_its_data_was_used(three: Ledger):
     assert parts["data on the node"] == 0.2
 
 
-async def test_a_job_goes_where_its_image_was_used(ledger: Ledger):
+async def test_a_job_goes_where_an_agent_says_that_its_image_is(ledger: Ledger):
     for name in ("node-a", "node-b"):
         await ledger.register(name, container_runtime="docker")
-    assert await _placed(ledger, "other", gpus=2) == "node-a"
-    assert await _placed(ledger, "first", image="trainer:1") == "node-b"
-    await ledger.finish("first")
-    await ledger.finish("other")
+    await _holds(ledger, "node-b", HeldData(name="image trainer:1", bytes=9, total=9))
     assert await _placed(ledger, "another", image="trainer:2") == "node-a"
-    assert await _placed(ledger, "second", image="trainer:1") == "node-b"
+    assert await _placed(ledger, "first", image="trainer:1") == "node-b"
+    # That it was used there says nothing: the agent does.
+    assert await ledger.value("SELECT count(*) FROM node_data WHERE NOT held") == 0
+
+
+async def test_a_job_goes_where_what_nodes_fetch_really_is(three: Ledger):
+    asks: dict[str, Any] = {"data": {"set": {"from": SOURCE, "size": "10GB"}}}
+    assert await _placed(three, "other", gpus=2) == "node-a"
+    assert await _placed(three, "first", **asks) == "node-b"
+    await three.finish("first")
+    await three.finish("other")
+    # A placement alone is no sign of it any more.
+    assert await _placed(three, "second", **asks) == "node-a"
+    await three.finish("second")
+    await _holds(three, "node-c", _a_set(bytes=100))
+    # By the same name, of another tenant or from another place, it is another.
+    assert await _placed(three, "theirs", tenant="ada", **asks) == "node-a"
+    await three.finish("theirs")
+    elsewhere: dict[str, Any] = {"data": {"set": {"from": "s3://else/set/"}}}
+    assert await _placed(three, "elsewhere", **elsewhere) == "node-a"
+    await three.finish("elsewhere")
+    renamed: dict[str, Any] = {"data": {"renamed": SOURCE}}
+    assert await _placed(three, "third", **renamed) == "node-c"
+    await three.finish("third")
+    await _holds(three, "node-c")
+    assert await _placed(three, "fourth", **asks) == "node-a"
+
+
+async def test_what_a_node_has_in_part_counts_in_part(three: Ledger):
+    await _holds(three, "node-b", _a_set(bytes=55))
+    await _holds(three, "node-c", _a_set(bytes=20))
+    asks: dict[str, Any] = {"data": {"set": {"from": SOURCE, "size": "10GB"}, "mine": "10GB"}}
+    assert await _placed(three, "first", **asks) == "node-b"
+    decision = await three.value("SELECT decision FROM placements WHERE job_id = 'first'")
+    parts = {part["name"]: part["value"] for part in decision["terms"]["parts"]}
+    assert parts["data on the node"] == pytest.approx(0.2 * 0.25)  # half of one of two
+    await three.finish("first")
+    await _holds(three, "node-c", _a_set(bytes=96))
+    await three.rows("DELETE FROM node_data WHERE NOT held")
+    assert await _placed(three, "second", **asks) == "node-c"
+    decision = await three.value("SELECT decision FROM placements WHERE job_id = 'second'")
+    parts = {part["name"]: part["value"] for part in decision["terms"]["parts"]}
+    assert parts["data on the node"] == pytest.approx(0.2 * 0.5)
+
+
+async def test_a_report_replaces_what_was_held_and_leaves_what_was_used(three: Ledger):
+    await _placed(three, "first", data=["mine"])
+    await _holds(three, "node-a", _a_set(bytes=10), HeldData(name="image a:1", bytes=5, total=5))
+    again = _a_set(bytes=100)
+    for _ in range(2):
+        await _holds(three, "node-a", again, again)
+    rows = await three.rows("SELECT name, tenant, source, bytes, total, held FROM node_data"
+                            " ORDER BY name")  # fmt: skip
+    assert [tuple(row.values()) for row in rows] == [
+        ("mine", "", "", 0, 0, False),
+        ("set", "default", SOURCE, 100, 100, True),
+    ]
+
+
+async def test_a_report_of_a_registration_that_is_over_is_dropped(three: Ledger):
+    await three.register("node-a", boot="boot-2")
+    await _holds(three, "node-a", _a_set(bytes=10), epoch=1)
+    assert await three.value("SELECT count(*) FROM node_data") == 0
+    await _holds(three, "node-a", _a_set(bytes=10), epoch=2)
+    assert await three.value("SELECT count(*) FROM node_data") == 1
+
+
+async def test_the_database_refuses_more_than_all_of_a_data_set(three: Ledger):
+    with pytest.raises(IntegrityError, match="node_data_part_of_all"):
+        await three.rows("INSERT INTO node_data (node_id, name, bytes, total, held)"
+                         " VALUES ('node-a', 'set', 2, 1, true)")  # fmt: skip
 
 
 async def test_without_weight_data_changes_nothing(three: Ledger):
@@ -95,6 +165,18 @@ async def test_a_job_goes_on_where_it_saved_unless_it_failed_there(
     await three.finish("other")
     assert await _placed(three, "job", attempt=2, **spec) == node
     assert await three.value("SELECT count(*) FROM node_data") == 0
+
+
+def _a_set(bytes: int) -> HeldData:
+    return HeldData(name="set", tenant="default", source=SOURCE, bytes=bytes, total=100)
+
+
+async def _holds(ledger: Ledger, node: str, *held: HeldData, epoch: int = 1) -> None:
+    """Have an agent say what its node holds."""
+    report = HeldReport(held=held)
+    await ledger.run(
+        ledger.holdings.store_holdings, Holdings(node_id=node, epoch=epoch, report=report)
+    )
 
 
 async def _placed(ledger: Ledger, job: str, *, attempt: int = 1, **spec: Any) -> str:

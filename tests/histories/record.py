@@ -74,6 +74,7 @@ from tests.histories import (
     given_up_scene,
     going_on_scene,
     in_place_scene,
+    preparing_scene,
     schedule_scene,
     spares_scene,
 )
@@ -105,7 +106,7 @@ SCENES = (
     "start_failures", "pools", "nodes", "market_watched", "checkpoints_watched", "bought",
     "spares", "going_on", "ended_machine", "given_up", "cut_off", "started_anew", "pinged",
     "arrays", "dags", "schedules", "resized", "grown", "in_place", "grown_in_place",
-    "time_limits",
+    "time_limits", "prepared",
 )  # fmt: skip
 
 
@@ -251,6 +252,9 @@ class Scenarios:
 
     async def spares(self) -> None:
         await spares_scene.play(self._start_job, self._node)
+
+    async def prepared(self) -> None:
+        await preparing_scene.play(self._start_job, self._node)
 
     async def in_place(self) -> None:
         await in_place_scene.play(self._start_job, self._node)

@@ -55,6 +55,13 @@ def rejection(node: Node, job: JobRequest) -> Rejection:
             "has no container runtime, job runs an image",
         ),
         (
+            a_node(fetches=False),
+            a_job(data={"data s3://sets/set/ of default": 1.0}),
+            RejectionCode.FETCHING,
+            True,
+            "has an agent of a version that fetches no data, job reads data that nodes fetch",
+        ),
+        (
             a_node(),
             a_job(conformance=Conformance(allowed=("f1",))),
             RejectionCode.CONFORMANCE,

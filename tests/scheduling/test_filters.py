@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from longshore.models.job import Tier
-from longshore.models.placement import RejectionCode
+from longshore.models.placement import RejectionCode, fetched_name
 from longshore.models.topology import Conformance
 from longshore.scheduling.cycle import plan
 from longshore.scheduling.packer import check
@@ -19,6 +19,9 @@ FAILS: dict[RejectionCode, tuple[dict[str, Any], dict[str, Any]]] = {
     RejectionCode.TIER: ({"tier": Tier.FLEX}, {}),
     RejectionCode.GPU_TYPE: ({"gpu_type": "A100"}, {"gpu_type": "H100"}),
     RejectionCode.CONTAINER_RUNTIME: ({}, {"needs_container": True}),
+    RejectionCode.FETCHING: (
+        {"fetches": False}, {"data": {fetched_name("s3://sets/set/", "default"): 1}},
+    ),
     RejectionCode.CONSTRAINT: ({"labels": {"zone": "b"}}, {"constraints": ["zone=a"]}),
     RejectionCode.CONFORMANCE: ({}, {"conformance": Conformance(known=True)}),
     RejectionCode.NOT_ALLOWED: (

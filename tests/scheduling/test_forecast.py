@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from longshore.models.buying import BuyDecision, BuyingRule, NodeShape, PurchasePlan, Window
+from longshore.models.data import DataSet, HeldData
 from longshore.models.forecast import ForecastKind, NodePrice
 from longshore.models.job import Tier
-from longshore.scheduling.forecast import forecast_of
+from longshore.scheduling.forecast import data_says, forecast_of
 from longshore.scheduling.packer import place
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node
 
@@ -91,3 +92,24 @@ def test_a_job_that_nothing_is_bought_for_is_told_why_it_waits() -> None:
     assert (found.kind, found.expected_micro_usd) == (ForecastKind.WAITS, None)
     assert found.says.startswith("would wait in pool red: no node can take it now")
     assert found.says.endswith("; nothing would be bought for it now: wait: caps.per_day")
+
+
+def test_what_is_fetched_first_is_told() -> None:
+    """Of what a node has a part the rest, of what nobody gave a size the name."""
+    data = {
+        "set": DataSet.model_validate({"from": "s3://a/set/", "size": 150}),
+        "other": DataSet.model_validate({"from": "s3://a/other/"}),
+        "mine": DataSet(size=9),
+    }
+    half = HeldData(name="set", source="s3://a/set/", bytes=50 * 10**9, total=100 * 10**9)
+    assert data_says({"mine": data["mine"]}, {}, "node-a") == ""
+    one = {"set": data["set"]}
+    assert data_says(one, {}, None) == "; first 150GB of data is fetched"
+    assert data_says(one, {half.source: half}, "node-a") == (
+        "; first 50GB of data is fetched to node-a"
+    )
+    whole = half.model_copy(update={"bytes": half.total})
+    assert data_says(one, {half.source: whole}, "node-a") == "; its data is on node-a"
+    assert data_says(data, {}, "node-a") == (
+        "; first 150GB of data and other, whose size is not given, are fetched to node-a"
+    )

@@ -1,5 +1,6 @@
 """Workflow histories: which timers a run set, which activities it asked for, and a reset of it."""
 
+import json
 import uuid
 from datetime import timedelta
 from typing import Any
@@ -63,6 +64,13 @@ async def was_signalled(temporal: Client, workflow_id: str, signal: str) -> bool
         event.workflow_execution_signaled_event_attributes.signal_name == signal
         for event in history.events
     )
+
+
+async def signals_to(temporal: Client, workflow_id: str, signal: str) -> list[dict[str, Any]]:
+    """Return what came with each signal of this name that a run has been sent, in order."""
+    history = await temporal.get_workflow_handle(workflow_id).fetch_history()
+    sent = (event.workflow_execution_signaled_event_attributes for event in history.events)
+    return [json.loads(each.input.payloads[0].data) for each in sent if each.signal_name == signal]
 
 
 async def tasks_done(temporal: Client, workflow_id: str) -> list[int]:

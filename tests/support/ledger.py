@@ -14,6 +14,7 @@ from temporalio.testing import ActivityEnvironment
 
 from longshore.activities.cycle import CycleActivities
 from longshore.activities.database import Database
+from longshore.activities.holdings import HoldingActivities
 from longshore.activities.joins import JoinActivities
 from longshore.activities.queue import QueueActivities, ensure_pool
 from longshore.activities.registry import RegistryActivities
@@ -70,6 +71,7 @@ class Ledger:
         self.spares = SpareActivities(database, signals)
         self.resizes = ResizeActivities(database, signals)
         self.joins = JoinActivities(database)
+        self.holdings = HoldingActivities(database)
         self.registry = RegistryActivities(
             database, signals, TOKEN, Liveness.within(timedelta(seconds=12))
         )

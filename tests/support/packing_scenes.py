@@ -63,7 +63,16 @@ host_wishes = st.fixed_dictionaries(
         "saves": st.booleans(),
         "storage_bandwidth": st.sampled_from([0, 0, 0, 1, 3]),
         "power_per_gpu": st.sampled_from([None, None, None, 200, 600]),
-        "data": st.sampled_from([{}, {}, {}, {"a": 10}, {"a": 10, "b": 30}, {"b": 0, "c": 0}]),
+        "data": st.sampled_from(
+            [
+                {},
+                {},
+                {"data s3://a of b": 5, "a": 5},
+                {"a": 10},
+                {"a": 10, "b": 30},
+                {"b": 0, "c": 0},
+            ]
+        ),
     }
 )
 
@@ -208,6 +217,7 @@ def empty_nodes(draw: st.DrawFn, name: str, mixed: bool = False, linked: bool = 
         provider=draw(st.sampled_from(["own", "prime", "sfcompute"])),
         expires_at=None if expires_in is None else NOW + expires_in,
         state=draw(st.sampled_from([NodeState.READY] * 9 + [NodeState.DRAINING, NodeState.LOST])),
+        fetches=draw(st.sampled_from([True, True, False])),
         container_runtime=draw(st.sampled_from(["docker", "docker", None])),
         topology=draw(st.none() | topologies(gpus)) if linked else None,
         conformance=draw(st.sampled_from([None, "old", "new", "new"])) if linked else None,

@@ -33,6 +33,7 @@ from tests.support.reference_machine import (
     TINY,
     GPUs,
     Machine,
+    cannot_fetch,
     choice,
     end_of,
     ends_too_soon,
@@ -194,6 +195,8 @@ def offer_of(
         return RejectionCode.GPU_TYPE if same else RejectionCode.FLAVOR
     if job.needs_container and node.container_runtime is None:
         return RejectionCode.CONTAINER_RUNTIME
+    if cannot_fetch(node, job):
+        return RejectionCode.FETCHING
     if labelled_otherwise(node, job.constraints):
         return RejectionCode.CONSTRAINT
     if domain is None:

@@ -137,6 +137,10 @@ def wants(job: JobRequest, node: Node) -> Amounts:
     return job.cpus, job.ram, job.storage_bandwidth, watts * job.gpus
 
 
+def cannot_fetch(node: Node, job: JobRequest) -> bool:
+    return not node.fetches and any(name.startswith("data ") for name in job.data)
+
+
 def labelled_otherwise(node: Node, constraints: Iterable[Constraint]) -> bool:
     """Whether a label is not what the job asks for; without the label `!=` and `notin` hold."""
     for key, values, negated in constraints:

@@ -34,6 +34,7 @@ from tests.support.reference_machine import (
     Machine,
     Span,
     average_gap,
+    cannot_fetch,
     end_of,
     ends_too_soon,
     instances,
@@ -208,6 +209,8 @@ def answer(
         return RejectionCode.GPU_TYPE
     if job.needs_container and node.container_runtime is None:
         return RejectionCode.CONTAINER_RUNTIME
+    if cannot_fetch(node, job):
+        return RejectionCode.FETCHING
     if labelled_otherwise(node, job.constraints):
         return RejectionCode.CONSTRAINT
     if (failed := misfit(node, job)) is not None:
@@ -336,6 +339,8 @@ def first_moment(machine: Machine, job: JobRequest, policy: PackingPolicy) -> da
     if job.gpu_type and node.gpu_type.casefold() != job.gpu_type.casefold():
         return None
     if job.needs_container and node.container_runtime is None:
+        return None
+    if cannot_fetch(node, job):
         return None
     if labelled_otherwise(node, job.constraints) or misfit(node, job) is not None:
         return None

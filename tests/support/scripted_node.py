@@ -29,6 +29,7 @@ from temporalio.worker import Worker
 from longshore.models import proof
 from longshore.models.array_messages import StopElements
 from longshore.models.checkpoint import CheckpointInfo, SaveRequest
+from longshore.models.data import HeldData, HeldReport
 from longshore.models.departures import ExpiryChange, NodeDrain, SpotNotice
 from longshore.models.elements import Batch, BatchReport, ElementResult
 from longshore.models.job import FailureClass
@@ -37,6 +38,8 @@ from longshore.models.messages import (
     CommandReason,
     NodeInput,
     NodeStatus,
+    Prepared,
+    PrepareRequest,
     ProcessReport,
     Registered,
     Registration,
@@ -102,6 +105,12 @@ class ScriptedNode:
         self.knows_no_sizes = False
         """Refuse to tell a process of its size, as an agent of an older version."""
         self.stopped_elements: list[StopElements] = []
+        self.prepares: list[PrepareRequest] = []
+        self.gave_up: list[str] = []
+        """Jobs that were no more to be prepared here."""
+        self.cannot_prepare = False
+        """Fail each preparation, as a node whose store is away."""
+        self._prepared = asyncio.Event()
         self.refusal: str | None = None
         """Refuse every process for this reason, as an agent that is fenced off."""
         self.hangs = False
@@ -204,6 +213,7 @@ class ScriptedNode:
                 self.watch_agent,
                 self.save_checkpoint,
                 self.resize_process,
+                self.prepare_job,
             ],
         )
         async with worker:
@@ -214,6 +224,7 @@ class ScriptedNode:
             if self._silent:
                 answer.cancel()
         self._may_save.set()
+        self._prepared.set()
         for run in self._runs.values():
             run.cancel()
         await asyncio.gather(*self._answers, return_exceptions=True)
@@ -363,6 +374,21 @@ class ScriptedNode:
         self.sizes.append(notice)
 
     @activity.defn
+    async def prepare_job(self, request: PrepareRequest) -> None:
+        self.prepares.append(request)
+        if self.cannot_prepare:
+            raise ApplicationError("the store is away", type="UnavailableError")
+        self._answer_later(self._report_prepared(request, self._handle()))
+
+    async def holds(self, *held: HeldData) -> None:
+        """Say what the node has, as the agent does."""
+        await self._workflow().signal(NodeWorkflow.holds, HeldReport(held=held))
+
+    def let_prepare(self) -> None:
+        """Have what waits here brought."""
+        self._prepared.set()
+
+    @activity.defn
     async def watch_agent(self, request: WatchRequest) -> None:
         # The watch may come before the reply to the registration has.
         await eventually(lambda: self.registered and self.registered.epoch >= request.epoch)
@@ -393,6 +419,22 @@ class ScriptedNode:
             return
         with contextlib.suppress(RPCError):  # nobody waits for it any more
             await handle.complete(report)
+
+    async def _report_prepared(self, request: PrepareRequest, handle: AsyncActivityHandle) -> None:
+        so_far = Prepared(job_id=request.job_id, node_id=self.id)
+        try:
+            while not self._prepared.is_set():
+                await handle.heartbeat(so_far)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(0.2):
+                        await self._prepared.wait()
+            await handle.complete(so_far)
+        except AsyncActivityCancelledError:
+            self.gave_up.append(request.job_id)
+            with contextlib.suppress(RPCError):
+                await handle.report_cancellation()
+        except RPCError:  # its workflow is over
+            self.gave_up.append(request.job_id)
 
     async def _heartbeat(self, handle: AsyncActivityHandle) -> None:
         with contextlib.suppress(RPCError, AsyncActivityCancelledError):
