@@ -111,6 +111,13 @@ CodePoint = Literal[
 ]
 """Steps of a snapshot from the artifact store to the folder of a job."""
 
+DataPoint = Literal[
+    "fetch_data.before-file",
+    "fetch_data.after-file",
+    "fetch_data.before-complete",
+]
+"""Steps of a data set from its source to a job."""
+
 EnvironmentPoint = Literal[
     "build_environment.before-build",
     "build_environment.before-marker",
@@ -175,7 +182,7 @@ def wall_clock() -> datetime:
         return now
 
 
-def blocking_failpoint(point: CheckpointPoint | CodePoint) -> None:
+def blocking_failpoint(point: CheckpointPoint | CodePoint | DataPoint) -> None:
     """Stop here while a test wants it: for code that runs in a thread."""
     if _folder is None:
         return

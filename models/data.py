@@ -115,6 +115,8 @@ def _mistakes(data: DataSet) -> Iterator[Mistake]:
     if scheme not in SCHEMES or not rest.strip("/"):
         known = ", ".join(f"{each}://" for each in SCHEMES)
         yield Mistake(("from",), f"{brief(data.source)} is no place of these: {known}")
+    if "::" in rest:
+        yield Mistake(("from",), "may not lead from one place to another by `::`")
     if "@" in rest.partition("/")[0]:
         yield Mistake(("from",), "may hold no user or password: nodes have their own")
 

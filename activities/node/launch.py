@@ -10,9 +10,11 @@ from pathlib import Path
 from types import MappingProxyType
 
 from longshore.activities.node.code_folder import WORK
+from longshore.activities.node.data_sets import Sets
 from longshore.activities.node.job_path import with_environment, without_own_environment
 from longshore.activities.node.mig import device_of
 from longshore.activities.node.rendezvous import command, rendezvous
+from longshore.activities.node.wait_script import write_wait_script
 from longshore.models.elements import Element, Slot
 from longshore.models.job import JobSpec
 from longshore.models.messages import RunProcessRequest
@@ -102,14 +104,15 @@ def prepare(
     resume_variables: Mapping[str, str] = MappingProxyType({}),
     image_folders: Sequence[Path] = (),
     environment: Path | None = None,
+    data: Sets | None = None,
 ) -> Launch:
     """Make the folders that the job needs and return what to execute.
 
     `job_folder` is the job's own on this node, the same for every attempt; `resume_variables` the
     variables that say what it goes on from; `image_folders` what a job in an image may see
-    besides; `environment` where the Python environment of the job is. Raises LaunchError when the
-    node cannot run it, OSError when a folder cannot be made for want of a disk that can be
-    written.
+    besides; `environment` where the Python environment of the job is, `data` its data sets.
+    Raises LaunchError when the node cannot run it, OSError when a folder cannot be made for want
+    of a disk that can be written.
     """
     spec = request.spec
     cwd = _work_folder(spec, job_folder)
@@ -121,9 +124,15 @@ def prepare(
     own |= resume_variables
     if spec.code:
         own["LONGSHORE_CODE_DIR"] = str(job_folder / WORK)
+    if data:
+        own |= data.variables
+        write_wait_script(run_folder / "public" / "bin")
     base = clean_env(os.environ)
     if not spec.image:
         env = with_environment(base | spec.env | own, environment)
+        if data:
+            programs = str(run_folder / "public" / "bin")
+            env["PATH"] = os.pathsep.join([programs, env.get("PATH", os.defpath)])
         return Launch(command(spec.argv, spec), env, cwd)
     if spec.gang and spec.gang.per_gpu:
         raise LaunchError(
@@ -140,6 +149,9 @@ def prepare(
         )
     root = job_folder / WORK if spec.code else cwd
     inside, mounts = _inside(own, root, checkpoints, [job_folder, *image_folders])
+    if data:
+        variables, of_data = data.inside()
+        inside, mounts = inside | variables, [*mounts, *of_data]
     name = container_name(request.placement.key, identity.agent_id)
     argv = [runtime, "run", "--rm", "--init", "--name", name]
     argv += ["--label", f"longshore.agent={identity.agent_id}"]

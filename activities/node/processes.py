@@ -23,6 +23,8 @@ from longshore.activities.node.artifact_cache import ArtifactCache
 from longshore.activities.node.checkpoint_files import remove_moments
 from longshore.activities.node.checkpointing import Keeper, signal_number
 from longshore.activities.node.code import bring_code, lies_in
+from longshore.activities.node.data_cache import DataCache
+from longshore.activities.node.data_sets import Sets, take_sets
 from longshore.activities.node.element_runner import CANCELLED
 from longshore.activities.node.environment_store import HeldEnvironment
 from longshore.activities.node.environments import Environments
@@ -97,6 +99,8 @@ class Run:
         """Set once it is to stop, or never to start."""
         self.environment: HeldEnvironment | None = None
         """What it uses while it lives, so that nobody removes it."""
+        self.data: Sets | None = None
+        """The data sets that nodes fetch for it, which stay and are fetched on while it lives."""
         self.preparing = ""
         """What is being done before it starts."""
         self.insisting: asyncio.Task[None] | None = None
@@ -139,9 +143,11 @@ class Processes:
         image_folders: Sequence[Path] = (),
         artifacts: ArtifactCache | None = None,
         environments: Environments | None = None,
+        data: DataCache | None = None,
     ) -> None:
         """`artifacts` is what jobs bring their code from; without one the folder `artifacts`
-        below the node's own is the store. `environments` has their Python environments."""
+        below the node's own is the store. `environments` has their Python environments, `data`
+        what nodes fetch for them."""
         self._metrics = metrics
         self._image_folders = tuple(image_folders)
         self._checkpoints = checkpoints
@@ -154,6 +160,7 @@ class Processes:
         self._environments = environments or Environments(
             folder / "cache", self._artifacts, identity.agent_id
         )
+        self._data = data or DataCache(folder / "cache")
         self._identity = identity
         self._inventory = inventory
         self._logs = logs
@@ -380,6 +387,8 @@ class Processes:
             report = never_started(FailureClass.NODE, why)
         if run.environment:
             run.environment.let_go()
+        if run.data:
+            run.data.let_go()
         if run.shipper:
             await run.shipper.finish()
             report = report.model_copy(update={"log_error": run.shipper.error})
@@ -408,9 +417,10 @@ class Processes:
         if resume_variables and saves_in and lies_in(snapshot, saves_in, job_folder):
             await self._bring_code(run, job_folder)  # what was restored took the place of all
         await self._take_environment(run, job_folder)
+        await self._take_data(run, job_folder)
         launch = prepare(
             run.request, self._identity, self._inventory, run.folder, job_folder, resume_variables,
-            self._image_folders, run.environment.folder if run.environment else None,
+            self._image_folders, run.environment.folder if run.environment else None, run.data,
         )  # fmt: skip
         if run.record.stop_reason is not None:
             return stopped_before_start(run.record.stop_reason)
@@ -472,6 +482,19 @@ class Processes:
             run.request, job_folder, run.unwanted, say, log
         )
         run.preparing = ""
+
+    async def _take_data(self, run: Run, job_folder: Path) -> None:
+        def say(what: str) -> None:
+            run.preparing = what
+
+        run.data = await take_sets(
+            self._data, run.request.spec, job_folder / "data", run.unwanted, say,
+            self._image_folders,
+        )  # fmt: skip
+        if run.data and (lacking := run.data.lacking):
+            told = "\n".join(f"longshore: it starts without {each}" for each in lacking)
+            with (run.folder / "stderr").open("ab") as spool:
+                spool.write(f"{told}\n".encode(errors="surrogateescape"))
 
     async def _store_outputs(self, run: Run, folder: Path, now: Path) -> None:
         """Store what the job gives back. Where that fails, its logs say so."""

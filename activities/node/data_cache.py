@@ -1,0 +1,400 @@
+"""The data sets that a node has fetched, each file of them whole or not at all.
+
+    cache/data/TENANT/KEY                 the files, read-only, shared by the jobs that read it
+    cache/data/TENANT/KEY.set/set.json    what it is; its time is that of the last use
+                             /listing     the paths of all files, one a line
+                             /complete    there once all of them are
+                             /failed      paths that could not be had, with why, after the tries
+                             /lock        locked by those that use it
+                             /parts       files on their way, each locked by who fetches it
+
+KEY is a digest of the source and of what it listed, so a source that has changed is another set.
+Agents of one machine may share a cache.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from longshore.activities.failpoints import blocking_failpoint
+from longshore.activities.node.data_source import DataSource, Listing, SourceError, SourceFile
+from longshore.activities.node.file_locks import Held, lock, try_lock
+from longshore.activities.node.system import boot_clock
+from longshore.activities.node.write_share import WriteShare
+from longshore.activities.storage import GivenUp, put_local
+from longshore.models.data import TRIES, DataSet, HeldData
+from longshore.models.errors import DamagedError, StoreError
+from longshore.scheduling.node_caches import Cached
+from longshore.scheduling.staging import Wanted, order
+
+AT_ONCE = 4
+"""Files of a node that are on their way at a time."""
+FIRST_WAIT = 1.0
+"""Seconds before a file is tried again; doubled after the second try."""
+_LISTED_FOR = 60.0
+"""Seconds in which a source is not listed again for another job."""
+SEPARATOR = "\037"
+"""In the lines of `failed`, between a path and why. No space, or a shell would drop it in front."""
+_STATE = ".set"
+_LONGEST_FAILED = 1000
+"""Files that are named as those that could not be had."""
+
+
+class Fetch:
+    """A data set of this node, and who wants it. All of it is guarded by its cache."""
+
+    def __init__(self, tenant: str, source: DataSource, listing: Listing, folder: Path) -> None:
+        self.tenant, self.source, self.listing = tenant, source, listing
+        self.folder = folder
+        """Of its files."""
+        self.state = folder.with_name(folder.name + _STATE)
+        """Of what is known of it."""
+        self.key = f"{tenant}/{folder.name}"
+        self.wants: dict[object, Wanted] = {}
+        self.pending = deque[SourceFile]()
+        self.under_way = 0
+        self.retry_at = 0.0
+        self.tries: dict[str, int] = {}
+        self.failed: dict[str, str] = {}
+        self.files_here = 0
+        self.bytes_here = 0
+        self.given_up = threading.Event()
+        self.done = threading.Event()
+        self.disk_error: OSError | None = None
+        self.held: Held | None = None
+
+    @property
+    def part(self) -> float:
+        """What is here of it: by bytes where the source says all sizes, else by files."""
+        if any(file.size is None for file in self.listing.files) or not self.listing.total:
+            return self.files_here / len(self.listing.files)
+        return self.bytes_here / self.listing.total
+
+
+class DataCache:
+    """The data sets below one folder. Its methods block, but for `want`'s fetching itself."""
+
+    def __init__(
+        self, folder: Path, share: WriteShare | None = None,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """`share` bounds how fast files are written; `changed` is told, from any thread, that
+        what is held has changed."""
+        self._root = folder / "data"
+        self._share = share or WriteShare(1.0, lambda: False)
+        self.changed = changed
+        self._guard = threading.Condition()
+        self._fetches: dict[str, Fetch] = {}
+        self._listings: dict[tuple[str, str], tuple[float, DataSource, Listing]] = {}
+        self._threads: list[threading.Thread] = []
+
+    # --- who wants what -----------------------------------------------------------------
+
+    def want(
+        self, tenant: str, name: str, data: DataSet, token: object, wanted: Wanted,
+        given_up: threading.Event,
+    ) -> Fetch:  # fmt: skip
+        """Have a data set fetched, as far as it is not here, until `leave`.
+
+        Raises SourceError or StoreError where the source has nothing or is away after the tries,
+        GivenUp, and OSError where the disk refuses.
+        """
+        assert data.source is not None
+        source, listing = self._listing(tenant, data.source, given_up)
+        folder = self._root / tenant / listing.digest
+        while True:
+            with self._guard:
+                fetch = self._fetches.get(f"{tenant}/{folder.name}")
+                if fetch is None:
+                    fetch = self._begin(tenant, name, data, source, listing, folder)
+                if fetch is not None:
+                    left = max(listing.total - fetch.bytes_here, 0)
+                    fetch.wants[token] = replace(wanted, key=fetch.key, bytes=left)
+                    os.utime(fetch.state / "set.json")
+                    self._hire()
+                    self._guard.notify_all()
+                    return fetch
+            if given_up.wait(0.05):  # it is being removed
+                raise GivenUp
+
+    def leave(self, fetch: Fetch, token: object) -> None:
+        """Want a data set no more. What nobody wants is fetched no further."""
+        with self._guard:
+            fetch.wants.pop(token, None)
+            if not fetch.wants and self._fetches.get(fetch.key) is fetch:
+                del self._fetches[fetch.key]
+                fetch.pending.clear()
+                fetch.given_up.set()
+                if fetch.held is not None and not fetch.under_way:
+                    fetch.held.let_go()
+
+    def _listing(
+        self, tenant: str, url: str, given_up: threading.Event
+    ) -> tuple[DataSource, Listing]:
+        known = self._listings.get((tenant, url))
+        if known and boot_clock() - known[0] < _LISTED_FOR:
+            return known[1], known[2]
+        source = DataSource(url)
+        for tries in range(1, TRIES + 1):
+            try:
+                listing = source.look()
+            except (SourceError, StoreError):
+                if tries == TRIES:
+                    raise
+            else:
+                self._listings[tenant, url] = (boot_clock(), source, listing)
+                return source, listing
+            if given_up.wait(FIRST_WAIT * 2 ** (tries - 1)):
+                raise GivenUp
+        raise AssertionError("the last try returns or raises")
+
+    def _begin(
+        self, tenant: str, name: str, data: DataSet, source: DataSource, listing: Listing,
+        folder: Path,
+    ) -> Fetch | None:  # fmt: skip
+        """Return a new fetch; None while somebody removes the data set."""
+        fetch = Fetch(tenant, source, listing, folder)
+        (fetch.state / "parts").mkdir(parents=True, exist_ok=True)
+        fetch.held = try_lock(fetch.state / "lock", shared=True)
+        if fetch.held is None:
+            return None
+        folder.mkdir(exist_ok=True)
+        paths = "".join(f"{file.path}\n" for file in listing.files)
+        put_local(fetch.state / "listing", paths.encode(errors="surrogateescape"))
+        kept = _json(fetch.state / "set.json")
+        content = {"name": name, "source": listing.source, "total": listing.total,
+                   "files": len(listing.files),
+                   "sticky": data.sticky or bool(kept.get("sticky"))}  # fmt: skip
+        put_local(fetch.state / "set.json", json.dumps(content).encode())
+        whole = (fetch.state / "complete").exists()
+        for file in listing.files:
+            if whole or (folder / file.path).exists():
+                fetch.files_here += 1
+                fetch.bytes_here += file.size or 0
+            else:
+                fetch.pending.append(file)
+        if fetch.pending:
+            (fetch.state / "failed").unlink(missing_ok=True)  # it is tried again
+            _open(folder)
+        self._fetches[fetch.key] = fetch
+        if not fetch.pending:
+            self._finish(fetch)
+        return fetch
+
+    # --- fetching -----------------------------------------------------------------------
+
+    def _hire(self) -> None:
+        while len(self._threads) < AT_ONCE:
+            thread = threading.Thread(target=self._work, name="data", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _work(self) -> None:
+        while True:
+            with self._guard:
+                while (next_one := self._next()) is None:
+                    self._guard.wait(0.2)
+            fetch, file = next_one
+            why, disk = "", None
+            try:
+                size = self._fetch(fetch, file)
+            except GivenUp:
+                size = None
+            except OSError as error:
+                size, disk = None, error
+            except Exception as error:  # a source may raise anything
+                size, why = None, str(error)
+            with self._guard:
+                self._fetched(fetch, file, size, why, disk)
+                self._guard.notify_all()
+            self.changed()
+
+    def _next(self) -> tuple[Fetch, SourceFile] | None:
+        """Return the file to fetch now, as `scheduling.staging` orders the data sets."""
+        now = boot_clock()
+        ready = {key: fetch for key, fetch in self._fetches.items()
+                 if fetch.pending and fetch.retry_at <= now}  # fmt: skip
+        if not ready:
+            return None
+        wanted = [want for fetch in ready.values() for want in fetch.wants.values()]
+        fetch = ready[order(wanted)[0].key]
+        fetch.under_way += 1
+        return fetch, fetch.pending.popleft()
+
+    def _fetched(
+        self, fetch: Fetch, file: SourceFile, size: int | None, why: str, disk: OSError | None
+    ) -> None:
+        fetch.under_way -= 1
+        if size is not None:
+            fetch.files_here += 1
+            fetch.bytes_here += file.size if file.size is not None else 0
+        elif disk is not None:
+            fetch.disk_error = disk
+            fetch.pending.clear()
+        elif why:
+            tries = fetch.tries[file.path] = fetch.tries.get(file.path, 0) + 1
+            if tries < TRIES:
+                fetch.pending.append(file)
+                fetch.retry_at = boot_clock() + FIRST_WAIT * 2 ** (tries - 1)
+            else:
+                fetch.failed[file.path] = why
+        if fetch.given_up.is_set():
+            if fetch.held is not None and not fetch.under_way:
+                fetch.held.let_go()
+        elif not fetch.pending and not fetch.under_way:
+            self._finish(fetch)
+
+    def _finish(self, fetch: Fetch) -> None:
+        with contextlib.suppress(OSError):  # those who wait ask `failed` and `disk_error` too
+            if fetch.failed or fetch.disk_error:
+                why = str(fetch.disk_error or "")
+                lines = [f"{path}{SEPARATOR}{said or why}" for path, said in fetch.failed.items()]
+                text = "\n".join(line.replace("\n", " ") for line in lines[:_LONGEST_FAILED])
+                put_local(fetch.state / "failed", f"{text}\n".encode(errors="surrogateescape"))
+            else:
+                _close(fetch.folder)
+                blocking_failpoint("fetch_data.before-complete")
+                put_local(fetch.state / "complete", b"")
+        fetch.done.set()
+
+    def _fetch(self, fetch: Fetch, file: SourceFile) -> int:
+        """Have one file here, whole, and return its size.
+
+        Raises StoreError, DamagedError, GivenUp, and OSError where the disk refuses.
+        """
+        target = fetch.folder / file.path
+        name = hashlib.sha256(file.path.encode(errors="surrogateescape")).hexdigest()[:32]
+        with lock(fetch.state / "parts" / name, fetch.given_up) as held:
+            if target.exists():  # another agent has fetched it meanwhile
+                held.path.unlink(missing_ok=True)
+                return target.stat().st_size
+            try:
+                self._fill(held, fetch, file)
+                os.fchmod(held.fd, 0o444)
+                blocking_failpoint("fetch_data.before-file")
+                target.parent.mkdir(parents=True, exist_ok=True)
+            except BaseException:
+                held.path.unlink(missing_ok=True)
+                raise
+            held.path.rename(target)
+            blocking_failpoint("fetch_data.after-file")
+        return target.stat().st_size
+
+    def _fill(self, held: Held, fetch: Fetch, file: SourceFile) -> None:
+        os.ftruncate(held.fd, 0)
+        at, sha, md5 = 0, hashlib.sha256(), hashlib.md5(usedforsecurity=False)
+        for piece in fetch.source.read(file):
+            self._share.write(held.fd, piece, at, fetch.given_up)
+            if fetch.given_up.is_set():
+                raise GivenUp
+            at += len(piece)
+            if file.sha256:
+                sha.update(piece)
+            if file.md5:
+                md5.update(piece)
+        if file.size is not None and at != file.size:
+            raise DamagedError(f"{at:,} bytes came of {file.size:,}")
+        if file.sha256 and sha.hexdigest() != file.sha256:
+            raise DamagedError("its content does not have the digest of SHA256SUMS")
+        if file.md5 and md5.hexdigest() != file.md5:
+            raise DamagedError("its content does not have the digest that the source names")
+        if not fetch.source.is_as_listed(file):
+            raise DamagedError("it was changed while it was read")
+
+    # --- what is held -------------------------------------------------------------------
+
+    def held(self) -> list[HeldData]:
+        """Return what is here of each data set, the most recently used first."""
+        found: list[HeldData] = []
+        for state, content in self._sets():
+            folder = state.with_name(state.name.removesuffix(_STATE))
+            whole = (state / "complete").exists()
+            live = self._fetches.get(f"{state.parent.name}/{folder.name}")
+            total = int(content["total"])
+            here = total if whole else live.bytes_here if live else _bytes_of(folder)
+            with contextlib.suppress(FileNotFoundError):
+                used_at = datetime.fromtimestamp((state / "set.json").stat().st_mtime, UTC)
+                found.append(
+                    HeldData(
+                        name=content["name"], tenant=state.parent.name, source=content["source"],
+                        bytes=here, total=max(total, here), used_at=used_at,
+                    )
+                )  # fmt: skip
+        return sorted(found, key=lambda each: str(each.used_at), reverse=True)
+
+    def entries(self) -> list[Cached]:
+        """Return each data set with its bytes, its last use, and whether it has to stay."""
+        found: list[Cached] = []
+        for state, content in self._sets():
+            free = try_lock(state / "lock")
+            if free:
+                free.let_go()
+            stays = free is None or bool(content.get("sticky"))
+            folder = state.with_name(state.name.removesuffix(_STATE))
+            with contextlib.suppress(FileNotFoundError):
+                at = (state / "set.json").stat().st_mtime
+                found.append(Cached(str(state), _bytes_of(folder), at, in_use=stays))
+        return found
+
+    def evict(self, keys: Iterable[str]) -> None:
+        """Remove data sets that no job uses."""
+        for key in keys:
+            state = Path(key)
+            if held := try_lock(state / "lock"):
+                with held:
+                    (state / "complete").unlink(missing_ok=True)
+                    folder = state.with_name(state.name.removesuffix(_STATE))
+                    _open(folder)
+                    shutil.rmtree(folder, ignore_errors=True)
+                    shutil.rmtree(state, ignore_errors=True)
+        self.changed()
+
+    def tidy(self) -> None:
+        """Remove what was left half fetched by those that were killed."""
+        for part in self._root.glob(f"*/*{_STATE}/parts/*"):
+            with contextlib.suppress(OSError):
+                if time.time() - part.stat().st_mtime > 3600 and (held := try_lock(part)):
+                    with held:
+                        part.unlink(missing_ok=True)
+
+    def _sets(self) -> list[tuple[Path, dict[str, Any]]]:
+        found = ((path.parent, _json(path)) for path in self._root.glob(f"*/*{_STATE}/set.json"))
+        return [(state, content) for state, content in found if content]
+
+
+def _close(folder: Path) -> None:
+    """Let nobody make a file below a folder, but for root."""
+    for path, _, _ in os.walk(folder):
+        Path(path).chmod(0o555)
+
+
+def _open(folder: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        for path, _, _ in os.walk(folder):
+            Path(path).chmod(0o755)
+
+
+def _bytes_of(folder: Path) -> int:
+    size = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(FileNotFoundError):
+                size += os.stat(os.path.join(path, name)).st_size  # noqa: PTH116, PTH118
+    return size
+
+
+def _json(path: Path) -> dict[str, Any]:
+    with contextlib.suppress(OSError, ValueError):
+        found = json.loads(path.read_bytes())
+        return found if isinstance(found, dict) and "name" in found else {}
+    return {}

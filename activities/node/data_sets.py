@@ -1,0 +1,228 @@
+"""Has the data sets of a job on its node: before its process starts, or while it still waits."""
+
+import asyncio
+import contextlib
+import shutil
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from longshore.activities.node.data_cache import SEPARATOR, DataCache, Fetch
+from longshore.activities.node.data_source import SourceError
+from longshore.activities.node.preparing import LOOK_EVERY, NotReadyError, unless_unwanted
+from longshore.activities.storage import GivenUp
+from longshore.models.data import DataSet, variable_of
+from longshore.models.errors import StoreError
+from longshore.models.job import FailureClass, JobSpec
+from longshore.models.units import format_bytes
+from longshore.scheduling.staging import Wanted
+
+IN_IMAGE = "/longshore/data"
+"""Where a container sees the data sets of its job."""
+STATE = ".state"
+"""Folder beside the data sets: what is known of each, for `longshore-wait`."""
+_MOST_NAMED = 100
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Sets:
+    """The data sets of one job that are wanted."""
+
+    cache: DataCache
+    token: object = field(default_factory=object)
+    fetches: dict[str, Fetch] = field(default_factory=dict)
+    """By the name that the job has for each."""
+    missing: dict[str, str] = field(default_factory=dict)
+    """Why a data set could not be had at all."""
+    folder: Path | None = None
+    """Where its process finds them, by name."""
+
+    @property
+    def lacking(self) -> list[str]:
+        """What could not be had: names of data sets, and of files of others."""
+        found = list(self.missing)
+        for name, fetch in self.fetches.items():
+            found += [f"{name}/{path}" for path in [*fetch.failed][:_MOST_NAMED]]
+        return found[:_MOST_NAMED]
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What tells a process where they are."""
+        return self._variables(str(self.folder))
+
+    def inside(self) -> tuple[dict[str, str], list[str]]:
+        """Return the same for a container, and what is to be mounted there, for reading."""
+        mounts: list[str] = []
+        for name, fetch in self.fetches.items():
+            mounts.append(f"{fetch.folder}:{IN_IMAGE}/{name}:ro")
+            mounts.append(f"{fetch.state}:{IN_IMAGE}/{STATE}/{name}:ro")
+        return self._variables(IN_IMAGE), mounts
+
+    def let_go(self) -> None:
+        """Want them no more."""
+        for fetch in self.fetches.values():
+            self.cache.leave(fetch, self.token)
+
+    def _variables(self, folder: str) -> dict[str, str]:
+        found = {"LONGSHORE_DATA_DIR": folder}
+        found |= {variable_of(name): f"{folder}/{name}" for name in self.fetches}
+        if lacking := self.lacking:
+            found["LONGSHORE_DATA_MISSING"] = "\n".join(lacking)
+        return found
+
+
+def fetched_sets(spec: JobSpec) -> Mapping[str, DataSet]:
+    """Return the data sets of a job that its nodes fetch."""
+    return {name: data for name, data in spec.data.items() if data.source is not None}
+
+
+async def take_sets(
+    cache: DataCache,
+    spec: JobSpec,
+    folder: Path,
+    unwanted: threading.Event,
+    say: Say,
+    image_folders: Sequence[Path] = (),
+) -> Sets | None:
+    """Return the data sets of a job once so much of each is there that it may start; None of a
+    job without. They are fetched on until they are let go.
+
+    What cannot be had after the tries is told, and the job starts without it. `say` hears how far
+    it is. Raises NotReadyError where a job in an image names what it may not see, GivenUp as soon
+    as the job is unwanted, OSError where the disk refuses.
+    """
+    asked = fetched_sets(spec)
+    if not asked:
+        return None
+    _refuse_own_files(spec, asked, image_folders)
+    sets = Sets(cache)
+    try:
+        await _want(sets, spec, asked, replace(_NOBODY, placed=True), unwanted)
+        while waits := [name for name, fetch in sets.fetches.items()
+                        if not _may_start(fetch, asked[name])]:  # fmt: skip
+            say("; ".join(_words(name, sets.fetches[name]) for name in waits))
+            await _pause(unwanted)
+        say("")
+        _lay_out(sets, folder)
+    except BaseException:
+        sets.let_go()
+        raise
+    return sets
+
+
+async def bring_sets(
+    cache: DataCache,
+    spec: JobSpec,
+    wanted: Wanted,
+    unwanted: threading.Event,
+    say: Callable[[int, int], None],
+) -> tuple[int, int, list[str]]:
+    """Have all data sets of a job here. Return the bytes that are, of how many, and a sentence of
+    each that could not be had; `say` hears the first two meanwhile.
+
+    Raises GivenUp as soon as nobody wants it, OSError where the disk refuses.
+    """
+    sets = Sets(cache)
+    try:
+        await _want(sets, spec, fetched_sets(spec), wanted, unwanted)
+        fetches = sets.fetches.values()
+        while not all(_is_over(fetch) for fetch in fetches):
+            say(*_sizes(sets))
+            await _pause(unwanted)
+        said = [f"{name}: {why}" for name, why in sets.missing.items()]
+        for name, fetch in sets.fetches.items():
+            for path, why in [*fetch.failed.items()][:1]:
+                more = f" and {len(fetch.failed) - 1} more files" if len(fetch.failed) > 1 else ""
+                said.append(f"{name}/{path}{more}: {why}")
+        return (*_sizes(sets), said)
+    finally:
+        sets.let_go()
+
+
+_NOBODY = Wanted("", 0)
+
+
+async def _want(
+    sets: Sets, spec: JobSpec, asked: Mapping[str, DataSet], wanted: Wanted,
+    unwanted: threading.Event,
+) -> None:  # fmt: skip
+    for name, data in asked.items():
+        call = partial(sets.cache.want, spec.tenant, name, data, sets.token, wanted, unwanted)
+        try:
+            sets.fetches[name] = await unless_unwanted(
+                unwanted, call, lambda late: sets.cache.leave(late, sets.token)
+            )
+        except (SourceError, StoreError) as error:
+            sets.missing[name] = str(error)
+
+
+def _may_start(fetch: Fetch, data: DataSet) -> bool:
+    return _is_over(fetch) or fetch.part >= data.start_at
+
+
+def _is_over(fetch: Fetch) -> bool:
+    if fetch.disk_error is not None:
+        raise fetch.disk_error
+    return fetch.done.is_set()
+
+
+async def _pause(unwanted: threading.Event) -> None:
+    await asyncio.sleep(LOOK_EVERY)
+    if unwanted.is_set():
+        raise GivenUp
+
+
+def _sizes(sets: Sets) -> tuple[int, int]:
+    fetches = sets.fetches.values()
+    return (
+        sum(fetch.bytes_here for fetch in fetches),
+        sum(fetch.listing.total for fetch in fetches),
+    )
+
+
+def _words(name: str, fetch: Fetch) -> str:
+    if fetch.listing.total:
+        here, total = format_bytes(fetch.bytes_here), format_bytes(fetch.listing.total)
+        return f"fetching its data {name}: {here} of {total}"
+    return f"fetching its data {name}: {fetch.files_here} of {len(fetch.listing.files)} files"
+
+
+def _lay_out(sets: Sets, folder: Path) -> None:
+    """Have links to the data sets in the folder of the job. Raises OSError."""
+    if folder.is_symlink():
+        folder.unlink()
+    shutil.rmtree(folder, ignore_errors=True)  # of an earlier attempt: links, and nothing else
+    (folder / STATE).mkdir(parents=True)
+    for name, fetch in sets.fetches.items():
+        (folder / name).symlink_to(fetch.folder)
+        (folder / STATE / name).symlink_to(fetch.state)
+    for name, why in sets.missing.items():
+        (folder / name).mkdir()
+        (folder / STATE / name).mkdir()
+        said = why.replace("\n", " ")
+        (folder / STATE / name / "failed").write_text(f"{SEPARATOR}{said}\n")
+    sets.folder = folder
+
+
+def _refuse_own_files(
+    spec: JobSpec, asked: Mapping[str, DataSet], image_folders: Sequence[Path]
+) -> None:
+    """Raise NotReadyError where a job in an image would read files of its node by their URL that
+    it may not see."""
+    for name, data in asked.items():
+        if not spec.image or not (data.source or "").startswith("file:"):
+            continue
+        path = Path(unquote(urlsplit(data.source or "").path))
+        with contextlib.suppress(OSError, RuntimeError):
+            path = path.resolve()
+        if not any(path.is_relative_to(each.resolve()) for each in image_folders):
+            raise NotReadyError(
+                FailureClass.START,
+                f"a job in an image may not read its data {name} from {path}: of this node it "
+                "sees what is below the folders that the agent's setting image_folders names",
+            )

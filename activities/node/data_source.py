@@ -1,0 +1,167 @@
+"""Where the data sets of jobs come from: files below a URL, each with what tells it from another.
+
+Everything here blocks. A source is whatever fsspec reads: file, http(s), s3 and the like.
+"""
+
+import hashlib
+import posixpath
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from longshore.activities.storage import connect, is_local, speaking
+from longshore.models.addresses import without_secrets
+from longshore.models.errors import StoreError
+
+SUMS = "SHA256SUMS"
+"""A file at the root of a data set with the digests of others, as `sha256sum` writes it."""
+PIECE = 8_000_000
+_MD5 = re.compile(r"[0-9a-f]{32}", re.ASCII)
+_SUM = re.compile(r"([0-9a-fA-F]{64}) [ *](?:\./)?(.+)", re.ASCII)
+_TAGS = ("ETag", "etag", "md5Hash", "Content-MD5", "Last-Modified", "LastModified", "mtime")
+"""What file systems tell of a file that changes with its content, the best first."""
+_MOST_FILES = 2_000_000
+
+
+class SourceError(Exception):
+    """A source has not what a job asks for; one sentence."""
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One file of a data set."""
+
+    path: str
+    """Below the data set, with slashes."""
+    location: str
+    size: int | None = None
+    """Bytes; None where the source does not say."""
+    tag: str = ""
+    md5: str = ""
+    sha256: str = ""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The files of a data set as they were when somebody looked."""
+
+    source: str
+    files: tuple[SourceFile, ...]
+
+    @property
+    def digest(self) -> str:
+        """What is the same for the same files alone."""
+        hashed = hashlib.sha256(self.source.encode())
+        for file in self.files:
+            hashed.update(f"\n{file.path}\0{file.size}\0{file.tag}".encode(errors="replace"))
+        return hashed.hexdigest()[:16]
+
+    @property
+    def total(self) -> int:
+        """Bytes of all files whose size is known."""
+        return sum(file.size or 0 for file in self.files)
+
+
+class DataSource:
+    """The files below one URL."""
+
+    def __init__(self, url: str) -> None:
+        """Raises StoreError where what reads such a URL is not installed."""
+        self.url = url
+        try:
+            self._fs, self._root = connect(url)
+        except StoreError as error:
+            raise StoreError(f"{without_secrets(url)} cannot be read: {error}") from None
+
+    def look(self) -> Listing:
+        """Return what is there. Raises SourceError where nothing is, StoreError otherwise."""
+        with speaking("source", self.url, "listed"):
+            try:
+                files = self._files()
+            except FileNotFoundError:
+                files = []
+        if not files:
+            raise SourceError(f"there is nothing at {without_secrets(self.url)}")
+        if len(files) > _MOST_FILES:
+            raise SourceError(
+                f"{without_secrets(self.url)} has over {_MOST_FILES:,} files: pack them, as in tar"
+            )
+        sums = self._sums(files)
+        files = [_with_sum(file, sums) for file in files]
+        return Listing(self.url, tuple(sorted(files, key=lambda file: file.path)))
+
+    def read(self, file: SourceFile) -> Iterator[bytes]:
+        """Read a file piece by piece. Raises StoreError."""
+        with (
+            speaking("source", self.url, f"read ({file.path})"),
+            self._fs.open(file.location, "rb", **self._how()) as opened,
+        ):
+            while piece := opened.read(PIECE):
+                yield piece
+
+    def is_as_listed(self, file: SourceFile) -> bool:
+        """Return whether a file of a folder of this machine is still the one that was listed."""
+        if not is_local(self._fs):
+            return True
+        return _tag_of(self._fs.info(file.location)) == file.tag
+
+    def _how(self) -> dict[str, Any]:
+        if self._is_http:
+            return {"block_size": 0}  # one request for all of it, where a block would be one each
+        return {} if is_local(self._fs) else {"block_size": PIECE, "cache_type": "none"}
+
+    @property
+    def _is_http(self) -> bool:
+        return self.url.startswith(("http:", "https:"))
+
+    def _files(self) -> list[SourceFile]:
+        if not self.url.endswith("/"):
+            info = self._fs.info(self._root)
+            if info.get("type") != "directory":
+                return [self._file(posixpath.basename(self._root), self._root, info)]
+        below = self._root if not self._is_http else f"{self._root}/"
+        found: dict[str, Any] = self._fs.find(below, detail=True)
+        files: list[SourceFile] = []
+        for location, info in found.items():
+            path = location.removeprefix(self._root).lstrip("/")
+            if location.startswith(self._root) and _is_name(path):
+                known = info if info.get("size") is not None else self._fs.info(location)
+                files.append(self._file(path, location, known))
+        return files
+
+    def _file(self, path: str, location: str, info: dict[str, Any]) -> SourceFile:
+        etag = str(info.get("ETag") or info.get("etag") or "").strip('"').lower()
+        of_s3 = self.url.startswith("s3:") and _MD5.fullmatch(etag)
+        size = info.get("size")
+        return SourceFile(
+            path, location, None if size is None else int(size), _tag_of(info),
+            md5=etag if of_s3 else "",
+        )  # fmt: skip
+
+    def _sums(self, files: list[SourceFile]) -> dict[str, str]:
+        """Return the digests that the data set has of its own files."""
+        for file in files:
+            if file.path == SUMS and (file.size or 0) < 200_000_000:
+                text = b"".join(self.read(file)).decode(errors="replace")
+                return {found[2]: found[1].lower() for line in text.splitlines()
+                        if (found := _SUM.fullmatch(line))}  # fmt: skip
+        return {}
+
+
+def _tag_of(info: dict[str, Any]) -> str:
+    return next((str(info[name]) for name in _TAGS if info.get(name)), "")
+
+
+def _with_sum(file: SourceFile, sums: dict[str, str]) -> SourceFile:
+    if digest := sums.get(file.path):
+        return SourceFile(file.path, file.location, file.size, file.tag, file.md5, digest)
+    return file
+
+
+def _is_name(path: str) -> bool:
+    """Return whether a path is one of a file below the data set, and no link of an index page."""
+    parts = path.split("/")
+    return bool(path) and not any(
+        part in ("", ".", "..") or "\0" in part or "\n" in part for part in parts
+    ) and not any(mark in path for mark in "?#")  # fmt: skip

@@ -1,0 +1,316 @@
+"""Data sets that a node fetches for its jobs: once, whole, checked, shared read-only."""
+
+import asyncio
+import hashlib
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from longshore.activities.node import data_cache
+from longshore.activities.node.data_cache import DataCache, Fetch
+from longshore.models.data import DataSet
+from longshore.models.job import FailureClass
+from longshore.scheduling.staging import Wanted
+from tests.agent.conftest import LocalNode, MakeBox
+from tests.support.waiting import eventually
+
+SHOW = (
+    "cd $LONGSHORE_DATA_DIR/digits;"
+    " for file in $(find . -type f | sort); do echo $file $(cat $file); done"
+)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has a file tried again after 0.01 s; starts nothing."""
+    monkeypatch.setattr(data_cache, "FIRST_WAIT", 0.01)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A data set in a folder of this machine."""
+    folder = tmp_path / "source"
+    (folder / "val").mkdir(parents=True)
+    (folder / "one.csv").write_text("1")
+    (folder / "val/two.csv").write_text("2")
+    return folder
+
+
+class Gate(SimpleHTTPRequestHandler):
+    """Serves a folder, and holds back or refuses what it is told to."""
+
+    def __init__(self, *args: object, served: "Served") -> None:
+        self._served = served
+        super().__init__(*args, directory=str(served.folder))  # pyright: ignore[reportArgumentType]
+
+    def do_GET(self) -> None:
+        name = self.path.rpartition("/")[2]
+        self._served.asked.append(name)
+        if name in self._served.refused:
+            self.send_error(503)
+            return
+        if name in self._served.held_back:
+            self._served.open.wait(60)
+        super().do_GET()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+class Served:
+    """A folder behind HTTP."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.url = ""
+        self.asked: list[str] = []
+        self.refused: set[str] = set()
+        self.held_back: set[str] = set()
+        self.open = threading.Event()
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Served]:
+    served = Served(folder)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Gate, served=served))
+    served.url = f"http://127.0.0.1:{server.server_address[1]}/"
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield served
+    finally:
+        served.open.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.fixture
+def served(source: Path) -> Iterator[Served]:
+    """The data set behind HTTP on this machine; 0.01 s."""
+    with serving(source) as served:
+        yield served
+
+
+def digits(url: str, **more: object) -> dict[str, object]:
+    return {"digits": {"from": url, **more}}
+
+
+async def test_a_job_finds_the_files_of_a_folder(box: LocalNode, source: Path):
+    run = box.start(f"{SHOW}; ls -ld $LONGSHORE_DATA_DIGITS", data=digits(source.as_uri() + "/"))
+    report = await run.done
+    assert report.failure is None, report.message
+    lines = box.output(run.record.key).splitlines()
+    assert lines[:2] == ["./one.csv 1", "./val/two.csv 2"]
+    assert box.output(run.record.key, "stderr") == ""
+
+
+async def test_one_file_is_a_data_set_too(box: LocalNode, source: Path):
+    url = (source / "val/two.csv").as_uri()
+    run = box.start("cat $LONGSHORE_DATA_DIGITS/two.csv", data=digits(url))
+    assert (await run.done).failure is None
+    assert box.output(run.record.key) == "2"
+
+
+async def test_a_second_job_finds_what_the_first_one_had(box: LocalNode, served: Served):
+    for _ in range(2):
+        run = box.start(SHOW, data=digits(served.url))
+        assert (await run.done).failure is None
+        assert box.output(run.record.key) == "./one.csv 1\n./val/two.csv 2\n"
+    assert sorted(name for name in served.asked if name.endswith(".csv")) == ["one.csv", "two.csv"]
+
+
+async def test_ten_jobs_at_once_fetch_it_once(box: LocalNode, served: Served):
+    runs = [box.start(SHOW, data=digits(served.url)) for _ in range(10)]
+    for run in runs:
+        assert (await run.done).failure is None
+    assert sorted(name for name in served.asked if name.endswith(".csv")) == ["one.csv", "two.csv"]
+
+
+async def test_a_source_that_has_changed_is_another_set(
+    box: LocalNode, source: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(data_cache, "_LISTED_FOR", 0.0)
+    for text in ("1", "other"):
+        (source / "one.csv").write_text(text)
+        run = box.start("cat $LONGSHORE_DATA_DIGITS/one.csv", data=digits(source.as_uri()))
+        assert (await run.done).failure is None
+        assert box.output(run.record.key) == text
+    assert len(list((box.folder / "cache/data/default").glob("*.set"))) == 2
+
+
+async def test_nobody_writes_to_it(box: LocalNode, source: Path):
+    run = box.start(
+        "find -L $LONGSHORE_DATA_DIGITS -perm /222 | wc -l", data=digits(source.as_uri())
+    )
+    await run.done
+    assert box.output(run.record.key).strip() == "0"
+
+
+async def test_a_job_starts_once_its_part_is_there_and_waits_for_the_rest(
+    box: LocalNode, served: Served
+):
+    served.held_back = {"two.csv"}
+    run = box.start(
+        "ls $LONGSHORE_DATA_DIGITS; echo up; longshore-wait $LONGSHORE_DATA_DIGITS/val/two.csv &&"
+        " cat $LONGSHORE_DATA_DIGITS/val/two.csv; longshore-wait $LONGSHORE_DATA_DIR/digits"
+        " && echo whole",
+        data=digits(served.url, start_at="50%"),
+    )
+    await eventually(lambda: "up" in box.output(run.record.key))
+    served.open.set()
+    assert (await run.done).failure is None
+    assert box.output(run.record.key) == "one.csv\nup\n2whole\n"
+
+
+async def test_a_job_waits_until_its_part_is_there(box: LocalNode, served: Served):
+    served.held_back = {"two.csv"}
+    run = box.start("echo up", data=digits(served.url))
+    await eventually(lambda: "digits: 1B of 2B" in run.progress().message)
+    assert not run.started.done()
+    served.open.set()
+    assert (await run.done).failure is None
+
+
+async def test_what_cannot_be_had_after_three_tries_is_told_and_the_job_starts(
+    box: LocalNode, served: Served
+):
+    served.refused = {"two.csv"}
+    run = box.start(
+        "echo lacks $LONGSHORE_DATA_MISSING; longshore-wait $LONGSHORE_DATA_DIGITS/val 2>&1;"
+        " echo $?; longshore-wait $LONGSHORE_DATA_DIGITS/one.csv; echo $?",
+        data=digits(served.url),
+    )
+    assert (await run.done).failure is None
+    lines = box.output(run.record.key).splitlines()
+    assert lines[0] == "lacks digits/val/two.csv"
+    assert "/val cannot be had: " in lines[1]
+    assert "503" in lines[1]
+    assert lines[2:] == ["1", "0"]
+    assert served.asked.count("two.csv") == 3
+    assert "it starts without digits/val/two.csv" in box.output(run.record.key, "stderr")
+
+
+async def test_a_source_that_has_nothing_is_told(box: LocalNode, tmp_path: Path):
+    run = box.start(
+        "echo lacks $LONGSHORE_DATA_MISSING; longshore-wait $LONGSHORE_DATA_DIR/digits 2>&1",
+        data=digits((tmp_path / "nowhere").as_uri()),
+    )
+    assert (await run.done).exit_code == 1
+    lines = box.output(run.record.key).splitlines()
+    assert lines[0] == "lacks digits"
+    assert "cannot be had: there is nothing at file://" in lines[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        ("$LONGSHORE_DATA_DIGITS/three.csv", 1, "data set digits has no three.csv"),
+        ("/etc/passwd", 1, "/etc/passwd is in no data set of this job"),
+        ("--timeout 1 $LONGSHORE_DATA_DIGITS/val/two.csv", 124, "was not there within 1 s"),
+        ("--timeout soon x", 64, "--timeout takes whole seconds"),
+        ("", 64, "usage: longshore-wait"),
+        ("--help", 0, "usage: longshore-wait"),
+    ],
+)
+async def test_waiting_for_what_does_not_come_ends(
+    box: LocalNode, served: Served, words: str, code: int, said: str
+):
+    served.held_back = {"two.csv"}
+    data = digits(served.url, start_at=0)
+    run = box.start(f"longshore-wait {words} 2>&1; echo $?", data=data)
+    assert (await run.done).failure is None
+    out = box.output(run.record.key)
+    assert said in out
+    assert out.endswith(f"{code}\n")
+    served.open.set()
+
+
+async def test_its_own_digests_are_held_against_the_files(box: LocalNode, source: Path):
+    right, wrong = (hashlib.sha256(text).hexdigest() for text in (b"1", b"3"))
+    (source / "SHA256SUMS").write_text(f"{right}  one.csv\n{wrong}  val/two.csv\n")
+    run = box.start("echo $LONGSHORE_DATA_MISSING", data=digits(source.as_uri(), start_at="100%"))
+    assert (await run.done).failure is None
+    assert box.output(run.record.key) == "digits/val/two.csv\n"
+    assert not list((box.folder / "cache/data").rglob("two.csv"))
+    assert not list((box.folder / "cache/data").glob("*/*.set/parts/*"))
+
+
+async def test_a_job_in_an_image_cannot_have_files_of_the_node_as_data(
+    make_box: MakeBox, tmp_path: Path
+):
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "agent-token").write_text("secret")
+    box = make_box(
+        tmp_path / "node", runtime="podman", image="localhost/none:1",
+        image_folders=[tmp_path / "shared"],
+    )  # fmt: skip
+    for path in ("agent-token", "shared/../agent-token"):
+        report = await box.report("true", data=digits(f"file://{tmp_path}/{path}"))
+        assert report.failure is FailureClass.START
+        assert "may not read its data digits" in report.message
+
+
+async def test_a_stop_ends_a_fetch_that_nobody_else_wants(box: LocalNode, served: Served):
+    served.held_back = {"two.csv"}
+    run = box.start("true", data=digits(served.url))
+    await eventually(lambda: "two.csv" in served.asked)
+    ended = await box.stop(run)
+    assert ended.stopped_for == "test"
+    assert not run.started.done()
+    served.open.set()
+    (state,) = (box.folder / "cache/data/default").glob("*.set")
+    await eventually(lambda: not list((state / "parts").iterdir()))
+    # What was there stays, and another job fetches the rest.
+    again = box.start(SHOW, data=digits(served.url))
+    assert (await again.done).failure is None
+    assert box.output(again.record.key) == "./one.csv 1\n./val/two.csv 2\n"
+
+
+def a_cache(folder: Path) -> DataCache:
+    return DataCache(folder)
+
+
+def test_what_is_held_and_what_goes(tmp_path: Path, source: Path):
+    cache = a_cache(tmp_path)
+    gone = threading.Event()
+    sets: list[tuple[Fetch, object]] = []
+    for number, sticky in ((1, True), (2, False)):
+        folder = tmp_path / f"source-{number}"
+        folder.mkdir()
+        (folder / "x").write_bytes(os.urandom(1000 * number))
+        data = DataSet.model_validate({"from": folder.as_uri(), "sticky": sticky})
+        token = object()
+        fetch = cache.want("default", f"set-{number}", data, token, Wanted("", 0), gone)
+        assert fetch.done.wait(30)
+        sets.append((fetch, token))
+    held = {each.name: (each.bytes, each.total, each.tenant) for each in cache.held()}
+    assert held == {"set-1": (1000, 1000, "default"), "set-2": (2000, 2000, "default")}
+    assert all(entry.in_use for entry in cache.entries())
+    for fetch, token in sets:
+        cache.leave(fetch, token)
+    stays = {Path(entry.key).name: entry.in_use for entry in cache.entries()}
+    assert sorted(stays.values()) == [False, True]  # a sticky one stays
+    cache.evict(entry.key for entry in cache.entries() if not entry.in_use)
+    assert [each.name for each in cache.held()] == ["set-1"]
+
+
+async def test_agents_that_share_a_cache_fetch_it_once(tmp_path: Path, served: Served):
+    caches = [a_cache(tmp_path / "shared") for _ in range(3)]
+    data = DataSet.model_validate({"from": served.url})
+
+    def fetch(cache: DataCache) -> None:
+        token = object()
+        fetch = cache.want("default", "digits", data, token, Wanted("", 0), threading.Event())
+        assert fetch.done.wait(30)
+        assert not fetch.failed
+        cache.leave(fetch, token)
+
+    await asyncio.gather(*(asyncio.to_thread(fetch, cache) for cache in caches))
+    assert sorted(name for name in served.asked if name.endswith(".csv")) == ["one.csv", "two.csv"]
