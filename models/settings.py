@@ -171,6 +171,9 @@ class Settings(BaseSettings):
     """And down to which."""
     cache_keep_free: GB = 50.0
     """What stays free on that disk besides; of a small one a quarter."""
+    staging_share: float = Field(default=0.3, gt=0, le=1)
+    """Part of the time in which a node may write to that disk what it fetches for jobs, while
+    others run there."""
     uncordon_after: Duration = timedelta(minutes=1)
     """A node that takes no jobs because its disk was full takes them again once the
     agent's work folder could be written for so long."""

@@ -46,6 +46,11 @@ class Eviction:
     bytes: int = 0
     reason: str = ""
 
+    def among(self, cached: Sequence[Cached]) -> list[str]:
+        """Return the keys of those of these that go."""
+        gone = set(self.keys)
+        return [entry.key for entry in cached if entry.key in gone]
+
 
 def is_too_full(disk: Disk, limits: CacheLimits) -> bool:
     """Return whether caches on this disk are to be evicted."""

@@ -7,7 +7,7 @@ import logging
 import signal
 import socket
 import uuid
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -23,15 +23,19 @@ from longshore.activities.logstore import LogStore
 from longshore.activities.metrics import FENCES, Metrics
 from longshore.activities.node.artifact_cache import ArtifactCache
 from longshore.activities.node.caches import Caches
+from longshore.activities.node.data_cache import DataCache
 from longshore.activities.node.environments import Environments
 from longshore.activities.node.fence import Fence
 from longshore.activities.node.full_disk import FullDisk
+from longshore.activities.node.holdings import Holdings
 from longshore.activities.node.inventory import SimulatedGPUs, take_inventory
 from longshore.activities.node.outcome import AGENT_STOPPED, CUT_OFF
+from longshore.activities.node.preparation import Preparation
 from longshore.activities.node.process import NodeActivities
 from longshore.activities.node.processes import Processes
 from longshore.activities.node.retention import Keeping, Pruner, is_job_over
 from longshore.activities.node.system import close_to_others, keep_private
+from longshore.activities.node.write_share import WriteShare
 from longshore.client.connection import server_address
 from longshore.models.base import Frozen, Instant, Name
 from longshore.models.bounds import Word
@@ -113,8 +117,7 @@ async def run_agent(options: AgentOptions, settings: Settings) -> None:
         runtime = start_runtime(settings)
         metrics = Metrics(runtime.metric_meter)
         logs = LogStore(settings.resolve_log_store())
-        caches = caches_of(options.work_dir, settings)
-
+        caches = caches_of(options.work_dir, settings, lambda: processes.busy)
         environments = Environments(
             cache_folder(options.work_dir, settings), caches.artifacts, identity.agent_id,
             settings.environment_limit,
@@ -125,8 +128,7 @@ async def run_agent(options: AgentOptions, settings: Settings) -> None:
                 options.work_dir, identity, inventory, logs, fence, metrics,
                 checkpoints=CheckpointStore(settings.resolve_checkpoint_store()),
                 publish_within=settings.publish_within, image_folders=settings.image_folders,
-                artifacts=caches.artifacts,
-                environments=environments,
+                artifacts=caches.artifacts, environments=environments, data=caches.data,
             )  # fmt: skip
 
         # What an earlier agent of this folder left, it left under the name that comes first.
@@ -153,8 +155,20 @@ async def run_agent(options: AgentOptions, settings: Settings) -> None:
                     _passing_on_notices(registrar.node_id, settings, client),
                     _adopting(processes),
                     _beside(disk.keep_lifting()),
+                    _beside(
+                        Holdings(
+                            caches.data, environments.store, inventory.container_runtime
+                        ).keep_telling(client, registrar.node_id, lambda: fence.epoch)
+                    ),
                 ):
-                    await _serve(client, processes, fence, disk, registrar, stop, metrics)
+                    preparation = Preparation(
+                        cache_folder(options.work_dir, settings) / "preparing",
+                        caches.artifacts, environments, caches.data,
+                    )  # fmt: skip
+                    activities = NodeActivities(
+                        client, processes, fence, disk, metrics, preparation
+                    )
+                    await _serve(client, processes, activities, fence, registrar, stop, metrics)
         await environments.end()
     _log.info("agent of node %s stopped", identity.node_id)
 
@@ -163,14 +177,16 @@ def cache_folder(folder: Path, settings: Settings) -> Path:
     return (settings.node_cache or folder / "cache").absolute()
 
 
-def caches_of(folder: Path, settings: Settings) -> Caches:
-    """Return what an agent with this work folder keeps for jobs to come."""
+def caches_of(folder: Path, settings: Settings, busy: Callable[[], bool]) -> Caches:
+    """Return what an agent with this work folder keeps for jobs to come; `busy` says whether jobs
+    run there that write too."""
     cache = cache_folder(folder, settings)
     limits = CacheLimits(
         settings.cache_evict_at, settings.cache_evict_to, settings.cache_keep_free * 1e9
     )
     store = ArtifactStore(settings.resolve_artifact_store())
-    return Caches(cache, ArtifactCache(cache, store), limits)
+    share = WriteShare(settings.staging_share, busy)
+    return Caches(cache, ArtifactCache(cache, store), limits, data=DataCache(cache, share))
 
 
 class Stopped(Exception):
@@ -276,14 +292,13 @@ def _say_of_reaping(task: asyncio.Task[None]) -> None:
 async def _serve(
     client: Client,
     processes: Processes,
+    activities: NodeActivities,
     fence: Fence,
-    disk: FullDisk,
     registrar: Registrar,
     stop: StopSignals,
     metrics: Metrics,
 ) -> None:
     """Take work until asked to stop; then end the processes and report them."""
-    activities = NodeActivities(client, processes, fence, disk, metrics)
     worker = node_worker(client, registrar.node_id, activities)
     work = asyncio.create_task(worker.run())
     staying = _stay_registered(processes, fence, registrar, metrics)
@@ -309,6 +324,7 @@ def node_worker(client: Client, node_id: str, activities: NodeActivities) -> Wor
         task_queue=node_task_queue(node_id),
         activities=[
             activities.run_process,
+            activities.prepare_job,
             activities.run_elements,
             activities.stop_process,
             activities.stop_elements,

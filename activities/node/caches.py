@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from longshore.activities.node.artifact_cache import ArtifactCache
+from longshore.activities.node.data_cache import DataCache
 from longshore.activities.node.environment_store import EnvironmentStore
 from longshore.activities.node.environments import remove_uv_cache
 from longshore.activities.node.retention import PRUNE_EVERY
@@ -25,7 +26,9 @@ class Caches:
         artifacts: ArtifactCache,
         limits: CacheLimits,
         environments: EnvironmentStore | None = None,
+        data: DataCache | None = None,
     ) -> None:
+        self.data = data or DataCache(folder)
         self._folder = folder
         self.artifacts = artifacts
         self._limits = limits
@@ -50,14 +53,15 @@ class Caches:
             return Eviction()
         self.artifacts.tidy(time.time())
         self._environments.tidy()
+        self.data.tidy()
         disk = disk or _disk_of(self._folder)
         if not is_too_full(disk, self._limits):
             return Eviction()
-        objects, built = self.artifacts.entries(), self._environments.entries()
-        plan = evict(disk, self._limits, [*objects, *built])
-        environments = {entry.key for entry in built}
-        self.artifacts.evict(key for key in plan.keys if key not in environments)
-        self._environments.evict(key for key in plan.keys if key in environments)
+        kinds = (self.artifacts, self._environments, self.data)
+        entries = [kind.entries() for kind in kinds]
+        plan = evict(disk, self._limits, [entry for each in entries for entry in each])
+        for kind, each in zip(kinds, entries, strict=True):
+            kind.evict(plan.among(each))
         if plan.keys:  # what uv keeps for builds to come
             remove_uv_cache(self._folder)
         return plan

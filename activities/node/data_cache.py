@@ -44,7 +44,7 @@ FIRST_WAIT = 1.0
 _LISTED_FOR = 60.0
 """Seconds in which a source is not listed again for another job."""
 SEPARATOR = "\037"
-"""In the lines of `failed`, between a path and why. No space, or a shell would drop it in front."""
+"""In the lines of `failed`, between a path and why. A shell drops spaces in front of a line."""
 _STATE = ".set"
 _LONGEST_FAILED = 1000
 """Files that are named as those that could not be had."""

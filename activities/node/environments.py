@@ -38,8 +38,7 @@ from longshore.activities.node.preparing import NotReadyError, in_thread, unless
 from longshore.activities.node.system import boot_clock, die_with_parent
 from longshore.activities.storage import GivenUp
 from longshore.models.errors import DamagedError, StoreError
-from longshore.models.job import FailureClass
-from longshore.models.messages import RunProcessRequest
+from longshore.models.job import FailureClass, JobSpec
 
 LAST_LINES = 12
 """Lines of a failed build that are told."""
@@ -92,7 +91,7 @@ class Environments:
 
     async def take(
         self,
-        request: RunProcessRequest,
+        spec: JobSpec,
         job_folder: Path,
         unwanted: threading.Event,
         say: Say,
@@ -103,12 +102,12 @@ class Environments:
         `say` hears what is being done, `log` what a build writes. Raises NotReadyError where it
         cannot be built, GivenUp as soon as the job is unwanted, OSError where the disk refuses.
         """
-        asked = request.spec.environment
+        asked = spec.environment
         if asked is None:
             return None
-        code = job_folder / WORK if request.spec.code else None
+        code = job_folder / WORK if spec.code else None
         path = clean_env(os.environ).get("PATH", os.defpath)
-        read = partial(recipe_of, asked, code, path, _code_of(request))
+        read = partial(recipe_of, asked, code, path, _code_of(spec))
         recipe = await unless_unwanted(unwanted, read, _nothing)
         while True:
             take = partial(self.store.take, recipe.identity)
@@ -117,7 +116,7 @@ class Environments:
             if why := self.store.failure(recipe.identity):
                 raise NotReadyError(FailureClass.START, why)
             say(f"building its environment: {recipe.title}")
-            await self._wait(request, recipe, unwanted, log)
+            await self._wait(spec, recipe, unwanted, log)
 
     async def end(self) -> None:
         """End all builds."""
@@ -127,11 +126,11 @@ class Environments:
     # --- waiting ------------------------------------------------------------------------
 
     async def _wait(
-        self, request: RunProcessRequest, recipe: Recipe, unwanted: threading.Event, log: Log
+        self, spec: JobSpec, recipe: Recipe, unwanted: threading.Event, log: Log
     ) -> None:
         build = self._builds.get(recipe.identity)
         if build is None:
-            build = Build(asyncio.create_task(self._build(recipe, request)))
+            build = Build(asyncio.create_task(self._build(recipe, spec)))
             self._builds[recipe.identity] = build
             mine = build
             build.task.add_done_callback(lambda _: self._forget(recipe.identity, mine))
@@ -162,7 +161,7 @@ class Environments:
 
     # --- building -----------------------------------------------------------------------
 
-    async def _build(self, recipe: Recipe, request: RunProcessRequest) -> None:
+    async def _build(self, recipe: Recipe, spec: JobSpec) -> None:
         identity = recipe.identity
         # Another agent may be building it.
         with await _until(partial(self.store.try_building, identity)):
@@ -175,7 +174,7 @@ class Environments:
             lock = self._uv_cache.with_name(f"{_UV}.lock")
             with building, await _until(partial(try_lock, lock, shared=True)):
                 try:
-                    await self._build_in(folder, recipe, request)
+                    await self._build_in(folder, recipe, spec)
                 except BuildFailedError as error:
                     self.store.failed(identity, str(error))
                     raise
@@ -186,12 +185,12 @@ class Environments:
                     await asyncio.shield(in_thread(partial(self.store.leave, identity, folder)))
         await in_thread(self.store.tidy)
 
-    async def _build_in(self, folder: Path, recipe: Recipe, request: RunProcessRequest) -> None:
+    async def _build_in(self, folder: Path, recipe: Recipe, spec: JobSpec) -> None:
         began = boot_clock()
         source = source_of(folder)
         unwanted = threading.Event()
         laying = asyncio.ensure_future(
-            in_thread(partial(self._lay_out, source, request, unwanted))
+            in_thread(partial(self._lay_out, source, spec, unwanted))
         )
         try:
             await asyncio.shield(laying)
@@ -219,14 +218,14 @@ class Environments:
         await failpoint("build_environment.after-marker")
 
     def _lay_out(
-        self, source: Path, request: RunProcessRequest, unwanted: threading.Event
+        self, source: Path, spec: JobSpec, unwanted: threading.Event
     ) -> None:
         """Have the code of the job in a folder of its own: a build may write there."""
         (source / WORK).mkdir(parents=True, exist_ok=True)
         (source / _TEMPORARY).mkdir(exist_ok=True)
-        code = request.spec.code
+        code = spec.code
         if code is not None and code.snapshot is not None:
-            tenant = request.spec.tenant
+            tenant = spec.tenant
             held = self._artifacts.hold(tenant, code.snapshot, unwanted)
             try:
                 path_of = partial(self._artifacts.path_of, tenant)
@@ -296,10 +295,10 @@ class Environments:
             raise _failed(recipe, f"{what} ended with exit code {status}", output)
 
 
-def _code_of(request: RunProcessRequest) -> str:
+def _code_of(spec: JobSpec) -> str:
     """Return which code a script of the job could install."""
-    code = request.spec.code
-    return f"{request.spec.tenant} {code.snapshot if code else ''}"
+    code = spec.code
+    return f"{spec.tenant} {code.snapshot if code else ''}"
 
 
 def remove_uv_cache(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import threading
 from datetime import timedelta
 
 from temporalio import activity
@@ -19,14 +20,18 @@ from longshore.activities.metrics import HEARTBEAT_SECONDS, HEARTBEATS_MISSED, S
 from longshore.activities.node.fence import Fence
 from longshore.activities.node.full_disk import FullDisk
 from longshore.activities.node.outcome import never_started
+from longshore.activities.node.preparation import Preparation
 from longshore.activities.node.processes import Processes, Run
 from longshore.activities.node.system import boot_clock
 from longshore.models.array_messages import StopElements
 from longshore.models.checkpoint import CheckpointInfo, SaveRequest
-from longshore.models.errors import RefusedError, StaleError
+from longshore.models.errors import NotFoundError, RefusedError, StaleError
 from longshore.models.job import FailureClass
 from longshore.models.messages import (
+    PREPARE_ACTIVITY,
     Heartbeat,
+    Prepared,
+    PrepareRequest,
     ProcessReport,
     RunProcessRequest,
     StopProcessRequest,
@@ -55,8 +60,10 @@ class NodeActivities:
         fence: Fence,
         disk: FullDisk,
         metrics: Metrics = SILENT,
+        preparation: Preparation | None = None,
     ) -> None:
         self._metrics = metrics
+        self._preparation = preparation
         self._client = client
         self._processes = processes
         self._fence = fence
@@ -74,6 +81,36 @@ class NodeActivities:
         started at most once. Raises StaleError for an attempt or a registration that is over.
         """
         return await self._run(request, PROGRESS_INTERVAL)
+
+    @activity.defn(name=PREPARE_ACTIVITY)
+    @reports_errors
+    async def prepare_job(self, request: PrepareRequest) -> Prepared:
+        """Bring what a job needs that waits for its turn on this node: code, packages, data.
+
+        May run twice: what is here is found. Heartbeats say how far its data is.
+        """
+        if self._preparation is None:
+            raise NotFoundError("this agent prepares no jobs")
+        unwanted = threading.Event()
+        said = Prepared(job_id=request.job_id, node_id=request.node_id)
+
+        def told(so_far: Prepared) -> None:
+            nonlocal said
+            said = so_far
+
+        work = asyncio.create_task(self._preparation.bring(request, unwanted, told))
+        try:
+            while not work.done() and not activity.is_worker_shutdown():
+                activity.heartbeat(said)
+                await asyncio.wait({work}, timeout=PROGRESS_INTERVAL)
+            if not work.done():
+                raise StaleError(f"the agent of node {request.node_id} stops")
+            return work.result()
+        finally:
+            unwanted.set()
+            await asyncio.wait({work})
+            if not work.cancelled():
+                work.exception()  # looked at: it was told, or nobody wants it
 
     @activity.defn
     @reports_errors

@@ -173,6 +173,11 @@ class Processes:
     def running(self) -> list[PlacementKey]:
         return list(self._runs)
 
+    @property
+    def busy(self) -> bool:
+        """Whether a process of a job runs, and not only what one needs is being brought."""
+        return any(run.started.done() for run in self._runs.values())
+
     def find(self, key: PlacementKey) -> Run | ProcessReport | None:
         """Return the process of an attempt, or how it ended, or None when it was never here."""
         if run := self._runs.get(key):
@@ -479,7 +484,7 @@ class Processes:
                 spool.write(data)
 
         run.environment = await self._environments.take(
-            run.request, job_folder, run.unwanted, say, log
+            run.request.spec, job_folder, run.unwanted, say, log
         )
         run.preparing = ""
 
