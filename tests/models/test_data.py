@@ -57,7 +57,10 @@ def test_a_variable_has_letters_digits_and_underscores():
         ("{a: 's3://user:word@sets/x'}", "may hold no user or password"),
         ("{a: {size: 1GB, start_at: 80%}}", "data.a.start_at: is for data that nodes fetch"),
         ("{a: {size: 1GB, sticky: true}}", "data.a.sticky: is for data that nodes fetch"),
-        ("{a: {from: 's3://sets/x', start_at: 180%}}", "start_at: must be at most 100%, got '180%'"),
+        (
+            "{a: {from: 's3://sets/x', start_at: 180%}}",
+            "start_at: must be at most 100%, got '180%'",
+        ),
         ("{a: {from: 's3://sets/x', start_at: lots}}", "expected a part such as 80%"),
         ("{a: {from: 's3://sets/x', strat_at: 80%}}", "no such field; did you mean start_at?"),
         ("{a/b: s3://sets/x}", "data.a/b: is the name of a folder on the node"),
