@@ -48,8 +48,6 @@ Point = Literal[
     "register.after-commit",
     "end_node.before-commit",
     "end_node.after-commit",
-    "store_holdings.before-commit",
-    "store_holdings.after-commit",
     "see_off.before-commit",
     "see_off.after-commit",
     "run_process.after-claim",
@@ -62,6 +60,9 @@ Point = Literal[
     "watch_agent.before-heartbeat",
     "watch_agent.after-heartbeat",
 ]
+
+HoldingPoint = Literal["store_holdings.before-commit", "store_holdings.after-commit"]
+"""Steps of what a node says that it holds."""
 
 DagPoint = Literal[
     "open_dag.before-commit",
@@ -199,7 +200,8 @@ async def failpoint(
     | DagPoint
     | ArrayPoint
     | ArtifactPoint
-    | EnvironmentPoint,
+    | EnvironmentPoint
+    | HoldingPoint,
 ) -> None:
     """Stop here while a test wants it."""
     if _folder is None:

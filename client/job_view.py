@@ -285,6 +285,7 @@ def _facts(report: JobReport, now: datetime) -> list[tuple[str, RenderableType]]
     if job.estimated_start is not None:
         facts.append(("may start", _may_start(job.estimated_start, now)))
     facts += _data_facts(report.data)
+    facts += [("not brought", each) for each in status.not_brought] if status else []
     if report.purchases:
         facts.append(("bought", under_way(report.purchases, whose=" for it")))
     if report.not_bought:

@@ -62,6 +62,8 @@ def head_html(report: JobReport, now: datetime, workflow: str | None) -> str:
         pairs += array_facts(report.array)
     if report.spec.max_duration is not None:
         pairs.append(("Time limit", _limit(report)))
+    if report.status is not None and report.status.not_brought:
+        pairs.append(("Not brought", "<br>".join(map(escape, report.status.not_brought))))
     if job.labels:
         pairs.append(("Labels", ", ".join(map(label_link, sorted(job.labels.items())))))
     if job.ended_at is not None:

@@ -50,8 +50,10 @@ class _Described(BaseModel):
         schema = handler(core_schema)
         properties = handler.resolve_ref_schema(schema).get("properties", {})
         for name, text in field_docs(cls).items():
-            if name in properties:
-                properties[name].setdefault("description", text)
+            field = cls.model_fields.get(name)
+            written = name if field is None else field.alias or name
+            if written in properties:
+                properties[written].setdefault("description", text)
         return schema
 
 

@@ -40,6 +40,8 @@ def _part_of(value: object) -> object:
     """Return 0.8 for "80%"."""
     if isinstance(value, str):
         if match := _PERCENT.fullmatch(value):
+            if float(match.group(1)) > 100:
+                raise ValueError(f"must be at most 100%, got {shown(value)}")
             return float(match.group(1)) / 100
         raise ValueError(f"expected a part such as 80%, not {shown(value)}")
     return value
@@ -48,8 +50,10 @@ def _part_of(value: object) -> object:
 _WrittenPart = Annotated[str, Field(max_length=20)]
 Part = Annotated[
     float,
-    BeforeValidator(_part_of, json_schema_input_type=float | _WrittenPart),
     Field(ge=0, le=1, allow_inf_nan=False),
+    BeforeValidator(
+        _part_of, json_schema_input_type=Annotated[float, Field(ge=0, le=1)] | _WrittenPart
+    ),
 ]
 
 

@@ -589,4 +589,7 @@ class JobStatus(Wire):
     """Attempts that ended because the job left its node."""
     resizes: int = 0
     """How often it was given another size: stopped for that, or in place."""
+    not_brought: tuple[Reason, ...] = ()
+    """While it waits: what it needs and could not be brought to where it is expected to start. It
+    is tried once more at the start."""
     result: JobResult | None = None

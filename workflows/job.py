@@ -267,6 +267,7 @@ class JobWorkflow(Started):
             attempts=tuple(self._attempts[-attempt_records.SHOWN:]), result=self._result,
             preemptions=self._gave_way[LeaseEnd.PREEMPTED], moves=self._gave_way[LeaseEnd.MOVED],
             resizes=self._resizes,
+            not_brought=self._preparing.missing if self._state is JobState.QUEUED else (),
         )  # fmt: skip
 
     async def _live(self) -> JobResult:

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from datetime import datetime, timedelta
 
 from temporalio import workflow
-from temporalio.exceptions import ActivityError
+from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from longshore.models.job import JobSpec
 from longshore.models.messages import (
@@ -30,6 +30,14 @@ class Preparing:
         self._job_id = job_id
         self._told: Prepare | None = None
         self._under_way: dict[str, asyncio.Task[None]] = {}
+        self._missing: dict[str, tuple[str, ...]] = {}
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """What could not be brought, with its node."""
+        return tuple(
+            f"{node_id}: {why}" for node_id, each in self._missing.items() for why in each
+        )
 
     def heard(self, told: Prepare) -> None:
         """Take note of what a cycle says; of an attempt that is over, or of another one that this
@@ -58,6 +66,7 @@ class Preparing:
         """End what goes on, `but` on these nodes."""
         for node_id in [each for each in self._under_way if each not in but]:
             self._under_way.pop(node_id).cancel()
+            self._missing.pop(node_id, None)
 
     def forget(self) -> None:
         """End all of it: the attempt is over, or is kept out of placement."""
@@ -70,7 +79,7 @@ class Preparing:
             expected_start=start,
         )  # fmt: skip
         try:
-            await workflow.execute_activity(
+            prepared = await workflow.execute_activity(
                 PREPARE_ACTIVITY,
                 request,
                 result_type=Prepared,
@@ -81,7 +90,10 @@ class Preparing:
                 retry_policy=PREPARE_RETRY,
                 summary=f"bring what it needs to {node_id}, where it is expected to start",
             )
+            self._missing[node_id] = prepared.missing
         except ActivityError as error:
+            if node_id in self._under_way and not is_cancelled_exception(error):
+                self._missing[node_id] = (str(error.cause or error),)
             workflow.logger.info("%s is not prepared on %s: %s", self._job_id, node_id, error)
 
 

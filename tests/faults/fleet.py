@@ -14,7 +14,14 @@ import psutil
 import psycopg
 from psycopg.rows import dict_row
 
-from longshore.activities.failpoints import VARIABLE, BlockEndPoint, BuyingPoint, DagPoint, Point
+from longshore.activities.failpoints import (
+    VARIABLE,
+    BlockEndPoint,
+    BuyingPoint,
+    DagPoint,
+    HoldingPoint,
+    Point,
+)
 from longshore.activities.migrations import upgrade
 from longshore.client.api import Longshore
 from longshore.models.errors import UnavailableError
@@ -30,6 +37,7 @@ from tests.support.local_stack import ROOT, running_stack, settings_in
 from tests.support.relay import Relay, relay_to
 from tests.support.waiting import eventually
 
+AnyPoint = Point | BuyingPoint | BlockEndPoint | DagPoint | HoldingPoint
 CONTROL, TEMPORAL, POSTGRES = "control", "temporal", "postgres"
 NODE_LOST_AFTER = timedelta(seconds=6)
 UNCORDON_AFTER = timedelta(seconds=3)
@@ -111,17 +119,17 @@ class Fleet:
 
     # --- failpoints ---------------------------------------------------------------------
 
-    def arm(self, point: Point | BuyingPoint | BlockEndPoint | DagPoint) -> None:
+    def arm(self, point: AnyPoint) -> None:
         """Have the next process that comes to this point stop there."""
         (self._points / point).touch()
 
-    async def reached(self, point: Point | BuyingPoint | BlockEndPoint | DagPoint) -> int:
+    async def reached(self, point: AnyPoint) -> int:
         """Wait until a process has stopped at an armed point; return its process id."""
         file = self._points / f"{point}.reached"
         await eventually(file.exists, timeout=PATIENCE)
         return int(file.read_text())
 
-    def let_go(self, point: Point | BuyingPoint | BlockEndPoint | DagPoint) -> None:
+    def let_go(self, point: AnyPoint) -> None:
         """Let what stopped at the point go on, and nothing more stop there."""
         for name in (point, f"{point}.reached"):
             (self._points / name).unlink(missing_ok=True)

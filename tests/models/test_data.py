@@ -57,7 +57,10 @@ def test_a_variable_has_letters_digits_and_underscores():
         ("{a: 's3://user:word@sets/x'}", "may hold no user or password"),
         ("{a: {size: 1GB, start_at: 80%}}", "data.a.start_at: is for data that nodes fetch"),
         ("{a: {size: 1GB, sticky: true}}", "data.a.sticky: is for data that nodes fetch"),
-        ("{a: {from: 's3://sets/x', start_at: 180%}}", "start_at: must be at most 1, got '180%'"),
+        (
+            "{a: {from: 's3://sets/x', start_at: 180%}}",
+            "start_at: must be at most 100%, got '180%'",
+        ),
         ("{a: {from: 's3://sets/x', start_at: lots}}", "expected a part such as 80%"),
         ("{a: {from: 's3://sets/x', strat_at: 80%}}", "no such field; did you mean start_at?"),
         ("{a/b: s3://sets/x}", "data.a/b: is the name of a folder on the node"),
@@ -80,3 +83,9 @@ def test_what_is_wrong_is_told_with_field_and_line(data: str, said: str):
 def test_names_of_what_a_job_sees_to_itself_are_as_before(name: str):
     given: dict[str, Any] = {"name": "a", "command": "x", "data": {name: "1GB"}}
     assert JobSpec.model_validate(given).data[name].size == 1
+
+
+def test_the_schema_says_what_each_field_is():
+    fields = JobSpec.model_json_schema()["$defs"]["DataSet"]["properties"]
+    assert set(fields) == {"from", "size", "start_at", "sticky"}
+    assert all(field["description"] for field in fields.values())

@@ -109,11 +109,18 @@ async def test_a_preparation_that_fails_fails_no_job(
     await node.started(first)
     job_id = (await longshore.submit(a_spec(pool, gpus=8, **DATA))).job_id
     await eventually(lambda: len(node.prepares) == 3)
-    assert (await longshore.status(job_id)).state is JobState.QUEUED
+
+    async def told() -> bool:
+        status = await longshore.status(job_id)
+        assert status.state is JobState.QUEUED
+        return [each.partition("the store is")[2] for each in status.not_brought] == [" away"]
+
+    await eventually(told)
     await node.end(first)
     await node.end(job_id)
     assert (await longshore.wait(job_id)).state is JobState.SUCCEEDED
     assert len(node.prepares) == 3
+    assert (await longshore.status(job_id)).not_brought == ()
 
 
 async def test_what_a_node_says_that_it_holds_is_recorded(node: ScriptedNode, control: Database):
