@@ -41,9 +41,7 @@ class Holdings:
         self._images_at = float("-inf")
         data.changed = self._changed.set
 
-    async def keep_telling(
-        self, client: Client, node_id: str, epoch: Callable[[], int], every: float = EVERY
-    ) -> None:
+    async def keep_telling(self, client: Client, node_id: str, epoch: Callable[[], int]) -> None:
         """Send what is held at each registration, and when it has changed, until cancelled."""
         told: tuple[int, HeldReport] | None = None
         told_at = float("-inf")
@@ -51,7 +49,7 @@ class Holdings:
             now = epoch()
             new = now > 0 and (told is None or told[0] != now)
             stale = self._changed.is_set() or boot_clock() - self._images_at >= _IMAGES_EVERY
-            if new or (now > 0 and stale and boot_clock() - told_at >= every):
+            if new or (now > 0 and stale and boot_clock() - told_at >= EVERY):
                 self._changed.clear()
                 with contextlib.suppress(OSError):
                     report = await self.report()
@@ -60,7 +58,7 @@ class Holdings:
                             told, told_at = (now, report), boot_clock()
                         else:
                             self._changed.set()
-            await asyncio.sleep(min(_LOOK_EVERY, every))
+            await asyncio.sleep(_LOOK_EVERY)
 
     async def report(self) -> HeldReport:
         """Return what is here. Raises OSError."""
