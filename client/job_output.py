@@ -93,7 +93,7 @@ class OutputReading(Reconnecting):
             of = f" in attempt {attempt}" if attempt else ""
             named = (await self.spec(job_id)).outputs
             why = (
-                f"nothing of {listed(named, 3)} is stored yet: that comes when an attempt ends"
+                f"nothing of {listed(named, 3)} is stored: that comes when an attempt of it has ended"
                 if named
                 else "its job file names no `outputs`"
             )

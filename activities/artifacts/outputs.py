@@ -5,6 +5,7 @@ They lie beside the code, in the form of checkpoints: a manifest for each rank, 
 
 import contextlib
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pathspec
@@ -12,6 +13,17 @@ import pathspec
 from longshore.activities.checkpoints.store import CheckpointStore
 from longshore.activities.storage import speaking
 from longshore.models.checkpoint import Manifest, StoredFile
+
+
+def unmatched(patterns: Sequence[str], paths: Sequence[str]) -> tuple[str, ...]:
+    """Return which patterns match none of the paths; what begins with ! takes away, and has to
+    match nothing."""
+    return tuple(
+        pattern
+        for pattern in patterns
+        if not pattern.startswith("!")
+        and not any(map(pathspec.GitIgnoreSpec.from_lines([pattern]).match_file, paths))
+    )
 
 
 class OutputStore(CheckpointStore):

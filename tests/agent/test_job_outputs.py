@@ -80,6 +80,15 @@ async def test_a_store_that_cannot_be_written_costs_the_outputs_alone(box: Local
     assert "longshore: its outputs are not stored: the artifact store" in said
 
 
+async def test_names_of_outputs_that_no_file_has_are_told(box: LocalNode) -> None:
+    run = box.start("mkdir empty; echo 1 > a.pt", job="job-a",
+                    outputs=["*.pt", "result", "empty", "!b.pt"])  # fmt: skip
+    assert (await run.done).failure is None
+    said = box.logs.read("job-a", stream="stderr").data.decode()
+    told = "longshore: `outputs` names result, empty, and the job's folder has no such file\n"
+    assert said == told
+
+
 async def test_links_are_followed_neither_on_the_node_nor_here(
     box: LocalNode, tmp_path: Path
 ) -> None:

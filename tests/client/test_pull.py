@@ -54,7 +54,7 @@ async def test_outputs_come_into_a_folder_of_the_job(
     await known_job(api, job_id)
     none = await longshore("pull", job_id)
     assert none.code == 66
-    assert "nothing of *.txt, out is stored yet" in none.err
+    assert "nothing of *.txt, out is stored: " in none.err
     made = tmp_path / "made"
     made.mkdir()
     (made / "a.txt").write_text("one")
@@ -72,6 +72,18 @@ async def test_outputs_come_into_a_folder_of_the_job(
     to = await longshore("pull", job_id, "--to", "there", "--json")
     assert json.loads(to.out)["fetched"] == ["a.txt", "rank-1/a.txt"]
     assert (await longshore("pull", job_id, "--attempt", "2")).code == 66
+
+
+async def test_a_job_that_made_none_of_its_outputs_is_told_so(
+    longshore: Command, api: Longshore, settings: Settings, pool: str, tmp_path: Path
+) -> None:
+    args = ("--pool", pool, "--output", "*.txt", "--hold", "--", "true")
+    job_id = (await longshore("submit", "-q", *args)).out.strip()
+    await known_job(api, job_id)
+    give_back(settings, job_id, tmp_path)
+    found = await longshore("pull", job_id, "--to", str(tmp_path / "here"))
+    assert found.code == 0
+    assert found.out.endswith("attempt 1: the job made no file that `outputs` names\n")
 
 
 async def test_a_job_without_outputs_is_told_what_lacks(
