@@ -100,20 +100,28 @@ async def with_code(
     *,
     silent: bool,
     anew: bool = False,
+    script: str | None = None,
 ) -> Submitted:
-    """Return what is to be submitted with its code stored, and say what was sent of it."""
+    """Return what is to be submitted with its code stored, and say what was sent of it.
+
+    Raises SpecError where `script`, which the job runs, does not come along.
+    """
     from longshore.client.code_submit import CodeStorer
 
     with progress(silent) as told:
-        storer = CodeStorer(api.settings, api.database, include, _say(silent), told, anew=anew)
+        storer = CodeStorer(
+            api.settings, api.database, include, _say(silent), told, anew=anew, script=script
+        )
         return await storer.of(spec)
 
 
-async def say_code(api: "Longshore", spec: JobSpec, include: Sequence[str]) -> None:
+async def say_code(
+    api: "Longshore", spec: JobSpec, include: Sequence[str], script: str | None = None
+) -> None:
     """Say what of the code would be stored, and send nothing. Raises SpecError."""
     from longshore.client.code_submit import CodeStorer
 
-    found = await CodeStorer(api.settings, api.database, include).look(spec)
+    found = await CodeStorer(api.settings, api.database, include, script=script).look(spec)
     if found is not None:
         size = format_bytes(sum(file.size for file in found.files))
         note(f"Code: {count(len(found.files), 'file')}, {size} would come along")

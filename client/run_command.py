@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from longshore.client.submit_command import COMMAND, WithCommand, submit
+from longshore.client.submit_command import COMMAND, SCRIPT, WithCommand, submit
 from longshore.client.terminal import note
 from longshore.models.visible import shown
 
@@ -49,7 +49,8 @@ def run(
     Ctrl-C leaves the job running.
     """
     arguments: tuple[str, ...] = context.meta.get(COMMAND, ())
-    context.meta[COMMAND] = (*command_for(script), *arguments)
+    words = command_for(script)
+    context.meta[COMMAND], context.meta[SCRIPT] = (*words, *arguments), words[-1]
     silent = bool(flags.get("as_json"))
     if flags.get("environment") is None and (found := environment_of(Path())) is not None:
         flags["environment"] = found

@@ -117,9 +117,9 @@ def recipe_of(asked: JobEnvironment, code: Path | None, path: str, named: str = 
             _requirements(code, name, texts)
         else:
             texts[name] = _read(code, name)
-    if asked.lock is not None:
-        project = str(Path(asked.lock).with_name("pyproject.toml"))
-        texts[project] = _read(code, project)
+    for name in asked.needs:
+        if name not in texts:
+            texts[name] = _read(code, name)
     for line in asked.requirements if isinstance(asked.requirements, tuple) else ():
         _refuse_local(line, "environment")
     python = _interpreter(asked.python, path)

@@ -262,6 +262,7 @@ async def test_run_takes_the_packages_that_the_folder_names(
     assert await environment() == JobEnvironment(requirements="requirements.txt")
     assert await environment("--environment", "none") is None
     (folder / "uv.lock").write_text("version = 1\n")
+    (folder / "pyproject.toml").write_text("[project]\n")
     assert await environment() == JobEnvironment(lock="uv.lock")
     other = await environment("--environment", "requirements.txt")
     assert other == JobEnvironment(requirements="requirements.txt")
@@ -283,6 +284,40 @@ async def test_run_refuses_what_it_cannot_run(
     ran = await longshore("run", script)
     assert ran.code == 2
     assert says in ran.err
+
+
+async def test_what_a_job_needs_of_its_folder_has_to_come_along(
+    longshore: Command, pool: str, folder: Path, settings: Settings
+) -> None:
+    args = ("run", "src/model.py", "-d", "-q", "--pool", pool)
+    (folder / ".gitignore").write_text("src\nown.txt\n")
+    (folder / "own.txt").write_text("numpy\n")
+    (folder / "sub").symlink_to("src")
+    before = stored(settings)
+    for flag in ("--dry-run", "--quiet"):
+        ran = await longshore(*args, flag, "--environment", "own.txt")
+        assert ran.code == 65
+        assert "script: src/model.py is ignored, and so left behind" in ran.err
+        assert "environment: own.txt is ignored" in ran.err
+        assert "--include /own.txt" in ran.err
+    found = ("--include", "/own.txt", "--include", "src/")
+    ran = await longshore(*args, *found, "--environment", "sub/uv.lock")
+    assert "there is no sub/uv.lock in the code" in ran.err
+    assert "there is no sub/pyproject.toml in the code" in ran.err
+    assert "src/model.py" not in ran.err
+    ran = await longshore(*args, *found, "--environment", "other.txt")
+    assert "environment: there is no other.txt in the code that the job brings" in ran.err
+    assert stored(settings) == before
+    ran = await longshore(*args, *found, "--environment", "./own.txt")
+    assert ran.code == 0, ran.err
+    dag = folder.parent / "dag.yaml"
+    dag.write_text(
+        f"name: d\npool: {pool}\ndefaults: {{code: project, command: [ls]}}\n"
+        "jobs:\n  a: {}\n  b: {environment: lacks.txt}\n"
+    )
+    ran = await longshore("dag", "submit", str(dag))
+    assert ran.code == 65
+    assert "there is no lacks.txt" in ran.err
 
 
 async def test_run_starts_scripts_by_their_kind(
