@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import tempfile
+import venv
 from pathlib import Path
 
 import pytest
@@ -300,6 +301,16 @@ def test_all_that_is_wrong_is_told_at_once(folder: Path, asked: bool) -> None:
         f"sub/credentials.json {key}",
         "two\\nlines has the end of a line in its name",
     ]
+
+
+def test_a_virtual_environment_is_told_in_one_line(folder: Path) -> None:
+    venv.create(folder / ".venv", symlinks=True)
+    put(folder, ".venv/lib/certifi/cacert.pem")
+    fill(folder, "train.py", "tests/pyvenv.cfg")
+    (said,) = refused(folder)
+    assert said.startswith(".venv is a virtual environment, which works on this machine alone")
+    put(folder, ".gitignore", ".venv/\n")
+    assert names(find_files(folder)) == [".gitignore", "tests/pyvenv.cfg", "train.py"]
 
 
 def test_twenty_are_named(folder: Path) -> None:
