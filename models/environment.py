@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 from longshore.models.base import Frozen
 from longshore.models.bounds import Most
 from longshore.models.mistakes import Mistake, refuse
+from longshore.models.text import listed
 from longshore.models.visible import brief
 
 PROJECT = "pyproject.toml"
@@ -51,6 +52,13 @@ class JobEnvironment(Frozen):
         if isinstance(self.requirements, str):
             given.append(self.requirements)
         return tuple(given)
+
+    @property
+    def text(self) -> str:
+        """Which files or packages, in a few words."""
+        asked = self.requirements
+        what = listed(asked, 3) if isinstance(asked, tuple) else self.lock or asked
+        return " and ".join(part for part in (what, self.script) if part)
 
     @property
     def needs(self) -> tuple[str, ...]:
