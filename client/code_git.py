@@ -21,6 +21,11 @@ MOST_DIFF = 1_000_000
 DIFF_PATH = ".longshore/diff.patch"
 """Where a snapshot has what its folder had changed of the commit."""
 _OF_LFS = ":(attr:filter=lfs)"
+_WITH_LFS = (
+    "-c", "filter.lfs.clean=git-lfs clean -- %f", "-c", "filter.lfs.smudge=git-lfs smudge -- %f",
+    "-c", "filter.lfs.process=git-lfs filter-process", "-c", "filter.lfs.required=true",
+)  # fmt: skip
+"""Else it fetches files and leaves their pointers, where nobody ran `git lfs install`."""
 _NAME = "printf '%s\\0' \"$displaypath\""
 _SHA = re.compile(r"[0-9a-f]{7,64}")
 _CUT = b"\n(cut: the diff is longer than 1 MB; the files themselves are whole)\n"
@@ -128,7 +133,7 @@ def _complete(source: str, tree: Path) -> None:
                 "kept by Git LFS, and git-lfs is not installed here: install it"
             )
             raise SpecError("code", (why,))
-        _git("-C", folder, "lfs", "pull", said_of=source)
+        _git(*_WITH_LFS, "-C", folder, "lfs", "pull", said_of=source)
 
 
 def _git(*arguments: str | Path, said_of: str = "") -> str:

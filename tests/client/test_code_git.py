@@ -129,8 +129,11 @@ def test_submodules_come_along(repository: Path, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def large(repository: Path) -> str:
-    """A file that Git LFS keeps, in a submodule of a submodule: its content."""
+def large(repository: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A file that Git LFS keeps, in a submodule of a submodule: its content. Nobody has told Git
+    of LFS but the repository."""
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
     if shutil.which("git-lfs") is None:
         pytest.skip("git-lfs is not installed")
     content = f"large {uuid.uuid4().hex}"
