@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,9 +19,29 @@ _LEFT_OUT = ("file", "wait", "follow", "upload", "no_upload")
 """Flags of `submit` that `run` decides itself."""
 
 
+_WrongUsage: Any = typer.BadParameter.__mro__[1]
+"""The base of all errors of usage, which typer does not export."""
+
+
+class _WithScript(WithCommand):
+    """Says where what a script gets stands: most of who runs `python` puts it behind the script."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except _WrongUsage as error:
+            script = next((word for word in given if Path(word).is_file()), None)
+            of_script = type(error).__name__ == "NoSuchOption" or "extra argument" in error.message
+            if script is not None and of_script and "--" not in given:
+                error.message += f". What {shown(script)} gets stands behind --: longshore run "
+                error.message += f"{shlex.quote(script)} -- --its-flag"
+            raise
+
+
 def register(app: typer.Typer) -> None:
     app.command(
-        cls=WithCommand,
+        cls=_WithScript,
         rich_help_panel="Jobs",
         options_metavar="[OPTIONS]",
         epilog="It stores the folder as `longshore submit --upload .` does, and takes its flags.",

@@ -286,6 +286,17 @@ async def test_run_refuses_what_it_cannot_run(
     assert says in ran.err
 
 
+@pytest.mark.parametrize("words", [("--epochs", "3"), ("3",)])
+async def test_what_a_script_gets_without_dashes_before_it_is_told_where_it_stands(
+    longshore: Command, folder: Path, words: tuple[str, ...]
+) -> None:
+    ran = await longshore("run", "--gpus", "1", "train.py", *words)
+    assert ran.code == 2
+    assert "What 'train.py' gets stands behind --: longshore run train.py -- --its-flag" in " ".join(
+        ran.err.replace("│", "").split()
+    )
+
+
 async def test_what_a_job_needs_of_its_folder_has_to_come_along(
     longshore: Command, pool: str, folder: Path, settings: Settings
 ) -> None:
