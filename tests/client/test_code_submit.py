@@ -292,8 +292,9 @@ async def test_what_a_script_gets_without_dashes_before_it_is_told_where_it_stan
 ) -> None:
     ran = await longshore("run", "--gpus", "1", "train.py", *words)
     assert ran.code == 2
-    assert "What 'train.py' gets stands behind --: longshore run train.py -- --its-flag" in " ".join(
-        ran.err.replace("│", "").split()
+    assert (
+        "What 'train.py' gets stands behind --: longshore run train.py -- --its-flag"
+        in " ".join(ran.err.replace("│", "").split())
     )
 
 
