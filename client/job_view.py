@@ -1,5 +1,6 @@
 """How jobs look: the list, one job in full, and why it is where it is."""
 
+import shlex
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
@@ -189,7 +190,7 @@ def latest_end(end: datetime, now: datetime) -> str:
 
 def command_of(spec: JobSpec) -> str:
     """Return what a job runs, in one line."""
-    command = spec.command if isinstance(spec.command, str) else " ".join(spec.command or ())
+    command = spec.command if isinstance(spec.command, str) else shlex.join(spec.command or ())
     return f"{command} in {spec.image}".strip() if spec.image else command
 
 

@@ -15,6 +15,7 @@ from longshore.models.errors import DamagedError, StoreError
 from longshore.models.messages import RunProcessRequest
 from longshore.models.node import Inventory
 from longshore.models.text import listed
+from longshore.models.visible import shown
 
 
 async def store_outputs(
@@ -50,4 +51,5 @@ async def store_outputs(
     lacking = unmatched(request.spec.outputs, [file.path for file in kept.files])
     if not lacking or placement.rank:  # of a gang often rank 0 alone writes them
         return ""
-    return f"`outputs` names {listed(lacking, 5)}, and the job's folder has no such file"
+    named = listed([shown(each) for each in lacking], 5)
+    return f"`outputs` names {named}, and the job's folder has no such file"

@@ -85,7 +85,7 @@ async def test_names_of_outputs_that_no_file_has_are_told(box: LocalNode) -> Non
                     outputs=["*.pt", "result", "empty", "!b.pt"])  # fmt: skip
     assert (await run.done).failure is None
     said = box.logs.read("job-a", stream="stderr").data.decode()
-    told = "longshore: `outputs` names result, empty, and the job's folder has no such file\n"
+    told = "longshore: `outputs` names 'result', 'empty', and the job's folder has no such file\n"
     assert said == told
 
 

@@ -406,7 +406,7 @@ def test_one_job_in_full() -> None:
 def test_a_job_says_what_it_brings_and_gives_back() -> None:
     spec = JobSpec.model_validate(
         {
-            "name": "train", "gpus": 4, "command": ["python", "train.py"],
+            "name": "train", "gpus": 4, "command": ["sh", "-c", "a; b"],
             "code": {"snapshot": "0" * 64, "files": 1, "bytes": 44, "commit": "0123456789abcd",
                      "changed": True},
             "environment": "requirements.txt", "outputs": ["results"],
@@ -414,6 +414,7 @@ def test_a_job_says_what_it_brings_and_gives_back() -> None:
     )  # fmt: skip
     job = a_job(JobState.SUCCEEDED, ended_at=NOW)
     text = "\n".join(drawn(job_screen(JobReport(job=job, spec=spec), NOW)))
+    assert "command      sh -c 'a; b'" in text
     assert "1 file, 44B, of commit 0123456789ab, with changes" in text
     assert "environment  requirements.txt" in text
     assert "outputs      results" in text
