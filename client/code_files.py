@@ -233,7 +233,10 @@ def _leads_out(root: Path, link: str) -> str | None:
     while ahead:
         part = ahead.pop()
         if part == ".." and not at:
-            return f"is a symbolic link that leads out of the folder, to {in_one_line(target)}"
+            return (
+                f"is a symbolic link that leads out of the folder, to {in_one_line(target)}: "
+                "ignore it"
+            )
         if part == "..":
             at.pop()
         elif part not in ("", "."):
@@ -249,7 +252,10 @@ def _leads_out(root: Path, link: str) -> str | None:
             if not _is_text(to):
                 return "is a symbolic link to a name that is not UTF-8"
             if to.startswith("/"):
-                return f"is a symbolic link to an absolute path, {in_one_line(to)}"
+                return (
+                    f"is a symbolic link to an absolute path, {in_one_line(to)}: ignore it; a job "
+                    "can use that path itself, where nodes have it"
+                )
             at.pop()
             ahead += to.split("/")[::-1]
     return None

@@ -13,6 +13,8 @@ from longshore.client.code_files import FoundFiles, find_files
 from longshore.models.errors import SpecError
 from longshore.models.snapshot import SnapshotLink
 
+ABSOLUTE = ": ignore it; a job can use that path itself, where nodes have it"
+
 
 @pytest.fixture(autouse=True)
 def no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -266,11 +268,11 @@ def test_links_that_lead_out_are_refused(folder: Path) -> None:
         (folder / path).symlink_to(target)
     (folder / "latin").symlink_to(os.fsdecode(b"\xe9"))
     assert refused(folder) == [
-        f"absolute is a symbolic link to an absolute path, {folder}/a",
-        "back is a symbolic link that leads out of the folder, to ../code/a",
-        "hidden is a symbolic link that leads out of the folder, to a/b/top/../outside",
+        f"absolute is a symbolic link to an absolute path, {folder}/a{ABSOLUTE}",
+        "back is a symbolic link that leads out of the folder, to ../code/a: ignore it",
+        "hidden is a symbolic link that leads out of the folder, to a/b/top/../outside: ignore it",
         "latin is a symbolic link to a name that is not UTF-8",
-        "out is a symbolic link that leads out of the folder, to ../outside",
+        "out is a symbolic link that leads out of the folder, to ../outside: ignore it",
     ]
 
 
@@ -295,7 +297,7 @@ def test_all_that_is_wrong_is_told_at_once(folder: Path, asked: bool) -> None:
         f"id_rsa {key}",
         f"keys/a.pem {key}",
         "latin\\udce9 has a name that is not UTF-8",
-        "out is a symbolic link to an absolute path, /etc",
+        f"out is a symbolic link to an absolute path, /etc{ABSOLUTE}",
         "pipe is a socket, a FIFO or a device",
         "socket is a socket, a FIFO or a device",
         f"sub/credentials.json {key}",
