@@ -94,7 +94,7 @@ class OutputReading(Reconnecting):
             of = f" in attempt {attempt}" if attempt else ""
             named = (await self.spec(job_id)).outputs
             why = (
-                f"nothing of {listed(named, 3)} is stored: that comes when an attempt of it has ended"
+                f"nothing of {listed(named, 3)} is stored: that comes when an attempt has ended"
                 if named
                 else "its job file names no `outputs`"
             )

@@ -31,7 +31,6 @@ from longshore.client.words import (
     styled,
     zone,
 )
-from longshore.models.array_view import ArrayView
 from longshore.models.elements import ElementState
 from longshore.models.job import (
     AttemptRecord,

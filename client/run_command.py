@@ -24,7 +24,7 @@ _WrongUsage: Any = typer.BadParameter.__mro__[1]
 
 
 class _WithScript(WithCommand):
-    """Says where what a script gets stands: most of who runs `python` puts it behind the script."""
+    """Says where what a script gets stands: who runs `python` puts it behind the script."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         given = list(args)
