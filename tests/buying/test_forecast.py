@@ -49,7 +49,8 @@ async def test_who_gives_the_most_that_it_may_cost_hears_what_that_does_not_boun
     assert "It would wait in pool" in said
     assert f"warning: --max-cost bounds nothing that pool {buyer.pool} buys for it later" in said
     await api.close()
-    without = dict.fromkeys(("sfcompute_url", "sfcompute_token", "prime_url", "prime_token"))
+    names = ("sfcompute_url", "sfcompute_token", "prime_url", "prime_token")
+    without: dict[str, None] = dict.fromkeys(names)
     away = Longshore(longshore.temporal, settings.model_copy(update=without))
     with pytest.raises(RefusedError, match="what would be bought for it is not known: "):
         await say_forecast(away, spec, 50_000_000, **how)
