@@ -217,6 +217,23 @@ async def test_a_job_whose_code_has_gone_fails_and_says_so(
     assert "the snapshot 000000000000 is not stored for tenant default" in result.message
 
 
+async def test_who_stores_code_where_no_node_looks_is_warned(
+    longshore: Command,
+    settings: Settings,
+    pool: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    args = ("submit", "--pool", pool, "--upload", ".", "--", "true")
+    monkeypatch.setenv("LONGSHORE_DATABASE_URL", settings.resolve_database_url())
+    monkeypatch.setenv("LONGSHORE_ARTIFACT_STORE", settings.resolve_artifact_store())
+    assert "artifact_store" not in (await longshore(*args)).err
+    monkeypatch.delenv("LONGSHORE_ARTIFACT_STORE")
+    ran = await longshore(*args)
+    assert ran.code == 0, ran.err
+    assert "warning: the code lies in a folder of this machine, as `artifact_store` is" in ran.err
+
+
 async def test_a_dry_run_looks_at_the_folder_and_sends_nothing(
     longshore: Command, api: Longshore, settings: Settings, pool: str, folder: Path
 ) -> None:
