@@ -12,7 +12,8 @@ from longshore.client.submit_command import COMMAND, SCRIPT, WithCommand, submit
 from longshore.client.terminal import note
 from longshore.models.visible import shown
 
-_BY_SUFFIX = {".py": "python3", ".sh": "sh"}
+_BY_SUFFIX = {".py": ("python3", "-u"), ".sh": ("sh",)}
+"""Python keeps back what it prints into a file, and who waits for a script reads as it prints."""
 _PACKAGES = ("uv.lock", "requirements.txt")
 """In this order: a lock has all versions."""
 _LEFT_OUT = ("file", "wait", "follow", "upload", "no_upload")
@@ -97,7 +98,7 @@ def command_for(script: str) -> tuple[str, ...]:
         )
     within = str(path.relative_to(here))
     if program := _BY_SUFFIX.get(path.suffix):
-        return (program, within)
+        return (*program, within)
     with path.open("rb") as file:
         has_program = file.read(2) == b"#!"
     if has_program and os.access(path, os.X_OK):

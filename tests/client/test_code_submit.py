@@ -260,7 +260,7 @@ async def test_run_brings_the_folder_along_with_all_flags_of_submit(
     )  # fmt: skip
     assert ran.code == 0, ran.err
     spec = await spec_of(api, ran.out.strip())
-    assert spec.command == ("python3", "train.py", "--epochs", "3")
+    assert spec.command == ("python3", "-u", "train.py", "--epochs", "3")
     assert (spec.name, spec.gpus, spec.priority) == ("train", 2, 8)
     assert paths(settings, spec) == ["src/model.py", "train.py"]
 
