@@ -128,6 +128,9 @@ class CodeStorer:
         if spec.environment is not None:
             needs |= dict.fromkeys(spec.environment.needs, "environment")
         lacking = tuple(_lacking(folder, found, needs))
+        if spec.workdir is not None and not _has_folder(folder, found, spec.workdir):
+            what = f"there is no folder {brief(spec.workdir)} in the code that the job brings"
+            lacking += (f"workdir: {what}",)
         if lacking:
             raise SpecError(str(folder), lacking)
 
@@ -150,6 +153,20 @@ async def hold_for_schedule(
             await hold_snapshot(connection, spec.tenant, digest, holder)
 
 
+def _has_folder(root: Path, found: FoundFiles, folder: str) -> bool:
+    """Return whether a folder comes along, by a file, a link or a folder in it."""
+    path = os.path.normpath(folder)
+    others = (*found.files, *found.links)
+    if path == "." or any(each.path.startswith(f"{path}/") for each in others):
+        return True
+    if any(each == path or each.startswith(f"{path}/") for each in found.folders):
+        return True
+    links = {link.path for link in found.links}
+    through = {path, *(str(above) for above in PurePosixPath(path).parents)}
+    # A commit's folder is gone when a second job of a DAG is looked at.
+    return not links.isdisjoint(through) and ((root / path).is_dir() or not root.exists())
+
+
 def _lacking(folder: Path, found: FoundFiles, needs: Mapping[str, str]) -> Iterator[str]:
     """Yield what is wrong with each file that is needed, by who needs it."""
     links = {link.path for link in found.links}
@@ -157,7 +174,8 @@ def _lacking(folder: Path, found: FoundFiles, needs: Mapping[str, str]) -> Itera
     for need, whose in needs.items():
         path = PurePosixPath(os.path.normpath(need))
         through_link = any(str(above) in links for above in path.parents)
-        if str(path) in there or (through_link and (folder / path).is_file()):
+        is_file = (folder / path).is_file() or not folder.exists()  # of a commit it is gone
+        if str(path) in there or (through_link and is_file):
             continue
         if (folder / path).is_file():
             yield (

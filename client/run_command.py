@@ -74,7 +74,10 @@ def run(
     words = command_for(script)
     context.meta[COMMAND], context.meta[SCRIPT] = (*words, *arguments), words[-1]
     silent = bool(flags.get("as_json"))
-    if flags.get("environment") is None and (found := environment_of(Path())) is not None:
+    set_ones = {each.partition("=")[0].partition(".")[0] for each in flags.get("values") or ()}
+    chosen = {name for name, value in flags.items() if value is not None} | set_ones
+    found = environment_of(Path())
+    if found is not None and not {"environment", "image"} & chosen:  # an image has its packages
         flags["environment"] = found
         if not (silent or flags.get("quiet")):
             note(f"Environment: {found} (--environment says another, or none)")

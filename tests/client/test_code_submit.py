@@ -106,6 +106,17 @@ async def test_a_workdir_lies_below_the_code_that_a_file_names(
     spec = await spec_of(api, ran.out.strip())
     assert spec.workdir == "src"
     assert paths(settings, spec) == ["src/model.py", "train.py"]
+    (folder / "link").symlink_to("src")
+    (folder / "empty" / "in").mkdir(parents=True)
+    for right in ("./src/", "link", "empty", "empty/in", "."):
+        file.write_text(f"{text_of}{right}\n")
+        ran = await longshore("submit", str(file))
+        assert ran.code == 0, ran.err
+    for wrong in ("other", "sr", "train.py", "link/other"):
+        file.write_text(f"{text_of}{wrong}\n")
+        ran = await longshore("submit", str(file))
+        assert ran.code == 65
+        assert f"workdir: there is no folder {wrong} in the code" in ran.err
     for wrong in ("/data", "../other"):
         file.write_text(f"{text_of}{wrong}\n")
         ran = await longshore("submit", str(file))
@@ -131,6 +142,26 @@ async def test_a_commit_of_a_repository_beside_the_file_is_resolved(
     assert ran.code == 65
     assert "has no branch, tag or commit 'v9'" in ran.err
     assert (await longshore("jobs", "--pool", pool, "--json")).out.count('"b-') == 0
+
+
+async def test_jobs_of_a_dag_share_a_commit_whose_links_lead_to_their_folders(
+    longshore: Command, pool: str, tmp_path: Path
+) -> None:
+    repository = tmp_path / "repository"
+    (repository / "src").mkdir(parents=True)
+    (repository / "link").symlink_to("src")
+    commit(repository, {"src/a.txt": "numpy\n"})
+    file = tmp_path / "dag.yaml"
+    job = "{workdir: link, environment: link/a.txt}"
+    file.write_text(
+        f"name: d\npool: {pool}\ndefaults: {{code: {{git: repository}}, command: [ls]}}\n"
+        f"jobs:\n  a: {job}\n  b: {job}\n"
+    )
+    ran = await longshore("dag", "submit", str(file))
+    assert ran.code == 0, ran.err
+    file.write_text(file.read_text().replace(f"b: {job}", "b: {environment: b.txt}"))
+    ran = await longshore("dag", "submit", str(file))
+    assert "there is no b.txt" in ran.err
 
 
 async def test_a_changed_checkout_is_recorded_with_its_commit_and_diff(
@@ -283,6 +314,10 @@ async def test_run_takes_the_packages_that_the_folder_names(
     assert await environment() == JobEnvironment(lock="uv.lock")
     other = await environment("--environment", "requirements.txt")
     assert other == JobEnvironment(requirements="requirements.txt")
+    for flags in (("--image", "x"), ("--set", "image=x"), ("--set", "environment=[numpy]")):
+        ran = await longshore("run", "train.py", "-d", "--pool", pool, *flags)
+        assert ran.code == 0, ran.err
+        assert "Environment: " not in ran.err
 
 
 @pytest.mark.parametrize(
