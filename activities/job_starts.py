@@ -1,7 +1,9 @@
 """Starting a job's workflow: what it is given beside its input."""
 
 import hashlib
+import json
 import shlex
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 
 import yaml
@@ -13,6 +15,7 @@ from temporalio.common import (
     WorkflowIDConflictPolicy,
     WorkflowIDReusePolicy,
 )
+from temporalio.service import RPCError, RPCStatusCode
 
 from longshore.models import search
 from longshore.models.dag import DagSpec
@@ -33,10 +36,13 @@ _TENANT = SearchAttributeKey.for_keyword(search.TENANT)
 _POOL = SearchAttributeKey.for_keyword(search.POOL)
 _DAG = SearchAttributeKey.for_keyword(search.DAG)
 _GPU_TYPE = SearchAttributeKey.for_keyword(search.GPU_TYPE)
+_LABELS = SearchAttributeKey.for_keyword_list(search.LABELS)
 _GPU_COUNT = SearchAttributeKey.for_int(search.GPU_COUNT)
 _PRIORITY_CLASS = SearchAttributeKey.for_int(search.PRIORITY_CLASS)
 
 _PATIENCE = timedelta(seconds=15)
+_LARGEST = 2_000
+"""Bytes that Temporal takes of one search attribute, with some to spare: 2 kB."""
 
 Pair = SearchAttributePair[str] | SearchAttributePair[int]
 
@@ -48,19 +54,40 @@ async def start_job(
 
     Raises WorkflowAlreadyStartedError where the id was used, also by a job that has ended.
     """
-    await temporal.start_workflow(
-        workflow_of(job.spec),
-        job,
-        id=job_workflow_id(job_id),
-        task_queue=CONTROL_TASK_QUEUE,
-        id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
-        id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-        memo={"digest": digest},
-        static_summary=summary_of(job.spec),
-        static_details=details_of(job.spec),
-        search_attributes=at_submit(job.spec, held=job.held, dag_id=dag_id),
-        rpc_timeout=_PATIENCE,
-    )
+
+    async def start(attributes: TypedSearchAttributes) -> None:
+        await temporal.start_workflow(
+            workflow_of(job.spec),
+            job,
+            id=job_workflow_id(job_id),
+            task_queue=CONTROL_TASK_QUEUE,
+            id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+            id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+            memo={"digest": digest},
+            static_summary=summary_of(job.spec),
+            static_details=details_of(job.spec),
+            search_attributes=attributes,
+            rpc_timeout=_PATIENCE,
+        )
+
+    await with_labels(job.spec, at_submit(job.spec, held=job.held, dag_id=dag_id), start)
+
+
+async def with_labels(
+    spec: JobSpec,
+    attributes: TypedSearchAttributes,
+    start: Callable[[TypedSearchAttributes], Awaitable[None]],
+) -> None:
+    """Start a job's workflow with its labels beside the other search attributes, and without them
+    where the namespace lacks that attribute: `longshore setup` of this version did not run yet."""
+    labels = labels_of(spec)
+    try:
+        await start(TypedSearchAttributes([*attributes, *labels]))
+    except RPCError as error:
+        unknown = error.status is RPCStatusCode.INVALID_ARGUMENT and search.LABELS in error.message
+        if not (labels and unknown):
+            raise
+        await start(attributes)
 
 
 def at_submit(spec: JobSpec, *, held: bool, dag_id: str | None = None) -> TypedSearchAttributes:
@@ -70,6 +97,17 @@ def at_submit(spec: JobSpec, *, held: bool, dag_id: str | None = None) -> TypedS
     return TypedSearchAttributes(
         [SearchAttributePair(JOB_STATE, state.value), *of_spec(spec), *of_dag]
     )
+
+
+def labels_of(spec: JobSpec) -> list[SearchAttributePair[Sequence[str]]]:
+    """Return the search attribute of a job's labels; nothing where there are none, or more than a
+    search attribute holds.
+
+    A workflow may not give it: where the namespace lacks it, its task would fail again and again.
+    """
+    told = [f"{name}={value}" for name, value in sorted(spec.labels.items())]
+    fits = told and len(json.dumps(told).encode()) <= _LARGEST
+    return [SearchAttributePair(_LABELS, told)] if fits else []
 
 
 def of_spec(spec: JobSpec) -> list[Pair]:

@@ -6,12 +6,16 @@ import hashlib
 from collections.abc import AsyncIterator, Sequence
 
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowUpdateFailedError
-from temporalio.common import WorkflowIDConflictPolicy, WorkflowIDReusePolicy
+from temporalio.common import (
+    TypedSearchAttributes,
+    WorkflowIDConflictPolicy,
+    WorkflowIDReusePolicy,
+)
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from longshore.activities.array_views import ArrayViews
-from longshore.activities.job_starts import at_submit, summary_of
+from longshore.activities.job_starts import at_submit, summary_of, with_labels
 from longshore.activities.log_order import Chunk, OrderedOutput, WholeLines
 from longshore.activities.logstore import LogStore, Stream
 from longshore.client.array_reading import ArrayReading, ranges_of
@@ -157,17 +161,20 @@ class ArrayControl(ArrayReading):
     async def _start_again(
         self, array_id: str, spec: JobSpec, states: tuple[ElementState, ...]
     ) -> None:
-        await self.temporal.start_workflow(
-            ArrayWorkflow.run,
-            ArrayInput(spec=spec, retry=states),
-            id=job_workflow_id(array_id),
-            task_queue=CONTROL_TASK_QUEUE,
-            id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
-            id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-            memo={"digest": hashlib.sha256(spec.model_dump_json().encode()).hexdigest()[:16]},
-            static_summary=summary_of(spec),
-            search_attributes=at_submit(spec, held=False),
-        )
+        async def start(attributes: TypedSearchAttributes) -> None:
+            await self.temporal.start_workflow(
+                ArrayWorkflow.run,
+                ArrayInput(spec=spec, retry=states),
+                id=job_workflow_id(array_id),
+                task_queue=CONTROL_TASK_QUEUE,
+                id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
+                id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+                memo={"digest": hashlib.sha256(spec.model_dump_json().encode()).hexdigest()[:16]},
+                static_summary=summary_of(spec),
+                search_attributes=attributes,
+            )
+
+        await with_labels(spec, at_submit(spec, held=False), start)
 
 
 def _not_yet(found: ElementView) -> str:

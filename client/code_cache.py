@@ -90,6 +90,14 @@ class CodeCache:
                 ),
             )
 
+    def forget_contents(self, of: str, contents: Iterable[str]) -> None:
+        """Forget where contents lie."""
+        with self._connection as connection:
+            connection.executemany(
+                "DELETE FROM parts WHERE store = ? AND sha256 = ?",
+                ((of, sha256) for sha256 in contents),
+            )
+
     def forget_objects(self, of: str, names: Iterable[str]) -> None:
         """Forget objects that the store has no more."""
         with self._connection as connection:

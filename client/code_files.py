@@ -153,8 +153,26 @@ def _wrong(root: Path, walked: Walked, empty: set[str]) -> Iterable[str]:
             whats[path] = "has a name that is not UTF-8"
         elif "\n" in path:
             whats[path] = "has the end of a line in its name"
+    for venv in _virtual_environments(walked):
+        below = f"{venv}/"
+        whats = {path: why for path, why in whats.items() if not path.startswith(below)}
+        whats[venv] = (
+            "is a virtual environment, which works on this machine alone: ignore it by a line "
+            f"`{in_one_line(venv)}/` in .gitignore; `environment` gives a job its packages"
+        )
     for path, why in sorted(whats.items()):
         yield f"{in_one_line(path)} {why}"
+
+
+def _virtual_environments(walked: Walked) -> list[str]:
+    """Return folders that come along, unless somebody named them, and are a `venv` of Python."""
+    taken = walked.files.keys() | walked.links
+    marks = (path.rpartition("/") for path in walked.files.keys() - walked.included)
+    return [
+        folder
+        for folder, _, name in marks
+        if name == "pyvenv.cfg" and folder and f"{folder}/bin/python" in taken
+    ]
 
 
 def _first(problems: list[str]) -> list[str]:
@@ -215,7 +233,10 @@ def _leads_out(root: Path, link: str) -> str | None:
     while ahead:
         part = ahead.pop()
         if part == ".." and not at:
-            return f"is a symbolic link that leads out of the folder, to {in_one_line(target)}"
+            return (
+                f"is a symbolic link that leads out of the folder, to {in_one_line(target)}: "
+                "ignore it"
+            )
         if part == "..":
             at.pop()
         elif part not in ("", "."):
@@ -231,7 +252,10 @@ def _leads_out(root: Path, link: str) -> str | None:
             if not _is_text(to):
                 return "is a symbolic link to a name that is not UTF-8"
             if to.startswith("/"):
-                return f"is a symbolic link to an absolute path, {in_one_line(to)}"
+                return (
+                    f"is a symbolic link to an absolute path, {in_one_line(to)}: ignore it; a job "
+                    "can use that path itself, where nodes have it"
+                )
             at.pop()
             ahead += to.split("/")[::-1]
     return None

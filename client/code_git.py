@@ -13,12 +13,20 @@ from pathlib import Path
 
 from longshore.models.addresses import without_secrets
 from longshore.models.errors import SpecError
+from longshore.models.text import listed
 from longshore.models.visible import shown
 
 MOST_DIFF = 1_000_000
 """Bytes of a diff that are kept."""
 DIFF_PATH = ".longshore/diff.patch"
 """Where a snapshot has what its folder had changed of the commit."""
+_OF_LFS = ":(attr:filter=lfs)"
+_WITH_LFS = (
+    "-c", "filter.lfs.clean=git-lfs clean -- %f", "-c", "filter.lfs.smudge=git-lfs smudge -- %f",
+    "-c", "filter.lfs.process=git-lfs filter-process", "-c", "filter.lfs.required=true",
+)  # fmt: skip
+"""Else it fetches files and leaves their pointers, where nobody ran `git lfs install`."""
+_NAME = "printf '%s\\0' \"$displaypath\""
 _SHA = re.compile(r"[0-9a-f]{7,64}")
 _CUT = b"\n(cut: the diff is longer than 1 MB; the files themselves are whole)\n"
 
@@ -114,8 +122,18 @@ def _complete(source: str, tree: Path) -> None:
         local = ["-c", "protocol.file.allow=always"] if Path(source).is_dir() else []
         _git(*local, "-C", tree, "submodule", "update", "--init", "--recursive", "--quiet",
              said_of=source)  # fmt: skip
-    if shutil.which("git-lfs") and _run("-C", tree, "lfs", "ls-files").stdout.strip():
-        _git("-C", tree, "lfs", "pull", said_of=source)
+    modules = _git("-C", tree, "submodule", "foreach", "--recursive", "--quiet", _NAME)
+    for folder in (tree, *(tree / path for path in modules.split("\0")[:-1])):
+        kept = _git("-C", folder, "ls-files", "-z", "--", _OF_LFS).split("\0")[:-1]
+        if not kept:
+            continue
+        if shutil.which("git-lfs") is None:
+            why = (
+                f"git: {listed(kept, 3)} of {_said(source)} {'is' if len(kept) == 1 else 'are'} "
+                "kept by Git LFS, and git-lfs is not installed here: install it"
+            )
+            raise SpecError("code", (why,))
+        _git(*_WITH_LFS, "-C", folder, "lfs", "pull", said_of=source)
 
 
 def _git(*arguments: str | Path, said_of: str = "") -> str:
@@ -123,7 +141,9 @@ def _git(*arguments: str | Path, said_of: str = "") -> str:
     ran = _run(*arguments)
     if ran.returncode != 0:
         lines = [line for line in ran.stderr.decode(errors="replace").splitlines() if line.strip()]
-        why = without_secrets(": ".join(lines[-2:]) or f"git ended with {ran.returncode}")
+        fatal = [line for line in lines if line.startswith(("fatal: ", "error: "))]
+        said = ": ".join(fatal[:2] or lines[-2:])
+        why = without_secrets(said or f"git ended with {ran.returncode}")
         about = f"{_said(said_of)} " if said_of else ""
         raise SpecError("code", (f"git: {about}cannot be read: {why}",))
     return ran.stdout.decode(errors="replace")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
-from longshore.client.terminal import note
+from longshore.client.terminal import note, warn
 from longshore.models.code import Code
 from longshore.models.dag import DagSpec
 from longshore.models.errors import SpecError
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from longshore.client.api import Longshore
     from longshore.client.code_upload import Told, Uploaded
+    from longshore.models.settings import Settings
 
 Spec = TypeVar("Spec", bound=JobSpec)
 Submitted = TypeVar("Submitted", JobSpec, DagSpec, JobSpec | DagSpec)
@@ -100,20 +101,39 @@ async def with_code(
     *,
     silent: bool,
     anew: bool = False,
+    script: str | None = None,
 ) -> Submitted:
-    """Return what is to be submitted with its code stored, and say what was sent of it."""
+    """Return what is to be submitted with its code stored, and say what was sent of it.
+
+    Raises SpecError where `script`, which the job runs, does not come along.
+    """
     from longshore.client.code_submit import CodeStorer
 
     with progress(silent) as told:
-        storer = CodeStorer(api.settings, api.database, include, _say(silent), told, anew=anew)
-        return await storer.of(spec)
+        storer = CodeStorer(
+            api.settings, api.database, include, _say(silent), told, anew=anew, script=script
+        )
+        stored = await storer.of(spec)
+    if stored is not spec and not silent and stores_where_no_node_looks(api.settings):
+        warn(
+            "the code lies in a folder of this machine, as `artifact_store` is not set: set it, "
+            "for agents and control workers too, to a store that all of them reach"
+        )
+    return stored
 
 
-async def say_code(api: "Longshore", spec: JobSpec, include: Sequence[str]) -> None:
+def stores_where_no_node_looks(settings: "Settings") -> bool:
+    """Return whether code goes into our own state folder, with servers that are not ours."""
+    return settings.artifact_store is None and settings.database_url is not None
+
+
+async def say_code(
+    api: "Longshore", spec: JobSpec, include: Sequence[str], script: str | None = None
+) -> None:
     """Say what of the code would be stored, and send nothing. Raises SpecError."""
     from longshore.client.code_submit import CodeStorer
 
-    found = await CodeStorer(api.settings, api.database, include).look(spec)
+    found = await CodeStorer(api.settings, api.database, include, script=script).look(spec)
     if found is not None:
         size = format_bytes(sum(file.size for file in found.files))
         note(f"Code: {count(len(found.files), 'file')}, {size} would come along")

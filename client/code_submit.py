@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import os
+import shlex
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import cast
 
 from longshore.activities.artifacts.rows import hold_snapshot, let_go_of_snapshots
@@ -19,8 +21,10 @@ from longshore.client.code_upload import Told, Uploaded, UploadTo, upload
 from longshore.models.addresses import without_secrets
 from longshore.models.code import Code
 from longshore.models.dag import DagSpec
+from longshore.models.errors import SpecError
 from longshore.models.job import JobSpec
 from longshore.models.settings import Settings
+from longshore.models.visible import brief
 
 
 class CodeStorer:
@@ -35,23 +39,28 @@ class CodeStorer:
         told: Told = lambda sent, of: None,
         *,
         anew: bool = False,
+        script: str | None = None,
     ) -> None:
         """`say` hears of each snapshot what was sent, and `told` of bytes on their way; with
-        `anew` all is sent, whatever is stored."""
+        `anew` all is sent, whatever is stored. `script` is what jobs run of their folder."""
         self._settings = settings
         self._database = database
         self._include = tuple(include)
         self._say = say
         self._told = told
         self._anew = anew
-        self._stored: dict[tuple[str, Code], Code] = {}
+        self._script = script
+        self._stored: dict[tuple[str, Code], tuple[Code, Path, FoundFiles]] = {}
 
     async def look(self, spec: JobSpec) -> FoundFiles | None:
         """Return what of a job's folder would be stored; None where it names none. Raises
         SpecError with all that is wrong with it."""
         if spec.code is None or spec.code.folder is None or spec.code.snapshot is not None:
             return None
-        return await asyncio.to_thread(self._found, Path(spec.code.folder))
+        folder = Path(spec.code.folder)
+        found = await asyncio.to_thread(self._found, folder)
+        self._refuse_lacking(spec, folder, found)
+        return found
 
     def _found(self, folder: Path) -> FoundFiles:
         limit = round(self._settings.upload_limit * 1e9)
@@ -65,9 +74,12 @@ class CodeStorer:
         if spec.code is None or spec.code.snapshot is not None:
             return spec
         wanted = (tenant or spec.tenant, spec.code)
-        if wanted not in self._stored:
-            self._stored[wanted] = await self._store(*wanted)
-        return spec.model_copy(update={"code": self._stored[wanted]})
+        if wanted in self._stored:
+            code, folder, found = self._stored[wanted]
+            self._refuse_lacking(spec, folder, found)
+        else:
+            code = await self._store(spec, *wanted)
+        return spec.model_copy(update={"code": code})
 
     async def of_dag(self, dag: DagSpec) -> DagSpec:
         """Return a DAG with the snapshots of its jobs, as `of_job`."""
@@ -80,29 +92,47 @@ class CodeStorer:
             return cast("Submitted", await self.of_dag(spec))
         return cast("Submitted", await self.of_job(spec))
 
-    async def _store(self, tenant: str, code: Code) -> Code:
+    async def _store(self, spec: JobSpec, tenant: str, code: Code) -> Code:
         if code.git is None:
-            uploaded = await self._upload(Path(code.folder or "."), tenant)
-            self._say(uploaded)
-            return uploaded.code
+            stored = await self._upload(spec, Path(code.folder or "."), tenant)
+            self._stored[tenant, code] = stored
+            return stored[0]
         with contextlib.ExitStack() as stack:
             checkout = checked_out(code.git, code.ref, self._settings.state_dir / "cache" / "git")
             folder, commit = await asyncio.to_thread(stack.enter_context, checkout)
-            uploaded = await self._upload(folder, tenant, commit)
-        self._say(uploaded)
+            snapshot, _, found = await self._upload(spec, folder, tenant, commit)
         of = {"git": without_secrets(code.git), "ref": code.ref}
-        return uploaded.code.model_copy(update=of)
+        snapshot = snapshot.model_copy(update=of)
+        self._stored[tenant, code] = snapshot, folder, found
+        return snapshot
 
-    async def _upload(self, given: Path, tenant: str, commit: str | None = None) -> Uploaded:
+    async def _upload(
+        self, spec: JobSpec, given: Path, tenant: str, commit: str | None = None
+    ) -> tuple[Code, Path, FoundFiles]:
         folder = await asyncio.to_thread(lambda: given.expanduser().resolve())
         found = await asyncio.to_thread(self._found, folder)
         if commit is not None:
             found = replace(found, commit=commit, changed=False)
+        self._refuse_lacking(spec, folder, found)
         store = ArtifactStore(self._settings.resolve_artifact_store())
         cache = CodeCache(self._settings.state_dir / "cache" / "code.sqlite")
         with cache, _with_diff(folder, found) as files:
             to = UploadTo(self._database(), store, tenant, cache)
-            return await upload(folder, files, to, self._told, anew=self._anew)
+            uploaded = await upload(folder, files, to, self._told, anew=self._anew)
+        self._say(uploaded)
+        return uploaded.code, folder, found
+
+    def _refuse_lacking(self, spec: JobSpec, folder: Path, found: FoundFiles) -> None:
+        """Raise SpecError where a file that a job needs of its folder does not come along."""
+        needs = {} if self._script is None else {self._script: "script"}
+        if spec.environment is not None:
+            needs |= dict.fromkeys(spec.environment.needs, "environment")
+        lacking = tuple(_lacking(folder, found, needs))
+        if spec.workdir is not None and not _has_folder(folder, found, spec.workdir):
+            what = f"there is no folder {brief(spec.workdir)} in the code that the job brings"
+            lacking += (f"workdir: {what}",)
+        if lacking:
+            raise SpecError(str(folder), lacking)
 
 
 async def hold_for_schedule(
@@ -121,6 +151,39 @@ async def hold_for_schedule(
         for digest in sorted(digests):
             assert spec is not None
             await hold_snapshot(connection, spec.tenant, digest, holder)
+
+
+def _has_folder(root: Path, found: FoundFiles, folder: str) -> bool:
+    """Return whether a folder comes along, by a file, a link or a folder in it."""
+    path = os.path.normpath(folder)
+    others = (*found.files, *found.links)
+    if path == "." or any(each.path.startswith(f"{path}/") for each in others):
+        return True
+    if any(each == path or each.startswith(f"{path}/") for each in found.folders):
+        return True
+    links = {link.path for link in found.links}
+    through = {path, *(str(above) for above in PurePosixPath(path).parents)}
+    # A commit's folder is gone when a second job of a DAG is looked at.
+    return not links.isdisjoint(through) and ((root / path).is_dir() or not root.exists())
+
+
+def _lacking(folder: Path, found: FoundFiles, needs: Mapping[str, str]) -> Iterator[str]:
+    """Yield what is wrong with each file that is needed, by who needs it."""
+    links = {link.path for link in found.links}
+    there = {file.path for file in found.files} | links
+    for need, whose in needs.items():
+        path = PurePosixPath(os.path.normpath(need))
+        through_link = any(str(above) in links for above in path.parents)
+        is_file = (folder / path).is_file() or not folder.exists()  # of a commit it is gone
+        if str(path) in there or (through_link and is_file):
+            continue
+        if (folder / path).is_file():
+            yield (
+                f"{whose}: {brief(str(path))} is ignored, and so left behind: name it with "
+                f"--include {shlex.quote(f'/{path}')}, or ignore it no more"
+            )
+        else:
+            yield f"{whose}: there is no {brief(str(path))} in the code that the job brings"
 
 
 @contextlib.contextmanager

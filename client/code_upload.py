@@ -8,6 +8,8 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 
 from longshore.activities.artifacts.rows import (
@@ -27,7 +29,7 @@ from longshore.models.snapshot import Part, Snapshot, SnapshotFile, digest_of
 from longshore.models.text import count
 from longshore.models.units import format_bytes
 from longshore.models.visible import shown
-from longshore.scheduling.code_packs import PackPlan, Placed, plan_packs
+from longshore.scheduling.code_packs import Chunk, PackPlan, Placed, plan_packs
 
 IN_FLIGHT = 6
 """Objects that are sent at once: 16 MB of memory each."""
@@ -92,7 +94,11 @@ async def upload(
             is_there = await lease_snapshot(connection, to.tenant, digest)
         if anew or not is_there:
             sender = _Sender(found.files, contents, to, told, anew=anew)
-            parts = await sender.send()
+            try:
+                parts = await sender.send()
+            except SpecError:
+                await asyncio.to_thread(sender.forget, folder)
+                raise
             sent, sent_bytes = sent | sender.sent, sent_bytes + sender.sent_bytes
             try:
                 snapshot = await asyncio.to_thread(_snapshot, found, contents, parts)
@@ -144,6 +150,14 @@ def _read(folder: Path, files: Sequence[FoundFile], cache: CodeCache) -> dict[st
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _content_of(path: Path) -> str:
+    """Return the SHA-256 of a file, empty where it is gone."""
+    try:
+        return _sha256(path)
+    except OSError:
+        return ""
 
 
 def _changes(path: str) -> str:
@@ -201,6 +215,15 @@ class _Sender:
         self.sent: frozenset[str] = frozenset()
         """Contents of which something was sent."""
         self.sent_bytes = 0
+        self._wrong = ""
+        """The content that a file was taken for and does not have."""
+
+    def forget(self, folder: Path) -> None:
+        """Forget what is known of a file that has another content than it was taken for: that may
+        be seen neither by its times (who writes through mmap) nor by its size. Blocks."""
+        if file := self._files.get(self._wrong):
+            self._to.cache.keep_contents(folder, (), [file.path])
+            self._to.cache.forget_contents(self._to.key, [self._wrong])
 
     async def send(self) -> dict[str, list[Part]]:
         """Return where each content lies, in order, once all of it is there."""
@@ -272,9 +295,31 @@ class _Sender:
                 holds.append((sha256, 0, len(data), len(content)))
                 data += content
             yield bytes(data), holds
-        for chunk in plan.chunks:
-            data = self._range(chunk.sha256, chunk.at, chunk.size)
-            yield data, [(chunk.sha256, chunk.at, 0, chunk.size)]
+        for sha256, chunks in groupby(plan.chunks, key=attrgetter("sha256")):
+            yield from self._chunks(sha256, list(chunks))
+
+    def _chunks(
+        self, sha256: str, chunks: Sequence[Chunk]
+    ) -> Iterator[tuple[bytes, Sequence[tuple[str, int, int, int]]]]:
+        """Yield the chunks of a large content, the last one only where the whole has its checksum.
+
+        Where some are stored already, the file is read once more for that.
+        """
+        file, whole = self._files[sha256], sum(chunk.size for chunk in chunks)
+        digest = hashlib.sha256() if whole == self._sizes[sha256] else None
+        for chunk in chunks:
+            data = self._range(sha256, chunk.at, chunk.size)
+            if digest is not None:
+                digest.update(data)
+            if chunk is chunks[-1]:
+                found = _content_of(file.source) if digest is None else digest.hexdigest()
+                if found != sha256:
+                    raise self._refused(sha256)
+            yield data, [(sha256, chunk.at, 0, chunk.size)]
+
+    def _refused(self, sha256: str) -> SpecError:
+        self._wrong = sha256
+        return SpecError("upload", (_changes(self._files[sha256].path),))
 
     def _content(self, sha256: str) -> bytes:
         file = self._files[sha256]
@@ -283,7 +328,7 @@ class _Sender:
         except OSError:
             content = b""
         if hashlib.sha256(content).hexdigest() != sha256:
-            raise SpecError("upload", (_changes(file.path),))
+            raise self._refused(sha256)
         return content
 
     def _range(self, sha256: str, at: int, size: int) -> bytes:
@@ -296,5 +341,5 @@ class _Sender:
         except OSError:
             content, same = b"", False
         if not same or len(content) != size:
-            raise SpecError("upload", (_changes(file.path),))
+            raise self._refused(sha256)
         return content

@@ -14,7 +14,7 @@ from longshore.client.buying import decide_on_pool
 from longshore.models.buying import UnmetJob
 from longshore.models.data import HeldData
 from longshore.models.errors import LongshoreError, UnavailableError
-from longshore.models.forecast import Forecast, NodePrice
+from longshore.models.forecast import Forecast, ForecastKind, NodePrice
 from longshore.models.job import JobSpec
 from longshore.models.placement import JobRequest, PlacementKind
 from longshore.models.settings import Settings
@@ -58,9 +58,13 @@ async def forecast(
     if said := data_says(spec.data, held, node_id):
         found = found.model_copy(update={"says": f"{found.says}{said}"})
     if away:
-        found = found.model_copy(update={"says": f"{found.says}; what would be bought: {away}"})
+        told = f"{found.says}; what would be bought: {away}"
+        found = found.model_copy(update={"says": told, "not_known": away})
+    starts_now = found.kind is ForecastKind.STARTS and found.ready_at is not None
+    later = pool.buying.enabled and found.kind is not ForecastKind.BUYS and not starts_now
     simulated = settings.market == "simulated"
-    return found.model_copy(update={"simulated": simulated and bool(prices or bought)})
+    simulated = simulated and bool(prices or bought)
+    return found.model_copy(update={"simulated": simulated, "buys_later": later})
 
 
 def _may_use(held: HeldData, spec: JobSpec) -> bool:

@@ -85,7 +85,7 @@ ENVIRONMENT = Annotated[
     typer.Option(
         metavar="FILE",
         help="Its Python packages, built once on a node: requirements.txt, uv.lock or a setup.sh "
-        "of the code, or none.",
+        "of the code, a list such as '[numpy, torch]', or none.",
         rich_help_panel=_RUNS,
     ),
 ]
@@ -165,8 +165,9 @@ def environment(given: str | None) -> list[Override]:
     """Return what `--environment` puts over `environment`."""
     if given is None:
         return []
-    value = None if given == "none" else given
-    return [Override("environment", json.dumps(value), f"--environment {given}")]
+    as_written = given.startswith(("[", "{"))  # as in a job file
+    text = given if as_written else json.dumps(None if given == "none" else given)
+    return [Override("environment", text, f"--environment {given}")]
 
 
 def outputs(given: Sequence[str] | None) -> list[Override]:

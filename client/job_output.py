@@ -81,7 +81,8 @@ class OutputReading(Reconnecting):
         dry_run: bool = False,
         told: Callable[[str], None] = lambda path: None,
     ) -> Pulled:
-        """Bring the outputs of a job into a folder, by default one of its id: what differs.
+        """Bring the outputs of a job into a folder, by default one of its id, which is left
+        out of later submits: what differs.
 
         `told` hears of each file. Raises NotFoundError where it gave nothing back, and what `pull`
         of `client.pull` raises.
@@ -93,12 +94,12 @@ class OutputReading(Reconnecting):
             of = f" in attempt {attempt}" if attempt else ""
             named = (await self.spec(job_id)).outputs
             why = (
-                f"nothing of {listed(named, 3)} is stored yet: that comes when an attempt ends"
+                f"nothing of {listed(named, 3)} is stored: that comes when an attempt has ended"
                 if named
                 else "its job file names no `outputs`"
             )
             raise NotFoundError(f"job {job_id} has given nothing back{of}: {why}")
-        bring = partial(pull, dry_run=dry_run, told=told)
+        bring = partial(pull, dry_run=dry_run, ignored=folder is None, told=told)
         return await asyncio.to_thread(bring, store, found, folder or Path(job_id))
 
     async def missing_logs(self, ref: str, attempt: int | None = None) -> str:

@@ -1,5 +1,6 @@
 """How jobs look: the list, one job in full, and why it is where it is."""
 
+import shlex
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
@@ -9,6 +10,7 @@ from rich.table import Table
 from longshore.client.array_view import array_parts
 from longshore.client.bought_view import buying_parts
 from longshore.client.checkpoint_view import checkpoint_facts, saving_facts
+from longshore.client.code_view import travels
 from longshore.client.live import progress_bar
 from longshore.client.terminal import (
     WIDE,
@@ -29,7 +31,6 @@ from longshore.client.words import (
     styled,
     zone,
 )
-from longshore.models.array_view import ArrayView
 from longshore.models.data import StagedData
 from longshore.models.elements import ElementState
 from longshore.models.job import (
@@ -115,7 +116,7 @@ def job_screen(report: JobReport, now: datetime) -> RenderableType:
     if attempts:
         parts += [Text(), heading("Attempts"), _attempts_table(attempts, now)]
     parts += _stderr_tail(report.stderr_tail)
-    parts += [Text(), Text(f"Next: {_next_step(job, state, report.array)}", style="dim")]
+    parts += [Text(), Text(f"Next: {_next_step(report)}", style="dim")]
     return Group(*parts)
 
 
@@ -190,7 +191,7 @@ def latest_end(end: datetime, now: datetime) -> str:
 
 def command_of(spec: JobSpec) -> str:
     """Return what a job runs, in one line."""
-    command = spec.command if isinstance(spec.command, str) else " ".join(spec.command or ())
+    command = spec.command if isinstance(spec.command, str) else shlex.join(spec.command or ())
     return f"{command} in {spec.image}".strip() if spec.image else command
 
 
@@ -299,6 +300,7 @@ def _facts(report: JobReport, now: datetime) -> list[tuple[str, RenderableType]]
     facts += [
         ("wants", wants(spec) + (", for each element" if spec.array else "")),
         ("command", Text(command_of(spec))),
+        *((name, Text(text)) for name, text in travels(spec)),
         (
             "queue",
             f"pool {job.pool}, tenant {job.tenant}, {job.tier.value}, {class_of(job, now)}",
@@ -410,7 +412,8 @@ def _how_it_ended(record: AttemptRecord) -> str:
     return f"{record.failure.value}{code}: {record.message}".rstrip(": ")
 
 
-def _next_step(job: JobView, state: JobState, array: ArrayView | None = None) -> str:
+def _next_step(report: JobReport) -> str:
+    job, state, array = report.job, report.state, report.array
     if array is not None and state is not JobState.HELD:
         if array.counts.get(ElementState.FAILED):
             index = array.errors[0].indices.split("-")[0].split(",")[0] if array.errors else "0"
@@ -425,7 +428,8 @@ def _next_step(job: JobView, state: JobState, array: ArrayView | None = None) ->
     if state is JobState.HELD:
         return f"longshore release {job.id}"
     if state.ended:
-        return f"longshore logs {job.id}"
+        pull = f", or longshore pull {job.id}" if report.spec.outputs else ""
+        return f"longshore logs {job.id}{pull}"
     return f"longshore why {job.id}"
 
 

@@ -13,6 +13,7 @@ from longshore.models.errors import RefusedError
 from longshore.models.visible import shown
 
 _CHUNK = 2**20
+_IGNORED = "# Made by `longshore pull`: no later job brings these files along.\n*\n"
 
 
 class Pulled(Frozen):
@@ -37,17 +38,22 @@ def pull(
     folder: Path,
     *,
     dry_run: bool = False,
+    ignored: bool = False,
     told: Callable[[str], None] = lambda path: None,
 ) -> Pulled:
     """Bring the files of an attempt into a folder: those of rank 0 there, of rank 3 in `rank-3`.
 
     Files that are as they were stored stay, others are replaced; what only the folder has stays.
-    `told` hears of each file. Raises DamagedError, StoreError, RefusedError where a link or a
+    With `ignored` Git and later submits of the folder around it leave a new `folder` out. `told`
+    hears of each file. Raises DamagedError, StoreError, RefusedError where a link or a
     folder of ours is in the way, OSError.
     """
     fetched: list[str] = []
     left_out: list[str] = []
     size, seen = 0, set[Path]()
+    if ignored and not dry_run and not folder.exists():
+        folder.mkdir(parents=True)
+        (folder / ".gitignore").write_text(_IGNORED)
     for manifest in manifests:
         below = folder if manifest.rank == 0 else folder / f"rank-{manifest.rank}"
         for index, file in enumerate(manifest.files):

@@ -59,7 +59,7 @@ def pull(
     would = "would be brought" if dry_run else "brought"
     brought = f"{count(len(found.fetched), 'file')}, {format_bytes(found.fetched_bytes)} {would}"
     if not found.fetched:
-        brought = "nothing differs"
+        brought = "nothing differs" if found.files else "the job made no file that `outputs` names"
     say(
         f"{found.folder}: {count(found.files, 'file')}, {format_bytes(found.bytes)} of attempt "
         f"{found.attempt}: {brought}"

@@ -39,8 +39,9 @@ from longshore.models.placement import JobRequest, PlacementKind
 from longshore.models.pool import no_such_pool
 from longshore.models.resize import SizeChange
 from longshore.models.settings import Settings
+from longshore.models.text import listed
 from longshore.models.views import Explanation, JobView, NodeView, PoolView
-from longshore.models.visible import visible
+from longshore.models.visible import brief, visible
 from longshore.scheduling.advice import advice, kind_of_node
 from longshore.scheduling.elastic import changes_of
 from longshore.scheduling.order import seconds_ahead
@@ -362,6 +363,18 @@ class Reading:
         """Return the id of the job that `ref` names: an id, or the name of the newest."""
         return await self._looked_up(ref, self._views().id_of)
 
+    async def _refuse_dag(self, ref: str) -> None:
+        """Raise NotFoundError with the jobs of a DAG, where `ref` is the id or name of one."""
+        views = DagViews(self._db())
+        try:
+            jobs = (await views.spec(await views.id_of(ref))).jobs
+        except NotFoundError:
+            return
+        named = listed([f"{ref}.{name}" for name in jobs], 5)
+        raise NotFoundError(
+            f"{brief(ref)} is a DAG, of the jobs {named}: `longshore dag show {ref}` draws it"
+        )
+
     async def _looked_up(self, ref: str, look: Callable[[str], Awaitable[T]]) -> T:
         """Return what the database has of a job. Raises NotFoundError, NoRecordError where
         Temporal says that it is over, and NotSubmittedError of a job of a DAG that waits."""
@@ -376,6 +389,7 @@ class Reading:
             temporal = await self._temporal()
             why = await why_no_record(temporal, ref) if temporal else None
             if why is None:
+                await self._refuse_dag(ref)
                 raise
         try:
             return await look(ref)  # it may have come and ended meanwhile

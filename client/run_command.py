@@ -2,25 +2,47 @@
 
 import inspect
 import os
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from longshore.client.submit_command import COMMAND, WithCommand, submit
+from longshore.client.submit_command import COMMAND, SCRIPT, WithCommand, submit
 from longshore.client.terminal import note
 from longshore.models.visible import shown
 
-_BY_SUFFIX = {".py": "python3", ".sh": "sh"}
+_BY_SUFFIX = {".py": ("python3", "-u"), ".sh": ("sh",)}
+"""Python keeps back what it prints into a file, and who waits for a script reads as it prints."""
 _PACKAGES = ("uv.lock", "requirements.txt")
 """In this order: a lock has all versions."""
 _LEFT_OUT = ("file", "wait", "follow", "upload", "no_upload")
 """Flags of `submit` that `run` decides itself."""
 
 
+_WrongUsage: Any = typer.BadParameter.__mro__[1]
+"""The base of all errors of usage, which typer does not export."""
+
+
+class _WithScript(WithCommand):
+    """Says where what a script gets stands: who runs `python` puts it behind the script."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except _WrongUsage as error:
+            script = next((word for word in given if Path(word).is_file()), None)
+            of_script = type(error).__name__ == "NoSuchOption" or "extra argument" in error.message
+            if script is not None and of_script and "--" not in given:
+                error.message += f". What {shown(script)} gets stands behind --: longshore run "
+                error.message += f"{shlex.quote(script)} -- --its-flag"
+            raise
+
+
 def register(app: typer.Typer) -> None:
     app.command(
-        cls=WithCommand,
+        cls=_WithScript,
         rich_help_panel="Jobs",
         options_metavar="[OPTIONS]",
         epilog="It stores the folder as `longshore submit --upload .` does, and takes its flags.",
@@ -49,9 +71,13 @@ def run(
     Ctrl-C leaves the job running.
     """
     arguments: tuple[str, ...] = context.meta.get(COMMAND, ())
-    context.meta[COMMAND] = (*command_for(script), *arguments)
+    words = command_for(script)
+    context.meta[COMMAND], context.meta[SCRIPT] = (*words, *arguments), words[-1]
     silent = bool(flags.get("as_json"))
-    if flags.get("environment") is None and (found := environment_of(Path())) is not None:
+    set_ones = {each.partition("=")[0].partition(".")[0] for each in flags.get("values") or ()}
+    chosen = {name for name, value in flags.items() if value is not None} | set_ones
+    found = environment_of(Path())
+    if found is not None and not {"environment", "image"} & chosen:  # an image has its packages
         flags["environment"] = found
         if not (silent or flags.get("quiet")):
             note(f"Environment: {found} (--environment says another, or none)")
@@ -75,7 +101,7 @@ def command_for(script: str) -> tuple[str, ...]:
         )
     within = str(path.relative_to(here))
     if program := _BY_SUFFIX.get(path.suffix):
-        return (program, within)
+        return (*program, within)
     with path.open("rb") as file:
         has_program = file.read(2) == b"#!"
     if has_program and os.access(path, os.X_OK):

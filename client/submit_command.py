@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from longshore.client.api import Longshore
 
 COMMAND = "longshore.command"
+SCRIPT = "longshore.script"
+"""What `longshore run` runs of the folder that comes along."""
 _LAST_LOGS = 30.0
 """Seconds in which the last of what a job wrote is copied."""
 
@@ -151,6 +153,7 @@ def submit(
         raise typer.BadParameter("--follow prints what the job writes: leave out --json")
     most = None if max_cost is None else amount_of(max_cost)
     command: tuple[str, ...] = context.meta.get(COMMAND, ())
+    script: str | None = context.meta.get(SCRIPT)
     overrides = [
         *job_flags.plain(
             {
@@ -182,9 +185,11 @@ def submit(
         if dry_run or most is not None or (out().is_terminal and not (quiet or as_json)):
             await say_forecast(api, spec, most, dry_run=dry_run, yes=yes, as_json=as_json)
         if dry_run:
-            await say_code(api, spec, include or ())
+            await say_code(api, spec, include or (), script)
             return None
-        sent = await with_code(api, spec, include or (), silent=as_json or quiet, anew=anew)
+        sent = await with_code(
+            api, spec, include or (), silent=as_json or quiet, anew=anew, script=script
+        )
         submission = await api.submit(sent, key=key, held=hold)
         with says_that_it_goes_on(submission.job_id):
             not_taken_up = await why_not_taken_up(api.temporal, submission.job_id)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from longshore.client.terminal import note, print_json, say
+from longshore.client.terminal import note, print_json, say, warn
 from longshore.models.errors import RefusedError
 from longshore.models.forecast import Forecast, ForecastKind
 from longshore.models.job import JobSpec
@@ -53,6 +53,16 @@ async def say_forecast(
         raise RefusedError(
             f"it may cost {dollars(found.most_micro_usd)}, and --max-cost is {dollars(most)}: "
             "nothing was submitted"
+        )
+    if most is not None and found.not_known:
+        raise RefusedError(
+            f"what would be bought for it is not known: {found.not_known}: nothing was submitted. "
+            "Leave out --max-cost"
+        )
+    if most is not None and found.buys_later:
+        warn(
+            f"--max-cost bounds nothing that pool {spec.pool} buys for it later: only the caps of "
+            f"the pool do (longshore pool show {spec.pool})"
         )
     buys = found.kind is ForecastKind.BUYS
     if buys and not (dry_run or yes or as_json) and sys.stdin.isatty():

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from longshore.activities.checkpoints.rows import StoredCheckpoints
+from longshore.client.code_view import travels
 from longshore.client.job_view import command_of, held, wants
 from longshore.client.words import class_of, head_start_of
 from longshore.console.array_view import array_facts
@@ -13,7 +14,7 @@ from longshore.console.jobs_view import label_link, link, waited, waits
 from longshore.console.parts import PICKED, SIMULATED_GPUS, facts, number, table, when
 from longshore.console.purchases_view import link as purchase_link
 from longshore.models.gang import GangPlan, PlannedGroup
-from longshore.models.job import JobState
+from longshore.models.job import JobSpec, JobState
 from longshore.models.job_report import JobReport
 from longshore.models.messages import Progress
 from longshore.models.placement import Candidate, Decision, PackingRule, PlacementKind, ScoreTerms
@@ -183,7 +184,14 @@ def _asked(report: JobReport) -> str:
     return (
         f'<p class="reason">{", ".join(said)}; {", ".join(rest)}.</p>'
         f'<p class="reason command"><code>{escape(command_of(spec))}</code></p>'
+        f"{_travels(spec)}"
     )
+
+
+def _travels(spec: JobSpec) -> str:
+    """Return what comes along with a job, and what of it is stored."""
+    said = [f"{name.capitalize()}: {escape(text)}" for name, text in travels(spec)]
+    return f'<p class="reason">{" · ".join(said)}</p>' if said else ""
 
 
 def _place_in_queue(explanation: Explanation, now: datetime) -> str:
@@ -200,6 +208,8 @@ def _place_in_queue(explanation: Explanation, now: datetime) -> str:
 def _leads_on(report: JobReport, workflow: str | None) -> str:
     job_id = escape(report.job.id)
     then = f"<code>longshore logs {job_id}</code> prints what it wrote."
+    if report.spec.outputs and report.state.ended:
+        then += f" <code>longshore pull {job_id}</code> brings its outputs."
     if report.array is not None:
         then = f"<code>longshore elements {job_id}</code> lists its elements."
     if workflow is None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import PurePosixPath
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
@@ -9,8 +10,11 @@ from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 from longshore.models.base import Frozen
 from longshore.models.bounds import Most
 from longshore.models.mistakes import Mistake, refuse
+from longshore.models.text import listed
 from longshore.models.visible import brief
 
+PROJECT = "pyproject.toml"
+"""It lies beside a uv.lock."""
 FileOfCode = Annotated[
     str, StringConstraints(min_length=1, max_length=1000, pattern=r"^[^\x00-\x1f\x7f]+$")
 ]
@@ -48,6 +52,19 @@ class JobEnvironment(Frozen):
         if isinstance(self.requirements, str):
             given.append(self.requirements)
         return tuple(given)
+
+    @property
+    def text(self) -> str:
+        """Which files or packages, in a few words."""
+        asked = self.requirements
+        what = listed(asked, 3) if isinstance(asked, tuple) else self.lock or asked
+        return " and ".join(part for part in (what, self.script) if part)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The files that the code has to have: those, and the project of a lock."""
+        beside = [] if self.lock is None else [str(PurePosixPath(self.lock).parent / PROJECT)]
+        return (*self.paths, *beside)
 
 
 def _of_one_kind(environment: JobEnvironment) -> JobEnvironment:

@@ -38,5 +38,9 @@ class Forecast(Wire):
     """The most that this may come to."""
     ready_at: Instant | None = None
     """When its GPUs are expected; null where nobody knows."""
+    buys_later: bool = False
+    """True where its pool may buy for it later, at prices that nobody knows yet."""
+    not_known: Reason = ""
+    """Why it is not known what would be bought, as where no market answers."""
     simulated: bool = False
     """True where the prices are those of a simulated market."""

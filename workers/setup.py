@@ -1,6 +1,7 @@
 """What Longshore needs of its servers: tables, search attributes, schedules."""
 
 import asyncio
+import re
 from datetime import timedelta
 
 from temporalio.api.enums.v1 import IndexedValueType
@@ -100,4 +101,5 @@ async def _until_known(temporal: Client, names: set[str]) -> None:
 
 
 def _type(kind: str) -> "IndexedValueType.ValueType":
-    return IndexedValueType.Value(f"INDEXED_VALUE_TYPE_{kind.upper()}")
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind).upper()  # KeywordList is KEYWORD_LIST there
+    return IndexedValueType.Value(f"INDEXED_VALUE_TYPE_{name}")

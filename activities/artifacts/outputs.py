@@ -5,6 +5,7 @@ They lie beside the code, in the form of checkpoints: a manifest for each rank, 
 
 import contextlib
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pathspec
@@ -12,6 +13,17 @@ import pathspec
 from longshore.activities.checkpoints.store import CheckpointStore
 from longshore.activities.storage import speaking
 from longshore.models.checkpoint import Manifest, StoredFile
+
+
+def unmatched(patterns: Sequence[str], paths: Sequence[str]) -> tuple[str, ...]:
+    """Return which patterns match none of the paths; what begins with ! takes away, and has to
+    match nothing."""
+    return tuple(
+        pattern
+        for pattern in patterns
+        if not pattern.startswith("!")
+        and not any(map(pathspec.GitIgnoreSpec.from_lines([pattern]).match_file, paths))
+    )
 
 
 class OutputStore(CheckpointStore):
@@ -35,15 +47,20 @@ class OutputStore(CheckpointStore):
         return self.publish(folder, draft, given_up, matches)
 
     def of_attempt(self, job_id: str, attempt: int | None = None) -> tuple[Manifest, ...]:
-        """Return what an attempt gave back, by rank; the last that gave anything without one.
+        """Return what an attempt gave back, by rank; without one the last that gave a file, or
+        else the last that stored that there is none.
 
         Raises DamagedError where a manifest is not as it was stored.
         """
-        names = self.names(job_id)
-        if attempt is None:
-            attempt = max((name.attempt for name in names), default=None)
-        of_it = sorted((n for n in names if n.attempt == attempt), key=lambda name: name.rank)
-        return tuple(self.manifest(job_id, name) for name in of_it)
+        names = sorted(self.names(job_id), key=lambda name: name.rank)
+        attempts = {name.attempt for name in names} if attempt is None else {attempt}
+        found: tuple[Manifest, ...] = ()
+        for each in sorted(attempts, reverse=True):
+            its = tuple(self.manifest(job_id, name) for name in names if name.attempt == each)
+            if any(manifest.files for manifest in its):
+                return its
+            found = found or its
+        return found
 
     def fetch(self, manifest: Manifest, index: int, folder: Path) -> None:
         """Fetch one file into an empty folder. Raises DamagedError."""

@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from longshore.activities.storage import connect, put_whole, speaking
+from longshore.models.addresses import without_secrets
 from longshore.models.errors import DamagedError
 from longshore.models.snapshot import Snapshot
 
@@ -60,7 +61,10 @@ class ArtifactStore:
             try:
                 content: bytes = self._fs.cat_file(self._snapshot(tenant, digest))
             except FileNotFoundError:
-                raise DamagedError(f"the snapshot {digest} of {tenant} has gone") from None
+                raise DamagedError(
+                    f"the snapshot {digest} of {tenant} has gone from "
+                    f"{without_secrets(self.url)}, or was stored elsewhere"
+                ) from None
         try:
             found = Snapshot.model_validate_json(content)
         except ValidationError as error:

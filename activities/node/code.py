@@ -71,7 +71,7 @@ async def bring_code(
             failure, over = FailureClass.START, tries >= _DAMAGED_TRIES
             why = (
                 f"its code is not to be had: {error}. Submit the job with --anew, which stores "
-                "it again"
+                "it again, under the `artifact_store` that this node has"
             )
         except MissingObjectError as error:
             why, failure = f"its code left the cache: {error}", FailureClass.NODE

@@ -93,15 +93,7 @@ class Recipe:
     @property
     def title(self) -> str:
         """What it is, in a few words."""
-        asked = self.asked
-        if isinstance(asked.requirements, tuple):
-            first = ", ".join(asked.requirements[:3])
-            more = len(asked.requirements) - 3
-            what = f"{first} and {more} more" if more > 0 else first
-        else:
-            what = asked.lock or asked.requirements or ""
-        parts = [part for part in (what, asked.script) if part]
-        return f"{' and '.join(parts)}, Python {self.python.version}"
+        return f"{self.asked.text}, Python {self.python.version}"
 
 
 def recipe_of(asked: JobEnvironment, code: Path | None, path: str, named: str = "") -> Recipe:
@@ -117,9 +109,9 @@ def recipe_of(asked: JobEnvironment, code: Path | None, path: str, named: str = 
             _requirements(code, name, texts)
         else:
             texts[name] = _read(code, name)
-    if asked.lock is not None:
-        project = str(Path(asked.lock).with_name("pyproject.toml"))
-        texts[project] = _read(code, project)
+    for name in asked.needs:
+        if name not in texts:
+            texts[name] = _read(code, name)
     for line in asked.requirements if isinstance(asked.requirements, tuple) else ():
         _refuse_local(line, "environment")
     python = _interpreter(asked.python, path)

@@ -27,6 +27,7 @@ from typing import Any
 from longshore.activities.node.file_locks import Held, try_lock
 from longshore.activities.node.preparing import in_background
 from longshore.activities.storage import put_local
+from longshore.models.text import span
 from longshore.scheduling.node_caches import Cached
 
 FAILED_FOR = timedelta(minutes=10)
@@ -89,11 +90,17 @@ class EnvironmentStore:
                     _same_of(folder).touch()
 
     def failure(self, identity: str) -> str:
-        """Return why the last build failed, where that was a short while ago; else nothing."""
+        """Return why the last build failed and until when it counts, where that was a short while
+        ago; else nothing."""
         found = _json(self._failed(identity))
-        age = time.time() - found.get("at", 0.0)
-        recent = 0 <= age < FAILED_FOR.total_seconds()
-        return str(found.get("message", "")) if recent else ""
+        age = timedelta(seconds=time.time() - found.get("at", 0.0))
+        if not timedelta(0) <= age < FAILED_FOR:
+            return ""
+        return (
+            f"{found.get('message', '')} (so it was {span(age, units=1)} ago; this node builds it "
+            f"again in {span(FAILED_FOR - age, units=1)}, and at once where a version, file or "
+            "index is another)"
+        )
 
     def try_building(self, identity: str) -> Held | None:
         """Return the right to build an environment; None where somebody else builds it."""

@@ -250,7 +250,9 @@ class Environments:
         inside = with_environment(base, folder)
         seed = ["--seed"] if asked.script else []
         this_python = ["--python", recipe.python.path]
-        commands = [([uv, "venv", "--no-project", *seed, *this_python, str(folder)], base)]
+        commands = [
+            ([uv, "venv", "--quiet", "--no-project", *seed, *this_python, str(folder)], base)
+        ]
         if asked.lock is not None:
             project = str((source / WORK / asked.lock).parent)
             sync = [

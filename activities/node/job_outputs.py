@@ -6,7 +6,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
-from longshore.activities.artifacts.outputs import OutputStore
+from longshore.activities.artifacts.outputs import OutputStore, unmatched
 from longshore.activities.failpoints import failpoint, wall_clock
 from longshore.activities.node.preparing import in_thread
 from longshore.activities.storage import GivenUp
@@ -14,6 +14,8 @@ from longshore.models.checkpoint import Manifest
 from longshore.models.errors import DamagedError, StoreError
 from longshore.models.messages import RunProcessRequest
 from longshore.models.node import Inventory
+from longshore.models.text import listed
+from longshore.models.visible import shown
 
 
 async def store_outputs(
@@ -23,8 +25,11 @@ async def store_outputs(
     folder: Path,
     within: timedelta,
 ) -> str:
-    """Store the files that `outputs` of a job names; return why they are not stored, empty where
-    they are. `within` so long: the job's GPUs are held meanwhile."""
+    """Store the files that `outputs` of a job names; return what its user has to know: that they
+    are not stored, or which of the names no file has. Empty where all is well.
+
+    `within` so long: the job's GPUs are held meanwhile.
+    """
     placement, now = request.placement, wall_clock()
     draft = Manifest(
         job_id=placement.job_id, attempt=placement.attempt, rank=placement.rank,
@@ -36,11 +41,15 @@ async def store_outputs(
     await failpoint("run_process.before-outputs")
     keeping = in_thread(partial(store.keep, folder, request.spec.outputs, draft, given_up))
     try:
-        await asyncio.wait_for(keeping, within.total_seconds())
+        kept = await asyncio.wait_for(keeping, within.total_seconds())
     except TimeoutError:
-        return f"they were not stored within {within}"
+        return f"its outputs are not stored: that took longer than {within}"
     except (StoreError, DamagedError, GivenUp, OSError, UnicodeError) as error:
-        return str(error)
+        return f"its outputs are not stored: {error}"
     finally:
         given_up.set()
-    return ""
+    lacking = unmatched(request.spec.outputs, [file.path for file in kept.files])
+    if not lacking or placement.rank:  # of a gang often rank 0 alone writes them
+        return ""
+    named = listed([shown(each) for each in lacking], 5)
+    return f"`outputs` names {named}, and the job's folder has no such file"

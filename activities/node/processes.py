@@ -502,18 +502,18 @@ class Processes:
                 spool.write(f"{told}\n".encode(errors="surrogateescape"))
 
     async def _store_outputs(self, run: Run, folder: Path, now: Path) -> None:
-        """Store what the job gives back. Where that fails, its logs say so."""
+        """Store what the job gives back. Where something of it lacks, its logs say so."""
         store = OutputStore(self._artifacts.store_url)
         if await asyncio.to_thread(now.resolve) != folder:  # else a link shows the node
             _log.warning("%s: its folder has become a link: no outputs", run.record.key)
             return
-        why = await store_outputs(
+        said = await store_outputs(
             store, run.request, self._inventory, folder, self._publish_within
         )
-        if why:
-            _log.warning("%s: its outputs are not stored: %s", run.record.key, why)
+        if said:
+            _log.warning("%s: %s", run.record.key, said)
             with contextlib.suppress(OSError), (run.folder / "stderr").open("ab") as spool:
-                spool.write(f"longshore: its outputs are not stored: {why}\n".encode())
+                spool.write(f"longshore: {said}\n".encode())
 
     def _ship(self, run: Run) -> None:
         """Begin to ship the logs of a run, soon at first."""

@@ -69,6 +69,19 @@ async def test_an_attempt_that_failed_or_was_stopped_gives_back_too(
     assert files_in(tmp_path / "first") == {"r": "first\n"}
 
 
+async def test_an_attempt_that_made_nothing_hides_no_earlier_one(
+    box: LocalNode, tmp_path: Path
+) -> None:
+    """As one that fails at once on another node: what the first gave back is still there."""
+    await box.report("true", job="job-a", outputs=["r"])
+    assert bring(box, "job-a", tmp_path / "none").files == 0
+    await box.report("echo second > r", job="job-a", attempt=2, outputs=["r"])
+    await box.report("rm r; exit 3", job="job-a", attempt=3, outputs=["r"])
+    found = bring(box, "job-a", tmp_path / "last")
+    assert (found.attempt, files_in(tmp_path / "last")) == (2, {"r": "second\n"})
+    assert bring(box, "job-a", tmp_path / "third", attempt=3).files == 0
+
+
 async def test_a_store_that_cannot_be_written_costs_the_outputs_alone(box: LocalNode) -> None:
     artifacts = box.folder / "artifacts"
     shutil.rmtree(artifacts, ignore_errors=True)
@@ -78,6 +91,15 @@ async def test_a_store_that_cannot_be_written_costs_the_outputs_alone(box: Local
     assert (report.failure, report.exit_code) == (None, 0)
     said = box.logs.read("job-a", stream="stderr").data.decode()
     assert "longshore: its outputs are not stored: the artifact store" in said
+
+
+async def test_names_of_outputs_that_no_file_has_are_told(box: LocalNode) -> None:
+    run = box.start("mkdir empty; echo 1 > a.pt", job="job-a",
+                    outputs=["*.pt", "result", "empty", "!b.pt"])  # fmt: skip
+    assert (await run.done).failure is None
+    said = box.logs.read("job-a", stream="stderr").data.decode()
+    told = "longshore: `outputs` names 'result', 'empty', and the job's folder has no such file\n"
+    assert said == told
 
 
 async def test_links_are_followed_neither_on_the_node_nor_here(

@@ -29,6 +29,29 @@ async def test_a_submit_is_refused_where_what_would_be_bought_costs_more_than_it
     with pytest.raises(RefusedError, match=r"--max-cost is \$0\.01: nothing was submitted"):
         await say_forecast(api, spec, 10_000, **how)
     await say_forecast(api, spec, 50_000_000, **how)
-    assert "(at a simulated market)." in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "(at a simulated market)." in said
+    assert "bounds nothing" not in said
     assert await buyer.rows("SELECT * FROM jobs WHERE pool = :pool", pool=buyer.pool) == []
     await api.close()
+
+
+async def test_who_gives_the_most_that_it_may_cost_hears_what_that_does_not_bound(
+    buyer: Buyer, longshore: Longshore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await may_buy(buyer, caps={"per_day": "$0.01"})
+    settings = buyer.market.settings(state_dir=longshore.settings.state_dir)
+    spec = a_spec(buyer.pool, gpus=8, expected_duration="1h")
+    how = {"dry_run": False, "yes": False, "as_json": False}
+    api = Longshore(longshore.temporal, settings)
+    await say_forecast(api, spec, 50_000_000, **how)
+    said = capsys.readouterr().err
+    assert "It would wait in pool" in said
+    assert f"warning: --max-cost bounds nothing that pool {buyer.pool} buys for it later" in said
+    await api.close()
+    names = ("sfcompute_url", "sfcompute_token", "prime_url", "prime_token")
+    without: dict[str, None] = dict.fromkeys(names)
+    away = Longshore(longshore.temporal, settings.model_copy(update=without))
+    with pytest.raises(RefusedError, match="what would be bought for it is not known: "):
+        await say_forecast(away, spec, 50_000_000, **how)
+    await away.close()

@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import tempfile
+import venv
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from longshore.client.code_files import FoundFiles, find_files
 from longshore.models.errors import SpecError
 from longshore.models.snapshot import SnapshotLink
+
+ABSOLUTE = ": ignore it; a job can use that path itself, where nodes have it"
 
 
 @pytest.fixture(autouse=True)
@@ -265,11 +268,11 @@ def test_links_that_lead_out_are_refused(folder: Path) -> None:
         (folder / path).symlink_to(target)
     (folder / "latin").symlink_to(os.fsdecode(b"\xe9"))
     assert refused(folder) == [
-        f"absolute is a symbolic link to an absolute path, {folder}/a",
-        "back is a symbolic link that leads out of the folder, to ../code/a",
-        "hidden is a symbolic link that leads out of the folder, to a/b/top/../outside",
+        f"absolute is a symbolic link to an absolute path, {folder}/a{ABSOLUTE}",
+        "back is a symbolic link that leads out of the folder, to ../code/a: ignore it",
+        "hidden is a symbolic link that leads out of the folder, to a/b/top/../outside: ignore it",
         "latin is a symbolic link to a name that is not UTF-8",
-        "out is a symbolic link that leads out of the folder, to ../outside",
+        "out is a symbolic link that leads out of the folder, to ../outside: ignore it",
     ]
 
 
@@ -294,12 +297,22 @@ def test_all_that_is_wrong_is_told_at_once(folder: Path, asked: bool) -> None:
         f"id_rsa {key}",
         f"keys/a.pem {key}",
         "latin\\udce9 has a name that is not UTF-8",
-        "out is a symbolic link to an absolute path, /etc",
+        f"out is a symbolic link to an absolute path, /etc{ABSOLUTE}",
         "pipe is a socket, a FIFO or a device",
         "socket is a socket, a FIFO or a device",
         f"sub/credentials.json {key}",
         "two\\nlines has the end of a line in its name",
     ]
+
+
+def test_a_virtual_environment_is_told_in_one_line(folder: Path) -> None:
+    venv.create(folder / ".venv", symlinks=True)
+    put(folder, ".venv/lib/certifi/cacert.pem")
+    fill(folder, "train.py", "tests/pyvenv.cfg")
+    (said,) = refused(folder)
+    assert said.startswith(".venv is a virtual environment, which works on this machine alone")
+    put(folder, ".gitignore", ".venv/\n")
+    assert names(find_files(folder)) == [".gitignore", "tests/pyvenv.cfg", "train.py"]
 
 
 def test_twenty_are_named(folder: Path) -> None:

@@ -1,7 +1,9 @@
 """The code of a Git commit, with a real Git: refs, submodules, what is changed."""
 
 import os
+import shutil
 import subprocess
+import uuid
 from pathlib import Path
 
 import pytest
@@ -108,7 +110,7 @@ def test_a_ref_is_no_option_and_no_expression_of_something_else(
 
 
 def test_a_repository_that_is_not_there_is_told_with_what_git_says(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="cannot be read"):
+    with pytest.raises(SpecError, match="does not appear to be a git repository"):
         code_at(tmp_path / "nowhere", None, tmp_path)
 
 
@@ -124,6 +126,51 @@ def test_submodules_come_along(repository: Path, tmp_path: Path) -> None:
     git(repository, "submodule", "add", "-q", str(library), "vendor")
     commit(repository, {})
     assert code_at(repository, None, tmp_path)[0]["vendor/lib.py"] == "library"
+
+
+@pytest.fixture
+def large(repository: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A file that Git LFS keeps, in a submodule of a submodule: its content. Nobody has told Git
+    of LFS but the repository."""
+    monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", os.devnull)
+    if shutil.which("git-lfs") is None:
+        pytest.skip("git-lfs is not installed")
+    content = f"large {uuid.uuid4().hex}"
+    inner, outer = repository.parent / "inner", repository.parent / "outer"
+    commit(inner, {".gitattributes": "*.bin filter=lfs diff=lfs merge=lfs -text\n"})
+    git(inner, "lfs", "install", "--local")
+    commit(inner, {"large.bin": content})
+    commit(outer, {"lib.py": "library"})
+    git(outer, "submodule", "add", "-q", str(inner), "in ner")
+    commit(outer, {})
+    git(repository, "submodule", "add", "-q", str(outer), "vendor")
+    commit(repository, {"top.py": ""})
+    assert git(inner, "show", "HEAD:large.bin").startswith("version https://git-lfs")
+    return content
+
+
+def test_files_of_lfs_come_along_also_of_submodules(
+    repository: Path, large: str, tmp_path: Path
+) -> None:
+    assert code_at(repository.parent / "inner", None, tmp_path)[0]["large.bin"] == large
+    files = code_at(repository, None, tmp_path)[0]
+    assert files["vendor/in ner/large.bin"] == large
+    assert files["vendor/lib.py"] == "library"
+
+
+def test_without_git_lfs_no_pointer_comes_along_in_place_of_a_file(
+    repository: Path, large: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only = tmp_path / "bin"
+    only.mkdir()
+    for program in Path(shutil.which("git") or "").parent.iterdir():
+        if program.name != "git-lfs":
+            (only / program.name).symlink_to(program)
+    monkeypatch.setenv("PATH", str(only))
+    with pytest.raises(SpecError, match=r"large\.bin of .* is kept by Git LFS, and"):
+        code_at(repository, None, tmp_path)
+    assert code_at(repository, "v1", tmp_path)[0] == {"train.py": "one"}
 
 
 def test_an_environment_that_names_another_repository_changes_nothing(

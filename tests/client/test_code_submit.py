@@ -106,6 +106,17 @@ async def test_a_workdir_lies_below_the_code_that_a_file_names(
     spec = await spec_of(api, ran.out.strip())
     assert spec.workdir == "src"
     assert paths(settings, spec) == ["src/model.py", "train.py"]
+    (folder / "link").symlink_to("src")
+    (folder / "empty" / "in").mkdir(parents=True)
+    for right in ("./src/", "link", "empty", "empty/in", "."):
+        file.write_text(f"{text_of}{right}\n")
+        ran = await longshore("submit", str(file))
+        assert ran.code == 0, ran.err
+    for wrong in ("other", "sr", "train.py", "link/other"):
+        file.write_text(f"{text_of}{wrong}\n")
+        ran = await longshore("submit", str(file))
+        assert ran.code == 65
+        assert f"workdir: there is no folder {wrong} in the code" in ran.err
     for wrong in ("/data", "../other"):
         file.write_text(f"{text_of}{wrong}\n")
         ran = await longshore("submit", str(file))
@@ -131,6 +142,26 @@ async def test_a_commit_of_a_repository_beside_the_file_is_resolved(
     assert ran.code == 65
     assert "has no branch, tag or commit 'v9'" in ran.err
     assert (await longshore("jobs", "--pool", pool, "--json")).out.count('"b-') == 0
+
+
+async def test_jobs_of_a_dag_share_a_commit_whose_links_lead_to_their_folders(
+    longshore: Command, pool: str, tmp_path: Path
+) -> None:
+    repository = tmp_path / "repository"
+    (repository / "src").mkdir(parents=True)
+    (repository / "link").symlink_to("src")
+    commit(repository, {"src/a.txt": "numpy\n"})
+    file = tmp_path / "dag.yaml"
+    job = "{workdir: link, environment: link/a.txt}"
+    file.write_text(
+        f"name: d\npool: {pool}\ndefaults: {{code: {{git: repository}}, command: [ls]}}\n"
+        f"jobs:\n  a: {job}\n  b: {job}\n"
+    )
+    ran = await longshore("dag", "submit", str(file))
+    assert ran.code == 0, ran.err
+    file.write_text(file.read_text().replace(f"b: {job}", "b: {environment: b.txt}"))
+    ran = await longshore("dag", "submit", str(file))
+    assert "there is no b.txt" in ran.err
 
 
 async def test_a_changed_checkout_is_recorded_with_its_commit_and_diff(
@@ -217,6 +248,23 @@ async def test_a_job_whose_code_has_gone_fails_and_says_so(
     assert "the snapshot 000000000000 is not stored for tenant default" in result.message
 
 
+async def test_who_stores_code_where_no_node_looks_is_warned(
+    longshore: Command,
+    settings: Settings,
+    pool: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    args = ("submit", "--pool", pool, "--upload", ".", "--", "true")
+    monkeypatch.setenv("LONGSHORE_DATABASE_URL", settings.resolve_database_url())
+    monkeypatch.setenv("LONGSHORE_ARTIFACT_STORE", settings.resolve_artifact_store())
+    assert "artifact_store" not in (await longshore(*args)).err
+    monkeypatch.delenv("LONGSHORE_ARTIFACT_STORE")
+    ran = await longshore(*args)
+    assert ran.code == 0, ran.err
+    assert "warning: the code lies in a folder of this machine, as `artifact_store` is" in ran.err
+
+
 async def test_a_dry_run_looks_at_the_folder_and_sends_nothing(
     longshore: Command, api: Longshore, settings: Settings, pool: str, folder: Path
 ) -> None:
@@ -243,7 +291,7 @@ async def test_run_brings_the_folder_along_with_all_flags_of_submit(
     )  # fmt: skip
     assert ran.code == 0, ran.err
     spec = await spec_of(api, ran.out.strip())
-    assert spec.command == ("python3", "train.py", "--epochs", "3")
+    assert spec.command == ("python3", "-u", "train.py", "--epochs", "3")
     assert (spec.name, spec.gpus, spec.priority) == ("train", 2, 8)
     assert paths(settings, spec) == ["src/model.py", "train.py"]
 
@@ -262,9 +310,14 @@ async def test_run_takes_the_packages_that_the_folder_names(
     assert await environment() == JobEnvironment(requirements="requirements.txt")
     assert await environment("--environment", "none") is None
     (folder / "uv.lock").write_text("version = 1\n")
+    (folder / "pyproject.toml").write_text("[project]\n")
     assert await environment() == JobEnvironment(lock="uv.lock")
     other = await environment("--environment", "requirements.txt")
     assert other == JobEnvironment(requirements="requirements.txt")
+    for flags in (("--image", "x"), ("--set", "image=x"), ("--set", "environment=[numpy]")):
+        ran = await longshore("run", "train.py", "-d", "--pool", pool, *flags)
+        assert ran.code == 0, ran.err
+        assert "Environment: " not in ran.err
 
 
 @pytest.mark.parametrize(
@@ -283,6 +336,52 @@ async def test_run_refuses_what_it_cannot_run(
     ran = await longshore("run", script)
     assert ran.code == 2
     assert says in ran.err
+
+
+@pytest.mark.parametrize("words", [("--epochs", "3"), ("3",)])
+async def test_what_a_script_gets_without_dashes_before_it_is_told_where_it_stands(
+    longshore: Command, folder: Path, words: tuple[str, ...]
+) -> None:
+    ran = await longshore("run", "--gpus", "1", "train.py", *words)
+    assert ran.code == 2
+    assert (
+        "What 'train.py' gets stands behind --: longshore run train.py -- --its-flag"
+        in " ".join(ran.err.replace("│", "").split())
+    )
+
+
+async def test_what_a_job_needs_of_its_folder_has_to_come_along(
+    longshore: Command, pool: str, folder: Path, settings: Settings
+) -> None:
+    args = ("run", "src/model.py", "-d", "-q", "--pool", pool)
+    (folder / ".gitignore").write_text("src\nown.txt\n")
+    (folder / "own.txt").write_text("numpy\n")
+    (folder / "sub").symlink_to("src")
+    before = stored(settings)
+    for flag in ("--dry-run", "--quiet"):
+        ran = await longshore(*args, flag, "--environment", "own.txt")
+        assert ran.code == 65
+        assert "script: src/model.py is ignored, and so left behind" in ran.err
+        assert "environment: own.txt is ignored" in ran.err
+        assert "--include /own.txt" in ran.err
+    found = ("--include", "/own.txt", "--include", "src/")
+    ran = await longshore(*args, *found, "--environment", "sub/uv.lock")
+    assert "there is no sub/uv.lock in the code" in ran.err
+    assert "there is no sub/pyproject.toml in the code" in ran.err
+    assert "src/model.py" not in ran.err
+    ran = await longshore(*args, *found, "--environment", "other.txt")
+    assert "environment: there is no other.txt in the code that the job brings" in ran.err
+    assert stored(settings) == before
+    ran = await longshore(*args, *found, "--environment", "./own.txt")
+    assert ran.code == 0, ran.err
+    dag = folder.parent / "dag.yaml"
+    dag.write_text(
+        f"name: d\npool: {pool}\ndefaults: {{code: project, command: [ls]}}\n"
+        "jobs:\n  a: {}\n  b: {environment: lacks.txt}\n"
+    )
+    ran = await longshore("dag", "submit", str(dag))
+    assert ran.code == 65
+    assert "there is no lacks.txt" in ran.err
 
 
 async def test_run_starts_scripts_by_their_kind(

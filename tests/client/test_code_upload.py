@@ -184,6 +184,27 @@ async def test_a_file_that_changes_while_it_is_read_is_refused_and_nothing_is_st
     assert not (place.root / "store").exists()
 
 
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("size", [9, 50_000], ids=["packed", "in chunks"])
+@pytest.mark.parametrize("resumed", [False, True])
+async def test_a_change_that_no_time_tells_is_seen_when_it_is_sent(
+    place: Place, monkeypatch: pytest.MonkeyPatch, size: int, resumed: bool
+) -> None:
+    """As of a program that writes through mmap: the file looks as it did."""
+    monkeypatch.setattr(code_cache, "TICK", 0)
+    monkeypatch.setattr(code_upload, "look_of", lambda stat: str(stat.st_size))
+    monkeypatch.setattr(code_upload, "IN_FLIGHT", 1)
+    place.write({"data.bin": os.urandom(size)})
+    takes = 1 if resumed and size > 9 else 0
+    with pytest.raises(StoreError):
+        await place.upload(store=Failing(place.store.url, takes=takes))
+    changed = os.urandom(size)
+    place.write({"data.bin": changed})
+    with pytest.raises(SpecError, match=r"data\.bin' changed while it was read"):
+        await place.upload()
+    assert place.contents(await place.upload()) == {"data.bin": changed}
+
+
 async def test_equal_uploads_at_once_leave_one_snapshot_that_is_whole(place: Place) -> None:
     files = some_files(20)
     place.write(files)

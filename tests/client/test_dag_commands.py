@@ -282,6 +282,20 @@ async def test_what_is_not_there_is_said(longshore: Command, pool: str, tmp_path
     assert valid.out.strip().endswith("is valid: 3 jobs, 2 edges; it begins with prepare")
 
 
+async def test_a_command_of_jobs_that_is_given_a_dag_names_its_jobs(
+    longshore: Command, pool: str, tmp_path: Path
+):
+    ran = await longshore("dag", "submit", a_file(tmp_path, pool), "--hold", "-q")
+    assert ran.code == 0, ran.err
+    await shown(longshore, ran.out.strip())  # it is on record by then
+    for command in ("job", "logs", "why", "pull", "cancel"):
+        ran = await longshore(command, pool)
+        assert ran.code == 66, ran.err
+        jobs = ", ".join(f"{pool}.{name}" for name in ("prepare", "train", "tell"))
+        assert f"{pool} is a DAG, of the jobs {jobs}: " in ran.err
+        assert f"`longshore dag show {pool}` draws it" in ran.err
+
+
 async def test_a_job_that_waits_is_cancelled_and_asked_about_by_the_name_of_its_dag(
     longshore: Command, node: ScriptedNode, pool: str, tmp_path: Path
 ):

@@ -11,6 +11,7 @@ import pytest
 from longshore.activities.artifacts.outputs import OutputStore
 from longshore.client.api import Longshore
 from longshore.client.calls import known_job
+from longshore.client.code_files import find_files
 from longshore.models.checkpoint import Manifest
 from longshore.models.document import load_document
 from longshore.models.errors import SpecError
@@ -54,7 +55,7 @@ async def test_outputs_come_into_a_folder_of_the_job(
     await known_job(api, job_id)
     none = await longshore("pull", job_id)
     assert none.code == 66
-    assert "nothing of *.txt, out is stored yet" in none.err
+    assert "nothing of *.txt, out is stored: " in none.err
     made = tmp_path / "made"
     made.mkdir()
     (made / "a.txt").write_text("one")
@@ -66,12 +67,26 @@ async def test_outputs_come_into_a_folder_of_the_job(
     assert not (tmp_path / job_id).exists()
     assert (await longshore("pull", job_id)).code == 0
     found = {str(p.relative_to(tmp_path / job_id)) for p in (tmp_path / job_id).rglob("*.*")}
-    assert found == {"a.txt", "rank-1/a.txt"}
+    assert found == {".gitignore", "a.txt", "rank-1/a.txt"}
+    assert [file.path for file in find_files(tmp_path).files if job_id in file.path] == []
     again = await longshore("pull", job_id)
     assert again.out == f"{job_id}: 2 files, 6B of attempt 1: nothing differs\n"
     to = await longshore("pull", job_id, "--to", "there", "--json")
     assert json.loads(to.out)["fetched"] == ["a.txt", "rank-1/a.txt"]
+    assert not (tmp_path / "there" / ".gitignore").exists()
     assert (await longshore("pull", job_id, "--attempt", "2")).code == 66
+
+
+async def test_a_job_that_made_none_of_its_outputs_is_told_so(
+    longshore: Command, api: Longshore, settings: Settings, pool: str, tmp_path: Path
+) -> None:
+    args = ("--pool", pool, "--output", "*.txt", "--hold", "--", "true")
+    job_id = (await longshore("submit", "-q", *args)).out.strip()
+    await known_job(api, job_id)
+    give_back(settings, job_id, tmp_path)
+    found = await longshore("pull", job_id, "--to", str(tmp_path / "here"))
+    assert found.code == 0
+    assert found.out.endswith("attempt 1: the job made no file that `outputs` names\n")
 
 
 async def test_a_job_without_outputs_is_told_what_lacks(

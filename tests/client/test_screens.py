@@ -403,6 +403,24 @@ def test_one_job_in_full() -> None:
         assert part in text
 
 
+def test_a_job_says_what_it_brings_and_gives_back() -> None:
+    spec = JobSpec.model_validate(
+        {
+            "name": "train", "gpus": 4, "command": ["sh", "-c", "a; b"],
+            "code": {"snapshot": "0" * 64, "files": 1, "bytes": 44, "commit": "0123456789abcd",
+                     "changed": True},
+            "environment": "requirements.txt", "outputs": ["results"],
+        }
+    )  # fmt: skip
+    job = a_job(JobState.SUCCEEDED, ended_at=NOW)
+    text = "\n".join(drawn(job_screen(JobReport(job=job, spec=spec), NOW)))
+    assert "command      sh -c 'a; b'" in text
+    assert "1 file, 44B, of commit 0123456789ab, with changes" in text
+    assert "environment  requirements.txt" in text
+    assert "outputs      results" in text
+    assert f"longshore logs {job.id}, or longshore pull {job.id}" in text
+
+
 def test_a_job_that_gave_way_says_how_often() -> None:
     first, then = NOW - 9 * MINUTE, NOW - 5 * MINUTE
     attempts = (

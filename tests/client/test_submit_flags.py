@@ -5,6 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from longshore.client import job_flags
+from longshore.models.document import load_document
+from longshore.models.environment import JobEnvironment
+from longshore.models.errors import SpecError
 from longshore.models.job import JobSpec
 from tests.client.conftest import Command
 from tests.client.test_commands import is_listed
@@ -48,6 +52,23 @@ async def test_each_flag_goes_before_the_file(
     assert "labels sweep=7, team=vision, x.io/stage=1" in shown
     assert "time limit 1d12h" in shown
     assert (await longshore("cancel", job_id)).code == 0
+
+
+def test_an_environment_is_a_file_a_list_or_a_mapping_as_in_a_job_file() -> None:
+    text = "name: a\ncommand: b\ncode: .\n"
+
+    def read(given: str) -> JobEnvironment | None:
+        over = job_flags.environment(given)
+        return load_document(text, "job.yaml", JobSpec, over).environment
+
+    assert read("a/requirements.txt") == JobEnvironment(requirements="a/requirements.txt")
+    assert read("[numpy==2.1, torch>=2]") == JobEnvironment(
+        requirements=("numpy==2.1", "torch>=2")
+    )
+    assert read("{script: set up.sh}") == JobEnvironment(script="set up.sh")
+    assert read("none") is None
+    with pytest.raises(SpecError, match="--environment"):
+        read("[numpy")
 
 
 @pytest.mark.parametrize(

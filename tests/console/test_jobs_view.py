@@ -13,6 +13,7 @@ from longshore.console.attempts_view import attempts_html
 from longshore.console.jobs_view import STATES, list_html, more_html, sums_html, waited, why, wish
 from longshore.models.array_view import ArrayView
 from longshore.models.checkpoint import CheckpointInfo
+from longshore.models.code import Code
 from longshore.models.elements import ElementState
 from longshore.models.gang import DomainRoom, GangPlan, NodeShare, PlannedGroup
 from longshore.models.growth import GrowthDecision
@@ -209,6 +210,20 @@ def test_the_head_says_labels_and_until_when_a_job_may_run():
     waits = JobReport(job=a_job(), spec=spec)
     assert "Time limit 2h Labels" not in text_of(view.head_html(waits, NOW, None))
     assert "Time limit 2h" in text_of(view.head_html(waits, NOW, None))
+
+
+def test_the_head_says_what_comes_along_and_what_is_stored():
+    code = Code(snapshot="0" * 64, files=41, bytes=1_200_000, commit="0123456789abcdef",
+                git="https://git/<x>", ref="v1", changed=False)  # fmt: skip
+    spec = a_spec(code=code, environment=["numpy", "torch"], outputs=["results", "*.pt"])
+    job = a_job(state=JobState.FAILED, ended_at=NOW)
+    said = text_of(view.head_html(JobReport(job=job, spec=spec), NOW, None))
+    assert "Code: 41 files, 1.2MB, of commit 0123456789ab (v1) of https://git/<x>" in said
+    assert "Environment: numpy, torch · Outputs: results, *.pt" in said
+    assert f"longshore pull {job.id} brings its outputs." in said
+    plain = text_of(view.head_html(JobReport(job=job, spec=a_spec()), NOW, None))
+    assert "Code:" not in plain
+    assert "pull" not in plain
 
 
 def test_the_head_of_an_array():

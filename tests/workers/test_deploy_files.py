@@ -88,6 +88,22 @@ def test_the_values_of_the_settings_are_understood(monkeypatch: pytest.MonkeyPat
     assert Settings().health_address == "0.0.0.0:8086"
 
 
+def test_every_store_is_one_that_agents_and_control_workers_reach():
+    stores = {variable(name) for name in Settings.model_fields if name.endswith("_store")}
+    given = {name: value for name, value in of_kind("ConfigMap")["data"].items() if name in stores}
+    assert given.keys() == stores
+    example = (DEPLOY / "longshore.env.example").read_text()
+    assert all(f"\n{name}=" in example for name in stores)
+    claims = of_kind("PersistentVolumeClaim")["metadata"]["name"]
+    for kind in ("DaemonSet", "WorkerDeployment"):
+        pod = of_kind(kind)["spec"]["template"]["spec"]
+        assert {"name": "stores", "persistentVolumeClaim": {"claimName": claims}} in pod["volumes"]
+        mounted = [each["mountPath"] for each in pod["containers"][0]["volumeMounts"]]
+        for url in given.values():
+            path = url.removeprefix("file://")
+            assert any(path.startswith(f"{mount}/") for mount in mounted), (kind, url)
+
+
 def test_every_reference_to_the_secret_names_a_key_of_it_and_agents_get_no_database():
     keys = set(of_kind("Secret")["stringData"])
     used: dict[str, set[str]] = {}

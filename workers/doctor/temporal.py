@@ -236,5 +236,6 @@ def _wanted_attributes() -> dict[str, str]:
 
 
 def _type_of(value: "IndexedValueType.ValueType") -> str:
-    """Return a type as people write it: ``Keyword``, ``Int``."""
-    return IndexedValueType.Name(value).removeprefix("INDEXED_VALUE_TYPE_").title()
+    """Return a type as people write it: ``Keyword``, ``KeywordList``, ``Int``."""
+    name = IndexedValueType.Name(value).removeprefix("INDEXED_VALUE_TYPE_")
+    return name.title().replace("_", "")
