@@ -189,9 +189,7 @@ class Environments:
         began = boot_clock()
         source = source_of(folder)
         unwanted = threading.Event()
-        laying = asyncio.ensure_future(
-            in_thread(partial(self._lay_out, source, spec, unwanted))
-        )
+        laying = asyncio.ensure_future(in_thread(partial(self._lay_out, source, spec, unwanted)))
         try:
             await asyncio.shield(laying)
         except asyncio.CancelledError:
@@ -217,9 +215,7 @@ class Environments:
         await in_thread(partial(self.store.succeeded, recipe.identity, folder, seconds))
         await failpoint("build_environment.after-marker")
 
-    def _lay_out(
-        self, source: Path, spec: JobSpec, unwanted: threading.Event
-    ) -> None:
+    def _lay_out(self, source: Path, spec: JobSpec, unwanted: threading.Event) -> None:
         """Have the code of the job in a folder of its own: a build may write there."""
         (source / WORK).mkdir(parents=True, exist_ok=True)
         (source / _TEMPORARY).mkdir(exist_ok=True)
