@@ -14,6 +14,7 @@ job wrote a second while the node fetched stands beside what it wrote with nobod
 import argparse
 import json
 import os
+import statistics
 import sys
 import tempfile
 import threading
@@ -37,11 +38,14 @@ WRITES = """
 import os, sys, time
 data, written, began = os.urandom(4_000_000), 0, time.monotonic()
 file = os.open("written", os.O_RDWR | os.O_CREAT)
+second = began
 while time.monotonic() - began < float(sys.argv[1]):
     os.pwrite(file, data, written % 100_000_000)
     os.fdatasync(file)
     written += len(data)
-print(written / (time.monotonic() - began) / 1e6)
+    if time.monotonic() - second > 0.5:
+        print(time.time(), written / (time.monotonic() - second) / 1e6)
+        second, written = time.monotonic(), 0
 """
 READS = """
 import os, pathlib, sys, time
@@ -64,12 +68,15 @@ class Throttle:
         self._rate = rate
         self._lock = threading.Lock()
         self._free_at = time.monotonic()
+        self.last = 0.0
+        """When the last piece was sent."""
 
     def wait(self, size: int) -> None:
         with self._lock:
             self._free_at = max(self._free_at, time.monotonic()) + size / self._rate
             rest = self._free_at - time.monotonic()
         time.sleep(max(rest, 0.0))
+        self.last = time.time()
 
 
 class Source(SimpleHTTPRequestHandler):
@@ -91,9 +98,9 @@ class Source(SimpleHTTPRequestHandler):
 
 
 @contextmanager
-def served(folder: Path, rate: float) -> Iterator[str]:
-    """Serve a folder at so many bytes a second, and yield its URL."""
-    handler = partial(Source, throttle=Throttle(rate), directory=str(folder))
+def served(folder: Path, throttle: Throttle) -> Iterator[str]:
+    """Serve a folder at the pace of a throttle, and yield its URL."""
+    handler = partial(Source, throttle=throttle, directory=str(folder))
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -131,14 +138,15 @@ async def measure(folder: Path, megabytes: int, rate: int) -> dict[str, float]:
     data.mkdir()
     for number in range(FILES):
         (data / f"part-{number}").write_bytes(os.urandom(megabytes * 1_000_000 // FILES))
-    holds = 1.5 * megabytes / rate + 5
+    holds = 1.5 * megabytes / rate + 3
+    throttle = Throttle(rate * 1e6)
     with (
-        served(data, rate * 1e6) as url,
+        served(data, throttle) as url,
         installed({"node-1": "1xH100-80GB"}) as stack,
     ):
         api = await Longshore.connect(Settings(state_dir=stack.folder))
         try:
-            bench = Bench(api, holds)
+            bench = Bench(api, holds, throttle)
             alone, _ = await bench.turn(None)
             beside, staged = await bench.turn(
                 [sys.executable, "-c", READS, str(FILES)], {"data": {"from": url}}
@@ -155,23 +163,28 @@ async def measure(folder: Path, megabytes: int, rate: int) -> dict[str, float]:
 class Bench:
     """Jobs of one GPU, one after the other."""
 
-    def __init__(self, api: Longshore, holds: float) -> None:
+    def __init__(self, api: Longshore, holds: float, throttle: Throttle) -> None:
         self._api = api
         self._holds = holds
+        self._throttle = throttle
 
     async def turn(
         self, second: list[str] | None, data: dict[str, dict[str, str]] | None = None
     ) -> tuple[float, float]:
         """Run a job that holds the GPU, with a second one behind it. Return the megabytes a second
-        that the first one wrote, and the seconds that the GPU waited for the second one's data."""
+        that the first one wrote while the source sent, in the median of half seconds, and the
+        seconds that the GPU waited for the second one's data."""
         first = await self._submit(
             [sys.executable, "-c", WRITES, str(self._holds)], f"{self._holds:.0f}s", {}
         )
+        began = time.time()
         after = await self._submit(second, "10s", data or {}) if second else None
-        wrote = await self._printed(first)
+        rates = [tuple(map(float, line.split())) for line in await self._printed(first)]
+        end = self._throttle.last if data else time.time()
+        wrote = statistics.median(rate for at, rate in rates if began + 1 < at < end)
         if after is None:
             return wrote, 0.0
-        there = await self._printed(after)
+        there = float((await self._printed(after))[-1])
         (attempt,) = (await self._api.status(after)).attempts
         assert attempt.placed_at
         return wrote, there - attempt.placed_at.timestamp()
@@ -185,13 +198,13 @@ class Bench:
         )  # fmt: skip
         return (await self._api.submit(spec)).job_id
 
-    async def _printed(self, job_id: str) -> float:
-        """Wait for a job, and return the number that it has printed."""
+    async def _printed(self, job_id: str) -> list[str]:
+        """Wait for a job, and return the lines that it has printed."""
         result = await self._api.wait(job_id)
         said = b"".join([piece async for piece in self._api.logs(job_id)]).decode()
         if result.state is not JobState.SUCCEEDED:
             sys.exit(f"{job_id} ended as {result.state}: {result.message}: {said}")
-        return float(said.splitlines()[-1])
+        return said.splitlines()
 
 
 if __name__ == "__main__":

@@ -160,3 +160,10 @@ def test_a_script_with_its_packages_starts_beside_a_plain_job():
     report = _run("benchmarks.own_script", *sizes)
     assert min(report["plain_ms"], report["code_ms"], report["both_ms"]) > 0
     assert report["ratio"] == pytest.approx(report["both_ms"] / report["plain_ms"])
+
+
+def test_a_gpu_waits_less_for_data_that_came_while_its_job_waited():
+    report = _run("benchmarks.staging", "--megabytes", "8", "--rate", "4")
+    assert report["staged_s"] < report["inside_s"]
+    assert report["ratio"] == pytest.approx(report["staged_s"] / report["inside_s"])
+    assert report["kept"] == pytest.approx(report["beside_mb_s"] / report["alone_mb_s"])
