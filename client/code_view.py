@@ -11,10 +11,12 @@ _MOST = 5
 
 
 def travels(spec: JobSpec) -> list[tuple[str, str]]:
-    """Return code, environment and outputs of a job by these names, those that it has."""
+    """Return what a job brings, reads and gives back, by names; only what it has."""
+    sources = [f"{name} from {data.source}" for name, data in spec.data.items() if data.source]
     found = {
         "code": "" if spec.code is None else code_text(spec.code),
         "environment": "" if spec.environment is None else spec.environment.text,
+        "reads": listed(sources, _MOST),
         "outputs": listed(spec.outputs, _MOST),
     }
     return [(name, text) for name, text in found.items() if text]
