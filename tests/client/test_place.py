@@ -130,7 +130,10 @@ def test_what_data_is_there_counts_and_is_shown(tmp_path: Path) -> None:
         "now: 2026-11-20T12:00:00Z\n"
         "nodes:\n- {id: a, gpus: 8}\n- {id: b, gpus: 8, data: [imagenet]}\n"
     )
-    job.write_text("name: reads\ndata: {imagenet: {from: 's3://sets/imagenet/', size: 30GB}, other: 10GB}\ncommand: x\n")
+    job.write_text(
+        "name: reads\ncommand: x\n"
+        "data: {imagenet: {from: 's3://sets/imagenet/', size: 30GB}, other: 10GB}\n"
+    )
     _, _, decision = run_place(state, job, NOW)
     assert decision.node_id == "b"
     text = drawn(state, job, terminal=False, width=200)
