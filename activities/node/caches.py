@@ -9,7 +9,7 @@ from pathlib import Path
 
 from longshore.activities.node.artifact_cache import ArtifactCache
 from longshore.activities.node.environment_store import EnvironmentStore
-from longshore.activities.node.environments import remove_uv_cache
+from longshore.activities.node.environments import remove_build_caches
 from longshore.activities.node.retention import PRUNE_EVERY
 from longshore.scheduling.node_caches import CacheLimits, Disk, Eviction, evict, is_too_full
 
@@ -59,7 +59,7 @@ class Caches:
         self.artifacts.evict(key for key in plan.keys if key not in environments)
         self._environments.evict(key for key in plan.keys if key in environments)
         if plan.keys:  # what uv keeps for builds to come
-            remove_uv_cache(self._folder)
+            remove_build_caches(self._folder)
         return plan
 
 
