@@ -94,9 +94,17 @@ class Recipe:
             vars(self.python) if self.python else None, sorted(self.texts.items()),
             sorted(indexes.items()), self.code if self.asked.script else "",
         ]  # fmt: skip
+        if self.has_no_index:  # those of before were built from the public index all the same
+            made_from.append("--no-index")
         if self.conda is not None:  # others have the identity that they had before there was this
             made_from += [self.asked.conda, self.conda.channels, self.platform]
         return hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:32]
+
+    @property
+    def has_no_index(self) -> bool:
+        """Whether only what `UV_FIND_LINKS` names may be installed. It is an option of uv, which
+        has no variable for it: without the option it would ask the public index."""
+        return self.variables.get("UV_NO_INDEX", "").lower() not in ("", "0", "false", "no", "off")
 
     @property
     def title(self) -> str:

@@ -257,12 +257,13 @@ class Environments:
         }  # fmt: skip
         inside = with_environment(base, folder, conda=recipe.conda is not None)
         seed = ["--seed"] if asked.script else []
+        no_index = ["--no-index"] if recipe.has_no_index else []
         commands: list[tuple[list[str], dict[str, str]]] = []
         this_python: list[str] = []
         if recipe.python is not None:
             this_python = ["--python", recipe.python.path]
             commands.append(
-                ([uv, "venv", "--no-project", *seed, *this_python, str(folder)], base)
+                ([uv, "venv", "--no-project", *seed, *no_index, *this_python, str(folder)], base)
             )
         if asked.conda is not None and recipe.conda is not None:
             commands.append(([*_CONDA, asked.conda, str(folder), str(self._conda_cache)], base))
@@ -272,7 +273,7 @@ class Environments:
                 lines.write_text("".join(f"{each}\n" for each in recipe.conda.pip), "utf-8")
                 python = ["--python", str(folder / "bin" / "python")]
                 commands.append(
-                    ([uv, "pip", "install", *python, "-r", str(lines)], inside)
+                    ([uv, "pip", "install", *no_index, *python, "-r", str(lines)], inside)
                 )
         if asked.lock is not None:
             project = str((source / WORK / asked.lock).parent)
@@ -292,7 +293,7 @@ class Environments:
                 else ["--", *asked.requirements]
             )
             python = ["--python", str(folder / "bin" / "python")]
-            commands.append(([uv, "pip", "install", *python, *given], inside))
+            commands.append(([uv, "pip", "install", *no_index, *python, *given], inside))
         if asked.script is not None:
             commands.append((["sh", "-e", asked.script], inside))
         return commands
