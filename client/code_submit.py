@@ -199,5 +199,5 @@ def _with_diff(folder: Path, found: FoundFiles) -> Iterator[FoundFiles]:
         file.flush()
         source = Path(file.name)
         others = [each for each in found.files if each.path != DIFF_PATH]
-        patch = FoundFile(path=DIFF_PATH, source=source, stat=source.lstat())
+        patch = FoundFile(path=DIFF_PATH, source=str(source), stat=source.lstat())
         yield replace(found, files=(*others, patch))

@@ -3,6 +3,9 @@
 What was stored of an upload that was cut off is counted on by the next.
 """
 
+# A Path costs time for each file.
+# ruff: noqa: PTH123
+
 import asyncio
 import hashlib
 import os
@@ -11,6 +14,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from longshore.activities.artifacts.rows import (
     announce_objects,
@@ -22,6 +26,7 @@ from longshore.activities.artifacts.store import ArtifactStore, object_name
 from longshore.activities.database import Database
 from longshore.client.code_cache import CodeCache, is_settled, look_of
 from longshore.client.code_files import FoundFile, FoundFiles
+from longshore.client.uncollected import uncollected
 from longshore.models.addresses import without_secrets
 from longshore.models.code import Code
 from longshore.models.errors import SpecError, StaleError, UnavailableError
@@ -37,6 +42,8 @@ _TRIES = 60
 _BETWEEN_TRIES = 1.0
 """Seconds between tries where a sweep is just removing what an upload would count on."""
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Told = Callable[[int, int], None]
 """Hears how many bytes were sent of how many."""
 
@@ -85,15 +92,16 @@ async def upload(
 
     Raises SpecError where files change while they are read, StoreError, UnavailableError.
     """
-    contents = await asyncio.to_thread(_read, folder, found.files, to.cache)
-    digest = _digest(found, contents)
+    contents = await _thread(_read, folder, found.files, to.cache)
+    digest = await _thread(_digest, found, contents)
     sent: set[str] = set()
     sent_bytes = 0
     for _ in range(_TRIES):
         async with to.database.transaction() as connection:
             is_there = await lease_snapshot(connection, to.tenant, digest)
         if anew or not is_there:
-            sender = _Sender(found.files, contents, to, told, anew=anew)
+            with uncollected():
+                sender = _Sender(found.files, contents, to, told, anew=anew)
             try:
                 parts = await sender.send()
             except SpecError:
@@ -101,7 +109,7 @@ async def upload(
                 raise
             sent, sent_bytes = sent | sender.sent, sent_bytes + sender.sent_bytes
             try:
-                snapshot = await asyncio.to_thread(_snapshot, found, contents, parts)
+                snapshot = await _thread(_snapshot, found, contents, parts, digest)
                 await store_snapshot(to.database, to.store, to.tenant, snapshot, anew=anew)
             except StaleError:
                 await asyncio.sleep(_BETWEEN_TRIES)
@@ -147,8 +155,18 @@ def _read(folder: Path, files: Sequence[FoundFile], cache: CodeCache) -> dict[st
     return contents
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
+async def _thread(function: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+    """Call in a thread what makes something for each file."""
+
+    def call() -> T:
+        with uncollected():
+            return function(*given, **named)
+
+    return await asyncio.to_thread(call)
+
+
+def _sha256(path: str) -> str:
+    with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -173,7 +191,10 @@ def _digest(found: FoundFiles, contents: Mapping[str, str]) -> str:
 
 
 def _snapshot(
-    found: FoundFiles, contents: Mapping[str, str], parts: Mapping[str, Sequence[Part]]
+    found: FoundFiles,
+    contents: Mapping[str, str],
+    parts: Mapping[str, Sequence[Part]],
+    digest: str,
 ) -> Snapshot:
     """Return the snapshot. It is made of what was just read, and not validated: of 50,000 files
     that would take half a second."""
@@ -187,9 +208,11 @@ def _snapshot(
         for file in sorted(found.files, key=lambda each: each.path)
     )  # fmt: skip
     links = tuple(sorted(found.links, key=lambda each: each.path))
-    return Snapshot.model_construct(
+    snapshot = Snapshot.model_construct(
         version=1, files=files, links=links, folders=tuple(sorted(found.folders))
     )
+    vars(snapshot)["digest"] = digest  # known already: it would be made of all files anew
+    return snapshot
 
 
 class _Sender:
@@ -227,11 +250,14 @@ class _Sender:
 
     async def send(self) -> dict[str, list[Part]]:
         """Return where each content lies, in order, once all of it is there."""
-        plan = plan_packs(self._sizes, await self._known())
+        known = await self._known()
+        plan = await _thread(plan_packs, self._sizes, known)
         self.sent = plan.anew
         total = sum(self._sizes[sha256] for pack in plan.packs for sha256 in pack)
         total += sum(chunk.size for chunk in plan.chunks)
-        placed = {sha256: dict(kept) for sha256, kept in plan.kept.items()}
+        placed: dict[str, dict[int, Part]] = {sha256: {} for sha256 in plan.anew}
+        for sha256 in plan.anew:
+            placed[sha256].update(plan.kept[sha256])
         gate = asyncio.Semaphore(IN_FLIGHT)
         objects = self._objects(plan)
 
@@ -262,26 +288,29 @@ class _Sender:
                     tasks.create_task(put(*made))
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from None
-        return {
-            sha256: [parts[position] for position in sorted(parts)]
-            for sha256, parts in placed.items()
-        }
+        with uncollected():
+            return {
+                sha256: [part for _, part in sorted(placed.get(sha256, kept).items())]
+                for sha256, kept in plan.kept.items()
+            }
 
-    async def _known(self) -> dict[str, Placed]:
+    async def _known(self) -> Mapping[str, Placed]:
         """Return where contents lie in objects that are there, and stay for this upload."""
         if self._anew:
             return {}
         cache, key = self._to.cache, self._to.key
-        noted = await asyncio.to_thread(cache.parts, key, list(self._sizes))
-        names = {part.object for placed in noted.values() for part in placed.values()}
+        noted = await _thread(cache.parts, key, sorted(self._sizes))
+        with uncollected():
+            names = {part.object for placed in noted.values() for part in placed.values()}
         async with self._to.database.transaction() as connection:
             there = await lease_objects(connection, self._to.tenant, names)
         if gone := names - there:
             await asyncio.to_thread(cache.forget_objects, key, gone)
-        return {
-            sha256: {at: part for at, part in placed.items() if part.object in there}
-            for sha256, placed in noted.items()
-        }
+            noted = {
+                sha256: {at: part for at, part in placed.items() if part.object in there}
+                for sha256, placed in noted.items()
+            }
+        return noted
 
     def _objects(
         self, plan: PackPlan
@@ -324,7 +353,7 @@ class _Sender:
     def _content(self, sha256: str) -> bytes:
         file = self._files[sha256]
         try:
-            content = file.source.read_bytes()
+            content = Path(file.source).read_bytes()
         except OSError:
             content = b""
         if hashlib.sha256(content).hexdigest() != sha256:
@@ -334,7 +363,7 @@ class _Sender:
     def _range(self, sha256: str, at: int, size: int) -> bytes:
         file = self._files[sha256]
         try:
-            with file.source.open("rb") as opened:
+            with open(file.source, "rb") as opened:
                 opened.seek(at)
                 content = opened.read(size)
             same = look_of(os.lstat(file.source)) == look_of(file.stat)

@@ -37,6 +37,8 @@ class JobEnvironment(Frozen):
     """A requirements file, or a list such as `[numpy==2.1, torch]`."""
     lock: FileOfCode | None = None
     """A uv.lock, with its pyproject.toml beside it."""
+    conda: FileOfCode | None = None
+    """An environment.yml of conda. It brings its own Python, and a `pip` section."""
     script: FileOfCode | None = None
     """A shell script that sets up the rest, run once with the environment on its PATH."""
     files: Files = ()
@@ -47,7 +49,7 @@ class JobEnvironment(Frozen):
     @property
     def paths(self) -> tuple[str, ...]:
         """The files that it names."""
-        named = (self.lock, self.script, *self.files)
+        named = (self.lock, self.conda, self.script, *self.files)
         given = [path for path in named if path is not None]
         if isinstance(self.requirements, str):
             given.append(self.requirements)
@@ -57,7 +59,7 @@ class JobEnvironment(Frozen):
     def text(self) -> str:
         """Which files or packages, in a few words."""
         asked = self.requirements
-        what = listed(asked, 3) if isinstance(asked, tuple) else self.lock or asked
+        what = listed(asked, 3) if isinstance(asked, tuple) else self.lock or self.conda or asked
         return " and ".join(part for part in (what, self.script) if part)
 
     @property
@@ -67,15 +69,28 @@ class JobEnvironment(Frozen):
         return (*self.paths, *beside)
 
 
+_NOT_WITH_CONDA = {
+    "requirements": "belong into the `pip` section",
+    "lock": "is another environment: name one, or the packages in the `pip` section",
+    "python": "is a package of conda: name it in `dependencies`",
+}
+
+
 def _of_one_kind(environment: JobEnvironment) -> JobEnvironment:
     refuse(list(_mistakes(environment)))
     return environment
 
 
 def _mistakes(environment: JobEnvironment) -> Iterator[Mistake]:
-    kinds = (environment.requirements, environment.lock, environment.script)
+    kinds = (environment.requirements, environment.lock, environment.conda, environment.script)
     if all(kind is None for kind in kinds):
-        yield Mistake((), "give `requirements`, a `lock` or a `script`")
+        yield Mistake((), "give `requirements`, a `lock`, `conda` or a `script`")
+    if environment.conda is not None:
+        for name, why in _NOT_WITH_CONDA.items():
+            if getattr(environment, name) is not None:
+                yield Mistake((name,), f"{why} of {brief(environment.conda)}", (("conda",),))
+        if not re.fullmatch(r".*\.ya?ml", environment.conda):
+            yield Mistake(("conda",), "has to be a .yml or .yaml file")
     if environment.lock is not None and environment.requirements is not None:
         why = "has all packages already: leave out `requirements`"
         yield Mistake(("lock",), why, (("requirements",),))
@@ -98,9 +113,13 @@ def _of_text(value: object) -> object:
     if not isinstance(value, str):
         return value
     name = value.rpartition("/")[2]
-    if value == "current" or re.fullmatch(r".*\.ya?ml", name):
-        what = "the packages of this Python" if value == "current" else "conda environments"
-        raise ValueError(f"{brief(value)}: {what} cannot be brought yet; give a requirements file")
+    if value == "current":
+        raise ValueError(
+            "'current': the packages of this Python cannot be brought yet; give a requirements "
+            "file"
+        )
+    if re.fullmatch(r".*\.ya?ml", name):
+        return {"conda": value}
     if name == "uv.lock":
         return {"lock": value}
     if name.endswith(".txt"):
@@ -109,7 +128,7 @@ def _of_text(value: object) -> object:
         return {"script": value}
     raise ValueError(
         f"{brief(value)} is no kind that is known: give requirements.txt, uv.lock, "
-        "{script: setup.sh}, or a list of packages"
+        "environment.yml, {script: setup.sh}, or a list of packages"
     )
 
 

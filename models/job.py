@@ -297,8 +297,9 @@ class JobSpec(Frozen):
     environment: EnvironmentField | None = Field(
         default=None, exclude_if=lambda environment: environment is None
     )
-    """Its Python packages: requirements.txt, uv.lock, {script: setup.sh}, each in the code of the
-    job, or a list such as [numpy==2.1, torch]. Built once on a node. See docs/environments.md."""
+    """Its packages: requirements.txt, uv.lock, environment.yml, {script: setup.sh}, each in the
+    code of the job, or a list such as [numpy==2.1, torch]. Built once on a node. See
+    docs/environments.md."""
     workdir: ShortText | None = None
     """Working folder on the node, or with `code` below it; a private one when left out."""
     outputs: Outputs = Field(default=(), exclude_if=lambda outputs: not outputs)

@@ -291,8 +291,8 @@ The Python packages of the job, built once on a node ([environments](environment
 """
 
 _AN_ENVIRONMENT: dict[str, Any] = {
-    "requirements": "requirements.txt", "lock": "uv.lock", "script": "setup.sh",
-    "files": ["data/words.txt"], "python": "3.11",
+    "requirements": "requirements.txt", "lock": "uv.lock", "conda": "environment.yml",
+    "script": "setup.sh", "files": ["data/words.txt"], "python": "3.11",
 }  # fmt: skip
 
 _HEAD = """\

@@ -10,7 +10,7 @@ from pathlib import Path
 from longshore.activities.node.artifact_cache import ArtifactCache
 from longshore.activities.node.data_cache import DataCache
 from longshore.activities.node.environment_store import EnvironmentStore
-from longshore.activities.node.environments import remove_uv_cache
+from longshore.activities.node.environments import remove_build_caches
 from longshore.activities.node.retention import PRUNE_EVERY
 from longshore.scheduling.node_caches import CacheLimits, Disk, Eviction, evict, is_too_full
 
@@ -63,7 +63,7 @@ class Caches:
         for kind, each in zip(kinds, entries, strict=True):
             kind.evict(plan.among(each))
         if plan.keys:  # what uv keeps for builds to come
-            remove_uv_cache(self._folder)
+            remove_build_caches(self._folder)
         return plan
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from uv import find_uv_bin
 
+from longshore.activities.node.conda_file import CondaFile, CondaFileError, read_conda_file
 from longshore.activities.node.preparing import NotReadyError
 from longshore.models.environment import JobEnvironment
 from longshore.models.job import FailureClass
@@ -72,28 +73,44 @@ class Recipe:
     """All that an environment follows from."""
 
     asked: JobEnvironment
-    python: Interpreter
+    python: Interpreter | None
+    """None of one of conda, which brings its own."""
     texts: Mapping[str, str]
     """By path below the folder of the code, with what requirements files include."""
     code: str
     """The tenant and the snapshot, where there is a script: it may install what is in there."""
     variables: Mapping[str, str]
     """For uv: indexes and how they are reached, from the settings of the agent."""
+    conda: CondaFile | None = None
+    platform: str = ""
+    """Of one of conda: what its packages depend on of this machine."""
 
     @functools.cached_property
     def identity(self) -> str:
         """A digest of it, which names the environment."""
         indexes = {name: value for name, value in self.variables.items() if name in _INDEX_NAMES}
         made_from = [
-            self.asked.model_dump(mode="json"), vars(self.python), sorted(self.texts.items()),
+            self.asked.model_dump(mode="json", exclude={"conda"}),
+            vars(self.python) if self.python else None, sorted(self.texts.items()),
             sorted(indexes.items()), self.code if self.asked.script else "",
         ]  # fmt: skip
+        if self.has_no_index:  # those of before were built from the public index all the same
+            made_from.append("--no-index")
+        if self.conda is not None:  # others have the identity that they had before there was this
+            made_from += [self.asked.conda, self.conda.channels, self.platform]
         return hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:32]
+
+    @property
+    def has_no_index(self) -> bool:
+        """Whether only what `UV_FIND_LINKS` names may be installed. It is an option of uv, which
+        has no variable for it: without the option it would ask the public index."""
+        return self.variables.get("UV_NO_INDEX", "").lower() not in ("", "0", "false", "no", "off")
 
     @property
     def title(self) -> str:
         """What it is, in a few words."""
-        return f"{self.asked.text}, Python {self.python.version}"
+        on = f"Python {self.python.version}" if self.python else self.platform.partition(" ")[0]
+        return f"{self.asked.text}, {on}"
 
 
 def recipe_of(asked: JobEnvironment, code: Path | None, path: str, named: str = "") -> Recipe:
@@ -112,10 +129,14 @@ def recipe_of(asked: JobEnvironment, code: Path | None, path: str, named: str = 
     for name in asked.needs:
         if name not in texts:
             texts[name] = _read(code, name)
+    variables = variables_of_uv(os.environ)
+    if asked.conda is not None:
+        conda = _conda(code, asked.conda, texts)
+        return Recipe(asked, None, texts, named, variables, conda, _platform_of_conda())
     for line in asked.requirements if isinstance(asked.requirements, tuple) else ():
         _refuse_local(line, "environment")
     python = _interpreter(asked.python, path)
-    return Recipe(asked, python, texts, named, variables_of_uv(os.environ))
+    return Recipe(asked, python, texts, named, variables)
 
 
 def variables_of_uv(environ: Mapping[str, str]) -> dict[str, str]:
@@ -153,16 +174,45 @@ def _settings_of_pip(environ: Mapping[str, str]) -> dict[str, str]:
     return {}
 
 
+def _conda(code: Path | None, name: str, texts: dict[str, str]) -> CondaFile:
+    """Read an environment.yml, and add what its `pip` section includes."""
+    try:
+        found = read_conda_file(texts[name])
+    except CondaFileError as error:
+        raise _bad(f"{brief(name)}: {error}") from None
+    for line in found.pip:
+        _requirement(code, line, name, texts)
+    return found
+
+
+@functools.cache
+def _platform_of_conda() -> str:
+    """Return what packages of conda are chosen by on this machine: platform, kernel, libc, GPU
+    driver, processor."""
+    try:
+        import rattler
+    except ImportError as error:
+        raise _bad(
+            f"conda environments need py-rattler in the Python of the agent: {error}"
+        ) from None
+    found = sorted(str(each.into_generic()) for each in rattler.VirtualPackage.detect())
+    return " ".join([str(rattler.Subdir.current()), *found])
+
+
 def _requirements(code: Path | None, name: str, texts: dict[str, str]) -> None:
     """Add a requirements file and what it includes."""
     if name in texts:
         return
     texts[name] = _read(code, name)
     for line in texts[name].replace("\\\n", " ").splitlines():
-        _refuse_local(line, name)
-        if found := _INCLUDE.match(line.partition(" #")[0]):
-            included = os.path.normpath(Path(name).parent / found.group(1))
-            _requirements(code, included, texts)
+        _requirement(code, line, name, texts)
+
+
+def _requirement(code: Path | None, line: str, where: str, texts: dict[str, str]) -> None:
+    _refuse_local(line, where)
+    if found := _INCLUDE.match(line.partition(" #")[0]):
+        included = os.path.normpath(Path(where).parent / found.group(1))
+        _requirements(code, included, texts)
 
 
 def _refuse_local(line: str, where: str) -> None:

@@ -12,6 +12,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -45,10 +46,15 @@ LAST_LINES = 12
 _LOOK_EVERY = 0.1
 _UV = "uv"
 """Name of uv's own cache, beside a lock that builds share."""
+_CONDA_CACHE = "conda"
+"""Name of the packages of conda, under the same lock."""
 _SAYS_WHY = re.compile(r"\s*(?:error|cause|caused by)\b|\s*[×╰├]", re.IGNORECASE)
 """Lines of uv and pip that say why. All that a build wrote is in the stderr of the job."""
 _LONGEST_WHY = 600
 _LONGEST_LINE = 300
+_CONDA = (sys.executable, "-I", "-m", "longshore.activities.node.conda_install")
+_PROGRAMS = {"sh": "its script", sys.executable: "conda"}
+_PIP_SECTION = ".longshore-pip-section.txt"
 _TEMPORARY = "tmp"
 """Name of the folder for temporary files of a build, beside its code."""
 Say = Callable[[str], None]
@@ -84,6 +90,7 @@ class Environments:
         """`folder` is that of the caches; a build may take `limit`."""
         self.store = EnvironmentStore(folder / "environments")
         self._uv_cache = folder / _UV
+        self._conda_cache = folder / _CONDA_CACHE
         self._artifacts = artifacts
         self._agent_id = agent_id
         self._limit = limit
@@ -243,12 +250,25 @@ class Environments:
             "UV_COMPILE_BYTECODE": "1", "UV_PYTHON_DOWNLOADS": "never",
             "UV_PROJECT_ENVIRONMENT": str(folder), "TMPDIR": str(source / _TEMPORARY),
         }  # fmt: skip
-        inside = with_environment(base, folder)
+        inside = with_environment(base, folder, conda=recipe.conda is not None)
         seed = ["--seed"] if asked.script else []
-        this_python = ["--python", recipe.python.path]
-        commands = [
-            ([uv, "venv", "--quiet", "--no-project", *seed, *this_python, str(folder)], base)
-        ]
+        no_index = ["--no-index"] if recipe.has_no_index else []
+        commands: list[tuple[list[str], dict[str, str]]] = []
+        this_python: list[str] = []
+        if recipe.python is not None:
+            this_python = ["--python", recipe.python.path]
+            venv = [uv, "venv", "--quiet", "--no-project", *seed, *no_index, *this_python]
+            commands.append(([*venv, str(folder)], base))
+        if asked.conda is not None and recipe.conda is not None:
+            commands.append(([*_CONDA, asked.conda, str(folder), str(self._conda_cache)], base))
+            if recipe.conda.pip:
+                # Beside the environment.yml: what it includes is seen from there.
+                lines = (source / WORK / asked.conda).with_name(_PIP_SECTION)
+                lines.write_text("".join(f"{each}\n" for each in recipe.conda.pip), "utf-8")
+                python = ["--python", str(folder / "bin" / "python")]
+                commands.append(
+                    ([uv, "pip", "install", *no_index, *python, "-r", str(lines)], inside)
+                )
         if asked.lock is not None:
             project = str((source / WORK / asked.lock).parent)
             sync = [
@@ -258,6 +278,7 @@ class Environments:
                 "--no-install-workspace",
                 "--no-install-local",
                 "--inexact",
+                *no_index,
             ]
             commands.append(([uv, *sync, *this_python, "--project", project], inside))
         if asked.requirements is not None:
@@ -267,7 +288,7 @@ class Environments:
                 else ["--", *asked.requirements]
             )
             python = ["--python", str(folder / "bin" / "python")]
-            commands.append(([uv, "pip", "install", *python, *given], inside))
+            commands.append(([uv, "pip", "install", *no_index, *python, *given], inside))
         if asked.script is not None:
             commands.append((["sh", "-e", asked.script], inside))
         return commands
@@ -289,7 +310,7 @@ class Environments:
             if process.returncode is None:
                 await process.wait()
         if status:
-            what = "its script" if words[0] == "sh" else "uv"
+            what = _PROGRAMS.get(words[0], "uv")
             raise _failed(recipe, f"{what} ended with exit code {status}", output)
 
 
@@ -299,13 +320,15 @@ def _code_of(spec: JobSpec) -> str:
     return f"{spec.tenant} {code.snapshot if code else ''}"
 
 
-def remove_uv_cache(folder: Path) -> None:
-    """Remove what uv keeps below the folder of the caches, where no build uses it."""
-    if not (folder / _UV).exists():
+def remove_build_caches(folder: Path) -> None:
+    """Remove what uv and conda keep below the folder of the caches, where no build uses it."""
+    caches = [folder / name for name in (_UV, _CONDA_CACHE)]
+    if not any(cache.exists() for cache in caches):
         return
     if held := try_lock(folder / f"{_UV}.lock"):
         with held:
-            shutil.rmtree(folder / _UV, ignore_errors=True)
+            for cache in caches:
+                shutil.rmtree(cache, ignore_errors=True)
 
 
 def _failed(recipe: Recipe, why: str, output: Path) -> Exception:

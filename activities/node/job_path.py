@@ -24,9 +24,14 @@ def without_own_environment(path: str, environ: Mapping[str, str]) -> str:
     ) or os.defpath  # fmt: skip
 
 
-def with_environment(env: Mapping[str, str], environment: Path | None) -> dict[str, str]:
-    """Return the variables of a process with a Python environment as the first on its PATH."""
+def with_environment(
+    env: Mapping[str, str], environment: Path | None, *, conda: bool | None = None
+) -> dict[str, str]:
+    """Return the variables of a process with a Python environment as the first on its PATH;
+    `conda` says whether it is one of conda, where it is not built yet."""
     if environment is None:
         return dict(env)
     path = os.pathsep.join([str(environment / "bin"), env.get("PATH", os.defpath)])
-    return {**env, "PATH": path, "VIRTUAL_ENV": str(environment)}
+    if conda is None:
+        conda = (environment / "conda-meta").is_dir()
+    return {**env, "PATH": path, "CONDA_PREFIX" if conda else "VIRTUAL_ENV": str(environment)}

@@ -17,7 +17,7 @@ from longshore.models.job import FailureClass
 from tests.agent.conftest import LocalNode, MakeBox
 from tests.support.snapshots import code_of, store_snapshot
 from tests.support.waiting import eventually
-from tests.support.wheels import make_wheel
+from tests.support.wheels import add_pip, make_wheel
 
 SAYS = "import tool; print(tool.version)"
 
@@ -29,6 +29,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     make_wheel(folder, "tool", "1.0")
     make_wheel(folder, "tool", "2.0", requires=("base>=1",))
     make_wheel(folder, "base", "1.5")
+    add_pip(folder)  # for those with a script
     for name in ("PIP_FIND_LINKS", "PIP_CERT", "PIP_INDEX_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
@@ -89,6 +90,20 @@ async def test_other_code_with_the_same_requirements_has_the_same_environment(bo
         report = await box.report("tool", environment="requirements.txt", code=code(box, tree))
         assert report.failure is None
     assert len(built(box)) == 1
+
+
+@pytest.mark.parametrize("variable", ["UV_NO_INDEX", "PIP_NO_INDEX"])
+async def test_without_an_index_no_index_is_asked(
+    box: LocalNode, monkeypatch: pytest.MonkeyPatch, variable: str
+):
+    """uv has no variable of that name. An index that is asked answers here: nobody listens."""
+    monkeypatch.delenv("UV_NO_INDEX")
+    monkeypatch.setenv(variable, "1")
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
+    assert (await box.report("tool", environment=["tool"])).failure is None
+    report = await box.report("true", environment=["longshore-no-such-package"])
+    assert report.failure is FailureClass.START
+    assert "was not found in the provided package locations" in report.message
 
 
 async def test_a_lock_is_followed(box: LocalNode, index: Path):

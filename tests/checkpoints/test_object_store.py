@@ -1,8 +1,4 @@
-"""The stores on an object store: `TEST_OBJECT_STORE=s3://bucket/tests` names one.
-
-The package of that store (s3fs) and its credentials have to be there, as for an agent; one from
-`moto_server` on this machine will do. Without that variable nothing of this runs.
-"""
+"""The stores of checkpoints and logs on an object store (`tests/support/object_store.py`)."""
 
 import os
 import threading
@@ -17,19 +13,20 @@ from longshore.activities.logstore import LogStore
 from longshore.activities.storage import GivenUp, connect
 from longshore.models.errors import DamagedError, StoreError
 from tests.support.checkpoints import JOB, a_draft, publish, restore, tree_of, write_tree
+from tests.support.object_store import object_store
 
-SERVER = os.environ.get("TEST_OBJECT_STORE", "")
 
-pytestmark = pytest.mark.skipif(not SERVER, reason="TEST_OBJECT_STORE names no object store")
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    """Starts an S3 server of moto, unless TEST_OBJECT_STORE names an object store; 2 s."""
+    with object_store() as url:
+        yield url
 
 
 @pytest.fixture
-def url() -> Iterator[str]:
-    url = f"{SERVER}/{uuid.uuid4().hex}"
-    yield url
-    fs, root = connect(url)
-    if fs.exists(root):
-        fs.rm(root, recursive=True)
+def url(server: str) -> str:
+    """A place of the test's own; 0 s."""
+    return f"{server}/{uuid.uuid4().hex}"
 
 
 def test_what_is_published_comes_back_and_the_newest_stay(url: str, tmp_path: Path) -> None:
@@ -89,8 +86,8 @@ def test_logs_arrive_part_by_part(url: str) -> None:
     )
 
 
-def test_no_bucket_is_made_of_a_mistyped_name(tmp_path: Path) -> None:
-    scheme = SERVER.partition("://")[0]
+def test_no_bucket_is_made_of_a_mistyped_name(server: str, tmp_path: Path) -> None:
+    scheme = server.partition("://")[0]
     store = CheckpointStore(f"{scheme}://longshore-{uuid.uuid4().hex}/checkpoints")
     with pytest.raises(StoreError, match="cannot be written"):
         publish(store, write_tree(tmp_path / "saved", {"a": b"1"}))

@@ -85,7 +85,7 @@ def test_a_folder_without_git_is_walked(folder: Path) -> None:
     assert (found.commit, found.changed) == (None, False)
     train = found.files[-1]
     assert (train.executable, train.size) == (True, 1)
-    assert train.source.read_text() == "x"
+    assert Path(train.source).read_text() == "x"
     assert not found.files[1].executable
 
 

@@ -253,8 +253,8 @@ async def test_a_file_that_is_as_it_was_is_not_read_again(
     read: list[str] = []
     plain = code_upload._sha256  # pyright: ignore[reportPrivateUsage]
 
-    def counted(path: Path) -> str:
-        read.append(path.name)
+    def counted(path: str) -> str:
+        read.append(Path(path).name)
         return plain(path)
 
     monkeypatch.setattr(code_upload, "_sha256", counted)

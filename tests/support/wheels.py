@@ -1,7 +1,9 @@
 """An index of packages made on the spot: a folder of wheels."""
 
 import base64
+import ensurepip
 import hashlib
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -30,6 +32,14 @@ def make_wheel(
         for path, text in {**files, f"{info}/RECORD": f"{record}{info}/RECORD,,\n"}.items():
             archive.writestr(path, text)
     return wheel
+
+
+def add_pip(folder: Path) -> None:
+    """Add what `uv venv --seed` installs: the wheels that come with Python, and before Python 3.12
+    a package `wheel`."""
+    for wheel in (Path(ensurepip.__file__).parent / "_bundled").glob("*.whl"):
+        shutil.copy(wheel, folder)
+    make_wheel(folder, "wheel")
 
 
 def _digest(text: str) -> str:
