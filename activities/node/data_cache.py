@@ -292,7 +292,7 @@ class DataCache:
 
     def _fill(self, held: Held, fetch: Fetch, file: SourceFile) -> None:
         os.ftruncate(held.fd, 0)
-        at, sha, md5 = 0, hashlib.sha256(), hashlib.md5(usedforsecurity=False)
+        at, sha = 0, hashlib.sha256()
         for piece in fetch.source.read(file):
             self._share.write(held.fd, piece, at, fetch.given_up)
             if fetch.given_up.is_set():
@@ -300,14 +300,10 @@ class DataCache:
             at += len(piece)
             if file.sha256:
                 sha.update(piece)
-            if file.md5:
-                md5.update(piece)
         if file.size is not None and at != file.size:
             raise DamagedError(f"{at:,} bytes came of {file.size:,}")
         if file.sha256 and sha.hexdigest() != file.sha256:
             raise DamagedError("its content does not have the digest of SHA256SUMS")
-        if file.md5 and md5.hexdigest() != file.md5:
-            raise DamagedError("its content does not have the digest that the source names")
         if not fetch.source.is_as_listed(file):
             raise DamagedError("it was changed while it was read")
 

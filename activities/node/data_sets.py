@@ -162,7 +162,8 @@ async def _want(
 
 
 def _may_start(fetch: Fetch, data: DataSet) -> bool:
-    return _is_over(fetch) or fetch.part >= data.start_at
+    # All of it is more than all of its bytes: files may be empty.
+    return _is_over(fetch) or (data.start_at < 1 and fetch.part >= data.start_at)
 
 
 def _is_over(fetch: Fetch) -> bool:

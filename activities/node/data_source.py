@@ -7,17 +7,17 @@ import hashlib
 import posixpath
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from longshore.activities.storage import connect, is_local, speaking
 from longshore.models.addresses import without_secrets
 from longshore.models.errors import StoreError
+from longshore.models.visible import shown
 
 SUMS = "SHA256SUMS"
 """A file at the root of a data set with the digests of others, as `sha256sum` writes it."""
 PIECE = 8_000_000
-_MD5 = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _SUM = re.compile(r"([0-9a-fA-F]{64}) [ *](?:\./)?(.+)", re.ASCII)
 _TAGS = ("ETag", "etag", "md5Hash", "Content-MD5", "Last-Modified", "LastModified", "mtime")
 """What file systems tell of a file that changes with its content, the best first."""
@@ -38,7 +38,6 @@ class SourceFile:
     size: int | None = None
     """Bytes; None where the source does not say."""
     tag: str = ""
-    md5: str = ""
     sha256: str = ""
 
 
@@ -121,23 +120,26 @@ class DataSource:
             if info.get("type") != "directory":
                 return [self._file(posixpath.basename(self._root), self._root, info)]
         below = self._root if not self._is_http else f"{self._root}/"
-        found: dict[str, Any] = self._fs.find(below, detail=True)
+        # A folder that cannot be listed would be left out in silence.
+        strict = {"on_error": "raise"} if self._is_http or is_local(self._fs) else {}
+        found: dict[str, Any] = self._fs.find(below, detail=True, **strict)
         files: list[SourceFile] = []
         for location, info in found.items():
             path = location.removeprefix(self._root).lstrip("/")
-            if location.startswith(self._root) and _is_name(path):
-                known = info if info.get("size") is not None else self._fs.info(location)
-                files.append(self._file(path, location, known))
+            if self._is_http and (not location.startswith(self._root) or _leads_on(path)):
+                continue  # another link of the index page
+            if not _is_name(path):
+                raise SourceError(
+                    f"{without_secrets(self.url)} has a file whose name no node can give: "
+                    f"{shown(path)}"
+                )
+            known = info if info.get("size") is not None else self._fs.info(location)
+            files.append(self._file(path, location, known))
         return files
 
     def _file(self, path: str, location: str, info: dict[str, Any]) -> SourceFile:
-        etag = str(info.get("ETag") or info.get("etag") or "").strip('"').lower()
-        of_s3 = self.url.startswith("s3:") and _MD5.fullmatch(etag)
         size = info.get("size")
-        return SourceFile(
-            path, location, None if size is None else int(size), _tag_of(info),
-            md5=etag if of_s3 else "",
-        )  # fmt: skip
+        return SourceFile(path, location, None if size is None else int(size), _tag_of(info))
 
     def _sums(self, files: list[SourceFile]) -> dict[str, str]:
         """Return the digests that the data set has of its own files."""
@@ -155,13 +157,18 @@ def _tag_of(info: dict[str, Any]) -> str:
 
 def _with_sum(file: SourceFile, sums: dict[str, str]) -> SourceFile:
     if digest := sums.get(file.path):
-        return SourceFile(file.path, file.location, file.size, file.tag, file.md5, digest)
+        return replace(file, sha256=digest)
     return file
 
 
 def _is_name(path: str) -> bool:
-    """Return whether a path is one of a file below the data set, and no link of an index page."""
+    """Return whether a path is one of a file below the data set."""
     parts = path.split("/")
     return bool(path) and not any(
         part in ("", ".", "..") or "\0" in part or "\n" in part for part in parts
-    ) and not any(mark in path for mark in "?#")  # fmt: skip
+    )
+
+
+def _leads_on(path: str) -> bool:
+    """Return whether a link of an index page is none to a file below it."""
+    return not path or path.startswith("..") or "?" in path or "#" in path

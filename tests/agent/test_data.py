@@ -11,10 +11,12 @@ import pytest
 
 from longshore.activities.node import data_cache
 from longshore.activities.node.data_cache import DataCache, Fetch
+from longshore.activities.storage import connect
 from longshore.models.data import DataSet
 from longshore.models.job import FailureClass
 from longshore.scheduling.staging import Wanted
 from tests.agent.conftest import LocalNode, MakeBox
+from tests.support.object_store import object_store
 from tests.support.served import Served, serving
 from tests.support.waiting import eventually
 
@@ -65,6 +67,40 @@ async def test_one_file_is_a_data_set_too(box: LocalNode, source: Path):
     run = box.start("cat $LONGSHORE_DATA_DIGITS/two.csv", data=digits(url))
     assert (await run.done).failure is None
     assert box.output(run.record.key) == "2"
+
+
+async def test_files_of_any_name_and_empty_ones_are_there(box: LocalNode, source: Path):
+    (source / "b#1.jpg").write_text("3")
+    (source / "c ?.jpg").write_text("4")
+    (source / "_SUCCESS").touch()
+    data = digits(source.as_uri(), start_at="100%")
+    run = box.start("ls -1 $LONGSHORE_DATA_DIGITS | sort | tr '\\n' ','", data=data)
+    report = await run.done
+    assert report.failure is None, report.message
+    assert set(box.output(run.record.key).strip(",").split(",")) == {
+        "_SUCCESS", "b#1.jpg", "c ?.jpg", "one.csv", "val",
+    }  # fmt: skip
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may list every folder")
+async def test_a_folder_that_cannot_be_listed_is_told(box: LocalNode, source: Path):
+    (source / "val").chmod(0)
+    run = box.start("echo lacks $LONGSHORE_DATA_MISSING", data=digits(source.as_uri()))
+    assert (await run.done).failure is None
+    assert box.output(run.record.key) == "lacks digits\n"
+    (source / "val").chmod(0o755)
+
+
+async def test_a_bucket_is_a_source(box: LocalNode):
+    with object_store() as url:
+        fs, root = connect(url)
+        for name, text in (("one.csv", b"1"), ("val/two.csv", b"2")):
+            fs.pipe_file(f"{root}/set/{name}", text)
+        run = box.start(SHOW, data=digits(f"{url}/set/"))
+        report = await run.done
+    assert report.failure is None, report.message
+    assert box.output(run.record.key) == "./one.csv 1\n./val/two.csv 2\n"
+    assert box.output(run.record.key, "stderr") == ""
 
 
 async def test_a_second_job_finds_what_the_first_one_had(box: LocalNode, served: Served):
