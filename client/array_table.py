@@ -16,9 +16,6 @@ from longshore.models.problems import bounded, find
 from longshore.models.text import count
 from longshore.models.visible import shown
 
-_OF_THE_SYSTEM = frozenset(("HOME", "LD_LIBRARY_PATH", "LD_PRELOAD", "PATH", "PWD", "SHELL"))
-"""Variables that a column of a table replaces by mistake alone."""
-
 
 class _Table(NamedTuple):
     """What a file holds, and what is wrong with it: a line and what, each."""
@@ -52,11 +49,6 @@ def read_table(array: ArraySpec, base: Path) -> ArraySpec:
     if not (table.rows or table.wrong):
         _refuse(path, 1, "has no row: an array needs one element at least")
     wrong = [*table.wrong]
-    wrong += (
-        (table.first, f"column {shown(name)}: would be the {name} of the process, by which it "
-         "finds its programs and files: rename the column, or say `env` where it is meant")
-        for name in table.columns if name in _OF_THE_SYSTEM
-    )  # fmt: skip
     given = {"columns": table.columns, "rows": table.rows or [[""] * len(table.columns)]}
     try:
         read = ArraySpec.model_validate({**given, "limit": array.limit})

@@ -97,7 +97,6 @@ def validate(file: FILE, mermaid: MERMAID = False, as_json: JSON = False) -> Non
     spec = _read(file)
     if mermaid:
         return _print_planned(spec)
-    from longshore.models.dag import with_slurms_word
     from longshore.models.text import count, listed
     from longshore.scheduling.dag import Graph
     from longshore.scheduling.partners import without_partner
@@ -116,9 +115,6 @@ def validate(file: FILE, mermaid: MERMAID = False, as_json: JSON = False) -> Non
         f"{file}: DAG {spec.name} is valid: {count(len(graph.order), 'job')}, "
         f"{count(edges, 'edge')}; it begins with {listed(first, 5)}"
     )
-    used = {edge.condition for after in graph.edges.values() for edge in after.values()}
-    if used:
-        say(f"Conditions: {', '.join(sorted(map(with_slurms_word, used)))}")
     mutexes = sorted({each for job in spec.jobs.values() for each in job.mutex})
     if mutexes:
         say(f"One job of tenant {spec.tenant} at a time (mutex, Slurm's singleton): "

@@ -11,7 +11,6 @@ from longshore.models.job import JobState, JobStatus
 from longshore.models.placement import Decision, PlacementKind
 from longshore.models.pool import Growth
 from longshore.models.preemption import PreemptionPlan, Spared
-from longshore.models.resize import SizeChange
 from longshore.models.spending import BuyingRecord, PurchaseUnderWay
 from longshore.models.text import count
 from longshore.models.views import Explanation, JobView
@@ -49,7 +48,6 @@ def explain(
     helps: Sequence[str] = (),
     hold: JobStatus | None = None,
     mutexes: tuple[HeldMutex, ...] = (),
-    sizes: tuple[SizeChange, ...] = (),
 ) -> Explanation:
     """Return the explanation. For a queued job `alone` is what the packer says of it now by
     itself, `last` what the last cycle said with the jobs before it; `making_room` are the jobs
@@ -64,9 +62,7 @@ def explain(
         # The headline says how it is now: without this the two would contradict each other.
         gone = f"{last.reason}; {count(sum(last.rejected.values()), 'node')} gone since"
         last = last.model_copy(update={"reason": gone})
-    headline = (
-        _queued_headline(job, alone, last, nodes, standing) if queued else _headline(job, sizes)
-    )
+    headline = _queued_headline(job, alone, last, nodes, standing) if queued else _headline(job)
     waits = queued and job.state is not JobState.HELD
     if queued and not waits:
         headline = _held(job, hold)
@@ -100,7 +96,6 @@ def explain(
         buying=buying,
         blocks=blocks,
         mutexes=mutexes,
-        sizes=sizes,
         # What is on its way needs nobody's help.
         hints=_hints(job, nodes, growth, standing, kind, helps) if queued and not coming else (),
     )
@@ -132,15 +127,13 @@ def _of_array(job: JobView, elements: Mapping[ElementState, int]) -> str:
     return f"{told}. What waits for GPUs is its slots: {one}"
 
 
-def _headline(job: JobView, sizes: Sequence[SizeChange]) -> str:
+def _headline(job: JobView) -> str:
     if job.elements is not None:
         return _of_array(job, job.elements)
     match job.state:
         case JobState.RUNNING:
             spares = f"; {', '.join(job.spares)} stands by" if job.spares else ""
-            changed = any(each.in_place and each.attempt == job.attempt for each in sizes)
-            placed = "runs after a change in place; placed at first" if changed else "runs"
-            return f"{placed}: {job.reason}{spares}"
+            return f"runs: {job.reason}{spares}"
         case JobState.RETRYING:
             return f"is between attempts: {job.reason}"
         case JobState.SUCCEEDED:

@@ -269,9 +269,7 @@ def _facts(report: JobReport, now: datetime) -> list[tuple[str, RenderableType]]
     running = job.state is JobState.RUNNING
     reason = job.reason if running or status is None else status.reason or job.reason
     if reason:
-        changed = bool(status and status.attempts and status.attempts[-1].left)
-        why_there = "placed at first" if changed else "why there"
-        facts.append((why_there if running else "why", reason))
+        facts.append(("why there" if running else "why", reason))
     if spec.array is not None:
         pass  # its elements have attempts and exit codes
     elif status and status.result:

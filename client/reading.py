@@ -180,9 +180,9 @@ class Reading:
             on = await reasons.blocks_of_job(job.id)
             placed = await self._views().placed_by(job.id)
             told = explain(
-                job, placed=placed, gave_way=gave_way, saving=saving, blocks=on, mutexes=mutexes,
-                sizes=await self._sizes_of(job),
-            )  # fmt: skip
+                job, placed=placed, gave_way=gave_way, saving=saving, blocks=on, mutexes=mutexes
+            )
+            told = told.model_copy(update={"sizes": await self._sizes_of(job)})
             if not job.state.ended:
                 more = {"growth": await self._growth_of(job), "data": await self._staged(job)}
                 return told.model_copy(update=more)
@@ -228,9 +228,10 @@ class Reading:
             gave_way=gave_way, saving=saving,
             buying=await reasons.of_pool(job.pool) if pool.buying.enabled else None,
             coming=coming, purchases=purchases, standing=standing, kind=kind, helps=helps,
-            hold=await self._hold_of(job), mutexes=mutexes, sizes=await self._sizes_of(job),
+            hold=await self._hold_of(job), mutexes=mutexes,
         )  # fmt: skip
-        return told.model_copy(update={"data": await self._staged(job)})
+        more = {"sizes": await self._sizes_of(job), "data": await self._staged(job)}
+        return told.model_copy(update=more)
 
     async def nodes(
         self, *, pool: str | None = None, with_gone: bool = False

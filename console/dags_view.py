@@ -218,8 +218,8 @@ def legend_html(dag: DagView) -> str:
 
 
 _EDGES = {
-    Condition.SUCCESS: "after its success (Slurm's afterok)",
-    Condition.CORRESPONDING: "element after element (corresponding, Slurm's aftercorr)",
-    Condition.ANY: "after any end (Slurm's afterany)",
-    Condition.FAILURE: "at a failure (Slurm's afternotok)",
+    Condition.SUCCESS: "after its success",
+    Condition.CORRESPONDING: "element after element (corresponding)",
+    Condition.ANY: "after any end",
+    Condition.FAILURE: "at a failure",
 }

@@ -49,12 +49,6 @@ _OTHER_WORDS = {
 """Slurm's words, and short ones."""
 
 
-def with_slurms_word(condition: Condition) -> str:
-    """Return ``failure (Slurm's afternotok)``."""
-    word = next(word for word, known in _OTHER_WORDS.items() if known is condition)
-    return f"{condition.value} (Slurm's {word})"
-
-
 def _condition(value: object) -> object:
     if value in ("mutex", "singleton"):
         raise ValueError(

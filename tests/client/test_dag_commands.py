@@ -161,16 +161,6 @@ async def test_what_the_path_behind_a_job_counts_is_said_of_it_and_of_the_slots_
     await longshore("dag", "cancel", dag_id)
 
 
-async def test_conditions_are_shown_with_the_words_of_slurm(longshore: Command, tmp_path: Path):
-    file = tmp_path / "words.yaml"
-    jobs = "a: {command: x}\n  b: {command: x, after: {a: afternotok}}\n"
-    jobs += "  c: {command: x, after: {a: any, b: afterok}}"
-    file.write_text(f"name: words\njobs:\n  {jobs}\n")
-    valid = await longshore("dag", "validate", str(file))
-    told = "any (Slurm's afterany), failure (Slurm's afternotok), success (Slurm's afterok)"
-    assert f"Conditions: {told}\n" in valid.out
-
-
 async def test_who_has_a_mutex_is_said(
     longshore: Command, node: ScriptedNode, pool: str, tmp_path: Path
 ):

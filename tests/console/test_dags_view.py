@@ -92,7 +92,7 @@ def test_an_edge_from_element_to_element_is_drawn_as_such():
 def test_the_key_names_each_kind_of_line_that_is_drawn_and_no_other():
     words = {
         "success": "after its success", "failure": "at a failure", "any": "after any end",
-        "corresponding": "element after element (corresponding",
+        "corresponding": "element after element (corresponding)",
     }  # fmt: skip
     for condition in words:
         dag = a_dag({"a": [], "b": ["a"]})
