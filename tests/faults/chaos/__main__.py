@@ -72,6 +72,7 @@ async def chaos(seed: int, seconds: float, names: list[str], every: float) -> in
         async with running_fleet(folder, nodes=NODES, relayed=True) as fleet:
             scene = Scene(fleet, counting_of(fleet), Trading(fleet, market), ManyAsOne(fleet))
             await scene.trading.begin()
+            await scene.many.begin()
             looking = asyncio.create_task(scene.counting.keep_looking())
             done, failed = await _run(scene, planned, seed, seconds)
             began = time.monotonic()

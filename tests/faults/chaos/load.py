@@ -5,6 +5,7 @@ import random
 from typing import Any
 
 from tests.faults import scenes
+from tests.faults.chaos import growing
 from tests.faults.chaos.counting import counting_job
 from tests.faults.chaos.scene import Scene
 
@@ -14,6 +15,8 @@ BUYS_EVERY = 15
 """Every so many jobs, one that nothing can hold before something is bought."""
 MANY_EVERY = 5
 """Every so many jobs, a DAG, an array, an elastic job or a pair of arrays."""
+GROWS_EVERY = 32
+"""Every so many jobs, one that grows in place, for which the load pauses."""
 COUNTS_EVERY = 4
 """Every so many jobs, one that saves, and whose result shows whether anything was lost."""
 
@@ -31,6 +34,11 @@ async def submit_for(scene: Scene, seed: int, seconds: float) -> None:
             runs += round(chance.uniform(2, 10), 2)  # so that something can happen to the machine
             spec = scene.trading.job(f"bought-{number}", runs, chance.choice((1, 2, 8)))
             scene.submitted.append(await scenes.submit(scene.fleet, spec))
+        elif number % GROWS_EVERY == 0:
+            its_own = random.Random(
+                chance.randrange(2**31)
+            )  # how often it is asked depends on time
+            await growing.grow_and_shrink(scene, its_own, f"grows-{number}")
         elif number % MANY_EVERY == 0:
             await _submit_many(scene, chance, number)
         elif number % COUNTS_EVERY == 0:

@@ -7,11 +7,13 @@ ordinary jobs to the other checks, and are resized by a fault.
 
 import random
 from collections import Counter, defaultdict
+from datetime import timedelta
 from typing import Any
 
 from longshore.models.dag import DagSpec, DagState, StepState
 from longshore.models.elements import ElementState
 from longshore.models.job import JobSpec, JobState
+from longshore.models.pool import PoolSpec
 from tests.faults import scenes
 from tests.faults.fleet import Fleet
 from tests.faults.journal import SAVES, SLEEP, violations
@@ -56,6 +58,13 @@ class ManyAsOne:
         """Of arrays, the elements that somebody cancelled, perhaps too late."""
         self.elastic: dict[str, range] = {}
         """With the sizes of each."""
+        self.asked_to_grow = 0
+        """How often a gang was to grow in place, with room for it."""
+
+    async def begin(self) -> None:
+        """Have jobs of the pool that they run in grow by themselves soon."""
+        spec = PoolSpec(grow_after=timedelta(seconds=3))
+        await scenes.until_answered(lambda: self._fleet.longshore.set_pool(spec))
 
     async def submit_dag(self, chance: random.Random, name: str) -> None:
         """Submit a random DAG, some of whose jobs fail, and one may be an array."""
@@ -100,15 +109,25 @@ class ManyAsOne:
     async def submit_elastic(self, chance: random.Random, name: str) -> str:
         """Submit a job of one to four GPUs, or a gang of two to eight that changes its size in
         place; return its id."""
-        sizes: dict[str, Any] = {"min": 1, "max": 4, "desired": chance.randint(1, 4)}
-        spec = self._fleet.journal.job(name, round(chance.uniform(1, 4), 2), malleable=sizes)
         if len(self.elastic) % 3 < 2:
-            sizes = {"min": 2, "max": 8, "step": 2, "desired": 2 * chance.randint(1, 4)}
-            spec = self._fleet.journal.job(
-                name, chance.randint(8, 16), work=SAVES, priority=8,
-                malleable={**sizes, "in_place": True}, gang={"unlabelled_nodes": True},
-                checkpoint={"folder": "saved", "store": False, "save_file": True, "grace": 5},
-            )  # fmt: skip
+            return await self.submit_in_place(
+                name, chance.randint(8, 16), 2 * chance.randint(1, 4)
+            )
+        sizes: dict[str, Any] = {"min": 1, "max": 4, "desired": chance.randint(1, 4)}
+        return await self._submit_elastic(
+            self._fleet.journal.job(name, round(chance.uniform(1, 4), 2), malleable=sizes)
+        )
+
+    async def submit_in_place(self, name: str, seconds: int, desired: int) -> str:
+        """Submit a gang of two to eight GPUs that changes its size in place; return its id."""
+        sizes = {"min": 2, "max": 8, "step": 2, "desired": desired, "in_place": True}
+        return await self._submit_elastic(self._fleet.journal.job(
+            name, seconds, work=SAVES, priority=8,
+            malleable=sizes, gang={"unlabelled_nodes": True},
+            checkpoint={"folder": "saved", "store": False, "save_file": True, "grace": 5},
+        ))  # fmt: skip
+
+    async def _submit_elastic(self, spec: JobSpec) -> str:
         job_id = await scenes.submit(self._fleet, spec)
         assert spec.malleable
         self.elastic[job_id] = spec.malleable.sizes
@@ -232,5 +251,6 @@ class ManyAsOne:
         joined, left = (len(self._fleet.rows(each)) for each in (_JOINED, _LEFT))
         return (
             f"{dags} DAGs, {len(self.pairs)} pairs of arrays, {arrays} arrays and {elastic} "
-            f"elastic jobs; {began}; {joined} ranks joined a running attempt and {left} left one"
+            f"elastic jobs; {began}; {self.asked_to_grow} times a job was to grow where there was "
+            f"room, {joined} ranks joined a running attempt and {left} left one"
         )
