@@ -63,7 +63,10 @@ class ElementActivities:
                 return ClaimReply(reason=f"{key.job_id} is no slot of array {array_id}")
             first = slot["attempt"] == 0
             if request.report is not None:
-                ended = await _record(connection, request, slot["retry"])
+                # The array ends a slot that seems idle, which may just have got an element: that
+                # one was not cancelled, and gets another attempt.
+                cancelled = request.cancelled and slot["cancelled"] is not None
+                ended = await _record(connection, request, slot["retry"], cancelled=cancelled)
                 woken = await settle_followers(connection, array_id, ended)
             is_old = (slot["attempt"], slot["batch"]) > (key.attempt, request.batch)
             open_now = not (slot["held"] or slot["cancelled"] or slot["ended_at"] or is_old)
@@ -143,11 +146,11 @@ async def _claim(
 
 
 async def _record(
-    connection: AsyncConnection, request: ClaimRequest, retry: object
+    connection: AsyncConnection, request: ClaimRequest, retry: object, *, cancelled: bool
 ) -> Sequence[int]:
     """Record the results of a batch; what was not started goes back, what may have run is lost.
 
-    Returns the elements that it was about, also at a repeat."""
+    `cancelled` says that somebody cancelled the array. Returns the elements that it was about, also at a repeat."""
     report = request.report or BatchReport()
     key = {
         "id": request.array_id, "job": request.key.job_id, "attempt": request.key.attempt,
@@ -180,7 +183,7 @@ async def _record(
     ]  # fmt: skip
     await store_results(
         connection, key, results, RetryPolicy.model_validate(retry or {}), request.stopped_as,
-        cancelled=request.cancelled, message=request.message,
+        cancelled=cancelled, message=request.message,
     )  # fmt: skip
     return sorted({each.index for each in (*report.results, *results)})
 

@@ -322,7 +322,7 @@ _JOBS = """
            CASE WHEN j.ended_at IS NOT NULL THEN j.message
                 WHEN q.job_id IS NOT NULL THEN coalesce(q.decision->>'reason', '')
                 WHEN p.ended_at IS NULL AND p.attempt IS NOT NULL
-                     THEN coalesce(p.decision->>'reason', '')
+                     THEN coalesce(i.reason, p.decision->>'reason', '')
                 ELSE coalesce(p.end_message, '') END AS reason,
            coalesce(c.start, q.decision->>'estimated_start') AS estimated_start,
            CASE WHEN a.id IS NOT NULL AND j.ended_at IS NULL THEN (
@@ -352,6 +352,20 @@ _JOBS = """
                                  OR ended_at >= p.ended_at
                                  OR (end_reason, end_message) = (p.end_reason, p.end_message))
                         ) r ON true
+      LEFT JOIN LATERAL (SELECT format('%s GPUs on %s; %s', r.gpus,
+                                       CASE WHEN cardinality(r.nodes) > 8
+                                            THEN cardinality(r.nodes) || ' nodes'
+                                            ELSE array_to_string(r.nodes, ', ') END,
+                                       c.said) AS reason
+                           FROM (SELECT placed_at AS at, decision->>'reason' AS said
+                                   FROM placements
+                                  WHERE job_id = j.id AND attempt = p.attempt AND joined
+                                  UNION ALL
+                                 SELECT ended_at, end_message FROM placements
+                                  WHERE job_id = j.id AND attempt = p.attempt AND NOT spare
+                                    AND ended_at IS NOT NULL) c
+                          ORDER BY c.at DESC LIMIT 1) i
+             ON p.ended_at IS NULL AND j.spec->'malleable'->'in_place' = 'true'
       LEFT JOIN LATERAL (SELECT placed_at FROM placements WHERE job_id = j.id
                           UNION ALL
                          SELECT sp.placed_at FROM array_slots s
@@ -369,7 +383,10 @@ _JOBS = """
                                    AND b.state NOT IN ('ENDED', 'REFUSED'))
                         ) c ON true
 """
-"""What was bought and is still to come says better when a job starts than what runs now: whoever
+"""Of a job that has changed its size in place, why it has the nodes that it has now: what it was
+placed for tells of those that it had then.
+
+What was bought and is still to come says better when a job starts than what runs now: whoever
 decided about it knew both (`scheduling.buying.incoming_capacity`)."""
 
 _WHERE = {

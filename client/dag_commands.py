@@ -115,6 +115,12 @@ def validate(file: FILE, mermaid: MERMAID = False, as_json: JSON = False) -> Non
         f"{file}: DAG {spec.name} is valid: {count(len(graph.order), 'job')}, "
         f"{count(edges, 'edge')}; it begins with {listed(first, 5)}"
     )
+    slurms = [
+        f"{name} after {up} ({edge.word}, that is {edge.condition.value})"
+        for name, after in graph.edges.items() for up, edge in after.items() if edge.word
+    ]  # fmt: skip
+    if slurms:
+        say(f"In Slurm's words: {listed(slurms, 5)}")
     mutexes = sorted({each for job in spec.jobs.values() for each in job.mutex})
     if mutexes:
         say(f"One job of tenant {spec.tenant} at a time (mutex, Slurm's singleton): "

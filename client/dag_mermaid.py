@@ -40,4 +40,4 @@ def _words(step: DagJobView) -> str:
 
 
 def _label(edge: Edge) -> str:
-    return "" if edge.condition is Condition.SUCCESS else f"|{edge.condition.value}|"
+    return "" if edge.shown == Condition.SUCCESS else f"|{edge.shown}|"

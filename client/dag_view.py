@@ -24,6 +24,7 @@ from longshore.models.dag import (
     DagState,
     DagSummary,
     DagView,
+    Edge,
     Join,
     StepState,
 )
@@ -44,6 +45,10 @@ _MARKS = {
     Condition.SUCCESS: "", Condition.FAILURE: " (failure)", Condition.ANY: " (any end)",
     Condition.CORRESPONDING: " (corresponding)",
 }  # fmt: skip
+
+
+def _mark(edge: Edge) -> str:
+    return f" ({edge.word})" if edge.word else _MARKS[edge.condition]
 
 
 def styled(state: StepState | DagState) -> Text:
@@ -153,13 +158,13 @@ def _job_lines(
 ) -> list[RichText]:
     """Return a job of the tree with what it comes after, in one line if that has at most `most`
     characters, else with all else on lines below its name."""
-    others = [f"{up}{_MARKS[edge.condition]}" for up, edge in step.after.items() if up != parent]
+    others = [f"{up}{_mark(edge)}" for up, edge in step.after.items() if up != parent]
     edge = step.after.get(parent) if parent else None
     word = "and" if step.join is Join.ALL else "or"
     also = [f"{word} after {', '.join(others)}"] if others else []
     also += [f"mutex {', '.join(step.mutex)}"] if step.mutex else []
     array = f" [{step.array}]" if step.array else ""
-    mark = f"{array}{_MARKS[edge.condition]}" if edge else array
+    mark = f"{array}{_mark(edge)}" if edge else array
     rest = "".join(f"  {each}" for each in also)
     if len(prefix) + len(step.name) + len(mark) + len(rest) <= most:
         return [Text.assemble((prefix, "dim"), step.name, (f"{mark}{rest}", "dim"))]

@@ -7,7 +7,7 @@ from urllib.parse import quote
 from longshore.client.dag_view import job_state, remark, told
 from longshore.console.escaping import escape
 from longshore.console.parts import cell, chip, facts, number, table, when
-from longshore.models.dag import Condition, DagJobView, DagSummary, DagView, Join
+from longshore.models.dag import Condition, DagJobView, DagSummary, DagView, Edge, Join
 from longshore.models.elements import ElementState
 from longshore.models.text import amount, count, span
 
@@ -89,7 +89,7 @@ def _job(step: DagJobView, now: datetime) -> str:
 def _after(step: DagJobView) -> str:
     """Return ``prepare, clean (any)``; of a join `any` with "or"."""
     parts = [
-        up if edge.condition is Condition.SUCCESS else f"{up} ({edge.condition.value})"
+        up if edge.shown == Condition.SUCCESS else f"{up} ({edge.shown})"
         for up, edge in step.after.items()
     ]
     return (", " if step.join is Join.ALL else " or ").join(parts) or "–"
@@ -109,7 +109,7 @@ def drawing_html(dag: DagView) -> str:
     width = max(x for x, _ in places.values()) + _WIDTH + _MARGIN
     height = max(y for _, y in places.values()) + _HEIGHT + _MARGIN
     edges = "".join(
-        _edge(places[up], places[step.name], edge.condition, step.join)
+        _edge(places[up], places[step.name], edge, step.join)
         for step in dag.steps
         for up, edge in step.after.items()
     )
@@ -143,11 +143,11 @@ def _height_of(step: DagJobView, row: Mapping[str, int]) -> float:
     return sum(row[up] for up in step.after) / len(step.after) if step.after else 0.0
 
 
-def _edge(start: tuple[int, int], end: tuple[int, int], condition: Condition, join: Join) -> str:
+def _edge(start: tuple[int, int], end: tuple[int, int], edge: Edge, join: Join) -> str:
     (x1, y1), (x2, y2) = start, end
     x1, y1, y2 = x1 + _WIDTH, y1 + _HEIGHT // 2, y2 + _HEIGHT // 2
     bend = (x2 - x1) // 2
-    kind = f"{condition.value}{' either' if join is Join.ANY else ''}"
+    kind = f"{edge.condition.value}{' either' if join is Join.ANY else ''}"
     path = f"M{x1} {y1} C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}"
     if y1 == y2 and x2 - x1 > _STEP_X:  # other boxes lie between
         kind += _LIFTED
@@ -156,7 +156,9 @@ def _edge(start: tuple[int, int], end: tuple[int, int], condition: Condition, jo
     title = {
         Condition.SUCCESS: "needs its success", Condition.FAILURE: "needs its failure",
         Condition.ANY: "needs its end", Condition.CORRESPONDING: "element needs element",
-    }[condition]  # fmt: skip
+    }[edge.condition]  # fmt: skip
+    if edge.word:
+        title += f" ({edge.word})"
     return f'<path class="{kind}" d="{path}"><title>{title}</title></path>'
 
 

@@ -40,13 +40,14 @@ class Condition(StrEnum):
     """Between two arrays: the element with the same index succeeded."""
 
 
-_OTHER_WORDS = {
-    "afterok": Condition.SUCCESS, "ok": Condition.SUCCESS,
-    "afternotok": Condition.FAILURE, "notok": Condition.FAILURE,
-    "afterany": Condition.ANY,
-    "aftercorr": Condition.CORRESPONDING, "corr": Condition.CORRESPONDING,
+_SLURMS = {
+    "afterok": Condition.SUCCESS, "afternotok": Condition.FAILURE, "afterany": Condition.ANY,
+    "aftercorr": Condition.CORRESPONDING,
 }  # fmt: skip
-"""Slurm's words, and short ones."""
+"""Slurm's words. Who writes one is shown it."""
+_OTHER_WORDS = _SLURMS | {
+    "ok": Condition.SUCCESS, "notok": Condition.FAILURE, "corr": Condition.CORRESPONDING,
+}  # fmt: skip
 
 
 def _condition(value: object) -> object:
@@ -79,16 +80,37 @@ class Edge(Frozen):
     extra: Extra = Field(default=Extra.START, exclude_if=lambda extra: extra is Extra.START)
     """Of `corresponding`: whether indices that the other array has not `start` without it, or
     `wait` for the success of all of it."""
+    word: str = Field(default="", exclude_if=lambda word: not word)
+    """Slurm's word for the condition, where that was written: it is what people are shown. Filled
+    in by itself."""
 
     @model_validator(mode="before")
     @classmethod
     def _from_a_word(cls, value: object) -> object:
         if isinstance(value, str):
-            return {"condition": value}
-        if not isinstance(value, Mapping | Edge):
+            value = {"condition": value}
+        if isinstance(value, Edge):
+            return value
+        if not isinstance(value, Mapping):
             words = "success, failure, any or corresponding"
             raise ValueError(f"must be {words}, or a mapping with a condition, got {said(value)}")
-        return cast("object", value)
+        given = cast("Mapping[object, object]", value)
+        word = given.get("condition")
+        return {"word": word, **given} if isinstance(word, str) and word in _SLURMS else given
+
+    @model_validator(mode="after")
+    def _word_is_of_the_condition(self) -> Self:
+        if self.word and _SLURMS.get(self.word) is not self.condition:
+            raise ValueError(
+                f"word: {brief(self.word)!r} is not Slurm's word for {self.condition.value}: "
+                "leave it out, it is filled in where `condition` is a word of Slurm's"
+            )
+        return self
+
+    @property
+    def shown(self) -> str:
+        """The condition as it was written."""
+        return self.word or self.condition.value
 
     @model_validator(mode="after")
     def _extra_is_of_arrays(self) -> Self:

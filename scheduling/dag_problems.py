@@ -56,7 +56,7 @@ def problems(edges: Edges, most: int) -> tuple[GraphProblem, ...]:
     for cycle in _cycles(known):
         pairs = [*zip(cycle, (*cycle[1:], cycle[0]), strict=True)]
         steps = "; ".join(
-            f"{name} comes after {up} ({edges[name][up].condition.value})"
+            f"{name} comes after {up} ({edges[name][up].shown})"
             for name, up in pairs[:_LONGEST_CYCLE]
         )
         more = f"; and {len(pairs) - _LONGEST_CYCLE} more" if len(pairs) > _LONGEST_CYCLE else ""

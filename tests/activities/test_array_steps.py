@@ -282,6 +282,26 @@ async def test_elements_are_cancelled_where_they_wait_and_where_they_run(
     assert "has no element 70-80" in refused.refusal
 
 
+async def test_an_element_whose_slot_alone_was_cancelled_runs_again(
+    control: Database, temporal: Client, pool: str
+):
+    """An array ends slots that wait when nothing is ready; one may claim just then."""
+    steps = await an_array(control, temporal, pool, "0-2")
+    reply = await steps.claim()
+    await steps.claim(
+        batch=2, report=results(reply, stopped=True, code=143), cancelled=True, want=False
+    )
+    told = [(row["index"], row["attempt"], row["state"]) for row in await steps.rows()]
+    assert told[:2] == [(0, 1, "FAILED"), (0, 2, "WAITING")]
+    reply = await steps.claim(slot=2)
+    assert indices(reply) == [0]
+    await steps.arrays.advance_array(AdvanceArray(array_id=steps.id, cancelled="enough"))
+    await steps.claim(
+        slot=2, batch=2, report=results(reply, stopped=True, code=143), cancelled=True, want=False
+    )
+    assert await steps.states() == {"CANCELLED": 3}
+
+
 async def test_slots_are_opened_under_ids_of_their_own_and_once(
     control: Database, temporal: Client, pool: str
 ):

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
+from longshore.console.dags_view import drawing_html, jobs_html
 from longshore.models.dag import DagView, StepState
 from longshore.models.elements import ElementState
 from longshore.models.job import JobState
@@ -189,6 +191,42 @@ async def test_who_has_a_mutex_is_said(
     assert unknown.code == 66
 
 
+async def test_slurms_words_are_shown_to_who_wrote_them(
+    longshore: Command, node: ScriptedNode, pool: str, tmp_path: Path
+):
+    """In the page of the console too: it draws what `dag show --json` prints."""
+    file = tmp_path / "slurm.yaml"
+    file.write_text(f"""name: {pool}
+pool: {pool}
+defaults: {{command: 'true'}}
+jobs:
+  a: {{}}
+  ok: {{after: {{a: afterok}}}}
+  plain: {{after: a}}
+  notok: {{after: {{a: {{condition: afternotok, catch: false}}}}}}
+  clean: {{after: {{ok: afterany, notok: any}}}}
+""")
+    valid = (await longshore("dag", "validate", str(file))).out
+    assert valid.splitlines()[1] == (
+        "In Slurm's words: ok after a (afterok, that is success), notok after a (afternotok, that "
+        "is failure), clean after ok (afterany, that is any)"
+    )
+    dag_id = (await longshore("dag", "submit", "-q", str(file))).out.strip()
+    screen = (await longshore("dag", "show", dag_id)).out
+    for line in ("ok (afterok)", "notok (afternotok)", "ok (afterany)"):
+        assert line in screen, screen
+    assert "plain (" not in screen
+    chart = (await longshore("dag", "show", dag_id, "--mermaid")).out
+    assert all(f"-->|{word}|" in chart for word in ("afterok", "afternotok", "afterany", "any"))
+    dag = await shown(longshore, dag_id)
+    table, drawn = jobs_html(dag, datetime.now(UTC)), drawing_html(dag)
+    assert "a (afterok)" in table
+    assert "ok (afterany), notok (any)" in table
+    assert "needs its failure (afternotok)" in drawn
+    await longshore("dag", "cancel", dag_id)
+    await node.end(f"{dag_id}.a")
+
+
 async def test_elements_that_wait_for_others_are_shown(
     longshore: Command, node: ScriptedNode, pool: str, tmp_path: Path
 ):
@@ -207,12 +245,12 @@ jobs:
     dag_id = ran.out.strip()
     await node.batch_of(f"{dag_id}.train.s1")
     screen = (await longshore("dag", "show", dag_id)).out
-    assert "└─ train [0-14%1] (corresponding)" in screen
+    assert "└─ train [0-14%1] (aftercorr)" in screen
     assert "of 15 elements 1 running, 4 waiting, 10 blocked" in screen
     simulated = {step.name: step.simulated for step in (await shown(longshore, dag_id)).steps}
     assert simulated == {"prepare": True, "train": True}, "of an array, what its slots run on"
     chart = (await longshore("dag", "show", dag_id, "--mermaid")).out
-    assert "j0 -->|corresponding| j1" in chart
+    assert "j0 -->|aftercorr| j1" in chart
     assert 'j1["train [0-14%1]<br/>RUNNING"]' in chart
     planned = (await longshore("dag", "validate", str(file), "--mermaid")).out
     assert 'j1["train [0-14%1]<br/>WAITING"]' in planned

@@ -111,8 +111,7 @@ async def test_a_change_in_place_is_told_as_one(
         ran = await longshore("submit", "-q", str(path), "--pool", pool)
         assert ran.code == 0, ran.err
         job_id = ran.out.strip()
-        for node in nodes:
-            await node.started(job_id)
+        ranks = {(await node.started(job_id)).placement.rank: node.id for node in nodes}
         ran = await longshore("resize", job_id, "--gpus", "8", "--reason", "for the demo")
         assert ran.out == (
             f"{job_id} goes on: from 16 to 8 GPUs in place: rank 1 leaves after a save\n"
@@ -121,9 +120,21 @@ async def test_a_change_in_place_is_told_as_one(
         async def told() -> bool:
             why = " ".join((await longshore("why", job_id)).out.split())
             assert "16 → 8 in place, no stop resized for the demo: from 16 to 8 GPUs" in why
+            assert why.startswith(
+                f"{job_id} runs: 8 GPUs on {ranks[0]}; resized for the demo: from 16 to 8 GPUs; in "
+                "place: rank 1 leaves, 8 GPUs go on with no stop "
+            )
             return True
 
         await eventually(told)
         shown = (await longshore("job", job_id)).out
         assert re.search(r"resized +1 time", shown)
         assert "in place: rank 1 leaves, 8 GPUs go on with no stop" in " ".join(shown.split())
+        await longshore("resize", job_id, "--gpus", "16")
+
+        async def grown() -> bool:
+            why = " ".join((await longshore("why", job_id)).out.split())
+            assert why.startswith(f"{job_id} runs: 16 GPUs on {ranks[0]}, {ranks[1]}; resized")
+            return True
+
+        await eventually(grown)

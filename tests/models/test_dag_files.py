@@ -56,6 +56,20 @@ jobs:
     }
     assert (spec.jobs["told"].join, spec.jobs["told"].after["a"].catch) == (Join.ANY, False)
     assert spec.jobs["slurm"].after["one"].condition is Condition.FAILURE
+    words = [edge.shown for edge in spec.jobs["slurm"].after.values()]
+    assert words == ["afterok", "afternotok", "afterany"]
+    stored = DagSpec.model_validate_json(spec.model_dump_json(exclude_unset=True))
+    assert stored == spec, "who looks at it later sees the same words"
+    assert "word" not in spec.model_dump()["jobs"]["told"]["after"]["a"]
+
+
+def test_a_word_that_is_not_slurms_for_the_condition_is_refused(tmp_path: Path):
+    (mistake,) = mistakes(
+        tmp_path,
+        "name: d\njobs: {a: {command: x}, b: {command: x, after: {a: {condition: any, "
+        "word: afterok}}}}\n",
+    )
+    assert "word: 'afterok' is not Slurm's word for any" in mistake
 
 
 def test_a_name_twice_and_slurms_word_as_a_name_are_named(tmp_path: Path):

@@ -35,8 +35,9 @@ async def submit_for(scene: Scene, seed: int, seconds: float) -> None:
             spec = scene.trading.job(f"bought-{number}", runs, chance.choice((1, 2, 8)))
             scene.submitted.append(await scenes.submit(scene.fleet, spec))
         elif number % GROWS_EVERY == 0:
-            # How often it is asked depends on time, and the load must not.
-            its_own = random.Random(chance.randrange(2**31))
+            its_own = random.Random(
+                chance.randrange(2**31)
+            )  # how often it is asked depends on time
             await growing.grow_and_shrink(scene, its_own, f"grows-{number}")
         elif number % MANY_EVERY == 0:
             await _submit_many(scene, chance, number)

@@ -110,8 +110,9 @@ class ManyAsOne:
         """Submit a job of one to four GPUs, or a gang of two to eight that changes its size in
         place; return its id."""
         if len(self.elastic) % 3 < 2:
-            seconds = chance.randint(8, 16)
-            return await self.submit_in_place(name, seconds, 2 * chance.randint(1, 4))
+            return await self.submit_in_place(
+                name, chance.randint(8, 16), 2 * chance.randint(1, 4)
+            )
         sizes: dict[str, Any] = {"min": 1, "max": 4, "desired": chance.randint(1, 4)}
         return await self._submit_elastic(
             self._fleet.journal.job(name, round(chance.uniform(1, 4), 2), malleable=sizes)
