@@ -113,7 +113,11 @@ def test_a_table_is_read_beside_the_job_file(tmp_path: Path):
         ("a.csv", "A,A\n1,2\n", "two columns have this name"),
         ("a.csv", "A B\n1\n", "a.csv"),
         ("a.csv", "LONGSHORE_JOB_ID\n1\n", "is a variable of Longshore"),
-        ("a.csv", "LR,PATH\n1,/data\n", "a.csv:1: column 'PATH': would take the place of the list"),
+        (
+            "a.csv",
+            "LR,PATH\n1,/data\n",
+            "a.csv:1: column 'PATH': would take the place of the list",
+        ),
         ("a.jsonl", '\n{"PATH": "/data"}\n', "a.jsonl:2: column 'PATH': would take the place"),
         ("b.jsonl", '{"A": 1}\nx\n', "b.jsonl:2: is no JSON"),
         ("b.jsonl", '{"A": 1}\n{"B": 1}\n', "b.jsonl:2: has other names than line 1: A"),
