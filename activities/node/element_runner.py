@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from longshore.activities.node.system import (
     become_subreaper,
     boot_clock,
+    is_exiting,
     oom_kills,
     processes,
     send,
@@ -149,6 +150,8 @@ class Runner:
 
     def _stop_for_time(self) -> None:
         self._stop_at = None
+        if is_exiting(self._pid):
+            return  # it has ended by itself, and has its own outcome
         if not self._stop and self._kill_at is None:  # else it is being stopped already
             self._over_time = True
             self._kill_at = boot_clock() + self._grace

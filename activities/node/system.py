@@ -18,6 +18,8 @@ USERS_UMASK = "_LONGSHORE_UMASK"
 """In the environment of our processes: the umask that their user has, in octal digits."""
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+_PF_EXITING = 0x4
+"""Among the flags of a thread."""
 Message = dict[str, object]
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -105,6 +107,17 @@ def stat_fields(pid: int) -> list[str] | None:
             return file.read().rpartition(")")[2].split()
     except (OSError, ValueError):
         return None
+
+
+def is_exiting(pid: int) -> bool:
+    """Return whether a process has come to its end, and at most frees what it had: each of its
+    threads is past the last instruction of its program. False where /proc does not tell."""
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208 (as above)
+    except OSError:
+        return False
+    found = [stat_fields(int(thread)) for thread in threads]
+    return bool(found) and all(fields and int(fields[6]) & _PF_EXITING for fields in found)
 
 
 def is_stopped(pid: int) -> bool:

@@ -1,5 +1,8 @@
 """What runs for as long as its time limit allows is asked to save, and ended, by its own node."""
 
+import json
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -85,6 +88,42 @@ async def test_each_element_has_its_own_time(
     view = (await longshore.report(array_id)).array
     assert view
     assert "its time limit of 1.5s has passed" in view.errors[0].message
+
+
+RUNS_ONE = """
+import os, sys
+from longshore.activities.node import element_runner
+
+folder, seconds, waits = sys.argv[1:]
+clock, asked = element_runner.boot_clock, []
+
+def at_the_end():
+    asked.append(1)
+    if waits == "waits" and len(asked) == 2:  # after a look that found it running
+        os.waitid(os.P_PID, runner._pid, os.WEXITED | os.WNOWAIT)
+    return clock()
+
+element_runner.boot_clock = at_the_end
+runner = element_runner.Runner(folder, {
+    "argv": ["sleep", seconds], "env": {}, "grace": 5, "limit": 0.1,
+    "elements": [{"index": 0, "attempt": 1, "env": {}}],
+})
+runner.run()
+"""
+"""Runs one element, in a process of its own: it kills whatever is below it."""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "waits", "status", "limit"), [("0.3", "waits", 0, None), ("60", "", -15, 0.1)]
+)
+def test_an_element_that_ends_as_its_time_does_keeps_its_own_end(
+    seconds: str, waits: str, status: int, limit: float | None, tmp_path: Path
+) -> None:
+    subprocess.run(
+        [sys.executable, "-c", RUNS_ONE, str(tmp_path), seconds, waits], check=True, timeout=60
+    )
+    end = json.loads((tmp_path / "journal").read_text().splitlines()[-1])
+    assert (end["status"], end.get("time_limit")) == (status, limit)
 
 
 async def test_a_job_on_a_real_node_ends_as_time_limit(
