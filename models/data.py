@@ -119,7 +119,7 @@ def _mistakes(data: DataSet) -> Iterator[Mistake]:
     if scheme not in SCHEMES or not rest.strip("/"):
         known = ", ".join(f"{each}://" for each in SCHEMES)
         yield Mistake(("from",), f"{brief(data.source)} is no place of these: {known}")
-    if "::" in rest:
+    if "::" in re.sub(r"\[[^\]]*\]", "", rest, count=1):  # an IPv6 address may have it
         yield Mistake(("from",), "may not lead from one place to another by `::`")
     if "@" in rest.partition("/")[0]:
         yield Mistake(("from",), "may hold no user or password: nodes have their own")

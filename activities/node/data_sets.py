@@ -61,6 +61,9 @@ class Sets:
         for name, fetch in self.fetches.items():
             mounts.append(f"{fetch.folder}:{IN_IMAGE}/{name}:ro")
             mounts.append(f"{fetch.state}:{IN_IMAGE}/{STATE}/{name}:ro")
+        for name in self.missing:
+            mounts.append(f"{self.folder}/{name}:{IN_IMAGE}/{name}:ro")
+            mounts.append(f"{self.folder}/{STATE}/{name}:{IN_IMAGE}/{STATE}/{name}:ro")
         return self._variables(IN_IMAGE), mounts
 
     def let_go(self) -> None:
@@ -70,7 +73,7 @@ class Sets:
 
     def _variables(self, folder: str) -> dict[str, str]:
         found = {"LONGSHORE_DATA_DIR": folder}
-        found |= {variable_of(name): f"{folder}/{name}" for name in self.fetches}
+        found |= {variable_of(name): f"{folder}/{name}" for name in (*self.fetches, *self.missing)}
         if lacking := self.lacking:
             found["LONGSHORE_DATA_MISSING"] = "\n".join(lacking)
         return found

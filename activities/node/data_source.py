@@ -3,12 +3,16 @@
 Everything here blocks. A source is whatever fsspec reads: file, http(s), s3 and the like.
 """
 
+import contextlib
 import hashlib
+import ipaddress
 import posixpath
 import re
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import urlsplit
 
 from longshore.activities.storage import connect, is_local, speaking
 from longshore.models.addresses import without_secrets
@@ -75,6 +79,8 @@ class DataSource:
 
     def look(self) -> Listing:
         """Return what is there. Raises SourceError where nothing is, StoreError otherwise."""
+        if self._is_http:
+            _refuse_metadata(self.url)
         with speaking("source", self.url, "listed"):
             try:
                 files = self._files()
@@ -167,6 +173,19 @@ def _is_name(path: str) -> bool:
     return bool(path) and not any(
         part in ("", ".", "..") or "\0" in part or "\n" in part for part in parts
     )
+
+
+def _refuse_metadata(url: str) -> None:
+    """Raise SourceError for an address of the machine's own link: there clouds give out the
+    credentials of a machine, and a job in an image may be kept from it."""
+    host = urlsplit(url).hostname or ""
+    with contextlib.suppress(OSError, ValueError):  # where there is no such host, the look says so
+        for *_, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM):
+            found = ipaddress.ip_address(str(address[0]).partition("%")[0])
+            mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+            if (mapped or found).is_link_local:
+                where = without_secrets(url)
+                raise SourceError(f"{where} is an address of the machine's own link")
 
 
 def _leads_on(path: str) -> bool:

@@ -242,6 +242,36 @@ async def test_a_job_in_an_image_cannot_have_files_of_the_node_as_data(
         assert "may not read its data digits" in report.message
 
 
+@pytest.mark.parametrize("host", ["169.254.169.254", "[fe80::1]", "[::ffff:169.254.169.254]"])
+async def test_what_clouds_tell_machines_is_no_data(box: LocalNode, host: str):
+    run = box.start(
+        "longshore-wait $LONGSHORE_DATA_DIGITS 2>&1", data=digits(f"http://{host}/latest/")
+    )
+    assert (await run.done).exit_code == 1
+    assert "is an address of the machine's own link" in box.output(run.record.key)
+
+
+async def test_a_job_in_an_image_sees_its_data_and_waits_for_it(
+    image_box: LocalNode, served: Served, tmp_path: Path
+):
+    served.held_back = {"two.csv"}
+    gone = {"gone": {"from": (tmp_path / "shared/nowhere").as_uri()}}
+    run = image_box.start(
+        "cd $LONGSHORE_DATA_DIGITS; pwd; ls; touch x 2>/dev/null || echo closed; echo up >&2;"
+        " /longshore/bin/longshore-wait val/two.csv && cat one.csv val/two.csv; echo;"
+        " /longshore/bin/longshore-wait $LONGSHORE_DATA_GONE 2>&1 | cut -c1-60",
+        data={**digits(served.url, start_at="50%"), **gone},
+    )
+    await eventually(lambda: "up" in image_box.output(run.record.key, "stderr"))
+    served.open.set()
+    report = await run.done
+    assert report.failure is None, report.message
+    assert image_box.output(run.record.key).splitlines() == [
+        "/longshore/data/digits", "one.csv", "closed", "12",
+        "longshore-wait: /longshore/data/gone cannot be had: there is",
+    ]  # fmt: skip
+
+
 async def test_a_stop_ends_a_fetch_that_nobody_else_wants(box: LocalNode, served: Served):
     served.held_back = {"two.csv"}
     run = box.start("true", data=digits(served.url))
