@@ -80,7 +80,7 @@ class Edge(Frozen):
     extra: Extra = Field(default=Extra.START, exclude_if=lambda extra: extra is Extra.START)
     """Of `corresponding`: whether indices that the other array has not `start` without it, or
     `wait` for the success of all of it."""
-    word: str = Field(default="", exclude_if=lambda word: not word)
+    word: str = Field(default="", max_length=20, exclude_if=lambda word: not word)
     """Slurm's word for the condition, where that was written: it is what people are shown. Filled
     in by itself."""
 
