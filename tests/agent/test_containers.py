@@ -136,7 +136,7 @@ async def test_its_supervisor_tries_again_to_remove_it(
     run = box.start(IDLE)
     await box.says(run, "ready")
     assert (await box.stop(run, grace=0)).stopped_for == "test"
-    assert tries.read_text() == "\n\n"
+    assert len(tries.read_text()) >= 2  # on a machine with much to do Podman itself may fail once
     assert containers() == []
 
 

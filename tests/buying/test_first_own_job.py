@@ -12,7 +12,7 @@ import pytest
 from longshore.client.api import Longshore
 from longshore.models.job import JobState
 from longshore.models.settings import Settings
-from tests.buying.buyer import Buyer
+from tests.buying.buyer import SOON, Buyer
 from tests.buying.test_pool_buys import bought, may_buy
 from tests.support.control import a_spec, reaches
 from tests.support.home import PROGRAM
@@ -85,7 +85,7 @@ async def test_a_script_runs_on_a_machine_that_is_bought_and_its_results_come_ba
         "--set", "checkpoint.folder=saved", "--pool", buyer.pool, "--yes", "--json",
     )  # fmt: skip
     job_id = json.loads(said)["job_id"]
-    await reaches(longshore, job_id, JobState.RUNNING)
+    await reaches(longshore, job_id, JobState.RUNNING, within=SOON)
     (purchase,) = await bought(buyer)
     assert purchase["decision"]["serves"] == [job_id]
 
@@ -93,7 +93,7 @@ async def test_a_script_runs_on_a_machine_that_is_bought_and_its_results_come_ba
         progress = await longshore.progress(job_id)
         return progress is not None and (progress.fraction or 0) > 0.002
 
-    await eventually(has_saved)
+    await eventually(has_saved, SOON)
     buyer.market.book()  # nothing is for sale for the one that takes its place
     urgent = await longshore.submit(
         a_spec(buyer.pool, gpus=8, priority=10, command="true", expected_duration="1m")
