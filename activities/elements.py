@@ -150,7 +150,8 @@ async def _record(
 ) -> Sequence[int]:
     """Record the results of a batch; what was not started goes back, what may have run is lost.
 
-    `cancelled` says that somebody cancelled the array. Returns the elements that it was about, also at a repeat."""
+    `cancelled` says that somebody cancelled the array. Returns the elements that it was about,
+    also at a repeat."""
     report = request.report or BatchReport()
     key = {
         "id": request.array_id, "job": request.key.job_id, "attempt": request.key.attempt,

@@ -121,8 +121,8 @@ async def test_a_change_in_place_is_told_as_one(
             why = " ".join((await longshore("why", job_id)).out.split())
             assert "16 → 8 in place, no stop resized for the demo: from 16 to 8 GPUs" in why
             assert why.startswith(
-                f"{job_id} runs: 8 GPUs on {ranks[0]}; resized for the demo: from 16 to 8 GPUs; in "
-                "place: rank 1 leaves, 8 GPUs go on with no stop "
+                f"{job_id} runs: 8 GPUs on {ranks[0]}; resized for the demo: from 16 to 8 GPUs; "
+                "in place: rank 1 leaves, 8 GPUs go on with no stop "
             )
             return True
 
