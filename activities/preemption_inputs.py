@@ -188,6 +188,7 @@ def _checkpoint(spec: JobSpec, row: RowMapping) -> WorkCheckpoint | None:
         size=size if 0 <= size <= MOST else 0.0,
         grace=contract.grace,
         saves_while_running=contract.can_be_asked,
+        without_step=contract.store and row["saved_at"] is not None and row["step"] is None,
     )
 
 
@@ -258,7 +259,7 @@ _WORK = """
          GROUP BY p.job_id, p.attempt)
     SELECT j.id, j.spec, j.submitted_at, held.attempt, held.placed_at, held.price,
            held.counted_as,
-           c.saved_at, c.write_seconds, c.bytes,
+           c.saved_at, c.write_seconds, c.bytes, c.step,
            (SELECT array_agg(DISTINCT e.ended_at ORDER BY e.ended_at) FROM placements e
              WHERE e.job_id = j.id AND (e.rank = 0 OR e.attempt = held.attempt)
                AND (e.end_reason = :preempted

@@ -80,6 +80,9 @@ class WorkCheckpoint(Frozen):
     """How long it has for a save when it is stopped."""
     saves_while_running: bool = False
     """Whether it can be asked to save and go on."""
+    without_step: bool = False
+    """Its last save is in the checkpoint store and named no step: saves of its ranks belong
+    together by their number."""
 
     @property
     def takes(self) -> timedelta:

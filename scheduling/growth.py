@@ -32,6 +32,7 @@ from longshore.scheduling.placement.filters import labels_named
 from longshore.scheduling.placement.state import without_job
 from longshore.scheduling.preemption.costs import cost_of, save_time, victim_of
 from longshore.scheduling.preemption.what_if import WhatIfCluster
+from longshore.scheduling.ranks import COUNTS_SAVES
 
 MOST_PLANNED = 8
 """Jobs for which one look plans a larger size."""
@@ -143,6 +144,8 @@ class Look:
         if work.checkpoint is None:
             said = "it has no checkpoint, and would start from the beginning"
             return self._kept(job, said, settled=True)
+        if job.in_place and work.checkpoint.without_step:
+            return self._kept(job, COUNTS_SAVES, settled=True)
         if work.no_store:
             return self._kept(job, f"it cannot save now: {work.no_store}")
         if len(pool.queue) > MOST_WAITING:

@@ -7,6 +7,11 @@ from longshore.models.elastic import Malleable
 
 _NAMED = 6
 """Ranks that a message names."""
+COUNTS_SAVES = (
+    "its saves name no step, and what a rank that joins saves can be told by the step alone to "
+    'belong to the saves of the others: it has to write "saved, step N"'
+)
+"""Why ranks of a job whose nodes each store their own part do not join."""
 
 
 def staying(

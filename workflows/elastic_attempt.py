@@ -28,7 +28,7 @@ from longshore.models.resize import (
     nobody_waits,
 )
 from longshore.models.text import count
-from longshore.scheduling.ranks import named, staying
+from longshore.scheduling.ranks import COUNTS_SAVES, named, staying
 from longshore.workflows import elastic_steps, steps
 from longshore.workflows.attempt import (
     MOST_AT_ONCE,
@@ -90,6 +90,7 @@ class ElasticAttempt(Attempt):
         self._desired = desired
         self._asked: list[Change] = []
         self._leaving: set[int] = set()
+        self._counts_saves = False
 
     def ask(self, change: Change) -> None:
         """Have the size changed, after what was asked before."""
@@ -158,6 +159,10 @@ class ElasticAttempt(Attempt):
             return self._kept(as_reason(f"{change.reason}; not grown: {failed}"))
         if self._is_over() or self._gone() or self._is_outdated(change):
             return None  # a job with fewer GPUs than it is to have is looked at again
+        if self._counts_saves and workflow.patched("joins-by-steps"):
+            if change.desired is not None:
+                return self._restart(change, COUNTS_SAVES)
+            return self._kept(as_reason(f"{change.reason}; not grown: {COUNTS_SAVES}"))
         reply = await self._until_over(elastic_steps.join(self._joining(change, len(self._ranks))))
         if reply is None:
             return None  # its leases, if it has got any, end with the others
@@ -235,9 +240,18 @@ class ElasticAttempt(Attempt):
         """Have the job save; return why it did not."""
         contract = self._spec.checkpoint
         # Where every node stores its own part, all have to; else rank 0 sees to it.
-        ranks = self._live if contract is not None and contract.store else [0]
-        saves = [elastic_steps.save(self._ranks[rank], self._spec) for rank in ranks]
-        return await _first_failure(saves, "it did not save")
+        stores = contract is not None and contract.store
+        ranks = self._live if stores else [0]
+        saves = [
+            asyncio.ensure_future(elastic_steps.save(self._ranks[rank], self._spec))
+            for rank in ranks
+        ]
+        if failed := await _first_failure(saves, "it did not save"):
+            return failed
+        # Of such saves those belong together that have the same number, which a rank that joins
+        # does not have.
+        self._counts_saves = stores and any(save.result().step is None for save in saves)
+        return ""
 
     async def _tell(
         self, stay: Sequence[int], before: int, reason: str, there: tuple[Rank, ...]

@@ -40,6 +40,7 @@ from longshore.models.errors import DamagedError, RefusedError, StoreError, Unav
 from longshore.models.job import CheckpointContract
 from longshore.models.messages import RunProcessRequest
 from longshore.scheduling.checkpoints import belongs_to, resume, resumes_without_store
+from longshore.scheduling.ranks import COUNTS_SAVES
 
 LOOK_EVERY = 0.2
 """Seconds between two looks for a line."""
@@ -81,6 +82,8 @@ class Keeper:
         self._publish_within = publish_within
         self._lines = SavedLines(self._public / SAVED)
         self._number = 0
+        self._kept = True
+        """Whether what it said last that it saved is kept."""
         self._asked_at: tuple[datetime, float] | None = None
         self._local: LocalCheckpoint | None = None
         self._looking = asyncio.Lock()
@@ -111,6 +114,8 @@ class Keeper:
                 await self._note_that_it_ran()
             await self._restore_patiently(needs_no_store)
             await self._note_that_it_ran()
+            if self._placement.joined:
+                self._number = await in_thread(self._newest_number)
         if self._local is None:
             return {}
         resume_variables = {"LONGSHORE_RESUME": "1"}
@@ -141,6 +146,10 @@ class Keeper:
         if self._contract.save_signal:
             send(signal_number(self._contract.save_signal))
         answered = await self._until(lambda: self._number > before, deadline)
+        if answered and not self._kept:
+            raise UnavailableError(
+                f"what {self._placement.job_id} saved is not kept: {self.error}"
+            )
         if not answered or self.last is None:
             seconds = within.total_seconds()
             how = "has ended" if self._over else f"did not say so within {seconds:g} s"
@@ -234,6 +243,15 @@ class Keeper:
         _log.info("%s: restoring its checkpoint: %s", job_id, plan.reason)
         return self._store.restore(job_id, self._rank, self._folder, self._unwanted, bound)
 
+    def _newest_number(self) -> int:
+        """Return the highest number of the attempt in the store, as far as that answers: of its
+        place, or of a step, others may have saved before, and the highest number counts."""
+        with contextlib.suppress(StoreError):
+            names = self._store.names(self._placement.job_id)
+            mine = (n.number for n in names if n.attempt == self._placement.attempt)
+            return max(mine, default=0)
+        return 0
+
     def _note_restored(self, restored: Restored) -> None:
         first, rank = restored.manifests[0], self._rank
         foreign: dict[str, tuple[int, int, int]] = {}
@@ -242,8 +260,6 @@ class Keeper:
             if origin != rank:
                 foreign[file.path] = (origin, file.size, file.modified_ns)
         self._remember(first.attempt, first.number, first.step, foreign)
-        if first.attempt == self._placement.attempt:  # it joined: the others go on from there
-            self._number = first.number
         self.last = info_of(restored.manifests)
         if restored.damaged:
             self._say("went on from an older checkpoint: " + "; ".join(restored.damaged))
@@ -274,6 +290,11 @@ class Keeper:
             longest = timedelta(seconds=boot_clock() - asked)
             took = min(max(at - asked_at, timedelta(0)), longest)
         self._asked_at = None
+        if self._placement.joined and self._contract.store and line.step is None:
+            # Its count is not that of the others: two moments would be taken for one.
+            self._say(COUNTS_SAVES)
+            self._number, self._kept = number, False
+            return
         draft = self._draft(number, line.step, at, took)
         foreign = self._local.foreign if self._local else {}
         await asyncio.to_thread(self._remember, draft.attempt, number, line.step, foreign)
@@ -281,10 +302,10 @@ class Keeper:
             moment, size = await asyncio.to_thread(self._take_moment)
         except (OSError, UnicodeError) as error:
             self._say(f"what it saved cannot be kept: {error}")
-            self._number = number
+            self._number, self._kept = number, False
             return
         self.last = info_of((draft.model_copy(update={"bytes": size}),), published=False)
-        self._number = number
+        self._number, self._kept = number, True
         if not self._contract.store:
             await asyncio.to_thread(checkpoint_files.remove, moment)
             return

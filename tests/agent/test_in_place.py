@@ -4,7 +4,9 @@ import asyncio
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,9 @@ import pytest
 
 from longshore.activities.node.processes import Run
 from longshore.client.api import Longshore
-from longshore.models.checkpoint import SaveRequest
+from longshore.models.checkpoint import CheckpointInfo, Manifest, SaveRequest
 from longshore.models.document import read_document
-from longshore.models.errors import NotFoundError, StaleError
+from longshore.models.errors import NotFoundError, StaleError, UnavailableError
 from longshore.models.job import JobSpec, JobState
 from longshore.models.placement import Rank
 from longshore.models.resize import SizeNotice
@@ -230,65 +232,134 @@ cd "$LONGSHORE_CHECKPOINT_DIR"
 echo "has $(echo part-*), resume ${LONGSHORE_RESUME:-no}"
 while :; do
     if [ -e "$LONGSHORE_SAVE_REQUEST" ]; then
-        rm -f "$LONGSHORE_SAVE_REQUEST"; date > part-$NODE_RANK; echo saved >> "$LONGSHORE_SAVED"
+        rm -f "$LONGSHORE_SAVE_REQUEST"
+        date > part-$NODE_RANK; echo "saved$(cat "$STEP")" >> "$LONGSHORE_SAVED"
     fi
     sleep 0.05
 done
 """
-"""Each rank saves its own part when asked, and names no step."""
+"""Each rank saves its own part when asked, and says what a file tells it."""
+JOINING = tuple(
+    Rank(rank=rank, node_id=f"n{rank}", epoch=1, gpu_indices=(1, 3), joined=rank == 4)
+    for rank in (0, 4)
+)
 
 
-async def test_a_rank_that_joins_begins_with_what_is_saved_and_counts_from_the_next_save_on(
-    make_box: MakeBox, tmp_path: Path
-) -> None:
-    store = (tmp_path / "store").as_uri()
-    boxes = [make_box(tmp_path / name, checkpoints=store) for name in "ab"]
-    ranks = tuple(
-        Rank(rank=rank, node_id=f"n{rank}", epoch=1, gpu_indices=(1, 3), joined=rank == 4)
-        for rank in (0, 4)
-    )
+class TwoNodes:
+    """A job on two nodes with one store, of which the second may join the first."""
 
-    def start(rank: int, attempt: int, *, joined: bool = False) -> Run:
-        box = boxes[min(rank, 1)]
+    def __init__(self, make_box: MakeBox, folder: Path) -> None:
+        store = (folder / "store").as_uri()
+        self.boxes = [make_box(folder / name, checkpoints=store) for name in "ab"]
+        self._step = folder / "step"
+        self.at_step(1)
+
+    def at_step(self, step: int | None) -> None:
+        self._step.write_text("" if step is None else f", step {step}")
+
+    async def start(self, rank: int, attempt: int, says: str, *, joined: bool = False) -> Run:
+        box = self.boxes[min(rank, 1)]
         asked = box.request(
-            SAVES, job="job-joins", gang={}, attempt=attempt,
+            SAVES, job="job-joins", gang={}, attempt=attempt, env={"STEP": str(self._step)},
             malleable={"min": 2, "max": 4, "step": 2, "in_place": True},
             checkpoint={"folder": "saved", "save_file": True, "grace": 20},
         )  # fmt: skip
         update: dict[str, Any] = {"rank": rank, "joined": joined}
         if joined:
-            update["ranks"] = ranks
+            update["ranks"] = JOINING
         elif attempt > 1:
-            update["ranks"] = (ranks[0], ranks[1].model_copy(update={"rank": 1, "joined": False}))
+            alone = JOINING[1].model_copy(update={"rank": 1, "joined": False})
+            update["ranks"] = (JOINING[0], alone)
         placement = asked.placement.model_copy(update=update)
-        return box.processes.start(asked.model_copy(update={"placement": placement}))
+        run = box.processes.start(asked.model_copy(update={"placement": placement}))
+        await eventually(lambda: says in box.output(run.record.key))
+        return run
 
-    async def says(run: Run, box: LocalNode, words: str) -> None:
-        await eventually(lambda: words in box.output(run.record.key))
+    async def save(self, node: int, run: Run) -> CheckpointInfo:
+        return await self.boxes[node].processes.save(SaveRequest(key=run.request.placement.key))
 
-    first = start(0, 1)
-    key = first.request.placement.key
-    await says(first, boxes[0], "resume no")
-    for _ in range(3):
-        await boxes[0].processes.save(SaveRequest(key=key))
-    second = start(4, 1, joined=True)
-    assert second.record.key.job_id == f"{key.job_id}.R4"
-    await says(second, boxes[1], "has part-0, resume 1")
-    await boxes[0].processes.resize(SizeNotice(key=key, gpus_before=2, gpus=4, ranks=ranks))
-    for box in boxes:
-        saved = await box.processes.save(SaveRequest(key=key))
-        assert (saved.number, saved.ranks) == (4, 2)
-    newest = boxes[0].checkpoints.newest(key.job_id)
-    assert newest
-    assert [(name.rank, name.ranks, name.number) for name in newest.manifests] == [
-        (0, 2, 4), (1, 2, 4),
-    ]  # fmt: skip
-    for box, run in zip(boxes, (first, second), strict=True):
-        await box.stop(run)
-    again = [start(rank, 2) for rank in (0, 1)]
-    for box, run in zip(boxes, again, strict=True):
-        await says(run, box, "has part-0 part-4, resume 1")
-        await box.stop(run)
+    async def join(self, first: Run) -> Run:
+        """Have the second node join, and the first told of it."""
+        second = await self.start(4, 1, "has part-0, resume 1", joined=True)
+        key = first.request.placement.key
+        assert second.record.key.job_id == f"{key.job_id}.R4"
+        notice = SizeNotice(key=key, gpus_before=2, gpus=4, ranks=JOINING)
+        await self.boxes[0].processes.resize(notice)
+        return second
+
+    def newest(self) -> list[tuple[int | None, int, int]]:
+        """Return step, rank and number of each part of the newest whole checkpoint."""
+        found = self.boxes[0].checkpoints.newest("job-joins")
+        return [(name.step, name.rank, name.number) for name in found.manifests] if found else []
+
+    async def stop(self, *runs: Run) -> None:
+        for box, run in zip(self.boxes, runs, strict=True):
+            await box.stop(run)
+
+
+async def test_a_rank_that_joins_begins_with_what_is_saved_and_counts_from_the_next_save_on(
+    make_box: MakeBox, tmp_path: Path
+) -> None:
+    """Also where the others have saved without it since: what they said of the same step, and no
+    earlier one, belongs to what it says."""
+    nodes = TwoNodes(make_box, tmp_path)
+    first = await nodes.start(0, 1, "resume no")
+    for step in (1, 2, 3):
+        nodes.at_step(step)
+        await nodes.save(0, first)
+    second = await nodes.join(first)
+    for step in (4, 5):  # alone: the other is still coming up
+        nodes.at_step(step)
+        await nodes.save(0, first)
+    assert nodes.newest() == [(3, 0, 3)]
+    nodes.at_step(6)
+    saved = [await nodes.save(node, run) for node, run in enumerate((first, second))]
+    assert [(each.number, each.ranks) for each in saved] == [(6, 2), (4, 2)]
+    assert nodes.newest() == [(6, 0, 6), (6, 1, 4)]
+    await nodes.stop(first, second)
+    assert nodes.newest() == [(6, 0, 6), (6, 1, 4)], "its end adds nothing"
+    await nodes.stop(
+        *[await nodes.start(rank, 2, "has part-0 part-4, resume 1") for rank in (0, 1)]
+    )
+
+
+async def test_a_rank_that_joins_numbers_its_saves_above_those_of_who_had_its_place(
+    make_box: MakeBox, tmp_path: Path
+) -> None:
+    """Of a step that is saved twice the highest number counts: it must be the later one's."""
+    nodes = TwoNodes(make_box, tmp_path)
+    first = await nodes.start(0, 1, "resume no")
+    await nodes.save(0, first)
+    (folder := tmp_path / "left").mkdir()
+    (folder / "part-1").touch()
+    before = Manifest(
+        job_id="job-joins", attempt=1, rank=1, ranks=2, number=9, step=2, prefix="", files=(),
+        bytes=0, saved_at=datetime.now(UTC), published_at=datetime.now(UTC), node_id="left",
+    )  # fmt: skip
+    nodes.boxes[0].checkpoints.publish(folder, before, threading.Event())
+    second = await nodes.join(first)
+    nodes.at_step(2)
+    for node, run in enumerate((first, second)):
+        await nodes.save(node, run)
+    assert nodes.newest() == [(2, 0, 2), (2, 1, 10)]
+    await nodes.stop(first, second)
+
+
+async def test_what_a_rank_that_joined_saves_without_a_step_is_part_of_no_checkpoint(
+    make_box: MakeBox, tmp_path: Path
+) -> None:
+    """By their numbers, saves of two moments would be taken for one."""
+    nodes = TwoNodes(make_box, tmp_path)
+    first = await nodes.start(0, 1, "resume no")
+    await nodes.save(0, first)
+    second = await nodes.join(first)
+    nodes.at_step(None)
+    await nodes.save(0, first)  # number 2, without the other
+    await nodes.save(0, first)
+    with pytest.raises(UnavailableError, match="is not kept: its saves name no step"):
+        await nodes.save(1, second)  # its number 2
+    await nodes.stop(first, second)
+    assert nodes.newest() == [(1, 0, 1)]
 
 
 async def test_no_rank_joins_an_attempt_that_is_over_on_its_node(box: LocalNode) -> None:

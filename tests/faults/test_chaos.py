@@ -62,6 +62,19 @@ async def test_what_is_wrong_with_an_element_is_found(
     assert bool(problems) == bool(says)
 
 
+@pytest.mark.parametrize(("joined", "asked", "is_told"), [(0, 4, 0), (0, 5, 1), (1, 5, 0)])
+async def test_that_nothing_joins_is_found(joined: int, asked: int, is_told: int, tmp_path: Path):
+    def rows(statement: str) -> list[dict[str, Any]]:
+        return [{}] * joined if "joined" in statement else []
+
+    journal = SimpleNamespace(folder=tmp_path, by_job=dict)
+    fleet: Any = SimpleNamespace(rows=rows, journal=journal)
+    many = ManyAsOne(fleet)
+    many.asked_to_grow = asked
+    _, problems = await many.to_check()
+    assert len([problem for problem in problems if "no rank joined" in problem]) == is_told
+
+
 @pytest.mark.exhaustive
 @pytest.mark.timeout(400)
 def test_a_minute_of_chaos_ends_without_a_violation():

@@ -66,7 +66,7 @@ async def play_growth(
     node: Callable[..., AbstractAsyncContextManager[ScriptedNode]],
 ) -> None:
     """Have jobs grow onto a second node: for a user, by themselves, in vain, and by a stop since
-    a rank cannot be told."""
+    a rank cannot be told, or could not be told apart in what it saves."""
     growing = {**WISH, "gpus": 8, "malleable": {**WISH["malleable"], "desired": 8}}
     async with (
         node("grown-a", pool="grown-in-place", labels=FABRIC) as a,
@@ -102,6 +102,15 @@ async def play_growth(
         await job.execute_update(JobWorkflow.resize, Resize(gpus=16))
         for each in (a, b):
             await each.end("in-place-not-told", 2)
+        await job.result()
+        here.knows_no_sizes = False
+
+        # By a stop, since its saves are told apart by their number alone.
+        growing["checkpoint"] = {"folder": "saved", "save_file": True}
+        job, here, other = await begun("in-place-counts")
+        await job.execute_update(JobWorkflow.resize, Resize(gpus=16))
+        for each in (a, b):
+            await each.end("in-place-counts", 2)
         await job.result()
 
 

@@ -20,6 +20,7 @@ from longshore.scheduling.cycle import plan
 from longshore.scheduling.growth import Foreseen, Look, Pool
 from longshore.scheduling.packer import place
 from longshore.scheduling.placement.state import without_job, without_jobs
+from longshore.scheduling.ranks import COUNTS_SAVES
 from tests.scheduling.test_elastic_cycle import nodes_in
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node
 from tests.support.preemption import MINUTE, RULES, a_work, nodes_with, saved
@@ -225,6 +226,18 @@ def test_after_each_change_of_size_it_rests_twice_as_long() -> None:
 def test_some_do_not_grow_whatever_is_free(fields: dict[str, Any], said: str) -> None:
     decided = of_one(half_of_a_node(**fields), [a_node("n1")])
     assert (decided.grows, decided.reason) == (False, f"4 of 8 desired GPUs: {said}")
+
+
+def test_ranks_join_only_where_saves_name_their_step() -> None:
+    work = WorkCheckpoint(saved_at=NOW - MINUTE, without_step=True)
+    alone = of_one(half_of_a_node(checkpoint=work), [a_node("n1")])
+    assert COUNTS_SAVES not in alone.reason, "it is stopped, and starts as a whole"
+    sizes = Malleable(min=2, max=8, step=2, in_place=True)
+    job = half_of_a_node(checkpoint=work)
+    gang = job.asked.model_copy(update={"gang": Gang(), "malleable": sizes})
+    decided = of_one(job.model_copy(update={"asked": gang}), [a_node("n1")])
+    assert (decided.grows, decided.settled) == (False, True)
+    assert decided.reason == f"4 of 8 desired GPUs: {COUNTS_SAVES}"
 
 
 def test_what_earlier_attempts_saved_is_not_done_again() -> None:

@@ -98,6 +98,8 @@ class ScriptedNode:
         self.saves: list[SaveRequest] = []
         self.saves_nothing = False
         """Do not answer when a job is asked to save, as where that takes too long."""
+        self.step: int | None = None
+        """That it names when a job is asked to save."""
         self.slow_to_save = False
         """Answer a job's save when `let_save` says so."""
         self._may_save = asyncio.Event()
@@ -364,7 +366,7 @@ class ScriptedNode:
             await self._may_save.wait()
         return CheckpointInfo(
             job_id=request.key.job_id, attempt=request.key.attempt, number=len(self.saves),
-            bytes=1, saved_at=datetime.now(UTC), published=True,
+            step=self.step, bytes=1, saved_at=datetime.now(UTC), published=True,
         )  # fmt: skip
 
     @activity.defn

@@ -14,6 +14,7 @@ from longshore.models.messages import ProcessReport, joined_id
 from longshore.models.pool import PoolSpec
 from longshore.models.settings import Settings
 from longshore.scheduling import growth
+from longshore.scheduling.ranks import COUNTS_SAVES
 from tests.support.control import a_spec, lease_ends, reaches
 from tests.support.scripted_node import serving_one_fabric
 from tests.support.waiting import eventually
@@ -53,6 +54,25 @@ async def started(
 @pytest.fixture
 async def running(longshore: Longshore, three: Ranks, pool: str) -> tuple[str, Ranks]:
     return await started(longshore, three, pool)
+
+
+@pytest.mark.parametrize("step", [None, 7])
+async def test_where_each_node_stores_its_part_ranks_join_by_the_step_that_is_named(
+    longshore: Longshore, three: Ranks, pool: str, step: int | None
+):
+    """Of saves without a step those with one number belong together, and who joins has another."""
+    wish = {"folder": "saved", "save_file": True}
+    job_id, (first, second, third) = await started(longshore, three, pool, checkpoint=wish)
+    first.step = second.step = step
+    assert (await longshore.resize(job_id, 24)).in_place == 24
+    if step is None:
+        await third.started(job_id, attempt=2)
+        assert f"; not in place: {COUNTS_SAVES}" in first.stops[0].reason
+    else:
+        await settles(longshore, job_id)
+        await third.started(joined_id(job_id, 2))
+        assert first.stops == []
+    assert (len(first.saves), len(second.saves)) == (1, 1)
 
 
 async def test_a_rank_joins_after_a_save_and_the_others_are_told_and_not_stopped(
@@ -245,6 +265,29 @@ async def test_a_stop_after_a_rank_has_joined_stops_all_three(
     assert [len(node.stops) for node in nodes] == [1, 1, 1]
     assert nodes[2].stops[0].key.job_id == joined_id(job_id, 2)
     assert await lease_ends(control, job_id) == ["cancelled"] * 24
+
+
+async def test_by_itself_it_keeps_its_size_where_its_saves_name_no_step(
+    longshore: Longshore, three: Ranks, pool: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(growth, "TO_START", timedelta(0))
+    soon = timedelta(seconds=0.1)
+    await longshore.set_pool(PoolSpec(name=pool, interval=soon, grow_after=soon))
+    other = (await longshore.submit(a_spec(pool, gpus=8))).job_id
+    await reaches(longshore, other, JobState.RUNNING)
+    job_id, (first, second, third) = await started(
+        longshore, three, pool, gpus=24, malleable={**SIZES, "desired": 24},
+        checkpoint={**AT_ONCE, "store": True},
+    )  # fmt: skip
+    await third.end(other)
+
+    async def it_is_said() -> bool:
+        return f"; not grown: {COUNTS_SAVES}" in (await longshore.status(job_id)).reason
+
+    await eventually(it_is_said)
+    status = await longshore.status(job_id)
+    assert (status.attempt, status.resizes, first.stops, second.sizes) == (1, 0, [], [])
+    await longshore.cancel(job_id, "enough")
 
 
 async def test_it_grows_by_itself_in_place_when_another_has_ended(

@@ -58,6 +58,7 @@ PATHS = {
     "job-moved": COMPLETED,
     "job-resized": COMPLETED,
     "job-grown": COMPLETED,
+    "job-in-place-counts": COMPLETED,
     "job-in-place-resized": COMPLETED,
     "job-in-place-preempted": COMPLETED,
     "job-in-place-refused": COMPLETED,

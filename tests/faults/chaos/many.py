@@ -20,6 +20,8 @@ from tests.faults.journal import SAVES, SLEEP, violations
 from tests.support.reference_dags import a_random_dag, final_state, final_states
 
 MOST_ELEMENTS = 24
+MANY_GROWTHS = 5
+"""Growths in place that were asked for, of which one at least has to be seen."""
 _ELEMENT = """
 say() { read -r up _ < /proc/uptime; \
 echo "$1 $LONGSHORE_ARRAY_ID $LONGSHORE_ARRAY_INDEX $LONGSHORE_ELEMENT_ATTEMPT" \
@@ -156,7 +158,7 @@ class ManyAsOne:
     async def to_check(self) -> tuple[list[str], list[str]]:
         """Once all have ended, return the jobs of DAGs that have to have succeeded, for the checks
         of jobs, and what is wrong with DAGs and arrays."""
-        problems = [*self._of_elements(), *self._of_pairs()]
+        problems = [*self._of_elements(), *self._of_pairs(), *self._of_growth()]
         jobs: list[str] = []
         for dag_id in self.pairs:
             dag = await scenes.until_answered(
@@ -233,6 +235,12 @@ class ManyAsOne:
                         f"{len(ended)} of {count} elements of {array_id} came to an end"
                     )
         return problems
+
+    def _of_growth(self) -> list[str]:
+        """Return that nothing joins any more: faults prevent some of it, and not all."""
+        if self.asked_to_grow < MANY_GROWTHS or self._fleet.rows(_JOINED):
+            return []
+        return [f"no rank joined: {self.asked_to_grow} times there was room for one"]
 
     def _lines(self) -> list[tuple[str, ...]]:
         """Return what elements wrote: (word, array, index, attempt)."""
