@@ -170,7 +170,7 @@ def _sha256(path: str) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _content_of(path: Path) -> str:
+def _content_of(path: str) -> str:
     """Return the SHA-256 of a file, empty where it is gone."""
     try:
         return _sha256(path)

@@ -73,7 +73,7 @@ def page() -> str:
     example: dict[str, Any] = yaml.safe_load(FULL_EXAMPLE)
     no_example: dict[str, Any] = {}
     parts = [_HEAD]
-    for title, before, model, values in (
+    sections: list[tuple[str, str, type[BaseModel], dict[str, Any]]] = [
         ("Fields", _FIELDS, JobSpec, {**example, **OF_ONE_GPU}),
         ("array", _ARRAY, ArraySpec, {"indices": "0-99", "limit": 8, "table": "params.csv"}),
         ("code", _CODE, Code, example["code"]),
@@ -85,7 +85,8 @@ def page() -> str:
         ("checkpoint", _CHECKPOINT, CheckpointContract, example["checkpoint"]),
         ("retry", _RETRY, RetryPolicy, no_example),
         ("A retry rule", _RULE, RetryRule, example["retry"]["user"]),
-    ):
+    ]
+    for title, before, model, values in sections:
         parts.append(f"## {title}\n\n{before}")
         parts += _fields_of(model, values, title)
     parts.append(f"{_CLASSES}\n{_table('class', FailureClass)}\n")

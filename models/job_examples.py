@@ -66,7 +66,7 @@ stop_grace: 20s
 """
 """Every field once; where the examples of single fields come from, too."""
 
-OF_ONE_GPU = {"milli": 500, "mig": "1g.10gb"}
+OF_ONE_GPU: dict[str, int | str] = {"milli": 500, "mig": "1g.10gb"}
 """Examples that cannot stand beside a gang."""
 
 WRONG_EXAMPLE = """\

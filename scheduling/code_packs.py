@@ -69,7 +69,7 @@ def plan_packs(contents: Mapping[str, int], known: Mapping[str, Placed]) -> Pack
 def _usable(placed: Placed, size: int) -> Placed:
     """Return the parts that lie where the plan would have them."""
     if size < LARGE:
-        return placed if placed.keys() == {0} and placed[0].size == size else {}
+        return placed if set(placed) == {0} and placed[0].size == size else {}
     return {
         at: part for at, part in placed.items()
         if at % LARGEST_OBJECT == 0 and part.size == min(LARGEST_OBJECT, size - at)

@@ -46,7 +46,7 @@ class Attempt:
         `gpus_before` the size of a malleable job in its attempt before. Of a slot of an array it
         runs a `batch` of elements in place of a process."""
         self._gpus_before = gpus_before
-        self._ranks = list(placement.by_rank)
+        self._ranks: list[Placement] = list(placement.by_rank)
         self._spec = spec
         self._stop_reason = stop_reason
         self._loss_of = loss_of
