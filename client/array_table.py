@@ -16,6 +16,11 @@ from longshore.models.problems import bounded, find
 from longshore.models.text import count
 from longshore.models.visible import shown
 
+_NO_PATH = (
+    "column 'PATH': would take the place of the list of folders in which commands are looked "
+    "for: rename the column, or set env.PATH for all elements"
+)
+
 
 class _Table(NamedTuple):
     """What a file holds, and what is wrong with it: a line and what, each."""
@@ -48,7 +53,8 @@ def read_table(array: ArraySpec, base: Path) -> ArraySpec:
     table = _read(path)
     if not (table.rows or table.wrong):
         _refuse(path, 1, "has no row: an array needs one element at least")
-    wrong = [*table.wrong]
+    # Here and not in the spec: an array that is under way may have one.
+    wrong = [*table.wrong, *((table.first, _NO_PATH) for name in table.columns if name == "PATH")]
     given = {"columns": table.columns, "rows": table.rows or [[""] * len(table.columns)]}
     try:
         read = ArraySpec.model_validate({**given, "limit": array.limit})

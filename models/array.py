@@ -163,12 +163,6 @@ class ArraySpec(Frozen):
             place = ("columns", position)
             if column.upper().startswith(_OURS):
                 found.append(Mistake(place, "is a variable of Longshore: rename the column"))
-            if column == "PATH":
-                why = (
-                    "would take the place of the list of folders in which commands are looked "
-                    "for: rename the column, or set env.PATH for all elements"
-                )
-                found.append(Mistake(place, why))
             if column in self.columns[:position]:
                 found.append(Mistake(place, "two columns have this name: rename one"))
         for number, row in enumerate(self.rows):
