@@ -15,6 +15,7 @@ Agents of one machine may share a cache.
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import shutil
 import threading
@@ -46,6 +47,7 @@ _LISTED_FOR = 60.0
 SEPARATOR = "\037"
 """In the lines of `failed`, between a path and why. A shell drops spaces in front of a line."""
 _STATE = ".set"
+_log = logging.getLogger(__name__)
 _LONGEST_FAILED = 1000
 """Files that are named as those that could not be had."""
 
@@ -148,15 +150,42 @@ class DataCache:
         for tries in range(1, TRIES + 1):
             try:
                 listing = source.look()
-            except (SourceError, StoreError):
+            except (SourceError, StoreError) as error:
                 if tries == TRIES:
-                    raise
+                    here = self._last_whole(tenant, url) if isinstance(error, StoreError) else None
+                    if here is None:
+                        raise
+                    _log.warning("%s: what was fetched before is used", error)
+                    return source, here
             else:
-                self._listings[tenant, url] = (boot_clock(), source, listing)
+                now = boot_clock()
+                fresh = self._listings.items()
+                self._listings = {key: at for key, at in fresh if now - at[0] < _LISTED_FOR}
+                self._listings[tenant, url] = (now, source, listing)
                 return source, listing
             if given_up.wait(FIRST_WAIT * 2 ** (tries - 1)):
                 raise GivenUp
         raise AssertionError("the last try returns or raises")
+
+    def _last_whole(self, tenant: str, url: str) -> Listing | None:
+        """Return what is here, whole, of a source that is away: the set that was used last."""
+        found = [
+            state for state, content in self._sets()
+            if state.parent.name == tenant and content["source"] == url
+            and (state / "complete").exists()
+        ]  # fmt: skip
+        with contextlib.suppress(OSError):
+            state = max(found, key=lambda each: (each / "set.json").stat().st_mtime, default=None)
+            if state is None:
+                return None
+            folder = state.with_name(state.name.removesuffix(_STATE))
+            paths = (state / "listing").read_bytes().decode(errors="surrogateescape")
+            files = [
+                SourceFile(path, "", (folder / path).stat().st_size)
+                for path in paths.split("\n")[:-1]
+            ]
+            return Listing(url, tuple(files), known_as=folder.name)
+        return None
 
     def _begin(
         self, tenant: str, name: str, data: DataSet, source: DataSource, listing: Listing,

@@ -51,10 +51,14 @@ class Listing:
 
     source: str
     files: tuple[SourceFile, ...]
+    known_as: str = ""
+    """Its digest where the source itself was not asked for it."""
 
     @property
     def digest(self) -> str:
         """What is the same for the same files alone."""
+        if self.known_as:
+            return self.known_as
         hashed = hashlib.sha256(self.source.encode())
         for file in self.files:
             hashed.update(f"\n{file.path}\0{file.size}\0{file.tag}".encode(errors="replace"))

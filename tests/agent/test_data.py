@@ -111,6 +111,17 @@ async def test_a_second_job_finds_what_the_first_one_had(box: LocalNode, served:
     assert sorted(name for name in served.asked if name.endswith(".csv")) == ["one.csv", "two.csv"]
 
 
+async def test_what_is_whole_here_serves_while_its_source_is_away(
+    box: LocalNode, served: Served, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(data_cache, "_LISTED_FOR", 0.0)
+    for _ in range(2):
+        run = box.start(SHOW, data=digits(served.url))
+        assert (await run.done).failure is None
+        assert box.output(run.record.key) == "./one.csv 1\n./val/two.csv 2\n"
+        served.refused = {""}  # the index page
+
+
 async def test_ten_jobs_at_once_fetch_it_once(box: LocalNode, served: Served):
     runs = [box.start(SHOW, data=digits(served.url)) for _ in range(10)]
     for run in runs:
