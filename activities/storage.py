@@ -21,8 +21,9 @@ class GivenUp(Exception):
     """Nobody waits for this any more."""
 
 
-def connect(url: str) -> tuple[Any, str]:
-    """Return the file system of an fsspec URL, and the path of the store in it.
+def connect(url: str, **options: Any) -> tuple[Any, str]:
+    """Return the file system of an fsspec URL, and the path of the store in it; `options` are
+    those of such a file system.
 
     What others have written is seen at once: listings are not kept. Raises StoreError when
     the package of such a store is not installed, or nobody knows the scheme.
@@ -30,7 +31,7 @@ def connect(url: str) -> tuple[Any, str]:
     if url.startswith("file:"):
         url = unquote(url)  # fsspec takes a %20 for three letters of the path
     try:
-        fs, root = fsspec.url_to_fs(url, use_listings_cache=False)
+        fs, root = fsspec.url_to_fs(url, use_listings_cache=False, **options)
     except (ImportError, ValueError) as error:
         raise StoreError(
             f"the store {without_secrets(url)} cannot be opened: {error}. Install what it needs "

@@ -192,8 +192,8 @@ class HeldData(Wire):
     """Whose it is; empty for what all may use, such as an image."""
     source: Annotated[str, StringConstraints(max_length=2000)] = ""
     """Where it was fetched; empty of images and environments."""
-    bytes: int = Field(default=0, ge=0)
-    total: int = Field(default=0, ge=0)
+    bytes: int = Field(default=0, ge=0, le=2**63 - 1)
+    total: int = Field(default=0, ge=0, le=2**63 - 1)
     """Bytes of all of it; more than `bytes` while it is being fetched."""
     used_at: Instant | None = None
 

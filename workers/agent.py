@@ -162,8 +162,8 @@ async def run_agent(options: AgentOptions, settings: Settings) -> None:
                     ),
                 ):
                     preparation = Preparation(
-                        cache_folder(options.work_dir, settings) / "preparing",
-                        caches.artifacts, environments, caches.data,
+                        options.work_dir / "preparing", caches.artifacts, environments,
+                        caches.data, settings.image_folders,
                     )  # fmt: skip
                     activities = NodeActivities(
                         client, processes, fence, disk, metrics, preparation
@@ -186,7 +186,12 @@ def caches_of(folder: Path, settings: Settings, busy: Callable[[], bool]) -> Cac
     )
     store = ArtifactStore(settings.resolve_artifact_store())
     share = WriteShare(settings.staging_share, busy)
-    return Caches(cache, ArtifactCache(cache, store), limits, data=DataCache(cache, share))
+    stores = (
+        settings.resolve_artifact_store(), settings.resolve_checkpoint_store(),
+        settings.resolve_log_store(),
+    )  # fmt: skip
+    data = DataCache(cache, share, stores)
+    return Caches(cache, ArtifactCache(cache, store), limits, data=data)
 
 
 class Stopped(Exception):

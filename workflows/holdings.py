@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from temporalio import workflow
+from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from longshore.activities.holdings import HoldingActivities
 from longshore.models.data import HeldReport
@@ -29,7 +30,13 @@ class HeldReports:
         try:
             while self._last is not None and (epoch := self._epoch()) is not None:
                 said, self._last = self._last, None
-                await self._record(Holdings(node_id=self._node_id, epoch=epoch, report=said))
+                try:
+                    await self._record(Holdings(node_id=self._node_id, epoch=epoch, report=said))
+                except ActivityError as error:
+                    if is_cancelled_exception(error):
+                        raise
+                    # What a node holds is help and no more: it must end no watch of the node.
+                    workflow.logger.warning("what %s holds: %s", self._node_id, error)
         finally:
             self._recording = False
 

@@ -61,7 +61,9 @@ def read_conda_file(text: str) -> CondaFile:
         elif isinstance(each, str):
             packages.append(each)
         else:
-            raise CondaFileError(f"dependencies: {brief(str(each))} is no package")
+            # Not what it is: of aliases within aliases that may be without an end.
+            what = brief(str(each)) if not isinstance(each, list | dict) else "a mapping or list"
+            raise CondaFileError(f"dependencies: {what} is no package")
     return CondaFile(tuple(channels), tuple(packages), tuple(pip))
 
 

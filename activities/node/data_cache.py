@@ -13,6 +13,7 @@ Agents of one machine may share a cache.
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import logging
@@ -21,18 +22,25 @@ import shutil
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from longshore.activities.failpoints import blocking_failpoint
-from longshore.activities.node.data_source import DataSource, Listing, SourceError, SourceFile
+from longshore.activities.node.data_source import (
+    DataSource,
+    ForbiddenError,
+    Listing,
+    SourceError,
+    SourceFile,
+)
 from longshore.activities.node.file_locks import Held, lock, try_lock
 from longshore.activities.node.system import boot_clock
 from longshore.activities.node.write_share import WriteShare
 from longshore.activities.storage import GivenUp, put_local
+from longshore.models.addresses import without_secrets
 from longshore.models.data import TRIES, DataSet, HeldData
 from longshore.models.errors import DamagedError, StoreError
 from longshore.scheduling.node_caches import Cached
@@ -44,12 +52,18 @@ FIRST_WAIT = 1.0
 """Seconds before a file is tried again; doubled after the second try."""
 _LISTED_FOR = 60.0
 """Seconds in which a source is not listed again for another job."""
+_OF_THE_DISK = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO))
+"""What lies with the node; other errors lie with the name of a file."""
 SEPARATOR = "\037"
 """In the lines of `failed`, between a path and why. A shell drops spaces in front of a line."""
 _STATE = ".set"
 _log = logging.getLogger(__name__)
-_LONGEST_FAILED = 1000
+_ROOM = 65_536
+"""Bytes that are kept to say what lacks where the disk has filled up."""
+_LONGEST_FAILED = 300
 """Files that are named as those that could not be had."""
+_MOST = 2**63 - 1
+"""Bytes that are told: a source may name any size."""
 
 
 class Fetch:
@@ -82,19 +96,29 @@ class Fetch:
             return self.files_here / len(self.listing.files)
         return self.bytes_here / self.listing.total
 
+    @property
+    def is_of_use(self) -> bool:
+        """Whether another job may join it; one that lacks something is tried anew for that."""
+        return not (self.done.is_set() and (self.failed or self.disk_error))
+
+    def let_go(self) -> None:
+        """Let it be removed, once nobody wants it and nothing is on its way."""
+        if self.held is not None and not self.wants and not self.under_way:
+            self.held.let_go()
+
 
 class DataCache:
     """The data sets below one folder. Its methods block, but for `want`'s fetching itself."""
 
     def __init__(
-        self, folder: Path, share: WriteShare | None = None,
-        changed: Callable[[], None] = lambda: None,
+        self, folder: Path, share: WriteShare | None = None, stores: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        """`share` bounds how fast files are written; `changed` is told, from any thread, that
-        what is held has changed."""
+        """`share` bounds how fast files are written; of the URLs `stores` nothing is fetched."""
         self._root = folder / "data"
         self._share = share or WriteShare(1.0, lambda: False)
-        self.changed = changed
+        self._stores = tuple(stores)
+        self.changed: Callable[[], None] = lambda: None
+        """Told, from any thread, that what is held has changed."""
         self._guard = threading.Condition()
         self._fetches: dict[str, Fetch] = {}
         self._listings: dict[tuple[str, str], tuple[float, DataSource, Listing]] = {}
@@ -104,28 +128,27 @@ class DataCache:
 
     def want(
         self, tenant: str, name: str, data: DataSet, token: object, wanted: Wanted,
-        given_up: threading.Event,
+        given_up: threading.Event, within: Sequence[Path] | None = None,
     ) -> Fetch:  # fmt: skip
         """Have a data set fetched, as far as it is not here, until `leave`.
 
         Raises SourceError or StoreError where the source has nothing or is away after the tries,
-        GivenUp, and OSError where the disk refuses.
+        and ForbiddenError of one of our stores, or with `within` of files of this machine that
+        are not below these folders. Raises GivenUp, and OSError where the disk refuses.
         """
         assert data.source is not None
-        source, listing = self._listing(tenant, data.source, given_up)
+        source, listing = self._listing(tenant, data.source, given_up, within)
         folder = self._root / tenant / listing.digest
         while True:
-            with self._guard:
-                fetch = self._fetches.get(f"{tenant}/{folder.name}")
-                if fetch is None:
-                    fetch = self._begin(tenant, name, data, source, listing, folder)
+            fetch = self._joined(f"{tenant}/{folder.name}", token, wanted)
+            if fetch is None:
+                # Of many files that takes seconds, in which others have to get their turn.
+                fetch = self._begun(tenant, name, data, source, listing, folder)
                 if fetch is not None:
-                    left = max(listing.total - fetch.bytes_here, 0)
-                    fetch.wants[token] = replace(wanted, key=fetch.key, bytes=left)
-                    os.utime(fetch.state / "set.json")
-                    self._hire()
-                    self._guard.notify_all()
-                    return fetch
+                    fetch = self._entered(fetch, token, wanted)
+            if fetch is not None:
+                _touch(fetch.state, sticky=data.sticky)
+                return fetch
             if given_up.wait(0.05):  # it is being removed
                 raise GivenUp
 
@@ -133,20 +156,48 @@ class DataCache:
         """Want a data set no more. What nobody wants is fetched no further."""
         with self._guard:
             fetch.wants.pop(token, None)
-            if not fetch.wants and self._fetches.get(fetch.key) is fetch:
-                del self._fetches[fetch.key]
+            if not fetch.wants:
+                if self._fetches.get(fetch.key) is fetch:
+                    del self._fetches[fetch.key]
                 fetch.pending.clear()
                 fetch.given_up.set()
-                if fetch.held is not None and not fetch.under_way:
-                    fetch.held.let_go()
+                fetch.let_go()
+
+    def _joined(self, key: str, token: object, wanted: Wanted) -> Fetch | None:
+        """Return a fetch that is under way, or done, and wanted by one more."""
+        with self._guard:
+            fetch = self._fetches.get(key)
+            if fetch is None or not fetch.is_of_use:
+                return None
+            fetch.wants[token] = _of(fetch, wanted)
+            self._guard.notify_all()
+            return fetch
+
+    def _entered(self, fetch: Fetch, token: object, wanted: Wanted) -> Fetch:
+        """Return a new fetch that has begun, or the one that somebody began meanwhile."""
+        with self._guard:
+            other = self._fetches.get(fetch.key)
+            if other is not None and other.is_of_use:
+                fetch.let_go()
+                fetch = other
+            fetch.wants[token] = _of(fetch, wanted)
+            self._fetches[fetch.key] = fetch
+            is_whole = not fetch.pending and not fetch.under_way
+            self._hire()
+            self._guard.notify_all()
+        if is_whole and not fetch.done.is_set():
+            _finish(fetch)
+        return fetch
 
     def _listing(
-        self, tenant: str, url: str, given_up: threading.Event
+        self, tenant: str, url: str, given_up: threading.Event, within: Sequence[Path] | None
     ) -> tuple[DataSource, Listing]:
         known = self._listings.get((tenant, url))
         if known and boot_clock() - known[0] < _LISTED_FOR:
+            self._refuse(known[1], within)
             return known[1], known[2]
         source = DataSource(url)
+        self._refuse(source, within)
         for tries in range(1, TRIES + 1):
             try:
                 listing = source.look()
@@ -166,6 +217,19 @@ class DataCache:
             if given_up.wait(FIRST_WAIT * 2 ** (tries - 1)):
                 raise GivenUp
         raise AssertionError("the last try returns or raises")
+
+    def _refuse(self, source: DataSource, within: Sequence[Path] | None) -> None:
+        """Raise ForbiddenError where a job may not have a source."""
+        where = without_secrets(source.url)
+        if any(source.overlaps(store) for store in self._stores):
+            raise ForbiddenError(f"{where} is, or has in it, a store of Longshore's own")
+        if within is None or source.local is None:
+            return
+        if not any(source.local.is_relative_to(os.path.realpath(each)) for each in within):
+            raise ForbiddenError(
+                f"a job in an image may not read {where}: of this node it sees what is below the "
+                "folders that the agent's setting image_folders names"
+            )
 
     def _last_whole(self, tenant: str, url: str) -> Listing | None:
         """Return what is here, whole, of a source that is away: the set that was used last."""
@@ -187,37 +251,40 @@ class DataCache:
             return Listing(url, tuple(files), known_as=folder.name)
         return None
 
-    def _begin(
+    def _begun(
         self, tenant: str, name: str, data: DataSet, source: DataSource, listing: Listing,
         folder: Path,
     ) -> Fetch | None:  # fmt: skip
-        """Return a new fetch; None while somebody removes the data set."""
+        """Return a new fetch; None while somebody removes the data set. Raises OSError."""
         fetch = Fetch(tenant, source, listing, folder)
-        (fetch.state / "parts").mkdir(parents=True, exist_ok=True)
+        fetch.state.mkdir(parents=True, exist_ok=True)
         fetch.held = try_lock(fetch.state / "lock", shared=True)
         if fetch.held is None:
             return None
-        folder.mkdir(exist_ok=True)
-        paths = "".join(f"{file.path}\n" for file in listing.files)
-        put_local(fetch.state / "listing", paths.encode(errors="surrogateescape"))
-        kept = _json(fetch.state / "set.json")
-        content = {"name": name, "source": listing.source, "total": listing.total,
-                   "files": len(listing.files),
-                   "sticky": data.sticky or bool(kept.get("sticky"))}  # fmt: skip
-        put_local(fetch.state / "set.json", json.dumps(content).encode())
-        whole = (fetch.state / "complete").exists()
-        for file in listing.files:
-            if whole or (folder / file.path).exists():
-                fetch.files_here += 1
-                fetch.bytes_here += file.size or 0
-            else:
-                fetch.pending.append(file)
-        if fetch.pending:
-            (fetch.state / "failed").unlink(missing_ok=True)  # it is tried again
-            _open(folder)
-        self._fetches[fetch.key] = fetch
-        if not fetch.pending:
-            self._finish(fetch)
+        try:
+            (fetch.state / "parts").mkdir(exist_ok=True)
+            folder.mkdir(exist_ok=True)
+            paths = "".join(f"{file.path}\n" for file in listing.files)
+            put_local(fetch.state / "listing", paths.encode(errors="surrogateescape"))
+            kept = _json(fetch.state / "set.json")
+            content = {"name": name, "source": listing.source, "total": listing.total,
+                       "files": len(listing.files),
+                       "sticky": data.sticky or bool(kept.get("sticky"))}  # fmt: skip
+            put_local(fetch.state / "set.json", json.dumps(content).encode())
+            whole = (fetch.state / "complete").exists()
+            for file in listing.files:
+                if whole or _is_there(folder / file.path):
+                    fetch.files_here += 1
+                    fetch.bytes_here += file.size or 0
+                else:
+                    fetch.pending.append(file)
+            if fetch.pending:
+                (fetch.state / "failed").unlink(missing_ok=True)  # it is tried again
+                put_local(fetch.state / "room", bytes(_ROOM))
+                _open(folder)
+        except BaseException:
+            fetch.held.let_go()
+            raise
         return fetch
 
     # --- fetching -----------------------------------------------------------------------
@@ -240,12 +307,15 @@ class DataCache:
             except GivenUp:
                 size = None
             except OSError as error:
-                size, disk = None, error
+                size, why = None, error.strerror or str(error)
+                disk = error if error.errno in _OF_THE_DISK else None
             except Exception as error:  # a source may raise anything
                 size, why = None, str(error)
             with self._guard:
-                self._fetched(fetch, file, size, why, disk)
+                over = self._fetched(fetch, file, size, why, disk)
                 self._guard.notify_all()
+            if over:
+                _finish(fetch)
             self.changed()
 
     def _next(self) -> tuple[Fetch, SourceFile] | None:
@@ -262,7 +332,8 @@ class DataCache:
 
     def _fetched(
         self, fetch: Fetch, file: SourceFile, size: int | None, why: str, disk: OSError | None
-    ) -> None:
+    ) -> bool:
+        """Note what came of a file; return whether it was the last."""
         fetch.under_way -= 1
         if size is not None:
             fetch.files_here += 1
@@ -278,23 +349,9 @@ class DataCache:
             else:
                 fetch.failed[file.path] = why
         if fetch.given_up.is_set():
-            if fetch.held is not None and not fetch.under_way:
-                fetch.held.let_go()
-        elif not fetch.pending and not fetch.under_way:
-            self._finish(fetch)
-
-    def _finish(self, fetch: Fetch) -> None:
-        with contextlib.suppress(OSError):  # those who wait ask `failed` and `disk_error` too
-            if fetch.failed or fetch.disk_error:
-                why = str(fetch.disk_error or "")
-                lines = [f"{path}{SEPARATOR}{said or why}" for path, said in fetch.failed.items()]
-                text = "\n".join(line.replace("\n", " ") for line in lines[:_LONGEST_FAILED])
-                put_local(fetch.state / "failed", f"{text}\n".encode(errors="surrogateescape"))
-            else:
-                _close(fetch.folder)
-                blocking_failpoint("fetch_data.before-complete")
-                put_local(fetch.state / "complete", b"")
-        fetch.done.set()
+            fetch.let_go()
+            return False
+        return not fetch.pending and not fetch.under_way
 
     def _fetch(self, fetch: Fetch, file: SourceFile) -> int:
         """Have one file here, whole, and return its size.
@@ -352,7 +409,8 @@ class DataCache:
                 found.append(
                     HeldData(
                         name=content["name"], tenant=state.parent.name, source=content["source"],
-                        bytes=here, total=max(total, here), used_at=used_at,
+                        bytes=min(here, _MOST), total=min(max(total, here), _MOST),
+                        used_at=used_at,
                     )
                 )  # fmt: skip
         return sorted(found, key=lambda each: str(each.used_at), reverse=True)
@@ -395,6 +453,44 @@ class DataCache:
     def _sets(self) -> list[tuple[Path, dict[str, Any]]]:
         found = ((path.parent, _json(path)) for path in self._root.glob(f"*/*{_STATE}/set.json"))
         return [(state, content) for state, content in found if content]
+
+
+def _of(fetch: Fetch, wanted: Wanted) -> Wanted:
+    left = max(fetch.listing.total - fetch.bytes_here, 0)
+    return replace(wanted, key=fetch.key, bytes=left)
+
+
+def _touch(state: Path, *, sticky: bool) -> None:
+    """Note a use of a data set, and that it is to stay."""
+    content = _json(state / "set.json")
+    if sticky and content and not content.get("sticky"):
+        put_local(state / "set.json", json.dumps({**content, "sticky": True}).encode())
+    with contextlib.suppress(FileNotFoundError):
+        os.utime(state / "set.json")
+
+
+def _finish(fetch: Fetch) -> None:
+    """Say beside a data set that it is whole, or what lacks."""
+    with contextlib.suppress(OSError):  # those who wait ask `failed` and `disk_error` too
+        (fetch.state / "room").unlink(missing_ok=True)
+        if fetch.failed or fetch.disk_error:
+            said = [f"{path}{SEPARATOR}{why}" for path, why in fetch.failed.items()]
+            if fetch.disk_error is not None:
+                said.insert(0, f"{SEPARATOR}the disk of the node refuses: {fetch.disk_error}")
+            text = "\n".join(line.replace("\n", " ") for line in said[:_LONGEST_FAILED])
+            put_local(fetch.state / "failed", f"{text}\n".encode(errors="surrogateescape"))
+        else:
+            _close(fetch.folder)
+            blocking_failpoint("fetch_data.before-complete")
+            put_local(fetch.state / "complete", b"")
+    fetch.done.set()
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # no name that the disk can have
+        return False
 
 
 def _close(folder: Path) -> None:

@@ -1,17 +1,16 @@
 """Has the data sets of a job on its node: before its process starts, or while it still waits."""
 
 import asyncio
-import contextlib
 import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from longshore.activities.node.data_cache import SEPARATOR, DataCache, Fetch
-from longshore.activities.node.data_source import SourceError
+from longshore.activities.node.data_source import ForbiddenError, SourceError
 from longshore.activities.node.preparing import LOOK_EVERY, NotReadyError, unless_unwanted
 from longshore.activities.storage import GivenUp
 from longshore.models.data import DataSet, variable_of
@@ -43,12 +42,12 @@ class Sets:
     """Where its process finds them, by name."""
 
     @property
-    def lacking(self) -> list[str]:
-        """What could not be had: names of data sets, and of files of others."""
-        found = list(self.missing)
+    def lacking(self) -> dict[str, str]:
+        """What could not be had, names of data sets and of files of others, and why."""
+        found = dict(self.missing)
         for name, fetch in self.fetches.items():
-            found += [f"{name}/{path}" for path in [*fetch.failed][:_MOST_NAMED]]
-        return found[:_MOST_NAMED]
+            found |= {f"{name}/{path}": why for path, why in fetch.failed.copy().items()}
+        return dict(islice(found.items(), _MOST_NAMED))
 
     @property
     def variables(self) -> dict[str, str]:
@@ -95,23 +94,25 @@ async def take_sets(
     """Return the data sets of a job once so much of each is there that it may start; None of a
     job without. They are fetched on until they are let go.
 
-    What cannot be had after the tries is told, and the job starts without it. `say` hears how far
-    it is. Raises NotReadyError where a job in an image names what it may not see, GivenUp as soon
-    as the job is unwanted, OSError where the disk refuses.
+    What cannot be had after the tries is told, and it starts without it. `say` hears how far it
+    is. Raises NotReadyError where the job may not have it, GivenUp as soon as the job is unwanted,
+    OSError where the disk refuses.
     """
     asked = fetched_sets(spec)
     if not asked:
         return None
-    _refuse_own_files(spec, asked, image_folders)
     sets = Sets(cache)
     try:
-        await _want(sets, spec, asked, replace(_NOBODY, placed=True), unwanted)
+        await _want(sets, spec, replace(_NOBODY, placed=True), unwanted, image_folders)
         while waits := [name for name, fetch in sets.fetches.items()
                         if not _may_start(fetch, asked[name])]:  # fmt: skip
             say("; ".join(_words(name, sets.fetches[name]) for name in waits))
             await _pause(unwanted)
         say("")
         _lay_out(sets, folder)
+    except ForbiddenError as error:
+        sets.let_go()
+        raise NotReadyError(FailureClass.START, f"its data: {error}") from None
     except BaseException:
         sets.let_go()
         raise
@@ -124,6 +125,7 @@ async def bring_sets(
     wanted: Wanted,
     unwanted: threading.Event,
     say: Callable[[int, int], None],
+    image_folders: Sequence[Path] = (),
 ) -> tuple[int, int, list[str]]:
     """Have all data sets of a job here. Return the bytes that are, of how many, and a sentence of
     each that could not be had; `say` hears the first two meanwhile.
@@ -132,7 +134,7 @@ async def bring_sets(
     """
     sets = Sets(cache)
     try:
-        await _want(sets, spec, fetched_sets(spec), wanted, unwanted)
+        await _want(sets, spec, wanted, unwanted, image_folders)
         fetches = sets.fetches.values()
         while not all(_is_over(fetch) for fetch in fetches):
             say(*_sizes(sets))
@@ -143,6 +145,8 @@ async def bring_sets(
                 more = f" and {len(fetch.failed) - 1} more files" if len(fetch.failed) > 1 else ""
                 said.append(f"{name}/{path}{more}: {why}")
         return (*_sizes(sets), said)
+    except ForbiddenError as error:
+        return (*_sizes(sets), [str(error)])
     finally:
         sets.let_go()
 
@@ -151,15 +155,20 @@ _NOBODY = Wanted("", 0)
 
 
 async def _want(
-    sets: Sets, spec: JobSpec, asked: Mapping[str, DataSet], wanted: Wanted,
-    unwanted: threading.Event,
+    sets: Sets, spec: JobSpec, wanted: Wanted, unwanted: threading.Event,
+    image_folders: Sequence[Path],
 ) -> None:  # fmt: skip
-    for name, data in asked.items():
-        call = partial(sets.cache.want, spec.tenant, name, data, sets.token, wanted, unwanted)
+    within = image_folders if spec.image else None
+    for name, data in fetched_sets(spec).items():
+        call = partial(
+            sets.cache.want, spec.tenant, name, data, sets.token, wanted, unwanted, within
+        )
         try:
             sets.fetches[name] = await unless_unwanted(
                 unwanted, call, lambda late: sets.cache.leave(late, sets.token)
             )
+        except ForbiddenError:
+            raise
         except (SourceError, StoreError) as error:
             sets.missing[name] = str(error)
 
@@ -211,22 +220,3 @@ def _lay_out(sets: Sets, folder: Path) -> None:
         said = why.replace("\n", " ")
         (folder / STATE / name / "failed").write_text(f"{SEPARATOR}{said}\n")
     sets.folder = folder
-
-
-def _refuse_own_files(
-    spec: JobSpec, asked: Mapping[str, DataSet], image_folders: Sequence[Path]
-) -> None:
-    """Raise NotReadyError where a job in an image would read files of its node by their URL that
-    it may not see."""
-    for name, data in asked.items():
-        if not spec.image or not (data.source or "").startswith("file:"):
-            continue
-        path = Path(unquote(urlsplit(data.source or "").path))
-        with contextlib.suppress(OSError, RuntimeError):
-            path = path.resolve()
-        if not any(path.is_relative_to(each.resolve()) for each in image_folders):
-            raise NotReadyError(
-                FailureClass.START,
-                f"a job in an image may not read its data {name} from {path}: of this node it "
-                "sees what is below the folders that the agent's setting image_folders names",
-            )

@@ -6,13 +6,18 @@ Everything here blocks. A source is whatever fsspec reads: file, http(s), s3 and
 import contextlib
 import hashlib
 import ipaddress
+import os
 import posixpath
 import re
 import socket
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 from urllib.parse import urlsplit
+
+import aiohttp
 
 from longshore.activities.storage import connect, is_local, speaking
 from longshore.models.addresses import without_secrets
@@ -26,10 +31,18 @@ _SUM = re.compile(r"([0-9a-fA-F]{64}) [ *](?:\./)?(.+)", re.ASCII)
 _TAGS = ("ETag", "etag", "md5Hash", "Content-MD5", "Last-Modified", "LastModified", "mtime")
 """What file systems tell of a file that changes with its content, the best first."""
 _MOST_FILES = 2_000_000
+_SILENT = 60.0
+"""Seconds without a byte after which a source counts as away."""
+_METADATA_OF_AWS = ipaddress.ip_address("fd00:ec2::254")
+"""As 169.254.169.254, and no link-local address."""
 
 
 class SourceError(Exception):
     """A source has not what a job asks for; one sentence."""
+
+
+class ForbiddenError(SourceError):
+    """A source that the job may not have: the node would read what only the node may."""
 
 
 @dataclass(frozen=True)
@@ -76,10 +89,27 @@ class DataSource:
     def __init__(self, url: str) -> None:
         """Raises StoreError where what reads such a URL is not installed."""
         self.url = url
+        self._is_http = url.startswith(("http:", "https:"))
+        # Without it aiohttp ends each file after five minutes, however it comes.
+        limits = aiohttp.ClientTimeout(total=None, sock_connect=30, sock_read=_SILENT)
+        options = {"client_kwargs": {"timeout": limits}} if self._is_http else {}
         try:
-            self._fs, self._root = connect(url)
+            self._fs, self._root = connect(url, **options)
         except StoreError as error:
             raise StoreError(f"{without_secrets(url)} cannot be read: {error}") from None
+        self.local = Path(os.path.realpath(self._root)) if is_local(self._fs) else None
+        """The path on this machine, without the links that were there; None of another source."""
+
+    def overlaps(self, store: str) -> bool:
+        """Return whether a store lies in this source, or the source in it. Raises StoreError."""
+        fs, root = connect(store)
+        if type(fs) is not type(self._fs):
+            return False
+        ours, theirs = self._root, root
+        if is_local(fs):
+            ours, theirs = os.path.realpath(ours), os.path.realpath(theirs)
+        ours, theirs = f"{ours.strip('/')}/", f"{theirs.strip('/')}/"
+        return ours.startswith(theirs) or theirs.startswith(ours)
 
     def look(self) -> Listing:
         """Return what is there. Raises SourceError where nothing is, StoreError otherwise."""
@@ -104,25 +134,44 @@ class DataSource:
         """Read a file piece by piece. Raises StoreError."""
         with (
             speaking("source", self.url, f"read ({file.path})"),
-            self._fs.open(file.location, "rb", **self._how()) as opened,
+            self._open(file) as opened,
         ):
             while piece := opened.read(PIECE):
                 yield piece
 
     def is_as_listed(self, file: SourceFile) -> bool:
-        """Return whether a file of a folder of this machine is still the one that was listed."""
-        if not is_local(self._fs):
-            return True
-        return _tag_of(self._fs.info(file.location)) == file.tag
+        """Return whether a file is still the one that was listed. Raises StoreError."""
+        with speaking("source", self.url, f"read ({file.path})"):
+            try:
+                return _tag_of(self._fs.info(file.location)) == file.tag
+            except FileNotFoundError:
+                return False
 
-    def _how(self) -> dict[str, Any]:
-        if self._is_http:
-            return {"block_size": 0}  # one request for all of it, where a block would be one each
-        return {} if is_local(self._fs) else {"block_size": PIECE, "cache_type": "none"}
+    def _open(self, file: SourceFile) -> IO[bytes]:
+        if self.local is not None:
+            return self._open_here(file)
+        # Over HTTP one request for all of it, where a block would be one each.
+        how = {"block_size": 0} if self._is_http else {"block_size": PIECE, "cache_type": "none"}
+        return self._fs.open(file.location, "rb", **how)
 
-    @property
-    def _is_http(self) -> bool:
-        return self.url.startswith(("http:", "https:"))
+    def _open_here(self, file: SourceFile) -> IO[bytes]:
+        """Open a regular file below the source, whatever links somebody makes there meanwhile."""
+        # A pipe would hold up whoever opens it.
+        fd = os.open(file.location, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        opened = os.fdopen(fd, "rb")
+        try:
+            self._refuse_outside(file.path, str(Path(f"/proc/self/fd/{fd}").readlink()))
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise OSError(f"{shown(file.path)} is no file")
+        except BaseException:
+            opened.close()
+            raise
+        return opened
+
+    def _refuse_outside(self, path: str, real: str) -> None:
+        root = self.local
+        if root is not None and not Path(real).is_relative_to(root):
+            raise OSError(f"{shown(path)} is a link that leads out of the data set")
 
     def _files(self) -> list[SourceFile]:
         if not self.url.endswith("/"):
@@ -136,6 +185,8 @@ class DataSource:
         files: list[SourceFile] = []
         for location, info in found.items():
             path = location.removeprefix(self._root).lstrip("/")
+            if not path or path.endswith("/"):
+                continue  # the object that stands for a folder of a bucket
             if self._is_http and (not location.startswith(self._root) or _leads_on(path)):
                 continue  # another link of the index page
             if not _is_name(path):
@@ -143,7 +194,11 @@ class DataSource:
                     f"{without_secrets(self.url)} has a file whose name no node can give: "
                     f"{shown(path)}"
                 )
-            known = info if info.get("size") is not None else self._fs.info(location)
+            if info.get("islink"):
+                self._refuse_outside(path, os.path.realpath(location))
+            # Of a link the list tells of itself, and not of its file; an index page tells no size.
+            tells_all = info.get("size") is not None and not info.get("islink")
+            known = info if tells_all else self._fs.info(location)
             files.append(self._file(path, location, known))
         return files
 
@@ -187,7 +242,7 @@ def _refuse_metadata(url: str) -> None:
         for *_, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM):
             found = ipaddress.ip_address(str(address[0]).partition("%")[0])
             mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-            if (mapped or found).is_link_local:
+            if (mapped or found).is_link_local or found == _METADATA_OF_AWS:
                 where = without_secrets(url)
                 raise SourceError(f"{where} is an address of the machine's own link")
 

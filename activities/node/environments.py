@@ -253,11 +253,13 @@ class Environments:
         inside = with_environment(base, folder, conda=recipe.conda is not None)
         seed = ["--seed"] if asked.script else []
         no_index = ["--no-index"] if recipe.has_no_index else []
+        # No uv.toml of a job's code says where packages come from that others get too.
+        how = ["--no-config", *no_index]
         commands: list[tuple[list[str], dict[str, str]]] = []
         this_python: list[str] = []
         if recipe.python is not None:
             this_python = ["--python", recipe.python.path]
-            venv = [uv, "venv", "--quiet", "--no-project", *seed, *no_index, *this_python]
+            venv = [uv, "venv", *how, "--quiet", "--no-project", *seed, *this_python]
             commands.append(([*venv, str(folder)], base))
         if asked.conda is not None and recipe.conda is not None:
             commands.append(([*_CONDA, asked.conda, str(folder), str(self._conda_cache)], base))
@@ -266,9 +268,8 @@ class Environments:
                 lines = (source / WORK / asked.conda).with_name(_PIP_SECTION)
                 lines.write_text("".join(f"{each}\n" for each in recipe.conda.pip), "utf-8")
                 python = ["--python", str(folder / "bin" / "python")]
-                commands.append(
-                    ([uv, "pip", "install", *no_index, *python, "-r", str(lines)], inside)
-                )
+                install = [uv, "pip", "install", *how, *python, "-r", str(lines)]
+                commands.append((install, inside))
         if asked.lock is not None:
             project = str((source / WORK / asked.lock).parent)
             sync = [
@@ -288,7 +289,7 @@ class Environments:
                 else ["--", *asked.requirements]
             )
             python = ["--python", str(folder / "bin" / "python")]
-            commands.append(([uv, "pip", "install", *no_index, *python, *given], inside))
+            commands.append(([uv, "pip", "install", *how, *python, *given], inside))
         if asked.script is not None:
             commands.append((["sh", "-e", asked.script], inside))
         return commands

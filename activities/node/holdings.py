@@ -1,7 +1,6 @@
 """Tells the control plane what the node of this agent really holds."""
 
 import asyncio
-import contextlib
 import logging
 import os
 import threading
@@ -24,6 +23,7 @@ _LOOK_EVERY = 1.0
 _IMAGES_EVERY = 300.0
 """Seconds between two looks at the images: others may load and remove them."""
 _MOST = 500
+_LONGEST_IMAGE = 250
 _LIST_IMAGES = ("images", "--format", "{{.Repository}}:{{.Tag}}")
 _log = logging.getLogger(__name__)
 
@@ -51,13 +51,16 @@ class Holdings:
             stale = self._changed.is_set() or boot_clock() - self._images_at >= _IMAGES_EVERY
             if new or (now > 0 and stale and boot_clock() - told_at >= EVERY):
                 self._changed.clear()
-                with contextlib.suppress(OSError):
+                try:
                     report = await self.report()
-                    if told is None or told != (now, report):
-                        if await _tell(client, node_id, report):
-                            told, told_at = (now, report), boot_clock()
-                        else:
-                            self._changed.set()
+                    if told == (now, report) or await _tell(client, node_id, report):
+                        told, told_at = (now, report), boot_clock()
+                    else:
+                        self._changed.set()
+                except (OSError, ValueError) as error:
+                    _log.warning("what the node holds cannot be told now: %r", error)
+                    self._changed.set()
+                    told_at = boot_clock()
             await asyncio.sleep(_LOOK_EVERY)
 
     async def report(self) -> HeldReport:
@@ -93,7 +96,10 @@ class Holdings:
             process.kill()
             await process.wait()
             return []
-        names = [line for line in out.decode(errors="replace").split() if "<none>" not in line]
+        names = [
+            line for line in out.decode(errors="replace").split()
+            if "<none>" not in line and len(line) <= _LONGEST_IMAGE
+        ]  # fmt: skip
         return sorted({name for full in names for name in names_of_image(full)})
 
 

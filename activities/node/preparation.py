@@ -4,7 +4,7 @@ import asyncio
 import shutil
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -23,13 +23,20 @@ Told = Callable[[Prepared], None]
 
 
 class Preparation:
-    """Brings what jobs need that wait. What is here stays for the start of the process."""
+    """Brings what jobs need that wait, into the caches that the start of a process asks first."""
 
     def __init__(
-        self, folder: Path, artifacts: ArtifactCache, environments: Environments, data: DataCache
+        self,
+        folder: Path,
+        artifacts: ArtifactCache,
+        environments: Environments,
+        data: DataCache,
+        image_folders: Sequence[Path] = (),
     ) -> None:
-        """`folder` is for what is needed meanwhile."""
-        self._folder = folder
+        """`folder`, which is emptied, is for what is needed meanwhile; `image_folders` what of
+        this node a job in an image may see."""
+        shutil.rmtree(folder, ignore_errors=True)  # of an agent that was killed
+        self._folder, self._image_folders = folder, image_folders
         self._artifacts, self._environments, self._data = artifacts, environments, data
 
     async def bring(
@@ -47,7 +54,9 @@ class Preparation:
         def sizes(here: int, total: int) -> None:
             told(answer.model_copy(update={"bytes": here, "total": total}))
 
-        data = asyncio.create_task(bring_sets(self._data, spec, wanted, unwanted, sizes))
+        data = asyncio.create_task(
+            bring_sets(self._data, spec, wanted, unwanted, sizes, self._image_folders)
+        )
         try:
             try:
                 await self._bring_environment(spec, unwanted)

@@ -51,12 +51,15 @@ async def unless_unwanted(
     """
     future = _threads.submit(call)
     done = asyncio.wrap_future(future)
-    while not done.done():
-        await asyncio.wait({done}, timeout=LOOK_EVERY)
-        if not done.done() and unwanted.is_set():
-            done.cancel()  # an end that nobody looks at is no error
-            future.add_done_callback(lambda late: _undo(late, undo))
-            raise GivenUp
+    try:
+        while not done.done():
+            await asyncio.wait({done}, timeout=LOOK_EVERY)
+            if not done.done() and unwanted.is_set():
+                raise GivenUp
+    except (GivenUp, asyncio.CancelledError):
+        done.cancel()  # an end that nobody looks at is no error
+        future.add_done_callback(lambda late: _undo(late, undo))
+        raise
     return done.result()
 
 

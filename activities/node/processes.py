@@ -497,7 +497,10 @@ class Processes:
             self._image_folders,
         )  # fmt: skip
         if run.data and (lacking := run.data.lacking):
-            told = "\n".join(f"longshore: it starts without {each}" for each in lacking)
+            lines = (
+                f"longshore: it starts without {each}: {why}" for each, why in lacking.items()
+            )
+            told = "\n".join(lines)
             with (run.folder / "stderr").open("ab") as spool:
                 spool.write(f"{told}\n".encode(errors="surrogateescape"))
 

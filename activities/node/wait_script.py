@@ -31,7 +31,7 @@ below() { # whether $2 is $1, or below it
 }
 
 there() { # whether all of a data set that is at, or below, $2 is there; $1 is what is known of it
-  [ -e "$1/complete" ] && return 0
+  [ -e "$1/complete" ] && [ -e "$root${2:+/$2}" ] && return 0
   [ -n "$2" ] || return 1
   some=
   while IFS= read -r path; do

@@ -11,8 +11,10 @@ import pytest
 
 from longshore.activities.node import data_cache
 from longshore.activities.node.data_cache import DataCache, Fetch
+from longshore.activities.node.data_source import DataSource, ForbiddenError
 from longshore.activities.storage import connect
 from longshore.models.data import DataSet
+from longshore.models.errors import StoreError
 from longshore.models.job import FailureClass
 from longshore.scheduling.staging import Wanted
 from tests.agent.conftest import LocalNode, MakeBox
@@ -247,10 +249,58 @@ async def test_a_job_in_an_image_cannot_have_files_of_the_node_as_data(
         tmp_path / "node", runtime="podman", image="localhost/none:1",
         image_folders=[tmp_path / "shared"],
     )  # fmt: skip
-    for path in ("agent-token", "shared/../agent-token"):
+    (tmp_path / "shared/me?").mkdir()
+    (tmp_path / "shared/out").symlink_to(tmp_path)
+    for path in (
+        "agent-token", "shared/../agent-token", "shared/me?/../../agent-token",
+        "shared/me%3F/../../agent-token", "shared/out/agent-token",
+    ):  # fmt: skip
         report = await box.report("true", data=digits(f"file://{tmp_path}/{path}"))
-        assert report.failure is FailureClass.START
-        assert "may not read its data digits" in report.message
+        assert report.failure is FailureClass.START, path
+        assert "a job in an image may not read file://" in report.message
+
+
+async def test_links_that_lead_out_of_a_data_set_bring_nothing(
+    box: LocalNode, source: Path, tmp_path: Path
+):
+    (tmp_path / "secret").write_text("secret")
+    (source / "inside").symlink_to("one.csv")
+    (source / "outside").symlink_to(tmp_path / "secret")
+    run = box.start("ls $LONGSHORE_DATA_DIGITS; echo lacks $LONGSHORE_DATA_MISSING",
+                    data=digits(source.as_uri()))  # fmt: skip
+    assert (await run.done).failure is None
+    assert box.output(run.record.key) == "lacks digits\n"
+    assert "leads out of the data set" in box.output(run.record.key, "stderr")
+    (source / "outside").unlink()
+    run = box.start("cat $LONGSHORE_DATA_DIGITS/inside", data=digits(source.as_uri()))
+    assert (await run.done).failure is None
+    assert box.output(run.record.key) == "1"
+
+
+def test_a_file_that_became_a_link_since_it_was_listed_is_not_read(source: Path, tmp_path: Path):
+    (tmp_path / "secret").write_text("secret")
+    reads = DataSource(source.as_uri())
+    (file, _) = reads.look().files
+    (source / "one.csv").unlink()
+    (source / "one.csv").symlink_to(tmp_path / "secret")
+    with pytest.raises(StoreError, match="leads out of the data set"):
+        b"".join(reads.read(file))
+    (source / "one.csv").unlink()
+    os.mkfifo(source / "one.csv")
+    with pytest.raises(StoreError, match="is no file"):
+        b"".join(reads.read(file))
+
+
+async def test_no_store_of_ours_is_data(tmp_path: Path, source: Path):
+    store = tmp_path / "artifacts"
+    store.mkdir()
+    cache = DataCache(tmp_path / "cache", stores=[store.as_uri()])
+    for url in (store.as_uri(), f"{store.as_uri()}/objects/", tmp_path.as_uri()):
+        data, gone = DataSet.model_validate({"from": url}), threading.Event()
+        with pytest.raises(ForbiddenError, match="a store of Longshore's own"):
+            cache.want("default", "x", data, object(), Wanted("", 0), gone)
+    data = DataSet.model_validate({"from": source.as_uri()})
+    cache.want("default", "x", data, object(), Wanted("", 0), threading.Event())
 
 
 @pytest.mark.parametrize("host", ["169.254.169.254", "[fe80::1]", "[::ffff:169.254.169.254]"])

@@ -17,7 +17,7 @@ name: train
 command: 'true'
 gang: {}
 malleable: {min: 8, max: 16, step: 8, in_place: true}
-checkpoint: {folder: saved, save_file: true}
+checkpoint: {folder: saved, save_file: true, store: false}
 """
 FILE = """\
 name: train
