@@ -98,6 +98,9 @@ async def test_a_bucket_is_a_source(box: LocalNode):
         fs, root = connect(url)
         for name, text in (("one.csv", b"1"), ("val/two.csv", b"2")):
             fs.pipe_file(f"{root}/set/{name}", text)
+        for folder in ("", "val/"):  # as the console of AWS makes them
+            fs.call_s3("put_object", Bucket=root.split("/")[0],
+                       Key=f"{root.partition('/')[2]}/set/{folder}".lstrip("/"))  # fmt: skip
         run = box.start(SHOW, data=digits(f"{url}/set/"))
         report = await run.done
     assert report.failure is None, report.message
@@ -331,6 +334,36 @@ async def test_a_job_in_an_image_sees_its_data_and_waits_for_it(
         "/longshore/data/digits", "one.csv", "closed", "12",
         "longshore-wait: /longshore/data/gone cannot be had: there is",
     ]  # fmt: skip
+
+
+async def test_one_that_lacked_something_is_tried_anew_for_the_next_job(
+    box: LocalNode, served: Served, tmp_path: Path
+):
+    served.refused = {"two.csv"}
+    first = box.start(
+        f"echo up; until [ -e {tmp_path}/go ]; do sleep 0.05; done", data=digits(served.url)
+    )
+    await eventually(lambda: "up" in box.output(first.record.key))
+    served.refused = set()
+    second = box.start(SHOW, data=digits(served.url))
+    assert (await second.done).failure is None
+    assert box.output(second.record.key) == "./one.csv 1\n./val/two.csv 2\n"
+    (tmp_path / "go").touch()
+    assert (await first.done).failure is None
+    assert not any(entry.in_use for entry in box.processes._data.entries())
+
+
+async def test_names_that_no_disk_can_have_beside_each_other_are_told(box: LocalNode):
+    with object_store() as url:
+        fs, root = connect(url)
+        for name in ("a", "a/b", "c", "x" * 300):
+            fs.pipe_file(f"{root}/set/{name}", name.encode())
+        run = box.start("echo lacks $LONGSHORE_DATA_MISSING", data=digits(f"{url}/set/"))
+        report = await run.done
+    assert report.failure is None, report.message
+    lacks = set(box.output(run.record.key).split()[1:])
+    # Which of the two comes first is a matter of chance; where it is the file, the other lacks.
+    assert lacks - {f"digits/{'x' * 300}"} in ({"digits/a"}, {"digits/a/b"})
 
 
 async def test_a_stop_ends_a_fetch_that_nobody_else_wants(box: LocalNode, served: Served):

@@ -12,7 +12,9 @@ from longshore.models.job import FailureClass
 from longshore.scheduling.node_caches import CacheLimits
 from tests.agent.conftest import MakeBox
 from tests.faults.chaos.machines import fill, small_disk
+from tests.support.served import serving
 from tests.support.snapshots import code_of, store_snapshot
+from tests.support.waiting import eventually
 
 DISK_MB = 24
 NO_MOUNT = "this account may mount no small disk: as root it can"
@@ -74,3 +76,36 @@ async def test_an_environment_that_does_not_fit_is_the_trouble_of_its_node(
         again = await box.report("true", code=code_of(snapshot), environment="setup.sh")
         assert again.failure is None, again.message
         assert len(list((tmp_path / "node/cache/environments").glob("*.json"))) == 1
+
+
+async def test_data_that_does_not_fit_is_the_trouble_of_its_node(
+    make_box: MakeBox, tmp_path: Path
+):
+    source = tmp_path / "source"
+    source.mkdir()
+    names = [f"{number:02}" for number in range(30)]
+    for name in names:
+        (source / name).write_bytes(os.urandom(1_000_000))
+    with small_disk(tmp_path / "node", DISK_MB) as mounted, serving(source) as served:
+        if not mounted:
+            pytest.skip(NO_MOUNT)
+        box = make_box(tmp_path / "node")
+        ended = await box.report("true", data={"set": {"from": source.as_uri()}})
+        assert (ended.failure, ended.message) == (FailureClass.NODE, FULL)
+        Caches(tmp_path / "node/cache", a_cache(tmp_path), CacheLimits()).evict()
+        # One that has started already is told.
+        served.held_back = set(names[1:])
+        data = {"set": {"from": served.url, "start_at": "1%"}}
+        run = box.start("echo up; longshore-wait $LONGSHORE_DATA_SET 2>&1", data=data)
+        await eventually(lambda: "up" in box.output(run.record.key))
+        served.open.set()
+        await run.done
+        said = box.output(run.record.key)
+        assert "cannot be had: the disk of the node refuses: [Errno 28]" in said
+        assert not list((tmp_path / "node/cache/data").glob("*/*.set/parts/*"))
+        for path in (tmp_path / "node/cache/data/default").glob("*/[0-9][0-9]"):
+            assert path.read_bytes() == (source / path.name).read_bytes()
+
+
+def a_cache(folder: Path) -> ArtifactCache:
+    return ArtifactCache(folder / "node/cache", ArtifactStore((folder / "artifacts").as_uri()))
