@@ -90,6 +90,8 @@ class ElasticAttempt(Attempt):
         self._desired = desired
         self._asked: list[Change] = []
         self._leaving: set[int] = set()
+        self._early: Change | None = None
+        """A growth that was told before this attempt had gone on without a lost rank."""
         self._counts_saves = False
 
     def ask(self, change: Change) -> None:
@@ -150,6 +152,11 @@ class ElasticAttempt(Attempt):
     async def _grow(self, change: Change) -> None:
         """Have further ranks, so that there are so many GPUs."""
         before = self._total(self._live)
+        if change.grows_from is not None and before > change.grows_from:
+            # It counts without a rank that is lost, and of which this attempt hears in a moment.
+            if workflow.patched("grows-after-loss"):
+                self._early = change
+            return None
         if before != change.grows_from or self._is_outdated(change):
             return None
         failed = await self._unless_over(self._save())
@@ -235,6 +242,9 @@ class ElasticAttempt(Attempt):
             if not self._processes[rank].done():  # its node is lost
                 await steps.give_up(self._processes[rank])
         self._changed([self._ranks[rank] for rank in stay], reason)
+        if self._early is not None:
+            self._asked.insert(0, self._early)
+            self._early = None
 
     async def _save(self) -> str:
         """Have the job save; return why it did not."""

@@ -185,7 +185,11 @@ class JobWorkflow(Started):
         has further ranks where it changes its size in place."""
         sizes = self._spec.malleable
         has = self._attempts[-1].gpus if self._attempts else growing.gpus_before
-        if sizes is not None and growing.gpus in sizes.up_to_target and has == growing.gpus_before:
+        if sizes is None or growing.gpus not in sizes.up_to_target:
+            return
+        # The database knows of a lost rank before the attempt has gone on without it.
+        early = has > growing.gpus_before and sizes.in_place
+        if has == growing.gpus_before or (early and workflow.patched("grows-after-loss")):
             if sizes.in_place and workflow.patched("grow-in-place"):
                 self._asks_in_place(
                     growing.attempt,

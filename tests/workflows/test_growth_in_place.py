@@ -9,8 +9,9 @@ from temporalio.client import Client
 
 from longshore.activities.database import Database
 from longshore.client.api import Longshore
+from longshore.models.growth import Growing
 from longshore.models.job import FailureClass, JobState
-from longshore.models.messages import ProcessReport, joined_id
+from longshore.models.messages import ProcessReport, job_workflow_id, joined_id
 from longshore.models.pool import PoolSpec
 from longshore.models.settings import Settings
 from longshore.scheduling import growth
@@ -320,7 +321,30 @@ async def test_it_grows_by_itself_in_place_when_another_has_ended(
     assert "which earns $" in change.reason
 
 
-@pytest.mark.exhaustive  # fails now and then: when growth looks again after a loss is not settled
+async def test_growth_that_is_told_before_the_job_has_gone_on_without_a_lost_rank_is_kept(
+    longshore: Longshore, temporal: Client, settings: Settings, control: Database, pool: str,
+    monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
+    """The database knows of the loss first, and a cycle may tell of growth from what is left."""
+    monkeypatch.setattr(growth, "TO_START", timedelta(0))
+    token = settings.resolve_agent_token()
+    async with serving_one_fabric(temporal, pool, token, "ab") as nodes:
+        sizes = {"min": 8, "max": 16, "step": 8, "in_place": True}
+        job_id, (first, second) = await started(
+            longshore, nodes, pool, gpus=16, malleable=sizes, checkpoint=AT_ONCE
+        )
+        job = temporal.get_workflow_handle(job_workflow_id(job_id))
+        grow = Growing(attempt=1, gpus_before=8, gpus=16, reason="GPUs are idle")
+        await job.signal("grow", grow)
+        await second.register(boot_id="boot-2")  # its agent began anew
+        await second.started(joined_id(job_id, 2))
+        await settles(longshore, job_id, 2)
+        assert first.stops == []
+        await first.end(job_id)
+        await second.end(joined_id(job_id, 2))
+        assert (await longshore.wait(job_id)).attempts == 1
+
+
 async def test_after_a_loss_it_grows_again_on_the_node_that_came_back(
     longshore: Longshore, temporal: Client, settings: Settings, control: Database, pool: str,
     monkeypatch: pytest.MonkeyPatch,
