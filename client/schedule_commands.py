@@ -8,7 +8,7 @@ import typer
 
 from longshore.client.calls import call
 from longshore.client.code_options import INCLUDE, NO_UPLOAD, with_code
-from longshore.client.terminal import JSON, note, now, print_json, say, show, warn
+from longshore.client.terminal import JSON, note, now, out, print_json, say, show, warn
 from longshore.models.errors import SpecError
 from longshore.models.schedule import (
     CATCH_UP,
@@ -177,7 +177,7 @@ def list_schedules(as_json: JSON = False) -> None:
         return note(
             "No schedule. Make one: longshore schedule create NAME FILE --cron '0 2 * * *'"
         )
-    show(schedules_table(found, now()))
+    show(schedules_table(found, now(), out().width))
     return None
 
 

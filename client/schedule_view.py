@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from longshore.client.terminal import Text, a_table, heading, pairs
+from longshore.client.terminal import Text, a_table, heading, pairs, width_of_ids
 from longshore.models.schedule import (
     Kind,
     OddDay,
@@ -23,11 +23,13 @@ _STYLES = {"SUCCEEDED": "bold green", "FAILED": "bold red", "CANCELLED": "dim"}
 _SHOWN_TIMES, _SHOWN_DAYS = 5, 6
 
 
-def schedules_table(schedules: Sequence[ScheduleView], now: datetime) -> Table:
+def schedules_table(schedules: Sequence[ScheduleView], now: datetime, width: int) -> Table:
     """Return a line for each schedule."""
+    # A name of a usual length stays in one piece, to be copied, whatever the others need.
+    is_long = any(len(each.name) > width_of_ids(width) for each in schedules)
     table = a_table(
         ["schedule", "starts", "when", "next", "last", "remark"],
-        fold=("schedule", "starts", "when", "remark"),
+        fold=("starts", "when", "remark", *(("schedule",) if is_long else ())),
     )
     for each in schedules:
         soonest = each.next[0] if each.next else None

@@ -41,7 +41,7 @@ class RejectionCode(StrEnum):
     """For a gang: neither the node's type of GPU nor its label `gpu.flavor` is the job's."""
     CONTAINER_RUNTIME = "no-container-runtime"
     FETCHING = "agent-too-old"
-    """The job reads data that nodes fetch, and the node's agent is of a version that cannot."""
+    """The node has to fetch data, or to build an environment of conda, and its agent cannot."""
     CONSTRAINT = "label-mismatch"
     """A label of the node is not what the job's `constraints` ask for."""
     LABELS = "no-fabric-labels"
@@ -152,6 +152,8 @@ class JobRequest(Frozen):
     saves: bool = False
     """It has checkpoints: what it did before it leaves is not lost."""
     needs_container: bool = False
+    needs_conda: bool = False
+    """Its environment is an environment.yml."""
     submitted_at: Instant | None = None
     waits_since: Instant | None = Field(default=None, exclude=True)
     """Since when it would have waited, had it waited all its time in the queue at one stretch;
@@ -189,8 +191,8 @@ class JobRequest(Frozen):
 
     @property
     def fetches(self) -> bool:
-        """Whether it reads data that nodes fetch."""
-        return any(name.startswith(_FETCHED) for name in self.data)
+        """Whether the node has to bring what agents of before protocol 9 cannot."""
+        return self.needs_conda or any(name.startswith(_FETCHED) for name in self.data)
 
     @property
     def gpus_held(self) -> int:
@@ -264,6 +266,7 @@ class JobRequest(Frozen):
             mig=spec.mig, cpus=spec.cpus, ram=spec.ram,
             storage_bandwidth=spec.storage_bandwidth, power_per_gpu=spec.power_per_gpu,
             expected_duration=spec.likely_duration, needs_container=spec.image is not None,
+            needs_conda=spec.environment is not None and spec.environment.conda is not None,
             submitted_at=submitted_at, path_behind=path_behind, attempt=attempt, gang=spec.gang,
             grace=spec.grace,
             conformance=spec.conformance, constraints=spec.constraints, malleable=spec.malleable,

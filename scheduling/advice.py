@@ -40,7 +40,7 @@ _CODES = {
         "and restart the agent",
     ),
     RejectionCode.FETCHING: _Help(
-        "a node whose agent fetches data",
+        "a node whose agent fetches data and knows conda",
         "restart the agent with the version of the control worker (`longshore doctor` names it)",
     ),
     RejectionCode.CONSTRAINT: _Help("a node with {constraints}"),

@@ -361,7 +361,7 @@ class DataCache:
         target = fetch.folder / file.path
         name = hashlib.sha256(file.path.encode(errors="surrogateescape")).hexdigest()[:32]
         with lock(fetch.state / "parts" / name, fetch.given_up) as held:
-            if target.exists():  # another agent has fetched it meanwhile
+            if target.is_file():  # another agent has fetched it meanwhile
                 held.path.unlink(missing_ok=True)
                 return target.stat().st_size
             try:
@@ -488,7 +488,7 @@ def _finish(fetch: Fetch) -> None:
 
 def _is_there(path: Path) -> bool:
     try:
-        return path.exists()
+        return path.is_file()
     except OSError:  # no name that the disk can have
         return False
 

@@ -39,7 +39,7 @@ class Attributes(NamedTuple):
     container: bool
     """Whether it runs images."""
     fetches: bool
-    """Whether its agent fetches data for jobs."""
+    """Whether its agent fetches data for jobs, and knows conda."""
     conformance: str | None
     """The fingerprint of its drivers, firmware and kernel parameters; None: it has not said."""
     labels: tuple[tuple[str, str], ...]
@@ -117,7 +117,7 @@ def _too_old(of: Attributes, need: Need) -> bool:
 
 
 def _why_too_old(node: Node, need: Need) -> str:
-    return "has an agent of a version that fetches no data, job reads data that nodes fetch"
+    return "has an agent of a version that fetches no data and knows no conda, job needs that"
 
 
 def _other_labels(of: Attributes, need: Need) -> bool:

@@ -58,7 +58,7 @@ class Need(NamedTuple):
     data: tuple[tuple[str, float], ...] = ()
     """What it reads, with the part of all that each is; empty where the pool does not care."""
     fetches: bool = False
-    """Whether it reads data that nodes fetch."""
+    """Whether the node has to fetch data for it, or to know conda."""
     stay: Stay | None = None
     """For a reason, where more than the expected duration decides how long a node must last."""
 

@@ -105,6 +105,17 @@ async def play_growth(
         await job.result()
         here.knows_no_sizes = False
 
+        # Told before it has gone on without a rank whose agent began anew.
+        job = await start_job("in-place-grown-early", pool="grown-in-place", **WISH)
+        await _started(job, a, b)
+        early = Growing(attempt=1, gpus_before=8, gpus=16, reason="grown early by a test")
+        await job.signal(JobWorkflow.grow, early)
+        await b.register(boot_id="again")
+        await _changed(job, 2)
+        await a.end("in-place-grown-early")
+        await b.end(joined_id("in-place-grown-early", 2))
+        await job.result()
+
         # By a stop, since its saves are told apart by their number alone.
         growing["checkpoint"] = {"folder": "saved", "save_file": True}
         job, here, other = await begun("in-place-counts")

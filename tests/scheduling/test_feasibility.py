@@ -59,7 +59,7 @@ def rejection(node: Node, job: JobRequest) -> Rejection:
             a_job(data={"data s3://sets/set/ of default": 1.0}),
             RejectionCode.FETCHING,
             True,
-            "has an agent of a version that fetches no data, job reads data that nodes fetch",
+            "has an agent of a version that fetches no data and knows no conda, job needs that",
         ),
         (
             a_node(),

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from longshore.models.job import Tier
-from longshore.models.placement import RejectionCode, fetched_name
+from longshore.models.job import JobSpec, Tier
+from longshore.models.placement import JobRequest, RejectionCode, fetched_name
 from longshore.models.topology import Conformance
 from longshore.scheduling.cycle import plan
 from longshore.scheduling.packer import check
@@ -52,6 +52,17 @@ def test_a_node_on_which_none_fails_is_taken_and_every_filter_has_a_case() -> No
     node = in_domain("d", "n")
     assert check(node, a_job(), POLICY, NOW) is None
     assert WhatIfCluster([node], [], POLICY, NOW).nodes_for(a_job()) == ("n",)
+
+
+def test_an_agent_that_knows_no_conda_gets_no_job_that_needs_it() -> None:
+    spec = JobSpec.model_validate(
+        {"name": "a", "command": "true", "code": ".", "environment": "environment.yml"}
+    )
+    job = JobRequest.of("a", spec, NOW, 1)
+    assert job.needs_conda
+    node = in_domain("d", "n", fetches=False)
+    (decision,) = plan([job], [node], [], POLICY, NOW).decisions
+    assert decision.rejected == {RejectionCode.FETCHING: 1}
 
 
 def test_reasons_name_the_first_that_fails() -> None:
