@@ -17,9 +17,12 @@ from longshore.models.placement import JobRequest, RunningJob
 from longshore.models.pool import PoolSpec
 from longshore.scheduling.buying.costs import SHORTEST_RESALE
 from longshore.scheduling.growth import REMEMBERED
+from longshore.scheduling.speedup import Save, measured
 
 MOST = 256
 """Malleable jobs of a pool that one look reads."""
+_MOST_SAVES = 500
+"""Newest checkpoints of a job by which its speed is measured: one a minute at most is seen."""
 
 
 async def running_malleable(connection: AsyncConnection, pool: str) -> dict[str, bool]:
@@ -49,6 +52,11 @@ async def load_elastic(
     }  # fmt: skip
     rows = (await connection.execute(text(_PAST), values)).mappings()
     past = {row["id"]: row for row in rows}
+    saves: dict[str, list[Save]] = {}
+    bounds = {"ids": list(ids), "most": _MOST_SAVES}
+    for row in await connection.execute(text(_SAVES), bounds):
+        save = Save(row.saved_at, row.step, row.gpus, (row.attempt, row.since))
+        saves.setdefault(row.job_id, []).append(save)
     found: list[Elastic] = []
     for work in works:
         row = past[work.id]
@@ -59,14 +67,15 @@ async def load_elastic(
         job = Elastic(
             work=work,
             asked=JobRequest.of(work.id, job_spec, row["submitted_at"], attempt + 1),
-            done=_done(row["saves"] or (), attempt, job_spec.malleable),
+            measured=measured(saves.get(work.id, ())),
             changed_at=tuple(row["changed_at"] or ()),
             rank_changes=tuple(
                 RankChange.model_validate(each) for each in row["rank_changes"] or ()
             ),
         )
         if job.gpus < job.sizes.target:
-            found.append(job)
+            done = _done(row["saves"] or (), attempt, job.sizes)
+            found.append(job.model_copy(update={"done": done}))
     return tuple(found)
 
 
@@ -161,6 +170,23 @@ _PAST = """
                 ON a.gpus > 0) AS saves
       FROM jobs j
      WHERE j.id = ANY(:ids)
+"""
+
+_SAVES = """
+    SELECT c.job_id, c.attempt, c.saved_at, c.step, e.gpus, e.since
+      FROM unnest(CAST(:ids AS text[])) AS j (id)
+     CROSS JOIN LATERAL (SELECT * FROM job_checkpoints
+                          WHERE job_id = j.id AND step IS NOT NULL
+                          ORDER BY attempt DESC, number DESC LIMIT :most) c
+     CROSS JOIN LATERAL (
+           SELECT sum(cardinality(p.gpu_indices))
+                      FILTER (WHERE p.ended_at IS NULL OR p.ended_at > c.saved_at) AS gpus,
+                  max(greatest(p.placed_at,
+                               CASE WHEN p.ended_at <= c.saved_at THEN p.ended_at END)) AS since
+             FROM placements p
+            WHERE p.job_id = c.job_id AND p.attempt = c.attempt AND NOT p.spare
+              AND p.placed_at <= c.saved_at) e
+     WHERE e.gpus > 0
 """
 
 _NODES = """

@@ -28,7 +28,6 @@ from longshore.activities.snapshot import (
 from longshore.models.margins import DEFAULT_MARGINS, Margins
 from longshore.models.messages import LeaseEnd
 from longshore.models.placement import Decision, JobRequest, PlacementKind, RunningJob
-from longshore.models.preemption import Victim
 from longshore.models.resize import (
     LeaveRequest,
     ResizeReply,
@@ -97,11 +96,16 @@ class ResizeActivities:
                 return resized(job, None, None, None)
             ranks = await self._ranks(connection, request)
             now = await clock(connection)
-            victim = await self._cost(connection, spec.pool, mine, now)
+            policy = (await load_pool(connection, spec.pool, self._margins)).preemption
+            works = await load_running_work(connection, spec.pool, policy, mine)
+            # None where what is stored of the job cannot be read.
+            work = next(iter(works), None)
+            victim = work and victim_of(work, now - now, policy, now)
             decision = await self._foresee(connection, spec.pool, job, running, mine, now)
             gpus = sum(len(share.gpu_indices) for share in mine if not share.spare)
             joins = None
-            if ranks and (sizes := larger(job, gpus)):
+            counts_saves = bool(work and work.checkpoint and work.checkpoint.without_step)
+            if ranks and not counts_saves and (sizes := larger(job, gpus)):
                 held = {share.node_id: len(share.gpu_indices) for share in mine}
                 joins = await plan_of_joining(
                     connection, spec.pool, job, held, sizes, self._margins
@@ -161,14 +165,6 @@ class ResizeActivities:
         await failpoint("leave_ranks.after-commit")
         if poke or activity.info().attempt > 1:
             await self._signals.poke_pool(request.pool)
-
-    async def _cost(
-        self, connection: AsyncConnection, pool: str, mine: list[RunningJob], now: datetime
-    ) -> Victim | None:
-        """Return what a stop costs; None where what is stored of the job cannot be read."""
-        policy = (await load_pool(connection, pool, self._margins)).preemption
-        works = await load_running_work(connection, pool, policy, mine)
-        return next((victim_of(work, now - now, policy, now) for work in works), None)
 
     async def _foresee(
         self,

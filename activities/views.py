@@ -352,7 +352,8 @@ _JOBS = """
                                  OR ended_at >= p.ended_at
                                  OR (end_reason, end_message) = (p.end_reason, p.end_message))
                         ) r ON true
-      LEFT JOIN LATERAL (SELECT format('%s GPUs on %s; %s', r.gpus,
+      LEFT JOIN LATERAL (SELECT format('%s GPU%s on %s; %s', r.gpus,
+                                       CASE WHEN r.gpus = 1 THEN '' ELSE 's' END,
                                        CASE WHEN cardinality(r.nodes) > 8
                                             THEN cardinality(r.nodes) || ' nodes'
                                             ELSE array_to_string(r.nodes, ', ') END,

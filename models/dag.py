@@ -16,6 +16,7 @@ from pydantic import (
     model_serializer,
     model_validator,
 )
+from pydantic.json_schema import SkipJsonSchema
 
 from longshore.models.base import Frozen, Instant, Name, Reason, ShortText, Wire
 from longshore.models.bounds import Most, json_bytes
@@ -80,7 +81,7 @@ class Edge(Frozen):
     extra: Extra = Field(default=Extra.START, exclude_if=lambda extra: extra is Extra.START)
     """Of `corresponding`: whether indices that the other array has not `start` without it, or
     `wait` for the success of all of it."""
-    word: str = Field(default="", max_length=20, exclude_if=lambda word: not word)
+    word: SkipJsonSchema[str] = Field(default="", max_length=20, exclude_if=lambda word: not word)
     """Slurm's word for the condition, where that was written: it is what people are shown. Filled
     in by itself."""
 

@@ -20,6 +20,15 @@ class RankChange(Frozen):
     """Below zero where it joined."""
 
 
+class SpeedUp(Frozen):
+    """What the checkpoints of a job show of its speed on more GPUs."""
+
+    serial_fraction: float = Field(ge=0, le=1)
+    """As `Malleable.serial_fraction`, measured."""
+    sizes: tuple[int, ...]
+    """GPUs on which it was measured, the fewest first."""
+
+
 class Elastic(Frozen):
     """A malleable job that runs on fewer GPUs than it is to have."""
 
@@ -32,6 +41,8 @@ class Elastic(Frozen):
     """When it changed its size or was preempted lately, oldest first."""
     rank_changes: tuple[RankChange, ...] = ()
     """The ranks that have left or joined its attempt, oldest first."""
+    measured: SpeedUp | None = None
+    """Counts in place of the fraction that its job file says."""
 
     @property
     def id(self) -> str:
@@ -40,7 +51,10 @@ class Elastic(Frozen):
     @property
     def sizes(self) -> Malleable:
         assert self.asked.malleable is not None
-        return self.asked.malleable
+        if self.measured is None:
+            return self.asked.malleable
+        fraction = {"serial_fraction": self.measured.serial_fraction}
+        return self.asked.malleable.model_copy(update=fraction)
 
     @property
     def in_place(self) -> bool:

@@ -24,7 +24,7 @@ from longshore.models.placement import (
     RunningJob,
 )
 from longshore.models.preemption import PreemptionPolicy
-from longshore.models.text import amount, count, format_duration
+from longshore.models.text import amount, count, format_duration, listed
 from longshore.scheduling.cycle import foresee
 from longshore.scheduling.joining import larger, plan_joining
 from longshore.scheduling.order import queue_order
@@ -243,7 +243,7 @@ class Look:
         if hourly is not None:
             more = count(size - gpus, "more GPU")
             terms += f", {amount(added)} that {more} would bring otherwise"
-        sooner = f"it would end {_short(left - then)} sooner"
+        sooner = f"it would end {_short(left - then)} sooner{_measured(job)}"
         if earns > decided.cost:
             sooner = sooner.replace("would end", "ends")
             how = " in place" if job.in_place else ""
@@ -272,6 +272,14 @@ class Look:
             desired=job.sizes.target, to=to, again=again, settled=settled,
             reason=_of_desired(job, said),
         )  # fmt: skip
+
+
+def _measured(job: Elastic) -> str:
+    """Return by what it is known how much faster more GPUs make a job, where it was measured."""
+    if job.measured is None:
+        return ""
+    on = listed([str(size) for size in job.measured.sizes], 3)
+    return f" by its steps on {on} GPUs"
 
 
 def _of_desired(job: Elastic, said: str) -> str:

@@ -14,21 +14,29 @@ Agents of one machine may share a cache.
 
 import contextlib
 import errno
-import hashlib
 import json
 import logging
 import os
 import shutil
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from longshore.activities.failpoints import blocking_failpoint
+from longshore.activities.node.data_fetch import (
+    ROOM,
+    STATE,
+    Fetch,
+    bring,
+    bytes_of,
+    finish,
+    is_there,
+    open_folder,
+    read_set,
+)
 from longshore.activities.node.data_source import (
     DataSource,
     ForbiddenError,
@@ -36,13 +44,13 @@ from longshore.activities.node.data_source import (
     SourceError,
     SourceFile,
 )
-from longshore.activities.node.file_locks import Held, lock, try_lock
+from longshore.activities.node.file_locks import try_lock
 from longshore.activities.node.system import boot_clock
 from longshore.activities.node.write_share import WriteShare
 from longshore.activities.storage import GivenUp, put_local
 from longshore.models.addresses import without_secrets
 from longshore.models.data import TRIES, DataSet, HeldData
-from longshore.models.errors import DamagedError, StoreError
+from longshore.models.errors import StoreError
 from longshore.scheduling.node_caches import Cached
 from longshore.scheduling.staging import Wanted, order
 
@@ -54,57 +62,9 @@ _LISTED_FOR = 60.0
 """Seconds in which a source is not listed again for another job."""
 _OF_THE_DISK = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO))
 """What lies with the node; other errors lie with the name of a file."""
-SEPARATOR = "\037"
-"""In the lines of `failed`, between a path and why. A shell drops spaces in front of a line."""
-_STATE = ".set"
 _log = logging.getLogger(__name__)
-_ROOM = 65_536
-"""Bytes that are kept to say what lacks where the disk has filled up."""
-_LONGEST_FAILED = 300
-"""Files that are named as those that could not be had."""
 _MOST = 2**63 - 1
 """Bytes that are told: a source may name any size."""
-
-
-class Fetch:
-    """A data set of this node, and who wants it. All of it is guarded by its cache."""
-
-    def __init__(self, tenant: str, source: DataSource, listing: Listing, folder: Path) -> None:
-        self.tenant, self.source, self.listing = tenant, source, listing
-        self.folder = folder
-        """Of its files."""
-        self.state = folder.with_name(folder.name + _STATE)
-        """Of what is known of it."""
-        self.key = f"{tenant}/{folder.name}"
-        self.wants: dict[object, Wanted] = {}
-        self.pending = deque[SourceFile]()
-        self.under_way = 0
-        self.retry_at = 0.0
-        self.tries: dict[str, int] = {}
-        self.failed: dict[str, str] = {}
-        self.files_here = 0
-        self.bytes_here = 0
-        self.given_up = threading.Event()
-        self.done = threading.Event()
-        self.disk_error: OSError | None = None
-        self.held: Held | None = None
-
-    @property
-    def part(self) -> float:
-        """What is here of it: by bytes where the source says all sizes, else by files."""
-        if any(file.size is None for file in self.listing.files) or not self.listing.total:
-            return self.files_here / len(self.listing.files)
-        return self.bytes_here / self.listing.total
-
-    @property
-    def is_of_use(self) -> bool:
-        """Whether another job may join it; one that lacks something is tried anew for that."""
-        return not (self.done.is_set() and (self.failed or self.disk_error))
-
-    def let_go(self) -> None:
-        """Let it be removed, once nobody wants it and nothing is on its way."""
-        if self.held is not None and not self.wants and not self.under_way:
-            self.held.let_go()
 
 
 class DataCache:
@@ -186,7 +146,7 @@ class DataCache:
             self._hire()
             self._guard.notify_all()
         if is_whole and not fetch.done.is_set():
-            _finish(fetch)
+            finish(fetch)
         return fetch
 
     def _listing(
@@ -242,7 +202,7 @@ class DataCache:
             state = max(found, key=lambda each: (each / "set.json").stat().st_mtime, default=None)
             if state is None:
                 return None
-            folder = state.with_name(state.name.removesuffix(_STATE))
+            folder = state.with_name(state.name.removesuffix(STATE))
             paths = (state / "listing").read_bytes().decode(errors="surrogateescape")
             files = [
                 SourceFile(path, "", (folder / path).stat().st_size)
@@ -266,22 +226,22 @@ class DataCache:
             folder.mkdir(exist_ok=True)
             paths = "".join(f"{file.path}\n" for file in listing.files)
             put_local(fetch.state / "listing", paths.encode(errors="surrogateescape"))
-            kept = _json(fetch.state / "set.json")
+            kept = read_set(fetch.state / "set.json")
             content = {"name": name, "source": listing.source, "total": listing.total,
                        "files": len(listing.files),
                        "sticky": data.sticky or bool(kept.get("sticky"))}  # fmt: skip
             put_local(fetch.state / "set.json", json.dumps(content).encode())
             whole = (fetch.state / "complete").exists()
             for file in listing.files:
-                if whole or _is_there(folder / file.path):
+                if whole or is_there(folder / file.path):
                     fetch.files_here += 1
                     fetch.bytes_here += file.size or 0
                 else:
                     fetch.pending.append(file)
             if fetch.pending:
                 (fetch.state / "failed").unlink(missing_ok=True)  # it is tried again
-                put_local(fetch.state / "room", bytes(_ROOM))
-                _open(folder)
+                put_local(fetch.state / "room", bytes(ROOM))
+                open_folder(folder)
         except BaseException:
             fetch.held.let_go()
             raise
@@ -303,7 +263,7 @@ class DataCache:
             fetch, file = next_one
             why, disk = "", None
             try:
-                size = self._fetch(fetch, file)
+                size = bring(fetch, file, self._share)
             except GivenUp:
                 size = None
             except OSError as error:
@@ -315,7 +275,7 @@ class DataCache:
                 over = self._fetched(fetch, file, size, why, disk)
                 self._guard.notify_all()
             if over:
-                _finish(fetch)
+                finish(fetch)
             self.changed()
 
     def _next(self) -> tuple[Fetch, SourceFile] | None:
@@ -353,57 +313,17 @@ class DataCache:
             return False
         return not fetch.pending and not fetch.under_way
 
-    def _fetch(self, fetch: Fetch, file: SourceFile) -> int:
-        """Have one file here, whole, and return its size.
-
-        Raises StoreError, DamagedError, GivenUp, and OSError where the disk refuses.
-        """
-        target = fetch.folder / file.path
-        name = hashlib.sha256(file.path.encode(errors="surrogateescape")).hexdigest()[:32]
-        with lock(fetch.state / "parts" / name, fetch.given_up) as held:
-            if target.is_file():  # another agent has fetched it meanwhile
-                held.path.unlink(missing_ok=True)
-                return target.stat().st_size
-            try:
-                self._fill(held, fetch, file)
-                os.fchmod(held.fd, 0o444)
-                blocking_failpoint("fetch_data.before-file")
-                target.parent.mkdir(parents=True, exist_ok=True)
-            except BaseException:
-                held.path.unlink(missing_ok=True)
-                raise
-            held.path.rename(target)
-            blocking_failpoint("fetch_data.after-file")
-        return target.stat().st_size
-
-    def _fill(self, held: Held, fetch: Fetch, file: SourceFile) -> None:
-        os.ftruncate(held.fd, 0)
-        at, sha = 0, hashlib.sha256()
-        for piece in fetch.source.read(file):
-            self._share.write(held.fd, piece, at, fetch.given_up)
-            if fetch.given_up.is_set():
-                raise GivenUp
-            at += len(piece)
-            if file.sha256:
-                sha.update(piece)
-        if file.size is not None and at != file.size:
-            raise DamagedError(f"{at:,} bytes came of {file.size:,}")
-        if file.sha256 and sha.hexdigest() != file.sha256:
-            raise DamagedError("its content does not have the digest of SHA256SUMS")
-        if not fetch.source.is_as_listed(file):
-            raise DamagedError("it was changed while it was read")
-
     # --- what is held -------------------------------------------------------------------
 
     def held(self) -> list[HeldData]:
         """Return what is here of each data set, the most recently used first."""
         found: list[HeldData] = []
         for state, content in self._sets():
-            folder = state.with_name(state.name.removesuffix(_STATE))
+            folder = state.with_name(state.name.removesuffix(STATE))
             whole = (state / "complete").exists()
             live = self._fetches.get(f"{state.parent.name}/{folder.name}")
             total = int(content["total"])
-            here = total if whole else live.bytes_here if live else _bytes_of(folder)
+            here = total if whole else live.bytes_here if live else bytes_of(folder)
             with contextlib.suppress(FileNotFoundError):
                 used_at = datetime.fromtimestamp((state / "set.json").stat().st_mtime, UTC)
                 found.append(
@@ -423,10 +343,10 @@ class DataCache:
             if free:
                 free.let_go()
             stays = free is None or bool(content.get("sticky"))
-            folder = state.with_name(state.name.removesuffix(_STATE))
+            folder = state.with_name(state.name.removesuffix(STATE))
             with contextlib.suppress(FileNotFoundError):
                 at = (state / "set.json").stat().st_mtime
-                found.append(Cached(str(state), _bytes_of(folder), at, in_use=stays))
+                found.append(Cached(str(state), bytes_of(folder), at, in_use=stays))
         return found
 
     def evict(self, keys: Iterable[str]) -> None:
@@ -436,22 +356,22 @@ class DataCache:
             if held := try_lock(state / "lock"):
                 with held:
                     (state / "complete").unlink(missing_ok=True)
-                    folder = state.with_name(state.name.removesuffix(_STATE))
-                    _open(folder)
+                    folder = state.with_name(state.name.removesuffix(STATE))
+                    open_folder(folder)
                     shutil.rmtree(folder, ignore_errors=True)
                     shutil.rmtree(state, ignore_errors=True)
         self.changed()
 
     def tidy(self) -> None:
         """Remove what was left half fetched by those that were killed."""
-        for part in self._root.glob(f"*/*{_STATE}/parts/*"):
+        for part in self._root.glob(f"*/*{STATE}/parts/*"):
             with contextlib.suppress(OSError):
                 if time.time() - part.stat().st_mtime > 3600 and (held := try_lock(part)):
                     with held:
                         part.unlink(missing_ok=True)
 
     def _sets(self) -> list[tuple[Path, dict[str, Any]]]:
-        found = ((path.parent, _json(path)) for path in self._root.glob(f"*/*{_STATE}/set.json"))
+        found = ((path.parent, read_set(path)) for path in self._root.glob(f"*/*{STATE}/set.json"))
         return [(state, content) for state, content in found if content]
 
 
@@ -462,60 +382,8 @@ def _of(fetch: Fetch, wanted: Wanted) -> Wanted:
 
 def _touch(state: Path, *, sticky: bool) -> None:
     """Note a use of a data set, and that it is to stay."""
-    content = _json(state / "set.json")
+    content = read_set(state / "set.json")
     if sticky and content and not content.get("sticky"):
         put_local(state / "set.json", json.dumps({**content, "sticky": True}).encode())
     with contextlib.suppress(FileNotFoundError):
         os.utime(state / "set.json")
-
-
-def _finish(fetch: Fetch) -> None:
-    """Say beside a data set that it is whole, or what lacks."""
-    with contextlib.suppress(OSError):  # those who wait ask `failed` and `disk_error` too
-        (fetch.state / "room").unlink(missing_ok=True)
-        if fetch.failed or fetch.disk_error:
-            said = [f"{path}{SEPARATOR}{why}" for path, why in fetch.failed.items()]
-            if fetch.disk_error is not None:
-                said.insert(0, f"{SEPARATOR}the disk of the node refuses: {fetch.disk_error}")
-            text = "\n".join(line.replace("\n", " ") for line in said[:_LONGEST_FAILED])
-            put_local(fetch.state / "failed", f"{text}\n".encode(errors="surrogateescape"))
-        else:
-            _close(fetch.folder)
-            blocking_failpoint("fetch_data.before-complete")
-            put_local(fetch.state / "complete", b"")
-    fetch.done.set()
-
-
-def _is_there(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:  # no name that the disk can have
-        return False
-
-
-def _close(folder: Path) -> None:
-    """Let nobody make a file below a folder, but for root."""
-    for path, _, _ in os.walk(folder):
-        Path(path).chmod(0o555)
-
-
-def _open(folder: Path) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        for path, _, _ in os.walk(folder):
-            Path(path).chmod(0o755)
-
-
-def _bytes_of(folder: Path) -> int:
-    size = 0
-    for path, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(FileNotFoundError):
-                size += os.stat(os.path.join(path, name)).st_size  # noqa: PTH116, PTH118
-    return size
-
-
-def _json(path: Path) -> dict[str, Any]:
-    with contextlib.suppress(OSError, ValueError):
-        found = json.loads(path.read_bytes())
-        return found if isinstance(found, dict) and "name" in found else {}
-    return {}

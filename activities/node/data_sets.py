@@ -9,7 +9,8 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from longshore.activities.node.data_cache import SEPARATOR, DataCache, Fetch
+from longshore.activities.node.data_cache import DataCache
+from longshore.activities.node.data_fetch import SEPARATOR, Fetch
 from longshore.activities.node.data_source import ForbiddenError, SourceError
 from longshore.activities.node.preparing import LOOK_EVERY, NotReadyError, unless_unwanted
 from longshore.activities.storage import GivenUp

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 
 from temporalio.client import Client
 from temporalio.service import RPCError
@@ -72,7 +73,7 @@ class Holdings:
         held = [*sets, *(HeldData(name=f"image {name}") for name in self._images)]
         held += [
             HeldData(
-                name=f"environment {os.path.basename(entry.key).removesuffix('.json')}",  # noqa: PTH119
+                name=f"environment {Path(entry.key).name.removesuffix('.json')}",
                 bytes=entry.bytes, total=entry.bytes,
                 used_at=datetime.fromtimestamp(entry.used_at, UTC),
             )

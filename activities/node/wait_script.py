@@ -1,7 +1,7 @@
 """`longshore-wait`: blocks in a job until a file of its data sets is there.
 
 A shell script, since images have whatever they have. It reads what the node keeps of each data
-set beside it: `listing`, `failed`, `complete` (activities/node/data_cache.py).
+set beside it: `listing`, `failed`, `complete` (activities/node/data_fetch.py).
 """
 
 from pathlib import Path
@@ -45,7 +45,15 @@ there() { # whether all of a data set that is at, or below, $2 is there; $1 is w
 
 for given in "$@"; do
   case "$given" in /*) path=$given;; *) path=$PWD/$given;; esac
-  while [ "$path" != "${path%/}" ]; do path=${path%/}; done
+  while true; do
+    case "$path" in
+      *//*) path=${path%%//*}/${path#*//};;
+      */./*) path=${path%%/./*}/${path#*/./};;
+      */.) path=${path%.};;
+      ?*/) path=${path%/};;
+      *) break;;
+    esac
+  done
   name= rest=
   for entry in "$sets"/*; do
     real=$(readlink -f "$entry" 2>/dev/null || echo "$entry")

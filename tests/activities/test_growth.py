@@ -18,7 +18,7 @@ from longshore.models.market import Level, OrderBook
 from longshore.models.messages import LeaseEnd, ReleaseRequest
 from longshore.models.placement import PlacementKey
 from longshore.models.pool import PoolSpec
-from longshore.scheduling import growth
+from longshore.scheduling import growth, speedup
 from tests.support.control import on_task_queue
 from tests.support.ledger import Ledger
 
@@ -100,6 +100,42 @@ async def test_what_was_saved_and_when_its_size_changed_attempts_say(ledger: Led
     assert job.done == pytest.approx(600 * SIZES.speed(2))  # of this attempt nothing yet
     ended = await ledger.value("SELECT ended_at FROM placements WHERE end_reason = 'resized'")
     assert job.changed_at == (ended,)
+
+
+async def test_saves_of_two_sizes_measure_the_speed_up(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+):
+    await ledger.register(gpus=2)
+    one = SIZES.model_copy(update={"desired": 1})
+    async with ledger.listening("e"):
+        for attempt, sizes in enumerate((one, SIZES), 1):
+            await ledger.enqueue("e", attempt=attempt, malleable=sizes, checkpoint=SAVES)
+            await ledger.cycle(f"cycle-{attempt}")
+            if attempt == 1:
+                key = PlacementKey(job_id="e", attempt=1)
+                ends = ReleaseRequest(key=key, reason=LeaseEnd.RESIZED)
+                await ledger.run(ledger.queue.release, ends)
+    monkeypatch.setattr(speedup, "MEASURED_FOR", SOON)
+    await ledger.rows("UPDATE jobs SET spec = jsonb_set(spec, '{malleable,desired}', '4')")
+    ran = "SELECT (ended_at - placed_at) / 4 FROM placements WHERE attempt = 1"
+    apart = await ledger.value(ran)
+    for attempt, between in ((1, apart), (2, apart * 2 / 3)):
+        for number in (1, 2):
+            assert (await elastic(ledger)).measured is None
+            await ledger.rows(
+                "INSERT INTO job_checkpoints (job_id, attempt, number, step, ranks, bytes,"
+                "                             saved_at, simulated)"
+                " SELECT job_id, attempt, :number, 100 * :number, 1, 0,"
+                "        placed_at + :number * CAST(:between AS interval), true"
+                "   FROM placements WHERE attempt = :attempt",
+                attempt=attempt, number=number, between=between,
+            )  # fmt: skip
+    job = await elastic(ledger)
+    # A step takes a + b on one GPU, and a + b/2, two thirds of that, on two.
+    assert job.measured is not None
+    assert job.measured.sizes == (1, 2)
+    assert job.sizes.serial_fraction == pytest.approx(1 / 3, rel=1e-3)
+    assert job.done == pytest.approx(2 * apart.total_seconds(), rel=1e-3)
 
 
 async def test_a_gpu_is_idle_since_the_last_job_gave_it_back(ledger: Ledger):

@@ -96,6 +96,12 @@ async def test_saves_are_those_that_were_observed_in_the_checkpoint_store(
     never = works["never"].checkpoint
     assert never is not None
     assert never.saved_at is None
+    assert (saves.without_step, never.without_step) == (True, False)
+    publish(store, folder, 1, 2, job_id="saved", saved_at=now, step=7)
+    await ledger.run(observing.observe_checkpoints, CheckpointsRequest(pool=ledger.pool))
+    by_steps = (await works_of(ledger))["saved"].checkpoint
+    assert by_steps is not None
+    assert not by_steps.without_step
     assert {work.no_store for work in works.values()} == {""}
 
 

@@ -2,15 +2,21 @@
 leases of the one before it end."""
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
+import pytest
 from sqlalchemy import text
 
+from longshore.activities.checkpoints.rows import CheckpointActivities
+from longshore.activities.checkpoints.store import CheckpointStore
+from longshore.models.checkpoint import CheckpointsRequest
 from longshore.models.elastic import Malleable
 from longshore.models.messages import EnqueueRequest, LeaseEnd, ReleaseRequest
 from longshore.models.placement import PlacementKey
 from longshore.models.protocol import KNOWS_JOINED
 from longshore.models.resize import JoinRequest, LeaveRequest, ResizeReply, ResizeRequest
+from tests.support.checkpoints import publish, write_tree
 from tests.support.ledger import SUBMITTED_AT, WAITING_FOR_LOCKS, Ledger
 from tests.support.waiting import eventually
 
@@ -149,6 +155,22 @@ async def gang_on_one_of(ledger: Ledger, *nodes: str) -> None:
     async with ledger.listening("e"):
         await ledger.cycle("first")
     await wants(ledger, 6)
+
+
+@pytest.mark.parametrize("step", [None, 7])
+async def test_ranks_are_said_to_join_only_where_the_saves_name_their_step(
+    ledger: Ledger, tmp_path: Path, step: int | None
+):
+    await gang_on_one_of(ledger, "a", "b", "c")
+    store = CheckpointStore((tmp_path / "store").as_uri())
+    folder = write_tree(tmp_path / "saves", {"model.bin": b"x"})
+    publish(store, folder, 1, 1, job_id="e", step=step)
+    observing = CheckpointActivities(ledger.database, store)
+    await ledger.run(observing.observe_checkpoints, CheckpointsRequest(pool=ledger.pool))
+    asked = joining(ledger, 6, 1)
+    request = ResizeRequest(key=asked.key, spec=asked.spec, submitted_at=SUBMITTED_AT)
+    reply = await ledger.run(ledger.resizes.resize, request)
+    assert (reply.in_place, reply.restarts) == ((None, 6) if step is None else (6, None))
 
 
 async def test_ranks_join_once_whoever_asks_twice_and_their_leases_begin_then(ledger: Ledger):

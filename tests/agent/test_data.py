@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from longshore.activities.node import data_cache
-from longshore.activities.node.data_cache import DataCache, Fetch
+from longshore.activities.node.data_cache import DataCache
+from longshore.activities.node.data_fetch import Fetch
 from longshore.activities.node.data_source import DataSource, ForbiddenError
 from longshore.activities.storage import connect
 from longshore.models.data import DataSet
@@ -159,7 +160,8 @@ async def test_a_job_starts_once_its_part_is_there_and_waits_for_the_rest(
 ):
     served.held_back = {"two.csv"}
     run = box.start(
-        "ls $LONGSHORE_DATA_DIGITS; echo up; longshore-wait $LONGSHORE_DATA_DIGITS/val/two.csv &&"
+        "ls $LONGSHORE_DATA_DIGITS; echo up;"
+        " longshore-wait $LONGSHORE_DATA_DIGITS//./val/././two.csv/ &&"
         " cat $LONGSHORE_DATA_DIGITS/val/two.csv; longshore-wait $LONGSHORE_DATA_DIR/digits"
         " && echo whole",
         data=digits(served.url, start_at="50%"),

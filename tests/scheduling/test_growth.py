@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.models.elastic import Malleable
-from longshore.models.growth import Elastic, GrowthDecision, IdleNode, RankChange
+from longshore.models.growth import Elastic, GrowthDecision, IdleNode, RankChange, SpeedUp
 from longshore.models.job import Tier
 from longshore.models.node import Node, NodeState
 from longshore.models.placement import JobRequest
@@ -119,6 +119,20 @@ def test_billed_as_it_runs_it_pays_only_where_time_has_a_value(serial: float) ->
     assert of_one(job, nodes, prices=prices).grows is (serial == 0)
     dear = PreemptionPolicy(delay_price={Tier.FAST: 300 * DOLLAR})
     assert of_one(job, nodes, prices=prices, policy=dear).grows
+
+
+def test_a_speed_up_that_was_measured_counts_and_not_the_declared_one() -> None:
+    nodes = [a_node("n1")]
+    declared = of_one(half_of_a_node(serial_fraction=0.05), nodes)
+    job = half_of_a_node(serial_fraction=1.0)  # as declared it would gain nothing
+    assert not of_one(job, nodes).grows
+    speedup = SpeedUp(serial_fraction=0.05, sizes=(2, 4))
+    decided = of_one(job.model_copy(update={"measured": speedup}), nodes)
+    assert (decided.grows, decided.earns) == (True, declared.earns)
+    assert "it ends 1h39m8s sooner by its steps on 2, 4 GPUs, which earns" in decided.reason
+    useless = SpeedUp(serial_fraction=1.0, sizes=(2, 4))
+    job = half_of_a_node(serial_fraction=0.05).model_copy(update={"measured": useless})
+    assert not of_one(job, nodes).grows
 
 
 def test_paid_time_costs_what_its_resale_brings() -> None:

@@ -57,6 +57,11 @@ async def test_a_job_that_brings_nothing_runs_no_activity_more(
     await node.started(first)
     job_id = (await longshore.submit(a_spec(pool, gpus=8, data={"mine": "1GB"}))).job_id
     await reaches(longshore, job_id, JobState.QUEUED)
+
+    async def reserved() -> bool:
+        return (await longshore.job(job_id)).estimated_start is not None
+
+    await eventually(reserved)  # a cycle has told all that it tells
     await node.end(first)
     await node.end(job_id)
     await longshore.wait(job_id)
