@@ -77,6 +77,9 @@ def with_folder(
         if spec.environment is not None and (paths := spec.environment.paths):
             why = f"environment: {paths[0]} is looked for in the code: leave out --no-upload"
             raise SpecError(source, (why,))
+        if spec.environment is not None and spec.environment.current:
+            why = "environment: current comes along with the code: leave out --no-upload"
+            raise SpecError(source, (why,))
         absolute = str((workdir_base / (workdir or "")).resolve())
         return spec.model_copy(update={"workdir": absolute}) if is_relative else spec
     if code is None and workdir is not None and is_relative:
@@ -140,7 +143,12 @@ async def say_code(
 
 
 def _say(silent: bool) -> "Callable[[Uploaded], None]":
-    return (lambda uploaded: None) if silent else (lambda uploaded: note(f"Code: {uploaded}"))
+    def say(uploaded: "Uploaded") -> None:
+        if uploaded.environment:
+            note(f"Environment: {uploaded.environment}")
+        note(f"Code: {uploaded}")
+
+    return (lambda uploaded: None) if silent else say
 
 
 @contextmanager

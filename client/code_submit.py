@@ -6,7 +6,7 @@ import os
 import shlex
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import cast
 
@@ -18,13 +18,26 @@ from longshore.client.code_files import FoundFile, FoundFiles, find_files
 from longshore.client.code_git import DIFF_PATH, checked_out, diff_to_commit
 from longshore.client.code_options import Spec, Submitted
 from longshore.client.code_upload import Told, Uploaded, UploadTo, upload
+from longshore.client.current_python import bring, current_python
 from longshore.models.addresses import without_secrets
 from longshore.models.code import Code
 from longshore.models.dag import DagSpec
+from longshore.models.environment import JobEnvironment
 from longshore.models.errors import SpecError
 from longshore.models.job import JobSpec
 from longshore.models.settings import Settings
 from longshore.models.visible import brief
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """What was stored of a folder or commit."""
+
+    code: Code
+    folder: Path
+    found: FoundFiles
+    environment: JobEnvironment | None
+    """What takes the place of `current`."""
 
 
 class CodeStorer:
@@ -50,7 +63,7 @@ class CodeStorer:
         self._told = told
         self._anew = anew
         self._script = script
-        self._stored: dict[tuple[str, Code], tuple[Code, Path, FoundFiles]] = {}
+        self._stored: dict[tuple[str, Code, bool], _Stored] = {}
 
     async def look(self, spec: JobSpec) -> FoundFiles | None:
         """Return what of a job's folder would be stored; None where it names none. Raises
@@ -73,13 +86,14 @@ class CodeStorer:
         """
         if spec.code is None or spec.code.snapshot is not None:
             return spec
-        wanted = (tenant or spec.tenant, spec.code)
-        if wanted in self._stored:
-            code, folder, found = self._stored[wanted]
-            self._refuse_lacking(spec, folder, found)
+        current = spec.environment is not None and spec.environment.current
+        wanted = (tenant or spec.tenant, spec.code, current)
+        if (stored := self._stored.get(wanted)) is not None:
+            self._refuse_lacking(spec, stored.folder, stored.found)
         else:
-            code = await self._store(spec, *wanted)
-        return spec.model_copy(update={"code": code})
+            stored = self._stored[wanted] = await self._store(spec, wanted[0], spec.code)
+        environment = {"environment": stored.environment} if stored.environment else {}
+        return spec.model_copy(update={"code": stored.code, **environment})
 
     async def of_dag(self, dag: DagSpec) -> DagSpec:
         """Return a DAG with the snapshots of its jobs, as `of_job`."""
@@ -92,23 +106,19 @@ class CodeStorer:
             return cast("Submitted", await self.of_dag(spec))
         return cast("Submitted", await self.of_job(spec))
 
-    async def _store(self, spec: JobSpec, tenant: str, code: Code) -> Code:
+    async def _store(self, spec: JobSpec, tenant: str, code: Code) -> "_Stored":
         if code.git is None:
-            stored = await self._upload(spec, Path(code.folder or "."), tenant)
-            self._stored[tenant, code] = stored
-            return stored[0]
+            return await self._upload(spec, Path(code.folder or "."), tenant)
         with contextlib.ExitStack() as stack:
             checkout = checked_out(code.git, code.ref, self._settings.state_dir / "cache" / "git")
             folder, commit = await asyncio.to_thread(stack.enter_context, checkout)
-            snapshot, _, found = await self._upload(spec, folder, tenant, commit)
+            stored = await self._upload(spec, folder, tenant, commit)
         of = {"git": without_secrets(code.git), "ref": code.ref}
-        snapshot = snapshot.model_copy(update=of)
-        self._stored[tenant, code] = snapshot, folder, found
-        return snapshot
+        return replace(stored, code=stored.code.model_copy(update=of))
 
     async def _upload(
         self, spec: JobSpec, given: Path, tenant: str, commit: str | None = None
-    ) -> tuple[Code, Path, FoundFiles]:
+    ) -> "_Stored":
         folder = await asyncio.to_thread(lambda: given.expanduser().resolve())
         found = await asyncio.to_thread(self._found, folder)
         if commit is not None:
@@ -116,11 +126,23 @@ class CodeStorer:
         self._refuse_lacking(spec, folder, found)
         store = ArtifactStore(self._settings.resolve_artifact_store())
         cache = CodeCache(self._settings.state_dir / "cache" / "code.sqlite")
-        with cache, _with_diff(folder, found) as files:
+        with contextlib.ExitStack() as stack:
+            brought = None
+            if spec.environment is not None and spec.environment.current:
+                place = Path(
+                    stack.enter_context(tempfile.TemporaryDirectory("-longshore-current"))
+                )
+                brought = await asyncio.to_thread(lambda: bring(current_python(), place))
+            stack.enter_context(cache)
+            files = stack.enter_context(_with_diff(folder, found))
+            if brought is not None:
+                files = _with_files(files, brought.files)
             to = UploadTo(self._database(), store, tenant, cache)
             uploaded = await upload(folder, files, to, self._told, anew=self._anew)
+        if brought is not None:
+            uploaded = replace(uploaded, environment=brought.said)
         self._say(uploaded)
-        return uploaded.code, folder, found
+        return _Stored(uploaded.code, folder, found, brought and brought.environment)
 
     def _refuse_lacking(self, spec: JobSpec, folder: Path, found: FoundFiles) -> None:
         """Raise SpecError where a file that a job needs of its folder does not come along."""
@@ -197,7 +219,14 @@ def _with_diff(folder: Path, found: FoundFiles) -> Iterator[FoundFiles]:
     with tempfile.NamedTemporaryFile(prefix="longshore-diff-") as file:
         file.write(diff)
         file.flush()
-        source = Path(file.name)
-        others = [each for each in found.files if each.path != DIFF_PATH]
-        patch = FoundFile(path=DIFF_PATH, source=str(source), stat=source.lstat())
-        yield replace(found, files=(*others, patch))
+        yield _with_files(found, {DIFF_PATH: Path(file.name)})
+
+
+def _with_files(found: FoundFiles, more: Mapping[str, Path]) -> FoundFiles:
+    """Return the files with these in the place of those of the same path."""
+    others = [each for each in found.files if each.path not in more]
+    added = [
+        FoundFile(path=path, source=str(source), stat=source.lstat())
+        for path, source in more.items()
+    ]
+    return replace(found, files=(*others, *added))

@@ -55,6 +55,8 @@ class Uploaded:
     code: Code
     sent_files: int
     sent_bytes: int
+    environment: str = ""
+    """What of it stands for the packages of our Python, in words."""
 
     def __str__(self) -> str:
         what = f"{count(self.code.files, 'file')}, {format_bytes(self.code.bytes)}"

@@ -84,8 +84,9 @@ ENVIRONMENT = Annotated[
     str | None,
     typer.Option(
         metavar="FILE",
-        help="Its Python packages, built once on a node: requirements.txt, uv.lock or a setup.sh "
-        "of the code, a list such as '[numpy, torch]', or none.",
+        help="Its Python packages, built once on a node: requirements.txt, uv.lock, "
+        "environment.yml or a setup.sh of the code, a list such as '[numpy, torch]', current for "
+        "those of this Python, or none.",
         rich_help_panel=_RUNS,
     ),
 ]

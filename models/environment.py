@@ -15,6 +15,9 @@ from longshore.models.visible import brief
 
 PROJECT = "pyproject.toml"
 """It lies beside a uv.lock."""
+CURRENT = "current"
+CURRENT_FOLDER = ".longshore/current"
+"""Of the code: what comes along in place of the Python that submits."""
 FileOfCode = Annotated[
     str, StringConstraints(min_length=1, max_length=1000, pattern=r"^[^\x00-\x1f\x7f]+$")
 ]
@@ -45,6 +48,9 @@ class JobEnvironment(Frozen):
     """What else the script reads: with each change of one the environment is another."""
     python: PythonVersion | None = None
     """Version of Python, such as "3.11"; the `python3` of the node when left out."""
+    current: bool = Field(default=False, exclude_if=lambda current: not current)
+    """The packages of the Python that submits: the virtual environment that is active, else the
+    one that runs `longshore`. The submit puts a requirements file in its place."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -58,6 +64,8 @@ class JobEnvironment(Frozen):
     @property
     def text(self) -> str:
         """Which files or packages, in a few words."""
+        if self.current:
+            return CURRENT
         asked = self.requirements
         what = listed(asked, 3) if isinstance(asked, tuple) else self.lock or self.conda or asked
         return " and ".join(part for part in (what, self.script) if part)
@@ -82,9 +90,15 @@ def _of_one_kind(environment: JobEnvironment) -> JobEnvironment:
 
 
 def _mistakes(environment: JobEnvironment) -> Iterator[Mistake]:
+    others = environment.model_dump(exclude_defaults=True).keys() - {CURRENT}
+    if environment.current and others:
+        why = "has all packages already, and its own Python: leave out the rest"
+        yield Mistake((CURRENT,), why, tuple((name,) for name in sorted(others)))
+    if environment.current:
+        return
     kinds = (environment.requirements, environment.lock, environment.conda, environment.script)
     if all(kind is None for kind in kinds):
-        yield Mistake((), "give `requirements`, a `lock`, `conda` or a `script`")
+        yield Mistake((), "give `requirements`, a `lock`, `conda`, a `script` or `current`")
     if environment.conda is not None:
         for name, why in _NOT_WITH_CONDA.items():
             if getattr(environment, name) is not None:
@@ -113,11 +127,8 @@ def _of_text(value: object) -> object:
     if not isinstance(value, str):
         return value
     name = value.rpartition("/")[2]
-    if value == "current":
-        raise ValueError(
-            "'current': the packages of this Python cannot be brought yet; give a requirements "
-            "file"
-        )
+    if value == CURRENT:
+        return {CURRENT: True}
     if re.fullmatch(r".*\.ya?ml", name):
         return {"conda": value}
     if name == "uv.lock":
@@ -128,7 +139,7 @@ def _of_text(value: object) -> object:
         return {"script": value}
     raise ValueError(
         f"{brief(value)} is no kind that is known: give requirements.txt, uv.lock, "
-        "environment.yml, {script: setup.sh}, or a list of packages"
+        "environment.yml, {script: setup.sh}, current, or a list of packages"
     )
 
 

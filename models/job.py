@@ -298,8 +298,8 @@ class JobSpec(Frozen):
         default=None, exclude_if=lambda environment: environment is None
     )
     """Its packages: requirements.txt, uv.lock, environment.yml, {script: setup.sh}, each in the
-    code of the job, or a list such as [numpy==2.1, torch]. Built once on a node. See
-    docs/environments.md."""
+    code of the job, a list such as [numpy==2.1, torch], or current: those of the Python that
+    submits. Built once on a node. See docs/environments.md."""
     workdir: ShortText | None = None
     """Working folder on the node, or with `code` below it; a private one when left out."""
     outputs: Outputs = Field(default=(), exclude_if=lambda outputs: not outputs)
@@ -413,6 +413,9 @@ class JobSpec(Frozen):
         brings = self.code is not None or not _leads_out(self.workdir or "/")
         if not brings and (paths := self.environment.paths):
             why = f"{brief(paths[0])} is looked for in the code of the job: give `code` too"
+            yield Mistake(("environment",), why, (("code",), ("workdir",)))
+        if not brings and self.environment.current:
+            why = "`current` comes along with the code of the job: give `code` too"
             yield Mistake(("environment",), why, (("code",), ("workdir",)))
 
     def _mistakes_of_gpus(self, given: int | None) -> tuple[Mistake, ...]:

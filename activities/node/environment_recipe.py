@@ -21,7 +21,7 @@ from uv import find_uv_bin
 
 from longshore.activities.node.conda_file import CondaFile, CondaFileError, read_conda_file
 from longshore.activities.node.preparing import NotReadyError
-from longshore.models.environment import JobEnvironment
+from longshore.models.environment import CURRENT_FOLDER, JobEnvironment
 from longshore.models.job import FailureClass
 from longshore.models.visible import brief
 
@@ -42,6 +42,8 @@ _LOCAL = re.compile(
     r"|(?!\S*://)\S+\.(?:whl|tar\.gz|zip)\s*$|[^@#]*@\s*(?:file:|[./]))"
 )
 """What is no package of an index: `-e .`, `./lib`, `libs/foo`, `foo.whl`, `foo @ file:./foo`."""
+_BROUGHT = re.compile(rf"\./{re.escape(CURRENT_FOLDER)}/([0-9a-f]{{64}})/[^/\s]+\.whl")
+"""A wheel that a submit built, by its digest: the line changes with it."""
 _OF_PIP = {
     "index-url": "UV_DEFAULT_INDEX",
     "extra-index-url": "UV_INDEX",
@@ -120,6 +122,11 @@ def recipe_of(asked: JobEnvironment, code: Path | None, path: str, named: str = 
     Raises NotReadyError where a file is not there or cannot be used, or the node has no such
     Python.
     """
+    if asked.current:
+        raise _bad(
+            "`current` is what the command line of the submit puts a requirements file in place "
+            "of, and this job was submitted by other means"
+        )
     texts: dict[str, str] = {}
     for name in asked.paths:
         if isinstance(asked.requirements, str) and name == asked.requirements:
@@ -209,6 +216,9 @@ def _requirements(code: Path | None, name: str, texts: dict[str, str]) -> None:
 
 
 def _requirement(code: Path | None, line: str, where: str, texts: dict[str, str]) -> None:
+    if (brought := _BROUGHT.fullmatch(line.strip())) is not None:
+        _check(code, line.strip(), brought.group(1))
+        return
     _refuse_local(line, where)
     if found := _INCLUDE.match(line.partition(" #")[0]):
         included = os.path.normpath(Path(where).parent / found.group(1))
@@ -224,19 +234,36 @@ def _refuse_local(line: str, where: str) -> None:
         )
 
 
-def _read(code: Path | None, name: str) -> str:
+def _file(code: Path | None, name: str) -> Path:
     if code is None:
         raise _bad(f"{brief(name)} is looked for in the code of the job, and it brings none")
     file = code / name
+    if not Path(os.path.realpath(file)).is_relative_to(os.path.realpath(code)):
+        raise _bad(f"{brief(name)} leads out of the code of the job")
+    return file
+
+
+def _read(code: Path | None, name: str) -> str:
+    file = _file(code, name)
     try:
-        if not Path(os.path.realpath(file)).is_relative_to(os.path.realpath(code)):
-            raise _bad(f"{brief(name)} leads out of the code of the job")
         if file.stat().st_size > LARGEST:
             raise _bad(f"{brief(name)} has more than {LARGEST:,} bytes")
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
         raise _bad(f"{brief(name)} of its code cannot be read: {why}") from None
+
+
+def _check(code: Path | None, name: str, digest: str) -> None:
+    """Raise NotReadyError where a wheel is not the one that its line names: others who name that
+    one get this environment too."""
+    try:
+        with _file(code, name).open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise _bad(f"{brief(name)} of its code cannot be read: {error.strerror}") from None
+    if found != digest:
+        raise _bad(f"{brief(name)} of its code is another than its line says")
 
 
 def _interpreter(asked: str | None, path: str) -> Interpreter:

@@ -190,7 +190,8 @@ def test_a_file_that_cannot_be_followed_says_why(text: str, says: str) -> None:
         ("{conda: a.yml, python: '3.12'}", "is a package of conda"),
         ("{conda: a.txt}", "has to be a .yml or .yaml file"),
         ("../a.yml", "is not below the folder of the code"),
-        ("current", "cannot be brought yet"),
+        ("{current: true, script: a.sh}", "has all packages already, and its own Python"),
+        ("{current: false}", "a `script` or `current`"),
     ],
 )
 def test_what_does_not_go_together_is_refused(asked: str, says: str) -> None:

@@ -99,6 +99,11 @@ async def test_what_came_to_nothing_counts_as_a_try_whatever_it_cost(
     buyer: Buyer, longshore: Longshore, buying: Database
 ):
     job = await longshore.submit(a_spec(buyer.pool, gpus=1))
+
+    async def is_queued() -> bool:
+        return bool(await buyer.rows("SELECT FROM queue WHERE job_id = :id", id=job.job_id))
+
+    await eventually(is_queued)  # what was bought before counts for no job
     buyer.market.fault("pod_error", provider="prime")
     bought = await buyer.buy(
         pod_option(await buyer.an_offer()), decision={"serves": [job.job_id]},

@@ -1,6 +1,7 @@
 """Code at a submit, with the real stack: which folder goes, what is said, and who keeps it."""
 
 import re
+import sys
 import uuid
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -15,6 +16,7 @@ from longshore.activities.dag_views import DagViews
 from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.client.calls import known_job
+from longshore.client.current_python import REQUIREMENTS
 from longshore.models.code import Code
 from longshore.models.environment import JobEnvironment
 from longshore.models.errors import SpecError
@@ -79,6 +81,22 @@ async def test_a_folder_comes_along_and_a_second_time_nothing_is_sent(
     assert "Code: 2 files, 24B: nothing sent, all of it is stored" in second.err
     again = await spec_of(api, second.out.strip())
     assert again.code == spec.code
+
+
+async def test_the_packages_of_the_current_python_come_along(
+    longshore: Command, api: Longshore, settings: Settings, pool: str, folder: Path
+) -> None:
+    given = ("submit", "--pool", pool, "--environment", "current")
+    refused = await longshore(*given, "--", "python", "train.py")
+    assert refused.code == 65
+    assert "`current` comes along with the code of the job: give `code` too" in refused.err
+    ran = await longshore(*given, "--upload", ".", "--", "python", "train.py")
+    assert ran.code == 0, ran.err
+    assert re.search(rf"Environment: \d+ packages of {re.escape(sys.prefix)} \(Python", ran.err)
+    spec = await spec_of(api, ran.out.strip())
+    python = "{}.{}".format(*sys.version_info)
+    assert spec.environment == JobEnvironment(requirements=REQUIREMENTS, python=python)
+    assert paths(settings, spec) == [REQUIREMENTS, "src/model.py", "train.py"]
 
 
 async def test_a_relative_workdir_of_a_job_file_comes_along_unless_it_is_not_to(
