@@ -19,6 +19,7 @@ from longshore.client.code_git import DIFF_PATH, checked_out, diff_to_commit
 from longshore.client.code_options import Spec, Submitted
 from longshore.client.code_upload import Told, Uploaded, UploadTo, upload
 from longshore.client.current_python import bring, current_python
+from longshore.client.lock_check import pythons_of, why_unfit
 from longshore.models.addresses import without_secrets
 from longshore.models.code import Code
 from longshore.models.dag import DagSpec
@@ -72,7 +73,7 @@ class CodeStorer:
             return None
         folder = Path(spec.code.folder)
         found = await asyncio.to_thread(self._found, folder)
-        self._refuse_lacking(spec, folder, found)
+        await self._refuse(spec, folder, found)
         return found
 
     def _found(self, folder: Path) -> FoundFiles:
@@ -89,7 +90,7 @@ class CodeStorer:
         current = spec.environment is not None and spec.environment.current
         wanted = (tenant or spec.tenant, spec.code, current)
         if (stored := self._stored.get(wanted)) is not None:
-            self._refuse_lacking(spec, stored.folder, stored.found)
+            await self._refuse(spec, stored.folder, stored.found)
         else:
             stored = self._stored[wanted] = await self._store(spec, wanted[0], spec.code)
         environment = {"environment": stored.environment} if stored.environment else {}
@@ -123,7 +124,7 @@ class CodeStorer:
         found = await asyncio.to_thread(self._found, folder)
         if commit is not None:
             found = replace(found, commit=commit, changed=False)
-        self._refuse_lacking(spec, folder, found)
+        await self._refuse(spec, folder, found)
         store = ArtifactStore(self._settings.resolve_artifact_store())
         cache = CodeCache(self._settings.state_dir / "cache" / "code.sqlite")
         with contextlib.ExitStack() as stack:
@@ -144,8 +145,9 @@ class CodeStorer:
         self._say(uploaded)
         return _Stored(uploaded.code, folder, found, brought and brought.environment)
 
-    def _refuse_lacking(self, spec: JobSpec, folder: Path, found: FoundFiles) -> None:
-        """Raise SpecError where a file that a job needs of its folder does not come along."""
+    async def _refuse(self, spec: JobSpec, folder: Path, found: FoundFiles) -> None:
+        """Raise SpecError where a file that a job needs of its folder does not come along, or is a
+        lock for another Python than the nodes of its pool have."""
         needs = {} if self._script is None else {self._script: "script"}
         if spec.environment is not None:
             needs |= dict.fromkeys(spec.environment.needs, "environment")
@@ -153,6 +155,12 @@ class CodeStorer:
         if spec.workdir is not None and not _has_folder(folder, found, spec.workdir):
             what = f"there is no folder {brief(spec.workdir)} in the code that the job brings"
             lacking += (f"workdir: {what}",)
+        lock = spec.environment.lock if spec.environment else None
+        if not lacking and spec.environment and lock and (folder / lock).is_file():
+            text = await asyncio.to_thread((folder / lock).read_text, "utf-8", "replace")
+            pythons = await pythons_of(self._database(), spec.pool)
+            if why := why_unfit(text, spec.environment.python, pythons):
+                lacking = (f"environment: {brief(lock)} {why}: lock it for that one",)
         if lacking:
             raise SpecError(str(folder), lacking)
 

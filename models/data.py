@@ -183,6 +183,11 @@ Data = Annotated[
 """What a job reads, by name."""
 
 
+PYTHON = "python3"
+"""Begins the name under which a node says which Python its jobs have, with version and platform:
+``python3 3.11.7 linux-x86_64``."""
+
+
 class HeldData(Wire):
     """What a node holds of one data set, image or environment that the control plane knows."""
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from uv import find_uv_bin
 
 from longshore.activities.node.conda_file import CondaFile, CondaFileError, read_conda_file
+from longshore.activities.node.launch import clean_env
 from longshore.activities.node.preparing import NotReadyError
 from longshore.models.environment import CURRENT_FOLDER, JobEnvironment
 from longshore.models.job import FailureClass
@@ -167,6 +168,17 @@ def run_uv(*words: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[s
         [find_uv_bin(), *words], env=dict(env), capture_output=True, text=True, check=False,
         timeout=_PROBE_SECONDS,
     )  # fmt: skip
+
+
+@functools.cache
+def python_of_jobs() -> tuple[str, ...]:
+    """Return version and platform of the `python3` of jobs, in one text; none where there is
+    none. Asked once: it changes with the machine, and then the agent begins anew."""
+    try:
+        found = _interpreter(None, clean_env(os.environ).get("PATH", os.defpath))
+    except NotReadyError:
+        return ()
+    return (f"{found.version} {found.platform}",)
 
 
 def _settings_of_pip(environ: Mapping[str, str]) -> dict[str, str]:

@@ -12,10 +12,11 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from longshore.activities.node.data_cache import DataCache
+from longshore.activities.node.environment_recipe import python_of_jobs
 from longshore.activities.node.environment_store import EnvironmentStore
 from longshore.activities.node.launch import clean_env
 from longshore.activities.node.system import boot_clock
-from longshore.models.data import HeldData, HeldReport
+from longshore.models.data import PYTHON, HeldData, HeldReport
 from longshore.models.messages import node_workflow_id
 
 EVERY = 60.0
@@ -70,7 +71,10 @@ class Holdings:
             self._images, self._images_at = await self._listed(), boot_clock()
         sets = await asyncio.to_thread(self._data.held)
         built = await asyncio.to_thread(self._environments.entries)
-        held = [*sets, *(HeldData(name=f"image {name}") for name in self._images)]
+        python = await asyncio.to_thread(python_of_jobs)
+        names = [f"{PYTHON} {each}" for each in python]
+        names += [f"image {name}" for name in self._images]
+        held = [*sets, *(HeldData(name=name) for name in names)]
         held += [
             HeldData(
                 name=f"environment {Path(entry.key).name.removesuffix('.json')}",
