@@ -286,7 +286,7 @@ class DataCache:
         if not ready:
             return None
         wanted = [want for fetch in ready.values() for want in fetch.wants.values()]
-        fetch = ready[order(wanted)[0].key]
+        fetch = ready[order(wanted)[0]]
         fetch.under_way += 1
         return fetch, fetch.pending.popleft()
 
