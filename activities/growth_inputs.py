@@ -17,12 +17,10 @@ from longshore.models.placement import JobRequest, RunningJob
 from longshore.models.pool import PoolSpec
 from longshore.scheduling.buying.costs import SHORTEST_RESALE
 from longshore.scheduling.growth import REMEMBERED
-from longshore.scheduling.speedup import Save, measured
+from longshore.scheduling.speedup import Stretch, measured
 
 MOST = 256
 """Malleable jobs of a pool that one look reads."""
-_MOST_SAVES = 500
-"""Newest checkpoints of a job by which its speed is measured: one a minute at most is seen."""
 
 
 async def running_malleable(connection: AsyncConnection, pool: str) -> dict[str, bool]:
@@ -52,11 +50,10 @@ async def load_elastic(
     }  # fmt: skip
     rows = (await connection.execute(text(_PAST), values)).mappings()
     past = {row["id"]: row for row in rows}
-    saves: dict[str, list[Save]] = {}
-    bounds = {"ids": list(ids), "most": _MOST_SAVES}
-    for row in await connection.execute(text(_SAVES), bounds):
-        save = Save(row.saved_at, row.step, row.gpus, (row.attempt, row.since))
-        saves.setdefault(row.job_id, []).append(save)
+    stretches: dict[str, list[Stretch]] = {}
+    for row in await connection.execute(text(_STRETCHES), {"ids": list(ids)}):
+        stretch = Stretch(row.gpus, row.steps, row.time)
+        stretches.setdefault(row.job_id, []).append(stretch)
     found: list[Elastic] = []
     for work in works:
         row = past[work.id]
@@ -67,7 +64,7 @@ async def load_elastic(
         job = Elastic(
             work=work,
             asked=JobRequest.of(work.id, job_spec, row["submitted_at"], attempt + 1),
-            measured=measured(saves.get(work.id, ())),
+            measured=measured(stretches.get(work.id, ())),
             changed_at=tuple(row["changed_at"] or ()),
             rank_changes=tuple(
                 RankChange.model_validate(each) for each in row["rank_changes"] or ()
@@ -172,21 +169,25 @@ _PAST = """
      WHERE j.id = ANY(:ids)
 """
 
-_SAVES = """
-    SELECT c.job_id, c.attempt, c.saved_at, c.step, e.gpus, e.since
-      FROM unnest(CAST(:ids AS text[])) AS j (id)
-     CROSS JOIN LATERAL (SELECT * FROM job_checkpoints
-                          WHERE job_id = j.id AND step IS NOT NULL
-                          ORDER BY attempt DESC, number DESC LIMIT :most) c
+_STRETCHES = """
+    WITH changes AS (
+         SELECT DISTINCT p.job_id, p.attempt, c.at
+           FROM placements p CROSS JOIN LATERAL (VALUES (p.placed_at), (p.ended_at)) AS c (at)
+          WHERE p.job_id = ANY(:ids) AND NOT p.spare AND c.at IS NOT NULL),
+    stretches AS (
+         SELECT *, lead(at) OVER (PARTITION BY job_id, attempt ORDER BY at) AS until FROM changes)
+    SELECT s.job_id, g.gpus, max(c.step) - min(c.step) AS steps,
+           max(c.saved_at) - min(c.saved_at) AS time
+      FROM stretches s
      CROSS JOIN LATERAL (
-           SELECT sum(cardinality(p.gpu_indices))
-                      FILTER (WHERE p.ended_at IS NULL OR p.ended_at > c.saved_at) AS gpus,
-                  max(greatest(p.placed_at,
-                               CASE WHEN p.ended_at <= c.saved_at THEN p.ended_at END)) AS since
-             FROM placements p
-            WHERE p.job_id = c.job_id AND p.attempt = c.attempt AND NOT p.spare
-              AND p.placed_at <= c.saved_at) e
-     WHERE e.gpus > 0
+           SELECT sum(cardinality(p.gpu_indices)) AS gpus FROM placements p
+            WHERE p.job_id = s.job_id AND p.attempt = s.attempt AND NOT p.spare
+              AND p.placed_at <= s.at AND (p.ended_at IS NULL OR p.ended_at > s.at)) g
+      JOIN job_checkpoints c ON c.job_id = s.job_id AND c.attempt = s.attempt
+       AND c.step IS NOT NULL AND c.saved_at >= s.at
+       AND (s.until IS NULL OR c.saved_at < s.until)
+     WHERE g.gpus > 0
+     GROUP BY s.job_id, s.attempt, s.at, g.gpus
 """
 
 _NODES = """

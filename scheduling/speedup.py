@@ -5,8 +5,8 @@ the work that more GPUs do not make faster. Two sizes give the line, more the on
 """
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable
-from datetime import datetime, timedelta
+from collections.abc import Iterable
+from datetime import timedelta
 from typing import NamedTuple
 
 from longshore.models.growth import SpeedUp
@@ -15,29 +15,23 @@ MEASURED_FOR = timedelta(minutes=2)
 """Time between saves that a size needs to count: the writes of single saves weigh little then."""
 
 
-class Save(NamedTuple):
-    """A checkpoint that names its step."""
+class Stretch(NamedTuple):
+    """The first and the last save between two changes of what a job had."""
 
-    at: datetime
-    step: int
     gpus: int
-    """Of the job as it was saved."""
-    stretch: Hashable
-    """The same for saves between which the job kept its GPUs."""
+    steps: int
+    """From one to the other."""
+    time: timedelta
 
 
-def measured(saves: Iterable[Save]) -> SpeedUp | None:
+def measured(stretches: Iterable[Stretch]) -> SpeedUp | None:
     """Return the speed-up that saves show; None where they are not of two sizes at least."""
     seconds: defaultdict[int, float] = defaultdict(float)
     steps: defaultdict[int, int] = defaultdict(int)
-    stretches: defaultdict[Hashable, list[Save]] = defaultdict(list)
-    for save in saves:
-        stretches[save.stretch].append(save)
-    for each in stretches.values():
-        first, last = min(each), max(each)
-        if last.step > first.step:
-            seconds[first.gpus] += (last.at - first.at).total_seconds()
-            steps[first.gpus] += last.step - first.step
+    for each in stretches:
+        if each.steps > 0:
+            seconds[each.gpus] += each.time.total_seconds()
+            steps[each.gpus] += each.steps
     sizes = tuple(sorted(n for n in seconds if seconds[n] >= MEASURED_FOR.total_seconds()))
     if len(sizes) < 2:
         return None
