@@ -55,14 +55,14 @@ _STAGED = """
      CROSS JOIN LATERAL jsonb_each(CASE WHEN jsonb_typeof(j.spec->'data') = 'object'
                                         THEN j.spec->'data' ELSE '{}' END) d
      CROSS JOIN LATERAL (
-           SELECT n.value AS node_id, q.preparing->>'start' AS start
+           SELECT n.value AS node_id, q.preparing->>'start' AS start, true AS waits
              FROM queue q
             CROSS JOIN LATERAL jsonb_array_elements_text(
                   CASE WHEN jsonb_typeof(q.preparing->'nodes') = 'array'
                        THEN q.preparing->'nodes' ELSE '[]' END) n
             WHERE q.job_id = j.id
            UNION
-           SELECT p.node_id, NULL FROM placements p
+           SELECT p.node_id, NULL, false FROM placements p
             WHERE p.job_id = j.id AND p.ended_at IS NULL AND NOT p.spare) at
       LEFT JOIN LATERAL (
            SELECT bytes, total FROM node_data
@@ -70,6 +70,8 @@ _STAGED = """
               AND source = d.value->>'from'
             ORDER BY bytes DESC LIMIT 1) h ON true
      WHERE j.id = :id AND jsonb_typeof(d.value) = 'object' AND d.value->>'from' IS NOT NULL
+       -- Of a job that runs, what the node has said: it tells what it has just fetched later.
+       AND (at.waits OR h.bytes IS NOT NULL)
      ORDER BY at.node_id, d.key
 """
 

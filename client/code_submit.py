@@ -13,6 +13,7 @@ from typing import cast
 from longshore.activities.artifacts.rows import hold_snapshot, let_go_of_snapshots
 from longshore.activities.artifacts.store import ArtifactStore
 from longshore.activities.database import Database
+from longshore.activities.node.preparing import NotReadyError
 from longshore.client.code_cache import CodeCache
 from longshore.client.code_files import FoundFile, FoundFiles, find_files
 from longshore.client.code_git import DIFF_PATH, checked_out, diff_to_commit
@@ -85,6 +86,8 @@ class CodeStorer:
 
         Raises SpecError with all that is wrong with the folder, StoreError, UnavailableError.
         """
+        if spec.code is None and (why := await self._wrong_environment(spec, None)):
+            raise SpecError(f"job {spec.name}", (f"environment: {why}",))
         if spec.code is None or spec.code.snapshot is not None:
             return spec
         current = spec.environment is not None and spec.environment.current
@@ -121,19 +124,19 @@ class CodeStorer:
         self, spec: JobSpec, given: Path, tenant: str, commit: str | None = None
     ) -> "_Stored":
         folder = await asyncio.to_thread(lambda: given.expanduser().resolve())
-        found = await asyncio.to_thread(self._found, folder)
-        if commit is not None:
-            found = replace(found, commit=commit, changed=False)
-        await self._refuse(spec, folder, found)
         store = ArtifactStore(self._settings.resolve_artifact_store())
-        cache = CodeCache(self._settings.state_dir / "cache" / "code.sqlite")
         with contextlib.ExitStack() as stack:
             brought = None
             if spec.environment is not None and spec.environment.current:
-                place = Path(
-                    stack.enter_context(tempfile.TemporaryDirectory("-longshore-current"))
-                )
+                # Before the folder is looked at: a build may write into it.
+                made = tempfile.TemporaryDirectory(prefix="longshore-current-")
+                place = Path(stack.enter_context(made))
                 brought = await asyncio.to_thread(lambda: bring(current_python(), place))
+            found = await asyncio.to_thread(self._found, folder)
+            if commit is not None:
+                found = replace(found, commit=commit, changed=False)
+            await self._refuse(spec, folder, found)
+            cache = CodeCache(self._settings.state_dir / "cache" / "code.sqlite")
             stack.enter_context(cache)
             files = stack.enter_context(_with_diff(folder, found))
             if brought is not None:
@@ -155,14 +158,35 @@ class CodeStorer:
         if spec.workdir is not None and not _has_folder(folder, found, spec.workdir):
             what = f"there is no folder {brief(spec.workdir)} in the code that the job brings"
             lacking += (f"workdir: {what}",)
-        lock = spec.environment.lock if spec.environment else None
-        if not lacking and spec.environment and lock and (folder / lock).is_file():
-            text = await asyncio.to_thread((folder / lock).read_text, "utf-8", "replace")
-            pythons = await pythons_of(self._database(), spec.pool)
-            if why := why_unfit(text, spec.environment.python, pythons):
-                lacking = (f"environment: {brief(lock)} {why}: lock it for that one",)
+        if not lacking and (why := await self._wrong_environment(spec, folder)):
+            lacking = (f"environment: {why}",)
         if lacking:
             raise SpecError(str(folder), lacking)
+
+    async def _wrong_environment(self, spec: JobSpec, folder: Path | None) -> str:
+        """Return why what a job's environment is made from can be used nowhere, or on no node of
+        its pool; empty where it can, or where that cannot be seen here."""
+        asked = spec.environment
+        if asked is None or asked.current:
+            return ""
+        texts, why = await asyncio.to_thread(_texts_of, asked, folder)
+        if why or asked.lock is None or asked.lock not in texts:
+            return why
+        pythons = await pythons_of(self._database(), spec.pool)
+        why = why_unfit(texts[asked.lock], asked.python, pythons)
+        return f"{brief(asked.lock)} {why}: lock it for that one" if why else ""
+
+
+def _texts_of(asked: JobEnvironment, folder: Path | None) -> tuple[Mapping[str, str], str]:
+    """Return the texts that an environment is made from, or why they can be used nowhere."""
+    from longshore.activities.node.environment_recipe import CANNOT_BE_MADE, texts_of
+
+    if folder is not None and not folder.exists():  # of a commit, which was looked at before
+        return {}, ""
+    try:
+        return texts_of(asked, folder)[0], ""
+    except NotReadyError as error:
+        return {}, str(error).removeprefix(CANNOT_BE_MADE)
 
 
 async def hold_for_schedule(

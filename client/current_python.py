@@ -34,8 +34,9 @@ print(json.dumps(["%d.%d" % sys.version_info[:2], sys.prefix, found]))
 """
 _SECONDS = 60.0
 _BUILD_SECONDS = 600.0
-_LEFT_OUT = frozenset(("pip", "longshore"))
-"""An environment is made without pip; what submits jobs is not what they run."""
+_LEFT_OUT = frozenset(("pip", "setuptools", "wheel", "distribute", "longshore"))
+"""What makes environments, as `pip freeze` does, and submits jobs. Who needs one of them gets it,
+as what they require."""
 _EPOCH = "315532800"
 """Seconds: the first that a zip can hold. Times in a wheel would make each build another."""
 _LAST_LINES = 5
@@ -133,13 +134,17 @@ def _from_elsewhere(name: str, version: str, source: Mapping[str, Any]) -> str:
 
 
 def _wheel(python: CurrentPython, name: str, source: Path, folder: Path) -> Path:
-    """Return a wheel of what a package was installed from."""
+    """Return a wheel of what a package was installed from.
+
+    By way of an sdist, which is unpacked elsewhere: setuptools would build in the folder itself,
+    and leave there what the next wheel would have too, though its source is gone.
+    """
     if source.suffix == ".whl" and source.is_file():
         return source
     if not source.exists():
         raise _refused(f"{name} was installed from {source}, which is not there any more")
     env = {**os.environ, "SOURCE_DATE_EPOCH": _EPOCH, "UV_PYTHON_DOWNLOADS": "never"}
-    words = ["build", "--wheel", "--no-progress", "--python", python.program]
+    words = ["build", "--no-progress", "--python", python.program]
     try:
         done = subprocess.run(
             [find_uv_bin(), *words, *_no_index(env), "--out-dir", str(folder), str(source)],

@@ -85,8 +85,8 @@ ENVIRONMENT = Annotated[
     typer.Option(
         metavar="FILE",
         help="Its Python packages, built once on a node: requirements.txt, uv.lock, "
-        "environment.yml or a setup.sh of the code, a list such as '[numpy, torch]', current for "
-        "those of this Python, or none.",
+        "environment.yml or a setup.sh of the code, a list such as '\\[numpy, torch]', current "
+        "for those of this Python, or none.",
         rich_help_panel=_RUNS,
     ),
 ]

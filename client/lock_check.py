@@ -24,6 +24,13 @@ class NodePython(NamedTuple):
     """As `sysconfig.get_platform` says it: ``linux-x86_64``."""
 
 
+_ANY_NODE = tuple(
+    NodePython("", f"3.{minor}.0", f"linux-{machine}")
+    for minor in range(8, 20) for machine in ("x86_64", "aarch64")
+)  # fmt: skip
+"""Whatever node there may be."""
+
+
 class Wants(NamedTuple):
     """What a lock is for."""
 
@@ -52,6 +59,8 @@ def why_unfit(lock: str, asked: str | None, nodes: Sequence[NodePython]) -> str:
     `asked` is the Python that the job names, of which nodes say nothing but its version.
     """
     of = wants(lock)
+    if not any(_fits(Wants("", of.markers), node) for node in _ANY_NODE):
+        return f"is for {brief(' or '.join(of.markers))}, and nodes are Linux"
     if asked is not None:
         if _allows(of.python, asked):
             return ""

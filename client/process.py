@@ -28,9 +28,10 @@ def before_leaving(do: Callable[[], object]) -> None:
 def leave(code: int = 0) -> NoReturn:
     """Flush what was written, then end the process at once with `code`.
 
-    Every entry point that connects ends here. The native part of the Temporal SDK may abort
-    while the interpreter shuts down, after all the work is done, and the exit code would say
-    "aborted" for a command that succeeded (temporalio/sdk-python, issue 300).
+    Every entry point that connects ends here, and a program that uses `Longshore` may. The native
+    part of the Temporal SDK may abort while the interpreter shuts down, after all the work is
+    done, and the exit code would say "aborted" for a command that succeeded (temporalio/sdk-python,
+    issue 300).
     """
     for do in _last_things:
         do()

@@ -11,6 +11,7 @@ from importlib import import_module
 TYPE_CHECKING = False  # that of `typing` costs each process of a node 7 ms
 if TYPE_CHECKING:
     from longshore.client.api import Longshore
+    from longshore.client.process import leave
     from longshore.models.dag import (
         Condition,
         DagJob,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Longshore": "longshore.client.api",
+    "leave": "longshore.client.process",
     "Condition": "longshore.models.dag",
     "DagJob": "longshore.models.dag",
     "DagSpec": "longshore.models.dag",
@@ -96,6 +98,7 @@ __all__ = [
     "Submission",
     "UnavailableError",
     "UnsatisfiableError",
+    "leave",
 ]
 
 

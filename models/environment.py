@@ -99,6 +99,8 @@ def _mistakes(environment: JobEnvironment) -> Iterator[Mistake]:
     kinds = (environment.requirements, environment.lock, environment.conda, environment.script)
     if all(kind is None for kind in kinds):
         yield Mistake((), "give `requirements`, a `lock`, `conda`, a `script` or `current`")
+    if environment.requirements == ():
+        yield Mistake(("requirements",), "names no package: leave `environment` out for none")
     if environment.conda is not None:
         for name, why in _NOT_WITH_CONDA.items():
             if getattr(environment, name) is not None:

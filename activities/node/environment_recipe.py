@@ -26,6 +26,7 @@ from longshore.models.environment import CURRENT_FOLDER, JobEnvironment
 from longshore.models.job import FailureClass
 from longshore.models.visible import brief
 
+CANNOT_BE_MADE = "its environment cannot be made: "
 LARGEST = 16 * 2**20
 """Bytes of a file that an environment is made from."""
 _PROBE = (
@@ -128,6 +129,17 @@ def recipe_of(asked: JobEnvironment, code: Path | None, path: str, named: str = 
             "`current` is what the command line of the submit puts a requirements file in place "
             "of, and this job was submitted by other means"
         )
+    texts, conda = texts_of(asked, code)
+    variables = variables_of_uv(os.environ)
+    if conda is not None:
+        return Recipe(asked, None, texts, named, variables, conda, _platform_of_conda())
+    python = _interpreter(asked.python, path)
+    return Recipe(asked, python, texts, named, variables)
+
+
+def texts_of(asked: JobEnvironment, code: Path | None) -> tuple[dict[str, str], CondaFile | None]:
+    """Return the texts that an environment is made from, by path below the folder of the code, and
+    what its environment.yml says. Raises NotReadyError where one cannot be used on any node."""
     texts: dict[str, str] = {}
     for name in asked.paths:
         if isinstance(asked.requirements, str) and name == asked.requirements:
@@ -137,14 +149,9 @@ def recipe_of(asked: JobEnvironment, code: Path | None, path: str, named: str = 
     for name in asked.needs:
         if name not in texts:
             texts[name] = _read(code, name)
-    variables = variables_of_uv(os.environ)
-    if asked.conda is not None:
-        conda = _conda(code, asked.conda, texts)
-        return Recipe(asked, None, texts, named, variables, conda, _platform_of_conda())
     for line in asked.requirements if isinstance(asked.requirements, tuple) else ():
         _refuse_local(line, "environment")
-    python = _interpreter(asked.python, path)
-    return Recipe(asked, python, texts, named, variables)
+    return texts, None if asked.conda is None else _conda(code, asked.conda, texts)
 
 
 def variables_of_uv(environ: Mapping[str, str]) -> dict[str, str]:
@@ -307,4 +314,4 @@ def _known_interpreter(asked: str | None, path: str, _minute: int) -> Interprete
 
 
 def _bad(why: str) -> NotReadyError:
-    return NotReadyError(FailureClass.START, f"its environment cannot be made: {why}")
+    return NotReadyError(FailureClass.START, f"{CANNOT_BE_MADE}{why}")

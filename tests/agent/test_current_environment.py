@@ -80,6 +80,7 @@ async def test_versions_of_an_index_and_wheels_of_folders_come_along(
     assert first.said.startswith(f"2 packages of {tmp_path / 'venv'} (Python 3.")
     assert first.said.endswith(", 1 built from folders")
     assert await report_of(box, first, tree_of(first)) == (None, "first 1.0\n")
+    assert not (project / "built").exists(), "nothing is left in the folder"
     again = brought(tmp_path, "again")
     assert tree_of(again) == tree_of(first), "the same is the same environment"
     (project / "mine.py").write_text("text = 'second'\n")

@@ -99,6 +99,28 @@ async def test_the_packages_of_the_current_python_come_along(
     assert paths(settings, spec) == [REQUIREMENTS, "src/model.py", "train.py"]
 
 
+@pytest.mark.parametrize(
+    ("environment", "file", "why"),
+    [
+        ("req.txt", "numpy\n-e .\n", "req.txt names -e ., which is no package of an index"),
+        ("req.txt", "-r gone.txt\n", "gone.txt of its code cannot be read: No such file"),
+        ("env.yml", "channels: [defaults]\ndependencies: [numpy]\n", "defaults"),
+        ("[numpy, ./lib]", "", "environment names ./lib, which is no package of an index"),
+        ("[]", "", "names no package"),
+    ],
+)
+async def test_an_environment_that_no_node_can_make_is_refused(
+    longshore: Command, pool: str, folder: Path, environment: str, file: str, why: str
+) -> None:
+    if file:
+        (folder / environment).write_text(file)
+    given = ("submit", "--pool", pool, "--environment", environment)
+    upload = ("--upload", ".") if file else ()
+    refused = await longshore(*given, *upload, "--", "true")
+    assert refused.code == 65
+    assert why in " ".join(refused.err.split())
+
+
 async def test_a_relative_workdir_of_a_job_file_comes_along_unless_it_is_not_to(
     longshore: Command, api: Longshore, settings: Settings, pool: str, folder: Path, tmp_path: Path
 ) -> None:

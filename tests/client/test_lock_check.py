@@ -11,6 +11,7 @@ from tests.client.conftest import Command
 from tests.support.scripted_node import ScriptedNode
 
 OLD, NEW = NodePython("a", "3.9.2", "linux-x86_64"), NodePython("b", "3.12.1", "linux-aarch64")
+X86 = NodePython("c", "3.12.1", "linux-x86_64")
 LOCK = 'version = 1\nrequires-python = ">=3.11"\n'
 FOR_MACS = LOCK + "supported-markers = [\"sys_platform == 'darwin'\"]\n"
 FOR_ARM = LOCK + "supported-markers = [\"platform_machine == 'aarch64'\"]\n"
@@ -26,9 +27,11 @@ FOR_ARM = LOCK + "supported-markers = [\"platform_machine == 'aarch64'\"]\n"
         (LOCK, "3.11", [OLD], ""),  # the nodes may have it too
         (LOCK, "3.11.4", [OLD], ""),
         ('requires-python = "==3.12.*"', "3.12", [], ""),
-        (FOR_MACS, None, [NEW],
-         "is for sys_platform == 'darwin', and that of jobs is 3.12.1 on linux-aarch64 (b)"),
-        (FOR_ARM, None, [NEW], ""),
+        (FOR_MACS, None, [], "is for sys_platform == 'darwin', and nodes are Linux"),
+        (FOR_MACS, "3.12", [], "is for sys_platform == 'darwin', and nodes are Linux"),
+        (FOR_ARM, None, [X86],
+         "is for platform_machine == 'aarch64', and that of jobs is 3.12.1 on linux-x86_64 (c)"),
+        (FOR_ARM, None, [X86, NEW], ""),
         ("no toml", None, [OLD], ""),
         ('requires-python = "soon"\nsupported-markers = ["?"]', None, [OLD], ""),
         ("", None, [OLD], ""),

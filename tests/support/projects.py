@@ -14,6 +14,7 @@ backend-path = ["."]
 """
 _BACKEND = """
 import os
+import tarfile
 import zipfile
 
 NAME = "{name}"
@@ -33,8 +34,17 @@ def _wheel(folder, files):
 
 
 def build_wheel(folder, config_settings=None, metadata_directory=None):
+    open(os.path.join(HERE, "built"), "w").close()  # as setuptools leaves its build folder
     with open(os.path.join(HERE, NAME + ".py")) as file:
         return _wheel(folder, {{NAME + ".py": file.read()}})
+
+
+def build_sdist(folder, config_settings=None):
+    name = NAME + "-1.2"
+    with tarfile.open(os.path.join(folder, name + ".tar.gz"), "w:gz") as archive:
+        for file in ("pyproject.toml", "backend.py", NAME + ".py"):
+            archive.add(os.path.join(HERE, file), name + "/" + file)
+    return name + ".tar.gz"
 
 
 def build_editable(folder, config_settings=None, metadata_directory=None):

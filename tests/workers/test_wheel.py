@@ -20,7 +20,7 @@ _SCRIPT = """\
 import asyncio
 
 import models
-from longshore import JobSpec, Longshore
+from longshore import JobSpec, Longshore, leave
 
 
 async def main() -> None:
@@ -31,6 +31,7 @@ async def main() -> None:
 
 
 asyncio.run(main())
+leave()
 """
 
 
