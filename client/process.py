@@ -30,8 +30,8 @@ def leave(code: int = 0) -> NoReturn:
 
     Every entry point that connects ends here, and a program that uses `Longshore` may. The native
     part of the Temporal SDK may abort while the interpreter shuts down, after all the work is
-    done, and the exit code would say "aborted" for a command that succeeded (temporalio/sdk-python,
-    issue 300).
+    done, and the exit code would say "aborted" for a command that succeeded
+    (temporalio/sdk-python, issue 300).
     """
     for do in _last_things:
         do()
