@@ -180,13 +180,18 @@ _STRETCHES = """
            max(c.saved_at) - min(c.saved_at) AS time
       FROM stretches s
      CROSS JOIN LATERAL (
-           SELECT sum(cardinality(p.gpu_indices)) AS gpus FROM placements p
+           SELECT sum(cardinality(p.gpu_indices)) AS gpus, array_agg(DISTINCT n.gpu_type) AS types
+             FROM placements p JOIN nodes n ON n.id = p.node_id
             WHERE p.job_id = s.job_id AND p.attempt = s.attempt AND NOT p.spare
               AND p.placed_at <= s.at AND (p.ended_at IS NULL OR p.ended_at > s.at)) g
       JOIN job_checkpoints c ON c.job_id = s.job_id AND c.attempt = s.attempt
        AND c.step IS NOT NULL AND c.saved_at >= s.at
        AND (s.until IS NULL OR c.saved_at < s.until)
-     WHERE g.gpus > 0
+     -- On other GPUs a step takes another time.
+     WHERE g.types = (SELECT array_agg(DISTINCT n.gpu_type)
+                        FROM placements p JOIN nodes n ON n.id = p.node_id
+                       WHERE p.job_id = s.job_id AND p.ended_at IS NULL AND NOT p.spare)
+       AND g.gpus > 0
      GROUP BY s.job_id, s.attempt, s.at, g.gpus
 """
 

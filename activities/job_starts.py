@@ -18,7 +18,7 @@ from temporalio.common import (
 from temporalio.service import RPCError, RPCStatusCode
 
 from longshore.models import search
-from longshore.models.dag import DagSpec
+from longshore.models.dag import DagSpec, in_our_words
 from longshore.models.job import JobSpec, JobState
 from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
@@ -125,10 +125,8 @@ def of_spec(spec: JobSpec) -> list[Pair]:
 
 def digest_of(spec: JobSpec | DagSpec) -> str:
     """Return what tells one content from another under the same id."""
-    # Slurm's word for a condition is only how it was written; none was kept before.
-    edges = {"__all__": {"after": {"__all__": {"word"}}}}
-    text = spec.model_dump_json(exclude={"jobs": edges} if isinstance(spec, DagSpec) else None)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    same = in_our_words(spec) if isinstance(spec, DagSpec) else spec
+    return hashlib.sha256(same.model_dump_json().encode()).hexdigest()[:16]
 
 
 def summary_of_dag(spec: DagSpec) -> str:

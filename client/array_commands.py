@@ -9,6 +9,7 @@ from longshore.client.job_commands import REF
 from longshore.client.terminal import JSON, note, now, print_json, say, show
 from longshore.models.array_view import ElementView
 from longshore.models.elements import ElementState
+from longshore.models.text import count
 
 if TYPE_CHECKING:
     from longshore.client.api import Longshore
@@ -71,5 +72,5 @@ def retry(
     array_id, again = call(lambda api: api.retry_array(ref, states))
     if as_json:
         return print_json({"array_id": array_id, "elements": again})
-    say(f"{array_id} runs {again:,} elements again" if again else f"{array_id} goes on")
+    say(f"{array_id} runs {count(again, 'element')} again" if again else f"{array_id} goes on")
     return None

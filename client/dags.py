@@ -23,7 +23,7 @@ from longshore.client.errors import as_ours
 from longshore.client.reconnecting import Reconnecting
 from longshore.client.soon import ON_RECORD_WITHIN, soon
 from longshore.client.submission import new_id, preflight
-from longshore.models.dag import DagRetry, DagSpec, DagSubmission, DagView
+from longshore.models.dag import DagRetry, DagSpec, DagSubmission, DagView, in_our_words
 from longshore.models.dag_messages import CancelDagJob, DagInput, DagResult, dag_workflow_id
 from longshore.models.errors import (
     ConflictError,
@@ -73,7 +73,8 @@ class DagControl(Reconnecting):
         spec = await CodeStorer(self.settings, self._db).of_dag(spec)
         dag_id = new_id(spec.tenant, spec.name, key)
         if key is not None and (known := await self._stored_spec(dag_id)) is not None:
-            return _same(dag_id, same=known == spec)  # Temporal forgets it, the database does not
+            # Temporal forgets it, the database does not.
+            return _same(dag_id, same=in_our_words(known) == in_our_words(spec))
         digest = digest_of(spec)
         try:
             await self._start(dag_id, spec, DagInput(spec=spec, held=held), digest)

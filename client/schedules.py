@@ -33,7 +33,7 @@ from longshore.client.schedule_server import (
 from longshore.client.submission import preflight
 from longshore.models.array_messages import job_input
 from longshore.models.base import Name
-from longshore.models.dag import DagSpec
+from longshore.models.dag import DagSpec, in_our_words
 from longshore.models.errors import (
     ConflictError,
     RefusedError,
@@ -271,7 +271,8 @@ class ScheduleControl(ScheduleReading):
             before = await given_to(self.temporal, found.schedule)
         except SpecError:
             before = None
-        if before == given and _is_as(await view_of(found, before), wanted, times):
+        same = before is not None and _same(before, given)
+        if same and _is_as(await view_of(found, before), wanted, times):
             return False
         if not may:
             raise ConflictError(
@@ -370,3 +371,10 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError):
         return "somebody"
+
+
+def _same(before: ScheduleRunInput, given: ScheduleRunInput) -> bool:
+    """Return whether both start the same, in whichever words."""
+    if before.dag is None or given.dag is None:
+        return before == given
+    return in_our_words(before.dag) == in_our_words(given.dag)

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 import typer
 
 from longshore.client.terminal import note, print_json, say, warn
-from longshore.models.errors import RefusedError
+from longshore.models.errors import RefusedError, SpecError
 from longshore.models.forecast import Forecast, ForecastKind
 from longshore.models.job import JobSpec
 from longshore.models.money import micro_of
 from longshore.models.text import dollars
 from longshore.models.visible import shown
+from longshore.scheduling.arrays import too_many
 
 if TYPE_CHECKING:
     from longshore.client.api import Longshore
@@ -39,11 +40,15 @@ async def say_forecast(
     Raises RefusedError where it may cost more than `most`, in micro-dollars, or nobody knows;
     Abort where somebody says no.
     """
+    if spec.array and (many := too_many(spec.array, api.settings.most_array_elements)):
+        raise SpecError(f"job {spec.name}", (many,))
     found = await api.forecast(spec)
     if found is None:
+        why = "it is an array" if spec.array else "the database does not answer"
+        not_known = f"what it would cost is not known: {why}"
         if most is not None:
-            raise RefusedError(f"{_NOT_KNOWN}: nothing was submitted. Leave out --max-cost")
-        note(_NOT_KNOWN)
+            raise RefusedError(f"{not_known}: nothing was submitted. Leave out --max-cost")
+        note(not_known)
         return
     if dry_run:
         print_json(found) if as_json else say(f"It {_says(found)}")
@@ -67,9 +72,6 @@ async def say_forecast(
     buys = found.kind is ForecastKind.BUYS
     if buys and not (dry_run or yes or as_json) and sys.stdin.isatty():
         typer.confirm("Submit it?", abort=True, default=True)
-
-
-_NOT_KNOWN = "what it would cost is not known: the database does not answer, or it is an array"
 
 
 def _says(found: Forecast) -> str:

@@ -561,3 +561,12 @@ class DagSubmission(Wire):
     created: bool
     """False where the same name and key had been submitted before."""
     warnings: tuple[str, ...] = ()
+
+
+def in_our_words(dag: DagSpec) -> DagSpec:
+    """Return a DAG without Slurm's words: they are how it was written, and not what it is."""
+    jobs: dict[str, DagJob] = {}
+    for name, job in dag.jobs.items():
+        after = {up: edge.model_copy(update={"word": ""}) for up, edge in job.after.items()}
+        jobs[name] = job.model_copy(update={"after": after}) if after else job
+    return dag.model_copy(update={"jobs": jobs})

@@ -47,7 +47,7 @@ async def test_an_array_is_shown_as_one_job_and_its_elements_one_by_one(
     why = await longshore("why", array_id)
     assert why.code == 0, why.err
     again = await longshore("retry", array_id, "--failed")
-    assert f"{array_id} runs 1 elements again" in again.out
+    assert f"{array_id} runs 1 element again" in again.out
     await node.end_batches(f"{array_id}.s3")
     assert (await longshore("watch", array_id)).code == 0
 

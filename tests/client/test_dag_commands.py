@@ -211,7 +211,8 @@ jobs:
         "In Slurm's words: ok after a (afterok, that is success), notok after a (afternotok, that "
         "is failure), clean after ok (afterany, that is any)"
     )
-    dag_id = (await longshore("dag", "submit", "-q", str(file))).out.strip()
+    keyed = ("dag", "submit", "-q", str(file), "--key", "1")
+    dag_id = (await longshore(*keyed)).out.strip()
     screen = (await longshore("dag", "show", dag_id)).out
     for line in ("ok (afterok)", "notok (afternotok)", "ok (afterany)"):
         assert line in screen, screen
@@ -223,6 +224,14 @@ jobs:
     assert "a (afterok)" in table
     assert "ok (afterany), notok (any)" in table
     assert "needs its failure (afternotok)" in drawn
+    # The same in our words is the same DAG.
+    ours = file.read_text()
+    for theirs, word in (("afterok", "success"), ("afternotok", "failure"), ("afterany", "any")):
+        ours = ours.replace(theirs, word)
+    file.write_text(ours)
+    assert (await longshore(*keyed)).out.strip() == dag_id
+    file.write_text(ours.replace("plain: {after: a}", "plain: {}"))
+    assert "other content" in (await longshore(*keyed)).err
     await longshore("dag", "cancel", dag_id)
     await node.end(f"{dag_id}.a")
 

@@ -317,13 +317,16 @@ async def test_the_page_of_an_array_has_its_elements_and_those_of_a_phone_fade_a
     await expect(page.get_by_text("of GPU time")).to_be_visible()
     await page.set_viewport_size(PHONE)  # pyright: ignore[reportArgumentType]
     behind = "getComputedStyle(document.querySelector('.bar nav')).getPropertyValue('--behind')"
-    assert await page.evaluate(behind) == "44px", "the last pages are beyond the edge"
+
+    async def fades_over(width: str) -> None:
+        async def is_so() -> bool:
+            return await page.evaluate(behind) == width
+
+        await eventually(is_so)  # with the next frame
+
+    await fades_over("44px")  # the last pages are beyond the edge
     await page.evaluate("document.querySelector('.bar nav').scrollTo(9999, 0)")
-
-    async def is_seen() -> bool:
-        return await page.evaluate(behind) == "0px"
-
-    await eventually(is_seen)
+    await fades_over("0px")
     await fleet.longshore.cancel(sent.job_id, "enough")
     await lab.end_batches(f"{sent.job_id}.s1")
 
