@@ -1,6 +1,5 @@
 """Code and environments of the elements of an array: a slot has one folder for all of its own."""
 
-import os
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -12,16 +11,14 @@ from longshore.models.settings import Settings
 from tests.agent.test_elements import an_array, begun, ended, written
 from tests.support.agent import AgentProcess
 from tests.support.snapshots import code_of, put_on_record, store_snapshot
-from tests.support.wheels import make_wheel
+from tests.support.wheels import make_wheel, settings_of_index
 
 
 async def test_elements_run_in_the_code_of_their_slot_with_its_environment(
     longshore: Longshore, agent: AgentProcess, settings: Settings, pool: str, tmp_path: Path
 ):
     make_wheel(tmp_path / "wheels", "tool", "1.0")
-    agent.start(
-        UV_NO_INDEX="1", UV_FIND_LINKS=str(tmp_path / "wheels"), PIP_CONFIG_FILE=os.devnull
-    )
+    agent.start(**settings_of_index(tmp_path / "wheels"))
     store = ArtifactStore(settings.resolve_artifact_store())
     snapshot = store_snapshot(store, {"main.sh": "pwd\ntool\n", "requirements.txt": "tool"})
     await put_on_record(longshore.database(), store, snapshot)

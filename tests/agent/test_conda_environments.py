@@ -1,7 +1,6 @@
 """Environments of conda: solved and installed once on a node, from a channel made on the spot."""
 
 import asyncio
-import os
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from longshore.models.job import FailureClass, JobSpec
 from tests.agent.conftest import LocalNode
 from tests.support.conda_channel import CondaChannel
 from tests.support.snapshots import code_of, store_snapshot
-from tests.support.wheels import make_wheel
+from tests.support.wheels import be_the_only_index, make_wheel
 
 
 @pytest.fixture
@@ -31,10 +30,7 @@ def channel(tmp_path: Path) -> CondaChannel:
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder of wheels as the only index of uv; 0 s."""
     make_wheel(tmp_path / "wheels", "longshore_test_pip", "3.0")
-    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("UV_NO_INDEX", "1")
-    monkeypatch.setenv("UV_FIND_LINKS", str(tmp_path / "wheels"))
+    be_the_only_index(tmp_path / "wheels", monkeypatch)
 
 
 def code(box: LocalNode, channel: CondaChannel, asked: str, **more: str) -> dict[str, object]:

@@ -1,6 +1,5 @@
 """`environment: current`: the packages of the Python that submits are those of the job."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from longshore.models.job import FailureClass
 from tests.agent.conftest import LocalNode
 from tests.support.projects import make_project
 from tests.support.snapshots import code_of, store_snapshot
-from tests.support.wheels import make_wheel
+from tests.support.wheels import be_the_only_index, make_wheel
 
 Install = Callable[..., None]
 PRINTS = "import mine, tool; print(mine.text, tool.version)"
@@ -29,11 +28,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for version in ("1.0", "2.0"):
         make_wheel(folder, "tool", version)
     make_wheel(folder, "longshore")
-    for name in ("PIP_FIND_LINKS", "PIP_CERT", "PIP_INDEX_URL"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("UV_NO_INDEX", "1")
-    monkeypatch.setenv("UV_FIND_LINKS", str(folder))
+    be_the_only_index(folder, monkeypatch)
     return folder
 
 

@@ -17,7 +17,7 @@ from longshore.models.job import FailureClass
 from tests.agent.conftest import LocalNode, MakeBox
 from tests.support.snapshots import code_of, store_snapshot
 from tests.support.waiting import eventually
-from tests.support.wheels import add_pip, make_wheel
+from tests.support.wheels import add_pip, be_the_only_index, make_wheel
 
 SAYS = "import tool; print(tool.version)"
 
@@ -30,11 +30,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     make_wheel(folder, "tool", "2.0", requires=("base>=1",))
     make_wheel(folder, "base", "1.5")
     add_pip(folder)  # for those with a script
-    for name in ("PIP_FIND_LINKS", "PIP_CERT", "PIP_INDEX_URL"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("UV_NO_INDEX", "1")
-    monkeypatch.setenv("UV_FIND_LINKS", str(folder))
+    be_the_only_index(folder, monkeypatch)
     return folder
 
 

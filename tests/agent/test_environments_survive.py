@@ -1,6 +1,5 @@
 """Agents that are killed while they build an environment: it is there whole, or built anew."""
 
-import os
 from pathlib import Path
 from typing import get_args
 
@@ -12,7 +11,7 @@ from longshore.models.job import JobState
 from tests.support.agent import AgentProcess
 from tests.support.control import a_spec
 from tests.support.waiting import eventually
-from tests.support.wheels import make_wheel
+from tests.support.wheels import make_wheel, settings_of_index
 
 ALWAYS = ("build_environment.before-marker",)
 """Points at which one is killed in every suite."""
@@ -29,10 +28,7 @@ async def test_a_job_gets_a_whole_environment_after_its_agent_was_killed(
     longshore: Longshore, agent: AgentProcess, pool: str, tmp_path: Path, point: EnvironmentPoint
 ) -> None:
     make_wheel(tmp_path / "wheels", "tool", "1.0")
-    index = {
-        "UV_NO_INDEX": "1", "UV_FIND_LINKS": str(tmp_path / "wheels"),
-        "PIP_CONFIG_FILE": os.devnull,
-    }  # fmt: skip
+    index = settings_of_index(tmp_path / "wheels")
     points = tmp_path / "points"
     points.mkdir()
     (points / point).touch()

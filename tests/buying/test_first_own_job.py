@@ -17,7 +17,7 @@ from tests.buying.test_pool_buys import bought, may_buy
 from tests.support.control import a_spec, reaches
 from tests.support.home import PROGRAM
 from tests.support.waiting import eventually
-from tests.support.wheels import make_wheel
+from tests.support.wheels import be_the_only_index, make_wheel
 
 SCRIPT = """\
 import os, pathlib, signal, time
@@ -33,7 +33,7 @@ print(f"begins after epoch {done}, with tool {tool.version}", flush=True)
 with open("results/epochs.txt", "a") as epochs:
     epochs.write(f"attempt {os.environ['LONGSHORE_ATTEMPT']} began after {done}\\n")
 while not (done and os.environ["LONGSHORE_ATTEMPT"] != "1"):
-    time.sleep(0.1)
+    time.sleep(0.1)  # a step of its work
     done += 1
     saved.parent.mkdir(exist_ok=True)
     saved.with_suffix(".new").write_text(str(done))
@@ -59,9 +59,7 @@ def folder(tmp_path: Path) -> Path:
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder of wheels as the only index, also for machines that start; 0 s."""
     make_wheel(tmp_path / "wheels", "tool", "2.0")
-    monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
-    monkeypatch.setenv("UV_NO_INDEX", "1")
-    monkeypatch.setenv("UV_FIND_LINKS", str(tmp_path / "wheels"))
+    be_the_only_index(tmp_path / "wheels", monkeypatch)
 
 
 async def longshore_in(folder: Path, settings: Settings, *words: str) -> str:

@@ -81,9 +81,10 @@ async def test_elements_are_cancelled_by_their_indices(
 async def test_what_cannot_be_is_refused_and_nothing_starts(
     longshore: Command, pool: str, array: str, says: str
 ):
-    ran = await longshore("submit", "--pool", pool, "--array", array, "--", "true")
-    assert ran.code == 65
-    assert says in ran.err
+    for more in ((), ("--dry-run",)):
+        ran = await longshore("submit", "--pool", pool, "--array", array, *more, "--", "true")
+        assert ran.code == 65
+        assert says in ran.err
     listed = await longshore("jobs", "--all", "--pool", pool)
     assert listed.err.startswith(f"error: no pool '{pool}'"), "a job would have made it"
 

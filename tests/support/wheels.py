@@ -3,9 +3,25 @@
 import base64
 import ensurepip
 import hashlib
+import os
 import shutil
 import zipfile
 from pathlib import Path
+
+import pytest
+
+
+def settings_of_index(folder: Path) -> dict[str, str]:
+    """Return the variables with which a folder of wheels is the only index."""
+    return {"UV_NO_INDEX": "1", "UV_FIND_LINKS": str(folder), "PIP_CONFIG_FILE": os.devnull}
+
+
+def be_the_only_index(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have a folder of wheels be the only index of this process, and of those that it starts."""
+    for name in ("PIP_FIND_LINKS", "PIP_CERT", "PIP_INDEX_URL"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in settings_of_index(folder).items():
+        monkeypatch.setenv(name, value)
 
 
 def make_wheel(
