@@ -7,7 +7,6 @@ by `pip install -e .`, is built into a wheel.
 import hashlib
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -17,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from uv import find_uv_bin
 
+from longshore.activities.node.environment_recipe import has_no_index, variables_of_uv
 from longshore.models.environment import CURRENT_FOLDER, JobEnvironment
 from longshore.models.errors import SpecError
 from longshore.models.text import count
@@ -143,11 +143,14 @@ def _wheel(python: CurrentPython, name: str, source: Path, folder: Path) -> Path
         return source
     if not source.exists():
         raise _refused(f"{name} was installed from {source}, which is not there any more")
-    env = {**os.environ, "SOURCE_DATE_EPOCH": _EPOCH, "UV_PYTHON_DOWNLOADS": "never"}
+    indexes = variables_of_uv(os.environ)
+    no_index = ["--no-index"] if has_no_index(indexes) else []
+    fixed = {"SOURCE_DATE_EPOCH": _EPOCH, "UV_PYTHON_DOWNLOADS": "never"}
+    env = {**os.environ, **indexes, **fixed}
     words = ["build", "--no-progress", "--python", python.program]
     try:
         done = subprocess.run(
-            [find_uv_bin(), *words, *_no_index(env), "--out-dir", str(folder), str(source)],
+            [find_uv_bin(), *words, *no_index, "--out-dir", str(folder), str(source)],
             env=env, cwd="/", capture_output=True, text=True, check=False, timeout=_BUILD_SECONDS,
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError) as error:
@@ -157,11 +160,6 @@ def _wheel(python: CurrentPython, name: str, source: Path, folder: Path) -> Path
         last = "; ".join(_last_lines(done.stderr))
         raise _refused(f"no wheel can be built of {name} in {source}: {last}")
     return wheels[0]
-
-
-def _no_index(env: Mapping[str, str]) -> list[str]:
-    # uv has no variable for it (activities/node/environment_recipe.py).
-    return ["--no-index"] if re.fullmatch(r"(?i)1|true|yes|on", env.get("UV_NO_INDEX", "")) else []
 
 
 def _last_lines(text: str) -> Iterator[str]:

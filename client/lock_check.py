@@ -10,7 +10,7 @@ from packaging.version import InvalidVersion, Version
 from sqlalchemy import text
 
 from longshore.activities.database import Database
-from longshore.models.data import PYTHON
+from longshore.models.data import PYTHON, python_of_name
 from longshore.models.text import listed
 from longshore.models.visible import brief
 
@@ -78,9 +78,11 @@ async def pythons_of(database: Database, pool: str) -> tuple[NodePython, ...]:
     bought. Raises UnavailableError."""
     async with database.transaction() as connection:
         rows = (await connection.execute(text(_PYTHONS), {"pool": pool, "kind": PYTHON})).all()
-    if any(row.name is None or row.buys for row in rows):
+    found = {row.id: python_of_name(row.name or "") for row in rows}
+    if any(row.buys for row in rows):
         return ()
-    return tuple(NodePython(row.id, *row.name.split()[1:3]) for row in rows)
+    pythons = [NodePython(node_id, *each) for node_id, each in found.items() if each is not None]
+    return tuple(pythons) if len(pythons) == len(found) else ()
 
 
 def _fits(of: Wants, node: NodePython) -> bool:

@@ -184,8 +184,18 @@ Data = Annotated[
 
 
 PYTHON = "python3"
-"""Begins the name under which a node says which Python its jobs have, with version and platform:
-``python3 3.11.7 linux-x86_64``."""
+"""The first word of the name under which a node says which Python its jobs have."""
+
+
+def name_of_python(version: str, platform: str) -> str:
+    """Return ``python3 3.11.7 linux-x86_64``."""
+    return f"{PYTHON} {version} {platform}"
+
+
+def python_of_name(name: str) -> tuple[str, str] | None:
+    """Return version and platform from such a name; None of another one."""
+    words = name.split()
+    return (words[1], words[2]) if len(words) == 3 and words[0] == PYTHON else None
 
 
 class HeldData(Wire):

@@ -108,7 +108,7 @@ class Recipe:
     def has_no_index(self) -> bool:
         """Whether only what `UV_FIND_LINKS` names may be installed. It is an option of uv, which
         has no variable for it: without the option it would ask the public index."""
-        return self.variables.get("UV_NO_INDEX", "").lower() not in ("", "0", "false", "no", "off")
+        return has_no_index(self.variables)
 
     @property
     def title(self) -> str:
@@ -126,8 +126,8 @@ def recipe_of(asked: JobEnvironment, code: Path | None, path: str, named: str = 
     """
     if asked.current:
         raise _bad(
-            "`current` is what the command line of the submit puts a requirements file in place "
-            "of, and this job was submitted by other means"
+            "a submit puts a requirements file in the place of `current`, and this job was "
+            "started by other means"
         )
     texts, conda = texts_of(asked, code)
     variables = variables_of_uv(os.environ)
@@ -169,6 +169,11 @@ def variables_of_uv(environ: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
+def has_no_index(variables: Mapping[str, str]) -> bool:
+    """Return whether what `variables_of_uv` says forbids all indexes."""
+    return variables.get("UV_NO_INDEX", "").lower() not in ("", "0", "false", "no", "off")
+
+
 def run_uv(*words: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """Run a short command of uv, without a look at any project. Raises OSError."""
     return subprocess.run(
@@ -178,14 +183,13 @@ def run_uv(*words: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[s
 
 
 @functools.cache
-def python_of_jobs() -> tuple[str, ...]:
-    """Return version and platform of the `python3` of jobs, in one text; none where there is
-    none. Asked once: it changes with the machine, and then the agent begins anew."""
+def python_of_jobs() -> Interpreter | None:
+    """Return the `python3` of jobs, where there is one. Asked once: it changes with the machine,
+    and then the agent begins anew."""
     try:
-        found = _interpreter(None, clean_env(os.environ).get("PATH", os.defpath))
+        return _interpreter(None, clean_env(os.environ).get("PATH", os.defpath))
     except NotReadyError:
-        return ()
-    return (f"{found.version} {found.platform}",)
+        return None
 
 
 def _settings_of_pip(environ: Mapping[str, str]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from longshore.activities.node.environment_recipe import python_of_jobs
 from longshore.activities.node.environment_store import EnvironmentStore
 from longshore.activities.node.launch import clean_env
 from longshore.activities.node.system import boot_clock
-from longshore.models.data import PYTHON, HeldData, HeldReport
+from longshore.models.data import HeldData, HeldReport, name_of_python
 from longshore.models.messages import node_workflow_id
 
 EVERY = 60.0
@@ -72,7 +72,7 @@ class Holdings:
         sets = await asyncio.to_thread(self._data.held)
         built = await asyncio.to_thread(self._environments.entries)
         python = await asyncio.to_thread(python_of_jobs)
-        names = [f"{PYTHON} {each}" for each in python]
+        names = [] if python is None else [name_of_python(python.version, python.platform)]
         names += [f"image {name}" for name in self._images]
         held = [*sets, *(HeldData(name=name) for name in names)]
         held += [

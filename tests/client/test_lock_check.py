@@ -61,6 +61,8 @@ async def test_it_is_said_at_the_submit_and_nothing_is_submitted(
 
     values = {"id": node.id}
     assert await pythons_of(control, pool) == (), "it has not said"
+    await says("of an agent that says something else")
+    assert await pythons_of(control, pool) == ()
     await says("3.9.2")
     refused = await longshore(*given, "--", "true")
     assert refused.code == 65
