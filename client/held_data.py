@@ -7,7 +7,7 @@ from typing import NamedTuple
 from rich.table import Table
 
 from longshore.client.terminal import a_table
-from longshore.models.data import HeldData
+from longshore.models.data import HeldData, python_of_name
 from longshore.models.text import ago
 from longshore.models.units import format_bytes
 
@@ -24,10 +24,13 @@ class HeldOnNodes(NamedTuple):
 
 
 def held_on_nodes(holdings: Mapping[str, Sequence[HeldData]]) -> tuple[HeldOnNodes, ...]:
-    """Return what the nodes hold, the largest first: who names the same source means the same."""
+    """Return what the nodes hold, the largest first: who names the same source means the same.
+    The Python of a node, which is no data, is a fact of that node."""
     found: dict[tuple[str, str], dict[str, HeldData]] = {}
     for node_id, held in sorted(holdings.items()):
         for each in held:
+            if python_of_name(each.name):
+                continue
             on = found.setdefault((each.tenant, each.source or each.name), {})
             if node_id not in on or on[node_id].bytes < each.bytes:
                 on[node_id] = each
@@ -54,8 +57,10 @@ def part_of(held: HeldData) -> str:
 def holds_table(holds: Sequence[HeldData], now: datetime) -> Table:
     table = a_table(HEADINGS, fold=("holds", "from"))
     for each in holds:
+        if not each.total:  # an image, or the Python: nobody knows more than that it is there
+            table.add_row(each.name, each.tenant, each.source, "", "", "")
+            continue
         used = "" if each.used_at is None else ago(each.used_at, now)
-        table.add_row(
-            each.name, each.tenant, each.source, format_bytes(each.total), part_of(each), used
-        )
+        size, part = format_bytes(each.total), part_of(each)
+        table.add_row(each.name, each.tenant, each.source, size, part, used)
     return table

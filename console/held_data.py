@@ -38,6 +38,6 @@ def _row(held: HeldOnNodes) -> str:
         f'<tr><th scope="row" class="fold" data-head="{what}">'
         f'<span class="id">{escape(held.what.name)}</span>{whose}</th>'
         f'<td class="fold" data-head="{source}">{escape(held.what.source) or "–"}</td>'
-        f'<td data-head="{size}">{format_bytes(held.what.total)}</td>'
+        f'<td data-head="{size}">{format_bytes(held.what.total) if held.what.total else "–"}</td>'
         f'<td class="fold" data-head="{nodes}">{escape(listed(held.nodes, _NODES))}</td></tr>'
     )

@@ -5,7 +5,7 @@ import json
 from longshore.client.held_data import held_on_nodes
 from longshore.console.held_data import held_html
 from longshore.console.job_view import why_html
-from longshore.models.data import HeldData, StagedData
+from longshore.models.data import HeldData, StagedData, name_of_python
 from longshore.models.views import Explanation
 from tests.client.conftest import Command
 from tests.support.packing import NOW
@@ -94,7 +94,8 @@ async def test_a_node_lists_what_it_holds(
 def test_the_page_of_nodes_has_each_data_set_once() -> None:
     whole = HALF.model_copy(update={"bytes": HALF.total, "name": "by-another-name"})
     theirs = HALF.model_copy(update={"tenant": "ada", "name": "<b>"})
-    holdings = {"node-a": (HALF,), "node-b": (whole, IMAGE), "node-c": (theirs,)}
+    python = HeldData(name=name_of_python("3.11.7", "linux-x86_64"))
+    holdings = {"node-a": (HALF, python), "node-b": (whole, IMAGE), "node-c": (theirs,)}
     found = held_on_nodes(holdings)
     assert [each.nodes for each in found] == [
         ("node-c (40 %)",), ("node-a (40 %)", "node-b"), ("node-b",),
@@ -103,7 +104,7 @@ def test_the_page_of_nodes_has_each_data_set_once() -> None:
     assert "node-a (40 %), node-b" in html
     assert "&lt;b&gt;" in html
     assert "of ada" in html
-    assert held_html({}) == ""
+    assert held_html({"node-a": (python,)}) == held_html({}) == ""
 
 
 def test_how_far_it_is_in_words() -> None:
