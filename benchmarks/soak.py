@@ -15,6 +15,7 @@ is allowed), histories by the longest, against Temporal's first warning.
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -166,11 +167,11 @@ class Soak:
         control = self._process(CONTROL)
         agents = [self._process(agent_process(node)) for node in NODES]
         # Not those below a fork server: they are as many as the jobs that run.
-        of_agents = [*agents, *(child for agent in agents for child in agent.children())]
+        children = [child for agent in agents for child in agent.children()]
         runs, folders = await asyncio.to_thread(_count_files, self._stack.folder / "agents")
         values = (
             control.memory_info().rss / 1e6,
-            sum(process.memory_info().rss for process in of_agents) / 1e6,
+            sum(agent.memory_info().rss for agent in agents) / 1e6 + sum(map(_memory, children)),
             control.num_fds(),
             sum(agent.num_fds() for agent in agents),
             await self._count("pg_stat_activity WHERE datname = current_database()"),
@@ -221,6 +222,13 @@ def _rise(values: Sequence[float]) -> float:
     """Return how far the line through the values rises from the first to the last."""
     slope, _ = statistics.linear_regression(range(len(values)), values)
     return slope * (len(values) - 1)
+
+
+def _memory(child: psutil.Process) -> float:
+    """Return the MB of a child of an agent; those that ended since they were listed have none."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return child.memory_info().rss / 1e6
+    return 0.0
 
 
 def _count_files(agents: Path) -> tuple[int, int]:
