@@ -2,10 +2,12 @@
 
 from collections.abc import Collection, Sequence
 
+from pydantic import ValidationError
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import clock
+from longshore.activities.stored_specs import stored_error
 from longshore.models.array import ArraySpec
 from longshore.models.dag import DagSpec, Extra, StepState
 from longshore.models.dag_messages import AdvanceDag, OpenDag
@@ -83,12 +85,9 @@ def no_such_dag(ref: str) -> NotFoundError:
 async def spec_of(connection: AsyncConnection, dag_id: str) -> DagSpec:
     """Return what was submitted last: only the retry of a DAG that has ended changes it.
 
-    Raises NotFoundError.
+    Raises NotFoundError, and StoredError where what is stored cannot be read.
     """
-    spec = await connection.scalar(text("SELECT spec FROM dags WHERE id = :id"), {"id": dag_id})
-    if spec is None:
-        raise no_such_dag(dag_id)
-    return DagSpec.model_validate(spec)
+    return (await spec_and_version(connection, dag_id))[0]
 
 
 def version_of(row: RowMapping) -> tuple[object, ...]:
@@ -100,14 +99,22 @@ def version_of(row: RowMapping) -> tuple[object, ...]:
 async def spec_and_version(
     connection: AsyncConnection, dag_id: str
 ) -> tuple[DagSpec, tuple[object, ...]]:
-    """Return the spec of a DAG, and the version that it is of. Raises NotFoundError."""
+    """Return the spec of a DAG, and the version that it is of. Raises as `spec_of` does."""
     rows = await connection.execute(
         text("SELECT spec, submitted_at, generation FROM dags WHERE id = :id"), {"id": dag_id}
     )
     row = rows.mappings().one_or_none()
     if row is None:
         raise no_such_dag(dag_id)
-    return DagSpec.model_validate(row["spec"]), version_of(row)
+    return stored_dag(dag_id, row["spec"]), version_of(row)
+
+
+def stored_dag(dag_id: str, stored: object) -> DagSpec:
+    """Return the spec of a DAG. Raises StoredError where it cannot be read."""
+    try:
+        return DagSpec.model_validate(stored)
+    except ValidationError as error:
+        raise stored_error(f"what is stored of DAG {dag_id}", stored, error) from error
 
 
 async def to_run_again(

@@ -6,7 +6,14 @@ from typing import Any
 
 from sqlalchemy import RowMapping, text
 
-from longshore.activities.dag_rows import JOBS, no_such_dag, spec_of, state_of, to_run_again
+from longshore.activities.dag_rows import (
+    JOBS,
+    no_such_dag,
+    spec_of,
+    state_of,
+    stored_dag,
+    to_run_again,
+)
 from longshore.activities.database import Database
 from longshore.activities.mutexes import mutexes_of, standing_of
 from longshore.activities.views import MOST_ATTEMPTS, Views
@@ -164,7 +171,7 @@ class DagViews:
                 )
             excluded = (await standing_of(connection, dag_id, row["tenant"])).waits(dag_id)
         views = await Views(self._database).jobs(ids=tuple(ids), limit=len(ids)) if ids else ()
-        spec = DagSpec.model_validate(row["spec"])
+        spec = stored_dag(row["id"], row["spec"])
         graph = Graph.of(spec)
         jobs = {job["name"]: job for job in found}
         states = {name: state_of(job) for name, job in jobs.items()}

@@ -2,9 +2,9 @@
 
 from pydantic import ValidationError
 
+from longshore.activities.stored_specs import stored_error
 from longshore.models.errors import StoredError
 from longshore.models.pool import PoolSpec
-from longshore.models.problems import describe_all
 
 
 def stored_pool(name: str, stored: object) -> PoolSpec:
@@ -17,9 +17,7 @@ def stored_pool(name: str, stored: object) -> PoolSpec:
     try:
         return PoolSpec.as_known({**stored, "name": name} if isinstance(stored, dict) else stored)
     except ValidationError as error:
-        source = f"the settings of pool {name}"
-        problems = tuple(f"{source}: {problem}" for problem in describe_all(error, stored))
-        raise StoredError(source, problems) from error
+        raise stored_error(f"the settings of pool {name}", stored, error) from error
 
 
 def pool_and_trouble(name: str, stored: object) -> tuple[PoolSpec, str]:

@@ -10,6 +10,7 @@ from typing import Final
 
 from pydantic import ValidationError
 
+from longshore.models.errors import StoredError
 from longshore.models.job import JobSpec
 from longshore.models.problems import describe_all
 
@@ -42,6 +43,12 @@ def _read(stored: object) -> JobSpec | str:
         return "; ".join(describe_all(error, stored, "spec"))
     except (TypeError, KeyError, AttributeError, ValueError) as error:  # it is no mapping at all
         return str(error) or type(error).__name__
+
+
+def stored_error(what: str, stored: object, error: ValidationError) -> StoredError:
+    """Return the error that names all that is wrong with what is stored."""
+    problems = tuple(f"{what}: {problem}" for problem in describe_all(error, stored))
+    return StoredError(what, problems)
 
 
 @lru_cache(maxsize=1000)

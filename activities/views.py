@@ -12,8 +12,9 @@ from longshore.activities.database import Database
 from longshore.activities.job_selection import label_conditions, like
 from longshore.activities.placements import SETTLED
 from longshore.activities.stored_pools import pool_and_trouble
+from longshore.activities.stored_specs import stored_error
 from longshore.models.checkpointing import CheckpointDecision
-from longshore.models.errors import NotFoundError, SpecError, StoredError
+from longshore.models.errors import NotFoundError, SpecError
 from longshore.models.job import JobSpec, JobState, Tier
 from longshore.models.labels import Selector
 from longshore.models.node import HostFirmware, NodeState
@@ -98,9 +99,7 @@ class Views:
         try:
             return JobSpec.as_known(spec)
         except ValidationError as error:
-            source = f"what is stored of job {job_id}"
-            problems = tuple(f"{source}: {problem}" for problem in describe_all(error, spec))
-            raise StoredError(source, problems) from error
+            raise stored_error(f"what is stored of job {job_id}", spec, error) from error
 
     async def last_decision(self, job_id: str) -> tuple[Decision | None, RowMapping | None]:
         """Return what the last cycle said of a queued job, and its queue row."""

@@ -25,6 +25,7 @@ from longshore.models.dag import (
     DagSummary,
     DagView,
     Edge,
+    Extra,
     Join,
     StepState,
 )
@@ -48,7 +49,9 @@ _MARKS = {
 
 
 def _mark(edge: Edge) -> str:
-    return f" ({edge.word})" if edge.word else _MARKS[edge.condition]
+    if edge.word or edge.extra is Extra.WAIT:
+        return f" ({edge.shown})"
+    return _MARKS[edge.condition]
 
 
 def styled(state: StepState | DagState) -> Text:

@@ -7,7 +7,7 @@ from urllib.parse import quote
 from longshore.client.dag_view import job_state, remark, told
 from longshore.console.escaping import escape
 from longshore.console.parts import cell, chip, facts, number, table, when
-from longshore.models.dag import Condition, DagJobView, DagSummary, DagView, Edge, Join
+from longshore.models.dag import Condition, DagJobView, DagSummary, DagView, Edge, Extra, Join
 from longshore.models.elements import ElementState
 from longshore.models.text import amount, count, span
 
@@ -157,6 +157,8 @@ def _edge(start: tuple[int, int], end: tuple[int, int], edge: Edge, join: Join) 
         Condition.SUCCESS: "needs its success", Condition.FAILURE: "needs its failure",
         Condition.ANY: "needs its end", Condition.CORRESPONDING: "element needs element",
     }[edge.condition]  # fmt: skip
+    if edge.extra is Extra.WAIT:
+        title += ", elements without a partner wait for all of it"
     if edge.word:
         title += f" ({edge.word})"
     return f'<path class="{kind}" d="{path}"><title>{title}</title></path>'

@@ -110,8 +110,9 @@ class Edge(Frozen):
 
     @property
     def shown(self) -> str:
-        """The condition as it was written."""
-        return self.word or self.condition.value
+        """The condition as it was written, and `extra` where it is not the default."""
+        condition = self.word or self.condition.value
+        return f"{condition}, extra {self.extra}" if self.extra is Extra.WAIT else condition
 
     @model_validator(mode="after")
     def _extra_is_of_arrays(self) -> Self:

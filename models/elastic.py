@@ -95,6 +95,9 @@ class Malleable(Frozen):
         if self.min > self.max:
             why = f"is {self.min}, which is above max ({self.max})"
             found.append(Mistake(_at("min"), why, ends))
+            if self.desired is not None and self.desired > self.min:
+                why = f"is {self.desired}, which is above min ({self.min}) and max ({self.max})"
+                found.append(Mistake(_at("desired"), why, ends))
         elif (self.max - self.min) % self.step:
             why = (
                 f"is {self.step}, which does not divide the {self.max - self.min} GPUs between "

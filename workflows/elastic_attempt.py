@@ -96,6 +96,8 @@ class ElasticAttempt(Attempt):
 
     def ask(self, change: Change) -> None:
         """Have the size changed, after what was asked before."""
+        if change.desired is not None and self._early and workflow.patched("forgets-early-growth"):
+            self._early = None  # it was planned for another desired size
         self._asked.append(change)
 
     async def _go_on(self) -> None:

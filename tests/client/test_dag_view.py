@@ -9,7 +9,7 @@ from rich.console import Console, RenderableType
 
 from longshore.client.dag_mermaid import mermaid
 from longshore.client.dag_view import change_lines, dag_screen, told, tree_table
-from longshore.console.dags_view import jobs_html
+from longshore.console.dags_view import drawing_html, jobs_html
 from longshore.models.dag import (
     DagJobView,
     DagState,
@@ -47,6 +47,27 @@ def printed(what: RenderableType, width: int = 160) -> str:
     with console.capture() as found:
         console.print(what)
     return found.get()
+
+
+@pytest.mark.parametrize(
+    ("edge", "drawn"),
+    [
+        ({"condition": "corresponding"}, "(corresponding)"),
+        ({"condition": "corresponding", "extra": "wait"}, "(corresponding, extra wait)"),
+        ({"condition": "aftercorr", "extra": "wait"}, "(aftercorr, extra wait)"),
+    ],
+)
+def test_an_edge_for_which_elements_without_a_partner_wait_is_drawn_so(
+    edge: dict[str, str], drawn: str
+):
+    told = a_view(
+        a_step("a", StepState.SUCCEEDED, array="0-3"),
+        a_step("b", StepState.WAITING, {"a": edge}, array="0-9"),
+    )
+    assert drawn in printed(tree_table(told, NOW, 160))
+    assert f"|{drawn[1:-1]}|" in mermaid(told)
+    waits = "elements without a partner wait for all of it"
+    assert (waits in drawing_html(told)) == ("wait" in drawn)
 
 
 def test_a_job_that_ended_and_never_ran_took_no_time():

@@ -45,6 +45,10 @@ def test_the_sizes_go_from_min_to_max_by_step():
 def test_min_above_max():
     said = refused("malleable: {min: 8, max: 4}")
     assert said == "job.yaml:3: malleable.min: is 8, which is above max (4)"
+    assert all_refused("malleable: {min: 8, max: 4, desired: 16}") == (
+        "job.yaml:3: malleable.desired: is 16, which is above min (8) and max (4)",
+        said,
+    )
 
 
 def test_everything_that_is_wrong_is_said_at_once():
@@ -71,6 +75,7 @@ def test_gpus_that_nobody_wrote_are_not_blamed(desired: str):
 def test_what_speaks_of_a_field_that_cannot_be_read_is_not_told():
     found = all_refused("malleable: {min: 9, max: 4, step: many, desired: 20}")
     assert found == (
+        "job.yaml:3: malleable.desired: is 20, which is above min (9) and max (4)",
         "job.yaml:3: malleable.min: is 9, which is above max (4)",
         "job.yaml:3: malleable.step: must be a whole number, got 'many'",
     )

@@ -13,6 +13,7 @@ from longshore.models.growth import Growing
 from longshore.models.job import FailureClass, JobState
 from longshore.models.messages import ProcessReport, job_workflow_id, joined_id
 from longshore.models.pool import PoolSpec
+from longshore.models.resize import Resize
 from longshore.models.settings import Settings
 from longshore.scheduling import growth
 from longshore.scheduling.ranks import COUNTS_SAVES
@@ -343,6 +344,29 @@ async def test_growth_that_is_told_before_the_job_has_gone_on_without_a_lost_ran
         await first.end(job_id)
         await second.end(joined_id(job_id, 2))
         assert (await longshore.wait(job_id)).attempts == 1
+
+
+async def test_growth_that_is_told_early_is_forgotten_where_the_user_asks_for_another_size(
+    longshore: Longshore, temporal: Client, settings: Settings, control: Database, pool: str,
+    monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
+    monkeypatch.setattr(growth, "TO_START", timedelta(0))
+    token = settings.resolve_agent_token()
+    async with serving_one_fabric(temporal, pool, token, "ab") as nodes:
+        sizes = {"min": 8, "max": 16, "step": 8, "in_place": True}
+        job_id, (first, second) = await started(
+            longshore, nodes, pool, gpus=16, malleable=sizes, checkpoint=AT_ONCE
+        )
+        job = temporal.get_workflow_handle(job_workflow_id(job_id))
+        grow = Growing(attempt=1, gpus_before=8, gpus=16, reason="GPUs are idle")
+        await job.signal("grow", grow)
+        await job.execute_update("resize", Resize(gpus=8))
+        await settles(longshore, job_id, 1)
+        await first.end(job_id)
+        await longshore.wait(job_id)
+        assert len(first.saves) == 1
+        changes = (await longshore.explain(job_id)).sizes
+        assert [(change.gpus_before, change.gpus) for change in changes] == [(16, 8)]
 
 
 async def test_after_a_loss_it_grows_again_on_the_node_that_came_back(
