@@ -25,7 +25,8 @@ async def test_it_is_named_with_what_is_wrong_in_it(
         assert (await longshore(*steps, submitted.out.strip())).code in (0, 130)
     with psycopg.connect(settings.resolve_database_url(), autocommit=True) as connection:
         connection.execute(
-            "UPDATE dags SET spec = jsonb_set(spec::jsonb, '{jobs,a,gpus}', '\"many\"')::json WHERE id = %s",
+            """UPDATE dags SET spec = jsonb_set(spec::jsonb, '{jobs,a,gpus}', '"many"')::json
+                WHERE id = %s""",
             (submitted.out.strip(),),
         )
     ran = await longshore(*command, pool)

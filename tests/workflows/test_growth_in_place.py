@@ -354,7 +354,7 @@ async def test_growth_that_is_told_early_is_forgotten_where_the_user_asks_for_an
     token = settings.resolve_agent_token()
     async with serving_one_fabric(temporal, pool, token, "ab") as nodes:
         sizes = {"min": 8, "max": 16, "step": 8, "in_place": True}
-        job_id, (first, second) = await started(
+        job_id, (first, _) = await started(
             longshore, nodes, pool, gpus=16, malleable=sizes, checkpoint=AT_ONCE
         )
         job = temporal.get_workflow_handle(job_workflow_id(job_id))
