@@ -5,14 +5,24 @@ what was placed lately is remembered as it is there. Nothing is run; who places 
 """
 
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 
 from longshore.models.node import Node
-from longshore.models.placement import Decision, JobRequest, PackingPolicy, RecentJobs, RunningJob
-from longshore.scheduling.cycle import plan_cached
+from longshore.models.placement import (
+    CyclePlan,
+    Decision,
+    JobRequest,
+    PackingPolicy,
+    RecentJobs,
+    RunningJob,
+)
+from longshore.models.preemption import GainedGPUs
+from longshore.scheduling.cycle import mix_kept, plan_cached
+from longshore.scheduling.placement.mix import Mix
 from longshore.scheduling.placement.node_cache import NodeCache
 from longshore.scheduling.placement.state import running_job, with_job, without_job
+from longshore.scheduling.preemption.what_if import gains_of
 
 START = datetime(2026, 11, 20, tzinfo=UTC)
 RECENT = 400
@@ -28,35 +38,75 @@ class LivePool:
         self.nodes = {node.id: node for node in nodes}
         self.policy = policy
         self._running: dict[str, dict[str, RunningJob]] = {name: {} for name in self.nodes}
-        self._node_of: dict[str, str] = {}
-        self._recent: deque[tuple[JobRequest, str]] = deque(maxlen=RECENT)
+        self._nodes_of: dict[str, tuple[str, ...]] = {}
+        self._recent: deque[tuple[tuple[object, ...], str]] = deque()
         """The shape of each placement, with the id of its job."""
+        self._shapes: dict[tuple[object, ...], JobRequest] = {}
+        self._placed: Counter[tuple[object, ...]] = Counter()
+        self._going_on: Counter[tuple[object, ...]] = Counter()
+        self._counts_in: dict[str, Counter[tuple[object, ...]]] = {}
+        """By job: how many of its placements that are remembered have each shape."""
         self._kept = NodeCache()
         self._changed = set(self.nodes)
+
+    @property
+    def open_gpus(self) -> int:
+        """GPUs that nobody has whole."""
+        self._take_in()
+        return self._kept.open_gpus
 
     def place(self, queue: Sequence[JobRequest], now: datetime) -> tuple[Decision, ...]:
         """Run one cycle and return its decisions, in queue order. What it places runs from now
         on."""
-        self._take_in()
-        made = plan_cached(queue, self._kept, self.policy, now, self.recent())
+        made = self.plan(queue, now)
         by_id = {job.id: job for job in queue}
         for decision in made.placements:
-            job = by_id[decision.job_id]
-            assert decision.node_id is not None
-            node = self.nodes[decision.node_id]
-            gpus = decision.gpu_indices
-            self._put(with_job(node, job, gpus, decision.slices))
-            end = now + job.expected_duration
-            run = running_job(job, node, gpus, decision.slices, end)
-            self._running[node.id][job.id] = run
-            self._node_of[job.id] = node.id
-            self._recent.append((job, job.id))
+            self.start(by_id[decision.job_id], gains_of(decision), now)
         return made.decisions
 
+    def plan(
+        self,
+        queue: Collection[JobRequest],
+        now: datetime,
+        *,
+        mix: Mix | None = None,
+        wanted: Collection[str] | None = None,
+    ) -> CyclePlan:
+        """Return what a cycle decides; nothing starts. `mix` and `wanted` are those of
+        `plan_cached`."""
+        self._take_in()
+        recent = () if mix else self.recent()
+        return plan_cached(
+            queue, self._kept, self.policy, now, recent, mix=mix, wanted=wanted
+        )  # fmt: skip
+
+    def mix(self, queue: Collection[JobRequest]) -> Mix:
+        """Return what a cycle of this queue expects to be asked for."""
+        self._take_in()
+        return mix_kept(queue, self._kept, self.policy, self.recent())
+
+    def start(self, job: JobRequest, gains: Iterable[GainedGPUs], now: datetime) -> None:
+        """Give a job these GPUs from now on."""
+        end = now + job.expected_duration
+        names: list[str] = []
+        for gain in gains:
+            node = self.nodes[gain.node_id]
+            self._put(with_job(node, job, gain.gpu_indices, gain.slices))
+            run = running_job(job, node, gain.gpu_indices, gain.slices, end)
+            self._running[node.id][job.id] = run
+            names.append(node.id)
+        self._nodes_of[job.id] = tuple(names)
+        self._remember(job)
+
     def end(self, job_id: str) -> None:
-        """Take a job off its node. Raises KeyError for one that does not run."""
-        node_id = self._node_of.pop(job_id)
-        self._put(without_job(self.nodes[node_id], self._running[node_id].pop(job_id)))
+        """Take a job off its nodes. Raises KeyError for one that does not run."""
+        for node_id in self._nodes_of.pop(job_id):
+            self._put(without_job(self.nodes[node_id], self._running[node_id].pop(job_id)))
+        self._going_on.subtract(self._counts_in.get(job_id, {}))
+
+    def shares_of(self, job_id: str) -> tuple[RunningJob, ...]:
+        """Return what a job holds, node by node. Raises KeyError for one that does not run."""
+        return tuple(self._running[name][job_id] for name in self._nodes_of[job_id])
 
     def replace(self, node: Node) -> None:
         """Put a node in place of the one with its id; what runs there stays."""
@@ -84,18 +134,37 @@ class LivePool:
         """Return what was placed lately, by shape."""
         if not self.policy.rule.learns:
             return []
-        placed: Counter[tuple[object, ...]] = Counter()
-        ended: Counter[tuple[object, ...]] = Counter()
-        shapes: dict[tuple[object, ...], JobRequest] = {}
-        for job, job_id in self._recent:
-            shape = _shape_of(job)
-            shapes.setdefault(shape, job)
-            placed[shape] += 1
-            ended[shape] += job_id not in self._node_of
         return [
-            RecentJobs.trusted(request=job, count=placed[shape], ended=ended[shape])
-            for shape, job in shapes.items()
+            RecentJobs.trusted(
+                request=self._shapes[shape], count=count, ended=count - self._going_on[shape]
+            )
+            for shape, count in self._placed.items()
         ]
+
+    def _remember(self, job: JobRequest) -> None:
+        """Note a placement, and forget the oldest where they are too many."""
+        shape = _shape_of(job)
+        self._shapes.setdefault(shape, job)
+        self._recent.append((shape, job.id))
+        self._placed[shape] += 1
+        shapes = self._counts_in.setdefault(job.id, Counter())
+        self._going_on.update(shapes)  # of one that was stopped, and goes on
+        shapes[shape] += 1
+        self._going_on[shape] += 1
+        if len(self._recent) > RECENT:
+            self._forget(*self._recent.popleft())
+
+    def _forget(self, shape: tuple[object, ...], job_id: str) -> None:
+        shapes = self._counts_in[job_id]
+        shapes[shape] -= 1
+        if not shapes[shape]:
+            del shapes[shape]
+        if not shapes:
+            del self._counts_in[job_id]
+        self._going_on[shape] -= job_id in self._nodes_of
+        self._placed[shape] -= 1
+        if not self._placed[shape]:
+            del self._placed[shape], self._going_on[shape], self._shapes[shape]
 
 
 def _shape_of(job: JobRequest) -> tuple[object, ...]:
