@@ -22,7 +22,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.queueing_world import NODE_GPUS, Job, Policies, Shipped, World, read_jobs
+from benchmarks.queueing_planner import Policies, Shipped
+from benchmarks.queueing_world import NODE_GPUS, Job, World, read_jobs
 from benchmarks.queueing_yardsticks import YARDSTICKS
 from longshore.models.pool import PoolSpec
 

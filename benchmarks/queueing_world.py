@@ -2,7 +2,7 @@
 
 A `World` knows time: jobs come, end, and are stopped, and one that was stopped goes on later from
 where it was, after a restart that holds its GPUs. Who starts and who is stopped a rule decides:
-`Shipped` asks the planner of the product, `benchmarks.queueing_yardsticks` has others.
+in `benchmarks.queueing_planner` that of the product, in `benchmarks.queueing_yardsticks` others.
 """
 
 import csv
@@ -11,40 +11,19 @@ import heapq
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.churn_streams import JITTER
-from benchmarks.live_pool import START, LivePool
-from longshore.models.node import GPU, Node
-from longshore.models.placement import JobRequest, PackingPolicy
-from longshore.models.preemption import (
-    GainedGPUs,
-    PreemptionPlan,
-    PreemptionPolicy,
-    RunningWork,
-    WorkCheckpoint,
-)
-from longshore.models.topology import Gang
-from longshore.scheduling.long_queue import LongQueue
-from longshore.scheduling.placement.mix import Mix
-from longshore.scheduling.preemption.plan import plan_preemptions
-from longshore.scheduling.preemption.what_if import gains_of
 
 NODE_GPUS = 8
 VRAM = 80.0
 """GB of each GPU."""
 DAY = 86_400.0
-_MIX_FOR = 30.0
-"""Seconds for which what a long queue asks for is not learnt anew, as in a live pool."""
-_GANG = Gang(group_gpus=NODE_GPUS, unlabelled_nodes=True)
-"""Each node is a domain of its own: a group of 8 GPUs takes a whole one."""
 _PROGRESS_EVERY = 10.0
-_NOTHING = timedelta(0)
 
 
 @dataclass(slots=True)
@@ -161,9 +140,11 @@ class World(ABC):
     def in_use(self) -> list[int]:
         """Return how many GPUs of each node are held."""
 
+    @abstractmethod
     def joined(self, job: Job) -> None:
         """Note that a job waits from now on."""
 
+    @abstractmethod
     def left(self, job: Job) -> None:
         """Note that a job has given its GPUs back."""
 
@@ -260,152 +241,3 @@ class World(ABC):
             assert abs(job.held - job.seconds - job.restarting) < 1e-3, f"job {job.id} ran wrong"
             assert job.restarting <= len(job.stopped_at) * self.restart + 1e-3
             assert job.wait >= job.restarting - 1e-3
-
-
-@dataclass(frozen=True)
-class Policies:
-    """What a pool is told."""
-
-    packing: PackingPolicy
-    preemption: PreemptionPolicy
-    within_class: bool = False
-    """Whether jobs may be stopped for others of their class: else nobody is asked where all
-    that runs is of the class of what waits, or of a higher one."""
-
-
-class Shipped(World):
-    """The planner of the product: a cycle at each moment, and then preemption."""
-
-    def __init__(
-        self,
-        jobs: Sequence[Job],
-        nodes: int,
-        restart: float,
-        policies: Policies,
-        *,
-        exact: bool = True,
-        check: bool = False,
-    ) -> None:
-        """With `exact` each job says how long it will hold its GPUs, else nothing."""
-        super().__init__(jobs, nodes, restart, check=check)
-        self.policies = policies
-        self.pool = LivePool(idle_nodes(nodes), policies.packing)
-        self.plans = 0
-        """Times that preemption was planned."""
-        self._exact = exact
-        self._requests: dict[str, JobRequest] = {}
-        """Of what waits, and of what runs as it was placed."""
-        self._long = LongQueue()
-        self._mix: tuple[float, Mix] | None = None
-
-    def decide(self) -> None:
-        while True:
-            self._cycle()
-            if not self._stop_some():
-                return
-
-    def in_use(self) -> list[int]:
-        given = [(share.node_id, gpu) for share in self.pool.running() for gpu in share.gpu_indices]
-        assert len(given) == len(set(given)), "a GPU is given twice"
-        nodes = self.pool.nodes.values()
-        return [sum(not gpu.is_free for gpu in node.gpus) for node in nodes]
-
-    def joined(self, job: Job) -> None:
-        request = self._request_of(job)
-        self._requests[job.id] = request
-        self._long.put(request)
-
-    def left(self, job: Job) -> None:
-        self.pool.end(job.id)
-        del self._requests[job.id]
-
-    def _request_of(self, job: Job) -> JobRequest:
-        """Return a job that begins to wait as its queue has it."""
-        said: dict[str, timedelta] = {}
-        if self._exact:
-            restart = self.restart if job.attempt > 1 else 0.0
-            said["expected_duration"] = timedelta(seconds=job.left + restart)
-        return JobRequest(
-            id=job.id, gpus=job.gpus, vram_per_gpu=job.vram, priority=job.priority,
-            submitted_at=_at(job.submit), waits_since=_at(self.now - job.waited),
-            attempt=job.attempt, saves=job.saves,
-            gang=_GANG if job.gpus > NODE_GPUS else None, **said,
-        )  # fmt: skip
-
-    def _cycle(self) -> None:
-        """Run a cycle as a live pool does. Where nobody waits or no GPU is free none is run: it
-        would start nothing."""
-        if not self.waiting or not self.pool.open_gpus:
-            return
-        self.cycles += 1
-        packing, now = self.policies.packing, _at(self.now)
-        part = self._long.to_plan(self.pool.open_gpus, packing, now, wanted=())
-        queue = [self._requests[name] for name in self.waiting]
-        mix = self._mix_of(queue) if part else None
-        made = self.pool.plan(part.jobs if part else queue, now, mix=mix, wanted=())
-        if part and made.rearranged:
-            made = self.pool.plan(queue, now, wanted=())
-        for decision in made.placements:
-            self._start(decision.job_id, gains_of(decision))
-
-    def _mix_of(self, queue: Sequence[JobRequest]) -> Mix:
-        if self._mix is None or self.now - self._mix[0] >= _MIX_FOR:
-            self._mix = self.now, self.pool.mix(queue)
-        return self._mix[1]
-
-    def _start(self, job_id: str, gains: Iterable[GainedGPUs]) -> None:
-        self.pool.start(self._requests[job_id], gains, _at(self.now))
-        self._long.remove(job_id)
-        self.begin(self.waiting[job_id])
-
-    def _stop_some(self) -> bool:
-        """Stop whom the plans name, and start for whom they stop; return whether there was
-        anybody."""
-        if not self._might_help():
-            return False
-        self.plans += 1
-        chosen = [plan for plan in self._plans() if plan.preempts]
-        for plan in chosen:
-            for victim in plan.victims:
-                self.stop(self.running[victim.job_id])
-            self._start(plan.job_id, plan.gains)
-        return bool(chosen)
-
-    def _might_help(self) -> bool:
-        if not self.policies.preemption.enabled or not self.waiting or not self.running:
-            return False
-        if self.policies.within_class:
-            return True
-        lowest = min(job.priority for job in self.running.values())
-        return any(job.priority > lowest for job in self.waiting.values())
-
-    def _plans(self) -> tuple[PreemptionPlan, ...]:
-        now = _at(self.now)
-        saved = WorkCheckpoint.trusted(saved_at=now, write=_NOTHING, saves_while_running=True)
-        works = [self._work_of(job, saved) for job in self.running.values()]
-        queue = [self._requests[name] for name in self.waiting]
-        return plan_preemptions(
-            queue, list(self.pool.nodes.values()), works, self.policies.preemption,
-            self.policies.packing, now, recent=self.pool.recent(),
-        )  # fmt: skip
-
-    def _work_of(self, job: Job, saved: WorkCheckpoint) -> RunningWork:
-        """Return what runs as a plan sees it."""
-        shares = self.pool.shares_of(job.id)
-        return RunningWork.trusted(
-            request=self._requests[job.id], tenant=job.tenant, shares=shares,
-            started_at=_at(job.started), expected_end=shares[0].expected_end,
-            checkpoint=saved if job.saves else None, preemptible=job.saves,
-            preempted_at=tuple(map(_at, job.stopped_at)),
-            price=self.policies.preemption.owned_gpu_price,
-        )  # fmt: skip
-
-
-def idle_nodes(count: int) -> list[Node]:
-    """Return equal nodes of a pool."""
-    gpus = tuple(GPU(index=i, vram=VRAM) for i in range(NODE_GPUS))
-    return [Node(id=f"node-{row:05}", gpus=gpus, cpus=64, ram=512) for row in range(count)]
-
-
-def _at(seconds: float) -> datetime:
-    return START + timedelta(seconds=seconds)

@@ -30,6 +30,9 @@ class Counted(World):
         assert in_use == [NODE_GPUS - free for free in self.free]
         return in_use
 
+    def joined(self, job: Job) -> None:
+        """The order of `waiting` is all that there is to know."""
+
     def left(self, job: Job) -> None:
         for node, gpus in self.shares.pop(job.id):
             self.free[node] += gpus
