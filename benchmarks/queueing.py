@@ -4,7 +4,7 @@
         [--speed-up 0.85] [--can-save 1.0] [--durations exact|unknown] [--seed 0] [--replicate N]
         [--rule NAME ...] [--check] [--json]
 
-The trace has a line for each job: submit_s, duration_s, num_gpu, and, where known, vc, vram_frac
+The trace has a line for each job: submit_s, duration_s, num_gpu, and, where known, vc
 and priority. `longshore` is the planner of the product with what a pool does unless told
 otherwise: at each moment when a job comes or ends `scheduling.cycle`, and for those that wait on
 `scheduling.preemption`. `fifo`, `easy`, `sjf` and `srpt` know every duration and only count GPUs;

@@ -1,11 +1,15 @@
-"""The planner of the product in a world of `benchmarks.queueing_world`."""
+"""The planner of the product in a world of `benchmarks.queueing_world`.
+
+Jobs ask for whole GPUs of equal nodes, and nothing else: how much of their memory they use would
+decide nothing.
+"""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from benchmarks.live_pool import START, LivePool
-from benchmarks.queueing_world import NODE_GPUS, VRAM, Job, World
+from benchmarks.queueing_world import NODE_GPUS, Job, World
 from longshore.models.job import ASSUMED_DURATION
 from longshore.models.node import GPU, Node
 from longshore.models.placement import JobRequest, PackingPolicy
@@ -22,8 +26,11 @@ from longshore.scheduling.placement.mix import Mix
 from longshore.scheduling.preemption.plan import plan_preemptions
 from longshore.scheduling.preemption.what_if import gains_of
 
-_MIX_FOR = 30.0
-"""Seconds for which what a long queue asks for is not learnt anew, as in a live pool."""
+_VRAM = 80.0
+"""GB of each GPU."""
+_MIX_FOR = 600.0
+"""Seconds for which what the queue asks for is not learnt anew. A live pool learns it in each
+cycle, and of a long queue twice a minute: here that took longer than all else."""
 _GANG = Gang(group_gpus=NODE_GPUS, unlabelled_nodes=True)
 """Each node is a domain of its own: a group of 8 GPUs takes a whole one."""
 _NOTHING = timedelta(0)
@@ -95,7 +102,7 @@ class Shipped(World):
             restart = self.restart if job.attempt > 1 else 0.0
             expected = timedelta(seconds=job.left + restart)
         return JobRequest(
-            id=job.id, gpus=job.gpus, vram_per_gpu=job.vram, priority=job.priority,
+            id=job.id, gpus=job.gpus, priority=job.priority,
             submitted_at=_at(job.submit), waits_since=_at(self.now - job.waited),
             attempt=job.attempt, saves=job.saves,
             gang=_GANG if job.gpus > NODE_GPUS else None, expected_duration=expected,
@@ -108,12 +115,12 @@ class Shipped(World):
             return
         self.cycles += 1
         packing, now = self.policies.packing, _at(self.now)
-        part = self._long.to_plan(self.pool.open_gpus, packing, now, wanted=())
         queue = [self._requests[name] for name in self.waiting]
-        mix = self._mix_of(queue) if part else None
+        mix = self._mix_of(queue)
+        part = self._long.to_plan(self.pool.open_gpus, packing, now, wanted=())
         made = self.pool.plan(part.jobs if part else queue, now, mix=mix, wanted=())
         if part and made.rearranged:
-            made = self.pool.plan(queue, now, wanted=())
+            made = self.pool.plan(queue, now, mix=mix, wanted=())
         for decision in made.placements:
             self._start(decision.job_id, gains_of(decision))
 
@@ -172,7 +179,7 @@ class Shipped(World):
 
 def idle_nodes(count: int) -> list[Node]:
     """Return equal nodes of a pool."""
-    gpus = tuple(GPU(index=i, vram=VRAM) for i in range(NODE_GPUS))
+    gpus = tuple(GPU(index=i, vram=_VRAM) for i in range(NODE_GPUS))
     return [Node(id=f"node-{row:05}", gpus=gpus, cpus=64, ram=512) for row in range(count)]
 
 

@@ -20,8 +20,6 @@ import numpy as np
 from benchmarks.churn_streams import JITTER
 
 NODE_GPUS = 8
-VRAM = 80.0
-"""GB of each GPU."""
 DAY = 86_400.0
 _PROGRESS_EVERY = 10.0
 
@@ -34,8 +32,6 @@ class Job:
     submit: float
     seconds: float
     gpus: int
-    vram: float = VRAM
-    """GB that it asks of each of its GPUs."""
     tenant: str = "default"
     priority: int = 5
     saves: bool = True
@@ -101,9 +97,8 @@ def read_jobs(
     return [
         Job(
             number, float(submit[row]), max(1.0, float(rows[row]["duration_s"])),
-            int(rows[row]["num_gpu"]), round(VRAM * float(rows[row].get("vram_frac") or 1), 1),
-            rows[row].get("vc") or "default", int(rows[row].get("priority") or 5),
-            bool(saving[row]),
+            int(rows[row]["num_gpu"]), rows[row].get("vc") or "default",
+            int(rows[row].get("priority") or 5), bool(saving[row]),
         )
         for number, row in enumerate(order)
     ]  # fmt: skip
