@@ -131,7 +131,13 @@ class Srpt(Counted):
 
     def decide(self) -> None:
         self.cycles += 1
+        while self._start_and_stop():
+            pass
+
+    def _start_and_stop(self) -> bool:
+        """Return whether anybody was stopped, who may go on elsewhere."""
         too_large = NODE_GPUS * self.nodes + 1
+        stopped = False
         for job in sorted(self.waiting.values(), key=lambda job: (self._takes(job), job.number)):
             if job.gpus >= too_large:
                 continue
@@ -143,9 +149,11 @@ class Srpt(Counted):
                     continue
                 for victim in victims:
                     self.stop(victim)
+                stopped = True
                 shares = best_fit(self.free, job.gpus)
                 assert shares is not None
             self.start(job, shares)
+        return stopped
 
     def _takes(self, job: Job) -> float:
         return job.left + (self.restart if job.attempt > 1 else 0.0)

@@ -1,0 +1,131 @@
+"""The replay of a trace: what its yardsticks do by hand, and that the planner runs every job."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from benchmarks.queueing import RULES, policies
+from benchmarks.queueing_planner import Shipped
+from benchmarks.queueing_world import Job, World, read_jobs
+from benchmarks.queueing_yardsticks import Easy, Sjf, Srpt, best_fit
+from tests.support.local_stack import ROOT
+
+pytestmark = pytest.mark.timeout(300)
+RESTART = 90.0
+
+
+def test_easy_agrees_with_what_a_hand_computes():
+    """The second waits for the whole node. The third ends just when that one starts, and overtakes
+    it; the fourth would not, and the fifth finds no GPU."""
+    jobs = _jobs((0, 100, 6), (10, 50, 8), (20, 80, 2), (30, 200, 2), (40, 10, 1))
+    assert _waits(Easy(jobs, 1, RESTART, check=True)) == [0, 90, 0, 120, 110]
+
+
+def test_easy_lets_a_long_job_overtake_beside_what_is_kept():
+    """The third is kept 7 GPUs of the first node from 100 on. So one GPU there is for the fourth
+    for as long as it likes, and none for the fifth; the sixth has left by then."""
+    jobs = _jobs((0, 100, 6), (0, 500, 8), (10, 50, 7), (20, 900, 1), (30, 900, 1), (40, 60, 1))
+    assert _waits(Easy(jobs, 2, RESTART, check=True)) == [0, 0, 90, 0, 120, 0]
+
+
+def test_the_shortest_goes_first_and_stops_others():
+    rows = ((0, 1000, 8), (10, 300, 8), (20, 100, 4))
+    assert _waits(Sjf(_jobs(*rows), 1, RESTART, check=True)) == [0, 1090, 980]
+    jobs = _jobs(*rows)
+    # The second stops the first at 10, the third stops the second at 20 and ends at 120. Then the
+    # second restarts for 90 s and runs the 290 that it has left; the first follows at 500.
+    assert _waits(Srpt(jobs, 1, RESTART, check=True)) == [580, 190, 0]
+    assert [len(job.stopped_at) for job in jobs] == [1, 1, 0]
+    for job in (unstoppable := _jobs(*rows)):
+        job.saves = False
+    assert _waits(Srpt(unstoppable, 1, RESTART, check=True)) == [0, 1090, 980]
+
+
+def test_a_wide_job_takes_whole_nodes_and_the_rest_of_another():
+    assert best_fit([8, 3, 8, 8, 5], 20) == [(0, 8), (2, 8), (4, 4)]
+    assert best_fit([8, 3, 7], 16) is None
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_the_planner_runs_every_job_to_its_end(exact: bool):
+    jobs = _synthetic()
+    world = Shipped(jobs, 2, RESTART, policies("longshore"), exact=exact, check=True)
+    waits = _waits(world)
+    assert len(waits) == 30
+    assert max(waits) > 0
+    assert not any(job.stopped_at for job in jobs), "all are of one class"
+    assert world.cycles > 10
+    assert world.plans == 0
+
+
+def test_the_planner_stops_jobs_of_lower_classes_and_runs_them_to_their_ends():
+    jobs = _synthetic()
+    for job in jobs:
+        job.priority = 9 if job.number % 5 == 4 else 3
+    world = Shipped(jobs, 2, RESTART, policies("longshore"), check=True)
+    _waits(world)
+    stopped = [job for job in jobs if job.stopped_at]
+    assert stopped
+    assert all(job.priority == 3 for job in stopped)
+    assert all(job.attempt == 1 + len(job.stopped_at) for job in jobs)
+
+
+def test_a_trace_is_read_as_asked(tmp_path: Path):
+    trace = _written(tmp_path)
+    jobs = read_jobs(trace)
+    assert [job.number for job in jobs] == list(range(30))
+    assert jobs[0].submit == 0
+    assert read_jobs(trace, speed_up=0.5)[-1].submit == round(jobs[-1].submit / 2)
+    assert len(read_jobs(trace, days=jobs[-1].submit / 86_400)) == 29
+    moved = [job.submit for job in read_jobs(trace, replicate=1)]
+    assert moved == sorted(moved) != [job.submit for job in jobs]
+    assert 5 < sum(job.saves for job in read_jobs(trace, can_save=0.5)) < 25
+
+
+def test_the_benchmark_compares_rules(tmp_path: Path):
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.queueing", "--jobs", str(_written(tmp_path)),
+         "--nodes", "2", "--check", "--json"],
+        cwd=ROOT, capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rows = {row["rule"]: row for row in json.loads(done.stdout)["results"]}
+    assert list(rows) == list(RULES)
+    assert {row["jobs"] for row in rows.values()} == {30}
+    assert rows["fifo"]["mean"] >= rows["easy"]["mean"] > rows["srpt"]["mean"] > 0
+    assert rows["srpt"]["stops"] > 0 == rows["longshore"]["stops"]
+
+
+def _jobs(*rows: tuple[float, float, int]) -> list[Job]:
+    return [Job(number, *row) for number, row in enumerate(rows)]
+
+
+def _synthetic() -> list[Job]:
+    """Return 30 jobs of 1 to 16 GPUs that come sooner than two nodes can run them."""
+    chance = Random(3)
+    at, jobs = 0.0, list[Job]()
+    for number in range(30):
+        gpus = 16 if number == 12 else chance.choice((1, 1, 2, 4, 8))
+        jobs.append(Job(number, at, float(round(chance.lognormvariate(6, 1.2))), gpus))
+        at += round(chance.expovariate(1 / 60))
+    return jobs
+
+
+def _written(folder: Path) -> Path:
+    trace = folder / "jobs.csv"
+    with trace.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["job_id", "submit_s", "duration_s", "num_gpu"])
+        writer.writerows([job.number, job.submit + 50, job.seconds, job.gpus]
+                         for job in _synthetic())  # fmt: skip
+    return trace
+
+
+def _waits(world: World) -> list[float]:
+    world.play()
+    return [job.wait for job in world.jobs]
