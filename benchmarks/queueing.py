@@ -2,11 +2,11 @@
 
     python -m benchmarks.queueing --jobs FILE [--nodes 64] [--restart 90] [--days N]
         [--speed-up 0.85] [--can-save 1.0] [--durations exact|unknown] [--seed 0] [--replicate N]
-        [--rule NAME ...] [--check] [--json]
+        [--plan-every 0] [--rule NAME ...] [--check] [--json]
 
-The trace has a line for each job: submit_s, duration_s, num_gpu, and, where known, vc
-and priority. `longshore` is the planner of the product with what a pool does unless told
-otherwise: at each moment when a job comes or ends `scheduling.cycle`, and for those that wait on
+The trace has a line for each job: submit_s, duration_s, num_gpu, and where known vc and priority.
+`longshore` is the planner of the product with what a pool does unless told otherwise: at each
+moment when a job comes, ends or has restarted `scheduling.cycle`, and for those that wait on
 `scheduling.preemption`. `fifo`, `easy`, `sjf` and `srpt` know every duration and only count GPUs;
 `srpt` stops jobs for shorter ones. A wait is end - submit - duration, so it holds every pause and
 restart. What a stop costs is --restart seconds on all GPUs when the job goes on.
@@ -69,12 +69,21 @@ def policies(name: str) -> Policies:
 
 
 def world_of(
-    rule: str, jobs: Sequence[Job], nodes: int, restart: float, *, exact: bool, check: bool
+    rule: str,
+    jobs: Sequence[Job],
+    nodes: int,
+    restart: float,
+    *,
+    exact: bool = True,
+    check: bool = False,
+    plan_every: float = 0.0,
 ) -> World:
     """Return a world where a rule decides. It changes the jobs."""
     if rule in YARDSTICKS:
         return YARDSTICKS[rule](jobs, nodes, restart, check=check)
-    return Shipped(jobs, nodes, restart, policies(rule), exact=exact, check=check)
+    return Shipped(
+        jobs, nodes, restart, policies(rule), exact=exact, check=check, plan_every=plan_every
+    )
 
 
 def measure(rule: str, make: Callable[[], World], *, tell: bool = False) -> Row:
@@ -126,6 +135,7 @@ def main() -> None:
         make = partial(
             world_of, rule, read(), arguments.nodes, arguments.restart,
             exact=arguments.durations == "exact", check=arguments.check,
+            plan_every=arguments.plan_every,
         )  # fmt: skip
         rows.append(measure(rule, make, tell=True))
         if not arguments.json:
@@ -145,6 +155,10 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--durations", choices=("exact", "unknown"), default="exact")
     parser.add_argument("--seed", type=int, default=0, help="draws who can save")
     parser.add_argument("--replicate", type=int, default=0, help="0 is the trace itself")
+    parser.add_argument(
+        "--plan-every", type=float, default=0.0,
+        help="seconds without a plan of preemption after one that stopped nobody",
+    )  # fmt: skip
     parser.add_argument("--rule", action="append", choices=RULES, help="several times; else all")
     parser.add_argument("--check", action="store_true", help="check each moment, and all ends")
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -59,14 +59,19 @@ class Shipped(World):
         *,
         exact: bool = True,
         check: bool = False,
+        plan_every: float = 0.0,
     ) -> None:
-        """With `exact` each job says how long it will hold its GPUs, else nothing."""
+        """With `exact` each job says how long it will hold its GPUs, else nothing. Preemption is
+        planned after each cycle, or not sooner than so many seconds after the last time that it
+        stopped nobody."""
         super().__init__(jobs, nodes, restart, check=check)
         self.policies = policies
         self.pool = LivePool(idle_nodes(nodes), policies.packing)
         self.plans = 0
         """Times that preemption was planned."""
         self._exact = exact
+        self._plan_every = plan_every
+        self._plan_from = 0.0
         self._requests: dict[str, JobRequest] = {}
         """Of what waits, and of what runs as it was placed."""
         self._long = LongQueue()
@@ -137,10 +142,12 @@ class Shipped(World):
     def _stop_some(self) -> bool:
         """Stop whom the plans name, and start for whom they stop; return whether there was
         anybody."""
-        if not self._might_help():
+        if self.now < self._plan_from or not self._might_help():
             return False
         self.plans += 1
         chosen = [plan for plan in self._plans() if plan.preempts]
+        if not chosen:
+            self._plan_from = self.now + self._plan_every
         for plan in chosen:
             for victim in plan.victims:
                 self.stop(self.running[victim.job_id])
