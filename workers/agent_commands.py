@@ -1,4 +1,8 @@
-"""The command `longshore agent`."""
+"""The command `longshore agent`.
+
+Every command line has its options, so what runs the agent is imported when it runs: that has the
+SDK of Temporal.
+"""
 
 import logging
 import re
@@ -6,12 +10,11 @@ import socket
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from pydantic import ValidationError
 
-from longshore.activities.node.inventory import SimulatedGPUs, parse_simulated
 from longshore.client.process import leave, run
 from longshore.models.bounds import GIVEN
 from longshore.models.errors import LongshoreError, SpecError
@@ -27,8 +30,10 @@ from longshore.models.units import (
     parse_watts,
 )
 from longshore.models.visible import shown
-from longshore.workers import logs
-from longshore.workers.agent import AgentOptions, run_agent
+
+if TYPE_CHECKING:
+    from longshore.activities.node.inventory import SimulatedGPUs
+    from longshore.workers.agent import AgentOptions
 
 
 def register(app: typer.Typer) -> None:
@@ -114,6 +119,9 @@ def agent(
     Runs in the foreground until Ctrl-C or SIGTERM, then stops its jobs with their grace; a
     second one kills them. Ends with code 77 when the join token or the node id is refused.
     """
+    from longshore.workers import logs
+    from longshore.workers.agent import run_agent
+
     try:
         settings = Settings()
         name, *others = node_id or [node_id_from(socket.gethostname())]
@@ -158,8 +166,10 @@ def node_id_from(hostname: str) -> str:
 
 def _simulated(
     simulate: str | None, mig: str | None, gpu_power: str | None
-) -> SimulatedGPUs | None:
+) -> "SimulatedGPUs | None":
     if simulate:
+        from longshore.activities.node.inventory import parse_simulated
+
         power = _amount("--gpu-power", gpu_power, parse_watts, "W")
         return parse_simulated(simulate, mig, power or 0.0)
     for option, given, what in (("--mig", mig, "the mode"), ("--gpu-power", gpu_power, "it")):
@@ -180,7 +190,9 @@ def _end(expires_at: str | None, expires_in: str | None) -> str | datetime | Non
         raise SpecError("--expires-in", (f"--expires-in {expires_in}: {error}",)) from None
 
 
-def _options(values: dict[str, object]) -> AgentOptions:
+def _options(values: dict[str, object]) -> "AgentOptions":
+    from longshore.workers.agent import AgentOptions
+
     try:
         return AgentOptions.model_validate(values, context=GIVEN)
     except ValidationError as error:
