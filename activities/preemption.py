@@ -24,6 +24,7 @@ from longshore.activities.signals import Signals
 from longshore.models.checkpoint import CheckpointsRequest
 from longshore.models.margins import DEFAULT_MARGINS, Margins
 from longshore.models.messages import Displacement
+from longshore.models.packing import QueueOrder
 from longshore.models.placement import JobRequest
 from longshore.models.preemption import PreemptionPlan
 from longshore.models.text import count
@@ -77,8 +78,9 @@ class Preempting:
             return [_told(row) for row in rows.mappings()]
 
     async def _decide_and_store(self, pool: str, cycle_id: str) -> list[tuple[str, Displacement]]:
+        asked = {"pool": pool, "by_rank": QueueOrder.ATTAINED_SERVICE.value}
         async with self._database.transaction() as connection:
-            if not await connection.scalar(text(_MIGHT_HELP), {"pool": pool}):
+            if not await connection.scalar(text(_MIGHT_HELP), asked):
                 return []
         store_away = await why_store_is_away(self._checkpoints, pool)
         async with self._database.snapshot() as connection:
@@ -169,12 +171,15 @@ _MIGHT_HELP = """
     SELECT EXISTS (
         SELECT FROM queue q
          WHERE q.pool = :pool AND NOT q.held
-           AND q.priority > (SELECT min(CASE jsonb_typeof(j.spec -> 'priority')
+           AND q.priority + (SELECT count(*) FROM pools WHERE name = :pool
+                                AND spec #>> '{packing,order}' = :by_rank)
+             > (SELECT min(CASE jsonb_typeof(j.spec -> 'priority')
                                         WHEN 'number' THEN (j.spec ->> 'priority')::numeric END)
                                FROM placements p JOIN jobs j ON j.id = p.job_id
                               WHERE p.ended_at IS NULL AND j.pool = :pool))
 """
-"""Whether anything runs that is of a lower class than a job that waits. A priority that somebody
+"""Whether anything runs that is of a lower class than a job that waits, or of the same where that
+may be stopped too. A priority that somebody
 has written as another thing than a number counts as none."""
 
 _STORED = """

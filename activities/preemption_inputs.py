@@ -42,6 +42,7 @@ from longshore.models.units import LONGEST, MOST
 from longshore.scheduling.preemption.costs import why_not
 from longshore.scheduling.preemption.quotes import rough_quote
 from longshore.scheduling.preemption.what_if import held_by
+from longshore.scheduling.preemption.yielding import Yielding, by_rank
 
 FRESH = timedelta(minutes=15)
 """Prices that are older say nothing of what a market asks now."""
@@ -114,8 +115,12 @@ async def may_stop_any(
         return False
     shares = await load_running(connection, spec.name)
     works = await load_running_work(connection, spec.name, spec.preemption, shares)
+    yielding = None
+    if by_rank(spec.packing):
+        nodes = await load_nodes(connection, spec.name)
+        yielding = Yielding(works, [job], nodes, spec.preemption, spec.packing, now)
     return any(
-        why_not(work, job, spec.preemption, now) is None
+        why_not(work, job, spec.preemption, now, yielding) is None
         for work in works
         if not names.isdisjoint(work.nodes)
     )
@@ -160,6 +165,7 @@ def _work(
     row: RowMapping, spec: JobSpec, shares: tuple[RunningJob, ...], store_away: str
 ) -> RunningWork:
     request = JobRequest.of(row["id"], spec, row["submitted_at"], row["attempt"])
+    request = request.model_copy(update={"attained": row["attained"]})
     return RunningWork(
         request=request.smallest,  # with which it starts again, where it is stopped whole
         malleable=spec.malleable,
@@ -172,6 +178,7 @@ def _work(
         preemptible=spec.preemptible,
         preempted_at=tuple(row["preempted_at"] or ()),
         counted_as=row["counted_as"],
+        waited=row["waited"],
         price=round(row["price"]),
     )
 
@@ -247,6 +254,8 @@ def _kept_for(
 _WORK = """
     WITH held AS (
         SELECT p.job_id, p.attempt, min(p.placed_at) AS placed_at,
+               greatest(least(max(p.waited), interval '3653 days'), interval '0') AS waited,
+               max(p.attained) AS attained,
                max(CASE jsonb_typeof(p.decision -> 'counted_as')
                    WHEN 'number' THEN CAST(p.decision ->> 'counted_as' AS integer) END)
                    AS counted_as,
@@ -258,7 +267,7 @@ _WORK = """
          WHERE p.ended_at IS NULL {only}
          GROUP BY p.job_id, p.attempt)
     SELECT j.id, j.spec, j.submitted_at, held.attempt, held.placed_at, held.price,
-           held.counted_as,
+           held.counted_as, held.waited, held.attained,
            c.saved_at, c.write_seconds, c.bytes, c.step,
            (SELECT array_agg(DISTINCT e.ended_at ORDER BY e.ended_at) FROM placements e
              WHERE e.job_id = j.id AND (e.rank = 0 OR e.attempt = held.attempt)

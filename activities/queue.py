@@ -457,15 +457,26 @@ _INSERT_NEW = """
 """A job that is new cannot have been placed or have ended: nothing else needs to be looked at."""
 
 _INSERT_QUEUE = """
-    INSERT INTO queue (job_id, attempt, pool, held, priority, request, submitted_at, waited)
+    INSERT INTO queue (job_id, attempt, pool, held, priority, request, submitted_at, waited,
+                       attained)
     SELECT :id, :attempt, :pool, :held, :priority, CAST(:request AS jsonb), :submitted_at,
-           coalesce((SELECT waited FROM placements WHERE job_id = :id
-                      ORDER BY attempt DESC, rank LIMIT 1), interval '0')
+           coalesce(p.waited, interval '0'),
+           coalesce(p.attained + greatest(p.saved_at - p.placed_at, interval '0'), interval '0')
+      FROM (SELECT) one
+      LEFT JOIN (
+           SELECT l.waited, l.attained, l.placed_at,
+                  coalesce((SELECT max(c.saved_at) FROM job_checkpoints c
+                             WHERE c.job_id = l.job_id AND c.attempt = l.attempt
+                               AND c.saved_at <= coalesce(l.ended_at, clock_timestamp())),
+                           l.placed_at) AS saved_at
+             FROM placements l WHERE l.job_id = :id
+            ORDER BY l.attempt DESC, l.rank LIMIT 1) p ON true
      WHERE NOT EXISTS (
            SELECT FROM placements WHERE job_id = :id AND attempt >= :attempt)
        AND NOT EXISTS (SELECT FROM jobs WHERE id = :id AND ended_at IS NOT NULL)
     ON CONFLICT (job_id) DO NOTHING
 """
+"""What an attempt ran counts as far as the next one goes on from it: until its last save."""
 
 _END_PLACEMENT = """
     UPDATE placements p

@@ -209,7 +209,10 @@ _COUNTED = """
 
 _VERSION = "CAST(CAST(xmin AS text) AS bigint) AS version"
 
-_COLUMNS = f"job_id, held, queued_at, {WAITS_SINCE} AS waits_since, {_VERSION}, {STORED_COLUMNS}"
+_COLUMNS = (
+    f"job_id, held, queued_at, {WAITS_SINCE} AS waits_since, attained, {_VERSION},"
+    f" {STORED_COLUMNS}"
+)
 
 _ALL = f"SELECT {_COLUMNS}, request, true AS anew FROM queue WHERE pool = :pool"
 

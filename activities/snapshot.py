@@ -18,12 +18,12 @@ from longshore.models.base import Wire
 from longshore.models.job import JobSpec, Tier
 from longshore.models.margins import DEFAULT_MARGINS, Margins
 from longshore.models.node import GPU, GPUParts, Node, NodeState
-from longshore.models.packing import PackingPolicy
+from longshore.models.packing import PackingPolicy, QueueOrder
 from longshore.models.placement import JobRequest, PlacementKind, RecentJobs, RunningJob
 from longshore.models.pool import PoolSpec, no_such_pool
 from longshore.models.protocol import PREPARES
 from longshore.models.topology import NodeTopology
-from longshore.scheduling.order import QueuedJob, before, order_in_class, seconds_ahead
+from longshore.scheduling.order import QueuedJob, before, by_age, queue_order, seconds_ahead
 from longshore.scheduling.unplannable_jobs import in_one_line
 
 _PLACEMENTS = 400
@@ -125,7 +125,8 @@ def entry_of(row: Mapping[Any, Any]) -> QueueEntry | str:
     What the row has columns for is as they say, whatever the request does.
     """
     stored: object = row["request"]
-    own = {"id": row["job_id"], "attempt": row["attempt"], "waits_since": row["waits_since"]}
+    own = {"id": row["job_id"], "attempt": row["attempt"], "waits_since": row["waits_since"],
+           "attained": row["attained"]}  # fmt: skip
     try:
         request = JobRequest.model_validate(
             {**stored, **own} if isinstance(stored, dict) else stored
@@ -145,8 +146,13 @@ async def load_place(
     if row is None:
         return None
     job = QueuedJob(*row)
+    if packing.order is not QueueOrder.AGE:  # moves with time: only who has them all can say
+        entries = {entry.request.id: entry.request for entry in await load_queue(connection, pool)}
+        nodes = await load_nodes(connection, pool)
+        ordered = queue_order(entries.values(), packing, await clock(connection), nodes)
+        return next((n for n, each in enumerate(ordered, 1) if each.id == job_id), None)
     classes, more, as_much = zip(*before(job, packing, await clock(connection)), strict=True)
-    _, submitted, *_ = order_in_class(job, packing)
+    _, submitted, *_ = by_age(job, packing)
     ahead = await connection.scalar(
         text(_AHEAD),
         asked | {
@@ -274,7 +280,8 @@ WAITS_SINCE = "CASE WHEN held THEN clock_timestamp() ELSE queued_at END - waited
 """Of a row of the queue. A job that is held does not wait; of others it never changes."""
 
 _QUEUE = f"""
-    SELECT job_id, attempt, request, held, queued_at, {WAITS_SINCE} AS waits_since FROM queue
+    SELECT job_id, attempt, request, held, queued_at, {WAITS_SINCE} AS waits_since, attained
+      FROM queue
      WHERE pool = :pool
        AND (decision->>'kind' IS DISTINCT FROM :aside
             OR decided_at < clock_timestamp() - CAST(:rest AS interval))
@@ -306,7 +313,7 @@ _AHEAD = f"""
                AND ({_SUBMITTED} - {_AHEAD_BY}, job_id COLLATE "C", attempt)
                    < (:submitted, :job, :attempt))
 """
-"""`scheduling.order` says who is before whom: `before`, and `order_in_class`."""
+"""`scheduling.order` says who is before whom: `before`, and `by_age`."""
 
 _NODES = """
     SELECT id, block_id, provider, tier, gpu_type, cpu_milli, cpu_milli_used, ram_mb, ram_mb_used,

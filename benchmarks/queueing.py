@@ -5,7 +5,7 @@
         [--plan-every 0] [--rule NAME ...] [--check] [--json]
 
 The trace has a line for each job: submit_s, duration_s, num_gpu, and where known vc and priority.
-`longshore` is the planner of the product with what a pool does unless told otherwise: at each
+`age` and `attained-service` are the planner of the product with these orders of a pool: at each
 moment when a job comes, ends or has restarted `scheduling.cycle`, and for those that wait on
 `scheduling.preemption`. `fifo`, `easy`, `sjf` and `srpt` know every duration and only count GPUs;
 `srpt` stops jobs for shorter ones. A wait is end - submit - duration, so it holds every pause and
@@ -17,6 +17,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -25,9 +26,11 @@ import numpy as np
 from benchmarks.queueing_planner import Policies, Shipped
 from benchmarks.queueing_world import NODE_GPUS, Job, World, read_jobs
 from benchmarks.queueing_yardsticks import YARDSTICKS
+from longshore.models.packing import QueueOrder
 from longshore.models.pool import PoolSpec
+from longshore.scheduling.preemption.yielding import by_rank
 
-SHIPPED = ("longshore",)
+SHIPPED = ("age", "attained-service")
 """Rows of the planner of the product."""
 RULES = (*YARDSTICKS, *SHIPPED)
 WIDE = NODE_GPUS
@@ -62,10 +65,12 @@ class Row:
     """Of processor for each cycle, all else included."""
 
 
-def policies(name: str) -> Policies:
+def policies(name: str, restart: float) -> Policies:
     """Return what the pool of a row is told."""
     pool = PoolSpec(name="queueing")
-    return {"longshore": Policies(pool.packing, pool.preemption)}[name]
+    packing = pool.packing.model_copy(update={"order": QueueOrder(name)})
+    stops = pool.preemption.model_copy(update={"restart": timedelta(seconds=restart)})
+    return Policies(packing, stops, within_class=by_rank(packing))
 
 
 def world_of(
@@ -82,7 +87,13 @@ def world_of(
     if rule in YARDSTICKS:
         return YARDSTICKS[rule](jobs, nodes, restart, check=check)
     return Shipped(
-        jobs, nodes, restart, policies(rule), exact=exact, check=check, plan_every=plan_every
+        jobs,
+        nodes,
+        restart,
+        policies(rule, restart),
+        exact=exact,
+        check=check,
+        plan_every=plan_every,
     )
 
 

@@ -110,6 +110,7 @@ class Shipped(World):
             id=job.id, gpus=job.gpus, priority=job.priority,
             submitted_at=_at(job.submit), waits_since=_at(self.now - job.waited),
             attempt=job.attempt, saves=job.saves,
+            duration_known=self._exact, attained=timedelta(seconds=job.seconds - job.left),
             gang=_GANG if job.gpus > NODE_GPUS else None, expected_duration=expected,
         )  # fmt: skip
 
@@ -177,7 +178,8 @@ class Shipped(World):
         shares = self.pool.shares_of(job.id)
         return RunningWork.trusted(
             request=self._requests[job.id], tenant=job.tenant, shares=shares,
-            started_at=_at(job.started), expected_end=shares[0].expected_end,
+            started_at=_at(job.begins), waited=timedelta(seconds=job.waited),
+            expected_end=shares[0].expected_end,
             checkpoint=saved if job.saves else None, preemptible=job.saves,
             preempted_at=tuple(map(_at, job.stopped_at)),
             price=self.policies.preemption.owned_gpu_price,

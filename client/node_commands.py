@@ -29,7 +29,7 @@ from longshore.models.document import Override, load_document
 from longshore.models.errors import SpecError
 from longshore.models.gang import GangPacking
 from longshore.models.messages import NodeStatus
-from longshore.models.packing import ScoreWeights
+from longshore.models.packing import QueueOrder, ScoreWeights
 from longshore.models.placement import GPUChoice, PackingRule
 from longshore.models.pool import Growth, PoolSpec
 from longshore.models.units import parse_duration
@@ -264,6 +264,10 @@ def pool_set(
     max_reservations: Annotated[
         str | None, typer.Option(metavar="N", help="Deferred jobs that a start is kept for.")
     ] = None,
+    order: Annotated[
+        QueueOrder | None,
+        typer.Option(help="By what the jobs of a class are in order (docs/queue.md)."),
+    ] = None,
     class_rises_every: Annotated[
         str | None,
         typer.Option(
@@ -325,6 +329,7 @@ def pool_set(
             ("packing.gpu_choice", "--gpu-choice", gpu_choice, True),
             ("packing.gang_packing", "--gang-packing", gang_packing, True),
             ("packing.max_reservations", "--max-reservations", max_reservations, False),
+            ("packing.order", "--order", order, True),
             ("packing.class_rises_every", "--class-rises-every", class_rises_every, True),
             ("interval", "--interval", interval, True),
             ("grow_after", "--grow-after", grow_after, True),

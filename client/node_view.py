@@ -134,6 +134,7 @@ def pool_facts(pool: PoolView) -> list[tuple[str, RenderableType]]:
         ("GPU choice", packing.gpu_choice.value),
         ("gang packing", packing.gang_packing.value),
         ("reservations", f"at most {packing.max_reservations}"),
+        ("order in a class", packing.order.value),
         ("class rises", _rises(packing.class_rises_every)),
         ("interval", format_duration(pool.spec.interval)),
         ("time limit of jobs", _limit(pool.spec.max_duration)),

@@ -138,7 +138,7 @@ async def _decide(
             quote, no_price = await _quote(inputs.spec.name, request.id, now, beside)
         except LongshoreError as error:
             no_price = str(error)
-    queue = queue_order(inputs.queue, inputs.spec.packing, now)
+    queue = queue_order(inputs.queue, inputs.spec.packing, now, inputs.nodes)
     ahead = queue[: queue.index(request) + 1]
     policy = inputs.spec.preemption.model_copy(update={"enabled": True})
     plans = plan_preemptions(

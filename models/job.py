@@ -257,9 +257,12 @@ class JobSpec(Frozen):
     power_per_gpu: Watts | None = None
     """The most that it draws with each GPU, where that is less than the GPU may draw; of a GPU
     that is shared, with its part. Counts on nodes with a power budget."""
-    expected_duration: Duration = ASSUMED_DURATION
+    expected_duration: Duration | None = Field(
+        default=None, exclude_if=lambda expected: expected is None
+    )
     """How long it will probably run; a node that ends before that is not chosen. Where it is more
-    than `max_duration`, that counts in its place."""
+    than `max_duration`, that counts in its place. Unknown when left out: it is placed as if it
+    took an hour, and nobody counts on its end."""
     max_duration: Duration | None = Field(default=None, exclude_if=lambda limit: limit is None)
     """How long an attempt may run: then it is asked to save and stop, and ends as `time_limit`.
     That of its pool when left out, which is also the most (docs/concepts.md)."""
@@ -466,9 +469,8 @@ class JobSpec(Frozen):
     @property
     def likely_duration(self) -> timedelta:
         """How long an attempt is taken to run: no longer than it may."""
-        if self.max_duration is None:
-            return self.expected_duration
-        return min(self.expected_duration, self.max_duration)
+        expected = ASSUMED_DURATION if self.expected_duration is None else self.expected_duration
+        return expected if self.max_duration is None else min(expected, self.max_duration)
 
     @property
     def stop_signal(self) -> str:

@@ -9,6 +9,7 @@ from pydantic import Field
 from longshore.models.base import Frozen
 from longshore.models.counts import Count
 from longshore.models.gang import GangPacking
+from longshore.models.job import Tier
 from longshore.models.margins import DEFAULT_MARGINS, Margins
 from longshore.models.money import Money
 from longshore.models.units import Duration
@@ -43,6 +44,16 @@ class GPUChoice(StrEnum):
     """The run with the fewest gaps; then the one that leaves the longest runs; then the lowest."""
     FIRST_FREE = "first-free"
     """The first by index, as the seed's code does; kept for comparison."""
+
+
+class QueueOrder(StrEnum):
+    """By what the jobs of one class are in order. See docs/queue.md."""
+
+    AGE = "age"
+    """The oldest first."""
+    ATTAINED_SERVICE = "attained-service"
+    """By rank: who has run least so far comes first, and running jobs that save yield to those of
+    twice their rank."""
 
 
 Weight = Annotated[float, Field(allow_inf_nan=False)]
@@ -82,6 +93,8 @@ class PackingPolicy(Frozen):
     gpu_choice: GPUChoice = GPUChoice.CONTIGUOUS
     max_reservations: Count = Field(default=8, ge=0, le=1000)
     """Deferred jobs of each tier that a cycle keeps a start for; 0 lets any job overtake."""
+    order: QueueOrder = QueueOrder.AGE
+    """By what the jobs of one class are in order."""
     class_rises_every: Duration = timedelta(days=30)
     """A job that has waited so long counts as one of the next class in the order of the queue, and
     of the class after that when it has waited twice as long; 0 has nothing rise."""
@@ -93,3 +106,6 @@ class PackingPolicy(Frozen):
     owned_gpu_price: Money = Field(default=2_000_000, exclude=True)
     """A GPU-hour of a node that was not bought, where a reason names dollars. A pool takes it
     from its preemption policy."""
+    delay_price: dict[Tier, Money] = Field(default_factory=dict[Tier, int], exclude=True)
+    """What an hour of waiting costs for each GPU, by tier; every tier alike where none is named. A
+    pool takes it from its preemption policy."""

@@ -144,6 +144,9 @@ class JobRequest(Frozen):
     power_per_gpu: Watts | None = None
     """What a GPU of the node may draw when left out."""
     expected_duration: Duration = ASSUMED_DURATION
+    """What it is planned with."""
+    duration_known: bool = Field(default=True, exclude_if=lambda known: known)
+    """Whether its user has said so; else nobody knows."""
     max_duration: Duration | None = Field(default=None, exclude_if=lambda limit: limit is None)
     """Of a malleable job: no size makes it run longer. That of any other is in
     `expected_duration`."""
@@ -151,6 +154,7 @@ class JobRequest(Frozen):
     """What it gets to save or clean up when it has to leave its node."""
     saves: bool = False
     """It has checkpoints: what it did before it leaves is not lost."""
+    preemptible: bool = Field(default=True, exclude_if=lambda preemptible: preemptible)
     needs_container: bool = False
     needs_conda: bool = False
     """Its environment is an environment.yml."""
@@ -158,6 +162,9 @@ class JobRequest(Frozen):
     waits_since: Instant | None = Field(default=None, exclude=True)
     """Since when it would have waited, had it waited all its time in the queue at one stretch;
     since its submission when left out. The queue has it: it is not stored with the rest."""
+    attained: Duration = Field(default=timedelta(0), exclude=True)
+    """For how long earlier attempts held its GPUs, as far as the next one goes on from that. The
+    queue has it, too."""
     path_behind: float = Field(default=0.0, ge=0, le=1)
     """Of a job of a DAG: the longest path of jobs that come after it, as a part of the DAG's."""
     attempt: int = 1
@@ -265,7 +272,9 @@ class JobRequest(Frozen):
             gpu_type=spec.gpu_type, vram_per_gpu=spec.vram_per_gpu, milli=spec.milli,
             mig=spec.mig, cpus=spec.cpus, ram=spec.ram,
             storage_bandwidth=spec.storage_bandwidth, power_per_gpu=spec.power_per_gpu,
-            expected_duration=spec.likely_duration, needs_container=spec.image is not None,
+            expected_duration=spec.likely_duration,
+            duration_known=spec.expected_duration is not None, preemptible=spec.preemptible,
+            needs_container=spec.image is not None,
             needs_conda=spec.environment is not None and spec.environment.conda is not None,
             submitted_at=submitted_at, path_behind=path_behind, attempt=attempt, gang=spec.gang,
             grace=spec.grace,

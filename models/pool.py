@@ -68,7 +68,12 @@ class PoolSpec(Frozen):
 
     def within(self, margins: Margins) -> Self:
         """Return the pool as a control worker with these margins plans it."""
-        measured = {"margins": margins, "owned_gpu_price": self.preemption.owned_gpu_price}
+        preemption = self.preemption
+        measured = {
+            "margins": margins,
+            "owned_gpu_price": preemption.owned_gpu_price,
+            "delay_price": preemption.delay_price,
+        }
         return self.model_copy(update={"packing": self.packing.model_copy(update=measured)})
 
     @property

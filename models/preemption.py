@@ -49,6 +49,12 @@ class PreemptionPolicy(Frozen):
     """So long after a preemption the same job keeps its GPUs."""
     min_run: Duration = timedelta(minutes=5)
     """A job that was preempted before runs at least so long before it may be again."""
+    yields_after: Duration = timedelta(minutes=10)
+    """With the order `attained-service`: a job runs for so long at least, and for ten times what
+    its save and restart take, before it may be stopped for one of its own class."""
+    restart: Duration = timedelta(seconds=90)
+    """With that order: what it takes until a job that was stopped has gone on from its save, once
+    it has GPUs again."""
 
     delay_price: dict[Tier, Money] = Field(
         default_factory=lambda: {Tier.FAST: 30_000_000, Tier.FLEX: 2_000_000}
@@ -109,6 +115,8 @@ class RunningWork(Frozen):
     counted_as: int | None = None
     """The class that its wait had lifted it to when it was placed; None where it counted as its
     own."""
+    waited: Duration = timedelta(0)
+    """In the queue until it was placed, over all attempts."""
     price: Money = 0
     """Micro-dollars per GPU-hour of its nodes, the mean over its GPUs."""
     malleable: Malleable | None = None

@@ -106,7 +106,7 @@ class Look:
         by_id = {job.id: job for job in jobs}
         asked = [job.asked for job in jobs]
         planned = 0
-        for request in queue_order(asked, self._pool.packing, self._pool.now):
+        for request in queue_order(asked, self._pool.packing, self._pool.now, self._pool.nodes):
             job = by_id[request.id]
             if refused := self._cannot(job):
                 yield refused

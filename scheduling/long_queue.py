@@ -22,13 +22,13 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from longshore.models.mig import profile_slices
-from longshore.models.packing import PackingPolicy
+from longshore.models.packing import PackingPolicy, QueueOrder
 from longshore.models.placement import JobRequest
-from longshore.scheduling.order import HIGHEST, order_in_class, seconds_ahead
+from longshore.scheduling.order import HIGHEST, by_age, seconds_ahead
 from longshore.scheduling.placement.mix import SLICE_MILLI
 
 _ITS_OWN = {"id", "submitted_at", "waits_since", "attempt", "path_behind", "expected_duration",
-            "data"}  # fmt: skip
+            "data", "attained", "preemptible", "duration_known"}  # fmt: skip
 _asked = attrgetter(*(name for name in JobRequest.model_fields if name not in _ITS_OWN))
 
 LONG = 500
@@ -137,7 +137,7 @@ class LongQueue:
         """Take in a job as it is now."""
         self.remove(job.id)
         key = _asked(job)
-        queued = _Queued(order_in_class(job, self._policy), job)
+        queued = _Queued(by_age(job, self._policy), job)
         self._alike.setdefault(key, _Alike()).put(queued)
         self._key_of[job.id] = key, queued
         if (since := _may_rise_from(job)) is not None:
@@ -169,13 +169,15 @@ class LongQueue:
         everything: the queue is short, or they are half of it.
 
         `open_gpus` are those of nodes that take jobs which nobody holds whole. Those `without` are
-        as good as not there. All jobs may start where the `whole` is asked for, or where some
-        count as more than their class: then jobs that ask alike are not in the order kept here.
+        as good as not there. All jobs may start where the `whole` is asked for, where the pool's
+        order is not by age, or where some count as more than their class: then jobs that ask alike
+        are not in the order kept here.
         """
         wanted = {job_id for job_id in wanted if job_id in self._key_of} - set(without)
         if len(self) < LONG or 2 * len(wanted) >= len(self):
             return None
-        if whole or self._has_risen(policy, now):
+        by_age = policy.order is QueueOrder.AGE
+        if whole or not by_age or self._has_risen(policy, now):
             known = self._key_of.items()
             jobs = [queued.job for job_id, (_, queued) in known if job_id not in without]
             return Part(jobs, wanted)

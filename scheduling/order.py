@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
-from longshore.models.packing import PackingPolicy
+from longshore.models.node import Node
+from longshore.models.packing import PackingPolicy, QueueOrder
 from longshore.models.placement import Decision, JobRequest
+from longshore.scheduling.rank import gpus_of, standings, waiting
 
 HIGHEST = 10
 """The highest class: nothing counts as more."""
@@ -28,9 +30,6 @@ class Waits(Protocol):
     def path_behind(self) -> float: ...
 
 
-Job = TypeVar("Job", bound=Waits)
-
-
 class QueuedJob(NamedTuple):
     """As much of a job as its place in a queue takes."""
 
@@ -50,18 +49,35 @@ class Before(NamedTuple):
     more: datetime | None
     """Who waits since then, or since earlier, counts as more."""
     as_much: datetime | None
-    """Who does since then counts as much at least: `order_in_class` says who of two is first."""
+    """Who does since then counts as much at least: `by_age` says who of two is first."""
 
 
-def queue_order(queue: Iterable[Job], policy: PackingPolicy, now: datetime) -> list[Job]:
-    """Return the jobs by the class that each counts as, highest first, then time of submission
-    less its head start, then id."""
+def queue_order(
+    queue: Iterable[JobRequest],
+    policy: PackingPolicy,
+    now: datetime,
+    nodes: Iterable[Node] = (),
+) -> list[JobRequest]:
+    """Return the jobs by the class that each counts as, highest first; in a class as the pool's
+    order says: by the time of submission less its head start, or by rank. Then by id.
+
+    The `nodes` of the pool bound how many jobs come first for having waited long.
+    """
     counted = _counting(policy, now)
-    return sorted(queue, key=lambda job: (-counted(job), *order_in_class(job, policy)))
+    if policy.order is QueueOrder.AGE:
+        return sorted(queue, key=lambda job: (-counted(job), *by_age(job, policy)))
+    queue = list(queue)
+    stand = standings((waiting(job, now) for job in queue), policy, gpus_of(nodes))
+
+    def key(job: JobRequest) -> tuple[object, ...]:
+        guaranteed, rank = stand[job.id]
+        return -counted(job), -guaranteed, -rank, *by_age(job, policy)
+
+    return sorted(queue, key=key)
 
 
-def order_in_class(job: Waits, policy: PackingPolicy) -> tuple[bool, float, str, int]:
-    """Return what puts jobs that count as one class into order."""
+def by_age(job: Waits, policy: PackingPolicy) -> tuple[bool, float, str, int]:
+    """Return what puts jobs that count as one class into order by age."""
     submitted = job.submitted_at.timestamp() if job.submitted_at else 0.0
     ahead = seconds_ahead(policy) * job.path_behind
     return job.submitted_at is None, submitted - ahead, job.id, job.attempt
@@ -80,7 +96,7 @@ def counted_as(job: Waits, policy: PackingPolicy, now: datetime) -> int:
 
 
 def before(job: Waits, policy: PackingPolicy, now: datetime) -> tuple[Before, ...]:
-    """Return, for each class, which of its jobs come before `job` in `queue_order`.
+    """Return, for each class, which of its jobs come before `job` in a `queue_order` by age.
 
     For whoever counts them without reading the queue.
     """

@@ -19,7 +19,7 @@ class PreemptionRow(SQLModel, table=True):
         Index("preemptions_by_cycle", "cycle_id"),
         Index("preemptions_by_beneficiary", "for_job"),
         Index("preemptions_by_change", "changed_in"),
-        CheckConstraint("priority < for_priority", name="only_a_lower_class_gives_way"),
+        CheckConstraint("priority <= for_priority", name="no_higher_class_gives_way"),
     )
 
     job_id: str = Field(primary_key=True, foreign_key="jobs.id", sa_type=Text)

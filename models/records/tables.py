@@ -281,6 +281,8 @@ class QueueRow(SQLModel, table=True):
     queued_at: datetime = Field(sa_column=_time(default=True))
     waited: timedelta = Field(sa_column=_span())
     """In the queue before that, over all attempts and without holds."""
+    attained: timedelta = Field(sa_column=_span())
+    """For how long earlier attempts held its GPUs, as far as the next one goes on from that."""
     decision: dict[str, Any] | None = Field(sa_column=_json(nullable=True))
     """What the last cycle said of it, and why."""
     decided_at: datetime | None = Field(sa_column=_time(nullable=True))
@@ -397,6 +399,8 @@ class PlacementRow(SQLModel, table=True):
     placed_at: datetime = Field(sa_column=_time(default=True))
     waited: timedelta = Field(sa_column=_span())
     """In the queue until then, over all attempts and without holds."""
+    attained: timedelta = Field(sa_column=_span())
+    """As its queue had it: of the attempts before this one."""
     ended_at: datetime | None = Field(sa_column=_time(nullable=True))
     end_reason: str | None = Field(default=None, sa_type=Text)
     end_message: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})

@@ -52,7 +52,9 @@ def bought_for(
         if job.request.tier is tier
         if not (why_unverifiable(job.request) or why_not_repeated(job, policy, now))
     }
-    requests = queue_order((job.request for job in by_id.values()), fleet.packing, now)
+    requests = queue_order(
+        (job.request for job in by_id.values()), fleet.packing, now, fleet.nodes
+    )
     return [by_id[request.id] for request in requests]
 
 

@@ -10,7 +10,8 @@ from datetime import datetime, timedelta
 
 from longshore.models.placement import JobRequest
 from longshore.models.preemption import PreemptionPolicy, RejectedVictim, RunningWork
-from longshore.scheduling.preemption.costs import cost_of, lost_at_once, why_not
+from longshore.scheduling.preemption.costs import cost_of, lost_at_once, same_class, why_not
+from longshore.scheduling.preemption.yielding import Yielding
 
 _MINUTE = timedelta(minutes=1)
 _NOWHERE = math.inf
@@ -71,6 +72,9 @@ class _Least:
     """How many of the stale nodes it knows."""
 
 
+_Asks = tuple[int, int]
+"""The class of a job, and of how many running jobs it has twice the rank: of two jobs that agree
+in both each may stop the same others."""
 _Among = tuple[list[_Known], list[RejectedVictim]]
 _Ordered = list[tuple[float, str]]
 
@@ -87,13 +91,16 @@ class Candidates:
         wait_of: Callable[[JobRequest], timedelta],
         free_gpus: Callable[[str], int],
         changes: Sequence[str],
+        yielding: Yielding | None = None,
     ) -> None:
         """`works` come in the order in which they are named.
 
         `wait_of` says for how long a job waits that is stopped now: the same for jobs of one
         kind. `free_gpus` says how many GPUs of a node nobody has. `changes` are the nodes that
-        have changed, in order; it grows, and what both say holds until it does.
+        have changed, in order; it grows, and what both say holds until it does. `yielding` has who
+        yields to whom within a class, where anybody does.
         """
+        self._yielding = yielding
         self.busy: dict[str, str] = {}
         """Why a job is out of the question, whoever asks. Its nodes are among `changes`."""
         self._policy = policy
@@ -111,10 +118,10 @@ class Candidates:
             )
             for work in works
         ]  # fmt: skip
-        self._classes: dict[int, _Class] = {}
-        self._least: dict[tuple[int, timedelta, int], _Least] = {}
-        self._among: dict[tuple[int, tuple[str, ...]], _Among] = {}
-        self._ordered: dict[tuple[int, timedelta, int, tuple[str, ...]], _Ordered] = {}
+        self._classes: dict[_Asks, _Class] = {}
+        self._least: dict[tuple[_Asks, timedelta, int], _Least] = {}
+        self._among: dict[tuple[_Asks, tuple[str, ...]], _Among] = {}
+        self._ordered: dict[tuple[_Asks, timedelta, int, tuple[str, ...]], _Ordered] = {}
         self._seen = 0
         """How many of the changes this knows."""
         self._stale: list[str] = []
@@ -128,7 +135,7 @@ class Candidates:
     def among(self, job: JobRequest, names: tuple[str, ...]) -> _Among:
         """Return who may be stopped for the job on these nodes, and who may not."""
         self._forget()
-        key = job.priority, names
+        key = self._asks(job), names
         if key not in self._among:
             self._among[key] = self._look_among(job, frozenset(names))
         return self._among[key]
@@ -155,7 +162,7 @@ class Candidates:
         """
         gives_up = job.gpus if missing is None else min(max(missing, 1), job.gpus)
         shrinks = known.work.without(gives_up) is not None
-        wait = _NO_WAIT if shrinks else min(self._wait(known), job.expected_duration)
+        wait = _NO_WAIT if shrinks else min(self._wait(known), self._longest(known, job))
         cost = self._cost(known, wait)
         return Candidate(
             known.work, known.id, known.gpus, known.frees, wait, cost, known.submitted
@@ -173,8 +180,8 @@ class Candidates:
         Those are left out where all that may be stopped have too few GPUs.
         """
         self._forget()
-        runs, gpus = _rounded_down(job.expected_duration), job.gpus if job.gpu.whole else 0
-        key = job.priority, runs, gpus, names
+        runs, gpus = _rounded_down(self._shortest(job)), job.gpus if job.gpu.whole else 0
+        key = self._asks(job), runs, gpus, names
         if key not in self._ordered:
             least = self._least_for(job, runs, gpus)
             found = ((least.get(name, _NOWHERE), name) for name in names)
@@ -195,24 +202,41 @@ class Candidates:
                 self._stale += [name for known in ours for name in known.nodes]
 
     def _class(self, job: JobRequest) -> _Class:
-        found = self._classes.get(job.priority)
+        asks = self._asks(job)
+        found = self._classes.get(asks)
         if found is None:
-            found = _Class([why_not(each.work, job, self._policy, self._now)
+            found = _Class([why_not(each.work, job, self._policy, self._now, self._yielding)
                             for each in self._known], {})  # fmt: skip
             for known, kept in zip(self._known, found.kept, strict=True):
                 for share in () if kept else known.work.shares:
                     here = found.on.setdefault(share.node_id, [])
                     here.append((known, len(share.gpu_indices)))
-            self._classes[job.priority] = found
+            self._classes[asks] = found
         return found
+
+    def _asks(self, job: JobRequest) -> _Asks:
+        return job.priority, self._yielding.most(job) if self._yielding else 0
+
+    def _shortest(self, job: JobRequest) -> timedelta:
+        """Return for how long a job that is stopped for this one waits at most, or less."""
+        if self._yielding is None:
+            return job.expected_duration
+        return min(job.expected_duration, self._yielding.longest_wait(job))
+
+    def _longest(self, known: _Known, job: JobRequest) -> timedelta:
+        """Return for how long a job waits at most that is stopped for this one."""
+        if self._yielding is None or not same_class(known.work, job):
+            return job.expected_duration
+        return self._yielding.longest_wait(job)
 
     def _least_for(self, job: JobRequest, runs: timedelta, gpus: int) -> dict[str, float]:
         """Return the least costs, by node, for jobs of this class that want so many GPUs for
         themselves and run at least for so long."""
-        found = self._least.get((job.priority, runs, gpus))
+        asks = self._asks(job)
+        found = self._least.get((asks, runs, gpus))
         on = self._class(job).on
         if found is None:
-            found = self._least[job.priority, runs, gpus] = _Least({}, len(self._stale))
+            found = self._least[asks, runs, gpus] = _Least({}, len(self._stale))
             changed: Iterable[str] = on
         else:
             changed = set(self._stale[found.seen :])

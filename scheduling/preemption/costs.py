@@ -8,6 +8,7 @@ requeue   = time until it probably runs again x GPUs x price of its waiting
 
 import math
 from datetime import datetime, timedelta
+from typing import Protocol
 
 from longshore.models.placement import JobRequest
 from longshore.models.preemption import (
@@ -24,11 +25,29 @@ _BANDS = (1, 4, 7, 10)
 """The first class of each band but the lowest."""
 
 
+class InClass(Protocol):
+    """Who yields to whom within a class."""
+
+    def why_not(self, work: RunningWork, job: JobRequest) -> str | None:
+        """Return why a running job of the same class does not yield to `job`."""
+        ...
+
+
 def why_not(
-    work: RunningWork, job: JobRequest, policy: PreemptionPolicy, now: datetime
+    work: RunningWork,
+    job: JobRequest,
+    policy: PreemptionPolicy,
+    now: datetime,
+    in_class: InClass | None = None,
 ) -> RejectedVictim | None:
-    """Return why a running job keeps its GPUs; None where it may be stopped for `job`."""
-    if reason := _not_lower(work, job, policy) or _protected(work, policy, now):
+    """Return why a running job keeps its GPUs; None where it may be stopped for `job`.
+
+    Jobs of one class are stopped for each other as `in_class` says, and not without it.
+    """
+    reason = _not_lower(work, job, policy)
+    if reason and in_class and same_class(work, job):
+        reason = in_class.why_not(work, job) or _not_sure_to_save(work)
+    if reason := reason or _protected(work, policy, now):
         return RejectedVictim(job_id=work.id, reason=reason)
     if reason := _stopped_of_late(work, policy, now):
         return RejectedVictim(job_id=work.id, reason=reason, until=_left_alone_until(work, policy))
@@ -68,13 +87,19 @@ def save_time(work: RunningWork) -> timedelta:
     return min(saved.takes, saved.grace) if saved else timedelta(0)
 
 
-def probable_end(work: RunningWork, policy: PreemptionPolicy, now: datetime) -> datetime:
+def probable_end(
+    work: RunningWork, policy: PreemptionPolicy, now: datetime, *, in_class: bool = False
+) -> datetime:
     """Return when a running job will probably end.
 
-    One that is overdue has shown that nobody knew: it counts as running on for a quarter of its
-    age, and for `near_end` at least. To expect it back at once would let a job wait again and
-    again for what does not come.
+    Where jobs are stopped for each other `in_class`, one of which nobody knows runs on for as long
+    as it has. One that is overdue has shown that nobody knew: it counts as running on for a
+    quarter of its age, and for `near_end` at least. To expect it back at once would let a job wait
+    again and again for what does not come.
     """
+    if in_class and not work.request.duration_known:
+        ran = work.request.attained + (now - work.started_at)
+        return now + max(ran, policy.near_end)
     if now < work.expected_end:
         return work.expected_end
     return now + max((now - work.started_at) / 4, policy.near_end)
@@ -99,10 +124,24 @@ def _not_lower(work: RunningWork, job: JobRequest, policy: PreemptionPolicy) -> 
     return None
 
 
+def same_class(work: RunningWork, job: JobRequest) -> bool:
+    """Return whether a running job counts as of the class of `job`."""
+    return max(work.request.priority, work.counted_as or 0) == job.priority
+
+
+def _not_sure_to_save(work: RunningWork) -> str | None:
+    """Return why a job may lose work when it is stopped: within a class nobody is."""
+    if work.checkpoint is None:
+        return "cannot save, and is of the same class"
+    if not _is_saved(work):
+        return "has not saved in time yet, and is of the same class"
+    return None
+
+
 def _protected(work: RunningWork, policy: PreemptionPolicy, now: datetime) -> str | None:
     if not work.preemptible:
         return "says that it is not preemptible"
-    if abs(work.expected_end - now) < policy.near_end:
+    if work.request.duration_known and abs(work.expected_end - now) < policy.near_end:
         return f"should end at {work.expected_end:%H:%M:%S} UTC, which is near"
     if work.checkpoint is None and work.request.priority >= policy.protected_class:
         return f"cannot save, and is of class {work.request.priority}"

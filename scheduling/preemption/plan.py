@@ -5,11 +5,11 @@ What stopping costs is in `scheduling.preemption.costs`; which jobs, `scheduling
 finds; whether the job then fits, the packer says.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache, partial
 from itertools import chain
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 from longshore.models.node import Node
 from longshore.models.placement import JobRequest, PackingPolicy, RecentJobs
@@ -34,10 +34,12 @@ from longshore.scheduling.preemption.costs import probable_end, victim_of
 from longshore.scheduling.preemption.search import EXACT, Best, search
 from longshore.scheduling.preemption.ways import no_node, refused, weigh
 from longshore.scheduling.preemption.what_if import WhatIfCluster, gains_of
+from longshore.scheduling.preemption.yielding import Yielding, by_rank
 from longshore.scheduling.topology import DomainKey, domain_of
 
-_OWN = {"id", "attempt", "submitted_at", "waits_since", "path_behind"}
-"""What two jobs that ask for the same differ in: a plan looks at none of it."""
+_OWN = {"id", "attempt", "submitted_at", "waits_since", "attained", "path_behind", "data"}
+"""What two jobs that ask for the same differ in: a plan looks at none of it but the data."""
+_asked = attrgetter(*sorted(JobRequest.model_fields.keys() - _OWN))
 
 
 def plan_preemption(
@@ -108,19 +110,26 @@ class _Scene:
         self.policy = policy
         self.now = now
         self.works = {work.id: work for work in sorted(running, key=lambda work: work.id)}
+        in_class = by_rank(packing)
         shares = [
-            share.model_copy(update={"expected_end": probable_end(work, policy, now)})
+            share.model_copy(
+                update={"expected_end": probable_end(work, policy, now, in_class=in_class)}
+            )
             for work in self.works.values()
             for share in work.shares
         ]
         asking = chain(queue, (work.request for work in running), (k.need for k in mix.kinds))
         self.cluster = WhatIfCluster(nodes, shares, packing, now, mix, labels_named(asking))
+        works = tuple(self.works.values())
+        yielding = Yielding(works, queue, nodes, policy, packing, now) if in_class else None
         self.candidates = Candidates(
-            self.works.values(), policy, now, self._kind, self._wait, self.cluster.free_gpus,
-            self.cluster.changes,
+            works, policy, now, self._kind, self._wait, self.cluster.free_gpus,
+            self.cluster.changes, yielding,
         )  # fmt: skip
-        self._in_vain: dict[tuple[str, BuyQuote | None], PreemptionPlan] = {}
+        self._in_vain: dict[Hashable, PreemptionPlan] = {}
         """By what a job asks for: plans that stop nobody."""
+        self._tight: set[Hashable] = set()
+        """Of these what finds no room either: there is only less, until somebody is stopped."""
 
     def begin(self, under_way: Sequence[PreemptionUnderWay]) -> None:
         """Put what is being freed where it goes."""
@@ -150,27 +159,33 @@ class _Scene:
             return frozenset(decision.job_id for decision in made.placements)
 
         reserved = 0
-        for job in queue_order(queue, self.cluster.packing, self.now):
+        for job in queue_order(queue, self.cluster.packing, self.now, nodes):
             if job.id in self.candidates.busy:
                 continue
-            if self.cluster.fits(job):
+            alike = _asked(job), tuple(job.data.items()), quotes.get(job.id)
+            if alike not in self._tight and self.cluster.fits(job):
                 self.cluster.put(job, gains_of(self.cluster.decide(job)))
                 continue
-            plan = self._plan_alike(job, quotes.get(job.id), self.policy.max_under_way - stopping)
+            room = self.policy.max_under_way - stopping
+            plan = self._plan_alike(job, alike, quotes.get(job.id), room)
             if plan.preempts and job.id in start_next():
                 break
             plans.append(plan)
             if plan.preempts:
                 stopping += len(plan.victims)
                 self._take(job, plan)
-            elif reserved < self.cluster.packing.max_reservations:
+                self._tight.clear()
+                continue
+            self._tight.add(alike)
+            if reserved < self.cluster.packing.max_reservations:
                 reserved += self.cluster.reserve(job)
         return tuple(plans)
 
-    def _plan_alike(self, job: JobRequest, quote: BuyQuote | None, room: int) -> PreemptionPlan:
+    def _plan_alike(
+        self, job: JobRequest, alike: Hashable, quote: BuyQuote | None, room: int
+    ) -> PreemptionPlan:
         """Return the plan for one job: that of one before it which asks for the same and has
         nobody stopped, where there is one. It went first, so what is possible since is for it."""
-        alike = job.model_dump_json(exclude=_OWN), quote
         if before := self._in_vain.get(alike):
             return before.model_copy(update={"job_id": job.id})
         plan = self.plan(job, quote, room)

@@ -18,6 +18,7 @@ from longshore.models.preemption import (
 from longshore.models.text import count, dollars, listed
 from longshore.scheduling.buying.costs import UNSERVED
 from longshore.scheduling.preemption.costs import cost_of
+from longshore.scheduling.rank import AHEAD
 from longshore.scheduling.words import format_spared
 
 _MOST_REJECTED = 50
@@ -38,7 +39,8 @@ def weigh(
     """Return the plan to stop these jobs, or not to, where another way costs less. What the job
     gets by it is left open.
 
-    `start` is when the job starts if nobody is stopped; None where that is not known.
+    `start` is when the job starts if nobody is stopped; None where that is not known. Where one of
+    its own class yields to it, its rank has decided already against waiting.
     """
     freed = now + max((victim.save for victim in victims), default=timedelta(0))
     cost = sum(victim.total for victim in victims)
@@ -47,7 +49,13 @@ def weigh(
         delay=_delay(job, freed, policy, now),
     )  # fmt: skip
     waiting = _waiting(job, start, policy, now)
-    ways = _compared([preempting, waiting, *_buying(job, quote, policy, now)])
+    buying = _buying(job, quote, policy, now)
+    ranked = any(victim.priority >= job.priority for victim in victims)
+    if ranked:
+        lost = f"those that are stopped have less than 1/{AHEAD:g} of its rank"
+        ways = (*_compared([preempting, *buying]), waiting.model_copy(update={"lost": lost}))
+    else:
+        ways = _compared([preempting, waiting, *buying])
     best = ways[0]
     chosen = best.kind is WayKind.PREEMPT
     value = max(waiting.delay - preempting.delay, 0)
@@ -61,7 +69,7 @@ def weigh(
         ways=ways,
         rejected=tuple(rejected[:_MOST_REJECTED]),
         rejected_count=len(rejected),
-        reason=_sentence(best, preempting, waiting, len(victims)),
+        reason=_sentence(best, preempting, waiting, len(victims), ranked=ranked),
     )
 
 
@@ -156,9 +164,15 @@ def _told(way: Way, best: Way) -> Way:
     return way.model_copy(update={"lost": lost})
 
 
-def _sentence(best: Way, preempting: Way, waiting: Way, victims: int) -> str:
+def _sentence(best: Way, preempting: Way, waiting: Way, victims: int, *, ranked: bool) -> str:
     if best.kind is WayKind.PREEMPT:
         they = "it loses" if victims == 1 else "they lose"
+        if ranked:
+            yields = "yields to twice its rank" if victims == 1 else "yield to twice their ranks"
+            return (
+                f"{preempting.title}, which {yields}: {they} {dollars(preempting.cost)}; to wait "
+                f"would cost {dollars(waiting.total)}"
+            )
         return (
             f"{preempting.title}: {they} {dollars(preempting.cost)}; with delay "
             f"{dollars(preempting.total)} in all, against {dollars(waiting.total)} for waiting"
@@ -188,4 +202,8 @@ _KINDS = (
     ("cannot save", "not able to save"),
     ("was preempted", "preempted of late"),
     ("runs again", "preempted of late"),
+    ("runs since", "running too briefly"),
+    ("has run", "of more than half its rank"),
+    ("had waited", "of more than half its rank"),
+    ("has not saved", "not able to save"),
 )

@@ -54,7 +54,7 @@ def test_a_wide_job_takes_whole_nodes_and_the_rest_of_another():
 @pytest.mark.parametrize("exact", [True, False])
 def test_the_planner_runs_every_job_to_its_end(exact: bool):
     jobs = _synthetic()
-    world = Shipped(jobs, 2, RESTART, policies("longshore"), exact=exact, check=True)
+    world = Shipped(jobs, 2, RESTART, policies("age", RESTART), exact=exact, check=True)
     waits = _waits(world)
     assert len(waits) == 30
     assert max(waits) > 0
@@ -67,7 +67,7 @@ def test_the_planner_stops_jobs_of_lower_classes_and_runs_them_to_their_ends():
     jobs = _synthetic()
     for job in jobs:
         job.priority = 9 if job.number % 5 == 4 else 3
-    world = Shipped(jobs, 2, RESTART, policies("longshore"), check=True)
+    world = Shipped(jobs, 2, RESTART, policies("age", RESTART), check=True)
     _waits(world)
     stopped = [job for job in jobs if job.stopped_at]
     assert stopped
@@ -98,7 +98,7 @@ def test_the_benchmark_compares_rules(tmp_path: Path):
     assert list(rows) == list(RULES)
     assert {row["jobs"] for row in rows.values()} == {30}
     assert rows["fifo"]["mean"] >= rows["easy"]["mean"] > rows["srpt"]["mean"] > 0
-    assert rows["srpt"]["stops"] > 0 == rows["longshore"]["stops"]
+    assert rows["srpt"]["stops"] > 0 == rows["age"]["stops"]
 
 
 def _jobs(*rows: tuple[float, float, int]) -> list[Job]:

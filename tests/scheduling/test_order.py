@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from longshore.models.packing import PackingPolicy, ScoreWeights
 from longshore.models.placement import JobRequest, PlacementKind
 from longshore.scheduling.cycle import foresee, plan, plan_cached
-from longshore.scheduling.order import before, counted_as, order_in_class, queue_order
+from longshore.scheduling.order import before, by_age, counted_as, queue_order
 from longshore.scheduling.placement.node_cache import NodeCache
 from longshore.scheduling.preemption.plan import plan_preemptions
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node, running
@@ -142,9 +142,7 @@ def test_those_before_a_job_can_be_counted_without_the_order(
             at, since = classes[other.priority], _waits_since(other)
             more = at.more is not None and since <= at.more
             level = at.as_much is not None and since <= at.as_much
-            ahead += more or (
-                level and order_in_class(other, policy) < order_in_class(job, policy)
-            )
+            ahead += more or (level and by_age(other, policy) < by_age(job, policy))
         assert ahead == place
 
 

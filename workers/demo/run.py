@@ -238,7 +238,7 @@ class Demo:
         ]
 
     def _time_left(self, job: JobView) -> timedelta:
-        expected = self._specs[self._ids.index(job.id)].expected_duration
+        expected = self._specs[self._ids.index(job.id)].likely_duration
         return expected - (self._seen.at - (job.started_at or self._seen.at))
 
     def _runs_on(self, job: JobView, node_id: str) -> bool:

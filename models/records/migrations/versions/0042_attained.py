@@ -1,0 +1,25 @@
+"""For how long earlier attempts of a job held its GPUs, as far as the next one goes on from that.
+
+`queue.attained` goes on to the placement, and from there, with what that attempt saved, to the
+queue again. Rows of an older version count from nothing.
+"""
+
+from alembic import op
+
+revision = "0042"
+down_revision = "0041"
+
+
+def upgrade() -> None:
+    for table in ("queue", "placements"):
+        op.execute(
+            f"ALTER TABLE {table} ADD COLUMN attained interval NOT NULL DEFAULT '0',"
+            f" ADD CONSTRAINT {table}_attained_ten_years"
+            " CHECK (attained BETWEEN interval '0' AND interval '3653 days')"
+        )
+    # Jobs of one class are stopped for each other where their pool says so.
+    op.execute("ALTER TABLE preemptions DROP CONSTRAINT only_a_lower_class_gives_way")
+    op.execute(
+        "ALTER TABLE preemptions ADD CONSTRAINT no_higher_class_gives_way"
+        " CHECK (priority <= for_priority)"
+    )

@@ -1,0 +1,96 @@
+"""Who yields to whom within a class, in a pool whose order is by attained service.
+
+See `scheduling.rank` for the rule. It says who may be stopped; which of them, and whether buying
+is cheaper, is decided as for every preemption.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from itertools import chain
+
+from longshore.models.node import Node
+from longshore.models.packing import PackingPolicy, QueueOrder
+from longshore.models.placement import JobRequest
+from longshore.models.preemption import PreemptionPolicy, RunningWork
+from longshore.models.text import format_duration
+from longshore.scheduling.preemption.costs import save_time
+from longshore.scheduling.rank import (
+    AHEAD,
+    KEEPS_FOR,
+    TIMES_THE_STOP,
+    TRIAL,
+    gpus_of,
+    running,
+    standings,
+    waiting,
+)
+
+
+class Yielding:
+    """Where the jobs of one round of plans stand."""
+
+    def __init__(
+        self,
+        works: Sequence[RunningWork],
+        queue: Iterable[JobRequest],
+        nodes: Iterable[Node],
+        policy: PreemptionPolicy,
+        packing: PackingPolicy,
+        now: datetime,
+    ) -> None:
+        self._policy = policy
+        self._now = now
+        self._works = {work.id: running(work, now) for work in works}
+        services = chain(self._works.values(), (waiting(job, now) for job in queue))
+        self._standings = standings(services, packing, gpus_of(nodes))
+        self._least = sorted(self._standings[work.id].yields_to() for work in works)
+        self._reasons: dict[str, tuple[str, str | None]] = {}
+        """Of each running job: why it keeps its GPUs from one that has not twice its rank, and
+        from all."""
+
+    def most(self, job: JobRequest) -> int:
+        """Return of how many running jobs this one has twice the rank: of two jobs of a class with
+        the same answer each may stop the same others."""
+        return bisect_left(self._least, self._standings[job.id])
+
+    def why_not(self, work: RunningWork, job: JobRequest) -> str | None:
+        """Return why a running job of the same class does not yield to `job`."""
+        reasons = self._reasons.get(work.id)
+        if reasons is None:
+            reasons = self._reasons[work.id] = self._too_high(work), self._too_soon(work)
+        too_high, too_soon = reasons
+        higher = self._standings[job.id] > self._standings[work.id].yields_to()
+        return too_soon if higher else too_high
+
+    def _too_high(self, work: RunningWork) -> str:
+        waited = self._standings[work.id].guaranteed
+        if waited:
+            return (
+                f"had waited {_short(waited)} in all: it yields to one that has waited "
+                f"{_short(KEEPS_FOR)} longer"
+            )
+        ran = _short(self._works[work.id].ran)
+        return f"has run for {ran} in all: it yields to one of {AHEAD:g} times its rank"
+
+    def _too_soon(self, work: RunningWork) -> str | None:
+        stop = save_time(work) + self._policy.restart
+        least = max(self._policy.yields_after, TIMES_THE_STOP * stop)
+        ran = max(self._now - work.started_at, timedelta(0))
+        return (
+            f"runs since {_short(ran)}, and yields after {_short(least)}" if ran < least else None
+        )
+
+    def longest_wait(self, job: JobRequest) -> timedelta:
+        """Return for how long a job that yields waits at most, before it may have the room back;
+        with what its restart takes."""
+        return min(job.expected_duration, TRIAL) + self._policy.restart
+
+
+def by_rank(packing: PackingPolicy) -> bool:
+    """Return whether running jobs yield to others of their class."""
+    return packing.order is QueueOrder.ATTAINED_SERVICE
+
+
+def _short(span: timedelta) -> str:
+    return format_duration(timedelta(seconds=round(span.total_seconds())))

@@ -1,0 +1,125 @@
+"""The rank of a job among those of its class: by what it has run, not by what nobody knows.
+
+GPU jobs are heavy-tailed: what has run for a day will most likely run another, what has just begun
+will most likely end soon. The chance to end within the next GPU-second falls as 1 / (time run + c)
+for such jobs, which is the Gittins index of their queue (Scully, Harchol-Balter 2018; Tiresias,
+NSDI 2019, for GPUs). So
+
+    rank = price of waiting x sqrt(GPUs) x (1 + 3 x days waited in all) / (x + 600 s / GPUs)
+
+where x is the time that it has held its GPUs, or the time left that its user states where that is
+less. A job that cannot be stopped ranks by its whole expected duration: once it runs it stays.
+
+Waiting counts in all, also of one that runs: else two jobs could stop each other in turn. For each
+exchange of two jobs the ratio of their ranks has to move fourfold (twice `AHEAD`).
+"""
+
+import math
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from longshore.models.node import Node
+from longshore.models.packing import PackingPolicy
+from longshore.models.placement import JobRequest
+from longshore.models.preemption import RunningWork
+
+AHEAD = 2.0
+"""A running job yields to one of so many times its rank."""
+TIMES_THE_STOP = 10
+"""It runs for so many times what a save and a restart take: no job loses more than a tenth."""
+GUARANTEED_AFTER = timedelta(days=2)
+"""Who has waited so long in all comes before everybody."""
+KEEPS_FOR = timedelta(hours=6)
+"""Such a job is stopped only by one that has waited so much longer."""
+GUARANTEED_SHARE = 0.5
+"""Of the GPUs, for the oldest of them. Without a bound all capacity goes by age in overload."""
+TRIAL = timedelta(hours=1)
+"""A newcomer is taken to hold its GPUs for so long at most: three of four have ended by then."""
+
+_GROWTH = 3.0
+"""What a day of waiting adds to the price of waiting."""
+_FLAT = 600.0
+"""GPU-seconds: below so many nobody can tell who ends first."""
+_MEAN = timedelta(seconds=9_400)
+"""What a job that cannot be stopped is taken to run, where nobody has said it: the mean of the
+Philly trace (Jeon and others, USENIX ATC 2019)."""
+_DAY = timedelta(days=1)
+_NONE = timedelta(0)
+
+
+class Standing(NamedTuple):
+    """Where a job stands in its class. Larger goes first."""
+
+    guaranteed: timedelta
+    """How long it has waited in all, where that puts it before everybody; else nothing."""
+    rank: float
+
+    def yields_to(self) -> "Standing":
+        """Return the least standing that a job which runs with this one yields to."""
+        if self.guaranteed:
+            return Standing(self.guaranteed + KEEPS_FOR, 0.0)
+        return Standing(_NONE, self.rank * AHEAD)
+
+
+class Service(NamedTuple):
+    """What a job has had by now."""
+
+    request: JobRequest
+    gpus: float
+    """That it holds, or will."""
+    ran: timedelta
+    """For how long it has held them, over all attempts."""
+    waited: timedelta
+    """In the queue, over all attempts and without holds."""
+
+
+def waiting(job: JobRequest, now: datetime) -> Service:
+    """Return what a job has had that waits. A malleable one counts as of its smallest size."""
+    since = job.waits_since or job.submitted_at or now
+    gpus = job.smallest.gpus_held * job.milli / 1000
+    return Service(job, gpus, job.attained, max(now - since, _NONE))
+
+
+def running(work: RunningWork, now: datetime) -> Service:
+    """Return what a job has had that runs."""
+    ran = work.request.attained + max(now - work.started_at, _NONE)
+    return Service(work.request, work.gpus, ran, work.waited)
+
+
+def rank(job: Service, policy: PackingPolicy) -> float:
+    """Return the rank of a job; larger goes first."""
+    prices = policy.delay_price
+    price = prices.get(job.request.tier, 0) if prices else 1
+    grown = 1 + _GROWTH * (job.waited / _DAY)
+    return price * math.sqrt(job.gpus) * grown / (_likely_left(job) + _FLAT / job.gpus)
+
+
+def standings(jobs: Iterable[Service], policy: PackingPolicy, gpus: float) -> dict[str, Standing]:
+    """Return where jobs stand, by id, in a pool of so many GPUs."""
+    jobs = list(jobs)
+    found = {job.request.id: Standing(_NONE, rank(job, policy)) for job in jobs}
+    room = gpus * GUARANTEED_SHARE
+    long = [job for job in jobs if job.waited >= GUARANTEED_AFTER]
+    for job in sorted(long, key=lambda job: (-job.waited, job.request.id)):
+        if job.gpus <= room:
+            room -= job.gpus
+            id = job.request.id
+            found[id] = found[id]._replace(guaranteed=job.waited)
+    return found
+
+
+def gpus_of(nodes: Iterable[Node]) -> int:
+    """Return the GPUs of a pool with these nodes."""
+    return sum(len(node.gpus) for node in nodes)
+
+
+def _likely_left(job: Service) -> float:
+    """Return for how many seconds it will probably hold its GPUs: about as long as it has."""
+    request = job.request
+    if not (request.saves and request.preemptible):
+        return (request.expected_duration if request.duration_known else _MEAN).total_seconds()
+    left = request.expected_duration - job.ran
+    # Who says how long it takes never loses by it, and who is overdue did not know.
+    shorter = request.duration_known and _NONE < left < job.ran
+    return (left if shorter else job.ran).total_seconds()

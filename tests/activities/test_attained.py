@@ -1,0 +1,139 @@
+"""Attained service on PostgreSQL: what attempts ran is kept, and who has run long yields."""
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from longshore.activities.database import clock
+from longshore.activities.preemption_inputs import read_inputs
+from longshore.activities.snapshot import load_nodes, load_place, load_pool, read_queue
+from longshore.activities.views import set_pool
+from longshore.models.messages import LeaseEnd, ReleaseRequest
+from longshore.models.packing import QueueOrder
+from longshore.models.placement import PlacementKey
+from longshore.models.pool import PoolPacking, PoolSpec
+from longshore.scheduling.order import queue_order
+from tests.support.ledger import Ledger
+
+HOUR = timedelta(hours=1)
+SAVES: dict[str, Any] = {"checkpoint": {"folder": "saved", "save_file": True}}
+ASKS: dict[str, Any] = {"gpus": 2, **SAVES}
+
+
+@pytest.fixture
+async def pool(ledger: Ledger) -> AsyncIterator[Ledger]:
+    """A pool by attained service, whose only node works on a job since ten hours, nine of which
+    are saved."""
+    await _set_order(ledger, QueueOrder.ATTAINED_SERVICE)
+    await ledger.register(gpus=2)
+    async with ledger.listening("long", "new"):
+        await ledger.enqueue("long", **ASKS)
+        assert (await ledger.cycle("first")).placed == 1
+        await _ran(ledger, "10 hours")
+        await _saved(ledger, 1)
+        yield ledger
+
+
+async def test_a_job_that_has_run_for_hours_yields_to_one_of_its_class(pool: Ledger):
+    await pool.enqueue("new", **ASKS)
+    await pool.cycle("second")
+    (row,) = await pool.rows("SELECT job_id, for_job, plan FROM preemptions")
+    assert (row["job_id"], row["for_job"]) == ("long", "new")
+    assert row["plan"]["reason"].startswith("stop long, which yields to twice its rank: ")
+
+
+@pytest.mark.parametrize("why", ["by age", "no save", "higher"])
+async def test_it_does_not_otherwise(pool: Ledger, why: str):
+    if why == "by age":
+        await _set_order(pool, QueueOrder.AGE)
+    if why == "no save":
+        await pool.rows("DELETE FROM job_checkpoints")
+    await pool.enqueue("new", **ASKS, priority=4 if why == "higher" else 5)
+    await pool.cycle("second")
+    assert await pool.rows("SELECT FROM preemptions") == []
+
+
+async def test_what_was_run_until_the_last_save_is_kept_over_attempts(pool: Ledger):
+    await _stopped(pool, 1)
+    (queued,) = await _attained(pool, "queue")
+    assert queued == pytest.approx(9 * 3600, abs=60)
+    await pool.cycle("second")
+    (placed,) = await _attained(pool, "placements WHERE attempt = 2")
+    assert placed == queued
+    async with pool.database.transaction() as connection:
+        (work,) = (await read_inputs(connection, pool.pool)).running
+    assert work.request.attained == timedelta(seconds=placed)
+    # Of an attempt that saved nothing nothing goes on.
+    await _ran(pool, "5 hours", attempt=2)
+    await _stopped(pool, 2)
+    assert await _attained(pool, "queue") == [queued]
+
+
+async def test_a_place_in_the_queue_is_the_one_that_the_order_gives(ledger: Ledger):
+    await _set_order(ledger, QueueOrder.ATTAINED_SERVICE)
+    await ledger.register(gpus=4)
+    for number in range(12):
+        await ledger.enqueue(f"j-{number}", gpus=1 + number % 4, priority=4 + number % 2, **SAVES)
+        await ledger.rows(
+            "UPDATE queue SET attained = :ran, waited = :waited WHERE job_id = :id",
+            id=f"j-{number}", ran=number * 5 % 7 * HOUR, waited=number * 7 % 5 * 20 * HOUR,
+        )  # fmt: skip
+    async with ledger.database.transaction() as connection:
+        packing = (await load_pool(connection, ledger.pool)).packing
+        queue = (await read_queue(connection, ledger.pool)).entries
+        nodes = await load_nodes(connection, ledger.pool)
+        requests = [each.request for each in queue]
+        ordered = queue_order(requests, packing, await clock(connection), nodes)
+        places = {
+            job.id: await load_place(connection, ledger.pool, job.id, packing) for job in ordered
+        }
+    assert list(places.values()) == list(range(1, 13))
+    assert {job.attained for job in ordered} == {number * HOUR for number in range(7)}
+
+
+@pytest.mark.parametrize("table", ["queue", "placements"])
+async def test_the_database_refuses_what_no_job_can_have_run(pool: Ledger, table: str):
+    await pool.enqueue("new", **ASKS)
+    for ran in ("-1 second", "4000 days"):
+        with pytest.raises(Exception, match=r"attained_ten_years|rewritten"):
+            await pool.rows(f"UPDATE {table} SET attained = CAST(:ran AS interval)", ran=ran)
+
+
+async def _set_order(ledger: Ledger, order: QueueOrder) -> None:
+    async with ledger.database.transaction() as connection:
+        await set_pool(connection, PoolSpec(name=ledger.pool, packing=PoolPacking(order=order)))
+
+
+async def _ran(ledger: Ledger, time: str, attempt: int = 1) -> None:
+    """Let an attempt have begun so long ago: the database rewrites no placement, and a test may
+    not wait."""
+    await ledger.rows("ALTER TABLE placements DISABLE TRIGGER USER")
+    await ledger.rows(
+        "UPDATE placements SET placed_at = placed_at - CAST(:time AS interval)"
+        " WHERE attempt = :attempt",
+        time=time, attempt=attempt,
+    )  # fmt: skip
+    await ledger.rows("ALTER TABLE placements ENABLE TRIGGER USER")
+
+
+async def _saved(ledger: Ledger, attempt: int) -> None:
+    await ledger.rows(
+        "INSERT INTO job_checkpoints (job_id, attempt, number, ranks, bytes, write_seconds,"
+        " saved_at, simulated)"
+        " SELECT job_id, attempt, 1, 1, 1000, 1, placed_at + interval '9 hours', true"
+        "   FROM placements WHERE attempt = :attempt",
+        attempt=attempt,
+    )
+
+
+async def _stopped(ledger: Ledger, attempt: int) -> None:
+    key = PlacementKey(job_id="long", attempt=attempt)
+    await ledger.run(ledger.queue.release, ReleaseRequest(key=key, reason=LeaseEnd.PREEMPTED))
+    await ledger.enqueue("long", attempt=attempt + 1, **ASKS)
+
+
+async def _attained(ledger: Ledger, rows: str) -> list[float]:
+    found = await ledger.rows(f"SELECT extract(epoch FROM attained) AS ran FROM {rows}")
+    return [float(row["ran"]) for row in found]

@@ -1,0 +1,138 @@
+"""The rank of a job: attained service, waiting, and what its user states."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longshore.models.job import Tier
+from longshore.models.packing import PackingPolicy, QueueOrder
+from longshore.models.placement import JobRequest
+from longshore.scheduling.order import queue_order
+from longshore.scheduling.rank import (
+    AHEAD,
+    GUARANTEED_AFTER,
+    KEEPS_FOR,
+    Service,
+    Standing,
+    rank,
+    standings,
+)
+from tests.support.packing import NOW, a_job, a_node
+
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
+NONE = timedelta(0)
+BY_RANK = PackingPolicy(order=QueueOrder.ATTAINED_SERVICE)
+UNKNOWN: dict[str, Any] = {"saves": True, "duration_known": False}
+
+
+def had(ran: timedelta = NONE, waited: timedelta = NONE, gpus: int = 1, **asked: Any) -> Service:
+    return Service(a_job("j", gpus, **{**UNKNOWN, **asked}), gpus, ran, waited)
+
+
+def ranked(**fields: Any) -> float:
+    return rank(had(**fields), BY_RANK)
+
+
+def test_the_formula_in_its_own_numbers():
+    # sqrt(4) x (1 + 3 x 2) / (3600 + 600 / 4)
+    assert ranked(ran=HOUR, waited=2 * DAY, gpus=4) == pytest.approx(2 * 7 / 3750)
+    assert ranked() == pytest.approx(1 / 600)
+    price = {Tier.FAST: 30_000_000}
+    priced = BY_RANK.model_copy(update={"delay_price": price})
+    assert rank(had(), priced) == pytest.approx(30_000_000 / 600)
+    assert rank(had(tier=Tier.FLEX), priced) == 0, "a tier that is not named costs nothing"
+
+
+def test_who_says_how_long_it_takes_never_loses_by_it():
+    told: dict[str, Any] = {"duration_known": True, "expected_duration": 10 * HOUR}
+    assert ranked(**told) == ranked()
+    assert ranked(ran=HOUR, **told) == ranked(ran=HOUR)
+    assert ranked(ran=9 * HOUR, **told) == ranked(ran=HOUR)
+    # Who is overdue did not know.
+    assert ranked(ran=11 * HOUR, **told) == ranked(ran=11 * HOUR)
+
+
+@pytest.mark.parametrize("cannot", [{"saves": False}, {"preemptible": False}])
+def test_a_job_that_cannot_be_stopped_ranks_by_all_that_it_will_run(cannot: dict[str, bool]):
+    assert ranked(**cannot) == pytest.approx(1 / (9_400 + 600))
+    told: dict[str, Any] = {"duration_known": True, "expected_duration": HOUR}
+    assert ranked(**cannot, **told) == pytest.approx(1 / (3_600 + 600))
+
+
+@given(
+    st.floats(0, 1e6), st.floats(0, 1e6), st.floats(0, 1e6), st.sampled_from([1, 2, 8, 64]),
+)  # fmt: skip
+def test_running_lowers_a_rank_and_waiting_raises_it(
+    ran: float, more: float, waited: float, gpus: int
+):
+    def of(ran: float, waited: float) -> float:
+        return ranked(ran=timedelta(seconds=ran), waited=timedelta(seconds=waited), gpus=gpus)
+
+    assert of(ran + more, waited) <= of(ran, waited) <= of(ran, waited + more)
+
+
+def queue(*jobs: JobRequest) -> list[str]:
+    return [job.id for job in queue_order(jobs, BY_RANK, NOW, [a_node(), a_node("node-b")])]
+
+
+def waiting(name: str, waited: timedelta, gpus: int = 1, **asked: Any) -> JobRequest:
+    asked = {**UNKNOWN, "submitted_at": NOW - waited, **asked}
+    return a_job(name, gpus, **asked)
+
+
+def test_the_queue_is_by_class_then_by_rank():
+    jobs = (
+        waiting("ran", HOUR, attained=DAY), waiting("new", NONE), waiting("older", HOUR),
+        waiting("wide", NONE, 8), waiting("higher", NONE, priority=6, attained=DAY),
+    )  # fmt: skip
+    assert queue(*jobs) == ["higher", "wide", "older", "new", "ran"]
+    by_age = [job.id for job in queue_order(jobs, PackingPolicy(), NOW)]
+    assert by_age[0] == "higher"
+    assert set(by_age[1:3]) == {"ran", "older"}
+
+
+def test_who_has_waited_two_days_in_all_comes_first_for_half_of_the_gpus():
+    long = [
+        waiting(f"long-{days}", days * DAY, 4, attained=9 * DAY) for days in (5, 4, 3)
+    ]  # 4 GPUs each, of 16
+    new = waiting("new", NONE)
+    assert queue(*long, new) == ["long-5", "long-4", "new", "long-3"]
+    # A wide one that is more than that half keeps its rank, and the next has the room.
+    wide = waiting("wide", 6 * DAY, 16, attained=9 * DAY)
+    assert queue(wide, *long, new)[:2] == ["long-5", "long-4"]
+
+
+def test_a_guaranteed_job_yields_only_to_one_that_has_waited_much_longer():
+    mine = Standing(GUARANTEED_AFTER, 1.0)
+    assert Standing(NONE, 1e9) < mine.yields_to()
+    assert Standing(GUARANTEED_AFTER + KEEPS_FOR, 0.0) >= mine.yields_to()
+    assert Standing(GUARANTEED_AFTER + KEEPS_FOR - HOUR, 9.0) < mine.yields_to()
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 3e5), st.floats(0, 4e5), st.sampled_from([1, 2, 4, 8])),
+        min_size=2, max_size=2,
+    ),
+    st.floats(600, 3e5),
+)  # fmt: skip
+def test_two_jobs_do_not_stop_each_other_in_turn(jobs: list[tuple[float, float, int]], run: float):
+    """Where A stops B, B stops A only after the ratio of their ranks has moved fourfold."""
+
+    def stand(index: int, ran: float = 0.0, waited: float = 0.0) -> Standing:
+        before, wait, gpus = jobs[index]
+        service = had(
+            ran=timedelta(seconds=before + ran), waited=timedelta(seconds=wait + waited), gpus=gpus
+        )
+        return standings([service], BY_RANK, 0)["j"]
+
+    a, b = stand(0), stand(1)
+    if not a > b.yields_to():
+        return
+    later_a, later_b = stand(0, ran=run), stand(1, waited=run)
+    if later_b > later_a.yields_to():
+        moved = (later_b.rank / later_a.rank) / (b.rank / a.rank)
+        assert moved >= AHEAD**2 * (1 - 1e-9)
