@@ -18,9 +18,10 @@ import signal
 import socket
 import struct
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
+from pkgutil import walk_packages
 from typing import Any
 
 CLONE = {"x86_64": 56, "aarch64": 220}
@@ -29,15 +30,17 @@ _CLONE_PARENT = 0x8000
 PADDING = "x" * 30_000
 """An argument and a variable of this process: a program writes its own over them."""
 _PACKAGES = (
-    "anyio", "fsspec", "google.protobuf.json_format", "httpx", "longshore.models.buying",
-    "longshore.models.messages", "longshore.models.settings", "longshore.models.views", "numpy",
-    "psutil", "psycopg", "pydantic_settings", "pynvml",
+    "anyio", "fsspec.implementations.local", "google.protobuf.json_format", "httpx",
+    "numpy.typing", "pathspec", "psutil", "psycopg", "pydantic_settings", "pynvml",
     "rich.console", "rich.table", "sqlalchemy.dialects.postgresql.psycopg",
     "sqlalchemy.ext.asyncio", "sqlmodel", "temporalio.client", "temporalio.contrib.pydantic",
     "temporalio.envconfig", "temporalio.runtime", "temporalio.worker",
-    "temporalio.worker.workflow_sandbox", "typer", "yaml",
+    "temporalio.worker.workflow_sandbox", "typer", "uv", "yaml",
 )  # fmt: skip
-"""Of Longshore itself the models alone: other modules look at the environment when imported."""
+_PURE = ("longshore.models", "longshore.scheduling")
+"""Of Longshore itself these alone: other modules look at the environment when imported."""
+_NOT_SHARED = ("longshore.models.records.migrations.", "longshore.scheduling.bulk.")
+"""What few programs import: Alembic's scripts, and what loads numba, for a second."""
 
 _libc = ctypes.PyDLL(None)  # which keeps the lock of the interpreter
 _python = ctypes.pythonapi
@@ -45,8 +48,8 @@ _python = ctypes.pythonapi
 
 def main() -> None:
     server = socket.socket(fileno=int(sys.argv[1]))
-    for package in _PACKAGES:
-        import_module(package)
+    for module in (*_PACKAGES, *_pure_modules()):
+        import_module(module)
     gc.collect()
     gc.freeze()  # a copy need not look through what it shares
     threads = list(Path("/proc/self/task").iterdir())
@@ -63,6 +66,13 @@ def main() -> None:
             return
         for stream in streams:
             os.close(stream)
+
+
+def _pure_modules() -> Iterator[str]:
+    for name in _PURE:
+        for module in walk_packages(import_module(name).__path__, f"{name}."):
+            if not module.name.startswith(_NOT_SHARED):
+                yield module.name
 
 
 def _copy() -> int:
