@@ -1,5 +1,6 @@
 """Real node agents for tests: `longshore agent` in a process of its own."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -73,5 +74,8 @@ class AgentProcess:
 
 def supervisors_of(agent: int) -> list[psutil.Process]:
     """Return the supervisors of the agent with this process id: children of its fork server."""
-    fork_servers = psutil.Process(agent).children()
-    return [supervisor for fork_server in fork_servers for supervisor in fork_server.children()]
+    found: list[psutil.Process] = []
+    for child in psutil.Process(agent).children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # a tool of the agent, which has ended
+            found += child.children()
+    return found
