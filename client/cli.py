@@ -33,6 +33,7 @@ from longshore.client import (
     preempt_command,
     pull_command,
     purchase_commands,
+    queue_command,
     run_command,
     schedule_commands,
     steer_commands,
@@ -149,6 +150,7 @@ def options(
 
 submit_command.register(app)
 job_commands.register(app)
+queue_command.register(app)
 log_commands.register(app)
 pull_command.register(app)
 steer_commands.register(app)

@@ -15,6 +15,7 @@ from longshore.activities.database import Database
 from longshore.activities.growth import growth_of
 from longshore.activities.locality import with_locality
 from longshore.activities.preemption_inputs import may_stop_any
+from longshore.activities.queue_views import QueueViews
 from longshore.activities.snapshot import load_nodes, load_place, load_pool, load_recent
 from longshore.activities.staged_data import held_by, staged_data
 from longshore.activities.views import Views
@@ -37,6 +38,7 @@ from longshore.models.job_report import JobReport
 from longshore.models.labels import Selector
 from longshore.models.placement import JobRequest, PlacementKind
 from longshore.models.pool import no_such_pool
+from longshore.models.queue_view import QueueView
 from longshore.models.resize import SizeChange
 from longshore.models.settings import Settings
 from longshore.models.text import listed
@@ -260,6 +262,11 @@ class Reading:
     async def pools(self) -> tuple[PoolView, ...]:
         """Return the pools by name."""
         return await self._views().pools()
+
+    async def queue(self, pool: str = "default") -> QueueView:
+        """Return who waits in a pool, in the order in which its next cycle decides. Raises
+        NotFoundError."""
+        return await QueueViews(self._db()).queue(pool)
 
     async def cycles(self, pool: str | None = None, *, last: int = 0) -> tuple[PoolCycles, ...]:
         """Return what the cycles of one pool did and took, or of all by name, with the `last` of

@@ -23,6 +23,7 @@ from longshore.models.node import Node
 from longshore.models.packing import PackingPolicy
 from longshore.models.placement import JobRequest
 from longshore.models.preemption import RunningWork
+from longshore.models.queue_view import RankTerms
 
 AHEAD = 2.0
 """A running job yields to one of so many times its rank."""
@@ -89,10 +90,26 @@ def running(work: RunningWork, now: datetime) -> Service:
 
 def rank(job: Service, policy: PackingPolicy) -> float:
     """Return the rank of a job; larger goes first."""
+    price, growth = _price(job, policy), _growth(job)
+    left = _likely_left(job).total_seconds()
+    return price * math.sqrt(job.gpus) * growth / (left + _FLAT / job.gpus)
+
+
+def terms(job: Service, policy: PackingPolicy) -> RankTerms:
+    """Return what the rank of a job is made of."""
+    return RankTerms(
+        price=_price(job, policy), gpus=job.gpus, growth=_growth(job), left=_likely_left(job),
+        rank=rank(job, policy),
+    )  # fmt: skip
+
+
+def _price(job: Service, policy: PackingPolicy) -> float:
     prices = policy.delay_price
-    price = prices.get(job.request.tier, 0) if prices else 1
-    grown = 1 + _GROWTH * (job.waited / _DAY)
-    return price * math.sqrt(job.gpus) * grown / (_likely_left(job) + _FLAT / job.gpus)
+    return prices.get(job.request.tier, 0) if prices else 1
+
+
+def _growth(job: Service) -> float:
+    return 1 + _GROWTH * (job.waited / _DAY)
 
 
 def standings(jobs: Iterable[Service], policy: PackingPolicy, gpus: float) -> dict[str, Standing]:
@@ -114,12 +131,12 @@ def gpus_of(nodes: Iterable[Node]) -> int:
     return sum(len(node.gpus) for node in nodes)
 
 
-def _likely_left(job: Service) -> float:
-    """Return for how many seconds it will probably hold its GPUs: about as long as it has."""
+def _likely_left(job: Service) -> timedelta:
+    """Return for how long a job will probably hold its GPUs: about as long as it has."""
     request = job.request
     if not (request.saves and request.preemptible):
-        return (request.expected_duration if request.duration_known else _MEAN).total_seconds()
+        return request.expected_duration if request.duration_known else _MEAN
     left = request.expected_duration - job.ran
     # Who says how long it takes never loses by it, and who is overdue did not know.
     shorter = request.duration_known and _NONE < left < job.ran
-    return (left if shorter else job.ran).total_seconds()
+    return left if shorter else job.ran

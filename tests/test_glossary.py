@@ -22,7 +22,7 @@ from longshore.models.job import FailureClass, JobState, Tier
 from longshore.models.market import MachineState, OrderState
 from longshore.models.messages import LeaseEnd
 from longshore.models.node import NodeState
-from longshore.models.packing import PackingRule
+from longshore.models.packing import PackingRule, QueueOrder
 from longshore.models.placement import PlacementKind, RejectionCode
 from longshore.models.purchase import PurchaseState
 from longshore.models.schedule import Oddity, Overlap
@@ -33,7 +33,7 @@ from tests.test_docs import NAMES, ROOT
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text()
 SHOWN: tuple[type[StrEnum], ...] = (
     JobState, ElementState, DagState, StepState, Overlap, Oddity, FailureClass, LeaseEnd, Tier,
-    NodeState, PlacementKind, RejectionCode, PackingRule,
+    NodeState, PlacementKind, RejectionCode, QueueOrder, PackingRule,
     LinkClass, PurchaseState, BlockState, OrderState, MachineState, HeldBy,
 )  # fmt: skip
 """What people are shown by its value."""

@@ -1,0 +1,76 @@
+"""Reading the queue of a pool for people, in the order in which a cycle decides."""
+
+from sqlalchemy import RowMapping, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from longshore.activities.database import Database, clock
+from longshore.activities.snapshot import QueueEntry, load_nodes, load_pool, load_queue
+from longshore.models.base import Instant
+from longshore.models.packing import QueueOrder
+from longshore.models.placement import Decision
+from longshore.models.pool import PoolSpec
+from longshore.models.queue_view import QueuedJobView, QueueView
+from longshore.scheduling.order import counted_as, queue_order
+from longshore.scheduling.rank import Standing, gpus_of, standings, terms, waiting
+
+
+class QueueViews:
+    """Read-only views of queues in the capacity database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def queue(self, pool: str) -> QueueView:
+        """Return the queue of a pool. Raises NotFoundError, and StoredError where the settings of
+        the pool cannot be read."""
+        async with self._database.snapshot() as connection:
+            spec = await load_pool(connection, pool, known=True)
+            entries = {each.request.id: each for each in await load_queue(connection, pool)}
+            nodes = await load_nodes(connection, pool)
+            now = await clock(connection)
+            told = await _told(connection, pool)
+            simulated = bool(await connection.scalar(text(_SIMULATED), {"pool": pool}))
+        waits = [each.request for each in entries.values() if not each.held]
+        ordered = queue_order(waits, spec.packing, now, nodes)
+        stands = standings((waiting(job, now) for job in ordered), spec.packing, gpus_of(nodes))
+        places = {job.id: place for place, job in enumerate(ordered, 1)}
+        held = sorted(job_id for job_id in entries if job_id not in places)
+        jobs = tuple(
+            _view(entries[job_id], places.get(job_id), stands.get(job_id), told[job_id], spec, now)
+            for job_id in (*places, *held)
+            if job_id in told
+        )
+        return QueueView(pool=pool, order=spec.packing.order, jobs=jobs, simulated=simulated)
+
+
+async def _told(connection: AsyncConnection, pool: str) -> dict[str, RowMapping]:
+    rows = await connection.execute(text(_JOBS), {"pool": pool})
+    return {row["job_id"]: row for row in rows.mappings()}
+
+
+def _view(
+    entry: QueueEntry, place: int | None, standing: Standing | None, row: RowMapping,
+    spec: PoolSpec, now: Instant,
+) -> QueuedJobView:  # fmt: skip
+    job = entry.request
+    service = waiting(job, now)
+    by_rank = spec.packing.order is QueueOrder.ATTAINED_SERVICE
+    decision = Decision.model_validate(row["decision"]) if row["decision"] else None
+    return QueuedJobView(
+        place=place, job_id=job.id, name=row["name"], tenant=row["tenant"],
+        priority=job.priority, counted_as=counted_as(job, spec.packing, now), gpus=job.gpus_held,
+        waited=service.waited, attained=job.attained,
+        first=by_rank and standing is not None and bool(standing.guaranteed),
+        terms=terms(service, spec.packing) if by_rank else None,
+        starts_at=decision.estimated_start if decision else None,
+        reason="it is held" if entry.held else decision.reason if decision else "",
+    )  # fmt: skip
+
+
+_JOBS = """
+    SELECT q.job_id, j.name, j.tenant, q.decision
+      FROM queue q JOIN jobs j ON j.id = q.job_id
+     WHERE q.pool = :pool
+"""
+
+_SIMULATED = "SELECT bool_or(simulated) FROM nodes WHERE pool = :pool AND state <> 'GONE'"

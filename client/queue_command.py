@@ -1,0 +1,46 @@
+"""The command that shows who waits in a pool, and in which order."""
+
+from typing import Annotated
+
+import typer
+
+from longshore.client.calls import call
+from longshore.client.queue_view import LEGEND, queue_table
+from longshore.client.terminal import JSON, Text, note, now, out, print_json, show
+from longshore.models.packing import QueueOrder
+from longshore.models.text import count
+
+
+def register(app: typer.Typer) -> None:
+    app.command(rich_help_panel="Jobs")(queue)
+
+
+def queue(
+    pool: Annotated[str, typer.Option(help="The pool.")] = "default",
+    start: Annotated[
+        bool, typer.Option("--start", help="Show when each will start, as far as that is known.")
+    ] = False,
+    terms: Annotated[
+        bool, typer.Option("--terms", help="Show what the rank of each is made of.")
+    ] = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 50,
+    as_json: JSON = False,
+) -> None:
+    """List who waits in a pool, in the order in which its next cycle decides."""
+    found = call(lambda api: api.queue(pool))
+    if as_json:
+        return print_json(found)
+    if terms and found.order is QueueOrder.AGE:
+        note(
+            f"pool {pool} goes by age: the oldest of a class first. `longshore pool set {pool} "
+            "--order attained-service` has it go by rank."
+        )
+    if not found.jobs:
+        return note(f"Nobody waits in pool {pool}.")
+    first = found.model_copy(update={"jobs": found.jobs[:limit]})
+    show(queue_table(first, now(), out().width, start=start, terms=terms))
+    if terms and found.order is QueueOrder.ATTAINED_SERVICE:
+        show(Text(f"\n{LEGEND}", style="dim"))
+    if (more := len(found.jobs) - limit) > 0:
+        note(f"\n{count(more, 'more job')} behind these; --limit shows more.")
+    return None

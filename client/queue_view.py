@@ -1,0 +1,69 @@
+"""How the queue of a pool looks: a row for each job, in the order in which a cycle decides."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from rich.table import Table
+
+from longshore.client.terminal import Text, a_table, width_of_ids
+from longshore.models.queue_view import QueuedJobView, QueueView
+from longshore.models.text import NONE, dollars, span
+
+LEGEND = (
+    "rank = price x sqrt(GPUs) x growth / (left + 600 s / GPUs); growth is 1 + 3 for each day "
+    "waited, left about the time run so far. Price: of a GPU that waits an hour. Rank: dollars an "
+    "hour of waiting, for each hour left."
+)
+
+
+def queue_table(queue: QueueView, now: datetime, width: int, *, start: bool, terms: bool) -> Table:
+    """Return a row for each job; with when it starts, and with the terms of its rank."""
+    by_rank = any(job.terms for job in queue.jobs)
+    headings = ["#", "job", "tenant", "class", "GPUs", "waited", "ran"]
+    headings += ["rank"] * by_rank
+    headings += ["price", "growth", "left"] * (terms and by_rank)
+    headings += ["starts (UTC)"] * start
+    table = a_table(
+        [*headings, "remark"], right=("#", "class", "GPUs", "waited", "ran", "rank", "price",
+                                      "growth", "left"),
+        fold=("remark",), widest={"job": width_of_ids(width)},
+    )  # fmt: skip
+    for job in queue.jobs:
+        table.add_row(*_cells(job, now, by_rank=by_rank, start=start, terms=terms))
+    return table
+
+
+def _cells(
+    job: QueuedJobView, now: datetime, *, by_rank: bool, start: bool, terms: bool
+) -> Sequence[str | Text]:
+    risen = job.counted_as > job.priority
+    cells: list[str | Text] = [
+        NONE if job.place is None else str(job.place),
+        job.job_id,
+        job.tenant,
+        f"{job.priority} as {job.counted_as}" if risen else str(job.priority),
+        str(job.gpus),
+        span(job.waited, units=2),
+        span(job.attained, units=2) if job.attained else NONE,
+    ]
+    if by_rank:
+        cells.append(f"{job.terms.rank * 3600 / 1e6:.4g}" if job.terms else NONE)
+    if by_rank and terms:
+        found = job.terms
+        cells += (
+            [dollars(round(found.price)), f"{found.growth:.2f}", span(found.left, units=2)]
+            if found
+            else [NONE] * 3
+        )
+    if start:
+        cells.append(_start(job, now))
+    said = f"first: waited for two days; {job.reason}" if job.first else job.reason
+    cells.append(Text(said, no_wrap=True, overflow="ellipsis"))
+    return cells
+
+
+def _start(job: QueuedJobView, now: datetime) -> str:
+    if job.starts_at is None:
+        return NONE
+    day = "" if job.starts_at.date() == now.date() else f"{job.starts_at:%b %d} "
+    return f"{day}{job.starts_at:%H:%M:%S}"

@@ -1,0 +1,81 @@
+"""`longshore queue`: who waits, in which order, with the terms of ranks and the starts."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from rich.console import Console
+
+from longshore.client.queue_view import queue_table
+from longshore.models.packing import QueueOrder
+from longshore.models.queue_view import QueuedJobView, QueueView, RankTerms
+from tests.client.conftest import Command
+
+NOW = datetime(2026, 11, 25, 12, 0, tzinfo=UTC)
+NONE = timedelta(0)
+
+
+async def test_it_lists_who_waits_in_order_with_what_ranks_are_made_of(
+    longshore: Command, pool: str
+):
+    empty = await longshore("queue", "--pool", pool)
+    assert empty.code == 66
+    assert f"no pool '{pool}'" in empty.err
+    set_ = await longshore("pool", "set", pool, "--order", "attained-service")
+    assert set_.code == 0, set_.err
+    shown = await longshore("pool", "show", pool)
+    assert "attained-service" in shown.out
+    nobody = await longshore("queue", "--pool", pool)
+    assert (nobody.code, nobody.err) == (0, f"Nobody waits in pool {pool}.\n")
+    for name, gpus, held in (("narrow", 1, False), ("wide", 8, False), ("held", 2, True)):
+        ran = await longshore(
+            "submit", "--pool", pool, "--name", name, "--gpus", str(gpus), "--yes", "-q",
+            *(["--hold"] if held else []), "--", "true",
+        )  # fmt: skip
+        assert ran.code == 0, ran.err
+        there = await longshore("job", ran.out.strip())  # on record by then
+        assert there.code == 0, there.err
+    found = await longshore("queue", "--pool", pool, "--json")
+    queue = QueueView.model_validate_json(found.out)
+    assert [(job.name, job.place) for job in queue.jobs] == [
+        ("wide", 1), ("narrow", 2), ("held", None),
+    ]  # fmt: skip
+    wide = queue.jobs[0]
+    assert wide.terms is not None
+    assert json.loads(found.out)["order"] == "attained-service"
+    # No checkpoint: it ranks by all that it will run, as nobody said how long that is.
+    assert wide.terms.left == timedelta(seconds=9_400)
+    printed = await longshore("queue", "--pool", pool, "--terms", "--start")
+    assert printed.code == 0, printed.err
+    for heading in ("rank", "price", "growth", "left", "starts (UTC)"):
+        assert heading in printed.out
+    first = await longshore("queue", "--pool", pool, "-n", "1")
+    assert "2 more jobs behind these" in first.err
+    by_age = await longshore("pool", "set", pool, "--order", "age")
+    assert by_age.code == 0
+    plain = await longshore("queue", "--pool", pool, "--terms")
+    assert f"pool {pool} goes by age" in plain.err
+    assert "rank" not in plain.out
+    assert plain.out.index("narrow") < plain.out.index("wide")
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_a_row_tells_class_wait_and_start(width: int):
+    terms = RankTerms(
+        price=30_000_000, gpus=8, growth=7, left=timedelta(hours=2), rank=80_000_000 / 3600
+    )
+    risen = QueuedJobView(
+        place=1, job_id="train-9gk2", name="train", tenant="lab", priority=4, counted_as=5,
+        gpus=8, waited=timedelta(days=2), attained=timedelta(hours=2), first=True, terms=terms,
+        starts_at=NOW + timedelta(days=1), reason="no node has 8 free GPUs",
+    )  # fmt: skip
+    queue = QueueView(pool="default", order=QueueOrder.ATTAINED_SERVICE, jobs=(risen,))
+    console = Console(width=width)
+    with console.capture() as captured:
+        console.print(queue_table(queue, NOW, width, start=True, terms=width > 100))
+    said = captured.get()
+    assert "4 as 5" in said
+    assert "Nov 26 12:00:00" in said
+    if width > 100:
+        for word in ("2d", "2h", "80", "$30.00", "7.00", "first: waited for two days"):
+            assert word in said
