@@ -5,7 +5,7 @@ Every activity here may run twice: it is idempotent by (job, attempt).
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from sqlalchemy import text
@@ -31,6 +31,7 @@ from longshore.models.messages import (
     ReleaseRequest,
 )
 from longshore.models.node import Node
+from longshore.models.packing import QueueOrder
 from longshore.models.placement import JobRequest, PlacementKey
 from longshore.models.pool import Growth, PoolSpec
 from longshore.scheduling.advice import advice
@@ -38,6 +39,9 @@ from longshore.scheduling.packer import could_ever_place
 from longshore.scheduling.time_limits import why_too_long, with_limit
 from longshore.scheduling.unready_nodes import in_the_way_for_good
 from longshore.scheduling.words import format_rejected
+
+HANDED_ON_WITHIN = timedelta(minutes=10)
+"""After the end of a job, one of its tenant and name takes over the time that it has run."""
 
 
 class QueueActivities:
@@ -75,6 +79,8 @@ class QueueActivities:
                     # Of a later attempt it is the job itself that is on record as ended.
                     over = request.attempt == 1 and await _why_over(connection, request)
                     return EnqueueReply(queued=False, refusal=refusal, other=refusal == over)
+                if request.attempt == 1 and pool.packing.order is QueueOrder.ATTAINED_SERVICE:
+                    await _take_over(connection, request)
                 poke = not request.held and await mark_poked(connection, spec.pool)
                 await failpoint("enqueue.before-commit")
         except DataError as error:
@@ -208,6 +214,17 @@ async def put_into_queue(
     await connection.execute(text("SELECT FROM queue WHERE job_id = :id FOR UPDATE"), row)
     await connection.execute(text(_INSERT_QUEUE), row)
     return ""
+
+
+async def _take_over(connection: AsyncConnection, request: EnqueueRequest) -> None:
+    """Give a job that has come into the queue the time run of one of its name that has just ended:
+    who cuts a job into pieces does not begin anew with each."""
+    spec = request.spec
+    asked = {
+        "id": request.job_id, "tenant": spec.tenant, "name": spec.name, "pool": spec.pool,
+        "within": HANDED_ON_WITHIN,
+    }  # fmt: skip
+    await connection.execute(text(_TAKE_OVER), asked)
 
 
 async def ensure_pool(connection: AsyncConnection, pool: str) -> None:
@@ -477,6 +494,27 @@ _INSERT_QUEUE = """
     ON CONFLICT (job_id) DO NOTHING
 """
 """What an attempt ran counts as far as the next one goes on from it: until its last save."""
+
+_TAKE_OVER = """
+    WITH ended AS (
+        SELECT j.id, p.attained + greatest(p.ended_at - p.placed_at, interval '0') AS ran
+          FROM jobs j
+          JOIN LATERAL (SELECT * FROM placements WHERE job_id = j.id
+                         ORDER BY attempt DESC, rank LIMIT 1) p ON true
+         WHERE j.tenant = :tenant AND j.name = :name AND j.pool = :pool AND j.id <> :id
+           AND j.handed_to IS NULL
+           AND j.ended_at > clock_timestamp() - CAST(:within AS interval)
+           AND NOT EXISTS (SELECT FROM jobs o WHERE o.handed_to = :id)
+         ORDER BY ran DESC LIMIT 1
+           FOR UPDATE OF j SKIP LOCKED
+    ), handed AS (
+        UPDATE jobs j SET handed_to = :id FROM ended WHERE j.id = ended.id RETURNING ended.ran
+    )
+    UPDATE queue q SET attained = least(handed.ran, interval '3653 days')
+      FROM handed WHERE q.job_id = :id AND q.attempt = 1
+"""
+"""Each end hands on to one successor alone: to every one it would be ruin for who calls all of
+their jobs by one name."""
 
 _END_PLACEMENT = """
     UPDATE placements p

@@ -240,6 +240,10 @@ class JobRow(SQLModel, table=True):
         Index("jobs_by_snapshot", "tenant",
               text("(((spec -> 'code'::text) ->> 'snapshot'::text))"),
               postgresql_where=text("spec->'code'->>'snapshot' IS NOT NULL")),
+        Index("jobs_handed_to", "handed_to", unique=True,
+              postgresql_where=text("handed_to IS NOT NULL")),
+        Index("jobs_to_hand_on", "tenant", "name", "ended_at",
+              postgresql_where=text("ended_at IS NOT NULL AND handed_to IS NULL")),
         Index("jobs_by_label", text("(spec -> 'labels')"), postgresql_using="gin",
               postgresql_where=text("(spec -> 'labels') IS NOT NULL")),
     )  # fmt: skip
@@ -257,6 +261,9 @@ class JobRow(SQLModel, table=True):
     exit_code: int | None = None
     message: str = Field(default="", sa_type=Text)
     attempts: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
+    handed_to: str | None = Field(default=None, sa_type=Text)
+    """The job of the same tenant and name that came soon after its end, and took over the time
+    that it had held GPUs: in the order of its queue the two are one."""
 
 
 class QueueRow(SQLModel, table=True):

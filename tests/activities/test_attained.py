@@ -1,5 +1,6 @@
 """Attained service on PostgreSQL: what attempts ran is kept, and who has run long yields."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
@@ -29,7 +30,7 @@ async def pool(ledger: Ledger) -> AsyncIterator[Ledger]:
     await _set_order(ledger, QueueOrder.ATTAINED_SERVICE)
     await ledger.register(gpus=2)
     async with ledger.listening("long", "new"):
-        await ledger.enqueue("long", **ASKS)
+        await ledger.enqueue("long", name="long", **ASKS)
         assert (await ledger.cycle("first")).placed == 1
         await _ran(ledger, "10 hours")
         await _saved(ledger, 1)
@@ -69,6 +70,50 @@ async def test_what_was_run_until_the_last_save_is_kept_over_attempts(pool: Ledg
     await _ran(pool, "5 hours", attempt=2)
     await _stopped(pool, 2)
     assert await _attained(pool, "queue") == [queued]
+
+
+@pytest.mark.parametrize(
+    ("change", "hands_on"),
+    [
+        ("", True),
+        ("UPDATE jobs SET ended_at = ended_at - interval '11 minutes'", False),
+        ("UPDATE jobs SET name = 'other'", False),
+        ("UPDATE jobs SET tenant = 'other'", False),
+    ],
+    ids=["same", "later", "name", "tenant"],
+)
+async def test_an_end_hands_its_time_run_to_one_successor_of_its_name(
+    pool: Ledger, change: str, hands_on: bool
+):
+    """So who cuts a job into pieces does not begin anew with each."""
+    await pool.finish("long")
+    if change:
+        await pool.rows(change)
+    async with pool.listening("piece", "second"):
+        await pool.enqueue("piece", name="long", **ASKS)
+        await pool.enqueue("piece", name="long", **ASKS, delivery=2)  # told again
+        await pool.enqueue("second", name="long", **ASKS)
+    rows = await pool.rows("SELECT job_id, extract(epoch FROM attained) AS ran FROM queue")
+    ran = {row["job_id"]: float(row["ran"]) for row in rows}
+    assert ran["piece"] == pytest.approx(36_000 if hands_on else 0, abs=60)
+    assert ran["second"] == 0
+
+
+async def test_of_two_that_come_at_once_one_takes_over(pool: Ledger):
+    await pool.finish("long")
+    names = [f"piece-{number}" for number in range(4)]
+    async with pool.listening(*names):
+        await asyncio.gather(*(pool.enqueue(name, name="long", **ASKS) for name in names))
+    assert sorted(await _attained(pool, "queue"))[:3] == [0, 0, 0]
+    assert max(await _attained(pool, "queue")) == pytest.approx(36_000, abs=60)
+
+
+async def test_a_pool_by_age_hands_nothing_on(pool: Ledger):
+    await _set_order(pool, QueueOrder.AGE)
+    await pool.finish("long")
+    async with pool.listening("piece"):
+        await pool.enqueue("piece", name="long", **ASKS)
+    assert await _attained(pool, "queue") == [0]
 
 
 async def test_a_place_in_the_queue_is_the_one_that_the_order_gives(ledger: Ledger):

@@ -2,6 +2,9 @@
 
 `queue.attained` goes on to the placement, and from there, with what that attempt saved, to the
 queue again. Rows of an older version count from nothing.
+
+An end hands what its job has had to one successor at most, `jobs.handed_to`, which takes over from
+one job at most.
 """
 
 from alembic import op
@@ -17,6 +20,14 @@ def upgrade() -> None:
             f" ADD CONSTRAINT {table}_attained_ten_years"
             " CHECK (attained BETWEEN interval '0' AND interval '3653 days')"
         )
+    op.execute("ALTER TABLE jobs ADD COLUMN handed_to text")
+    op.execute(
+        "CREATE UNIQUE INDEX jobs_handed_to ON jobs (handed_to) WHERE handed_to IS NOT NULL"
+    )
+    op.execute(
+        "CREATE INDEX jobs_to_hand_on ON jobs (tenant, name, ended_at)"
+        " WHERE ended_at IS NOT NULL AND handed_to IS NULL"
+    )
     # Jobs of one class are stopped for each other where their pool says so.
     op.execute("ALTER TABLE preemptions DROP CONSTRAINT only_a_lower_class_gives_way")
     op.execute(
