@@ -16,6 +16,7 @@ from benchmarks.queueing_yardsticks import Easy, Sjf, Srpt, best_fit
 from tests.support.local_stack import ROOT
 
 pytestmark = pytest.mark.timeout(300)
+HOUR = 3600.0
 RESTART = 90.0
 
 
@@ -75,6 +76,55 @@ def test_the_planner_stops_jobs_of_lower_classes_and_runs_them_to_their_ends():
     assert all(job.attempt == 1 + len(job.stopped_at) for job in jobs)
 
 
+def test_by_attained_service_long_jobs_yield_and_all_run_to_their_ends():
+    jobs = _of_two_kinds()
+    world = Shipped(jobs, 2, RESTART, policies("attained-service", RESTART), exact=False,
+                    check=True)  # fmt: skip
+    by_rank = _waits(world)
+    stopped = {job.number for job in jobs if job.stopped_at}
+    assert stopped
+    assert all(jobs[number].seconds > HOUR for number in stopped), "short ones run through"
+    by_age = _waits(Shipped(_of_two_kinds(), 2, RESTART, policies("age", RESTART), exact=False))
+    assert sum(by_rank) < sum(by_age) / 2
+
+
+def test_who_cannot_save_is_not_stopped():
+    jobs = _of_two_kinds()
+    for job in jobs:
+        job.saves = False
+    rules = policies("attained-service", RESTART)
+    _waits(Shipped(jobs, 2, RESTART, rules, exact=False, check=True))
+    assert not any(job.stopped_at for job in jobs)
+
+
+def test_nothing_is_decided_by_what_nobody_knows_yet():
+    """Other durations of what has not ended by then change nothing before."""
+    until = 3 * HOUR
+
+    def begun(jobs: list[Job]) -> list[tuple[int, float]]:
+        seen: list[tuple[int, float]] = []
+
+        class Seen(Shipped):
+            def begin(self, job: Job) -> None:
+                seen.append((job.number, self.now))
+                super().begin(job)
+
+        _waits(Seen(jobs, 2, RESTART, policies("attained-service", RESTART), exact=False))
+        return [each for each in seen if each[1] < until]
+
+    jobs = _of_two_kinds()
+    before = begun(jobs)
+    assert len(before) > 10
+    others = _of_two_kinds()
+    changed = 0
+    for job, as_it_was in zip(others, jobs, strict=True):
+        if as_it_was.ends >= until:
+            changed += 1
+            job.seconds = job.left = job.seconds * 3
+    assert changed > 3
+    assert begun(others) == before
+
+
 def test_a_trace_is_read_as_asked(tmp_path: Path):
     trace = _written(tmp_path)
     jobs = read_jobs(trace)
@@ -103,6 +153,13 @@ def test_the_benchmark_compares_rules(tmp_path: Path):
 
 def _jobs(*rows: tuple[float, float, int]) -> list[Job]:
     return [Job(number, *row) for number, row in enumerate(rows)]
+
+
+def _of_two_kinds() -> list[Job]:
+    """Return long jobs on all of two nodes, and then short ones."""
+    long = [(0.0, 20 * HOUR, 8), (1.0, 30 * HOUR, 4), (2.0, 25 * HOUR, 4)]
+    short = [(HOUR + 300.0 * number, 200.0 + number, 1 + number % 4) for number in range(30)]
+    return _jobs(*long, *short)
 
 
 def _synthetic() -> list[Job]:
