@@ -19,7 +19,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from longshore.models import search
 from longshore.models.dag import DagSpec, in_our_words
-from longshore.models.job import JobSpec, JobState
+from longshore.models.job import ASSUMED_DURATION, JobSpec, JobState
 from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
     JobInput,
@@ -125,7 +125,13 @@ def of_spec(spec: JobSpec) -> list[Pair]:
 
 def digest_of(spec: JobSpec | DagSpec) -> str:
     """Return what tells one content from another under the same id."""
-    same = in_our_words(spec) if isinstance(spec, DagSpec) else spec
+    if isinstance(spec, DagSpec):
+        same = in_our_words(spec)
+    elif spec.expected_duration is None:
+        # As versions wrote it for which an hour was the default: it may be told again to this one.
+        same = spec.model_copy(update={"expected_duration": ASSUMED_DURATION})
+    else:
+        same = spec
     return hashlib.sha256(same.model_dump_json().encode()).hexdigest()[:16]
 
 
