@@ -173,6 +173,11 @@ def _report(
         f" {scene.counting.resumed()} of their attempts went on from a checkpoint"
     )
     print(scene.many.summary())
+    (stops,) = scene.fleet.rows(
+        "SELECT count(*) AS all, count(*) FILTER (WHERE priority = for_priority) AS alike"
+        " FROM preemptions"
+    )
+    print(f"{stops['all']} preemptions, {stops['alike']} of them for a job of the same class")
     print(
         f"{scene.trading.purchases()} purchases at the simulated market, whose money and"
         " machines were compared with the ledger"

@@ -13,7 +13,9 @@ from typing import Any
 from longshore.models.dag import DagSpec, DagState, StepState
 from longshore.models.elements import ElementState
 from longshore.models.job import JobSpec, JobState
-from longshore.models.pool import PoolSpec
+from longshore.models.packing import QueueOrder
+from longshore.models.pool import PoolPacking, PoolSpec
+from longshore.models.preemption import PreemptionPolicy
 from tests.faults import scenes
 from tests.faults.fleet import Fleet
 from tests.faults.journal import SAVES, SLEEP, violations
@@ -64,8 +66,12 @@ class ManyAsOne:
         """How often a gang was to grow in place, with room for it."""
 
     async def begin(self) -> None:
-        """Have jobs of the pool that they run in grow by themselves soon."""
-        spec = PoolSpec(grow_after=timedelta(seconds=3))
+        """Have jobs of the pool that they run in grow by themselves soon, and such that save yield
+        to others of their class after seconds: here nobody runs for ten minutes."""
+        packing = PoolPacking(order=QueueOrder.ATTAINED_SERVICE)
+        soon = timedelta(seconds=2)
+        yields = PreemptionPolicy(yields_after=soon, restart=timedelta(0), cooldown=soon)
+        spec = PoolSpec(grow_after=timedelta(seconds=3), packing=packing, preemption=yields)
         await scenes.until_answered(lambda: self._fleet.longshore.set_pool(spec))
 
     async def submit_dag(self, chance: random.Random, name: str) -> None:
