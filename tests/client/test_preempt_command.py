@@ -47,6 +47,23 @@ def test_the_example_as_json_holds_every_way(cli: CLI) -> None:
     assert found.plan.cost == victim.total
 
 
+def test_in_a_pool_by_attained_service_a_job_of_the_same_class_yields(
+    cli: CLI, tmp_path: Path
+) -> None:
+    job, state = tmp_path / "new.yaml", tmp_path / "state.yaml"
+    job.write_text(
+        "{name: new, command: 'true', gpus: 4, priority: 1, gpu_type: H100,"
+        " checkpoint: {folder: saved, save_file: true}}"
+    )
+    by_age = cli("preempt", "--dry-run", "--state", STATE, "--job", str(job))
+    assert "sweep    is of class 1, which is not below 1" in by_age.out
+    state.write_text(Path(STATE).read_text() + "\npolicy: {order: attained-service}\n")
+    ran = cli("preempt", "--dry-run", "--state", str(state), "--job", str(job))
+    assert (ran.code, ran.err) == (0, "")
+    assert ran.out.startswith("stop sweep, which yields to twice its rank: it loses $")
+    assert "those that are stopped have less than 1/2 of its rank" in ran.out
+
+
 def test_what_can_never_fit_is_told_so_without_the_price_of_a_wait(
     cli: CLI, tmp_path: Path
 ) -> None:
