@@ -179,8 +179,8 @@ _MIGHT_HELP = """
                               WHERE p.ended_at IS NULL AND j.pool = :pool))
 """
 """Whether anything runs that is of a lower class than a job that waits, or of the same where that
-may be stopped too. A priority that somebody
-has written as another thing than a number counts as none."""
+may be stopped too. A priority that somebody has written as another thing than a number counts as
+none."""
 
 _STORED = """
     SELECT d.job_id, d.attempt, d.for_job, d.for_priority, d.plan
