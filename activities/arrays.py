@@ -5,7 +5,6 @@ id is of one slot: a repeat starts what is missing and nothing twice.
 """
 
 import asyncio
-import hashlib
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
@@ -30,7 +29,7 @@ from longshore.activities.dag_ends import mark_end, of_dag_at_retry, tell_end
 from longshore.activities.database import Database, clock
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
-from longshore.activities.job_starts import start_job
+from longshore.activities.job_starts import digest_of, start_job
 from longshore.activities.metrics import JOB_ENDS, SILENT, Metrics
 from longshore.activities.partners import (
     Woken,
@@ -240,7 +239,7 @@ class ArrayActivities:
                 array_id=array_id, number=number, elements=array["elements"],
                 first=array["first"], last=array["last"],
             )  # fmt: skip
-            digest = hashlib.sha256(alone.model_dump_json().encode()).hexdigest()[:16]
+            digest = digest_of(alone)
             start = JobInput(spec=alone, slot=slot, path_behind=path_behind)
             async with gate:
                 try:

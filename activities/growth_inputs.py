@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from longshore.activities.database import clock
 from longshore.activities.preemption_inputs import FRESH, load_running_work
 from longshore.activities.stored_specs import stored_spec
 from longshore.models.buying import BuyingPolicy
@@ -44,6 +45,7 @@ async def load_elastic(
     works = await load_running_work(
         connection, spec.name, spec.preemption, running, store_away, only=ids
     )
+    now = await clock(connection)
     values = {
         "ids": list(ids), "since": REMEMBERED,
         "ends": [LeaseEnd.RESIZED.value, LeaseEnd.PREEMPTED.value],
@@ -61,9 +63,11 @@ async def load_elastic(
         if job_spec is None or job_spec.malleable is None:
             continue
         attempt = work.request.attempt
+        asked = JobRequest.of(work.id, job_spec, row["submitted_at"], attempt + 1)
+        had = {"attained": work.request.attained, "waits_since": now - work.waited}
         job = Elastic(
             work=work,
-            asked=JobRequest.of(work.id, job_spec, row["submitted_at"], attempt + 1),
+            asked=asked.model_copy(update=had),
             measured=measured(stretches.get(work.id, ())),
             changed_at=tuple(row["changed_at"] or ()),
             rank_changes=tuple(

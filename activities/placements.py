@@ -26,6 +26,14 @@ GIVE_LEASES = """
 """Ends a statement whose `placed` are LEASED_COLUMNS of the placements that it has made."""
 
 
+ATTAINED = """least(p.attained + greatest(
+        least(coalesce((SELECT max(c.saved_at) FROM job_checkpoints c
+                         WHERE c.job_id = p.job_id AND c.attempt = p.attempt), p.placed_at),
+              coalesce(p.ended_at, clock_timestamp())) - p.placed_at,
+        interval '0'), interval '3653 days')"""
+"""Of a placement `p`: for how long its job has held its GPUs by its last save, over all attempts.
+What is in no save the next attempt does not go on from. A node's clock may be ahead."""
+
 SETTLED = """EXISTS (SELECT FROM placements e
                       WHERE e.job_id = d.job_id AND e.attempt = d.attempt
                         AND e.end_reason IN ('resized', 'node-lost')

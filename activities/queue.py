@@ -20,6 +20,7 @@ from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
 from longshore.activities.metrics import JOB_ENDS, SILENT, Metrics
 from longshore.activities.outputs import store_output
+from longshore.activities.placements import ATTAINED
 from longshore.activities.signals import Signals
 from longshore.activities.snapshot import load_nodes, load_pool
 from longshore.models.job import JobResult, JobSpec
@@ -198,6 +199,7 @@ async def put_into_queue(
         "spec": spec.model_dump_json(), "priority": spec.priority,
         "request": job.model_dump_json(), "submitted_at": request.submitted_at,
         "pool_spec": PoolSpec(name=spec.pool).model_dump_json(),
+        "can_stop": job.can_stop, "duration_known": job.duration_known,
     }  # fmt: skip
     if request.key and (taken := await _why_taken(connection, row)):
         row["key"] = None  # it stays that of the other job
@@ -373,6 +375,7 @@ async def record_end(connection: AsyncConnection, result: JobResult) -> Ended | 
     row = rows.one_or_none()
     if row is None:
         return None
+    await connection.execute(text(_HAND_BACK), {"id": result.job_id})
     job = OfDag(row.dag_id, row.tenant, tuple(row.mutexes)) if row.dag_id else None
     return Ended(row.pool, job, row.array_id)
 
@@ -467,33 +470,31 @@ _INSERT_NEW = """
         ON CONFLICT (id) DO NOTHING
         RETURNING id
     )
-    INSERT INTO queue (job_id, attempt, pool, held, priority, request, submitted_at)
-    SELECT id, :attempt, :pool, :held, :priority, CAST(:request AS jsonb), :submitted_at FROM job
+    INSERT INTO queue (job_id, attempt, pool, held, priority, request, submitted_at, can_stop,
+                       duration_known)
+    SELECT id, :attempt, :pool, :held, :priority, CAST(:request AS jsonb), :submitted_at,
+           :can_stop, :duration_known
+      FROM job
     RETURNING job_id
 """
 """A job that is new cannot have been placed or have ended: nothing else needs to be looked at."""
 
-_INSERT_QUEUE = """
+_INSERT_QUEUE = f"""
     INSERT INTO queue (job_id, attempt, pool, held, priority, request, submitted_at, waited,
-                       attained)
+                       attained, can_stop, duration_known)
     SELECT :id, :attempt, :pool, :held, :priority, CAST(:request AS jsonb), :submitted_at,
-           coalesce(p.waited, interval '0'),
-           coalesce(p.attained + greatest(p.saved_at - p.placed_at, interval '0'), interval '0')
+           coalesce(before.waited, interval '0'), coalesce(before.ran, interval '0'),
+           :can_stop, :duration_known
       FROM (SELECT) one
-      LEFT JOIN (
-           SELECT l.waited, l.attained, l.placed_at,
-                  coalesce((SELECT max(c.saved_at) FROM job_checkpoints c
-                             WHERE c.job_id = l.job_id AND c.attempt = l.attempt
-                               AND c.saved_at <= coalesce(l.ended_at, clock_timestamp())),
-                           l.placed_at) AS saved_at
-             FROM placements l WHERE l.job_id = :id
-            ORDER BY l.attempt DESC, l.rank LIMIT 1) p ON true
+      LEFT JOIN (SELECT p.waited, {ATTAINED} AS ran
+                   FROM placements p WHERE p.job_id = :id
+                  ORDER BY p.attempt DESC, p.rank LIMIT 1) before ON true
      WHERE NOT EXISTS (
            SELECT FROM placements WHERE job_id = :id AND attempt >= :attempt)
        AND NOT EXISTS (SELECT FROM jobs WHERE id = :id AND ended_at IS NOT NULL)
     ON CONFLICT (job_id) DO NOTHING
 """
-"""What an attempt ran counts as far as the next one goes on from it: until its last save."""
+"""A save that is seen later raises what it has attained: see `activities.checkpoints.rows`."""
 
 _TAKE_OVER = """
     WITH ended AS (
@@ -505,6 +506,7 @@ _TAKE_OVER = """
            AND j.handed_to IS NULL
            AND j.ended_at > clock_timestamp() - CAST(:within AS interval)
            AND NOT EXISTS (SELECT FROM jobs o WHERE o.handed_to = :id)
+           AND EXISTS (SELECT FROM queue WHERE job_id = :id AND attempt = 1)
          ORDER BY ran DESC LIMIT 1
            FOR UPDATE OF j SKIP LOCKED
     ), handed AS (
@@ -515,6 +517,12 @@ _TAKE_OVER = """
 """
 """Each end hands on to one successor alone: to every one it would be ruin for who calls all of
 their jobs by one name."""
+
+_HAND_BACK = """
+    UPDATE jobs SET handed_to = NULL
+     WHERE handed_to = :id AND NOT EXISTS (SELECT FROM placements WHERE job_id = :id)
+"""
+"""Who never ran hands on nothing: what it took over is for another."""
 
 _END_PLACEMENT = """
     UPDATE placements p

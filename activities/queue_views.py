@@ -4,14 +4,20 @@ from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import Database, clock
-from longshore.activities.snapshot import QueueEntry, load_nodes, load_pool, load_queue
+from longshore.activities.snapshot import (
+    QueueEntry,
+    load_nodes,
+    load_pool,
+    load_queue,
+    load_running,
+)
 from longshore.models.base import Instant
 from longshore.models.packing import QueueOrder
 from longshore.models.placement import Decision
 from longshore.models.pool import PoolSpec
 from longshore.models.queue_view import QueuedJobView, QueueView
 from longshore.scheduling.order import counted_as, queue_order
-from longshore.scheduling.rank import Standing, gpus_of, standings, terms, waiting
+from longshore.scheduling.rank import Standing, room_of, standings, terms, waiting
 
 
 class QueueViews:
@@ -27,20 +33,23 @@ class QueueViews:
             spec = await load_pool(connection, pool, known=True)
             entries = {each.request.id: each for each in await load_queue(connection, pool)}
             nodes = await load_nodes(connection, pool)
+            running = await load_running(connection, pool)
             now = await clock(connection)
             told = await _told(connection, pool)
             simulated = bool(await connection.scalar(text(_SIMULATED), {"pool": pool}))
-        waits = [each.request for each in entries.values() if not each.held]
-        ordered = queue_order(waits, spec.packing, now, nodes)
-        stands = standings((waiting(job, now) for job in ordered), spec.packing, gpus_of(nodes))
-        places = {job.id: place for place, job in enumerate(ordered, 1)}
-        held = sorted(job_id for job_id in entries if job_id not in places)
-        jobs = tuple(
-            _view(entries[job_id], places.get(job_id), stands.get(job_id), told[job_id], spec, now)
-            for job_id in (*places, *held)
-            if job_id in told
-        )
-        return QueueView(pool=pool, order=spec.packing.order, jobs=jobs, simulated=simulated)
+        requests = [each.request for each in entries.values()]
+        ordered = queue_order(requests, spec.packing, now, nodes, running)
+        services = [waiting(job, now) for job in ordered]
+        stands = standings(services, spec.packing, room_of(nodes, running))
+        jobs = [
+            _view(entries[job.id], place, stands[job.id], told[job.id], spec, now)
+            for place, job in enumerate(ordered, 1)
+            if job.id in told
+        ]
+        aside = [row for job_id, row in sorted(told.items()) if job_id not in entries]
+        jobs += [_aside(row) for row in aside]
+        order = spec.packing.order
+        return QueueView(pool=pool, order=order, jobs=tuple(jobs), simulated=simulated)
 
 
 async def _told(connection: AsyncConnection, pool: str) -> dict[str, RowMapping]:
@@ -49,7 +58,7 @@ async def _told(connection: AsyncConnection, pool: str) -> dict[str, RowMapping]
 
 
 def _view(
-    entry: QueueEntry, place: int | None, standing: Standing | None, row: RowMapping,
+    entry: QueueEntry, place: int, standing: Standing, row: RowMapping,
     spec: PoolSpec, now: Instant,
 ) -> QueuedJobView:  # fmt: skip
     job = entry.request
@@ -60,15 +69,26 @@ def _view(
         place=place, job_id=job.id, name=row["name"], tenant=row["tenant"],
         priority=job.priority, counted_as=counted_as(job, spec.packing, now), gpus=job.gpus_held,
         waited=service.waited, attained=job.attained,
-        first=by_rank and standing is not None and bool(standing.guaranteed),
+        first=by_rank and bool(standing.guaranteed),
         terms=terms(service, spec.packing) if by_rank else None,
         starts_at=decision.estimated_start if decision else None,
         reason="it is held" if entry.held else decision.reason if decision else "",
     )  # fmt: skip
 
 
+def _aside(row: RowMapping) -> QueuedJobView:
+    """Return a job that is set aside: it is in no plan, and may not be readable."""
+    decision = Decision.model_validate(row["decision"]) if row["decision"] else None
+    return QueuedJobView(
+        place=None, job_id=row["job_id"], name=row["name"], tenant=row["tenant"],
+        priority=row["priority"], counted_as=row["priority"], gpus=None, waited=row["waited"],
+        attained=row["attained"], reason=decision.reason if decision else "it cannot be read",
+    )  # fmt: skip
+
+
 _JOBS = """
-    SELECT q.job_id, j.name, j.tenant, q.decision
+    SELECT q.job_id, j.name, j.tenant, q.decision, q.priority, q.attained,
+           greatest(q.waited, interval '0') AS waited
       FROM queue q JOIN jobs j ON j.id = q.job_id
      WHERE q.pool = :pool
 """

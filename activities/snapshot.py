@@ -127,6 +127,7 @@ def entry_of(row: Mapping[Any, Any]) -> QueueEntry | str:
     stored: object = row["request"]
     own = {"id": row["job_id"], "attempt": row["attempt"], "waits_since": row["waits_since"],
            "attained": row["attained"]}  # fmt: skip
+    own |= {name: row[name] for name in ("can_stop", "duration_known") if row[name] is not None}
     try:
         request = JobRequest.model_validate(
             {**stored, **own} if isinstance(stored, dict) else stored
@@ -149,8 +150,11 @@ async def load_place(
     if packing.order is not QueueOrder.AGE:  # moves with time: only who has them all can say
         entries = {entry.request.id: entry.request for entry in await load_queue(connection, pool)}
         nodes = await load_nodes(connection, pool)
-        ordered = queue_order(entries.values(), packing, await clock(connection), nodes)
-        return next((n for n, each in enumerate(ordered, 1) if each.id == job_id), None)
+        running = await load_running(connection, pool)
+        now = await clock(connection)
+        ordered = queue_order(entries.values(), packing, now, nodes, running)
+        places = {each.id: place for place, each in enumerate(ordered, 1)}
+        return places.get(job_id, len(ordered) + 1)  # one that is set aside comes behind them
     classes, more, as_much = zip(*before(job, packing, await clock(connection)), strict=True)
     _, submitted, *_ = by_age(job, packing)
     ahead = await connection.scalar(
@@ -186,6 +190,7 @@ async def load_running(
             power=row["milliwatts"] / 1000,
             expected_end=row["expected_end"],
             spare=row["spare"],
+            waited=row["waited"],
         )
         for row in rows.mappings()
     )
@@ -280,7 +285,8 @@ WAITS_SINCE = "CASE WHEN held THEN clock_timestamp() ELSE queued_at END - waited
 """Of a row of the queue. A job that is held does not wait; of others it never changes."""
 
 _QUEUE = f"""
-    SELECT job_id, attempt, request, held, queued_at, {WAITS_SINCE} AS waits_since, attained
+    SELECT job_id, attempt, request, held, queued_at, {WAITS_SINCE} AS waits_since, attained,
+           can_stop, duration_known
       FROM queue
      WHERE pool = :pool
        AND (decision->>'kind' IS DISTINCT FROM :aside
@@ -347,6 +353,7 @@ _GPUS = """
 _RUNNING = """
     SELECT p.job_id, p.node_id, p.gpu_indices, p.vram_mb, p.milli, p.slices, p.cpu_milli,
            p.ram_mb, p.storage_mb_s, p.milliwatts, p.spare,
+           greatest(least(p.waited, interval '3653 days'), interval '0') AS waited,
            least(p.placed_at + make_interval(secs => p.expected_seconds), d.frees_by)
            AS expected_end
       FROM placements p

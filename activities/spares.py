@@ -17,6 +17,7 @@ from longshore.activities.database import Database
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
 from longshore.activities.placements import (
+    ATTAINED,
     GIVE_LEASES,
     LEASED_COLUMNS,
     PLACEMENT_COLUMNS,
@@ -202,7 +203,7 @@ _BEGIN = f"""
                w.gpu_indices, p.cpu_milli, p.ram_mb, p.storage_mb_s,
                s.milliwatts * cardinality(w.gpu_indices) / cardinality(s.gpu_indices),
                p.vram_mb, p.milli, p.slices, p.mig_profile, p.expected_seconds, w.decision,
-               p.waited, p.attained
+               p.waited, {ATTAINED}
           FROM placements p
           JOIN wanted w USING (rank)
           JOIN placements s

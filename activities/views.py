@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from longshore.activities.database import Database
 from longshore.activities.job_selection import label_conditions, like
 from longshore.activities.placements import SETTLED
+from longshore.activities.snapshot import WAITS_SINCE
 from longshore.activities.stored_pools import pool_and_trouble
 from longshore.activities.stored_specs import stored_error
 from longshore.models.checkpointing import CheckpointDecision
@@ -443,9 +444,10 @@ _ID_OF = """
         (SELECT id FROM jobs WHERE name = :ref ORDER BY submitted_at DESC, id LIMIT 1))
 """
 
-_QUEUED = """
-    SELECT job_id, attempt, held, decision, decided_at, queued_at, request FROM queue
-     WHERE job_id = :id
+_QUEUED = f"""
+    SELECT job_id, attempt, held, decision, decided_at, queued_at, request, attained, can_stop,
+           duration_known, {WAITS_SINCE} AS waits_since
+      FROM queue WHERE job_id = :id
 """
 
 _MAKING_ROOM = f"""

@@ -109,7 +109,7 @@ class Shipped(World):
         return JobRequest(
             id=job.id, gpus=job.gpus, priority=job.priority,
             submitted_at=_at(job.submit), waits_since=_at(self.now - job.waited),
-            attempt=job.attempt, saves=job.saves,
+            attempt=job.attempt, saves=job.saves, can_stop=job.saves,
             duration_known=self._exact, attained=timedelta(seconds=job.seconds - job.left),
             gang=_GANG if job.gpus > NODE_GPUS else None, expected_duration=expected,
         )  # fmt: skip

@@ -2,7 +2,6 @@
 a job."""
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator, Sequence
 
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowUpdateFailedError
@@ -15,7 +14,7 @@ from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from longshore.activities.array_views import ArrayViews
-from longshore.activities.job_starts import at_submit, summary_of, with_labels
+from longshore.activities.job_starts import at_submit, digest_of, summary_of, with_labels
 from longshore.activities.log_order import Chunk, OrderedOutput, WholeLines
 from longshore.activities.logstore import LogStore, Stream
 from longshore.client.array_reading import ArrayReading, ranges_of
@@ -169,7 +168,7 @@ class ArrayControl(ArrayReading):
                 task_queue=CONTROL_TASK_QUEUE,
                 id_reuse_policy=WorkflowIDReusePolicy.ALLOW_DUPLICATE,
                 id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
-                memo={"digest": hashlib.sha256(spec.model_dump_json().encode()).hexdigest()[:16]},
+                memo={"digest": digest_of(spec)},
                 static_summary=summary_of(spec),
                 search_attributes=attributes,
             )

@@ -7,6 +7,7 @@ import typer
 from longshore.client.calls import call
 from longshore.client.queue_view import LEGEND, queue_table
 from longshore.client.terminal import JSON, Text, note, now, out, print_json, show
+from longshore.client.words import SIMULATED
 from longshore.models.packing import QueueOrder
 from longshore.models.text import count
 
@@ -38,6 +39,8 @@ def queue(
     if not found.jobs:
         return note(f"Nobody waits in pool {pool}.")
     first = found.model_copy(update={"jobs": found.jobs[:limit]})
+    if found.simulated:
+        note(f"The GPUs of pool {pool} are {SIMULATED}.")
     show(queue_table(first, now(), out().width, start=start, terms=terms))
     if terms and found.order is QueueOrder.ATTAINED_SERVICE:
         show(Text(f"\n{LEGEND}", style="dim"))

@@ -42,7 +42,7 @@ def _cells(
         job.job_id,
         job.tenant,
         f"{job.priority} as {job.counted_as}" if risen else str(job.priority),
-        str(job.gpus),
+        NONE if job.gpus is None else str(job.gpus),
         span(job.waited, units=2),
         span(job.attained, units=2) if job.attained else NONE,
     ]

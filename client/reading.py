@@ -16,7 +16,14 @@ from longshore.activities.growth import growth_of
 from longshore.activities.locality import with_locality
 from longshore.activities.preemption_inputs import may_stop_any
 from longshore.activities.queue_views import QueueViews
-from longshore.activities.snapshot import load_nodes, load_place, load_pool, load_recent
+from longshore.activities.snapshot import (
+    QueueEntry,
+    entry_of,
+    load_nodes,
+    load_place,
+    load_pool,
+    load_recent,
+)
 from longshore.activities.staged_data import held_by, staged_data
 from longshore.activities.views import Views
 from longshore.client.explain import explain
@@ -31,12 +38,12 @@ from longshore.models.cycles import PoolCycles
 from longshore.models.dag import DagJobView, DagState, DagSummary, DagView
 from longshore.models.data import HeldData, StagedData
 from longshore.models.domains import PoolTopology
-from longshore.models.errors import LongshoreError, NotFoundError, NotSubmittedError
+from longshore.models.errors import LongshoreError, NotFoundError, NotSubmittedError, StoredError
 from longshore.models.growth import GrowthDecision
 from longshore.models.job import JobSpec, JobState, JobStatus
 from longshore.models.job_report import JobReport
 from longshore.models.labels import Selector
-from longshore.models.placement import JobRequest, PlacementKind
+from longshore.models.placement import PlacementKind
 from longshore.models.pool import no_such_pool
 from longshore.models.queue_view import QueueView
 from longshore.models.resize import SizeChange
@@ -206,7 +213,10 @@ class Reading:
             standing = await read_standing(connection, pool, job.submitted_at, job.tier)
             alone, helps, kind, behind = None, (), "", 0.0
             if last is None or last.kind is not PlacementKind.SET_ASIDE:
-                request = JobRequest.model_validate(row["request"])
+                entry = entry_of(row)
+                if not isinstance(entry, QueueEntry):
+                    raise StoredError(f"what is stored of job {job.id}", (entry,))
+                request = entry.request
                 behind = request.path_behind
                 (request,), nodes = await with_locality(
                     connection, job.pool, pool.packing, [request], nodes

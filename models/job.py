@@ -153,6 +153,11 @@ class CheckpointContract(Frozen):
         """Whether the job can be asked to save and go on."""
         return self.save_signal is not None or self.save_file
 
+    @property
+    def while_running(self) -> bool:
+        """Whether saves come of the job before it is stopped."""
+        return self.can_be_asked or self.interval is not None
+
 
 EnvName = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=LONGEST_TEXT)
@@ -262,7 +267,7 @@ class JobSpec(Frozen):
     )
     """How long it will probably run; a node that ends before that is not chosen. Where it is more
     than `max_duration`, that counts in its place. Unknown when left out: it is placed as if it
-    took an hour, and nobody counts on its end."""
+    took an hour, and is not spared as near its end."""
     max_duration: Duration | None = Field(default=None, exclude_if=lambda limit: limit is None)
     """How long an attempt may run: then it is asked to save and stop, and ends as `time_limit`.
     That of its pool when left out, which is also the most (docs/concepts.md)."""
@@ -471,6 +476,13 @@ class JobSpec(Frozen):
         """How long an attempt is taken to run: no longer than it may."""
         expected = ASSUMED_DURATION if self.expected_duration is None else self.expected_duration
         return expected if self.max_duration is None else min(expected, self.max_duration)
+
+    @property
+    def can_stop(self) -> bool:
+        """Whether it can be preempted for another of its class: saves come of it while it runs,
+        and are stored."""
+        saves = self.checkpoint
+        return self.preemptible and saves is not None and saves.store and saves.while_running
 
     @property
     def stop_signal(self) -> str:

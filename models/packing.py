@@ -93,7 +93,9 @@ class PackingPolicy(Frozen):
     gpu_choice: GPUChoice = GPUChoice.CONTIGUOUS
     max_reservations: Count = Field(default=8, ge=0, le=1000)
     """Deferred jobs of each tier that a cycle keeps a start for; 0 lets any job overtake."""
-    order: QueueOrder = QueueOrder.AGE
+    order: QueueOrder = Field(
+        default=QueueOrder.AGE, exclude_if=lambda order: order is QueueOrder.AGE
+    )
     """By what the jobs of one class are in order."""
     class_rises_every: Duration = timedelta(days=30)
     """A job that has waited so long counts as one of the next class in the order of the queue, and

@@ -11,7 +11,7 @@ from longshore.models.constraints import Constraints
 from longshore.models.elastic import Malleable
 from longshore.models.gang import GangPlan
 from longshore.models.job import ASSUMED_DURATION, JobSpec, Tier
-from longshore.models.mig import MigProfile
+from longshore.models.mig import SLICES, MigProfile
 from longshore.models.packing import GPUChoice as GPUChoice
 from longshore.models.packing import PackingPolicy as PackingPolicy
 from longshore.models.packing import PackingRule as PackingRule
@@ -145,8 +145,8 @@ class JobRequest(Frozen):
     """What a GPU of the node may draw when left out."""
     expected_duration: Duration = ASSUMED_DURATION
     """What it is planned with."""
-    duration_known: bool = Field(default=True, exclude_if=lambda known: known)
-    """Whether its user has said so; else nobody knows."""
+    duration_known: bool = Field(default=True, exclude=True)
+    """Whether its user has said so; else nobody knows. The queue has it, as it has `attained`."""
     max_duration: Duration | None = Field(default=None, exclude_if=lambda limit: limit is None)
     """Of a malleable job: no size makes it run longer. That of any other is in
     `expected_duration`."""
@@ -154,7 +154,9 @@ class JobRequest(Frozen):
     """What it gets to save or clean up when it has to leave its node."""
     saves: bool = False
     """It has checkpoints: what it did before it leaves is not lost."""
-    preemptible: bool = Field(default=True, exclude_if=lambda preemptible: preemptible)
+    can_stop: bool = Field(default=False, exclude=True)
+    """It can be preempted and lose next to nothing: it saves on its own, or when it is asked to
+    while it runs, where others can read it. The queue has it, too."""
     needs_container: bool = False
     needs_conda: bool = False
     """Its environment is an environment.yml."""
@@ -273,7 +275,7 @@ class JobRequest(Frozen):
             mig=spec.mig, cpus=spec.cpus, ram=spec.ram,
             storage_bandwidth=spec.storage_bandwidth, power_per_gpu=spec.power_per_gpu,
             expected_duration=spec.likely_duration,
-            duration_known=spec.expected_duration is not None, preemptible=spec.preemptible,
+            duration_known=spec.expected_duration is not None, can_stop=spec.can_stop,
             needs_container=spec.image is not None,
             needs_conda=spec.environment is not None and spec.environment.conda is not None,
             submitted_at=submitted_at, path_behind=path_behind, attempt=attempt, gang=spec.gang,
@@ -312,6 +314,15 @@ class RunningJob(Frozen):
     expected_end: Instant
     spare: bool = False
     """It stands by for its gang; nothing runs there."""
+    waited: Duration = Field(default=timedelta(0), exclude=True)
+    """For how long the job was in the queue until it was placed, over all attempts."""
+
+    @property
+    def gpus(self) -> float:
+        """What it holds, a part of a GPU as that part."""
+        if self.slices:
+            return self.slices.bit_count() / SLICES
+        return len(self.gpu_indices) * self.milli / 1000
 
     @property
     def host(self) -> HostAmounts:

@@ -14,7 +14,6 @@ from longshore.models.base import Frozen, Instant, Name
 from longshore.models.counts import Count
 from longshore.models.elastic import Malleable
 from longshore.models.job import Tier
-from longshore.models.mig import SLICES
 from longshore.models.money import Money
 from longshore.models.placement import JobRequest, RunningJob
 from longshore.models.units import GB, Duration
@@ -27,6 +26,11 @@ class PreemptionLevels(StrEnum):
     """From every lower class."""
     BANDS = "bands"
     """From every lower band only; the bands are 0, 1 to 3, 4 to 6, 7 to 9, and 10."""
+
+
+# Left out where they are the defaults: control workers of before know none of these.
+_YIELDS_AFTER = timedelta(minutes=10)
+_RESTART = timedelta(seconds=90)
 
 
 class PreemptionPolicy(Frozen):
@@ -49,10 +53,12 @@ class PreemptionPolicy(Frozen):
     """So long after a preemption the same job keeps its GPUs."""
     min_run: Duration = timedelta(minutes=5)
     """A job that was preempted before runs at least so long before it may be again."""
-    yields_after: Duration = timedelta(minutes=10)
+    yields_after: Duration = Field(
+        default=_YIELDS_AFTER, exclude_if=lambda time: time == _YIELDS_AFTER
+    )
     """With the order `attained-service`: a job runs for so long at least, and for ten times what
     its save and restart take, before it may be stopped for one of its own class."""
-    restart: Duration = timedelta(seconds=90)
+    restart: Duration = Field(default=_RESTART, exclude_if=lambda time: time == _RESTART)
     """With that order: what it takes until a job that was stopped has gone on from its save, once
     it has GPUs again."""
 
@@ -129,7 +135,7 @@ class RunningWork(Frozen):
     @property
     def gpus(self) -> float:
         """The GPUs that it holds; a part of one counts as that part."""
-        return sum(_gpus_of(share) for share in self.shares)
+        return sum(share.gpus for share in self.shares)
 
     def without(self, gpus: int) -> int | None:
         """Return the size with which it goes on when it gives up so many GPUs; None where that
@@ -287,9 +293,3 @@ class PreemptionPlan(Frozen):
     @property
     def preempts(self) -> bool:
         return bool(self.victims)
-
-
-def _gpus_of(share: RunningJob) -> float:
-    if share.slices:
-        return share.slices.bit_count() / SLICES
-    return len(share.gpu_indices) * share.milli / 1000

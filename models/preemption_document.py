@@ -52,7 +52,8 @@ class RunningEntry(Frozen):
             power_per_gpu=self.power_per_gpu, submitted_at=self.started_at,
             gang=Gang() if len(there) > 1 else None,
             expected_duration=max(self.expected_end - self.started_at, timedelta(0)),
-            saves=self.checkpoint is not None, preemptible=self.preemptible,
+            saves=self.checkpoint is not None,
+            can_stop=self.checkpoint is not None and self.preemptible,
         )  # fmt: skip
         return RunningWork(
             request=request, tenant=self.tenant, shares=shares, started_at=self.started_at,

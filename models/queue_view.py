@@ -24,14 +24,16 @@ class QueuedJobView(Frozen):
     """A job that waits."""
 
     place: int | None
-    """In the order of the queue, from 1; None of one that is held."""
+    """In the order of the queue, from 1, those that are held counted; None of one that is set
+    aside."""
     job_id: str
     name: str
     tenant: str
     priority: int
     counted_as: int
     """The class that its wait lifts it to."""
-    gpus: int
+    gpus: int | None
+    """None of one that cannot be read."""
     waited: Duration
     """In the queue, over all attempts and without holds."""
     attained: Duration
@@ -52,6 +54,6 @@ class QueueView(Frozen):
     pool: str
     order: QueueOrder
     jobs: tuple[QueuedJobView, ...] = Field(default=())
-    """In order; those that are held last."""
+    """In order; those that are set aside last."""
     simulated: bool = False
     """Whether a node of the pool has simulated GPUs."""

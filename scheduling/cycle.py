@@ -52,8 +52,8 @@ def plan(
     `queue`, `running` and `recent`. So does a `compiled` pass (`scheduling.bulk`), which is taken
     where that is sooner, or as this says. Not `as_a_set` nobody changes its place for another.
     """
-    ordered = queue_order(queue, policy, now, nodes)
     running = sorted(running, key=_running_order)
+    ordered = queue_order(queue, policy, now, nodes, running)
     mix = mix_of(ordered, recent, len(running), policy)
     columns = _columns_of(nodes, running, policy, now, _labels(ordered, mix))
     return Planner(columns, policy, mix, as_a_set=as_a_set).plan_all(ordered, compiled)
@@ -79,7 +79,7 @@ def plan_cached(
     if policy.weights.separation:  # looks at ends, which move on while a job is overdue
         nodes = kept.nodes_with_data
         return plan(queue, nodes, kept.running, policy, now, recent, compiled=compiled)
-    ordered = queue_order(queue, policy, now, kept.nodes)
+    ordered = queue_order(queue, policy, now, kept.nodes, kept.running)
     mix = mix or mix_kept(ordered, kept, policy, recent)
     need_of = kept.needs.under(policy)
     labels = _labels(ordered, mix)
@@ -169,8 +169,8 @@ def _until(
     now: datetime,
     recent: Iterable[RecentJobs],
 ) -> tuple[Planner, Sequence[JobRequest], list[Decision]]:
-    ordered = queue_order([*queue, job], policy, now, nodes)
     running = sorted(running, key=_running_order)
+    ordered = queue_order([*queue, job], policy, now, nodes, running)
     mix = mix_of(ordered, recent, len(running), policy)
     columns = _columns_of(nodes, running, policy, now, _labels(ordered, mix))
     cycle = Planner(columns, policy, mix)

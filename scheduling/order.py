@@ -6,8 +6,8 @@ from typing import NamedTuple, Protocol
 
 from longshore.models.node import Node
 from longshore.models.packing import PackingPolicy, QueueOrder
-from longshore.models.placement import Decision, JobRequest
-from longshore.scheduling.rank import gpus_of, standings, waiting
+from longshore.models.placement import Decision, JobRequest, RunningJob
+from longshore.scheduling.rank import room_of, standings, waiting
 
 HIGHEST = 10
 """The highest class: nothing counts as more."""
@@ -57,17 +57,19 @@ def queue_order(
     policy: PackingPolicy,
     now: datetime,
     nodes: Iterable[Node] = (),
+    running: Iterable[RunningJob] = (),
 ) -> list[JobRequest]:
     """Return the jobs by the class that each counts as, highest first; in a class as the pool's
     order says: by the time of submission less its head start, or by rank. Then by id.
 
-    The `nodes` of the pool bound how many jobs come first for having waited long.
+    The `nodes` of the pool and what is `running` there bound how many jobs come first for having
+    waited long.
     """
     counted = _counting(policy, now)
     if policy.order is QueueOrder.AGE:
         return sorted(queue, key=lambda job: (-counted(job), *by_age(job, policy)))
     queue = list(queue)
-    stand = standings((waiting(job, now) for job in queue), policy, gpus_of(nodes))
+    stand = standings((waiting(job, now) for job in queue), policy, room_of(nodes, running))
 
     def key(job: JobRequest) -> tuple[object, ...]:
         guaranteed, rank = stand[job.id]

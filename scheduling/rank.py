@@ -15,13 +15,14 @@ exchange of two jobs the ratio of their ranks has to move fourfold (twice `AHEAD
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from longshore.models.mig import SLICES, profile_slices
 from longshore.models.node import Node
 from longshore.models.packing import PackingPolicy
-from longshore.models.placement import JobRequest
+from longshore.models.placement import JobRequest, RunningJob
 from longshore.models.preemption import RunningWork
 from longshore.models.queue_view import RankTerms
 
@@ -78,7 +79,8 @@ class Service(NamedTuple):
 def waiting(job: JobRequest, now: datetime) -> Service:
     """Return what a job has had that waits. A malleable one counts as of its smallest size."""
     since = job.waits_since or job.submitted_at or now
-    gpus = job.smallest.gpus_held * job.milli / 1000
+    part = profile_slices(job.mig) / SLICES if job.mig else job.milli / 1000
+    gpus = job.smallest.gpus_held * part
     return Service(job, gpus, job.attained, max(now - since, _NONE))
 
 
@@ -112,18 +114,40 @@ def _growth(job: Service) -> float:
     return 1 + _GROWTH * (job.waited / _DAY)
 
 
-def standings(jobs: Iterable[Service], policy: PackingPolicy, gpus: float) -> dict[str, Standing]:
-    """Return where jobs stand, by id, in a pool of so many GPUs."""
+def standings(jobs: Iterable[Service], policy: PackingPolicy, room: float) -> dict[str, Standing]:
+    """Return where jobs stand, by id; who has waited long comes first for so many GPUs, and the
+    last of them may take more."""
     jobs = list(jobs)
+    waited = {job.request.id: job.waited for job in jobs}
     found = {job.request.id: Standing(_NONE, rank(job, policy)) for job in jobs}
-    room = gpus * GUARANTEED_SHARE
-    long = [job for job in jobs if job.waited >= GUARANTEED_AFTER]
-    for job in sorted(long, key=lambda job: (-job.waited, job.request.id)):
-        if job.gpus <= room:
-            room -= job.gpus
-            id = job.request.id
-            found[id] = found[id]._replace(guaranteed=job.waited)
+    for id in _guaranteed(((job.request.id, job.gpus, job.waited) for job in jobs), room):
+        found[id] = found[id]._replace(guaranteed=waited[id])
     return found
+
+
+def room_of(nodes: Iterable[Node], running: Iterable[RunningJob]) -> float:
+    """Return for how many GPUs jobs that wait may come first because they have waited long: half
+    of the pool's, less what such jobs hold that run."""
+    room = gpus_of(nodes) * GUARANTEED_SHARE
+    held: dict[str, float] = {}
+    waited: dict[str, timedelta] = {}
+    for share in running:
+        held[share.job_id] = held.get(share.job_id, 0.0) + share.gpus
+        waited[share.job_id] = share.waited
+    for id in _guaranteed(((id, held[id], waited[id]) for id in held), room):
+        room -= held[id]
+    return room
+
+
+def _guaranteed(jobs: Iterable[tuple[str, float, timedelta]], room: float) -> Iterator[str]:
+    """Yield who comes first for having waited long, the longest first, of jobs with their GPUs
+    and waits."""
+    long = [job for job in jobs if job[2] >= GUARANTEED_AFTER]
+    for id, gpus, _ in sorted(long, key=lambda job: (-job[2], job[0])):
+        if room <= 0:
+            return
+        room -= gpus
+        yield id
 
 
 def gpus_of(nodes: Iterable[Node]) -> int:
@@ -134,7 +158,7 @@ def gpus_of(nodes: Iterable[Node]) -> int:
 def _likely_left(job: Service) -> timedelta:
     """Return for how long a job will probably hold its GPUs: about as long as it has."""
     request = job.request
-    if not (request.saves and request.preemptible):
+    if not request.can_stop:
         return request.expected_duration if request.duration_known else _MEAN
     left = request.expected_duration - job.ran
     # Who says how long it takes never loses by it, and who is overdue did not know.

@@ -15,6 +15,7 @@ from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import wall_clock
 from longshore.activities.node.checkpointing import info_of
 from longshore.activities.node.publisher import in_thread
+from longshore.activities.placements import ATTAINED
 from longshore.models.base import Frozen
 from longshore.models.checkpoint import (
     CheckpointInfo,
@@ -89,11 +90,17 @@ class CheckpointActivities:
         return None
 
     async def _keep(self, infos: Sequence[CheckpointInfo]) -> None:
-        if not infos:
-            return
-        async with self._database.transaction() as connection:
-            rows = [info.model_dump(exclude={"published", "whole"}) for info in infos]
-            await connection.execute(text(_KEEP), rows)
+        if infos:
+            await keep_seen(self._database, infos)
+
+
+async def keep_seen(database: Database, infos: Sequence[CheckpointInfo]) -> None:
+    """Put checkpoints on record, and what their jobs have attained by them."""
+    async with database.transaction() as connection:
+        rows = [info.model_dump(exclude={"published", "whole"}) for info in infos]
+        await connection.execute(text(_KEEP), rows)
+        ids = [info.job_id for info in infos]
+        await connection.execute(text(_RAISE_ATTAINED), {"ids": ids})
 
 
 async def keep_observing(database: Database, store: CheckpointStore, keep_for: timedelta) -> None:
@@ -183,6 +190,14 @@ _OPEN = """
        AND EXISTS (SELECT FROM placements WHERE job_id = j.id)
      ORDER BY j.id
 """
+
+_RAISE_ATTAINED = f"""
+    UPDATE queue q SET attained = n.ran
+      FROM (SELECT p.job_id, p.attempt, {ATTAINED} AS ran
+              FROM placements p WHERE p.rank = 0 AND p.job_id = ANY(:ids)) n
+     WHERE q.job_id = n.job_id AND q.attempt = n.attempt + 1 AND n.ran > q.attained
+"""
+"""A job that was stopped waits again before its last save is seen."""
 
 _KEEP = """
     INSERT INTO job_checkpoints (job_id, attempt, number, step, ranks, bytes, write_seconds,

@@ -290,6 +290,9 @@ class QueueRow(SQLModel, table=True):
     """In the queue before that, over all attempts and without holds."""
     attained: timedelta = Field(sa_column=_span())
     """For how long earlier attempts held its GPUs, as far as the next one goes on from that."""
+    can_stop: bool | None = None
+    duration_known: bool | None = None
+    """What the order of the queue asks besides; None in rows of before 0042."""
     decision: dict[str, Any] | None = Field(sa_column=_json(nullable=True))
     """What the last cycle said of it, and why."""
     decided_at: datetime | None = Field(sa_column=_time(nullable=True))

@@ -135,7 +135,7 @@ class Candidates:
     def among(self, job: JobRequest, names: tuple[str, ...]) -> _Among:
         """Return who may be stopped for the job on these nodes, and who may not."""
         self._forget()
-        key = self._asks(job), names
+        key = self.asks(job), names
         if key not in self._among:
             self._among[key] = self._look_among(job, frozenset(names))
         return self._among[key]
@@ -181,7 +181,7 @@ class Candidates:
         """
         self._forget()
         runs, gpus = _rounded_down(self._shortest(job)), job.gpus if job.gpu.whole else 0
-        key = self._asks(job), runs, gpus, names
+        key = self.asks(job), runs, gpus, names
         if key not in self._ordered:
             least = self._least_for(job, runs, gpus)
             found = ((least.get(name, _NOWHERE), name) for name in names)
@@ -202,7 +202,7 @@ class Candidates:
                 self._stale += [name for known in ours for name in known.nodes]
 
     def _class(self, job: JobRequest) -> _Class:
-        asks = self._asks(job)
+        asks = self.asks(job)
         found = self._classes.get(asks)
         if found is None:
             found = _Class([why_not(each.work, job, self._policy, self._now, self._yielding)
@@ -214,7 +214,8 @@ class Candidates:
             self._classes[asks] = found
         return found
 
-    def _asks(self, job: JobRequest) -> _Asks:
+    def asks(self, job: JobRequest) -> _Asks:
+        """Return what two jobs agree in that may stop the same others."""
         return job.priority, self._yielding.most(job) if self._yielding else 0
 
     def _shortest(self, job: JobRequest) -> timedelta:
@@ -232,7 +233,7 @@ class Candidates:
     def _least_for(self, job: JobRequest, runs: timedelta, gpus: int) -> dict[str, float]:
         """Return the least costs, by node, for jobs of this class that want so many GPUs for
         themselves and run at least for so long."""
-        asks = self._asks(job)
+        asks = self.asks(job)
         found = self._least.get((asks, runs, gpus))
         on = self._class(job).on
         if found is None:

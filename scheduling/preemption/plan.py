@@ -113,7 +113,10 @@ class _Scene:
         in_class = by_rank(packing)
         shares = [
             share.model_copy(
-                update={"expected_end": probable_end(work, policy, now, in_class=in_class)}
+                update={
+                    "expected_end": probable_end(work, policy, now, in_class=in_class),
+                    "waited": work.waited,
+                }
             )
             for work in self.works.values()
             for share in work.shares
@@ -159,10 +162,11 @@ class _Scene:
             return frozenset(decision.job_id for decision in made.placements)
 
         reserved = 0
-        for job in queue_order(queue, self.cluster.packing, self.now, nodes):
+        for job in queue_order(queue, self.cluster.packing, self.now, nodes, running):
             if job.id in self.candidates.busy:
                 continue
-            alike = _asked(job), tuple(job.data.items()), quotes.get(job.id)
+            stops = self.candidates.asks(job)
+            alike = _asked(job), tuple(job.data.items()), quotes.get(job.id), stops
             if alike not in self._tight and self.cluster.fits(job):
                 self.cluster.put(job, gains_of(self.cluster.decide(job)))
                 continue

@@ -51,6 +51,8 @@ def weigh(
     waiting = _waiting(job, start, policy, now)
     buying = _buying(job, quote, policy, now)
     ranked = any(victim.priority >= job.priority for victim in victims)
+    if ranked and start is not None and start - freed <= policy.restart:
+        ranked = False  # a stop would take longer than the wait
     if ranked:
         lost = f"those that are stopped have less than 1/{AHEAD:g} of its rank"
         ways = (*_compared([preempting, *buying]), waiting.model_copy(update={"lost": lost}))

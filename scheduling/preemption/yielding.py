@@ -7,7 +7,6 @@ is cheaper, is decided as for every preemption.
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from itertools import chain
 
 from longshore.models.node import Node
 from longshore.models.packing import PackingPolicy, QueueOrder
@@ -17,10 +16,12 @@ from longshore.models.text import format_duration
 from longshore.scheduling.preemption.costs import save_time
 from longshore.scheduling.rank import (
     AHEAD,
+    GUARANTEED_SHARE,
     KEEPS_FOR,
     TIMES_THE_STOP,
     TRIAL,
     gpus_of,
+    room_of,
     running,
     standings,
     waiting,
@@ -42,8 +43,11 @@ class Yielding:
         self._policy = policy
         self._now = now
         self._works = {work.id: running(work, now) for work in works}
-        services = chain(self._works.values(), (waiting(job, now) for job in queue))
-        self._standings = standings(services, packing, gpus_of(nodes))
+        shares = [share for work in works for share in work.shares]
+        half = gpus_of(nodes := list(nodes)) * GUARANTEED_SHARE
+        self._standings = standings(self._works.values(), packing, half) | standings(
+            (waiting(job, now) for job in queue), packing, room_of(nodes, shares)
+        )
         self._least = sorted(self._standings[work.id].yields_to() for work in works)
         self._reasons: dict[str, tuple[str, str | None]] = {}
         """Of each running job: why it keeps its GPUs from one that has not twice its rank, and

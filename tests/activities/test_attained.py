@@ -2,15 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+from longshore.activities.checkpoints.rows import keep_seen
 from longshore.activities.database import clock
 from longshore.activities.preemption_inputs import read_inputs
 from longshore.activities.snapshot import load_nodes, load_place, load_pool, read_queue
 from longshore.activities.views import set_pool
+from longshore.models.checkpoint import CheckpointInfo
 from longshore.models.messages import LeaseEnd, ReleaseRequest
 from longshore.models.packing import QueueOrder
 from longshore.models.placement import PlacementKey
@@ -72,6 +74,20 @@ async def test_what_was_run_until_the_last_save_is_kept_over_attempts(pool: Ledg
     assert await _attained(pool, "queue") == [queued]
 
 
+async def test_a_save_that_is_seen_after_the_stop_counts(pool: Ledger):
+    """The last one is made because the job is stopped, and seen a minute later at most."""
+    await pool.rows("DELETE FROM job_checkpoints")
+    await _stopped(pool, 1)
+    assert await _attained(pool, "queue") == [0]
+    info = CheckpointInfo(
+        job_id="long", attempt=1, number=1, ranks=1, bytes=1, write_seconds=1.0,
+        saved_at=datetime.now(UTC) + HOUR, simulated=True, published=True, whole=True,
+    )  # fmt: skip
+    await keep_seen(pool.database, [info])
+    # Until the end of the attempt: the clock of its node may be ahead.
+    assert await _attained(pool, "queue") == [pytest.approx(36_000, abs=60)]
+
+
 @pytest.mark.parametrize(
     ("change", "hands_on"),
     [
@@ -97,6 +113,15 @@ async def test_an_end_hands_its_time_run_to_one_successor_of_its_name(
     ran = {row["job_id"]: float(row["ran"]) for row in rows}
     assert ran["piece"] == pytest.approx(36_000 if hands_on else 0, abs=60)
     assert ran["second"] == 0
+
+
+async def test_who_never_ran_hands_on_nothing_and_gives_back_what_it_took_over(pool: Ledger):
+    await pool.finish("long")
+    async with pool.listening("piece", "next"):
+        await pool.enqueue("piece", name="long", **ASKS)
+        await pool.finish("piece")
+        await pool.enqueue("next", name="long", **ASKS)
+    assert await _attained(pool, "queue WHERE job_id = 'next'") == [pytest.approx(36_000, abs=60)]
 
 
 async def test_of_two_that_come_at_once_one_takes_over(pool: Ledger):

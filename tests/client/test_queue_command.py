@@ -38,7 +38,7 @@ async def test_it_lists_who_waits_in_order_with_what_ranks_are_made_of(
     found = await longshore("queue", "--pool", pool, "--json")
     queue = QueueView.model_validate_json(found.out)
     assert [(job.name, job.place) for job in queue.jobs] == [
-        ("wide", 1), ("narrow", 2), ("held", None),
+        ("wide", 1), ("held", 2), ("narrow", 3),
     ]  # fmt: skip
     wide = queue.jobs[0]
     assert wide.terms is not None

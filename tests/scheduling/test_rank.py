@@ -20,12 +20,12 @@ from longshore.scheduling.rank import (
     rank,
     standings,
 )
-from tests.support.packing import NOW, a_job, a_node
+from tests.support.packing import NOW, a_job, a_node, running
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 NONE = timedelta(0)
 BY_RANK = PackingPolicy(order=QueueOrder.ATTAINED_SERVICE)
-UNKNOWN: dict[str, Any] = {"saves": True, "duration_known": False}
+UNKNOWN: dict[str, Any] = {"can_stop": True, "duration_known": False}
 
 
 def had(ran: timedelta = NONE, waited: timedelta = NONE, gpus: int = 1, **asked: Any) -> Service:
@@ -55,8 +55,8 @@ def test_who_says_how_long_it_takes_never_loses_by_it():
     assert ranked(ran=11 * HOUR, **told) == ranked(ran=11 * HOUR)
 
 
-@pytest.mark.parametrize("cannot", [{"saves": False}, {"preemptible": False}])
-def test_a_job_that_cannot_be_stopped_ranks_by_all_that_it_will_run(cannot: dict[str, bool]):
+def test_a_job_that_cannot_be_stopped_ranks_by_all_that_it_will_run():
+    cannot: dict[str, Any] = {"can_stop": False}
     assert ranked(**cannot) == pytest.approx(1 / (9_400 + 600))
     told: dict[str, Any] = {"duration_known": True, "expected_duration": HOUR}
     assert ranked(**cannot, **told) == pytest.approx(1 / (3_600 + 600))
@@ -100,9 +100,14 @@ def test_who_has_waited_two_days_in_all_comes_first_for_half_of_the_gpus():
     ]  # 4 GPUs each, of 16
     new = waiting("new", NONE)
     assert queue(*long, new) == ["long-5", "long-4", "new", "long-3"]
-    # A wide one that is more than that half keeps its rank, and the next has the room.
+    # The last may take more than that half: else nothing that wide would ever come first.
     wide = waiting("wide", 6 * DAY, 16, attained=9 * DAY)
-    assert queue(wide, *long, new)[:2] == ["long-5", "long-4"]
+    assert queue(wide, *long, new)[:2] == ["wide", "new"]
+    # What runs and had waited so long counts: else one after the other would come first.
+    nodes = [a_node(), a_node("node-b")]
+    held = [running("r", "node-b", range(8), HOUR, waited=9 * DAY)]
+    ordered = queue_order([*long, new], BY_RANK, NOW, nodes, held)
+    assert ordered[0].id == "new"
 
 
 def test_a_guaranteed_job_yields_only_to_one_that_has_waited_much_longer():

@@ -25,12 +25,12 @@ def works_for(ran: timedelta = 5 * HOUR, name: str = "long", **fields: Any) -> R
     gpus = fields.pop("gpus", {"node-a": range(8)})
     usual: dict[str, Any] = {"checkpoint": saved(5 * MINUTE), "priority": 5, **fields}
     work = a_work(name, gpus, ran=ran, **usual)
-    asked = {"duration_known": False, "saves": usual["checkpoint"] is not None}
+    asked = {"duration_known": False, "can_stop": usual["checkpoint"] is not None}
     return work.model_copy(update={"request": work.request.model_copy(update=asked)})
 
 
 def newcomer(name: str = "new", gpus: int = 1, **fields: Any) -> JobRequest:
-    usual: dict[str, Any] = {"saves": True, "duration_known": False, **fields}
+    usual: dict[str, Any] = {"can_stop": True, "duration_known": False, **fields}
     return a_job(name, gpus, **usual)
 
 

@@ -20,6 +20,14 @@ def upgrade() -> None:
             f" ADD CONSTRAINT {table}_attained_ten_years"
             " CHECK (attained BETWEEN interval '0' AND interval '3653 days')"
         )
+    # Of rows of before nobody knows it: `models.placement.JobRequest` says what counts then.
+    op.execute("ALTER TABLE queue ADD COLUMN can_stop boolean, ADD COLUMN duration_known boolean")
+    op.execute("DROP TRIGGER queue_changes ON queue")
+    op.execute(
+        "CREATE TRIGGER queue_changes BEFORE INSERT OR UPDATE OF"
+        " request, attempt, held, priority, submitted_at, queued_at, waited, attained"
+        " ON queue FOR EACH ROW EXECUTE FUNCTION row_changes()"
+    )
     op.execute("ALTER TABLE jobs ADD COLUMN handed_to text")
     op.execute(
         "CREATE UNIQUE INDEX jobs_handed_to ON jobs (handed_to) WHERE handed_to IS NOT NULL"
