@@ -117,7 +117,8 @@ async def test_a_job_that_waits_is_decided_for_in_its_pool(
     await node.register()
     await set_pool(longshore, pool, "enabled=false")  # or its cycles would stop the job
     async with node.serving():
-        low = await submitted(longshore, pool, "--gpus", "8", "--set", "priority=2")
+        asks = ("--set", "priority=2", "--set", "expected_duration=1h")
+        low = await submitted(longshore, pool, "--gpus", "8", *asks)
         await node.started(low)
         refused = await longshore("preempt", "--dry-run", low)
         assert refused.code != 0

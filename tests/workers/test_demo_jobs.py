@@ -105,7 +105,7 @@ def test_pods_that_lived_longer_become_jobs_that_run_longer(one: float, other: f
 
 @pytest.mark.parametrize("name", ["hello", "fail", "wide", "train", "job", "gang", "meet"])
 def test_examples_are_job_files(name: str) -> None:
-    assert read_document(EXAMPLES / f"{name}.yaml", JobSpec).expected_duration
+    assert read_document(EXAMPLES / f"{name}.yaml", JobSpec).command
 
 
 def test_the_load_says_what_it_does(tmp_path: Path) -> None:
