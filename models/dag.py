@@ -110,7 +110,7 @@ class Edge(Frozen):
 
     @property
     def shown(self) -> str:
-        """The condition as it was written, and `extra` where it is not the default."""
+        """The condition as it was written, with what is not the default beside it."""
         condition = self.word or self.condition.value
         return f"{condition}, extra {self.extra}" if self.extra is Extra.WAIT else condition
 

@@ -53,7 +53,8 @@ def problems(edges: Edges, most: int) -> tuple[GraphProblem, ...]:
                 found.append(GraphProblem(place, f"no such job{meant}"))
             else:
                 known[name].add(upstream)
-    for cycle in _cycles(known):
+    cycles = _cycles(known)
+    for cycle in cycles:
         pairs = [*zip(cycle, (*cycle[1:], cycle[0]), strict=True)]
         steps = "; ".join(
             f"{name} comes after {up} ({edges[name][up].shown})"
@@ -62,6 +63,8 @@ def problems(edges: Edges, most: int) -> tuple[GraphProblem, ...]:
         more = f"; and {len(pairs) - _LONGEST_CYCLE} more" if len(pairs) > _LONGEST_CYCLE else ""
         why = f"a cycle: {steps}{more}"
         found.append(GraphProblem(("jobs", cycle[0], "after", cycle[1]), why))
+    if len(cycles) == _MOST_CYCLES:
+        found.append(GraphProblem(("jobs",), "there may be more cycles: these are the first"))
     return tuple(found)
 
 
@@ -71,8 +74,8 @@ def _meant(name: str, names: Iterable[str]) -> str:
 
 
 def _cycles(edges: Mapping[str, Collection[str]]) -> list[tuple[str, ...]]:
-    """Return cycles that share no job, until none is left or they are many; each from its first
-    job in the file."""
+    """Return cycles, each with an edge that no other has, until none is left or they are many;
+    each from its first job in the file."""
     left = {name: set(after) for name, after in edges.items()}
     position = {name: number for number, name in enumerate(edges)}
     found: list[tuple[str, ...]] = []
@@ -83,8 +86,9 @@ def _cycles(edges: Mapping[str, Collection[str]]) -> list[tuple[str, ...]]:
             *cycle, _ = error.args[1]  # downstream last; the first is named again
             cycle = tuple(reversed(cycle))
             first = cycle.index(min(cycle, key=position.__getitem__))
-            found.append((*cycle[first:], *cycle[:first]))
-            left = {n: after - set(cycle) for n, after in left.items() if n not in cycle}
+            cycle = (*cycle[first:], *cycle[:first])
+            found.append(cycle)
+            left[cycle[0]].discard(cycle[1])
         else:
             break
     return found

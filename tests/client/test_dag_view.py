@@ -57,9 +57,7 @@ def printed(what: RenderableType, width: int = 160) -> str:
         ({"condition": "aftercorr", "extra": "wait"}, "(aftercorr, extra wait)"),
     ],
 )
-def test_an_edge_for_which_elements_without_a_partner_wait_is_drawn_so(
-    edge: dict[str, str], drawn: str
-):
+def test_an_edge_is_drawn_with_what_it_says_besides(edge: dict[str, str], drawn: str):
     told = a_view(
         a_step("a", StepState.SUCCEEDED, array="0-3"),
         a_step("b", StepState.WAITING, {"a": edge}, array="0-9"),

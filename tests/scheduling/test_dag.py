@@ -254,6 +254,12 @@ def test_each_of_two_cycles_is_named():
     assert [each.place[1] for each in problems(edges, most=10)] == ["a", "c"]
 
 
+def test_cycles_that_share_a_job_are_named_at_once():
+    edges = {"s": {"u": Edge(), "t": Edge()}, "t": {"s": Edge()}, "u": {"s": Edge()}}
+    places = {each.place[1:] for each in problems(edges, most=10)}
+    assert places == {("s", "after", "u"), ("s", "after", "t")}
+
+
 def test_what_is_wrong_with_a_large_graph_is_found_soon(monkeypatch: pytest.MonkeyPatch):
     """A name that was meant is looked for a few times, and a few cycles are told."""
     asked: list[str] = []
@@ -264,7 +270,8 @@ def test_what_is_wrong_with_a_large_graph_is_found_soon(monkeypatch: pytest.Monk
     found = problems(unknown, most=1000)
     assert (len(found), len(asked)) == (5000, 10)
     pairs = {f"j{n}": {f"j{n ^ 1}": Edge()} for n in range(500)}
-    assert len(problems(pairs, most=1000)) == 20
+    *cycles, more = problems(pairs, most=1000)
+    assert (len(cycles), more.message) == (20, "there may be more cycles: these are the first")
     (ring,) = problems({f"j{n}": {f"j{(n + 1) % 500}": Edge()} for n in range(500)}, most=1000)
     assert ring.message.count("comes after") == 20
     assert ring.message.endswith("; and 480 more")
