@@ -6,6 +6,7 @@ from longshore.models.buying_document import WaitingJob
 from longshore.models.job import JobSpec, Tier
 from longshore.models.placement import JobRequest
 from longshore.models.topology import Conformance, Gang
+from tests.support.packing import read_back
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 DATA = {"tokens": 12.0, "images": 0.0}
@@ -48,6 +49,6 @@ def test_the_wire_and_the_job_file_say_data_as_before():
     spec = JobSpec.model_validate({"name": "a", "command": ["true"], "data": DATA})
     request = JobRequest.of("a", spec, NOW, 1)
     assert request.model_dump(mode="json")["data"] == DATA
-    again = JobRequest.model_validate_json(request.model_dump_json())
+    again = read_back(request)
     assert again == request
     assert hash(again) == hash(request)

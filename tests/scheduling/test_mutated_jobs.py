@@ -18,7 +18,7 @@ from longshore.models.node import Node
 from longshore.models.placement import JobRequest
 from longshore.models.topology import labels_of_bought
 from longshore.scheduling.cycle import plan
-from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node, running
+from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node, read_back, running
 
 Path = tuple[str | int, ...]
 EXAMPLE: dict[str, Any] = yaml.safe_load(FULL_EXAMPLE)
@@ -164,7 +164,7 @@ def taken_or_refused(text: str, source: str) -> None:
     assert again == spec
     assert JobSpec.model_validate(spec.model_dump()) == spec
     request = JobRequest.of("job", spec, NOW, 1)
-    assert JobRequest.model_validate_json(request.model_dump_json()) == request
+    assert read_back(request) == request
     queue = [request, a_job("after", gpus=4), a_job("part", gpus=1, milli=500)]
     compiled, one_by_one = (
         plan(queue, NODES, RUNNING, POLICY, NOW, compiled=how) for how in (True, False)

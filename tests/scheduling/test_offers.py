@@ -17,7 +17,7 @@ from longshore.scheduling.gangs.plan import could_ever_hold, plan_gang
 from longshore.scheduling.placement.state import Hold, NodeView, view_nodes
 from longshore.scheduling.topology import domains_of
 from tests.support.gangs import a_gang, in_domain
-from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node
+from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node, read_back
 
 
 def kept(node: Node, gpus: int, cpus: float = 0.0, starts_in: timedelta = HOUR / 2) -> NodeView:
@@ -109,7 +109,7 @@ def test_a_request_carries_the_gang_of_its_spec():
     spec = JobSpec(name="a", command="x", gpus=16, gang=Gang(group_gpus=8))
     request = JobRequest.of("j", spec, NOW, 1)
     assert request.gang == spec.gang
-    assert JobRequest.model_validate_json(request.model_dump_json()) == request
+    assert read_back(request) == request
     assert JobRequest.of("j", JobSpec(name="a", command="x"), NOW, 1).gang is None
 
 

@@ -10,16 +10,17 @@ from hypothesis import strategies as st
 from longshore.models.job import Tier
 from longshore.models.packing import PackingPolicy, QueueOrder
 from longshore.models.placement import JobRequest
+from longshore.models.preemption import RunningWork
 from longshore.scheduling.order import queue_order
 from longshore.scheduling.rank import (
-    AHEAD,
     GUARANTEED_AFTER,
     KEEPS_FOR,
     Service,
     Standing,
     rank,
-    standings,
 )
+from longshore.scheduling.rank import running as rank_of_running
+from longshore.scheduling.rank import waiting as rank_of_waiting
 from tests.support.packing import NOW, a_job, a_node, running
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -118,26 +119,25 @@ def test_a_guaranteed_job_yields_only_to_one_that_has_waited_much_longer():
 
 
 @given(
-    st.lists(
-        st.tuples(st.floats(0, 3e5), st.floats(0, 4e5), st.sampled_from([1, 2, 4, 8])),
-        min_size=2, max_size=2,
-    ),
-    st.floats(600, 3e5),
+    st.floats(0, 3e5), st.floats(600, 3e5), st.floats(0, 4e5),
+    st.sampled_from([{"gpus": 1}, {"gpus": 8}, {"gpus": 1, "milli": 500, "vram_per_gpu": 9.0},
+                     {"gpus": 1, "mig": "1g.10gb"}]),
 )  # fmt: skip
-def test_two_jobs_do_not_stop_each_other_in_turn(jobs: list[tuple[float, float, int]], run: float):
-    """Where A stops B, B stops A only after the ratio of their ranks has moved fourfold."""
-
-    def stand(index: int, ran: float = 0.0, waited: float = 0.0) -> Standing:
-        before, wait, gpus = jobs[index]
-        service = had(
-            ran=timedelta(seconds=before + ran), waited=timedelta(seconds=wait + waited), gpus=gpus
-        )
-        return standings([service], BY_RANK, 0)["j"]
-
-    a, b = stand(0), stand(1)
-    if not a > b.yields_to():
-        return
-    later_a, later_b = stand(0, ran=run), stand(1, waited=run)
-    if later_b > later_a.yields_to():
-        moved = (later_b.rank / later_a.rank) / (b.rank / a.rank)
-        assert moved >= AHEAD**2 * (1 - 1e-9)
+def test_a_job_has_one_rank_whether_it_waits_or_runs(
+    before: float, ran: float, waited: float, asked: dict[str, Any]
+):
+    """Else two equal jobs would stop each other in turn."""
+    of_before, of_run, wait = (timedelta(seconds=each) for each in (before, ran, waited))
+    job = a_job("j", **{"vram_per_gpu": 0.0, **UNKNOWN, **asked})
+    slices = 1 if job.mig else 0
+    share = running("j", "node-a", range(job.gpus), HOUR, milli=0 if job.mig else job.milli,
+                    slices=slices)  # fmt: skip
+    work = RunningWork(
+        request=job.model_copy(update={"attained": of_before}), shares=(share,),
+        started_at=NOW - of_run, expected_end=NOW + HOUR, waited=wait,
+    )  # fmt: skip
+    stopped = job.model_copy(
+        update={"attained": of_before + of_run, "waits_since": NOW - wait, "submitted_at": None}
+    )
+    runs, waits = rank_of_running(work, NOW), rank_of_waiting(stopped, NOW)
+    assert rank(runs, BY_RANK) == pytest.approx(rank(waits, BY_RANK))
