@@ -77,5 +77,6 @@ def supervisors_of(agent: int) -> list[psutil.Process]:
     found: list[psutil.Process] = []
     for child in psutil.Process(agent).children():
         with contextlib.suppress(psutil.NoSuchProcess):  # a tool of the agent, which has ended
-            found += child.children()
+            # That tool may be a script which starts another: `python3` on the PATH, of pyenv.
+            found += [each for each in child.children() if each.name() not in ("bash", "sh")]
     return found
