@@ -5,7 +5,7 @@ from datetime import datetime
 
 from rich.table import Table
 
-from longshore.client.terminal import Text, a_table, width_of_ids
+from longshore.client.terminal import WIDE, Text, a_table, width_of_ids
 from longshore.models.queue_view import QueuedJobView, QueueView
 from longshore.models.text import NONE, dollars, span
 
@@ -19,7 +19,8 @@ LEGEND = (
 def queue_table(queue: QueueView, now: datetime, width: int, *, start: bool, terms: bool) -> Table:
     """Return a row for each job; with when it starts, and with the terms of its rank."""
     by_rank = any(job.terms for job in queue.jobs)
-    headings = ["#", "job", "tenant", "class", "GPUs", "waited", "ran"]
+    wide = width >= WIDE
+    headings = ["#", "job", *["tenant"] * wide, "class", "GPUs", "waited", "ran"]
     headings += ["rank"] * by_rank
     headings += ["price", "growth", "left"] * (terms and by_rank)
     headings += ["starts (UTC)"] * start
@@ -29,7 +30,8 @@ def queue_table(queue: QueueView, now: datetime, width: int, *, start: bool, ter
         fold=("remark",), widest={"job": width_of_ids(width)},
     )  # fmt: skip
     for job in queue.jobs:
-        table.add_row(*_cells(job, now, by_rank=by_rank, start=start, terms=terms))
+        cells = _cells(job, now, by_rank=by_rank, start=start, terms=terms)
+        table.add_row(*cells[:2], *[job.tenant] * wide, *cells[2:])
     return table
 
 
@@ -40,7 +42,6 @@ def _cells(
     cells: list[str | Text] = [
         NONE if job.place is None else str(job.place),
         job.job_id,
-        job.tenant,
         f"{job.priority} as {job.counted_as}" if risen else str(job.priority),
         NONE if job.gpus is None else str(job.gpus),
         span(job.waited, units=2),
