@@ -42,7 +42,7 @@ from longshore.models.units import LONGEST, MOST
 from longshore.scheduling.preemption.costs import why_not
 from longshore.scheduling.preemption.quotes import rough_quote
 from longshore.scheduling.preemption.what_if import held_by
-from longshore.scheduling.preemption.yielding import Yielding, by_rank
+from longshore.scheduling.preemption.yielding import Yielding
 
 FRESH = timedelta(minutes=15)
 """Prices that are older say nothing of what a market asks now."""
@@ -116,7 +116,7 @@ async def may_stop_any(
     shares = await load_running(connection, spec.name)
     works = await load_running_work(connection, spec.name, spec.preemption, shares)
     yielding = None
-    if by_rank(spec.packing):
+    if spec.packing.by_rank:
         nodes = await load_nodes(connection, spec.name)
         yielding = Yielding(works, [job], nodes, spec.preemption, spec.packing, now)
     return any(

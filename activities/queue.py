@@ -32,7 +32,6 @@ from longshore.models.messages import (
     ReleaseRequest,
 )
 from longshore.models.node import Node
-from longshore.models.packing import QueueOrder
 from longshore.models.placement import JobRequest, PlacementKey
 from longshore.models.pool import Growth, PoolSpec
 from longshore.scheduling.advice import advice
@@ -80,7 +79,7 @@ class QueueActivities:
                     # Of a later attempt it is the job itself that is on record as ended.
                     over = request.attempt == 1 and await _why_over(connection, request)
                     return EnqueueReply(queued=False, refusal=refusal, other=refusal == over)
-                if request.attempt == 1 and pool.packing.order is QueueOrder.ATTAINED_SERVICE:
+                if request.attempt == 1 and pool.packing.by_rank:
                     await _take_over(connection, request)
                 poke = not request.held and await mark_poked(connection, spec.pool)
                 await failpoint("enqueue.before-commit")

@@ -12,7 +12,6 @@ from longshore.activities.snapshot import (
     load_running,
 )
 from longshore.models.base import Instant
-from longshore.models.packing import QueueOrder
 from longshore.models.placement import Decision
 from longshore.models.pool import PoolSpec
 from longshore.models.queue_view import QueuedJobView, QueueView
@@ -63,7 +62,7 @@ def _view(
 ) -> QueuedJobView:  # fmt: skip
     job = entry.request
     service = waiting(job, now)
-    by_rank = spec.packing.order is QueueOrder.ATTAINED_SERVICE
+    by_rank = spec.packing.by_rank
     decision = Decision.model_validate(row["decision"]) if row["decision"] else None
     return QueuedJobView(
         place=place, job_id=job.id, name=row["name"], tenant=row["tenant"],

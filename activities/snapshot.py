@@ -18,7 +18,7 @@ from longshore.models.base import Wire
 from longshore.models.job import JobSpec, Tier
 from longshore.models.margins import DEFAULT_MARGINS, Margins
 from longshore.models.node import GPU, GPUParts, Node, NodeState
-from longshore.models.packing import PackingPolicy, QueueOrder
+from longshore.models.packing import PackingPolicy
 from longshore.models.placement import JobRequest, PlacementKind, RecentJobs, RunningJob
 from longshore.models.pool import PoolSpec, no_such_pool
 from longshore.models.protocol import PREPARES
@@ -147,7 +147,7 @@ async def load_place(
     if row is None:
         return None
     job = QueuedJob(*row)
-    if packing.order is not QueueOrder.AGE:  # moves with time: only who has them all can say
+    if packing.by_rank:  # moves with time: only who has them all can say
         entries = {entry.request.id: entry.request for entry in await load_queue(connection, pool)}
         nodes = await load_nodes(connection, pool)
         running = await load_running(connection, pool)

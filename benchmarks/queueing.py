@@ -28,7 +28,6 @@ from benchmarks.queueing_world import NODE_GPUS, Job, World, read_jobs
 from benchmarks.queueing_yardsticks import YARDSTICKS
 from longshore.models.packing import QueueOrder
 from longshore.models.pool import PoolSpec
-from longshore.scheduling.preemption.yielding import by_rank
 
 SHIPPED = ("age", "attained-service")
 """Rows of the planner of the product."""
@@ -70,7 +69,7 @@ def policies(name: str, restart: float) -> Policies:
     pool = PoolSpec(name="queueing")
     packing = pool.packing.model_copy(update={"order": QueueOrder(name)})
     stops = pool.preemption.model_copy(update={"restart": timedelta(seconds=restart)})
-    return Policies(packing, stops, within_class=by_rank(packing))
+    return Policies(packing, stops, within_class=packing.by_rank)
 
 
 def world_of(

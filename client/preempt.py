@@ -138,7 +138,8 @@ async def _decide(
             quote, no_price = await _quote(inputs.spec.name, request.id, now, beside)
         except LongshoreError as error:
             no_price = str(error)
-    queue = queue_order(inputs.queue, inputs.spec.packing, now, inputs.nodes)
+    shares = [share for work in inputs.running for share in work.shares]
+    queue = queue_order(inputs.queue, inputs.spec.packing, now, inputs.nodes, shares)
     ahead = queue[: queue.index(request) + 1]
     policy = inputs.spec.preemption.model_copy(update={"enabled": True})
     plans = plan_preemptions(

@@ -111,3 +111,8 @@ class PackingPolicy(Frozen):
     delay_price: dict[Tier, Money] = Field(default_factory=dict[Tier, int], exclude=True)
     """What an hour of waiting costs for each GPU, by tier; every tier alike where none is named. A
     pool takes it from its preemption policy."""
+
+    @property
+    def by_rank(self) -> bool:
+        """Whether the jobs of a class go by rank, and running ones yield to others of it."""
+        return self.order is QueueOrder.ATTAINED_SERVICE

@@ -37,7 +37,8 @@ class PreemptionPolicy(Frozen):
     """When a pool takes GPUs from running jobs for one of a higher priority class."""
 
     enabled: bool = True
-    """Only lower classes lose GPUs, and only where that costs less than to wait."""
+    """Lower classes lose GPUs where that costs less than to wait; of the same class where the
+    pool's order says so."""
     levels: PreemptionLevels = PreemptionLevels.STRICT
     near_end: Duration = timedelta(minutes=5)
     """A job whose expected end is nearer than this keeps its GPUs."""

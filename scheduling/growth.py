@@ -106,7 +106,8 @@ class Look:
         by_id = {job.id: job for job in jobs}
         asked = [job.asked for job in jobs]
         planned = 0
-        for request in queue_order(asked, self._pool.packing, self._pool.now, self._pool.nodes):
+        pool = self._pool
+        for request in queue_order(asked, pool.packing, pool.now, pool.nodes, pool.running):
             job = by_id[request.id]
             if refused := self._cannot(job):
                 yield refused

@@ -22,7 +22,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from longshore.models.mig import profile_slices
-from longshore.models.packing import PackingPolicy, QueueOrder
+from longshore.models.packing import PackingPolicy
 from longshore.models.placement import JobRequest
 from longshore.scheduling.order import HIGHEST, by_age, seconds_ahead
 from longshore.scheduling.placement.mix import SLICE_MILLI
@@ -176,8 +176,7 @@ class LongQueue:
         wanted = {job_id for job_id in wanted if job_id in self._key_of} - set(without)
         if len(self) < LONG or 2 * len(wanted) >= len(self):
             return None
-        by_age = policy.order is QueueOrder.AGE
-        if whole or not by_age or self._has_risen(policy, now):
+        if whole or policy.by_rank or self._has_risen(policy, now):
             known = self._key_of.items()
             jobs = [queued.job for job_id, (_, queued) in known if job_id not in without]
             return Part(jobs, wanted)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple, Protocol
 
 from longshore.models.node import Node
-from longshore.models.packing import PackingPolicy, QueueOrder
+from longshore.models.packing import PackingPolicy
 from longshore.models.placement import Decision, JobRequest, RunningJob
 from longshore.scheduling.rank import room_of, standings, waiting
 
@@ -66,7 +66,7 @@ def queue_order(
     waited long.
     """
     counted = _counting(policy, now)
-    if policy.order is QueueOrder.AGE:
+    if not policy.by_rank:
         return sorted(queue, key=lambda job: (-counted(job), *by_age(job, policy)))
     queue = list(queue)
     stand = standings((waiting(job, now) for job in queue), policy, room_of(nodes, running))

@@ -2,8 +2,8 @@
 
 GPU jobs are heavy-tailed: what has run for a day will most likely run another, what has just begun
 will most likely end soon. The chance to end within the next GPU-second falls as 1 / (time run + c)
-for such jobs, which is the Gittins index of their queue (Scully, Harchol-Balter 2018; Tiresias,
-NSDI 2019, for GPUs). So
+for such jobs, which is the Gittins index of their queue (Scully and others 2020, doi
+10.1145/3428328; Tiresias, NSDI 2019, for GPUs). So
 
     rank = price of waiting x sqrt(GPUs) x (1 + 3 x days waited in all) / (x + 600 s / GPUs)
 

@@ -23,7 +23,7 @@ def incoming_starts(
     found: dict[str, Coming] = {}
     for tier in Tier if purchases else ():
         waiting = [job.request for job in unmet.jobs if job.request.tier is tier]
-        ordered = queue_order(waiting, fleet.packing, now, fleet.nodes)[:MOST_JOBS]
+        ordered = queue_order(waiting, fleet.packing, now, fleet.nodes, fleet.running)[:MOST_JOBS]
         outlook = fleet.of_tier(tier).outlook(ordered, now)
         for name, uses in outlook.uses.items():
             for use in uses if name in purchases else ():

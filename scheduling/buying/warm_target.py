@@ -52,9 +52,8 @@ def bought_for(
         if job.request.tier is tier
         if not (why_unverifiable(job.request) or why_not_repeated(job, policy, now))
     }
-    requests = queue_order(
-        (job.request for job in by_id.values()), fleet.packing, now, fleet.nodes
-    )
+    requests = [job.request for job in by_id.values()]
+    requests = queue_order(requests, fleet.packing, now, fleet.nodes, fleet.running)
     return [by_id[request.id] for request in requests]
 
 

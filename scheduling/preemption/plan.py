@@ -34,7 +34,7 @@ from longshore.scheduling.preemption.costs import probable_end, victim_of
 from longshore.scheduling.preemption.search import EXACT, Best, search
 from longshore.scheduling.preemption.ways import no_node, refused, weigh
 from longshore.scheduling.preemption.what_if import WhatIfCluster, gains_of
-from longshore.scheduling.preemption.yielding import Yielding, by_rank
+from longshore.scheduling.preemption.yielding import Yielding
 from longshore.scheduling.topology import DomainKey, domain_of
 
 _OWN = {"id", "attempt", "submitted_at", "waits_since", "attained", "path_behind", "data"}
@@ -110,7 +110,7 @@ class _Scene:
         self.policy = policy
         self.now = now
         self.works = {work.id: work for work in sorted(running, key=lambda work: work.id)}
-        in_class = by_rank(packing)
+        in_class = packing.by_rank
         shares = [
             share.model_copy(
                 update={

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from longshore.models.node import Node
-from longshore.models.packing import PackingPolicy, QueueOrder
+from longshore.models.packing import PackingPolicy
 from longshore.models.placement import JobRequest
 from longshore.models.preemption import PreemptionPolicy, RunningWork
 from longshore.models.text import format_duration
@@ -89,11 +89,6 @@ class Yielding:
         """Return for how long a job that yields waits at most, before it may have the room back;
         with what its restart takes."""
         return min(job.expected_duration, TRIAL) + self._policy.restart
-
-
-def by_rank(packing: PackingPolicy) -> bool:
-    """Return whether running jobs yield to others of their class."""
-    return packing.order is QueueOrder.ATTAINED_SERVICE
 
 
 def _short(span: timedelta) -> str:
