@@ -116,6 +116,15 @@ async def play_growth(
         await b.end(joined_id("in-place-grown-early", 2))
         await job.result()
 
+        # Told before a resize of its user, who gets what they asked for.
+        job = await start_job("in-place-grown-in-vain", pool="grown-in-place", **WISH)
+        await _started(job, a, b)
+        await job.signal(JobWorkflow.grow, early)
+        await job.execute_update(JobWorkflow.resize, Resize(gpus=8))
+        await _changed(job)
+        await a.end("in-place-grown-in-vain")
+        await job.result()
+
         # By a stop, since its saves are told apart by their number alone.
         growing["checkpoint"] = {"folder": "saved", "save_file": True}
         job, here, other = await begun("in-place-counts")
