@@ -35,7 +35,7 @@ async def play(
 ) -> None:
     """Buy a machine whose job overruns; it is drained for its end by then, and goes on."""
     async with aclosing(registry.connect(market.settings(), "prime")) as provider:
-        offer = next(each for each in await provider.offers() if not each.spot)
+        offer = next(each for each in await provider.offers() if not (each.spot or each.unusable))
     option = {
         "provider": "prime", "instance_type": offer.instance_type, "gpus_per_node": offer.gpus,
         "limit": offer.price, "offer": offer,
