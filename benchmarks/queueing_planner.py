@@ -170,7 +170,7 @@ class Shipped(World):
         queue = [self._requests[name] for name in self.waiting]
         return plan_preemptions(
             queue, list(self.pool.nodes.values()), works, self.policies.preemption,
-            self.policies.packing, now, recent=self.pool.recent(),
+            self.policies.packing, now, recent=self.pool.recent(), stops_only=True,
         )  # fmt: skip
 
     def _work_of(self, job: Job, saved: WorkCheckpoint) -> RunningWork:

@@ -10,7 +10,8 @@ from datetime import datetime, timedelta
 
 from longshore.models.placement import JobRequest
 from longshore.models.preemption import PreemptionPolicy, RejectedVictim, RunningWork
-from longshore.scheduling.preemption.costs import cost_of, lost_at_once, same_class, why_not
+from longshore.scheduling.preemption.costs import cost_of, lost_at_once, same_class
+from longshore.scheduling.preemption.stoppable import Asks, Stoppable
 from longshore.scheduling.preemption.yielding import Yielding
 
 _MINUTE = timedelta(minutes=1)
@@ -54,16 +55,6 @@ class _Known:
 
 
 @dataclass(slots=True)
-class _Class:
-    """The running jobs as a priority class sees them."""
-
-    kept: list[RejectedVictim | None]
-    """For each, why it keeps its GPUs."""
-    on: dict[str, list[tuple[_Known, int]]]
-    """By node: those that may be stopped, with how many of its GPUs each has."""
-
-
-@dataclass(slots=True)
 class _Least:
     """What it costs at least to make room on each node, kept up as nodes change."""
 
@@ -72,10 +63,8 @@ class _Least:
     """How many of the stale nodes it knows."""
 
 
-_Asks = tuple[int, int]
-"""The class of a job, and of how many running jobs it has twice the rank: of two jobs that agree
-in both each may stop the same others."""
-_Among = tuple[list[_Known], list[RejectedVictim]]
+_On = dict[str, list[tuple[_Known, int]]]
+"""By node: those that may be stopped, with how many of its GPUs each has."""
 _Ordered = list[tuple[float, str]]
 
 
@@ -84,7 +73,8 @@ class Candidates:
 
     def __init__(
         self,
-        works: Iterable[RunningWork],
+        works: Sequence[RunningWork],
+        stoppable: Stoppable,
         policy: PreemptionPolicy,
         now: datetime,
         kind_of: Callable[[JobRequest], Hashable],
@@ -93,7 +83,7 @@ class Candidates:
         changes: Sequence[str],
         yielding: Yielding | None = None,
     ) -> None:
-        """`works` come in the order in which they are named.
+        """`works` come in the order in which they are named, and in which `stoppable` has them.
 
         `wait_of` says for how long a job waits that is stopped now: the same for jobs of one
         kind. `free_gpus` says how many GPUs of a node nobody has. `changes` are the nodes that
@@ -103,25 +93,21 @@ class Candidates:
         self._yielding = yielding
         self.busy: dict[str, str] = {}
         """Why a job is out of the question, whoever asks. Its nodes are among `changes`."""
+        self._works = works
+        self._stoppable = stoppable
         self._policy = policy
         self._now = now
+        self._kind_of = kind_of
         self._wait_of = wait_of
         self._free_gpus = free_gpus
         self._changes = changes
-        self._known = [
-            _Known(
-                work, work.id, work.nodes, work.gpus,
-                sum(len(share.gpu_indices) for share in work.shares),
-                lost_at_once(work, policy, now), policy.price_of_waiting(work.request),
-                (work.request.submitted_at or work.started_at).timestamp(),
-                kind_of(work.request),
-            )
-            for work in works
-        ]  # fmt: skip
-        self._classes: dict[_Asks, _Class] = {}
-        self._least: dict[tuple[_Asks, timedelta, int], _Least] = {}
-        self._among: dict[tuple[_Asks, tuple[str, ...]], _Among] = {}
-        self._ordered: dict[tuple[_Asks, timedelta, int, tuple[str, ...]], _Ordered] = {}
+        self._known: dict[int, _Known] = {}
+        """By place: those that may be stopped for any that has asked."""
+        self._on: dict[Asks, _On] = {}
+        self._least: dict[tuple[Asks, timedelta, int], _Least] = {}
+        self._among: dict[tuple[Asks, tuple[str, ...]], list[_Known]] = {}
+        self._kept: dict[tuple[Asks, tuple[str, ...]], list[RejectedVictim]] = {}
+        self._ordered: dict[tuple[Asks, timedelta, int, tuple[str, ...]], _Ordered] = {}
         self._seen = 0
         """How many of the changes this knows."""
         self._stale: list[str] = []
@@ -129,30 +115,52 @@ class Candidates:
         self._waits: dict[Hashable, timedelta] = {}
         """Of the kinds that were asked for."""
         self._of_kind: dict[Hashable, list[_Known]] = {}
-        for known in self._known:
-            self._of_kind.setdefault(known.kind, []).append(known)
 
-    def among(self, job: JobRequest, names: tuple[str, ...]) -> _Among:
-        """Return who may be stopped for the job on these nodes, and who may not."""
+    def among(self, job: JobRequest, names: tuple[str, ...]) -> list[_Known]:
+        """Return who may be stopped for the job on these nodes."""
         self._forget()
         key = self.asks(job), names
         if key not in self._among:
-            self._among[key] = self._look_among(job, frozenset(names))
+            here = frozenset(names)
+            known = map(self._knows, self._stoppable.whom(job))
+            self._among[key] = [
+                one for one in known if one.id not in self.busy and not here.isdisjoint(one.nodes)
+            ]
         return self._among[key]
 
-    def _look_among(self, job: JobRequest, names: frozenset[str]) -> _Among:
-        candidates: list[_Known] = []
-        rejected: list[RejectedVictim] = []
-        for known, kept in zip(self._known, self._class(job).kept, strict=True):
-            if names.isdisjoint(known.nodes):
-                continue
-            if busy := self.busy.get(known.id):
-                rejected.append(RejectedVictim(job_id=known.id, reason=busy))
-            elif kept:
-                rejected.append(kept)
-            else:
-                candidates.append(known)
-        return candidates, rejected
+    def kept(self, job: JobRequest, names: tuple[str, ...]) -> list[RejectedVictim]:
+        """Return who may not be stopped for the job on these nodes, and why."""
+        self._forget()
+        key = self.asks(job), names
+        if key not in self._kept:
+            here = frozenset(names)
+            found = (
+                self._why_kept(place, work, job)
+                for place, work in enumerate(self._works)
+                if not here.isdisjoint(work.nodes)
+            )
+            self._kept[key] = [one for one in found if one]
+        return self._kept[key]
+
+    def _why_kept(self, place: int, work: RunningWork, job: JobRequest) -> RejectedVictim | None:
+        if busy := self.busy.get(work.id):
+            return RejectedVictim(job_id=work.id, reason=busy)
+        return self._stoppable.why_not(place, job)
+
+    def _knows(self, place: int) -> _Known:
+        known = self._known.get(place)
+        if known is None:
+            work = self._works[place]
+            known = self._known[place] = _Known(
+                work, work.id, work.nodes, work.gpus,
+                sum(len(share.gpu_indices) for share in work.shares),
+                lost_at_once(work, self._policy, self._now),
+                self._policy.price_of_waiting(work.request),
+                (work.request.submitted_at or work.started_at).timestamp(),
+                self._kind_of(work.request),
+            )  # fmt: skip
+            self._of_kind.setdefault(known.kind, []).append(known)
+        return known
 
     def cost(self, known: _Known, job: JobRequest, missing: int | None = None) -> Candidate:
         """Return what it costs to stop a job: it waits no longer than the one that asks runs.
@@ -170,7 +178,7 @@ class Candidates:
 
     def on(self, name: str, job: JobRequest) -> list[Candidate]:
         """Return who may be stopped for the job on one node."""
-        here = self._class(job).on.get(name, ())
+        here = self._by_node(job).get(name, ())
         missing = job.gpus - self._free_gpus(name)
         return [self.cost(known, job, missing) for known, _ in here if known.id not in self.busy]
 
@@ -194,29 +202,27 @@ class Candidates:
             return
         self._stale += self._changes[self._seen :]
         self._seen = len(self._changes)
-        self._among, self._ordered = {}, {}
+        self._among, self._kept, self._ordered = {}, {}, {}
         for kind, before in self._waits.items():
             ours = self._of_kind[kind]
             self._waits[kind] = self._wait_of(ours[0].work.request)
             if self._waits[kind] != before:
                 self._stale += [name for known in ours for name in known.nodes]
 
-    def _class(self, job: JobRequest) -> _Class:
+    def _by_node(self, job: JobRequest) -> _On:
         asks = self.asks(job)
-        found = self._classes.get(asks)
+        found = self._on.get(asks)
         if found is None:
-            found = _Class([why_not(each.work, job, self._policy, self._now, self._yielding)
-                            for each in self._known], {})  # fmt: skip
-            for known, kept in zip(self._known, found.kept, strict=True):
-                for share in () if kept else known.work.shares:
-                    here = found.on.setdefault(share.node_id, [])
+            found = self._on[asks] = {}
+            for known in map(self._knows, self._stoppable.whom(job)):
+                for share in known.work.shares:
+                    here = found.setdefault(share.node_id, [])
                     here.append((known, len(share.gpu_indices)))
-            self._classes[asks] = found
         return found
 
-    def asks(self, job: JobRequest) -> _Asks:
+    def asks(self, job: JobRequest) -> Asks:
         """Return what two jobs agree in that may stop the same others."""
-        return job.priority, self._yielding.most(job) if self._yielding else 0
+        return self._stoppable.asks(job)
 
     def _shortest(self, job: JobRequest) -> timedelta:
         """Return for how long a job that is stopped for this one waits at most, or less."""
@@ -235,7 +241,7 @@ class Candidates:
         themselves and run at least for so long."""
         asks = self.asks(job)
         found = self._least.get((asks, runs, gpus))
-        on = self._class(job).on
+        on = self._by_node(job)
         if found is None:
             found = self._least[asks, runs, gpus] = _Least({}, len(self._stale))
             changed: Iterable[str] = on

@@ -47,7 +47,16 @@ def why_not(
     reason = _not_lower(work, job, policy)
     if reason and in_class and same_class(work, job):
         reason = in_class.why_not(work, job) or _not_sure_to_save(work)
-    if reason := reason or _protected(work, policy, now):
+    if reason:
+        return RejectedVictim(job_id=work.id, reason=reason)
+    return why_spared(work, policy, now)
+
+
+def why_spared(
+    work: RunningWork, policy: PreemptionPolicy, now: datetime
+) -> RejectedVictim | None:
+    """Return why a running job keeps its GPUs, whoever asks; None where that depends."""
+    if reason := _protected(work, policy, now):
         return RejectedVictim(job_id=work.id, reason=reason)
     if reason := _stopped_of_late(work, policy, now):
         return RejectedVictim(job_id=work.id, reason=reason, until=_left_alone_until(work, policy))
@@ -112,28 +121,38 @@ def cost_of(span: timedelta, gpus: float, price: float) -> int:
 
 
 def _not_lower(work: RunningWork, job: JobRequest, policy: PreemptionPolicy) -> str | None:
-    mine, theirs = job.priority, work.request.priority
-    # It went before jobs of the class that it counted as: whoever is stopped for one of these
-    # would go before that again, and take its GPUs back.
-    counted = max(theirs, work.counted_as or 0)
+    if is_lower(work, job, policy):
+        return None
+    mine, theirs, counted = job.priority, work.request.priority, _counted(work)
     risen = f", counted as {counted} when it was placed" if counted > theirs else ""
     if counted >= mine:
         return f"is of class {theirs}{risen}, which is not below {mine}"
-    if policy.levels is PreemptionLevels.BANDS and _band(counted) == _band(mine):
-        return f"is of class {theirs}{risen}, in one band with {mine}"
-    return None
+    return f"is of class {theirs}{risen}, in one band with {mine}"
+
+
+def is_lower(work: RunningWork, job: JobRequest, policy: PreemptionPolicy) -> bool:
+    """Return whether a running job is of a class that is stopped for that of `job`."""
+    counted = _counted(work)
+    if policy.levels is PreemptionLevels.BANDS and _band(counted) == _band(job.priority):
+        return False
+    return counted < job.priority
 
 
 def same_class(work: RunningWork, job: JobRequest) -> bool:
     """Return whether a running job counts as of the class of `job`."""
-    return max(work.request.priority, work.counted_as or 0) == job.priority
+    return _counted(work) == job.priority
+
+
+def _counted(work: RunningWork) -> int:
+    # It went before jobs of the class that it counted as: whoever is stopped for one of these
+    # would go before that again, and take its GPUs back.
+    return max(work.request.priority, work.counted_as or 0)
 
 
 def _not_sure_to_save(work: RunningWork) -> str | None:
-    """Return why a job may lose work when it is stopped: within a class nobody is."""
     if work.checkpoint is None:
         return "cannot save, and is of the same class"
-    if not _is_saved(work):
+    if not is_sure_to_save(work):
         return "has not saved in time yet, and is of the same class"
     return None
 
@@ -185,11 +204,11 @@ def _at_risk(
     work: RunningWork, policy: PreemptionPolicy, now: datetime
 ) -> tuple[float, timedelta]:
     """Return the chance that no save comes of a stop, and how much work is in none now."""
-    chance = policy.save_risk if _is_saved(work) else 1.0
+    chance = policy.save_risk if is_sure_to_save(work) else 1.0
     return chance, max(now - work.unsaved_since, timedelta(0))
 
 
-def _is_saved(work: RunningWork) -> bool:
+def is_sure_to_save(work: RunningWork) -> bool:
     """Return whether a save on the way out can be counted on: one has come before, in time."""
     saved = work.checkpoint
     return saved is not None and saved.saved_at is not None and saved.takes <= saved.grace

@@ -8,11 +8,11 @@ finds; whether the job then fits, the packer says.
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import cache, partial
-from itertools import chain
+from itertools import chain, repeat
 from operator import attrgetter, itemgetter
 
 from longshore.models.node import Node
-from longshore.models.placement import JobRequest, PackingPolicy, RecentJobs
+from longshore.models.placement import JobRequest, PackingPolicy, RecentJobs, RunningJob
 from longshore.models.preemption import (
     BuyQuote,
     GainedGPUs,
@@ -32,6 +32,7 @@ from longshore.scheduling.placement.state import Need
 from longshore.scheduling.preemption.candidates import Candidate, Candidates, least_cost
 from longshore.scheduling.preemption.costs import probable_end, victim_of
 from longshore.scheduling.preemption.search import EXACT, Best, search
+from longshore.scheduling.preemption.stoppable import Stoppable
 from longshore.scheduling.preemption.ways import no_node, refused, weigh
 from longshore.scheduling.preemption.what_if import WhatIfCluster, gains_of
 from longshore.scheduling.preemption.yielding import Yielding
@@ -59,8 +60,11 @@ def plan_preemption(
     does not matter. For a malleable job they stop for its smallest size alone.
     """
     job = job.smallest
-    mix = mix_of([job], recent, len(running), packing)
-    scene = _Scene(nodes, running, policy, packing, now, mix, [job])
+    works = _in_order(running)
+    yielding = _yielding(works, [job], nodes, policy, packing, now)
+    stoppable = Stoppable(works, policy, now, yielding)
+    mix = mix_of([job], recent, len(works), packing)
+    scene = _Scene(nodes, works, policy, packing, now, mix, [job], stoppable, yielding)
     return scene.plan(job, buy_quote, policy.max_under_way)
 
 
@@ -74,6 +78,8 @@ def plan_preemptions(
     under_way: Sequence[PreemptionUnderWay] = (),
     quotes: Mapping[str, BuyQuote] | None = None,
     recent: Iterable[RecentJobs] = (),
+    *,
+    stops_only: bool = False,
 ) -> tuple[PreemptionPlan, ...]:
     """Return a plan for every job of a queue that waits, in queue order.
 
@@ -84,14 +90,37 @@ def plan_preemptions(
     A job that fits goes where the next cycle places it, by the pool's rule and what was placed
     lately (`recent`): elsewhere it might be in the way of one that then has others stopped. Nobody
     is stopped for a job that the next cycle starts since others of it change their places: that
-    job, and those behind it, get their plans after that cycle.
+    job, and those behind it, get their plans after that cycle. With `stops_only` only the plans
+    that stop somebody are made: sooner, above all where there is none.
     """
     queue, recent = tuple(job.smallest for job in queue), tuple(recent)
-    mix = mix_of(queue, recent, len(running), packing)
-    scene = _Scene(nodes, running, policy, packing, now, mix, queue)
+    works = _in_order(running)
+    yielding = _yielding(works, queue, nodes, policy, packing, now)
+    stoppable = Stoppable(works, policy, now, yielding)
+    if stops_only and not (policy.enabled and any(map(stoppable.whom, queue))):
+        return ()
+    mix = mix_of(queue, recent, len(works), packing)
+    scene = _Scene(
+        nodes, works, policy, packing, now, mix, queue, stoppable, yielding, stops_only=stops_only
+    )
     scene.begin(under_way)
     stopping = sum(len(one.victims) for one in under_way)
     return scene.plan_all(queue, quotes or {}, stopping, recent)
+
+
+def _in_order(running: Iterable[RunningWork]) -> tuple[RunningWork, ...]:
+    return tuple(sorted(running, key=lambda work: work.id))
+
+
+def _yielding(
+    works: Sequence[RunningWork],
+    queue: Iterable[JobRequest],
+    nodes: Iterable[Node],
+    policy: PreemptionPolicy,
+    packing: PackingPolicy,
+    now: datetime,
+) -> Yielding | None:
+    return Yielding(works, queue, nodes, policy, packing, now) if packing.by_rank else None
 
 
 class _Scene:
@@ -100,39 +129,40 @@ class _Scene:
     def __init__(
         self,
         nodes: Sequence[Node],
-        running: Sequence[RunningWork],
+        works: Sequence[RunningWork],
         policy: PreemptionPolicy,
         packing: PackingPolicy,
         now: datetime,
         mix: Mix,
         queue: Sequence[JobRequest],
+        stoppable: Stoppable,
+        yielding: Yielding | None,
+        *,
+        stops_only: bool = False,
     ) -> None:
+        """With `stops_only` nobody hears why nobody is stopped."""
         self.policy = policy
         self.now = now
-        self.works = {work.id: work for work in sorted(running, key=lambda work: work.id)}
-        in_class = packing.by_rank
-        shares = [
-            share.model_copy(
-                update={
-                    "expected_end": probable_end(work, policy, now, in_class=in_class),
-                    "waited": work.waited,
-                }
-            )
-            for work in self.works.values()
-            for share in work.shares
-        ]
-        asking = chain(queue, (work.request for work in running), (k.need for k in mix.kinds))
+        self.works = {work.id: work for work in works}
+        shares = list(chain.from_iterable(map(self._shares_of, works, repeat(packing.by_rank))))
+        asking = chain(queue, (work.request for work in works), (k.need for k in mix.kinds))
         self.cluster = WhatIfCluster(nodes, shares, packing, now, mix, labels_named(asking))
-        works = tuple(self.works.values())
-        yielding = Yielding(works, queue, nodes, policy, packing, now) if in_class else None
         self.candidates = Candidates(
-            works, policy, now, self._kind, self._wait, self.cluster.free_gpus,
+            works, stoppable, policy, now, self._kind, self._wait, self.cluster.free_gpus,
             self.cluster.changes, yielding,
         )  # fmt: skip
+        self._stoppable = stoppable
+        self._stops_only = stops_only
         self._in_vain: dict[Hashable, PreemptionPlan] = {}
         """By what a job asks for: plans that stop nobody."""
         self._tight: set[Hashable] = set()
         """Of these what finds no room either: there is only less, until somebody is stopped."""
+
+    def _shares_of(self, work: RunningWork, in_class: bool) -> list[RunningJob]:
+        """Return what a job holds, with the end that a plan expects."""
+        end = probable_end(work, self.policy, self.now, in_class=in_class)
+        new = {"expected_end": end, "waited": work.waited}
+        return [RunningJob.trusted(**{**share.__dict__, **new}) for share in work.shares]
 
     def begin(self, under_way: Sequence[PreemptionUnderWay]) -> None:
         """Put what is being freed where it goes."""
@@ -162,7 +192,11 @@ class _Scene:
             return frozenset(decision.job_id for decision in made.placements)
 
         reserved = 0
-        for job in queue_order(queue, self.cluster.packing, self.now, nodes, running):
+        ordered = queue_order(queue, self.cluster.packing, self.now, nodes, running)
+        if self._stops_only:  # who is behind the last that may stop anybody is in nobody's way
+            while ordered and not self._stoppable.whom(ordered[-1]):
+                ordered.pop()
+        for job in ordered:
             if job.id in self.candidates.busy:
                 continue
             stops = self.candidates.asks(job)
@@ -171,11 +205,14 @@ class _Scene:
                 self.cluster.put(job, gains_of(self.cluster.decide(job)))
                 continue
             room = self.policy.max_under_way - stopping
-            plan = self._plan_alike(job, alike, quotes.get(job.id), room)
-            if plan.preempts and job.id in start_next():
+            plan = None
+            if not self._stops_only or self._stoppable.whom(job):
+                plan = self._plan_alike(job, alike, quotes.get(job.id), room)
+            if plan and plan.preempts and job.id in start_next():
                 break
-            plans.append(plan)
-            if plan.preempts:
+            if plan and (plan.preempts or not self._stops_only):
+                plans.append(plan)
+            if plan and plan.preempts:
                 stopping += len(plan.victims)
                 self._take(job, plan)
                 self._tight.clear()
@@ -213,8 +250,11 @@ class _Scene:
             return no_node(job, reason, quote, self.policy, self.now)
         if room < 1:
             return self._none(job, f"{self.policy.max_under_way} jobs are being stopped already")
-        known, rejected = self.candidates.among(job, names)
+        known = self.candidates.among(job, names)
         chosen = self._cheapest(job, names, min(room, self.policy.max_victims)) if known else ()
+        if not chosen and self._stops_only:
+            return self._none(job, "nobody is stopped for it")
+        rejected = self.candidates.kept(job, names)
         if not chosen:
             return refused(job, self.cluster.first_start(job), len(known), rejected, self.policy,
                            self.now, quote)  # fmt: skip
@@ -299,7 +339,7 @@ class _Scene:
         scopes: dict[DomainKey | None, list[str]] = {}
         for name, domain in of.items():
             scopes.setdefault(domain, []).append(name)
-        known, _ = self.candidates.among(job, names)
+        known = self.candidates.among(job, names)
         candidates = [self.candidates.cost(one, job) for one in known]
         inside: dict[DomainKey | None, list[Candidate]] = {domain: [] for domain in scopes}
         for one in candidates:

@@ -58,6 +58,15 @@ class Yielding:
         the same answer each may stop the same others."""
         return bisect_left(self._least, self._standings[job.id])
 
+    def place(self, work: RunningWork) -> int:
+        """Return of how many running jobs one has to have more than twice the rank at least for
+        this one to yield."""
+        return bisect_left(self._least, self._standings[work.id].yields_to())
+
+    def is_too_soon(self, work: RunningWork) -> bool:
+        """Return whether a job has begun too lately to yield to any of its class."""
+        return self._ran(work) < self._least_run(work)
+
     def why_not(self, work: RunningWork, job: JobRequest) -> str | None:
         """Return why a running job of the same class does not yield to `job`."""
         reasons = self._reasons.get(work.id)
@@ -78,12 +87,17 @@ class Yielding:
         return f"has run for {ran} in all: it yields to one of {AHEAD:g} times its rank"
 
     def _too_soon(self, work: RunningWork) -> str | None:
+        if not self.is_too_soon(work):
+            return None
+        ran, least = _short(self._ran(work)), _short(self._least_run(work))
+        return f"runs since {ran}, and yields after {least}"
+
+    def _ran(self, work: RunningWork) -> timedelta:
+        return max(self._now - work.started_at, timedelta(0))
+
+    def _least_run(self, work: RunningWork) -> timedelta:
         stop = save_time(work) + self._policy.restart
-        least = max(self._policy.yields_after, TIMES_THE_STOP * stop)
-        ran = max(self._now - work.started_at, timedelta(0))
-        return (
-            f"runs since {_short(ran)}, and yields after {_short(least)}" if ran < least else None
-        )
+        return max(self._policy.yields_after, TIMES_THE_STOP * stop)
 
     def longest_wait(self, job: JobRequest) -> timedelta:
         """Return for how long a job that yields waits at most, before it may have the room back;

@@ -10,8 +10,15 @@ from hypothesis import strategies as st
 from longshore.models.node import Node
 from longshore.models.packing import PackingPolicy, QueueOrder
 from longshore.models.placement import JobRequest
-from longshore.models.preemption import BuyQuote, PreemptionPlan, RunningWork, WayKind
+from longshore.models.preemption import (
+    BuyQuote,
+    PreemptionLevels,
+    PreemptionPlan,
+    RunningWork,
+    WayKind,
+)
 from longshore.scheduling.preemption.plan import plan_preemption, plan_preemptions
+from longshore.scheduling.preemption.stoppable import Stoppable
 from longshore.scheduling.preemption.yielding import Yielding
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node
 from tests.support.preemption import MINUTE, RULES, a_work, busy_pools, nodes_with, saved
@@ -179,3 +186,34 @@ def test_nobody_is_stopped_for_nothing_and_nobody_for_less_than_twice_its_rank(
     assert len(taken) == len(set(taken))
     again = plan_preemptions(queue[::-1], nodes[::-1], works[::-1], RULES, BY_RANK, NOW)
     assert again == plans
+
+
+@given(
+    busy_pools(),
+    st.lists(st.tuples(st.sampled_from([1, 2, 8]), st.integers(0, 10), st.floats(0, 1e5)),
+             min_size=1, max_size=6),
+    st.sampled_from([POLICY, BY_RANK]),
+    st.sampled_from(PreemptionLevels),
+)  # fmt: skip
+def test_who_may_be_stopped_is_the_same_told_with_and_without_words(
+    pool: tuple[list[Node], list[RunningWork]],
+    waiting: list[tuple[int, int, float]],
+    packing: PackingPolicy,
+    levels: PreemptionLevels,
+):
+    nodes, works = pool
+    rules = RULES.model_copy(update={"levels": levels})
+    queue = [
+        newcomer(f"q{number}", gpus, priority=priority, attained=timedelta(seconds=ran))
+        for number, (gpus, priority, ran) in enumerate(waiting)
+    ]
+    yielding = None
+    if packing.by_rank:
+        yielding = Yielding(works, queue, nodes, rules, packing, NOW)
+    stoppable = Stoppable(works, rules, NOW, yielding)
+    for job in queue:
+        free = [place for place in range(len(works)) if stoppable.why_not(place, job) is None]
+        assert stoppable.whom(job) == free
+    plans = plan_preemptions(queue, nodes, works, rules, packing, NOW)
+    stops = plan_preemptions(queue, nodes, works, rules, packing, NOW, stops_only=True)
+    assert stops == tuple(plan for plan in plans if plan.preempts)

@@ -1,0 +1,91 @@
+"""Which running jobs may be stopped, for which jobs: the rules of `scheduling.preemption.costs`
+and `scheduling.preemption.yielding` for a whole round of plans, without a word said.
+
+What does not depend on who asks is worked out once.
+"""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+import numpy as np
+from numpy.typing import NDArray
+
+from longshore.models.placement import JobRequest
+from longshore.models.preemption import PreemptionPolicy, RejectedVictim, RunningWork
+from longshore.scheduling.preemption.costs import (
+    is_lower,
+    is_sure_to_save,
+    same_class,
+    why_not,
+    why_spared,
+)
+from longshore.scheduling.preemption.yielding import Yielding
+
+Asks = tuple[int, int]
+"""The class of a job, and of how many running jobs it has twice the rank: of two jobs that agree
+in both each may stop the same others."""
+_NEVER = np.iinfo(np.int64).max
+
+
+class Stoppable:
+    """The running jobs of one round of plans. They are told by their places in `works`."""
+
+    def __init__(
+        self,
+        works: Sequence[RunningWork],
+        policy: PreemptionPolicy,
+        now: datetime,
+        yielding: Yielding | None = None,
+    ) -> None:
+        """`yielding` has who yields to whom within a class, where anybody does."""
+        self._works = works
+        self._policy = policy
+        self._now = now
+        self._yielding = yielding
+        self._of_class: dict[int, NDArray[np.int64]] = {}
+        """By class: for each, more running jobs than how many one that asks has to outrank."""
+        self._whom: dict[Asks, Sequence[int]] = {}
+        self._spared: list[bool] | None = None
+
+    def asks(self, job: JobRequest) -> Asks:
+        """Return what two jobs agree in that may stop the same others."""
+        return job.priority, self._yielding.most(job) if self._yielding else 0
+
+    def whom(self, job: JobRequest) -> Sequence[int]:
+        """Return who may be stopped for the job, in order."""
+        asks = self.asks(job)
+        if asks not in self._whom:
+            places = np.flatnonzero(self._least(job) < asks[1])
+            self._whom[asks] = [int(place) for place in places]
+        return self._whom[asks]
+
+    def why_not(self, place: int, job: JobRequest) -> RejectedVictim | None:
+        """Return why one keeps its GPUs; None where it may be stopped for `job`."""
+        return why_not(self._works[place], job, self._policy, self._now, self._yielding)
+
+    def _least(self, job: JobRequest) -> NDArray[np.int64]:
+        found = self._of_class.get(job.priority)
+        if found is None:
+            least = self._least_of(job)
+            found = np.fromiter(map(least, range(len(self._works))), np.int64, len(self._works))
+            self._of_class[job.priority] = found
+        return found
+
+    def _least_of(self, job: JobRequest) -> Callable[[int], int]:
+        if self._spared is None:
+            self._spared = [
+                why_spared(work, self._policy, self._now) is not None for work in self._works
+            ]
+        spared, yielding = self._spared, self._yielding
+
+        def least(place: int) -> int:
+            work = self._works[place]
+            if spared[place]:
+                return _NEVER
+            if is_lower(work, job, self._policy):
+                return -1
+            if yielding is None or not (same_class(work, job) and is_sure_to_save(work)):
+                return _NEVER
+            return _NEVER if yielding.is_too_soon(work) else yielding.place(work)
+
+        return least
