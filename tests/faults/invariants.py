@@ -55,6 +55,14 @@ MUST_BE_EMPTY = {
         "SELECT node_id, index, vram_mb_used, milli_used, slices_used, kind FROM gpus"
         " WHERE vram_mb_used <> 0 OR milli_used <> 0 OR slices_used <> 0 OR kind IS NOT NULL"
     ),
+    "an element of an array has not ended": (
+        "SELECT array_id, index, attempt, state FROM elements WHERE ended_at IS NULL"
+    ),
+    "an array is not on record with all its elements": (
+        "SELECT a.id, a.elements, count(e.index) AS found FROM arrays a"
+        " LEFT JOIN elements e ON e.array_id = a.id AND e.newest"
+        " GROUP BY a.id HAVING count(e.index) <> a.elements"
+    ),
     "a lease's placement ended at another time": (
         "SELECT l.id FROM leases l JOIN placements p USING (job_id, attempt, rank)"
         " WHERE l.ended_at IS DISTINCT FROM p.ended_at"

@@ -45,6 +45,12 @@ VIOLATIONS = {
     "a job has not ended": ("UPDATE jobs SET ended_at = NULL, end_state = NULL",),
     "a node's ledger is not at zero": ("UPDATE nodes SET ram_mb_used = 1",),
     "a GPU's ledger is not at zero": ("UPDATE gpus SET vram_mb_used = 1 WHERE index = 0",),
+    "an element of an array has not ended": (
+        "INSERT INTO elements (array_id, index) VALUES ('of-none', 0)",
+    ),
+    "an array is not on record with all its elements": (
+        "INSERT INTO arrays (id, elements, first, last, slots) VALUES ('of-one', 1, 0, 0, 1)",
+    ),
     "a lease's placement ended at another time": (
         "UPDATE leases SET ended_at = ended_at + interval '1 second'",
     ),
