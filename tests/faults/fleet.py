@@ -16,6 +16,7 @@ from psycopg.rows import dict_row
 
 from longshore.activities.failpoints import (
     VARIABLE,
+    ArrayPoint,
     BlockEndPoint,
     BuyingPoint,
     DagPoint,
@@ -37,7 +38,7 @@ from tests.support.local_stack import ROOT, running_stack, settings_in
 from tests.support.relay import Relay, relay_to
 from tests.support.waiting import eventually
 
-AnyPoint = Point | BuyingPoint | BlockEndPoint | DagPoint | HoldingPoint
+AnyPoint = Point | BuyingPoint | BlockEndPoint | DagPoint | ArrayPoint | HoldingPoint
 CONTROL, TEMPORAL, POSTGRES = "control", "temporal", "postgres"
 NODE_LOST_AFTER = timedelta(seconds=6)
 UNCORDON_AFTER = timedelta(seconds=3)

@@ -111,8 +111,7 @@ class ManyAsOne:
 
     async def submit_array(self, chance: random.Random, name: str) -> None:
         fails = chance.choice((-1, -1, 0, 3))
-        array_id = await scenes.submit(self._fleet, self._array(chance, name, fails))
-        self.arrays[array_id] = fails
+        await self.submit_elements(name, *_drawn(chance), fails)
 
     async def submit_elastic(self, chance: random.Random, name: str) -> str:
         """Submit a job of one to four GPUs, or a gang of two to eight that changes its size in
@@ -141,15 +140,33 @@ class ManyAsOne:
         self.elastic[job_id] = spec.malleable.sizes
         return job_id
 
-    def _array(self, chance: random.Random, name: str, fails: int = -1) -> JobSpec:
-        plain = self._fleet.journal.job(name, round(chance.uniform(0.05, 1.5), 2))
+    async def submit_elements(self, name: str, seconds: float, array: str, fails: int = -1) -> str:
+        """Submit an array of these elements, each of so many seconds; return its id."""
+        spec = self._array_of(name, seconds, array, fails)
+        array_id = await scenes.submit(self._fleet, spec)
+        self.arrays[array_id] = fails
+        return array_id
+
+    def _array(self, chance: random.Random, name: str) -> JobSpec:
+        return self._array_of(name, *_drawn(chance))
+
+    def _array_of(self, name: str, seconds: float, array: str, fails: int = -1) -> JobSpec:
+        plain = self._fleet.journal.job(name, seconds)
         return JobSpec.model_validate(
             plain.model_dump(exclude_unset=True)
-            | {
-                "command": _ELEMENT, "env": {**plain.env, "FAILS": fails},
-                "array": f"0-{chance.randint(4, MOST_ELEMENTS)}%{chance.randint(1, 4)}",
-            }
-        )  # fmt: skip
+            | {"command": _ELEMENT, "env": {**plain.env, "FAILS": fails}, "array": array}
+        )
+
+    def has_begun(self, array_id: str) -> bool:
+        return any(line[:2] == ("start", array_id) for line in self._lines())
+
+    async def wait(self) -> None:
+        """Wait until the DAGs and arrays have ended."""
+        longshore = self._fleet.longshore
+        for dag_id in (*self.dags, *self.pairs):
+            await scenes.until_answered(lambda dag_id=dag_id: longshore.wait_dag(dag_id))
+        for array_id in self.arrays:
+            await scenes.until_answered(lambda array_id=array_id: longshore.wait(array_id))
 
     def unfinished(self) -> list[str]:
         """Return the DAGs and arrays that have not ended, by their rows."""
@@ -268,3 +285,9 @@ class ManyAsOne:
             f"elastic jobs; {began}; {self.asked_to_grow} times a job was to grow where there was "
             f"room, {joined} ranks joined a running attempt and {left} left one"
         )
+
+
+def _drawn(chance: random.Random) -> tuple[float, str]:
+    """Return how long the elements of an array run, and which it has."""
+    seconds = round(chance.uniform(0.05, 1.5), 2)
+    return seconds, f"0-{chance.randint(4, MOST_ELEMENTS)}%{chance.randint(1, 4)}"
