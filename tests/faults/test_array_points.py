@@ -82,7 +82,12 @@ async def _run(fleet: Fleet, many: ManyAsOne, point: ArrayPoint, when: str) -> N
         await eventually(lambda: many.has_begun(array_id), timeout=PATIENCE)
         many.cancelled[array_id] |= CANCELLED
         indices = ",".join(map(str, sorted(CANCELLED)))
-        await scenes.until_answered(lambda: fleet.longshore.cancel_elements(array_id, indices))
+        reply = await scenes.until_answered(
+            lambda: fleet.longshore.cancel_elements(array_id, indices)
+        )
+        assert reply.waiting + reply.running + reply.ended == len(CANCELLED)
+        ended = "SELECT index FROM elements WHERE array_id = %s AND state = 'CANCELLED'"
+        assert len(fleet.rows(ended, array_id)) >= reply.waiting
     await many.wait()
 
 
