@@ -1,5 +1,5 @@
-"""Anything is killed at any moment while many jobs run and two control workers plan: nothing is
-lost or doubled.
+"""Anything is killed at any moment while many jobs run, with DAGs, arrays and elastic jobs among
+them, and two control workers plan: nothing is lost or doubled.
 
 The seed that is printed with a failure chooses victims and moments again: `LONGSHORE_SEED=...`.
 """
@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.faults import scenes
+from tests.faults.chaos.many import ManyAsOne
 from tests.faults.fleet import PATIENCE, Fleet
 from tests.faults.invariants import check
 from tests.faults.kills import (
@@ -39,7 +40,8 @@ async def test_nothing_is_lost_or_doubled(large_fleet: Fleet, jobs: int, kills: 
     seed = int(os.environ.get("LONGSHORE_SEED") or random.SystemRandom().randrange(10**6))
     print(f"the seed is LONGSHORE_SEED={seed}")
     chance = random.Random(seed)
-    submitting = asyncio.create_task(_submit(large_fleet, random.Random(seed + 1), jobs))
+    many = ManyAsOne(large_fleet)
+    submitting = asyncio.create_task(_submit(large_fleet, many, random.Random(seed + 1), jobs))
     try:
         # Lines of the journal: a job that is not cancelled writes two, more where it is repeated.
         moments = sorted(chance.randrange(3 * jobs // 2) for _ in range(kills))
@@ -48,17 +50,35 @@ async def test_nothing_is_lost_or_doubled(large_fleet: Fleet, jobs: int, kills: 
         )
         async with asyncio.timeout(PATIENCE):
             submitted, cancelled = await submitting
-        await check(large_fleet, submitted, cancelled)
+        await many.wait()
+        of_dags, problems = await many.to_check()
+        assert not problems, "\n".join(problems)
+        await check(large_fleet, [*submitted, *of_dags], cancelled)
         assert await planned_in_turn(large_fleet, "default")
     finally:
         submitting.cancel()
 
 
-async def _submit(fleet: Fleet, chance: random.Random, count: int) -> tuple[list[str], list[str]]:
-    """Submit so many jobs; cancel every tenth at once. Return ids of the rest and of those."""
+async def _submit(
+    fleet: Fleet, many: ManyAsOne, chance: random.Random, count: int
+) -> tuple[list[str], list[str]]:
+    """Submit so many jobs, with a DAG, an array and an elastic job to every twenty of them; cancel
+    every tenth at once. Return ids of the rest and of those."""
     submitted: list[str] = []
     cancelled: list[str] = []
     for number in range(count):
+        if number % 20 == 5:
+            submitted.append(await many.submit_elastic(chance, f"elastic-{number}"))
+            await many.submit_array(chance, f"array-{number}")
+            await many.submit_dag(chance, f"dag-{number}")
+        if number % 20 == 15:
+            for elastic, sizes in many.elastic.items():
+                gpus = chance.choice(sizes)
+                await scenes.tell(
+                    lambda elastic=elastic, gpus=gpus: fleet.longshore.resize(
+                        elastic, gpus, from_start=True
+                    )
+                )
         size: dict[str, Any] = {"gpus": chance.randint(1, 3)}
         if number % 5 == 4:  # more than a node has
             size = {"gpus": chance.randint(5, 8), "gang": {"unlabelled_nodes": True}}
