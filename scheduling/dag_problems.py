@@ -2,12 +2,12 @@
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from graphlib import CycleError, TopologicalSorter
 
 from longshore.models.dag import Condition
 from longshore.scheduling.dag import Edges
+from longshore.scheduling.dag_cycles import cycles
 
 _MOST_MEANT = 10
 """Unknown names for which a known one is looked for: each takes milliseconds beside 1,000 jobs."""
@@ -36,10 +36,10 @@ def problems(edges: Edges, most: int) -> tuple[GraphProblem, ...]:
                 "several DAGs",
             )
         )
-    known: dict[str, set[str]] = {}
+    known: dict[str, list[str]] = {}
     guesses = 0
     for name, after in edges.items():
-        known[name] = set()
+        known[name] = []
         if _RETRY.search(name):
             why = "ends like the id of a retry (`.r2`): give the job another name"
             found.append(GraphProblem(("jobs", name), why))
@@ -52,20 +52,8 @@ def problems(edges: Edges, most: int) -> tuple[GraphProblem, ...]:
                 meant = _meant(upstream, edges) if guesses <= _MOST_MEANT else ""
                 found.append(GraphProblem(place, f"no such job{meant}"))
             else:
-                known[name].add(upstream)
-    cycles = _cycles(known)
-    for cycle in cycles:
-        pairs = [*zip(cycle, (*cycle[1:], cycle[0]), strict=True)]
-        steps = "; ".join(
-            f"{name} comes after {up} ({edges[name][up].shown})"
-            for name, up in pairs[:_LONGEST_CYCLE]
-        )
-        more = f"; and {len(pairs) - _LONGEST_CYCLE} more" if len(pairs) > _LONGEST_CYCLE else ""
-        why = f"a cycle: {steps}{more}"
-        found.append(GraphProblem(("jobs", cycle[0], "after", cycle[1]), why))
-    if len(cycles) == _MOST_CYCLES:
-        found.append(GraphProblem(("jobs",), "there may be more cycles: these are the first"))
-    return tuple(found)
+                known[name].append(upstream)
+    return (*found, *_cycles(edges, known))
 
 
 def _meant(name: str, names: Iterable[str]) -> str:
@@ -73,25 +61,23 @@ def _meant(name: str, names: Iterable[str]) -> str:
     return f"; did you mean {close[0]}?" if close else ""
 
 
-def _cycles(edges: Mapping[str, Collection[str]]) -> list[tuple[str, ...]]:
-    """Return cycles, each with an edge that no other has, until none is left or they are many;
-    each from its first job in the file."""
-    left = {name: set(after) for name, after in edges.items()}
-    position = {name: number for number, name in enumerate(edges)}
-    found: list[tuple[str, ...]] = []
-    while len(found) < _MOST_CYCLES:
-        try:
-            TopologicalSorter(left).prepare()
-        except CycleError as error:
-            *cycle, _ = error.args[1]  # downstream last; the first is named again
-            cycle = tuple(reversed(cycle))
-            first = cycle.index(min(cycle, key=position.__getitem__))
-            cycle = (*cycle[first:], *cycle[:first])
-            found.append(cycle)
-            left[cycle[0]].discard(cycle[1])
-        else:
-            break
-    return found
+def _cycles(edges: Edges, known: Mapping[str, Sequence[str]]) -> Iterator[GraphProblem]:
+    """Yield the cycles, edge by edge; of very many the first, and that there are others."""
+    found = cycles(known, _MOST_CYCLES)
+    for cycle in found.found:
+        pairs = [*zip(cycle, (*cycle[1:], cycle[0]), strict=True)]
+        steps = "; ".join(_told(edges, name, up) for name, up in pairs[:_LONGEST_CYCLE])
+        more = f"; and {len(pairs) - _LONGEST_CYCLE} more" if len(pairs) > _LONGEST_CYCLE else ""
+        yield GraphProblem(("jobs", cycle[0], "after", cycle[1]), f"a cycle: {steps}{more}")
+    if found.left_out:
+        # Below all that are named in a file: none of these begins with the last job of its own.
+        *_, last = (name for name in known if name in found.beside)
+        why = f"the {len(found.found)} named leave out that {_told(edges, *found.left_out)}"
+        yield GraphProblem(("jobs", last), f"there may be more cycles: {why}")
+
+
+def _told(edges: Edges, name: str, up: str) -> str:
+    return f"{name} comes after {up} ({edges[name][up].shown})"
 
 
 def corresponding_problems(
