@@ -25,7 +25,6 @@ from longshore.models.dag import (
     DagSummary,
     DagView,
     Edge,
-    Extra,
     Join,
     StepState,
 )
@@ -42,16 +41,11 @@ _DEEPEST = 36
 """Columns that a job is drawn to the right at most: a chain may have a thousand jobs."""
 _MOST_REMARK = 90
 """Characters of a remark on a narrow screen, where it folds."""
-_MARKS = {
-    Condition.SUCCESS: "", Condition.FAILURE: " (failure)", Condition.ANY: " (any end)",
-    Condition.CORRESPONDING: " (corresponding)",
-}  # fmt: skip
+_MARKS: dict[str, str] = {Condition.SUCCESS: "", Condition.ANY: " (any end)"}
 
 
 def _mark(edge: Edge) -> str:
-    if edge.word or edge.extra is Extra.WAIT:
-        return f" ({edge.shown})"
-    return _MARKS[edge.condition]
+    return _MARKS.get(edge.shown, f" ({edge.shown})")
 
 
 def styled(state: StepState | DagState) -> Text:

@@ -159,6 +159,8 @@ def _edge(start: tuple[int, int], end: tuple[int, int], edge: Edge, join: Join) 
     }[edge.condition]  # fmt: skip
     if edge.extra is Extra.WAIT:
         title += ", elements without a partner wait for all of it"
+    if edge.condition is Condition.FAILURE and not edge.catch:
+        title += ", which fails the DAG all the same"
     if edge.word:
         title += f" ({edge.word})"
     return f'<path class="{kind}" d="{path}"><title>{title}</title></path>'

@@ -112,6 +112,8 @@ class Edge(Frozen):
     def shown(self) -> str:
         """The condition as it was written, with what is not the default beside it."""
         condition = self.word or self.condition.value
+        if self.condition is Condition.FAILURE and not self.catch:
+            return f"{condition}, catch false"
         return f"{condition}, extra {self.extra}" if self.extra is Extra.WAIT else condition
 
     @model_validator(mode="after")

@@ -214,16 +214,17 @@ jobs:
     keyed = ("dag", "submit", "-q", str(file), "--key", "1")
     dag_id = (await longshore(*keyed)).out.strip()
     screen = (await longshore("dag", "show", dag_id)).out
-    for line in ("ok (afterok)", "notok (afternotok)", "ok (afterany)"):
+    for line in ("ok (afterok)", "notok (afternotok, catch false)", "ok (afterany)"):
         assert line in screen, screen
     assert "plain (" not in screen
     chart = (await longshore("dag", "show", dag_id, "--mermaid")).out
-    assert all(f"-->|{word}|" in chart for word in ("afterok", "afternotok", "afterany", "any"))
+    words = ("afterok", "afternotok, catch false", "afterany", "any")
+    assert all(f"-->|{word}|" in chart for word in words)
     dag = await shown(longshore, dag_id)
     table, drawn = jobs_html(dag, datetime.now(UTC)), drawing_html(dag)
     assert "a (afterok)" in table
     assert "ok (afterany), notok (any)" in table
-    assert "needs its failure (afternotok)" in drawn
+    assert "needs its failure, which fails the DAG all the same (afternotok)" in drawn
     # The same in our words is the same DAG.
     ours = file.read_text()
     for theirs, word in (("afterok", "success"), ("afternotok", "failure"), ("afterany", "any")):

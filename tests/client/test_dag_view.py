@@ -55,17 +55,23 @@ def printed(what: RenderableType, width: int = 160) -> str:
         ({"condition": "corresponding"}, "(corresponding)"),
         ({"condition": "corresponding", "extra": "wait"}, "(corresponding, extra wait)"),
         ({"condition": "aftercorr", "extra": "wait"}, "(aftercorr, extra wait)"),
+        ({"condition": "failure"}, "(failure)"),
+        ({"condition": "failure", "catch": False}, "(failure, catch false)"),
+        ({"condition": "afternotok", "catch": False}, "(afternotok, catch false)"),
+        ({"condition": "afterany", "catch": False}, "(afterany)"),
     ],
 )
-def test_an_edge_is_drawn_with_what_it_says_besides(edge: dict[str, str], drawn: str):
+def test_an_edge_is_drawn_with_what_it_says_besides(edge: dict[str, Any], drawn: str):
     told = a_view(
         a_step("a", StepState.SUCCEEDED, array="0-3"),
         a_step("b", StepState.WAITING, {"a": edge}, array="0-9"),
     )
     assert drawn in printed(tree_table(told, NOW, 160))
+    assert f"a {drawn}" in jobs_html(told, NOW)
     assert f"|{drawn[1:-1]}|" in mermaid(told)
     waits = "elements without a partner wait for all of it"
     assert (waits in drawing_html(told)) == ("wait" in drawn)
+    assert ("fails the DAG all the same" in drawing_html(told)) == ("catch" in drawn)
 
 
 def test_a_job_that_ended_and_never_ran_took_no_time():
@@ -177,7 +183,7 @@ def test_a_wide_screen_has_a_line_for_each_job():
     told = a_pipeline()
     assert len(printed(tree_table(told, NOW, 400), 400).splitlines()) == 1 + len(told.steps)
     screen = printed(dag_screen(told, NOW, 4000), 4000)
-    assert "notify (failure)  and after prepare (failure), train (failure)" in screen
+    assert "notify (failure, catch false)  and after prepare (failure, catch false), " in screen
 
 
 def test_long_names_deep_in_a_narrow_tree_are_whole():
