@@ -68,18 +68,20 @@ def head_html(dag: DagView, now: datetime) -> str:
 
 def jobs_html(dag: DagView, now: datetime) -> str:
     """Return the table of its jobs, upstream first."""
-    heads = ("Job", "State", "After", "GPUs", "Took", "GPU time", "Booked", "Remark")
-    rows = (_job(step, now) for step in dag.steps)
+    mutex = ("Mutex",) if any(step.mutex for step in dag.steps) else ()
+    heads = ("Job", "State", "After", *mutex, "GPUs", "Took", "GPU time", "Booked", "Remark")
+    rows = (_job(step, now, mutex=bool(mutex)) for step in dag.steps)
     return table("Jobs", heads, rows, numbers=("GPUs", "Took", "GPU time", "Booked"))
 
 
-def _job(step: DagJobView, now: datetime) -> str:
+def _job(step: DagJobView, now: datetime, *, mutex: bool) -> str:
     lasted = step.took(now)
     took = "–" if lasted is None else span(lasted)
+    asked = cell(escape(", ".join(step.mutex)), "Mutex", folds=True) if mutex else ""
     gpus = f"{step.gpus} × {escape(step.gpu_type)}" if step.gpu_type else count(step.gpus)
     return (
         f"<tr>{cell(_link(step, escape(step.name)))}{cell(chip(job_state(step)))}"
-        f"{cell(escape(_after(step)), 'After', folds=True)}{number(gpus, 'GPUs')}"
+        f"{cell(escape(_after(step)), 'After', folds=True)}{asked}{number(gpus, 'GPUs')}"
         f"{number(took, 'Took')}{number(span(step.gpu_time), 'GPU time')}"
         f"{number(amount(step.booked_micro_usd), 'Booked')}"
         f"{cell(escape(remark(step)), folds=True)}</tr>"
@@ -179,6 +181,8 @@ def _box(step: DagJobView, place: tuple[int, int]) -> str:
         indices = f" [{_cut(step.array, max(_LONGEST - len(step.name) - 3, _LEAST))}]"
         title = f"{step.name}, array {step.array}: {state}"
         title += f", {done} elements have succeeded" if done else ""
+    if step.mutex:
+        title += f"; mutex {', '.join(step.mutex)}"
     name = escape(_cut(step.name, _LONGEST - len(indices)))
     name += f"<tspan>{escape(indices)}</tspan>" if indices else ""
     box = (

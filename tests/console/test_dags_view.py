@@ -107,6 +107,20 @@ def test_the_key_names_each_kind_of_line_that_is_drawn_and_no_other():
     assert legend_html(a_dag({"a": []})) == ""
 
 
+def test_a_mutex_stands_in_a_column_of_its_own_where_a_job_has_one():
+    dag = a_dag({"a": [], "b": ["a"]})
+    assert "Mutex" not in jobs_html(dag, NOW)
+    assert "mutex" not in drawing_html(dag)
+    b = dag.steps[1].model_copy(update={"mutex": ("database", "disk")})
+    dag = dag.model_copy(update={"steps": (dag.steps[0], b)})
+    asked = re.findall(r'<td class="fold" data-head="Mutex">([^<]*)</td>', jobs_html(dag, NOW))
+    assert asked == ["", "database, disk"]
+    assert '<th scope="col">After</th><th scope="col">Mutex</th>' in jobs_html(dag, NOW)
+    assert re.findall("<title>(.: .*?)</title>", drawing_html(dag)) == [
+        "a: waiting", "b: waiting; mutex database, disk",
+    ]  # fmt: skip
+
+
 def test_an_array_has_a_mark_its_indices_and_how_many_elements_have_succeeded():
     dag = a_dag({"a": [], "b": []})
     counts = {ElementState.SUCCEEDED: 3, ElementState.RUNNING: 2, ElementState.WAITING: 3}
