@@ -1,25 +1,20 @@
 """The pages /dags and /dags/ID as HTML: the list, the drawing of a graph, and its jobs."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from datetime import datetime
 from urllib.parse import quote
 
 from longshore.client.dag_view import job_state, remark, told
+from longshore.console.dag_layout import HEIGHT, WIDTH, Line, layout
 from longshore.console.escaping import escape
 from longshore.console.parts import cell, chip, facts, number, table, when
-from longshore.models.dag import Condition, DagJobView, DagSummary, DagView, Edge, Extra, Join
+from longshore.models.dag import Condition, DagJobView, DagSummary, DagView, Extra, Join
 from longshore.models.elements import ElementState
 from longshore.models.text import amount, count, span
 
 PATH = "/dags"
 MOST_DRAWN = 200
 """Jobs of a graph that is drawn; of a larger one the list tells more."""
-_WIDTH, _HEIGHT = 150, 34
-_LIFT, _STEEP = 30, 20
-"""How far above the boxes between its ends an edge is drawn towards, and how soon."""
-_LIFTED = " lifted"
-_STEP_X, _STEP_Y = 200, 50
-_MARGIN = 8
 _LONGEST = 19
 """Characters of a name that a box has room for."""
 _LEAST = 6
@@ -107,54 +102,21 @@ def drawing_html(dag: DagView) -> str:
     """Return the graph as a drawing from left to right; nothing of one that is too large."""
     if len(dag.steps) > MOST_DRAWN:
         return ""
-    places = _places(dag.steps)
-    width = max(x for x, _ in places.values()) + _WIDTH + _MARGIN
-    height = max(y for _, y in places.values()) + _HEIGHT + _MARGIN
-    edges = "".join(
-        _edge(places[up], places[step.name], edge, step.join)
-        for step in dag.steps
-        for up, edge in step.after.items()
-    )
-    boxes = "".join(_box(step, places[step.name]) for step in dag.steps)
-    above = _LIFT if _LIFTED in edges else 0
+    drawn = layout(dag.steps)
+    joins = {step.name: step.join for step in dag.steps}
+    lines = "".join(_line(line, joins[line.to]) for line in drawn.lines)
+    boxes = "".join(_box(step, drawn.boxes[step.name]) for step in dag.steps)
     words = f"{len(dag.steps)} jobs from left to right: {told(dag)}. The list below has all."
     return (
-        f'<svg class="dag" viewBox="0 {-above} {width} {height + above}" width="{width}"'
-        f' height="{height + above}"'
-        f' role="img" aria-label="{escape(words)}">{edges}{boxes}</svg>'
+        f'<svg class="dag" viewBox="0 0 {drawn.width} {drawn.height}" width="{drawn.width}"'
+        f' height="{drawn.height}"'
+        f' role="img" aria-label="{escape(words)}">{lines}{boxes}</svg>'
     )
 
 
-def _places(steps: Sequence[DagJobView]) -> Mapping[str, tuple[int, int]]:
-    """Return the corner of each job's box: a column further right than all that it comes after,
-    and in its column about as high as these."""
-    column: dict[str, int] = {}
-    for step in steps:
-        column[step.name] = max((column[up] + 1 for up in step.after), default=0)
-    row: dict[str, int] = {}
-    for at in range(max(column.values()) + 1):
-        there = [step for step in steps if column[step.name] == at]
-        there.sort(key=lambda step: _height_of(step, row))
-        row |= {step.name: height for height, step in enumerate(there)}
-    return {
-        name: (_MARGIN + column[name] * _STEP_X, _MARGIN + row[name] * _STEP_Y) for name in column
-    }
-
-
-def _height_of(step: DagJobView, row: Mapping[str, int]) -> float:
-    return sum(row[up] for up in step.after) / len(step.after) if step.after else 0.0
-
-
-def _edge(start: tuple[int, int], end: tuple[int, int], edge: Edge, join: Join) -> str:
-    (x1, y1), (x2, y2) = start, end
-    x1, y1, y2 = x1 + _WIDTH, y1 + _HEIGHT // 2, y2 + _HEIGHT // 2
-    bend = (x2 - x1) // 2
+def _line(line: Line, join: Join) -> str:
+    edge = line.edge
     kind = f"{edge.condition.value}{' either' if join is Join.ANY else ''}"
-    path = f"M{x1} {y1} C{x1 + bend} {y1} {x2 - bend} {y2} {x2} {y2}"
-    if y1 == y2 and x2 - x1 > _STEP_X:  # other boxes lie between
-        kind += _LIFTED
-        top = y1 - _HEIGHT // 2 - _LIFT
-        path = f"M{x1} {y1} C{x1 + _STEEP} {top} {x2 - _STEEP} {top} {x2} {y2}"
     title = {
         Condition.SUCCESS: "needs its success", Condition.FAILURE: "needs its failure",
         Condition.ANY: "needs its end", Condition.CORRESPONDING: "element needs element",
@@ -165,7 +127,7 @@ def _edge(start: tuple[int, int], end: tuple[int, int], edge: Edge, join: Join) 
         title += ", which fails the DAG all the same"
     if edge.word:
         title += f" ({edge.word})"
-    return f'<path class="{kind}" d="{path}"><title>{title}</title></path>'
+    return f'<path class="{kind}" d="{line.path}"><title>{title}</title></path>'
 
 
 def _box(step: DagJobView, place: tuple[int, int]) -> str:
@@ -175,8 +137,8 @@ def _box(step: DagJobView, place: tuple[int, int]) -> str:
     if step.array:
         # A second sheet, a little to the right and above.
         behind = (
-            f'<path class="sheet" d="M{x + 6} {y - 4}H{x + _WIDTH - 2}'
-            f'a6 6 0 0 1 6 6V{y + _HEIGHT - 6}"/>'
+            f'<path class="sheet" d="M{x + 6} {y - 4}H{x + WIDTH - 2}'
+            f'a6 6 0 0 1 6 6V{y + HEIGHT - 6}"/>'
         )
         indices = f" [{_cut(step.array, max(_LONGEST - len(step.name) - 3, _LEAST))}]"
         title = f"{step.name}, array {step.array}: {state}"
@@ -187,7 +149,7 @@ def _box(step: DagJobView, place: tuple[int, int]) -> str:
     name += f"<tspan>{escape(indices)}</tspan>" if indices else ""
     box = (
         f'<g class="{step.step.value.lower()}"><title>{escape(title)}</title>{behind}'
-        f'<rect x="{x}" y="{y}" width="{_WIDTH}" height="{_HEIGHT}" rx="6"/>'
+        f'<rect x="{x}" y="{y}" width="{WIDTH}" height="{HEIGHT}" rx="6"/>'
         f'<text x="{x + 10}" y="{y + 15}">{name}</text>'
         f'<text class="said" x="{x + 10}" y="{y + 28}">{f"{state} {done}".rstrip()}</text></g>'
     )

@@ -4,6 +4,10 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longshore.console.dag_layout import HEIGHT, WIDTH
 from longshore.console.dag_timeline import MOST_SHOWN, timeline_html
 from longshore.console.dags_view import (
     MOST_DRAWN,
@@ -71,13 +75,53 @@ def test_cells_name_their_columns_for_narrow_screens_and_remarks_fold():
         assert len(re.findall(r'<td class="fold">', html)) == row
 
 
-def test_an_edge_goes_above_the_boxes_between_its_ends():
-    drawn = drawing_html(a_dag({"a": [], "b": ["a"], "c": ["b", "a"]}))
-    (lifted,) = re.findall(r'class="success lifted" d="M(\d+) (\d+) C\d+ (-?\d+) ', drawn)
-    view = re.search(r'viewBox="0 (-\d+) ', drawn)
+def lines(html: str) -> list[list[tuple[float, float]]]:
+    """Return points along each line that is drawn."""
+    found: list[list[tuple[float, float]]] = []
+    for path in re.findall(r' d="(M[^"]*)"><title>', html):
+        begin, bend = path.split("C")
+        x0, y1, x1 = (list(map(float, re.findall(r"[\d.]+", begin))) * 2)[:3]
+        bx1, by1, bx2, by2, x2, y2 = map(float, re.findall(r"[\d.]+", bend))
+        parts = [n / 20 for n in range(21)]
+        points = [
+            (
+                (1 - t) ** 3 * x1 + 3 * (1 - t) ** 2 * t * bx1 + 3 * (1 - t) * t * t * bx2
+                + t**3 * x2,
+                (1 - t) ** 3 * y1 + 3 * (1 - t) ** 2 * t * by1 + 3 * (1 - t) * t * t * by2
+                + t**3 * y2,
+            )
+            for t in parts
+        ]  # fmt: skip
+        points += [(x0 + (x1 - x0) * t, y1) for t in parts]  # past a column, where it does
+        found.append(points)
+    return found
+
+
+@given(st.lists(st.sets(st.integers(0, 12), max_size=5), min_size=1, max_size=13))
+def test_no_line_passes_through_a_box(drawn: list[set[int]]):
+    after = {f"j{n}": [f"j{up}" for up in sorted(ups) if up < n] for n, ups in enumerate(drawn)}
+    html = drawing_html(a_dag(after))
+    at = corners(html)
+    assert len(set(at.values())) == len(after), "no two stand in one place"
+    for x, y in (point for line in lines(html) for point in line):
+        for left, top in at.values():
+            inside = left < x < left + WIDTH and top - 1 < y < top + HEIGHT + 1
+            assert not inside
+    view = re.search(r'viewBox="0 0 (\d+) (\d+)"', html)
     assert view
-    assert int(view[1]) < int(lifted[2]) < corners(drawn)["b"][1]
-    assert "lifted" not in drawing_html(a_dag({"a": [], "b": ["a"], "c": ["b"]}))
+    for x, y in (point for line in lines(html) for point in line):
+        assert 0 <= x <= int(view[1])
+        assert 0 <= y <= int(view[2])
+    assert len(lines(html)) >= sum(map(bool, after.values()))
+
+
+def test_edges_of_one_condition_to_one_job_pass_others_together():
+    html = drawing_html(a_dag({"a": [], "b": ["a"], "c": ["b"], "end": ["a", "b", "c"]}))
+    assert len({y for _, y in corners(html).values()}) == 1
+    found = re.findall(r' d="(M[^"]*)"><title>', html)
+    # A line for each edge to the next column or a lane, and two that pass b, then c, for all.
+    assert len(found) == 5 + 2
+    assert sum(" H" in path for path in found) == 2
 
 
 def test_an_edge_from_element_to_element_is_drawn_as_such():
