@@ -81,6 +81,7 @@ def test_torchrun_is_told_that_nodes_may_leave_and_where_its_store_is() -> None:
     assert (told["PET_RDZV_CONF"], other["PET_RDZV_CONF"]) == ("is_host=1", "is_host=0")
     assert told["PET_RDZV_ID"] == other["PET_RDZV_ID"] == "wide-2"
     assert int(told["PET_MAX_RESTARTS"]) >= 100
+    assert told["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] == "1"
 
 
 def test_a_job_that_stays_on_one_node_is_told_nothing() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -58,10 +59,16 @@ sys.exit(143 if stop else 0)
 """Stands for a training that can change its size: it saves, reads the file, and goes on."""
 
 
-def has_torchrun() -> bool:
-    asked = ["/usr/bin/python3", "-c", "import torch.distributed"]
-    python = Path(asked[0]).exists() and Path("/usr/bin/torchrun").exists()
-    return python and subprocess.run(asked, capture_output=True, check=False).returncode == 0
+def find_torchrun() -> str | None:
+    """Return the torchrun of the PATH, by Debian or by pip, if it works."""
+    found = shutil.which("torchrun")
+    if found is None:
+        return None
+    asked = subprocess.run([found, "--help"], capture_output=True, check=False)
+    return found if asked.returncode == 0 else None
+
+
+TORCHRUN = find_torchrun()
 
 
 @pytest.fixture
@@ -377,16 +384,17 @@ def test_the_example_is_a_job_file_that_says_what_it_needs() -> None:
     assert spec.malleable.in_place
 
 
-@pytest.mark.skipif(not has_torchrun(), reason="there is no torchrun here: python3-torch has it")
+@pytest.mark.skipif(TORCHRUN is None, reason="there is no torchrun here: python3-torch has it")
 @pytest.mark.timeout(600)
 async def test_torchrun_trains_on_when_nodes_join_and_leave(
     longshore: Longshore, agents: list[AgentProcess], pool: str, tmp_path: Path
 ) -> None:
     """By two resizes, and by the loss of a node; the weights are those of a run by itself."""
+    assert TORCHRUN
     logs = str(tmp_path / "torch")
     alone = await asyncio.to_thread(
         subprocess.run,
-        ["torchrun", "-r", "1", "-t", "1", "--log_dir", logs, "--standalone",
+        [TORCHRUN, "-r", "1", "-t", "1", "--log_dir", logs, "--standalone",
          "--nproc_per_node", "1", str(EXAMPLES / "elastic_torch.py"), "--steps", "250",
          "--step-seconds", "0"],
         cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120,
@@ -394,6 +402,7 @@ async def test_torchrun_trains_on_when_nodes_join_and_leave(
     wanted = next(part for part in alone.stdout.split("\n") if "weights sum to" in part)
     example = read_document(EXAMPLES / "elastic.yaml", JobSpec)
     assert isinstance(example.command, str)
+    command = example.command.replace("torchrun ", f"{TORCHRUN} ", 1)
     assert example.checkpoint
     saved = example.checkpoint.model_copy(update={"folder": str(tmp_path / "saved")})
     spec = example.model_copy(
@@ -401,7 +410,7 @@ async def test_torchrun_trains_on_when_nodes_join_and_leave(
             "pool": pool, "gpus": 8, "workdir": str(EXAMPLES),
             "malleable": a_spec(pool, gang={}, checkpoint=contract(tmp_path), gpus=8,
                                 malleable={**SIZES, "desired": 8}).malleable,
-            "command": f"{example.command} --steps 250 --step-seconds 0.1",
+            "command": f"{command} --steps 250 --step-seconds 0.1",
             "checkpoint": saved,
             # Debian's torchrun fails under Python 3.11 without the first two, and then it passes
             # on what its workers write.
