@@ -199,6 +199,7 @@ async def put_into_queue(
         "request": job.model_dump_json(), "submitted_at": request.submitted_at,
         "pool_spec": PoolSpec(name=spec.pool).model_dump_json(),
         "can_stop": job.can_stop, "duration_known": job.duration_known,
+        "preemptible": spec.preemptible,
     }  # fmt: skip
     if request.key and (taken := await _why_taken(connection, row)):
         row["key"] = None  # it stays that of the other job
@@ -483,7 +484,8 @@ _INSERT_QUEUE = f"""
                        attained, can_stop, duration_known)
     SELECT :id, :attempt, :pool, :held, :priority, CAST(:request AS jsonb), :submitted_at,
            coalesce(before.waited, interval '0'), coalesce(before.ran, interval '0'),
-           :can_stop, :duration_known
+           :can_stop OR (:preemptible AND coalesce(before.ran > interval '0', false)),
+           :duration_known
       FROM (SELECT) one
       LEFT JOIN (SELECT p.waited, {ATTAINED} AS ran
                    FROM placements p WHERE p.job_id = :id
@@ -493,7 +495,8 @@ _INSERT_QUEUE = f"""
        AND NOT EXISTS (SELECT FROM jobs WHERE id = :id AND ended_at IS NOT NULL)
     ON CONFLICT (job_id) DO NOTHING
 """
-"""A save that is seen later raises what it has attained: see `activities.checkpoints.rows`."""
+"""What has attained anything has saved, so it can be stopped. A save that is seen later counts
+then: see `activities.checkpoints.rows`."""
 
 _TAKE_OVER = """
     WITH ended AS (

@@ -74,6 +74,8 @@ class Service(NamedTuple):
     """For how long it has held them, over all attempts."""
     waited: timedelta
     """In the queue, over all attempts and without holds."""
+    can_stop: bool
+    """Whether it can be stopped and go on: it says so, or a save of it has been seen."""
 
 
 def waiting(job: JobRequest, now: datetime) -> Service:
@@ -81,13 +83,15 @@ def waiting(job: JobRequest, now: datetime) -> Service:
     since = job.waits_since or job.submitted_at or now
     part = profile_slices(job.mig) / SLICES if job.mig else job.milli / 1000
     gpus = job.smallest.gpus_held * part
-    return Service(job, gpus, job.attained, max(now - since, _NONE))
+    return Service(job, gpus, job.attained, max(now - since, _NONE), job.can_stop)
 
 
 def running(work: RunningWork, now: datetime) -> Service:
     """Return what a job has had that runs."""
     ran = work.request.attained + max(now - work.started_at, _NONE)
-    return Service(work.request, work.gpus, ran, work.waited)
+    saved = work.checkpoint is not None and work.checkpoint.saved_at is not None
+    can_stop = work.request.can_stop or (saved and work.preemptible)
+    return Service(work.request, work.gpus, ran, work.waited, can_stop)
 
 
 def rank(job: Service, policy: PackingPolicy) -> float:
@@ -158,7 +162,7 @@ def gpus_of(nodes: Iterable[Node]) -> int:
 def _likely_left(job: Service) -> timedelta:
     """Return for how long a job will probably hold its GPUs: about as long as it has."""
     request = job.request
-    if not request.can_stop:
+    if not job.can_stop:
         return request.expected_duration if request.duration_known else _MEAN
     left = request.expected_duration - job.ran
     # Who says how long it takes never loses by it, and who is overdue did not know.

@@ -192,9 +192,11 @@ _OPEN = """
 """
 
 _RAISE_ATTAINED = f"""
-    UPDATE queue q SET attained = n.ran
-      FROM (SELECT p.job_id, p.attempt, {ATTAINED} AS ran
-              FROM placements p WHERE p.rank = 0 AND p.job_id = ANY(:ids)) n
+    UPDATE queue q SET attained = n.ran, can_stop = q.can_stop OR n.preemptible
+      FROM (SELECT p.job_id, p.attempt, {ATTAINED} AS ran,
+                   j.spec -> 'preemptible' IS DISTINCT FROM 'false'::jsonb AS preemptible
+              FROM placements p JOIN jobs j ON j.id = p.job_id
+             WHERE p.rank = 0 AND p.job_id = ANY(:ids)) n
      WHERE q.job_id = n.job_id AND q.attempt = n.attempt + 1 AND n.ran > q.attained
 """
 """A job that was stopped waits again before its last save is seen."""

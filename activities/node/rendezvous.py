@@ -76,8 +76,8 @@ def _elastic(
         "PET_RDZV_ID": f"{placement.job_id}-{placement.attempt}",
         "PET_RDZV_CONF": f"is_host={int(placement.rank == 0)}",
         "PET_MAX_RESTARTS": str(MAX_RESTARTS),
-        # Since 2.4 or so the workers share the rendezvous' store, and its address is published by
-        # an agent's first world alone: a rank that joins waits for it for a minute, and fails.
+        # Newer PyTorch (seen with 2.13) shares the store of the rendezvous with the workers, and
+        # tells its address in the first world alone: who joins later waits for it, and fails.
         "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
     }
 

@@ -79,13 +79,33 @@ async def test_a_save_that_is_seen_after_the_stop_counts(pool: Ledger):
     await pool.rows("DELETE FROM job_checkpoints")
     await _stopped(pool, 1)
     assert await _attained(pool, "queue") == [0]
-    info = CheckpointInfo(
-        job_id="long", attempt=1, number=1, ranks=1, bytes=1, write_seconds=1.0,
-        saved_at=datetime.now(UTC) + HOUR, simulated=True, published=True, whole=True,
-    )  # fmt: skip
-    await keep_seen(pool.database, [info])
+    await keep_seen(pool.database, [_a_save("long", datetime.now(UTC) + HOUR)])
     # Until the end of the attempt: the clock of its node may be ahead.
     assert await _attained(pool, "queue") == [pytest.approx(36_000, abs=60)]
+
+
+@pytest.mark.parametrize("preemptible", [True, False])
+@pytest.mark.parametrize("seen", ["before the stop", "after it"])
+async def test_who_saves_and_has_not_said_so_can_be_stopped_once_that_is_seen(
+    ledger: Ledger, preemptible: bool, seen: str
+):
+    await _set_order(ledger, QueueOrder.ATTAINED_SERVICE)
+    await ledger.register(gpus=2)
+    own = {"gpus": 2, "checkpoint": {"folder": "saved"}, "preemptible": preemptible}
+    can_stop = "SELECT can_stop FROM queue"
+    async with ledger.listening("own"):
+        await ledger.enqueue("own", **own)
+        assert await ledger.rows(can_stop) == [{"can_stop": False}]
+        await ledger.cycle("first")
+        await _ran(ledger, "10 hours")
+        if seen == "before the stop":
+            await _saved(ledger, 1)
+        await ledger.release("own")
+        await ledger.enqueue("own", attempt=2, **own)
+    if seen == "after it":
+        assert await ledger.rows(can_stop) == [{"can_stop": False}]
+        await keep_seen(ledger.database, [_a_save("own", datetime.now(UTC))])
+    assert await ledger.rows(can_stop) == [{"can_stop": preemptible}]
 
 
 @pytest.mark.parametrize(
@@ -202,6 +222,13 @@ async def _stopped(ledger: Ledger, attempt: int) -> None:
     key = PlacementKey(job_id="long", attempt=attempt)
     await ledger.run(ledger.queue.release, ReleaseRequest(key=key, reason=LeaseEnd.PREEMPTED))
     await ledger.enqueue("long", attempt=attempt + 1, **ASKS)
+
+
+def _a_save(job_id: str, saved_at: datetime) -> CheckpointInfo:
+    return CheckpointInfo(
+        job_id=job_id, attempt=1, number=1, ranks=1, bytes=1, write_seconds=1.0,
+        saved_at=saved_at, simulated=True, published=True, whole=True,
+    )  # fmt: skip
 
 
 async def _attained(ledger: Ledger, rows: str) -> list[float]:

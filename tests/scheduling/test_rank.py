@@ -22,6 +22,7 @@ from longshore.scheduling.rank import (
 from longshore.scheduling.rank import running as rank_of_running
 from longshore.scheduling.rank import waiting as rank_of_waiting
 from tests.support.packing import NOW, a_job, a_node, running
+from tests.support.preemption import MINUTE, a_work, saved
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 NONE = timedelta(0)
@@ -30,7 +31,8 @@ UNKNOWN: dict[str, Any] = {"can_stop": True, "duration_known": False}
 
 
 def had(ran: timedelta = NONE, waited: timedelta = NONE, gpus: int = 1, **asked: Any) -> Service:
-    return Service(a_job("j", gpus, **{**UNKNOWN, **asked}), gpus, ran, waited)
+    job = a_job("j", gpus, **{**UNKNOWN, **asked})
+    return Service(job, gpus, ran, waited, job.can_stop)
 
 
 def ranked(**fields: Any) -> float:
@@ -61,6 +63,17 @@ def test_a_job_that_cannot_be_stopped_ranks_by_all_that_it_will_run():
     assert ranked(**cannot) == pytest.approx(1 / (9_400 + 600))
     told: dict[str, Any] = {"duration_known": True, "expected_duration": HOUR}
     assert ranked(**cannot, **told) == pytest.approx(1 / (3_600 + 600))
+
+
+def test_a_job_of_which_a_save_was_seen_can_be_stopped_whatever_it_has_said():
+    seen = a_work("j", {"node-a": [0]}, ran=HOUR, checkpoint=saved(MINUTE))
+    for work, can_stop in (
+        (seen, True),
+        (seen.model_copy(update={"preemptible": False}), False),
+        (a_work("j", {"node-a": [0]}, ran=HOUR, checkpoint=None), False),
+    ):
+        assert not work.request.can_stop
+        assert rank_of_running(work, NOW).can_stop is can_stop
 
 
 @given(
