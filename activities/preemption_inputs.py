@@ -269,15 +269,13 @@ _WORK = """
     SELECT j.id, j.spec, j.submitted_at, held.attempt, held.placed_at, held.price,
            held.counted_as, held.waited, held.attained,
            c.saved_at, c.write_seconds, c.bytes, c.step,
-           (SELECT array_agg(DISTINCT e.ended_at ORDER BY e.ended_at) FROM placements e
-             WHERE e.job_id = j.id AND (e.rank = 0 OR e.attempt = held.attempt)
+           (SELECT array_agg(e.ended_at ORDER BY e.ended_at) FROM placements e
+             WHERE e.job_id = j.id AND e.rank = 0
                AND (e.end_reason = :preempted
-                    OR e.end_reason = :resized AND e.ended_at =
-                       (SELECT min(f.ended_at)
-                          FROM preemptions d
-                          JOIN placements f ON f.job_id = d.job_id AND f.attempt = d.attempt
-                         WHERE d.job_id = e.job_id AND d.attempt = e.attempt
-                           AND f.end_reason = :resized AND f.ended_at > d.decided_at)))
+                    OR e.end_reason = :resized AND EXISTS (
+                       SELECT FROM preemptions d
+                        WHERE d.job_id = e.job_id AND d.attempt = e.attempt
+                          AND d.decided_at < e.ended_at)))
                AS preempted_at
       FROM held
       JOIN jobs j ON j.id = held.job_id
@@ -285,6 +283,7 @@ _WORK = """
                           ORDER BY attempt DESC, number DESC LIMIT 1) c ON true
      ORDER BY j.id
 """
+"""Who gave up ranks in place was not stopped: rank 0 never leaves so."""
 
 _UNDER_WAY = f"""
     SELECT d.for_job, d.plan, max(d.frees_by) AS frees_by,

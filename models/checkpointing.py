@@ -9,7 +9,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from longshore.models.base import Frozen, Instant, Name, Wire
-from longshore.models.checkpoint import SaveRequest
+from longshore.models.checkpoint import CheckpointInfo, SaveRequest
 from longshore.models.money import Money
 from longshore.models.units import Duration
 
@@ -107,6 +107,13 @@ class CheckpointLook(Wire):
     saves: tuple[NodeSave, ...] = ()
     away: dict[str, str] = Field(default_factory=dict[str, str])
     """By pool: why the checkpoint store cannot be read."""
+
+
+class UnstoredSaves(Wire):
+    """What jobs saved elsewhere than in the checkpoint store: of each job the moment of one of its
+    nodes."""
+
+    saves: tuple[CheckpointInfo, ...]
 
 
 class CheckpointWatchReport(Wire):

@@ -173,7 +173,7 @@ def control_worker(
             orders.settle_sale,
             machines.start_machine, machines.await_agents,
             buying.decide_buying,
-            unsaved.decide_saves,
+            unsaved.decide_saves, unsaved.record_saves,
             blocks.look_at_block, blocks.drain_block, blocks.stop_machines, blocks.close_block,
             clearing.clear_block, clearing.await_empty,
             endings.decide_block, endings.extend_machines, extensions.go_on,

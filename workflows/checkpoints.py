@@ -11,10 +11,12 @@ from temporalio.exceptions import ActivityError
 with workflow.unsafe.imports_passed_through():
     from longshore.activities.checkpoints.watch import CheckpointWatchActivities
     from longshore.activities.node.process import NodeActivities
+    from longshore.models.checkpoint import CheckpointInfo
     from longshore.models.checkpointing import (
         CHECKPOINT_WATCH_WORKFLOW,
         CheckpointWatchReport,
         NodeSave,
+        UnstoredSaves,
     )
     from longshore.models.messages import node_task_queue
 
@@ -38,11 +40,27 @@ class CheckpointWatchWorkflow:
             retry_policy=_A_FEW_TIMES,
             summary="what would be lost, and what a save costs",
         )
-        troubles = await asyncio.gather(*(_ask(save) for save in look.saves))
+        answers = await asyncio.gather(*(_ask(save) for save in look.saves))
         failed: defaultdict[str, list[str]] = defaultdict(list)
-        for save, trouble in zip(look.saves, troubles, strict=True):
-            if trouble:
-                failed[save.request.key.job_id].append(f"{save.node_id}: {trouble}")
+        unstored: dict[str, CheckpointInfo] = {}
+        for save, answer in zip(look.saves, answers, strict=True):
+            key = save.request.key
+            if isinstance(answer, str):
+                failed[key.job_id].append(f"{save.node_id}: {answer}")
+            elif not answer.published and (answer.job_id, answer.attempt) == (
+                key.job_id, key.attempt,
+            ):  # fmt: skip
+                unstored.setdefault(key.job_id, answer)
+        whole = tuple(info for job_id, info in unstored.items() if job_id not in failed)
+        # Nobody sees these saves in the store.
+        if whole and workflow.patched("records-unstored-saves"):
+            await workflow.execute_activity_method(
+                CheckpointWatchActivities.record_saves,
+                UnstoredSaves(saves=whole),
+                start_to_close_timeout=_LOOK_TIMEOUT,
+                retry_policy=_A_FEW_TIMES,
+                summary="what jobs saved on storage of their own",
+            )
         report = CheckpointWatchReport(
             looked=look.looked,
             asked=tuple(dict.fromkeys(save.request.key.job_id for save in look.saves)),
@@ -53,10 +71,10 @@ class CheckpointWatchWorkflow:
         return report
 
 
-async def _ask(save: NodeSave) -> str:
-    """Have one node save; return why it did not, or nothing."""
+async def _ask(save: NodeSave) -> CheckpointInfo | str:
+    """Have one node save; return what it saved, or why it did not."""
     try:
-        await workflow.execute_activity_method(
+        return await workflow.execute_activity_method(
             NodeActivities.save_checkpoint,
             save.request,
             task_queue=node_task_queue(save.node_id),
@@ -68,7 +86,6 @@ async def _ask(save: NodeSave) -> str:
         )
     except ActivityError as error:
         return str(error.cause or error)
-    return ""
 
 
 def _in_words(report: CheckpointWatchReport) -> str:

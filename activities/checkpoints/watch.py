@@ -8,7 +8,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
-from longshore.activities.checkpoints.rows import CheckpointActivities
+from longshore.activities.checkpoints.rows import CheckpointActivities, keep_seen
 from longshore.activities.database import Database, clock
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.preemption_inputs import PreemptionInputs, read_inputs
@@ -19,6 +19,7 @@ from longshore.models.checkpointing import (
     CheckpointDecision,
     CheckpointLook,
     NodeSave,
+    UnstoredSaves,
 )
 from longshore.models.node import Node
 from longshore.models.placement import Placement, PlacementKey
@@ -52,6 +53,17 @@ class CheckpointWatchActivities:
             saves=tuple(save for look in looks for save in look.saves),
             away={pool: why for look in looks for pool, why in look.away.items()},
         )
+
+    @activity.defn
+    @reports_errors
+    async def record_saves(self, saved: UnstoredSaves) -> None:
+        """Put on record when jobs saved whose saves are not in the checkpoint store: so it is
+        known what they would lose. A repeat changes nothing; those of other jobs are left out."""
+        ids = [info.job_id for info in saved.saves]
+        async with self._database.transaction() as connection:
+            own = set(await connection.scalars(text(_KEEP_THEIR_OWN), {"ids": ids}))
+        if kept := [info for info in saved.saves if info.job_id in own]:
+            await keep_seen(self._database, kept)
 
     async def _look_at(self, pool: str) -> CheckpointLook:
         seen = await self._checkpoints.observe_checkpoints(CheckpointsRequest(pool=pool))
@@ -139,6 +151,11 @@ async def _store(
     ]
     await connection.execute(text(_STORE), {"rows": json.dumps(rows)})
 
+
+_KEEP_THEIR_OWN = """
+    SELECT id FROM jobs
+     WHERE id = ANY(:ids) AND ended_at IS NULL AND spec #>> '{checkpoint,store}' = 'false'
+"""
 
 _POOLS = """
     SELECT DISTINCT j.pool

@@ -10,7 +10,12 @@ from datetime import datetime, timedelta
 
 from longshore.models.placement import JobRequest
 from longshore.models.preemption import PreemptionPolicy, RejectedVictim, RunningWork
-from longshore.scheduling.preemption.costs import cost_of, lost_at_once, same_class
+from longshore.scheduling.preemption.costs import (
+    cost_of,
+    lost_at_once,
+    same_class,
+    shrinks_in_place,
+)
 from longshore.scheduling.preemption.stoppable import Asks, Stoppable
 from longshore.scheduling.preemption.yielding import Yielding
 
@@ -34,6 +39,8 @@ class Candidate:
     """Micro-dollars, all in all."""
     submitted: float
     """Seconds since the epoch."""
+    in_place: bool
+    """Whether it gives up a part of its GPUs without a stop."""
 
 
 @dataclass(slots=True)
@@ -47,6 +54,8 @@ class _Known:
     frees: int
     at_once: int
     """What stopping it costs, however long it then waits."""
+    in_place: int | None
+    """What it costs that it gives up a part without a stop; None where it cannot."""
     price: float
     """Of its waiting: for each of its GPUs, an hour."""
     submitted: float
@@ -155,6 +164,8 @@ class Candidates:
                 work, work.id, work.nodes, work.gpus,
                 sum(len(share.gpu_indices) for share in work.shares),
                 lost_at_once(work, self._policy, self._now),
+                lost_at_once(work, self._policy, self._now, in_place=True)
+                if shrinks_in_place(work) else None,
                 self._policy.price_of_waiting(work.request),
                 (work.request.submitted_at or work.started_at).timestamp(),
                 self._kind_of(work.request),
@@ -171,10 +182,13 @@ class Candidates:
         gives_up = job.gpus if missing is None else min(max(missing, 1), job.gpus)
         shrinks = known.work.without(gives_up) is not None
         wait = _NO_WAIT if shrinks else min(self._wait(known), self._longest(known, job))
-        cost = self._cost(known, wait)
+        in_place = known.in_place if shrinks else None
+        at_once = known.at_once if in_place is None else in_place
+        cost = at_once + cost_of(wait, known.gpus, known.price)
         return Candidate(
-            known.work, known.id, known.gpus, known.frees, wait, cost, known.submitted
-        )
+            known.work, known.id, known.gpus, known.frees, wait, cost, known.submitted,
+            in_place is not None,
+        )  # fmt: skip
 
     def on(self, name: str, job: JobRequest) -> list[Candidate]:
         """Return who may be stopped for the job on one node."""
@@ -257,18 +271,18 @@ class Candidates:
     ) -> float:
         """Return what it costs at least to have so many GPUs of a node empty."""
         here = [
-            (self._cost(known, self._least_wait(known, runs)), held)
+            (self._least_cost(known, runs), held)
             for known, held in on
             if known.id not in self.busy
         ]
         return least_cost(here, gpus - self._free_gpus(name))
 
-    def _least_wait(self, known: _Known, runs: timedelta) -> timedelta:
-        """Return for how long a job waits at least, for one that runs so long at least."""
-        return _NO_WAIT if known.work.malleable else min(self._wait(known), runs)
-
-    def _cost(self, known: _Known, wait: timedelta) -> int:
-        return known.at_once + cost_of(wait, known.gpus, known.price)
+    def _least_cost(self, known: _Known, runs: timedelta) -> int:
+        """Return what a job costs at least that is stopped, or gives up a part, for one that runs
+        so long at least."""
+        at_once = known.at_once if known.in_place is None else min(known.in_place, known.at_once)
+        wait = _NO_WAIT if known.work.malleable else min(self._wait(known), runs)
+        return at_once + cost_of(wait, known.gpus, known.price)
 
     def _wait(self, known: _Known) -> timedelta:
         if known.kind not in self._waits:

@@ -1,7 +1,8 @@
 """Who may be stopped for another job, and what that costs, in dollars.
 
 total   = recompute + write + requeue
-recompute = chance that no save comes of it x work since the last save x GPUs x price
+recompute = chance that no save comes of it x work since the last save x GPUs x price; a job that
+            gives up a part in place is asked to save before
 write     = time to save x GPUs x price
 requeue   = time until it probably runs again x GPUs x price of its waiting
 """
@@ -64,12 +65,18 @@ def why_spared(
 
 
 def victim_of(
-    work: RunningWork, wait: timedelta, policy: PreemptionPolicy, now: datetime
+    work: RunningWork,
+    wait: timedelta,
+    policy: PreemptionPolicy,
+    now: datetime,
+    *,
+    in_place: bool = False,
 ) -> Victim:
-    """Return what stopping a job costs, where it then waits for so long."""
+    """Return what stopping a job costs, where it then waits for so long, or what it costs that it
+    gives up a part `in_place`."""
     save = save_time(work)
-    chance, unsaved = _at_risk(work, policy, now)
-    recompute, write = _left_behind(work, policy, now)
+    chance, unsaved = _at_risk(work, policy, now, in_place=in_place)
+    recompute, write = _left_behind(work, policy, now, in_place=in_place)
     requeue = cost_of(wait, work.gpus, policy.price_of_waiting(work.request))
     return Victim(
         job_id=work.id,
@@ -81,13 +88,27 @@ def victim_of(
         requeue=requeue,
         total=recompute + write + requeue,
         save=save,
-        reason=_in_words(work, unsaved, chance, save, wait, (recompute, write, requeue)),
+        reason=_in_words(
+            work, unsaved, chance, save, wait, (recompute, write, requeue), in_place=in_place
+        ),
     )
 
 
-def lost_at_once(work: RunningWork, policy: PreemptionPolicy, now: datetime) -> int:
+def lost_at_once(
+    work: RunningWork, policy: PreemptionPolicy, now: datetime, *, in_place: bool = False
+) -> int:
     """Return what stopping a job costs, however long it then waits."""
-    return sum(_left_behind(work, policy, now))
+    return sum(_left_behind(work, policy, now, in_place=in_place))
+
+
+def shrinks_in_place(work: RunningWork) -> bool:
+    """Return whether a job can give up a part of its GPUs without a stop, after a save."""
+    return (
+        work.malleable is not None
+        and work.malleable.in_place
+        and work.checkpoint is not None
+        and work.checkpoint.saves_while_running
+    )
 
 
 def save_time(work: RunningWork) -> timedelta:
@@ -191,9 +212,11 @@ def _left_alone_until(work: RunningWork, policy: PreemptionPolicy) -> datetime:
     return max(times)
 
 
-def _left_behind(work: RunningWork, policy: PreemptionPolicy, now: datetime) -> tuple[int, int]:
+def _left_behind(
+    work: RunningWork, policy: PreemptionPolicy, now: datetime, *, in_place: bool
+) -> tuple[int, int]:
     """Return what is lost with the work since the last save, and what the save itself costs."""
-    chance, unsaved = _at_risk(work, policy, now)
+    chance, unsaved = _at_risk(work, policy, now, in_place=in_place)
     return (
         cost_of(unsaved * chance, work.gpus, work.price),
         cost_of(save_time(work), work.gpus, work.price),
@@ -201,10 +224,10 @@ def _left_behind(work: RunningWork, policy: PreemptionPolicy, now: datetime) -> 
 
 
 def _at_risk(
-    work: RunningWork, policy: PreemptionPolicy, now: datetime
+    work: RunningWork, policy: PreemptionPolicy, now: datetime, *, in_place: bool
 ) -> tuple[float, timedelta]:
     """Return the chance that no save comes of a stop, and how much work is in none now."""
-    chance = policy.save_risk if is_sure_to_save(work) else 1.0
+    chance = policy.save_risk if in_place or is_sure_to_save(work) else 1.0
     return chance, max(now - work.unsaved_since, timedelta(0))
 
 
@@ -225,6 +248,8 @@ def _in_words(
     save: timedelta,
     wait: timedelta,
     costs: tuple[int, int, int],
+    *,
+    in_place: bool,
 ) -> str:
     recompute, write, requeue = (dollars(cost) for cost in costs)
     lost = f"{format_duration(_whole(unsaved))} of work is in no save"
@@ -233,6 +258,8 @@ def _in_words(
     elif work.checkpoint is None:
         lost += ", and it cannot save"
     saving = f"saves in {format_duration(_whole(save))} ({write})"
+    if in_place:
+        return f"{saving} and goes on; {lost} ({recompute})"
     waits = "runs elsewhere at once" if not wait else f"waits {format_duration(_whole(wait))}"
     return f"{lost} ({recompute}); {saving}; {waits} ({requeue})"
 

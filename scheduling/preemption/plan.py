@@ -260,7 +260,7 @@ class _Scene:
                            self.now, quote)  # fmt: skip
         start = self.cluster.first_start(job)
         victims = tuple(
-            victim_of(one.work, one.wait, self.policy, self.now)
+            victim_of(one.work, one.wait, self.policy, self.now, in_place=one.in_place)
             for one in sorted(chosen, key=lambda one: one.id)
         )
         plan = weigh(job, victims, start, quote, rejected, self.policy, self.now)

@@ -391,16 +391,19 @@ class Scenarios:
         )
 
     async def checkpoints_watched(self) -> None:
-        """Have one job save, and one whose node refuses."""
+        """Have a job save, to the store and elsewhere, and have its node refuse."""
         always = CheckpointPolicy(min_interval=timedelta(0), max_interval=timedelta(0))
         async with self._database.transaction() as connection:
             await set_pool(connection, PoolSpec(name="saves", checkpoints=always))
         async with self._node("saves", pool="saves") as node:
-            save = {"folder": "saves", "save_file": True}
+            save = {"folder": "saves", "save_file": True, "store": False}
             await self._start_job("saving", pool="saves", recorded=False, checkpoint=save)
             await node.started("saving")
-            for name, refusal in (("asked", None), ("refused", "it is fenced off")):
-                node.refusal = refusal
+            for name, refusal, publishes in (
+                ("asked", None, True), ("refused", "it is fenced off", True),
+                ("unstored", None, False),
+            ):  # fmt: skip
+                node.refusal, node.publishes = refusal, publishes
                 await self._temporal.execute_workflow(
                     CheckpointWatchWorkflow.run,
                     id=self._record(f"checkpoint-watch-{name}"),

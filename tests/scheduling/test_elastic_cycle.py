@@ -19,7 +19,7 @@ from longshore.models.placement import (
     PlacementKind,
     RunningJob,
 )
-from longshore.models.preemption import PreemptionPlan
+from longshore.models.preemption import PreemptionPlan, WorkCheckpoint
 from longshore.models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL, Gang
 from longshore.scheduling.cycle import foresee, mix_kept, plan, plan_cached
 from longshore.scheduling.packer import could_ever_place, place
@@ -178,6 +178,26 @@ def test_a_shrink_is_taken_before_a_job_is_stopped_whole() -> None:
     assert (victim.job_id, victim.gpus_left) == ("j2", 8)
     (whole,) = shrinking(None, 8, beside=True).victims
     assert (whole.job_id, whole.gpus_left) == ("rigid", None)
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_shrink_in_place_loses_nothing_but_where_its_save_fails(in_place: bool) -> None:
+    """So a job that saves where nobody sees it gives up a part before another is stopped whole."""
+    sizes = Malleable(min=8, max=16, step=8, in_place=in_place)
+    never = WorkCheckpoint(saves_while_running=True)
+    elastic = a_work("j2", {"n1": range(16)}, ran=HOUR, malleable=sizes, checkpoint=never)
+    rigid = a_work("rigid", {"n1": range(16, 24)}, ran=30 * MINUTE, checkpoint=never)
+    works = [elastic, rigid]
+    nodes = nodes_with(works, [a_node("n1", gpus=24)])
+    (made,) = plan_preemptions([a_job("k", 8, priority=9)], nodes, works, RULES, POLICY, NOW)
+    (victim,) = made.victims
+    if not in_place:
+        assert (victim.job_id, victim.gpus_left) == ("rigid", None)
+        return
+    assert (victim.job_id, victim.gpus_left) == ("j2", 8)
+    hour_of_it = 16 * elastic.price
+    assert victim.recompute == pytest.approx(hour_of_it * RULES.save_risk)
+    assert "and goes on; 1h of work is in no save, and one in 10 is lost" in victim.reason
 
 
 def test_j2c_nothing_is_left_below_min() -> None:

@@ -97,6 +97,7 @@ class ScriptedNode:
         self.stops: list[StopProcessRequest] = []
         self.saves: list[SaveRequest] = []
         self.saves_nothing = False
+        self.publishes = True
         """Do not answer when a job is asked to save, as where that takes too long."""
         self.step: int | None = None
         """That it names when a job is asked to save."""
@@ -366,7 +367,7 @@ class ScriptedNode:
             await self._may_save.wait()
         return CheckpointInfo(
             job_id=request.key.job_id, attempt=request.key.attempt, number=len(self.saves),
-            step=self.step, bytes=1, saved_at=datetime.now(UTC), published=True,
+            step=self.step, bytes=1, saved_at=datetime.now(UTC), published=self.publishes,
         )  # fmt: skip
 
     @activity.defn

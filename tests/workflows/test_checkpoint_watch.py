@@ -82,6 +82,27 @@ async def test_a_node_that_does_not_answer_is_reported(
     await longshore.wait(job_id)
 
 
+async def test_what_a_job_saves_on_storage_of_its_own_is_on_record(
+    longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client, control: Database
+):
+    """And only of such a job: what is meant for the store counts once it is there."""
+    always = CheckpointPolicy(min_interval=timedelta(0), max_interval=timedelta(0))
+    await _set(control, PoolSpec(name=pool, checkpoints=always))
+    own = (await longshore.submit(a_spec(pool, checkpoint={**SAVES, "store": False}))).job_id
+    stored = (await longshore.submit(a_spec(pool, checkpoint=SAVES))).job_id
+    for job_id in (own, stored):
+        await node.started(job_id)
+    node.publishes, node.step = False, 7
+    assert set((await _watch(temporal)).asked) >= {own, stored}
+    async with control.transaction() as connection:
+        query = text("SELECT job_id, step FROM job_checkpoints WHERE job_id = ANY(:ids)")
+        found = await connection.execute(query, {"ids": [own, stored]})
+        assert found.all() == [(own, 7)]
+    for job_id in (own, stored):
+        await node.end(job_id)
+        await longshore.wait(job_id)
+
+
 async def _watch(temporal: Client) -> CheckpointWatchReport:
     return await temporal.execute_workflow(
         CheckpointWatchWorkflow.run, id=f"look-{uuid.uuid4().hex}", task_queue=CONTROL_TASK_QUEUE
