@@ -8,7 +8,7 @@ from typing import Any
 from temporalio.client import WorkflowHandle
 
 from longshore.models.growth import Growing
-from longshore.models.messages import joined_id
+from longshore.models.messages import Displacement, joined_id
 from longshore.models.resize import Resize
 from longshore.workflows.job import JobWorkflow
 from tests.support.scripted_node import FABRIC, ScriptedNode
@@ -123,6 +123,16 @@ async def play_growth(
         await job.execute_update(JobWorkflow.resize, Resize(gpus=8))
         await _changed(job)
         await a.end("in-place-grown-in-vain")
+        await job.result()
+
+        # Asked to make room for a job that is gone, and then by its user.
+        job = await start_job("in-place-for-nobody", pool="grown-in-place", **WISH)
+        await _started(job, a, b)
+        gone = Displacement(attempt=1, reason="shrunk", for_job="job-gone", gpus_left=8)
+        await job.signal(JobWorkflow.preempt, gone)
+        await job.execute_update(JobWorkflow.resize, Resize(gpus=8))
+        await _changed(job)
+        await a.end("in-place-for-nobody")
         await job.result()
 
         # By a stop, since its saves are told apart by their number alone.

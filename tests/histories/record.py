@@ -222,6 +222,12 @@ class Scenarios:
         cancelled = await self._start_job("cancelled-queued", pool="empty")
         await _reaches(cancelled, JobState.QUEUED)
         await cancelled.cancel(reason="changed my mind")
+        async with self._database.transaction() as connection:  # so the queue does not answer
+            await connection.execute(text("LOCK TABLE jobs IN EXCLUSIVE MODE"))
+            unanswered = await self._start_job("cancelled-unanswered", pool="empty")
+            await eventually(lambda: _has(unanswered, "ACTIVITY_TASK_SCHEDULED"))
+            await unanswered.cancel(reason="nobody answers")
+            await eventually(lambda: _has(unanswered, "ACTIVITY_TASK_CANCEL_REQUESTED"))
         await self._start_job("queue-timeout", pool="empty", queue_timeout="100ms")
         async with self._database.transaction() as connection:
             await set_pool(connection, PoolSpec(name="fixed", growth=Growth.FIXED))
@@ -705,6 +711,11 @@ async def _reaches(job: Job, state: JobState) -> None:
         return (await job.query(JobWorkflow.status)).state is state
 
     await eventually(there)
+
+
+async def _has(job: Job, event: str) -> bool:
+    history = json.loads((await job.fetch_history()).to_json())
+    return any(each["eventType"] == f"EVENT_TYPE_{event}" for each in history["events"])
 
 
 def _user(**rule: Any) -> dict[str, Any]:
