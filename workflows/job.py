@@ -636,7 +636,9 @@ class JobWorkflow(Started):
         )
 
     def _enter(self, state: JobState, reason: str = "") -> None:
-        self._state, self._reason, self._since = state, reason, workflow.now()
+        if state is not self._state:  # a job that changes its size in place goes on running
+            self._since = workflow.now()
+        self._state, self._reason = state, reason
         self._show()
         if state in _LISTED_STATES and state.value != self._listed:
             self._listed = state.value

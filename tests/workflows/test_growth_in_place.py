@@ -81,6 +81,7 @@ async def test_a_rank_joins_after_a_save_and_the_others_are_told_and_not_stopped
     longshore: Longshore, running: tuple[str, Ranks], control: Database
 ):
     job_id, (first, second, third) = running
+    since = (await longshore.status(job_id)).since
     reply = await longshore.resize(job_id, 24, "hurry")
     assert (reply.gpus, reply.restarts, reply.in_place) == (16, None, 24)
     assert reply.reason == "from 16 to 24 GPUs in place: 1 rank joins after a save"
@@ -101,6 +102,7 @@ async def test_a_rank_joins_after_a_save_and_the_others_are_told_and_not_stopped
     assert await lease_ends(control, job_id) == [None] * 24
     status = await longshore.status(job_id)
     assert (status.state, status.attempt, status.resizes) == (JobState.RUNNING, 1, 1)
+    assert status.since == since
     assert status.reason == (
         "resized hurry: from 16 to 24 GPUs; in place: rank 2 joins, 24 GPUs go on with no stop"
     )
