@@ -36,7 +36,8 @@ def up(
     """Start Temporal, PostgreSQL, the control worker and local nodes; find what runs already.
 
     Without --nodes: the nodes that ran before, else the GPUs of this machine, else two
-    simulated nodes.
+    simulated nodes. Settings say where its data lies and at which ports it listens: see
+    `longshore config`.
     """
     from longshore.workers.local import (
         choose_nodes,
