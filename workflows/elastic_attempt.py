@@ -263,6 +263,8 @@ class ElasticAttempt(Attempt):
         # Of such saves those belong together that have the same number, which a rank that joins
         # does not have.
         self._counts_saves = stores and any(save.result().step is None for save in saves)
+        if not stores and workflow.patched("records-own-saves"):
+            await elastic_steps.record_save(self._ranks[0], saves[0].result())
         return ""
 
     async def _tell(

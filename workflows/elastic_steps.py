@@ -5,10 +5,12 @@ from datetime import timedelta
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
+from longshore.activities.checkpoints.watch import CheckpointWatchActivities
 from longshore.activities.joins import JoinActivities
 from longshore.activities.node.process import NodeActivities
 from longshore.activities.resizes import ResizeActivities
 from longshore.models.checkpoint import CheckpointInfo, SaveRequest
+from longshore.models.checkpointing import UnstoredSaves
 from longshore.models.job import JobSpec
 from longshore.models.messages import node_task_queue
 from longshore.models.placement import Placement
@@ -45,6 +47,25 @@ async def save(placement: Placement, spec: JobSpec) -> CheckpointInfo:
         retry_policy=ONCE,
         summary=f"save before another size, rank {placement.rank}",
     )
+
+
+async def record_save(placement: Placement, saved: CheckpointInfo) -> None:
+    """Put on record that a job has saved, where nobody sees that in the store. The save counts
+    whether that works or not."""
+    if (saved.job_id, saved.attempt) != (placement.job_id, placement.attempt):
+        return  # an agent's mistake: it says nothing of this attempt
+    try:
+        await workflow.execute_activity_method(
+            CheckpointWatchActivities.record_saves,
+            UnstoredSaves(saves=(saved,)),
+            start_to_close_timeout=DATABASE_TIMEOUT,
+            schedule_to_close_timeout=_TO_ANSWER,
+            retry_policy=DATABASE_RETRY,
+            summary="what the job saved on storage of its own",
+        )
+    except ActivityError as error:
+        if is_cancelled_exception(error):
+            raise
 
 
 async def tell_size(placement: Placement, notice: SizeNotice) -> None:

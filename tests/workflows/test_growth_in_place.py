@@ -5,6 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 from temporalio.client import Client
 
 from longshore.activities.database import Database
@@ -99,6 +100,9 @@ async def test_a_rank_joins_after_a_save_and_the_others_are_told_and_not_stopped
         assert [rank.node_id for rank in told.ranks] == [first.id, second.id, third.id]
         assert node.stops == []
     assert third.sizes == []
+    async with control.transaction() as connection:  # nobody sees it in the store
+        query = text("SELECT count(*) FROM job_checkpoints WHERE job_id = :id")
+        assert await connection.scalar(query, {"id": job_id}) == 1
     assert await lease_ends(control, job_id) == [None] * 24
     status = await longshore.status(job_id)
     assert (status.state, status.attempt, status.resizes) == (JobState.RUNNING, 1, 1)
