@@ -36,7 +36,8 @@ def mermaid(dag: DagView) -> str:
 
 def _words(step: DagJobView) -> str:
     array = f" [{step.array}]" if step.array else ""
-    return f"{step.name}{array}<br/>{job_state(step)}"
+    mutex = f"<br/>mutex {', '.join(step.mutex)}" if step.mutex else ""
+    return f"{step.name}{array}<br/>{job_state(step)}{mutex}"
 
 
 def _label(edge: Edge) -> str:

@@ -203,11 +203,11 @@ def test_long_names_deep_in_a_narrow_tree_are_whole():
 def test_a_chart_has_the_title_the_indices_and_the_states_as_show_has_them():
     runs = a_step("a", StepState.SUBMITTED, state=JobState.RUNNING, array="0-9%3")
     held = a_step("b", StepState.SUBMITTED, {"a": "any"}, state=JobState.HELD)
-    lines = mermaid(a_view(runs, held, a_step("c", StepState.WAITING, {"b": "success"}))).split(
-        "\n"
-    )
+    last = a_step("c", StepState.WAITING, {"b": "success"}, mutex=("disk",))
+    lines = mermaid(a_view(runs, held, last)).split("\n")
     assert lines[:4] == ["---", 'title: "d-abcdefghij"', "---", "flowchart TD"]
     assert '    j0["a [0-9%3]<br/>RUNNING"]' in lines
+    assert '    j2["c<br/>WAITING<br/>mutex disk"]' in lines
     assert "    class j0 RUNNING" in lines
     assert "    class j1 HELD" in lines
     fills = {line.split()[1]: line.split()[2] for line in lines if "classDef" in line}
