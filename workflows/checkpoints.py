@@ -51,12 +51,11 @@ class CheckpointWatchWorkflow:
                 key.job_id, key.attempt,
             ):  # fmt: skip
                 unstored.setdefault(key.job_id, answer)
-        whole = tuple(info for job_id, info in unstored.items() if job_id not in failed)
-        # Nobody sees these saves in the store.
-        if whole and workflow.patched("records-unstored-saves"):
+        # Nobody sees these saves in the store. Of ranks that save into one folder one does.
+        if unstored and workflow.patched("records-unstored-saves"):
             await workflow.execute_activity_method(
                 CheckpointWatchActivities.record_saves,
-                UnstoredSaves(saves=whole),
+                UnstoredSaves(saves=tuple(unstored.values())),
                 start_to_close_timeout=_LOOK_TIMEOUT,
                 retry_policy=_A_FEW_TIMES,
                 summary="what jobs saved on storage of their own",

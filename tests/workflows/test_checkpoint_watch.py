@@ -16,9 +16,10 @@ from longshore.models.checkpointing import (
 )
 from longshore.models.messages import CONTROL_TASK_QUEUE
 from longshore.models.pool import PoolSpec
+from longshore.models.settings import Settings
 from longshore.workflows.checkpoints import CheckpointWatchWorkflow
 from tests.support.control import a_spec
-from tests.support.scripted_node import ScriptedNode
+from tests.support.scripted_node import ScriptedNode, serving_one_fabric
 from tests.support.waiting import eventually
 
 SAVES = {"folder": "saves", "save_file": True}
@@ -100,6 +101,28 @@ async def test_what_a_job_saves_on_storage_of_its_own_is_on_record(
         assert found.all() == [(own, 7)]
     for job_id in (own, stored):
         await node.end(job_id)
+        await longshore.wait(job_id)
+
+
+async def test_of_ranks_that_save_into_one_folder_one_is_enough(
+    longshore: Longshore, temporal: Client, settings: Settings, control: Database, pool: str
+):
+    always = CheckpointPolicy(min_interval=timedelta(0), max_interval=timedelta(0))
+    await _set(control, PoolSpec(name=pool, checkpoints=always))
+    token = settings.resolve_agent_token()
+    async with serving_one_fabric(temporal, pool, token, "ab") as nodes:
+        contract = {**SAVES, "store": False}
+        gang = a_spec(pool, gpus=16, gang={}, checkpoint=contract)
+        job_id = (await longshore.submit(gang)).job_id
+        for node in nodes:
+            await node.started(job_id)
+        nodes[0].saves_nothing, nodes[1].publishes = True, False
+        assert job_id in (await _watch(temporal)).failed
+        async with control.transaction() as connection:
+            query = text("SELECT count(*) FROM job_checkpoints WHERE job_id = :id")
+            assert await connection.scalar(query, {"id": job_id}) == 1
+        for node in nodes:
+            await node.end(job_id)
         await longshore.wait(job_id)
 
 
