@@ -13,7 +13,7 @@ from longshore.activities.database import Database, clock
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.preemption_inputs import PreemptionInputs, read_inputs
 from longshore.activities.schedules import Schedules
-from longshore.models.checkpoint import CheckpointsRequest, SaveRequest
+from longshore.models.checkpoint import CheckpointInfo, CheckpointsRequest, SaveRequest
 from longshore.models.checkpointing import (
     CHECKPOINT_WATCH_SCHEDULE,
     CheckpointDecision,
@@ -28,6 +28,8 @@ from longshore.scheduling.checkpointing import decide_checkpoint, risks_of
 
 MOST_AT_ONCE = 100
 """Jobs that are asked in one look: those with the most to lose."""
+_MOST, _MOST_BYTES = 2**31, 2**63
+"""What columns of the database hold less than."""
 
 
 class CheckpointWatchActivities:
@@ -58,11 +60,12 @@ class CheckpointWatchActivities:
     @reports_errors
     async def record_saves(self, saved: UnstoredSaves) -> None:
         """Put on record when jobs saved whose saves are not in the checkpoint store: so it is
-        known what they would lose. A repeat changes nothing; those of other jobs are left out."""
+        known what they would lose. A repeat changes nothing; those of other jobs are left out, and
+        what a node says that nobody can have saved."""
         ids = [info.job_id for info in saved.saves]
         async with self._database.transaction() as connection:
             own = set(await connection.scalars(text(_KEEP_THEIR_OWN), {"ids": ids}))
-        if kept := [info for info in saved.saves if info.job_id in own]:
+        if kept := [info for info in saved.saves if info.job_id in own and _can_be(info)]:
             await keep_seen(self._database, kept)
 
     async def _look_at(self, pool: str) -> CheckpointLook:
@@ -83,6 +86,18 @@ class CheckpointWatchActivities:
             ),
             away={pool: seen.reason} if seen.away_since else {},
         )
+
+
+def _can_be(info: CheckpointInfo) -> bool:
+    """Return whether a node's word fits the record: else it would keep the others' from it."""
+    return (
+        0 < info.attempt < _MOST
+        and 0 < info.number < _MOST
+        and 0 < info.ranks < _MOST
+        and 0 <= info.bytes < _MOST_BYTES
+        and (info.step is None or 0 <= info.step < _MOST_BYTES)
+        and (info.write_seconds is None or info.write_seconds >= 0)
+    )
 
 
 class CheckpointWatches:

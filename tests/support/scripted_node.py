@@ -98,6 +98,8 @@ class ScriptedNode:
         self.saves: list[SaveRequest] = []
         self.saves_nothing = False
         self.publishes = True
+        self.number: int | None = None
+        """Of its saves, where that is not how many there were."""
         """Do not answer when a job is asked to save, as where that takes too long."""
         self.step: int | None = None
         """That it names when a job is asked to save."""
@@ -366,8 +368,9 @@ class ScriptedNode:
         if self.slow_to_save:
             await self._may_save.wait()
         return CheckpointInfo(
-            job_id=request.key.job_id, attempt=request.key.attempt, number=len(self.saves),
-            step=self.step, bytes=1, saved_at=datetime.now(UTC), published=self.publishes,
+            job_id=request.key.job_id, attempt=request.key.attempt,
+            number=self.number or len(self.saves), step=self.step, bytes=1,
+            saved_at=datetime.now(UTC), published=self.publishes,
         )  # fmt: skip
 
     @activity.defn

@@ -3,6 +3,7 @@
 import uuid
 from datetime import timedelta
 
+import pytest
 from sqlalchemy import text
 from temporalio.client import Client
 
@@ -102,6 +103,24 @@ async def test_what_a_job_saves_on_storage_of_its_own_is_on_record(
     for job_id in (own, stored):
         await node.end(job_id)
         await longshore.wait(job_id)
+
+
+@pytest.mark.parametrize("number", [2**31, -1])
+async def test_what_no_node_can_have_saved_keeps_nothing_else_from_the_record(
+    longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client, control: Database,
+    number: int,
+):  # fmt: skip
+    always = CheckpointPolicy(min_interval=timedelta(0), max_interval=timedelta(0))
+    await _set(control, PoolSpec(name=pool, checkpoints=always))
+    job_id = (await longshore.submit(a_spec(pool, checkpoint={**SAVES, "store": False}))).job_id
+    await node.started(job_id)
+    node.publishes, node.number = False, number
+    assert job_id in (await _watch(temporal)).asked
+    async with control.transaction() as connection:
+        query = text("SELECT count(*) FROM job_checkpoints WHERE job_id = :id")
+        assert await connection.scalar(query, {"id": job_id}) == 0
+    await node.end(job_id)
+    await longshore.wait(job_id)
 
 
 async def test_of_ranks_that_save_into_one_folder_one_is_enough(
