@@ -54,9 +54,10 @@ from longshore.models.array_messages import (
     OpenedArray,
     StopElements,
 )
+from longshore.models.base import JOB_ID
 from longshore.models.elements import ElementState, Slot
 from longshore.models.job import JobResult, JobSpec, JobState
-from longshore.models.messages import JOB_ID, JobInput, job_workflow_id
+from longshore.models.messages import JobInput, job_workflow_id
 from longshore.models.placement import PlacementKey
 from longshore.models.visible import shown
 from longshore.scheduling.arrays import ArrayPlan, ArraySeen, decide, too_many

@@ -129,7 +129,7 @@ async def to_run_again(
     graph, wanted = Graph.of(spec), set(anew)
     while True:
         again = reopened(graph, states, wanted)
-        gone = {up for name in again.jobs for up in graph.inputs.get(name, ()) if up in without}
+        gone = {up for name in again.jobs for up in spec.jobs[name].inputs if up in without}
         if gone <= set(again.jobs):
             return again
         wanted |= gone

@@ -47,14 +47,15 @@ from longshore.activities.outputs import given_to
 from longshore.activities.partners import elements_of, settle_by_ends
 from longshore.activities.rpc_errors import is_unknown
 from longshore.activities.signals import Signals
+from longshore.models.base import JOB_ID
 from longshore.models.dag import DagSpec, DagState, StepState
 from longshore.models.dag_messages import AdvanceDag, DagProgress, OpenDag, OpenedDag
-from longshore.models.messages import JOB_ID, JobInput, job_workflow_id
+from longshore.models.messages import JobInput, job_workflow_id
 from longshore.models.problems import bounded
 from longshore.models.visible import shown
 from longshore.scheduling.dag import DagPlan, Graph, decide, waits_for, why_stopped
 from longshore.scheduling.dag_changes import changes
-from longshore.scheduling.dag_inputs import input_problems
+from longshore.scheduling.dag_inputs import input_problems, with_outputs
 from longshore.scheduling.dag_paths import expected_seconds, paths_behind
 from longshore.scheduling.dag_problems import corresponding_problems, problems
 
@@ -141,11 +142,12 @@ class DagActivities:
             )
         edges = {name: job.after for name, job in spec.jobs.items()}
         inputs = {name: job.inputs for name, job in spec.jobs.items()}
+        data = {name: job.data_jobs for name, job in spec.jobs.items()}
         arrays = [name for name, job in spec.jobs.items() if job.array is not None]
         mutexes = {name: job.mutex for name, job in spec.jobs.items()}
         wrong = (
             *problems(edges, self._most_jobs),
-            *input_problems(edges, inputs),
+            *input_problems(edges, inputs, data),
             *corresponding_problems(edges, arrays, mutexes),
         )
         found = [f"{'.'.join(each.place)}: {each.message}" for each in wrong]
@@ -194,6 +196,11 @@ class DagActivities:
             to_submit = await starting(connection, dag_id)
             submitting = [name for name, _ in to_submit]
             given, refused = await given_to(connection, dag_id, spec, known, submitting)
+            ran = {
+                name: jobs[name]["job_id"]
+                for name, state in known.items()
+                if state.ran and jobs[name]["state"] != "LOST"
+            }
             ended_at = None
             if plan.state.ended:
                 ended_at = await connection.scalar(
@@ -205,7 +212,7 @@ class DagActivities:
         again = activity.in_activity() and activity.info().attempt > 1
         names = _given_up(jobs, plan, newly_held=request.held and not row["held"], again=again)
         await wake_next(self._database, self._signals, row["tenant"], names, again=again)
-        lost = await self._submit(dag_id, read, to_submit, given, refused)
+        lost = await self._submit(dag_id, read, to_submit, given, refused, ran)
         to_cancel = [jobs[name] for name in plan.cancel if not jobs[name]["cancel_sent"]]
         await self._cancel(dag_id, to_cancel, plan.reason or why_stopped(plan.stopped_by or ""))
         await self._cancel_single(dag_id, jobs, request.withdrawn)
@@ -242,29 +249,30 @@ class DagActivities:
         to_submit: Sequence[tuple[str, str]],
         given: Mapping[str, Mapping[str, str]],
         refused: Mapping[str, str],
+        ran: Mapping[str, str],
     ) -> bool:
         """Start the workflows of jobs (name, job id), but for those `refused`, with the variables
-        `given` to them; record which are there, and return whether some are not."""
+        `given` to them and the files of those that `ran`; record which are there, and return
+        whether some are not."""
         gate = asyncio.Semaphore(_IN_FLIGHT)
 
         async def submit(name: str, job_id: str) -> str:
             """Return why it is not there; empty where it is."""
             if name in refused:
                 return refused[name]
-            job = read.spec.jobs[name].spec
-            if name in given:
-                job = job.model_copy(update={"env": {**job.env, **given[name]}})
-            digest = digest_of(job)
+            job = with_outputs(read.spec.jobs[name], given.get(name, {}), ran)
+            # What it is given may be more by the time of another try, which finds it there.
+            digests = (digest_of(read.spec.jobs[name].spec), digest_of(job))
             start = JobInput(
                 spec=job, needs_output=name in read.needed, path_behind=read.behind[name]
             )
             async with gate:
                 try:
-                    await start_job(self._temporal, job_id, start, digest, dag_id)
+                    await start_job(self._temporal, job_id, start, digests[0], dag_id)
                 except WorkflowAlreadyStartedError:
                     # By the try before this one, or by somebody else.
                     handle = self._temporal.get_workflow_handle(job_workflow_id(job_id))
-                    if (await (await handle.describe()).memo()).get("digest") != digest:
+                    if (await (await handle.describe()).memo()).get("digest") not in digests:
                         return ANOTHER
             await failpoint("advance_dag.after-first-start")
             return ""

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DataError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
-from longshore.activities.artifacts.rows import why_no_code
+from longshore.activities.artifacts.rows import why_no_code, why_no_files
 from longshore.activities.dag_ends import OfDag, mark_end, of_dag_at_retry, tell_end
 from longshore.activities.database import Database, clock
 from longshore.activities.error_translation import reports_errors
@@ -73,6 +73,7 @@ class QueueActivities:
                     spec = with_limit(spec, pool)
                     request = request.model_copy(update={"spec": spec})
                 refusal = await why_no_code(connection, spec)
+                refusal = refusal or await why_no_files(connection, spec)
                 refusal = refusal or await _why_never(connection, request, pool)
                 refusal = await put_into_queue(connection, request, refusal)
                 if refusal:

@@ -12,6 +12,7 @@ from longshore.client.array_table import read_table
 from longshore.client.code_options import with_folder
 from longshore.models.array import MOST_ELEMENTS, ArraySpec
 from longshore.models.dag import After, DagSpec, Edge, Names
+from longshore.models.data import job_of
 from longshore.models.document import load_document, read_document
 from longshore.models.errors import SpecError
 from longshore.models.problems import Problem
@@ -42,7 +43,7 @@ def read_dag(
 
     def check(plain: object) -> list[Problem]:
         edges, arrays = _edges_in(plain), _arrays_in(plain)
-        found = graph_problems(edges, _inputs_in(plain), most)
+        found = graph_problems(edges, _inputs_in(plain), _data_in(plain), most)
         found += array_problems(edges, arrays, _mutexes_in(plain))
         for name, array in arrays.items():
             if array is None or array.table is None:
@@ -67,10 +68,13 @@ def read_dag(
 
 
 def graph_problems(
-    edges: Mapping[str, Mapping[str, Edge]], inputs: Mapping[str, Collection[str]], most: int
+    edges: Mapping[str, Mapping[str, Edge]],
+    inputs: Mapping[str, Collection[str]],
+    data: Mapping[str, Mapping[str, str]],
+    most: int,
 ) -> list[Problem]:
     """Return what is wrong with the edges of a DAG, and with the outputs that its jobs ask for."""
-    found = (*problems(edges, most), *input_problems(edges, inputs))
+    found = (*problems(edges, most), *input_problems(edges, inputs, data))
     return [Problem(each.place, each.message) for each in found]
 
 
@@ -99,6 +103,22 @@ def _edges_in(plain: object) -> dict[str, dict[str, Edge]]:
 def _inputs_in(plain: object) -> dict[str, tuple[str, ...]]:
     """Return whose outputs jobs ask for, as far as that can be read."""
     return {name: _inputs(job) for name, job in _jobs_in(plain).items()}
+
+
+def _data_in(plain: object) -> dict[str, dict[str, str]]:
+    """Return whose files jobs ask for as data, as far as that can be read."""
+    shared = _field(_field(plain, "defaults"), "data")
+    return {name: _files(_field(job, "data", shared)) for name, job in _jobs_in(plain).items()}
+
+
+def _files(data: object) -> dict[str, str]:
+    given = cast("Mapping[object, object]", data) if isinstance(data, Mapping) else {}
+    found: dict[str, str] = {}
+    for name, each in given.items():
+        source = _field(each, "from", each)
+        if isinstance(source, str) and (job := job_of(source)):
+            found[str(name)] = job
+    return found
 
 
 def _arrays_in(plain: object) -> dict[str, ArraySpec | None]:

@@ -250,7 +250,8 @@ class DagControl(Reconnecting):
         """Return what is wrong with the edges, the arrays and the size of a DAG."""
         edges = {name: job.after for name, job in spec.jobs.items()}
         inputs = {name: job.inputs for name, job in spec.jobs.items()}
-        found = graph_problems(edges, inputs, self.settings.most_dag_jobs)
+        data = {name: job.data_jobs for name, job in spec.jobs.items()}
+        found = graph_problems(edges, inputs, data, self.settings.most_dag_jobs)
         mutexes = {name: job.mutex for name, job in spec.jobs.items()}
         known = [name for name, job in spec.jobs.items() if job.array is not None]
         found += array_problems(edges, known, mutexes)

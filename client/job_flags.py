@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from longshore.models.data import job_of
 from longshore.models.document import Override
 from longshore.models.errors import SpecError
 from longshore.models.labels import parse_label
@@ -268,9 +269,10 @@ def _variable(text: str) -> tuple[str, str]:
 
 def _data_set(text: str) -> tuple[str, str]:
     name, equals, url = text.partition("=")
-    if not (name and equals and "://" in url):
+    if not (name and equals and ("://" in url or job_of(url))):
         raise ValueError(
-            f"expected NAME=URL, such as digits=s3://bucket/digits/, not {shown(text)}"
+            "expected NAME=URL, such as digits=s3://bucket/digits/ or model=job:ID, "
+            f"not {shown(text)}"
         )
     return name, url
 

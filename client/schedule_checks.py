@@ -13,9 +13,9 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from longshore.client.errors import as_ours
 from longshore.client.schedule_server import ANSWER_WITHIN, calendars_of, matching_times
+from longshore.models.base import JOB_ID
 from longshore.models.dag import DagSpec
 from longshore.models.errors import LongshoreError, SpecError
-from longshore.models.messages import JOB_ID
 from longshore.models.schedule import MOST_AGAIN, OddDay, ScheduleTimes
 from longshore.models.schedule_messages import run_id
 from longshore.models.visible import shown

@@ -11,8 +11,7 @@ from longshore.activities.markets.reconcile import MarketFinding
 from longshore.console.api import PROBLEMS, ForPrograms
 from longshore.console.bought import Bought
 from longshore.console.problems import ApiError, Problem
-from longshore.models.base import Frozen, Instant, Name, WithoutNul
-from longshore.models.messages import JOB_ID
+from longshore.models.base import JOB_ID, Frozen, Instant, Name, WithoutNul
 from longshore.models.purchase import PurchaseState
 from longshore.models.spending import (
     BlockDetail,

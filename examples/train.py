@@ -67,6 +67,8 @@ def main() -> int:
     print(f"sha256 {digest_of(model, shuffler)}", flush=True)
     print(f"accuracy {accuracy:.3f} on unseen digits after {arguments.epochs} epochs", flush=True)
     put_out(accuracy, arguments.epochs)
+    if arguments.model:
+        joblib.dump(model, arguments.model)
     return 0 if accuracy > GOOD_ENOUGH else 1
 
 
@@ -74,6 +76,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Train a small network on handwritten digits.")
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--epoch-seconds", type=float, default=0.4, help="shortest time of one")
+    parser.add_argument("--model", metavar="FILE", help="where the trained network goes")
     return parser.parse_args()
 
 

@@ -1,5 +1,6 @@
 """What every travelling model has in common."""
 
+import re
 from datetime import UTC, datetime
 from enum import Enum
 from functools import cache
@@ -182,3 +183,7 @@ def as_reason(text: str) -> str:
 Reason = Annotated[str, AfterValidator(as_reason)]
 """Why somebody asks for something, as they gave it; cut where it is long, and never refused: what
 an older version took has to be read."""
+
+LONGEST_JOB_ID = 201
+JOB_ID = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{LONGEST_JOB_ID - 1}}}")
+"""What an id of a job has to be: it names folders of nodes, containers and objects of stores."""

@@ -252,6 +252,11 @@ class DagJob(JobSpec):
         return JobSpec.model_validate({field: getattr(self, field) for field in given})
 
     @property
+    def data_jobs(self) -> dict[str, str]:
+        """By the name of a data set: the job of the DAG whose outputs it is."""
+        return {name: each.job for name, each in self.data.items() if each.job is not None}
+
+    @property
     def too_large(self) -> str:
         """Why the job alone, with all defaults, has too many bytes; empty where it has not."""
         alone = {field: getattr(self, field) for field in JobSpec.model_fields}
@@ -376,6 +381,15 @@ class DagSpec(Frozen):
             for array in job.inputs
             if array in arrays
         )
+        for name, job in self.jobs.items():
+            for data, up in job.data_jobs.items():
+                place = ("jobs", name, "data", data)
+                if up in arrays:
+                    why = f"{up} is an array, which stores no outputs: let it write into a store"
+                    found.append(Mistake(place, why, (("jobs", up, "array"),)))
+                elif up in self.jobs and not self.jobs[up].outputs:
+                    why = f"{up} stores no files: name them there, as in `outputs: [results]`"
+                    found.append(Mistake(place, why, (("jobs", up),)))
         refuse(found)
         return self
 

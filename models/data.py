@@ -16,7 +16,7 @@ from pydantic import (
     model_serializer,
 )
 
-from longshore.models.base import Frozen, Instant, Wire
+from longshore.models.base import JOB_ID, Frozen, Instant, Wire
 from longshore.models.bounds import Most
 from longshore.models.mistakes import Mistake, refuse
 from longshore.models.units import GB, format_bytes, parse_gb
@@ -29,11 +29,20 @@ SourceUrl = Annotated[
 
 SCHEMES: Final = ("s3", "gs", "az", "https", "http", "file")
 """Of places that nodes fetch data from, all by fsspec."""
+OF_A_JOB: Final = "job:"
+"""Before the id of a job, or in a DAG before its name: what it gave back."""
 READY: Final = 0.95
 """Part of a data set that counts as all of it where a job says nothing else (seed: staging)."""
 TRIES: Final = 3
 """How often a data set is fetched before its job starts without what lacks (seed: staging)."""
 _PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,10})?) ?%", re.ASCII)
+
+
+def job_of(source: str | None) -> str | None:
+    """Return the job whose outputs a source is: ``train`` of job:train; None of another one."""
+    if source is None or not source.startswith(OF_A_JOB) or source.startswith(f"{OF_A_JOB}//"):
+        return None
+    return source.removeprefix(OF_A_JOB)
 
 
 def _part_of(value: object) -> object:
@@ -62,7 +71,8 @@ class DataSet(Frozen):
 
     source: SourceUrl | None = Field(default=None, alias="from")
     """Where nodes fetch it: s3://bucket/prefix, gs://, az://, https:// or file://. One that ends
-    in `/` or names no file is a folder. Left out, the job sees to its data itself."""
+    in `/` or names no file is a folder. `job:ID` is the `outputs` of a job that has ended, and in
+    a DAG `job:NAME` those of a job before it. Left out, the job sees to its data itself."""
     size: GB = 0.0
     """About how large it is, such as 150GB; looked up at the source when left out."""
     start_at: Part = READY
@@ -70,6 +80,11 @@ class DataSet(Frozen):
     waits for a file of the rest."""
     sticky: bool = False
     """Stays on nodes that have it, also when their disks are nearly full."""
+
+    @property
+    def job(self) -> str | None:
+        """The job whose outputs it is; None of other data."""
+        return job_of(self.source)
 
     @model_serializer(mode="wrap")
     def _as_before(self, handler: SerializerFunctionWrapHandler) -> float | dict[str, Any]:
@@ -90,15 +105,15 @@ def _set_of(value: object, handler: ValidatorFunctionWrapHandler) -> DataSet:
     of the data set."""
     if isinstance(value, dict | DataSet):
         return handler(value)
-    if isinstance(value, str) and "://" in value:
+    if isinstance(value, str) and ("://" in value or job_of(value) is not None):
         return handler({"from": value})
     if isinstance(value, str):
         try:
             parse_gb(value)
         except ValueError:
             raise ValueError(
-                "expected a size such as 150GB, where nodes fetch it such as s3://bucket/folder/, "
-                f"or both as {{from: URL, size: 150GB}}, not {shown(value)}"
+                "expected a size such as 150GB, where nodes fetch it such as s3://bucket/folder/ "
+                f"or job:train, or both as {{from: URL, size: 150GB}}, not {shown(value)}"
             ) from None
     return handler({"size": _SIZE.validate_python(value)})
 
@@ -115,9 +130,14 @@ def _mistakes(data: DataSet) -> Iterator[Mistake]:
         if data.sticky:
             yield Mistake(("sticky",), "is for data that nodes fetch: give `from` too")
         return
+    if data.job is not None:
+        if not JOB_ID.fullmatch(data.job):
+            why = f"write {OF_A_JOB}ID, and in a DAG {OF_A_JOB}NAME"
+            yield Mistake(("from",), f"{brief(data.source)} names no job: {why}")
+        return
     scheme, _, rest = data.source.partition("://")
     if scheme not in SCHEMES or not rest.strip("/"):
-        known = ", ".join(f"{each}://" for each in SCHEMES)
+        known = ", ".join((*(f"{each}://" for each in SCHEMES), OF_A_JOB))
         yield Mistake(("from",), f"{brief(data.source)} is no place of these: {known}")
     if "::" in re.sub(r"\[[^\]]*\]", "", rest, count=1):  # an IPv6 address may have it
         yield Mistake(("from",), "may not lead from one place to another by `::`")

@@ -283,8 +283,9 @@ A folder, or a commit of a Git repository: the job runs in a copy of it ([code](
 
 _DATA = """\
 What the job reads, by name. Where `from` says where it is, nodes fetch it while the job waits, and
-keep it for the next: the name is a file name then, letters, digits, `.`, `_` and
-`-`. A URL alone is `from`, a size alone is `size`.
+keep it for the next ([data](data.md)): the name is a file name then, letters, digits, `.`, `_` and
+`-`. A URL alone is `from`, a size alone is `size`. `from: job:ID` is what another job
+[gave back](data.md#files-of-another-job).
 """
 
 _PACKAGES = """\

@@ -1,6 +1,5 @@
 """What travels between workflows, activities and agents: one model in, one model out."""
 
-import re
 from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Self, cast
@@ -52,11 +51,6 @@ PREPARE_ACTIVITY = "prepare_job"
 
 TIME_ENDED = "the time of its node ended"
 """Reason of the stop of a process that still ran when its node's end had come."""
-
-
-LONGEST_JOB_ID = 201
-JOB_ID = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9_.-]{{0,{LONGEST_JOB_ID - 1}}}")
-"""What an id of a job has to be: it names folders of nodes, containers and objects of stores."""
 
 
 def workflow_of(spec: JobSpec) -> str:

@@ -130,7 +130,7 @@ class Node(Frozen):
     """Of one that is DRAINING, where that is known: its jobs may stay."""
     container_runtime: str | None = None
     fetches: bool = True
-    """Whether its agent fetches data for jobs, and knows conda: from protocol 9 on."""
+    """Whether its agent fetches data for jobs, and knows conda: from protocol 10 on."""
     labels: dict[str, str] = Field(default_factory=dict)
     epoch: int = 0
     """Counts the registrations of its agent; a placement carries it (fencing)."""

@@ -200,7 +200,7 @@ class JobRequest(Frozen):
 
     @property
     def fetches(self) -> bool:
-        """Whether the node has to bring what agents of before protocol 9 cannot."""
+        """Whether the node has to bring what agents of before protocol 10 cannot."""
         return self.needs_conda or any(name.startswith(_FETCHED) for name in self.data)
 
     @property

@@ -30,17 +30,19 @@ Not for what an older agent does as well as a newer one, such as another log lin
     9   it brings code, environment and data while a job waits for its turn there, by `prepare_job`
     9   it says what its node holds, by the signal `holds`
     9   the environment of a job may be an environment.yml of conda
+    10  the data of a job may be what another job gave back
 """
 
 from typing import Final
 
-PROTOCOL: Final = 9
+PROTOCOL: Final = 10
 COUNTS_HEARTBEATS: Final = 1
 """The first whose watch, where it never had a heartbeat, was never heard."""
 KNOWS_JOINED: Final = 8
 """The first that knows a rank that joined an attempt by its number."""
-PREPARES: Final = 9
-"""The first that brings what a job needs while it waits, fetches data and knows conda."""
+PREPARES: Final = 10
+"""The first that brings what a job needs while it waits, fetches data from all places that a job
+may name, and knows conda."""
 BUILD: Final = f"longshore-protocol-{PROTOCOL}"
 """What a worker that is no version of a deployment tells Temporal of its code.
 

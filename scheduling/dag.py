@@ -90,7 +90,7 @@ class Graph:
     downstream: Mapping[str, tuple[str, ...]]
     """For each job those that come after it."""
     inputs: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
-    """For each job those whose outputs it gets."""
+    """For each job those whose output, or files, it gets."""
     partners: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     """For each array whose elements come after those of others, these arrays, sorted."""
 
@@ -103,7 +103,7 @@ class Graph:
         )
         return replace(
             bare,
-            inputs={name: job.inputs for name, job in spec.jobs.items() if job.inputs},
+            inputs={name: got for name, job in spec.jobs.items() if (got := given_by(job))},
             partners={
                 name: found for name, job in spec.jobs.items() if (found := partners_of(job))
             },
@@ -122,6 +122,11 @@ class Graph:
             order=_upstream_first(edges, downstream),
             downstream={name: tuple(behind) for name, behind in downstream.items()},
         )
+
+
+def given_by(job: DagJob) -> tuple[str, ...]:
+    """Return the jobs whose output, or files, a job gets, sorted."""
+    return tuple(sorted({*job.inputs, *job.data_jobs.values()}))
 
 
 def partners_of(job: DagJob) -> tuple[str, ...]:

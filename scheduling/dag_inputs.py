@@ -3,7 +3,9 @@
 import re
 from collections.abc import Collection, Mapping
 
-from longshore.models.dag import DagJobView, StepState
+from longshore.models.dag import DagJob, DagJobView, StepState
+from longshore.models.data import OF_A_JOB, DataSet
+from longshore.models.job import JobSpec
 from longshore.models.output import VARIABLE, field_values, variable_of_field
 from longshore.scheduling.dag import Edges
 from longshore.scheduling.dag_problems import GraphProblem
@@ -53,25 +55,56 @@ def why_no_output(step: DagJobView) -> str:
 
 
 def input_problems(
-    edges: Edges, inputs: Mapping[str, Collection[str]]
+    edges: Edges,
+    inputs: Mapping[str, Collection[str]],
+    data: Mapping[str, Mapping[str, str]],
 ) -> tuple[GraphProblem, ...]:
-    """Return all that is wrong with the jobs whose outputs jobs ask for."""
+    """Return all that is wrong with the jobs whose outputs jobs ask for: as `inputs`, and as
+    `data`, for each job by the name of the data set."""
     found: list[GraphProblem] = []
-    for name, wanted in inputs.items():
-        before = _before(edges, name) if wanted else frozenset[str]()
+    for name in edges:
+        wanted, files = inputs.get(name, ()), data.get(name, {})
+        before = _before(edges, name) if wanted or files else frozenset[str]()
         seen: dict[str, str] = {}
         for upstream in wanted:
             place = ("jobs", name, "inputs", upstream)
-            if upstream not in edges:
-                found.append(GraphProblem(place, "no such job"))
-            elif upstream not in before or upstream == name:
-                why = f"{upstream} does not come before {name}: name it in `after` too"
+            if why := _why_not_before(edges, name, upstream, before):
                 found.append(GraphProblem(place, why))
             other = seen.setdefault(variable_of(upstream), upstream)
             if other != upstream:
                 why = f"{other} has the same variable, {variable_of(other)}: rename one of them"
                 found.append(GraphProblem(place, why))
+        for key, upstream in files.items():
+            if why := _why_not_before(edges, name, upstream, before):
+                found.append(GraphProblem(("jobs", name, "data", key), f"{upstream}: {why}"))
     return tuple(found)
+
+
+def _why_not_before(edges: Edges, name: str, upstream: str, before: Collection[str]) -> str:
+    """Return why a job cannot get what another puts out; empty where it can."""
+    if upstream not in edges:
+        return "no such job"
+    if upstream not in before or upstream == name:
+        return f"{upstream} does not come before {name}: name it in `after` too"
+    return ""
+
+
+def with_outputs(job: DagJob, given: Mapping[str, str], ran: Mapping[str, str]) -> JobSpec:
+    """Return a job of a DAG as it is submitted: with the variables `given` to it, and the ids of
+    the jobs whose files are data of it.
+
+    `ran` has the ids of those that have run. Of another there are no files: that data is left out.
+    """
+    data: dict[str, DataSet] = {}
+    for name, each in job.data.items():
+        if each.job is None:
+            data[name] = each
+        elif each.job in ran:
+            data[name] = each.model_copy(update={"source": f"{OF_A_JOB}{ran[each.job]}"})
+    spec = job.spec
+    if given:
+        spec = spec.model_copy(update={"env": {**spec.env, **given}})
+    return spec.model_copy(update={"data": data}) if job.data_jobs else spec
 
 
 def _before(edges: Edges, name: str) -> frozenset[str]:

@@ -17,6 +17,7 @@ from pydantic import Field
 from temporalio.client import Client
 from temporalio.worker import Worker
 
+from longshore.activities.artifacts.outputs import OutputStore
 from longshore.activities.artifacts.store import ArtifactStore
 from longshore.activities.checkpoints.store import CheckpointStore
 from longshore.activities.logstore import LogStore
@@ -190,7 +191,7 @@ def caches_of(folder: Path, settings: Settings, busy: Callable[[], bool]) -> Cac
         settings.resolve_artifact_store(), settings.resolve_checkpoint_store(),
         settings.resolve_log_store(),
     )  # fmt: skip
-    data = DataCache(cache, share, stores)
+    data = DataCache(cache, share, stores, OutputStore(settings.resolve_artifact_store()))
     return Caches(cache, ArtifactCache(cache, store), limits, data=data)
 
 

@@ -13,7 +13,7 @@ from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from longshore.activities.dags import DagActivities
-    from longshore.models.base import as_reason
+    from longshore.models.base import JOB_ID, as_reason
     from longshore.models.dag import DagState, StepState
     from longshore.models.dag_messages import (
         DAG_WORKFLOW,
@@ -26,7 +26,7 @@ with workflow.unsafe.imports_passed_through():
         OpenDag,
     )
     from longshore.models.errors import SpecError
-    from longshore.models.messages import JOB_ID, CommandReason
+    from longshore.models.messages import CommandReason
     from longshore.models.text import count
     from longshore.models.visible import visible
     from longshore.workflows.arguments import Started

@@ -5,9 +5,9 @@ from typing import NoReturn
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
-from longshore.models.base import StartInput
+from longshore.models.base import JOB_ID, LONGEST_JOB_ID, StartInput
 from longshore.models.errors import SpecError
-from longshore.models.messages import JOB_ID, LONGEST_JOB_ID, JobInput
+from longshore.models.messages import JobInput
 from longshore.models.problems import bounded, no_such_fields
 from longshore.models.visible import visible
 

@@ -5,7 +5,7 @@ They lie beside the code, in the form of checkpoints: a manifest for each rank, 
 
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pathspec
@@ -61,6 +61,10 @@ class OutputStore(CheckpointStore):
                 return its
             found = found or its
         return found
+
+    def read(self, manifest: Manifest, index: int) -> Iterator[bytes]:
+        """Read one file piece by piece. Raises DamagedError where it has gone."""
+        return self._chunks(manifest, index)
 
     def fetch(self, manifest: Manifest, index: int, folder: Path) -> None:
         """Fetch one file into an empty folder. Raises DamagedError."""

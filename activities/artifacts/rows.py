@@ -21,9 +21,11 @@ from longshore.activities.checkpoints.rows import sweep_checkpoints
 from longshore.activities.database import Database
 from longshore.activities.failpoints import failpoint
 from longshore.activities.node.publisher import in_thread
+from longshore.models.data import OF_A_JOB
 from longshore.models.errors import StaleError
 from longshore.models.job import JobSpec
 from longshore.models.snapshot import Snapshot
+from longshore.models.visible import shown
 
 LEASE = timedelta(days=2)
 """How long an upload may take, and then the way from the submit into the queue."""
@@ -55,6 +57,28 @@ async def why_no_code(connection: AsyncConnection, spec: JobSpec) -> str:
         f"code: the snapshot {code.snapshot[:12]} is not stored for tenant {spec.tenant}, or not "
         "any more (setting keep_code_for): submit the job again"
     )
+
+
+async def why_no_files(connection: AsyncConnection, spec: JobSpec) -> str:
+    """Return why a job cannot read the outputs of a job that its data names; empty where it can,
+    or names none."""
+    jobs = {name: data.job for name, data in spec.data.items() if data.job is not None}
+    if not jobs:
+        return ""
+    values = {"tenant": spec.tenant, "ids": sorted(set(jobs.values()))}
+    ended = {row.id: row.ended for row in await connection.execute(text(_OF_TENANT), values)}
+    for name, job in jobs.items():
+        if job not in ended:
+            return (
+                f"data.{name}: tenant {spec.tenant} has no job {shown(job)}: {OF_A_JOB} goes "
+                "before the id of a job, as `longshore jobs --all` lists it"
+            )
+        if not ended[job]:
+            return (
+                f"data.{name}: job {job} has not ended: wait for it, or submit both as a DAG, in "
+                "which this one comes after it"
+            )
+    return ""
 
 
 async def lease_snapshot(connection: AsyncConnection, tenant: str, digest: str) -> bool:
@@ -166,6 +190,15 @@ async def sweep_artifacts(
     return len(snapshots), len(objects)
 
 
+async def sweep_outputs(database: Database, outputs: OutputStore, keep_for: timedelta) -> int:
+    """Remove the outputs of jobs that ended longer ago, and that no job reads; return of how many.
+
+    Raises StoreError and UnavailableError.
+    """
+    free = f"id NOT IN ({_READ_BY_OTHERS})"
+    return await sweep_checkpoints(database, outputs, keep_for, free)
+
+
 async def keep_sweeping(
     database: Database, store: ArtifactStore, keep_for: timedelta, keep_outputs_for: timedelta
 ) -> None:
@@ -173,7 +206,7 @@ async def keep_sweeping(
     outputs = OutputStore(store.url)
     while True:
         try:
-            if jobs := await sweep_checkpoints(database, outputs, keep_outputs_for):
+            if jobs := await sweep_outputs(database, outputs, keep_outputs_for):
                 _log.info("removed the outputs of %d ended jobs", jobs)
             snapshots, objects = await sweep_artifacts(database, store, keep_for)
             if snapshots or objects:
@@ -186,6 +219,22 @@ async def keep_sweeping(
 _COUNT_ON_SNAPSHOT = """
     SELECT true FROM snapshots
      WHERE tenant = :tenant AND digest = :digest AND NOT going FOR SHARE
+"""
+
+_READ_BY_OTHERS = """
+    SELECT substr(d.value->>'from', 5)
+      FROM jobs r
+     CROSS JOIN LATERAL jsonb_each(
+           CASE jsonb_typeof(r.spec->'data') WHEN 'object' THEN r.spec->'data' END) d
+     WHERE r.ended_at IS NULL AND d.value->>'from' LIKE 'job:%'
+    UNION
+    SELECT d.job_id FROM dag_jobs d JOIN dags g ON g.id = d.dag_id
+     WHERE g.ended_at IS NULL AND d.job_id IS NOT NULL
+"""
+"""Jobs whose outputs jobs read that have not ended, or may in their DAG."""
+
+_OF_TENANT = """
+    SELECT id, ended_at IS NOT NULL AS ended FROM jobs WHERE tenant = :tenant AND id = ANY(:ids)
 """
 
 _LEASE_SNAPSHOT = """

@@ -123,9 +123,10 @@ async def keep_observing(database: Database, store: CheckpointStore, keep_for: t
 
 
 async def sweep_checkpoints(
-    database: Database, store: CheckpointStore, keep_for: timedelta
+    database: Database, store: CheckpointStore, keep_for: timedelta, only: str = "true"
 ) -> int:
-    """Delete what is stored of jobs that ended longer ago; return of how many.
+    """Delete what is stored of jobs that ended longer ago; return of how many. `only` is a
+    condition on the row of a job.
 
     Jobs that the database does not know are left alone. Raises StoreError and UnavailableError.
     """
@@ -135,7 +136,7 @@ async def sweep_checkpoints(
     async with database.transaction() as connection:
         over = list(
             await connection.scalars(
-                text("SELECT id FROM jobs WHERE id = ANY(:ids) AND ended_at < now() - :keep_for"),
+                text(f"{_ENDED} AND {only}"),
                 {"ids": list(stored), "keep_for": keep_for},
             )
         )
@@ -178,6 +179,8 @@ def _info(row: RowMapping) -> CheckpointInfo | None:
     values = {key: value for key, value in row.items() if key not in ("id", "job_id")}
     return CheckpointInfo(job_id=row["id"], **values, published=True, whole=True)
 
+
+_ENDED = "SELECT id FROM jobs WHERE id = ANY(:ids) AND ended_at < now() - :keep_for"
 
 _OPEN = """
     SELECT j.id, c.*

@@ -30,10 +30,9 @@ from longshore.activities.storage import (
     put_whole,
     speaking,
 )
-from longshore.models.base import Frozen
+from longshore.models.base import JOB_ID, Frozen
 from longshore.models.checkpoint import Manifest, ManifestName, StoredFile
 from longshore.models.errors import DamagedError, StoreError
-from longshore.models.messages import JOB_ID
 from longshore.scheduling.checkpoints import WholeCheckpoint, surplus, whole
 
 AT_ONCE = 4

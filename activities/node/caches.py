@@ -7,6 +7,7 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
+from longshore.activities.artifacts.outputs import OutputStore
 from longshore.activities.node.artifact_cache import ArtifactCache
 from longshore.activities.node.data_cache import DataCache
 from longshore.activities.node.environment_store import EnvironmentStore
@@ -28,7 +29,7 @@ class Caches:
         environments: EnvironmentStore | None = None,
         data: DataCache | None = None,
     ) -> None:
-        self.data = data or DataCache(folder)
+        self.data = data or DataCache(folder, outputs=OutputStore(artifacts.store_url))
         self._folder = folder
         self.artifacts = artifacts
         self._limits = limits

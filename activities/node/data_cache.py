@@ -26,6 +26,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from longshore.activities.artifacts.outputs import OutputStore
 from longshore.activities.node.data_fetch import (
     ROOM,
     STATE,
@@ -41,15 +42,17 @@ from longshore.activities.node.data_source import (
     DataSource,
     ForbiddenError,
     Listing,
+    Source,
     SourceError,
     SourceFile,
 )
 from longshore.activities.node.file_locks import try_lock
+from longshore.activities.node.output_source import OutputSource
 from longshore.activities.node.system import boot_clock
 from longshore.activities.node.write_share import WriteShare
 from longshore.activities.storage import GivenUp, put_local
 from longshore.models.addresses import without_secrets
-from longshore.models.data import TRIES, DataSet, HeldData
+from longshore.models.data import TRIES, DataSet, HeldData, job_of
 from longshore.models.errors import StoreError
 from longshore.scheduling.node_caches import Cached
 from longshore.scheduling.staging import Wanted, order
@@ -72,8 +75,11 @@ class DataCache:
 
     def __init__(
         self, folder: Path, share: WriteShare | None = None, stores: Sequence[str] = (),
+        outputs: OutputStore | None = None,
     ) -> None:  # fmt: skip
-        """`share` bounds how fast files are written; of the URLs `stores` nothing is fetched."""
+        """`share` bounds how fast files are written; of the URLs `stores` nothing is fetched.
+        `outputs` has what jobs gave back."""
+        self._outputs = outputs
         self._root = folder / "data"
         self._share = share or WriteShare(1.0, lambda: False)
         self._stores = tuple(stores)
@@ -81,7 +87,7 @@ class DataCache:
         """Told, from any thread, that what is held has changed."""
         self._guard = threading.Condition()
         self._fetches: dict[str, Fetch] = {}
-        self._listings: dict[tuple[str, str], tuple[float, DataSource, Listing]] = {}
+        self._listings: dict[tuple[str, str], tuple[float, Source, Listing]] = {}
         self._threads: list[threading.Thread] = []
 
     # --- who wants what -----------------------------------------------------------------
@@ -151,12 +157,12 @@ class DataCache:
 
     def _listing(
         self, tenant: str, url: str, given_up: threading.Event, within: Sequence[Path] | None
-    ) -> tuple[DataSource, Listing]:
+    ) -> tuple[Source, Listing]:
         known = self._listings.get((tenant, url))
         if known and boot_clock() - known[0] < _LISTED_FOR:
             self._refuse(known[1], within)
             return known[1], known[2]
-        source = DataSource(url)
+        source = self._source(url)
         self._refuse(source, within)
         for tries in range(1, TRIES + 1):
             try:
@@ -178,7 +184,15 @@ class DataCache:
                 raise GivenUp
         raise AssertionError("the last try returns or raises")
 
-    def _refuse(self, source: DataSource, within: Sequence[Path] | None) -> None:
+    def _source(self, url: str) -> Source:
+        """Return what is at a URL. Raises StoreError where it cannot be read here."""
+        if (job_id := job_of(url)) is None:
+            return DataSource(url)
+        if self._outputs is None:
+            raise StoreError(f"{url} cannot be read: there is no artifact store")
+        return OutputSource(self._outputs, job_id)
+
+    def _refuse(self, source: Source, within: Sequence[Path] | None) -> None:
         """Raise ForbiddenError where a job may not have a source."""
         where = without_secrets(source.url)
         if any(source.overlaps(store) for store in self._stores):
@@ -212,7 +226,7 @@ class DataCache:
         return None
 
     def _begun(
-        self, tenant: str, name: str, data: DataSet, source: DataSource, listing: Listing,
+        self, tenant: str, name: str, data: DataSet, source: Source, listing: Listing,
         folder: Path,
     ) -> Fetch | None:  # fmt: skip
         """Return a new fetch; None while somebody removes the data set. Raises OSError."""

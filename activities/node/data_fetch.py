@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from longshore.activities.failpoints import blocking_failpoint
-from longshore.activities.node.data_source import DataSource, Listing, SourceFile
+from longshore.activities.node.data_source import Listing, Source, SourceFile
 from longshore.activities.node.file_locks import Held, lock
 from longshore.activities.node.write_share import WriteShare
 from longshore.activities.storage import GivenUp, put_local
@@ -30,7 +30,7 @@ _LONGEST_FAILED = 300
 class Fetch:
     """A data set of this node, and who wants it. All of it is guarded by its cache."""
 
-    def __init__(self, tenant: str, source: DataSource, listing: Listing, folder: Path) -> None:
+    def __init__(self, tenant: str, source: Source, listing: Listing, folder: Path) -> None:
         self.tenant, self.source, self.listing = tenant, source, listing
         self.folder = folder
         """Of its files."""
@@ -81,7 +81,7 @@ def bring(fetch: Fetch, file: SourceFile, share: WriteShare) -> int:
             return target.stat().st_size
         try:
             _fill(held, fetch, file, share)
-            os.fchmod(held.fd, 0o444)
+            os.fchmod(held.fd, 0o555 if file.executable else 0o444)
             blocking_failpoint("fetch_data.before-file")
             target.parent.mkdir(parents=True, exist_ok=True)
         except BaseException:
@@ -105,7 +105,7 @@ def _fill(held: Held, fetch: Fetch, file: SourceFile, share: WriteShare) -> None
     if file.size is not None and at != file.size:
         raise DamagedError(f"{at:,} bytes came of {file.size:,}")
     if file.sha256 and sha.hexdigest() != file.sha256:
-        raise DamagedError("its content does not have the digest of SHA256SUMS")
+        raise DamagedError("its content does not have the digest that is on record for it")
     if not fetch.source.is_as_listed(file):
         raise DamagedError("it was changed while it was read")
 

@@ -14,7 +14,7 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 from urllib.parse import urlsplit
 
 from longshore.activities.storage import connect, is_local, speaking
@@ -28,7 +28,7 @@ PIECE = 8_000_000
 _SUM = re.compile(r"([0-9a-fA-F]{64}) [ *](?:\./)?(.+)", re.ASCII)
 _TAGS = ("ETag", "etag", "md5Hash", "Content-MD5", "Last-Modified", "LastModified", "mtime")
 """What file systems tell of a file that changes with its content, the best first."""
-_MOST_FILES = 2_000_000
+MOST_FILES = 2_000_000
 _SILENT = 60.0
 """Seconds without a byte after which a source counts as away."""
 _METADATA_OF_AWS = ipaddress.ip_address("fd00:ec2::254")
@@ -54,6 +54,7 @@ class SourceFile:
     """Bytes; None where the source does not say."""
     tag: str = ""
     sha256: str = ""
+    executable: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,34 @@ class Listing:
     def total(self) -> int:
         """Bytes of all files whose size is known."""
         return sum(file.size or 0 for file in self.files)
+
+
+class Source(Protocol):
+    """What data is fetched from. All of it blocks."""
+
+    @property
+    def url(self) -> str: ...
+
+    @property
+    def local(self) -> Path | None:
+        """The path on this machine, without the links that were there; None of another source."""
+        ...
+
+    def overlaps(self, store: str) -> bool:
+        """Return whether a store lies in this source, or the source in it. Raises StoreError."""
+        ...
+
+    def look(self) -> Listing:
+        """Return what is there. Raises SourceError where nothing is, StoreError otherwise."""
+        ...
+
+    def read(self, file: SourceFile) -> Iterator[bytes]:
+        """Read a file piece by piece. Raises StoreError and DamagedError."""
+        ...
+
+    def is_as_listed(self, file: SourceFile) -> bool:
+        """Return whether a file is still the one that was listed. Raises StoreError."""
+        ...
 
 
 class DataSource:
@@ -118,9 +147,9 @@ class DataSource:
                 files = []
         if not files:
             raise SourceError(f"there is nothing at {without_secrets(self.url)}")
-        if len(files) > _MOST_FILES:
+        if len(files) > MOST_FILES:
             raise SourceError(
-                f"{without_secrets(self.url)} has over {_MOST_FILES:,} files: pack them, as in tar"
+                f"{without_secrets(self.url)} has over {MOST_FILES:,} files: pack them, as in tar"
             )
         sums = self._sums(files)
         files = [_with_sum(file, sums) for file in files]
@@ -185,11 +214,7 @@ class DataSource:
                 continue  # the object that stands for a folder of a bucket
             if self._is_http and (not location.startswith(self._root) or _leads_on(path)):
                 continue  # another link of the index page
-            if not _is_name(path):
-                raise SourceError(
-                    f"{without_secrets(self.url)} has a file whose name no node can give: "
-                    f"{shown(path)}"
-                )
+            refuse_name(self.url, path)
             if info.get("islink"):
                 self._refuse_outside(path, os.path.realpath(location))
             # Of a link the list tells of itself, and not of its file; an index page tells no size.
@@ -229,12 +254,13 @@ def _with_sum(file: SourceFile, sums: dict[str, str]) -> SourceFile:
     return file
 
 
-def _is_name(path: str) -> bool:
-    """Return whether a path is one of a file below the data set."""
+def refuse_name(url: str, path: str) -> None:
+    """Raise SourceError where a path is none of a file below the data set."""
     parts = path.split("/")
-    return bool(path) and not any(
-        part in ("", ".", "..") or "\0" in part or "\n" in part for part in parts
-    )
+    if any(part in ("", ".", "..") or "\0" in part or "\n" in part for part in parts):
+        raise SourceError(
+            f"{without_secrets(url)} has a file whose name no node can give: {shown(path)}"
+        )
 
 
 def _refuse_metadata(url: str) -> None:

@@ -160,7 +160,9 @@ class Processes:
         self._environments = environments or Environments(
             folder / "cache", self._artifacts, identity.agent_id
         )
-        self._data = data or DataCache(folder / "cache")
+        self._data = data or DataCache(
+            folder / "cache", outputs=OutputStore(self._artifacts.store_url)
+        )
         self._identity = identity
         self._inventory = inventory
         self._logs = logs

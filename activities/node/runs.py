@@ -22,10 +22,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from longshore.models.base import Instant, Wire
+from longshore.models.base import JOB_ID, Instant, Wire
 from longshore.models.errors import StaleError
 from longshore.models.job import FailureClass
-from longshore.models.messages import JOB_ID, ProcessReport
+from longshore.models.messages import ProcessReport
 from longshore.models.placement import PlacementKey
 
 

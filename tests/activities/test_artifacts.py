@@ -12,6 +12,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
 from longshore.activities.artifacts import rows
+from longshore.activities.artifacts.outputs import OutputStore
 from longshore.activities.artifacts.rows import (
     announce_objects,
     hold_snapshot,
@@ -20,11 +21,13 @@ from longshore.activities.artifacts.rows import (
     let_go_of_snapshots,
     store_snapshot,
     sweep_artifacts,
+    sweep_outputs,
 )
 from longshore.activities.artifacts.store import ArtifactStore, object_name
+from longshore.models.checkpoint import Manifest
 from longshore.models.errors import DamagedError, StaleError
 from longshore.models.snapshot import Part, Snapshot, SnapshotFile
-from tests.support.ledger import WAITING_FOR_LOCKS, Ledger
+from tests.support.ledger import SUBMITTED_AT, WAITING_FOR_LOCKS, Ledger
 from tests.support.waiting import eventually
 
 KEEP = timedelta(days=7)
@@ -135,6 +138,62 @@ async def test_a_job_whose_code_has_gone_is_refused(shelf: Shelf) -> None:
 async def test_a_folder_that_was_not_stored_is_refused(shelf: Shelf) -> None:
     reply = await shelf.ledger.enqueue(f"j-{shelf.tenant}", code={"folder": "."})
     assert "code: was not stored" in reply.refusal
+
+
+async def test_a_job_reads_files_of_ended_jobs_of_its_tenant_alone(
+    shelf: Shelf, ledger: Ledger
+) -> None:
+    async def refusal(job: str, source: str, tenant: str = "default") -> str:
+        data = {"model": f"job:{source}"}
+        return (await ledger.enqueue(job, data=data, tenant=tenant)).refusal
+
+    await ledger.register()
+    await ledger.enqueue("theirs", tenant="theirs")
+    await ledger.enqueue("ours")
+    assert "job ours has not ended: wait for it" in await refusal("early", "ours")
+    for job in ("ours", "theirs"):
+        await ledger.rows(
+            "UPDATE jobs SET ended_at = now(), end_state = 'SUCCEEDED' WHERE id = :id", id=job
+        )
+    assert await refusal("b", "ours") == ""
+    # That there is such a job is no business of another tenant.
+    for source in ("theirs", "nobody"):
+        said = await refusal(f"c-{source}", source)
+        assert said.startswith(f"data.model: tenant default has no job '{source}': job: goes ")
+    assert await refusal("d", "theirs", "theirs") == ""
+
+
+async def test_outputs_stay_while_a_job_or_its_dag_may_read_them(
+    ledger: Ledger, tmp_path: Path
+) -> None:
+    outputs = OutputStore(tmp_path.as_uri())
+    (tmp_path / "r").write_text("1")
+    for job in ("read", "free", "kept"):
+        draft = Manifest(
+            job_id=job, attempt=1, number=1, prefix="", files=(), bytes=0, node_id="n",
+            saved_at=SUBMITTED_AT, published_at=SUBMITTED_AT,
+        )  # fmt: skip
+        outputs.keep(tmp_path, ("r",), draft, threading.Event())
+        await ledger.enqueue(job)
+    await ledger.rows(
+        "UPDATE jobs SET ended_at = now() - interval '9 days', end_state = 'SUCCEEDED'"
+    )
+    await ledger.enqueue("old", data=["a-name-alone"])
+    await ledger.enqueue("reader", data={"model": "job:read", "own": "1GB"})
+    await ledger.rows(
+        "INSERT INTO dags (id, name, tenant, spec, submitted_at)"
+        " VALUES ('d', 'd', 't', '{}', now())"
+    )
+    await ledger.rows(
+        "INSERT INTO dag_jobs (dag_id, name, job_id, state)"
+        " VALUES ('d', 'kept', 'kept', 'SUBMITTED')"
+    )
+    await sweep_outputs(ledger.database, outputs, KEEP)
+    assert outputs.jobs() == ("kept", "read")
+    await ledger.rows("UPDATE jobs SET ended_at = now(), end_state = 'FAILED' WHERE id = 'reader'")
+    await ledger.rows("UPDATE dags SET ended_at = now(), state = 'SUCCEEDED'")
+    await sweep_outputs(ledger.database, outputs, KEEP)
+    assert outputs.jobs() == ()
 
 
 async def test_a_dag_and_a_schedule_keep_theirs(shelf: Shelf) -> None:

@@ -4,6 +4,7 @@ import uuid
 from datetime import UTC, datetime
 
 import pytest
+from sqlalchemy import text
 from temporalio.client import Client
 
 from longshore.activities import dags
@@ -11,9 +12,11 @@ from longshore.activities.dag_views import DagViews
 from longshore.activities.dags import DagActivities
 from longshore.activities.database import Database
 from longshore.activities.job_starts import start_job
+from longshore.activities.views import set_pool
 from longshore.models.dag import DagSpec, StepState
 from longshore.models.dag_messages import AdvanceDag, OpenDag
 from longshore.models.messages import JobInput, job_workflow_id
+from longshore.models.pool import PoolSpec
 from tests.support.control import a_spec
 
 
@@ -77,3 +80,48 @@ async def test_of_two_dags_that_make_the_same_id_the_first_has_it(
     assert (own.step, own.job_id) == (StepState.SUBMITTED, f"{second}.c")
     for dag_id in (first, second):
         await steps.advance_dag(AdvanceDag(dag_id=dag_id, cancelled="the test is over"))
+
+
+async def test_a_repeat_knows_its_job_though_it_would_give_it_more_by_now(
+    control: Database, temporal: Client, pool: str
+):
+    """The first of two upstream jobs is enough for it, and the second has ended meanwhile."""
+    steps = DagActivities(control, temporal, most_jobs=1000)
+    dag_id = f"d-{uuid.uuid4().hex[:8]}"
+    stores = {"command": "true", "pool": pool, "outputs": ["r"]}
+    after = {"a": "any", "b": "any"}
+    last = {"command": "true", "pool": pool, "after": after, "join": "any",
+            "data": {"x": "job:a", "y": "job:b"}}  # fmt: skip
+    jobs = {"a": stores, "b": stores, "c": last}
+    spec = DagSpec.model_validate({"name": "d", "jobs": jobs})
+    await steps.open_dag(OpenDag(dag_id=dag_id, spec=spec, submitted_at=datetime.now(UTC)))
+    await steps.advance_dag(AdvanceDag(dag_id=dag_id))
+
+    async with control.transaction() as connection:
+        await set_pool(connection, PoolSpec(name=pool))
+
+    async def ended(name: str) -> None:
+        values = {"id": f"{dag_id}.{name}", "spec": spec.jobs[name].spec.model_dump_json()}
+        async with control.transaction() as connection:
+            await connection.execute(text(_ENDED), {**values, "pool": pool})
+
+    await ended("a")
+    await steps.advance_dag(AdvanceDag(dag_id=dag_id))
+    await ended("b")
+    async with control.transaction() as connection:  # as if the step had died before it said so
+        await connection.execute(
+            text("UPDATE dag_jobs SET state = 'SUBMITTING' WHERE dag_id = :id AND name = 'c'"),
+            {"id": dag_id},
+        )
+    await steps.advance_dag(AdvanceDag(dag_id=dag_id))
+    found = {step.name: step for step in (await DagViews(control).dag(dag_id)).steps}
+    assert found["c"].step is StepState.SUBMITTED, found["c"].reason
+    await steps.advance_dag(AdvanceDag(dag_id=dag_id, cancelled="the test is over"))
+
+
+_ENDED = """
+    INSERT INTO jobs (id, name, tenant, pool, spec, submitted_at, ended_at, end_state, attempts,
+                      message)
+    VALUES (:id, 'j', 'default', :pool, CAST(:spec AS jsonb), now(), now(), 'SUCCEEDED', 1, '')
+    ON CONFLICT (id) DO UPDATE SET ended_at = now(), end_state = 'SUCCEEDED', attempts = 1
+"""

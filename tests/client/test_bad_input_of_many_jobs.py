@@ -80,6 +80,21 @@ jobs:
   d: {command: x, inputs: a, after: a}
   c: {command: x, inputs: [a], after: a, tenant: others, malleable: {min: 9, max: 4}}
 """
+FILES = """
+jobs:
+  a: {command: x, array: 0-3}
+  b: {command: x}
+  c: {command: x, outputs: [r]}
+  d:
+    command: x
+    after: [a, b]
+    data:
+      one: job:a
+      two: {from: job:b}
+      three: job:c
+      four: job:nobody
+      five: "job:"
+"""
 TABLES = """
 jobs:
   a: {command: x, array: nothing.csv}
@@ -172,6 +187,16 @@ DAG, JOB = ("dag", "submit"), ("submit",)
             "FILE:3: defaults.ramm: no such field; did you mean ram?",
             "FILE:6: jobs.b.tier: must be FAST or FLEX, got 'slow'",
         )),
+        (FILES, DAG, (
+            "FILE:11: jobs.d.data.one: a is an array, which stores no outputs: let it write into "
+            "a store",
+            "FILE:12: jobs.d.data.two: b stores no files: name them there, as in `outputs: "
+            "[results]`",
+            "FILE:13: jobs.d.data.three: c: c does not come before d: name it in `after` too",
+            "FILE:14: jobs.d.data.four: nobody: no such job",
+            "FILE:15: jobs.d.data.five.from: job: names no job: write job:ID, and in a DAG "
+            "job:NAME",
+        )),
         (BETWEEN, DAG, (
             "FILE:4: jobs.a.priority: must be at most 10, got 22",
             "FILE:7: jobs.b.tenant: is others, and that of the DAG default: a DAG is for one "
@@ -233,9 +258,9 @@ DAG, JOB = ("dag", "submit"), ("submit",)
     ids=[
         "cycle", "1,001 jobs", "unknown", "arrays of a DAG", "a million", "a hundred million",
         "none", "none at a time", "min above max", "step", "a field and between fields",
-        "simple elements", "gpus of nobody", "twice and others", "defaults", "between jobs",
-        "tables of a DAG", "no jobs", "a DAG as a job", "a job as a DAG", "CSV", "JSON lines",
-        "large index", "never fires", "schedule of a cycle",
+        "simple elements", "gpus of nobody", "twice and others", "defaults", "files",
+        "between jobs", "tables of a DAG", "no jobs", "a DAG as a job", "a job as a DAG", "CSV",
+        "JSON lines", "large index", "never fires", "schedule of a cycle",
     ],
 )  # fmt: skip
 async def test_each_mistake_is_told_and_nothing_starts(

@@ -12,7 +12,7 @@ from temporalio.client import Client
 
 from longshore.activities.database import Database
 from longshore.activities.views import Views
-from longshore.models.messages import JOB_ID, LONGEST_JOB_ID
+from longshore.models.base import JOB_ID, LONGEST_JOB_ID
 from longshore.workers.stack import Stack
 from tests.support.console import RunningConsole, running_console
 from tests.support.control import new_pool

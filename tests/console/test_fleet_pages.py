@@ -10,14 +10,10 @@ from playwright.async_api import Browser, Page, expect
 from temporalio.client import Client, WorkflowFailureError
 
 from longshore.client.api import Longshore
+from longshore.models.base import LONGEST_JOB_ID
 from longshore.models.dag import DagSpec
 from longshore.models.job import FailureClass, JobState
-from longshore.models.messages import (
-    CONTROL_TASK_QUEUE,
-    JOB_WORKFLOW,
-    LONGEST_JOB_ID,
-    job_workflow_id,
-)
+from longshore.models.messages import CONTROL_TASK_QUEUE, JOB_WORKFLOW, job_workflow_id
 from longshore.models.settings import Settings
 from longshore.workers.stack import Stack
 from tests.support.console import RunningConsole, running_console

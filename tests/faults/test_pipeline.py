@@ -44,7 +44,7 @@ async def test_it_does_what_its_picture_says_while_processes_are_killed(fleet: F
     )
     assert (await fleet.longshore.wait(train)).attempts > 1
     assert await _says(fleet, train, "resumed from the checkpoint of epoch")
-    assert await _says(fleet, f"{dag_id}.evaluate", "after 20 epochs")
+    assert await _says(fleet, f"{dag_id}.evaluate", "unseen digits, after 20 epochs")
 
 
 async def test_a_failure_is_told_and_fails_it(fleet: Fleet) -> None:
@@ -84,8 +84,10 @@ async def test_an_array_costs_what_its_slots_do(fleet: Fleet) -> None:
 def _pipeline(changes: dict[str, dict[str, object]] | None = None) -> DagSpec:
     """Return the example with this environment's Python, and with other fields of some jobs."""
     spec = read_dag(str(ROOT / "examples" / "pipeline.yaml"), 1000)
-    command = str(spec.jobs["train"].command).replace("python ", f"{sys.executable} ")
-    changed: dict[str, dict[str, object]] = {"train": {"command": command}, **(changes or {})}
+    changed: dict[str, dict[str, object]] = {
+        name: {"command": str(spec.jobs[name].command).replace("python ", f"{sys.executable} ")}
+        for name in ("train", "evaluate")
+    } | (changes or {})
     jobs: dict[str, DagJob] = {
         name: job.model_copy(update=changed.get(name, {})) for name, job in spec.jobs.items()
     }

@@ -26,6 +26,16 @@ def test_a_size_a_url_or_both():
     assert data.data["b"].start_at == 0.95
 
 
+def test_what_another_job_gave_back_is_data_too():
+    spec = load("{a: job:train-abc, b: {from: job:x.y, start_at: 80%}, c: 1GB}")
+    assert {name: each.job for name, each in spec.data.items()} == {
+        "a": "train-abc", "b": "x.y", "c": None,
+    }  # fmt: skip
+    assert JobSpec.model_validate_json(spec.model_dump_json()) == spec
+    asked = JobRequest.of("job", spec, NOW, 1).data
+    assert "data job:train-abc of default" in asked
+
+
 def test_what_nodes_do_not_fetch_travels_as_before():
     spec = load("{a: 150GB, b: s3://sets/b/}")
     written = spec.model_dump(mode="json")
@@ -54,6 +64,9 @@ def test_a_variable_has_letters_digits_and_underscores():
         ("{a: /mnt/set}", "data.a: expected a size such as 150GB, where nodes fetch it"),
         ("{a: {from: 'ftp://h/x'}}", "data.a.from: ftp://h/x is no place of these: s3://"),
         ("{a: s3://}", "is no place of these"),
+        ("{a: 'job:'}", "data.a.from: job: names no job: write job:ID, and in a DAG job:NAME"),
+        ("{a: job:../x}", "data.a.from: job:../x names no job"),
+        ("{a: job://x}", "job://x is no place of these"),
         ("{a: 's3://user:word@sets/x'}", "may hold no user or password"),
         ("{a: {size: 1GB, start_at: 80%}}", "data.a.start_at: is for data that nodes fetch"),
         ("{a: {size: 1GB, sticky: true}}", "data.a.sticky: is for data that nodes fetch"),

@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from longshore.models.base import Name
-from longshore.models.messages import JOB_ID
+from longshore.models.base import JOB_ID, Name
 from longshore.models.purchase import PURCHASE_ID, machine_name, order_key
 
 NAMES = TypeAdapter[str](Name)

@@ -14,6 +14,7 @@ from longshore.scheduling.dag_inputs import (
     variables,
     why_no_output,
     why_too_much,
+    with_outputs,
 )
 from longshore.scheduling.dag_retry import reopened
 
@@ -79,7 +80,9 @@ def of(**jobs: dict[str, Any]) -> tuple[DagSpec, list[str]]:
     )
     edges = {name: job.after for name, job in spec.jobs.items()}
     inputs = {name: job.inputs for name, job in spec.jobs.items()}
-    return spec, [f"{each.place[-1]}: {each.message}" for each in input_problems(edges, inputs)]
+    data = {name: job.data_jobs for name, job in spec.jobs.items()}
+    found = input_problems(edges, inputs, data)
+    return spec, [f"{each.place[-1]}: {each.message}" for each in found]
 
 
 def test_who_is_asked_has_to_come_before():
@@ -97,6 +100,36 @@ def test_who_is_asked_has_to_come_before():
     assert same == ["a.b: a-b has the same variable, LONGSHORE_OUTPUT_A_B: rename one of them"]
 
 
+def test_whose_files_are_data_has_to_come_before():
+    stores: dict[str, Any] = {"outputs": ["r"]}
+    data = {"x": "job:a", "y": {"from": "job:b"}, "z": "s3://sets/z/"}
+    _, fine = of(a=stores, b={**stores, "after": "a"}, c={"after": "b", "data": data})
+    assert fine == []
+    _, wrong = of(
+        a=stores,
+        b=stores,
+        c={**stores, "after": "a", "data": {**data, "w": "job:c", "v": "job:q"}},
+    )
+    assert wrong == [
+        "y: b: b does not come before c: name it in `after` too",
+        "w: c: c does not come before c: name it in `after` too",
+        "v: q: no such job",
+    ]
+
+
+def test_a_job_is_submitted_with_the_ids_of_those_that_ran():
+    data = {"x": {"from": "job:a", "start_at": 0.5}, "y": "job:b", "z": "s3://sets/z/"}
+    after = {"a": "any", "b": "any"}
+    last: dict[str, Any] = {"after": after, "data": data, "env": {"O": "1"}}
+    spec, _ = of(a={"outputs": ["r"]}, b={"outputs": ["r"]}, c=last)
+    job = with_outputs(spec.jobs["c"], {"LONGSHORE_OUTPUT_A": "7"}, {"a": "d.a.r2"})
+    assert {name: (each.source, each.start_at) for name, each in job.data.items()} == {
+        "x": ("job:d.a.r2", 0.5), "z": ("s3://sets/z/", 0.95),
+    }  # fmt: skip
+    assert job.env == {"O": "1", "LONGSHORE_OUTPUT_A": "7"}
+    assert with_outputs(spec.jobs["a"], {}, {}) == spec.jobs["a"].spec
+
+
 def test_who_gets_the_output_of_a_job_that_runs_again_runs_again():
     spec, _ = of(
         a={}, b={"after": {"a": "any"}}, c={"after": "b", "inputs": "a"}, d={"after": "b"}
@@ -105,6 +138,10 @@ def test_who_gets_the_output_of_a_job_that_runs_again_runs_again():
     assert reopened(Graph.of(spec), states).jobs == ()
     assert reopened(Graph.of(spec), states, anew={"a"}).jobs == tuple("abcd")
     assert reopened(Graph.of(spec), states, anew={"d"}).jobs == ("d",)
+    files = {"data": {"x": "job:a"}}
+    spec, _ = of(a={"outputs": ["r"]}, b={"after": {"a": "any"}}, c={"after": "b", **files})
+    states = dict.fromkeys("abc", StepState.SUCCEEDED)
+    assert reopened(Graph.of(spec), states, anew={"a"}).jobs == tuple("abc")
 
 
 @pytest.mark.parametrize(

@@ -79,3 +79,26 @@ async def test_a_kept_output_that_is_gone_is_made_again(
     assert asked.spec.env["LONGSHORE_OUTPUT_A"] == "7"
     ended = await longshore.wait_dag(dag_id)
     assert {step.step for step in ended.steps} == {StepState.SUCCEEDED}
+
+
+async def test_files_of_a_job_are_data_of_those_behind_it(
+    longshore: Longshore, node: ScriptedNode, pool: str
+):
+    stores = {"outputs": ["model.pt"]}
+    jobs = {
+        "a": stores, "skipped": {**stores, "after": {"a": "failure"}}, "b": {"after": "a"},
+        "c": {"after": {"b": "success", "skipped": "any"},
+              "data": {"model": "job:a", "core": "job:skipped", "own": "1GB"}},
+    }  # fmt: skip
+    dag_id = await begun(longshore, a_dag(pool, jobs))
+    await node.end(f"{dag_id}.a")
+    await node.end(f"{dag_id}.b")
+    asked = await node.end(f"{dag_id}.c", report=USER_ERROR)
+    sources = {name: data.source for name, data in asked.spec.data.items()}
+    assert sources == {"model": f"job:{dag_id}.a", "own": None}
+    assert (await longshore.wait_dag(dag_id)).state is DagState.FAILED
+    # Of a job that stays the files of then are read, and of one that runs again the new ones.
+    assert (await longshore.retry_dag(dag_id)).jobs == ("skipped", "c")
+    asked = await node.end(f"{dag_id}.c.r2")
+    assert asked.spec.data["model"].source == f"job:{dag_id}.a"
+    assert (await longshore.wait_dag(dag_id)).state is DagState.SUCCEEDED
