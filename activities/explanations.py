@@ -75,15 +75,22 @@ async def explain_waiting(
 
 
 _EXPLAIN = """
-    UPDATE queue q
-       SET decision = w.decision, decided_at = :now,
-           told_reason = CASE WHEN NOT w.is_news AND q.told_reason = q.decision->>'reason'
-                              THEN w.decision->>'reason' ELSE q.told_reason END
-      FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS w (
-           job_id text, attempt integer, decision jsonb, is_news boolean)
-     WHERE q.job_id = w.job_id AND q.attempt = w.attempt AND NOT q.held
+    WITH explained AS (
+        UPDATE queue q
+           SET decision = w.decision, decided_at = :now,
+               told_reason = CASE WHEN NOT w.is_news AND q.told_reason = q.decision->>'reason'
+                                  THEN w.decision->>'reason' ELSE q.told_reason END
+          FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS w (
+               job_id text, attempt integer, decision jsonb, is_news boolean)
+         WHERE q.job_id = w.job_id AND q.attempt = w.attempt AND NOT q.held
+        RETURNING q.job_id, q.attempt, q.pool, w.decision->>'estimated_start' AS starts_at,
+                  w.is_news)
+    INSERT INTO start_estimates (job_id, attempt, pool, made_at, starts_at)
+    SELECT job_id, attempt, pool, :now, CAST(starts_at AS timestamptz) FROM explained
+     WHERE is_news AND starts_at IS NOT NULL
+    ON CONFLICT DO NOTHING
 """
-"""Who has heard the like has heard it."""
+"""Who has heard the like has heard it. The first estimate of an attempt stays on record."""
 
 _TELL = """
     UPDATE queue SET told_at = :now, told_reason = decision->>'reason'

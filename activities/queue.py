@@ -111,6 +111,11 @@ class QueueActivities:
                 ),
                 {"held": request.held, "id": request.key.job_id, "attempt": request.key.attempt},
             )
+            if request.held:  # what was said of its start was said of one that may start
+                await connection.execute(
+                    text("DELETE FROM start_estimates WHERE job_id = :id AND attempt = :attempt"),
+                    {"id": request.key.job_id, "attempt": request.key.attempt},
+                )
             poke = pool and not request.held and await mark_poked(connection, pool)
             await failpoint("set_hold.before-commit")
         await failpoint("set_hold.after-commit")

@@ -1,5 +1,7 @@
 """Reading the queue of a pool for people, in the order in which a cycle decides."""
 
+from datetime import timedelta
+
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -14,7 +16,8 @@ from longshore.activities.snapshot import (
 from longshore.models.base import Instant
 from longshore.models.placement import Decision
 from longshore.models.pool import PoolSpec
-from longshore.models.queue_view import QueuedJobView, QueueView
+from longshore.models.queue_view import QueuedJobView, QueueView, StartErrorsView
+from longshore.scheduling.estimates import Told, start_errors
 from longshore.scheduling.order import counted_as, queue_order
 from longshore.scheduling.rank import Standing, room_of, standings, terms, waiting
 
@@ -49,6 +52,19 @@ class QueueViews:
         jobs += [_aside(row) for row in aside]
         order = spec.packing.order
         return QueueView(pool=pool, order=order, jobs=tuple(jobs), simulated=simulated)
+
+    async def start_errors(self, pool: str, over: timedelta) -> StartErrorsView:
+        """Return how far off the starts were that jobs of a pool were told in the last time.
+        Raises NotFoundError."""
+        async with self._database.snapshot() as connection:
+            await load_pool(connection, pool, known=True)
+            now = await clock(connection)
+            rows = await connection.execute(text(_ESTIMATES), {"pool": pool, "since": now - over})
+            told = [Told(row.made_at, row.starts_at, row.placed_at) for row in rows]
+            simulated = bool(await connection.scalar(text(_SIMULATED), {"pool": pool}))
+        return StartErrorsView(
+            pool=pool, since=now - over, rows=start_errors(told, now), simulated=simulated
+        )
 
 
 async def _told(connection: AsyncConnection, pool: str) -> dict[str, RowMapping]:
@@ -91,5 +107,15 @@ _JOBS = """
       FROM queue q JOIN jobs j ON j.id = q.job_id
      WHERE q.pool = :pool
 """
+
+_ESTIMATES = """
+    SELECT e.made_at, e.starts_at, p.placed_at
+      FROM start_estimates e
+      LEFT JOIN placements p ON p.job_id = e.job_id AND p.attempt = e.attempt AND p.rank = 0
+     WHERE e.pool = :pool AND e.made_at >= :since
+       AND (p.placed_at IS NOT NULL OR EXISTS (
+            SELECT FROM queue q WHERE q.job_id = e.job_id AND q.attempt = e.attempt))
+"""
+"""Of a job that was cancelled as it waited nobody knows when it would have started."""
 
 _SIMULATED = "SELECT bool_or(simulated) FROM nodes WHERE pool = :pool AND state <> 'GONE'"

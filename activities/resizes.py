@@ -240,7 +240,11 @@ _DESIRED = """
 _QUEUED = "SELECT attempt FROM queue WHERE job_id = :id FOR UPDATE"
 
 _ASK = """
+    WITH forgotten AS (
+        DELETE FROM start_estimates e USING queue q
+         WHERE q.job_id = :id AND e.job_id = q.job_id AND e.attempt = q.attempt)
     UPDATE queue SET request = CAST(:request AS jsonb), decision = NULL, decided_at = NULL
      WHERE job_id = :id
     RETURNING held
 """
+"""What was said of its start was said of another size."""

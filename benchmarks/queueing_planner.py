@@ -12,7 +12,7 @@ from benchmarks.live_pool import START, LivePool
 from benchmarks.queueing_world import NODE_GPUS, Job, World
 from longshore.models.job import ASSUMED_DURATION
 from longshore.models.node import GPU, Node
-from longshore.models.placement import JobRequest, PackingPolicy
+from longshore.models.placement import CyclePlan, JobRequest, PackingPolicy
 from longshore.models.preemption import (
     GainedGPUs,
     PreemptionPlan,
@@ -77,6 +77,11 @@ class Shipped(World):
         self._long = LongQueue()
         self._mix: tuple[float, Mix] | None = None
 
+    @property
+    def time(self) -> datetime:
+        """The moment of the world, as the planner is told."""
+        return _at(self.now)
+
     def decide(self) -> None:
         while True:
             self._cycle()
@@ -127,8 +132,12 @@ class Shipped(World):
         made = self.pool.plan(part.jobs if part else queue, now, mix=mix, wanted=())
         if part and made.rearranged:
             made = self.pool.plan(queue, now, mix=mix, wanted=())
+        self.planned(made, now)
         for decision in made.placements:
             self._start(decision.job_id, gains_of(decision))
+
+    def planned(self, made: CyclePlan, now: datetime) -> None:
+        """Hear of the plan of a cycle, before what starts by it does."""
 
     def _mix_of(self, queue: Sequence[JobRequest]) -> Mix:
         if self._mix is None or self.now - self._mix[0] >= _MIX_FOR:

@@ -1,15 +1,17 @@
 """The command that shows who waits in a pool, and in which order."""
 
+from datetime import timedelta
 from typing import Annotated
 
 import typer
 
 from longshore.client.calls import call
-from longshore.client.queue_view import LEGEND, queue_table
+from longshore.client.queue_view import LEGEND, errors_table, queue_table
 from longshore.client.terminal import JSON, Text, note, now, out, print_json, show
 from longshore.client.words import SIMULATED
 from longshore.models.packing import QueueOrder
-from longshore.models.text import count
+from longshore.models.text import count, span
+from longshore.models.units import parse_duration
 
 
 def register(app: typer.Typer) -> None:
@@ -24,10 +26,19 @@ def queue(
     terms: Annotated[
         bool, typer.Option("--terms", help="Show what the rank of each is made of.")
     ] = False,
+    estimates: Annotated[
+        bool,
+        typer.Option("--estimates", help="Show how far off the starts were that jobs were told."),
+    ] = False,
+    since: Annotated[
+        str, typer.Option(metavar="DURATION", help="With --estimates: told in so long.")
+    ] = "1d",
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 50,
     as_json: JSON = False,
 ) -> None:
     """List who waits in a pool, in the order in which its next cycle decides."""
+    if estimates:
+        return _show_estimates(pool, _over(since), as_json=as_json)
     found = call(lambda api: api.queue(pool))
     if as_json:
         return print_json(found)
@@ -47,3 +58,22 @@ def queue(
     if (more := len(found.jobs) - limit) > 0:
         note(f"\n{count(more, 'more job')} behind these; --limit shows more.")
     return None
+
+
+def _show_estimates(pool: str, over: timedelta, *, as_json: bool) -> None:
+    found = call(lambda api: api.start_errors(pool, over))
+    if as_json:
+        return print_json(found)
+    if not found.rows:
+        return note(f"No job of pool {pool} was told a start in {span(over)} that has come.")
+    if found.simulated:
+        note(f"The GPUs of pool {pool} are {SIMULATED}.")
+    show(errors_table(found.rows))
+    return None
+
+
+def _over(text: str) -> timedelta:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"--since: {error}") from None

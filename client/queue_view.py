@@ -6,8 +6,9 @@ from datetime import datetime
 from rich.table import Table
 
 from longshore.client.terminal import WIDE, Text, a_table, width_of_ids
-from longshore.models.queue_view import QueuedJobView, QueueView
+from longshore.models.queue_view import QueuedJobView, QueueView, StartErrors
 from longshore.models.text import NONE, dollars, span
+from longshore.scheduling.estimates import BOUNDS
 
 LEGEND = (
     "rank = price x sqrt(GPUs) x growth / (left + 600 s / GPUs); growth is 1 + 3 for each day "
@@ -68,3 +69,18 @@ def _start(job: QueuedJobView, now: datetime) -> str:
         return NONE
     day = "" if job.starts_at.date() == now.date() else f"{job.starts_at:%b %d} "
     return f"{day}{job.starts_at:%H:%M:%S}"
+
+
+def errors_table(rows: Sequence[StartErrors]) -> Table:
+    """Return a row for the starts that were told about as long in advance."""
+    numbers = ("jobs", "half off by at most", "9 in 10", "came earlier", "later", "overdue")
+    table = a_table(["told before", *numbers], right=numbers)
+    for row in rows:
+        longest = BOUNDS[-2] if row.within is None else row.within
+        assert longest is not None
+        ahead = "over" if row.within is None else "up to"
+        table.add_row(
+            f"{ahead} {span(longest)}", str(row.jobs), span(row.median), span(row.p90),
+            str(row.earlier), str(row.later), str(row.waiting) if row.waiting else NONE,
+        )  # fmt: skip
+    return table

@@ -45,7 +45,7 @@ from longshore.models.job_report import JobReport
 from longshore.models.labels import Selector
 from longshore.models.placement import PlacementKind
 from longshore.models.pool import no_such_pool
-from longshore.models.queue_view import QueueView
+from longshore.models.queue_view import QueueView, StartErrorsView
 from longshore.models.resize import SizeChange
 from longshore.models.settings import Settings
 from longshore.models.text import listed
@@ -277,6 +277,13 @@ class Reading:
         """Return who waits in a pool, in the order in which its next cycle decides. Raises
         NotFoundError."""
         return await QueueViews(self._db()).queue(pool)
+
+    async def start_errors(
+        self, pool: str = "default", over: timedelta = timedelta(days=1)
+    ) -> StartErrorsView:
+        """Return how far off the starts were that jobs of a pool were told in the last time.
+        Raises NotFoundError."""
+        return await QueueViews(self._db()).start_errors(pool, over)
 
     async def cycles(self, pool: str | None = None, *, last: int = 0) -> tuple[PoolCycles, ...]:
         """Return what the cycles of one pool did and took, or of all by name, with the `last` of

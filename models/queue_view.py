@@ -57,3 +57,30 @@ class QueueView(Frozen):
     """In order; those that are set aside last."""
     simulated: bool = False
     """Whether a node of the pool has simulated GPUs."""
+
+
+class StartErrors(Frozen):
+    """How far starts that were told in advance were off, of those told about as long before."""
+
+    within: Duration | None
+    """They were told to be so soon at most, and later than those of the row before; None for all
+    that were told to be later still."""
+    jobs: int
+    waiting: int
+    """Of these wait still, though they were told to have started: they count as off by now."""
+    median: Duration
+    """Half of them were off by at most so much, to either side."""
+    p90: Duration
+    earlier: int
+    """Jobs that started more than a minute before they were told to."""
+    later: int
+
+
+class StartErrorsView(Frozen):
+    """Estimates of a pool beside what came of them."""
+
+    pool: str
+    since: Instant
+    rows: tuple[StartErrors, ...] = ()
+    """The soonest first; without those of which there was none."""
+    simulated: bool = False

@@ -319,6 +319,20 @@ class QueueRow(SQLModel, table=True):
     """The one that put it here."""
 
 
+class StartEstimateRow(SQLModel, table=True):
+    """What a job that waits was told first of the start of an attempt. How it came is in its
+    placement."""
+
+    __tablename__: ClassVar[str] = "start_estimates"  # pyright: ignore[reportIncompatibleVariableOverride]
+    __table_args__ = (Index("start_estimates_by_pool", "pool", "made_at"),)
+
+    job_id: str = Field(primary_key=True, foreign_key="jobs.id", sa_type=Text)
+    attempt: int = Field(primary_key=True)
+    pool: str = Field(foreign_key="pools.name", sa_type=Text)
+    made_at: datetime = Field(sa_column=_time())
+    starts_at: datetime = Field(sa_column=_time())
+
+
 class QueueLeftRow(SQLModel, table=True):
     """A job that left a queue a short while ago; written by trigger."""
 

@@ -4,15 +4,19 @@ import csv
 import json
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from benchmarks.estimates import Telling
+from benchmarks.live_pool import START
 from benchmarks.queueing import RULES, policies
 from benchmarks.queueing_planner import Shipped
 from benchmarks.queueing_world import Job, World, read_jobs
 from benchmarks.queueing_yardsticks import Easy, Sjf, Srpt, best_fit
+from longshore.scheduling.estimates import start_errors
 from tests.support.local_stack import ROOT
 
 pytestmark = pytest.mark.timeout(300)
@@ -149,6 +153,24 @@ def test_the_benchmark_compares_rules(tmp_path: Path):
     assert {row["jobs"] for row in rows.values()} == {30}
     assert rows["fifo"]["mean"] >= rows["easy"]["mean"] > rows["srpt"]["mean"] > 0
     assert rows["srpt"]["stops"] > 0 == rows["age"]["stops"]
+
+
+def test_the_first_word_on_a_start_is_held_against_how_it_came():
+    """The third is told 100 at 10, where the second is expected; it leaves then. Of those that
+    start at once nothing is told."""
+    jobs = _jobs((0, 100, 8), (10, 50, 8), (20, 80, 4))
+    world = Telling(jobs, 1, RESTART, policies("age", RESTART))
+    world.play()
+    found = [((said.starts_at - START).total_seconds(), said.started_at) for said in world.told]
+    assert [at for at, _ in found] == [100, 150]
+    assert world.waits == 2
+    (row,) = start_errors(world.told, world.time)
+    assert (row.jobs, row.median, row.p90) == (2, timedelta(0), timedelta(0))
+    blind = Telling(_jobs((0, 100, 8), (10, 50, 8)), 1, RESTART, policies("age", RESTART),
+                    exact=False)  # fmt: skip
+    blind.play()
+    (row,) = start_errors(blind.told, blind.time)
+    assert (row.earlier, row.median) == (1, timedelta(seconds=3500))  # an hour was assumed
 
 
 def _jobs(*rows: tuple[float, float, int]) -> list[Job]:

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from rich.console import Console
 
-from longshore.client.queue_view import queue_table
+from longshore.client.queue_view import errors_table, queue_table
 from longshore.models.packing import QueueOrder
-from longshore.models.queue_view import QueuedJobView, QueueView, RankTerms
+from longshore.models.queue_view import QueuedJobView, QueueView, RankTerms, StartErrors
 from tests.client.conftest import Command
 
 NOW = datetime(2026, 11, 25, 12, 0, tzinfo=UTC)
@@ -51,6 +51,12 @@ async def test_it_lists_who_waits_in_order_with_what_ranks_are_made_of(
         assert heading in printed.out
     first = await longshore("queue", "--pool", pool, "-n", "1")
     assert "2 more jobs behind these" in first.err
+    told = await longshore("queue", "--pool", pool, "--estimates")
+    assert (told.code, told.err) == (
+        0, f"No job of pool {pool} was told a start in 1d that has come.\n",
+    )  # fmt: skip
+    wrong = await longshore("queue", "--pool", pool, "--estimates", "--since", "soon")
+    assert (wrong.code, "--since: expected a duration" in wrong.err) == (2, True), wrong.err
     by_age = await longshore("pool", "set", pool, "--order", "age")
     assert by_age.code == 0
     plain = await longshore("queue", "--pool", pool, "--terms")
@@ -79,3 +85,21 @@ def test_a_row_tells_class_wait_and_start(width: int):
     if width > 100:
         for word in ("2d", "2h", "80", "$30.00", "7.00", "first: waited for two days"):
             assert word in said
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_a_row_tells_how_far_off_starts_were(width: int):
+    near = StartErrors(
+        within=timedelta(minutes=10), jobs=40, waiting=0, median=NONE, p90=timedelta(minutes=2),
+        earlier=1, later=3,
+    )  # fmt: skip
+    far = near.model_copy(update={"within": None, "waiting": 2, "p90": timedelta(hours=30)})
+    console = Console(width=width)
+    with console.capture() as captured:
+        console.print(errors_table((near, far)))
+    lines = captured.get().splitlines()
+    rows = [line.split() for line in lines if line.startswith(("up to", "over"))]
+    assert rows == [
+        ["up", "to", "10m", "40", "0s", "2m", "1", "3", "–"],
+        ["over", "1d", "40", "0s", "1d", "6h", "1", "3", "2"],
+    ]

@@ -1,0 +1,108 @@
+"""How far off the starts are that waiting jobs are told, on a trace by the planner of the product.
+
+    python -m benchmarks.estimates --jobs FILE [--nodes 64] [--days N] [--rule age]
+        [--durations exact|unknown] [--restart 90] [--speed-up 1] [--json]
+
+The first start that a cycle tells of an attempt is held against when it started. Jobs that are
+stopped and wait again count once for each wait. As `longshore queue --estimates` for a live pool.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from benchmarks.queueing import SHIPPED, policies
+from benchmarks.queueing_planner import Policies, Shipped
+from benchmarks.queueing_world import Job, read_jobs
+from longshore.models.placement import CyclePlan
+from longshore.models.queue_view import StartErrors
+from longshore.models.text import span
+from longshore.scheduling.estimates import Told, start_errors
+
+
+class Telling(Shipped):
+    """The planner of the product; it remembers what it first said of each start."""
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        nodes: int,
+        restart: float,
+        policies: Policies,
+        *,
+        exact: bool = True,
+    ) -> None:
+        super().__init__(jobs, nodes, restart, policies, exact=exact)
+        self.waits = 0
+        """Attempts that did not start in the moment when they came."""
+        self._said: dict[tuple[str, int], tuple[datetime, datetime]] = {}
+        self._came: dict[tuple[str, int], datetime] = {}
+
+    @property
+    def told(self) -> list[Told]:
+        """What was said of starts, beside how they came."""
+        return [Told(*said, self._came[key]) for key, said in self._said.items()]
+
+    def planned(self, made: CyclePlan, now: datetime) -> None:
+        for kept in made.reservations:
+            key = kept.job_id, self.waiting[kept.job_id].attempt
+            self._said.setdefault(key, (now, kept.start))
+
+    def begin(self, job: Job) -> None:
+        self._came[job.id, job.attempt] = self.time
+        self.waits += self.now > job.queued
+        super().begin(job)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--jobs", type=Path, required=True, help="the trace, .csv or .csv.gz")
+    parser.add_argument("--nodes", type=int, default=64, help="of 8 GPUs each")
+    parser.add_argument("--days", type=float, help="only jobs submitted in the first days")
+    parser.add_argument("--restart", type=float, default=90.0, help="seconds, after each stop")
+    parser.add_argument("--speed-up", type=float, default=1.0, help="factor on submit times")
+    parser.add_argument("--durations", choices=("exact", "unknown"), default="exact")
+    parser.add_argument("--rule", choices=SHIPPED, action="append", help="several times; else all")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def main() -> None:
+    asked = _parser().parse_args()
+    found: dict[str, object] = {}
+    for rule in asked.rule or SHIPPED:
+        jobs = read_jobs(asked.jobs, days=asked.days, speed_up=asked.speed_up)
+        world = Telling(
+            jobs, asked.nodes, asked.restart, policies(rule, asked.restart),
+            exact=asked.durations == "exact",
+        )  # fmt: skip
+        world.play("" if asked.json else rule)
+        told = world.told
+        rows = start_errors(told, world.time)
+        if asked.json:
+            found[rule] = [row.model_dump(mode="json") for row in rows]
+            continue
+        print(
+            f"{rule}, durations {asked.durations}: {len(told):,} of {world.waits:,} waits had an "
+            "estimate"
+        )
+        for row in rows:
+            print(_line(row))
+    if asked.json:
+        json.dump(found, sys.stdout)
+
+
+def _line(row: StartErrors) -> str:
+    ahead = "longer before" if row.within is None else f"up to {span(row.within, units=1)} before"
+    return (
+        f"  told {ahead:<18} {row.jobs:>6,} jobs   half within {span(row.median):>8}   "
+        f"9 in 10 within {span(row.p90):>8}   {100 * row.earlier / row.jobs:5.1f} % earlier   "
+        f"{100 * row.later / row.jobs:5.1f} % later"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""The first start that a waiting job is told stays on record, beside when it came."""
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+
+from longshore.activities.queue_views import QueueViews
+from longshore.models.messages import HoldRequest
+from longshore.models.placement import PlacementKey
+from longshore.models.queue_view import StartErrors
+from tests.support.ledger import Ledger
+
+_ALL = "SELECT job_id, attempt, made_at, starts_at FROM start_estimates ORDER BY job_id"
+_MINUTES = (
+    "UPDATE start_estimates SET made_at = made_at - interval '30 min',"
+    " starts_at = now() - interval '10 min' WHERE job_id = :job"
+)
+
+
+@pytest.fixture
+async def busy(ledger: Ledger) -> AsyncIterator[Ledger]:
+    """Two GPUs, a job on both for 20 minutes, and one that waits for them; 0.1 s."""
+    await ledger.register(gpus=2)
+    async with ledger.listening("runs", "waits"):
+        await ledger.enqueue("runs", gpus=2, expected_duration="20m")
+        await ledger.cycle("one")
+        await ledger.enqueue("waits", gpus=2, expected_duration="20m")
+        await ledger.cycle("two")
+        yield ledger
+
+
+async def _errors(ledger: Ledger) -> tuple[StartErrors, ...]:
+    views = QueueViews(ledger.database)
+    return (await views.start_errors(ledger.pool, timedelta(days=1))).rows
+
+
+async def test_the_first_estimate_of_an_attempt_stays(busy: Ledger):
+    (first,) = await busy.rows(_ALL)
+    assert first["job_id"] == "waits"
+    assert timedelta(minutes=19) < first["starts_at"] - first["made_at"] <= timedelta(minutes=20)
+    # Another goes first: the job hears of its later start, and the first word stays on record.
+    await busy.enqueue("higher", gpus=2, priority=9, expected_duration="2h")
+    await busy.cycle("three")
+    said = await busy.value(
+        "SELECT CAST(decision->>'estimated_start' AS timestamptz) FROM queue"
+        " WHERE job_id = 'waits'"
+    )
+    assert said > first["starts_at"] + timedelta(hours=1)
+    found = {row["job_id"]: row for row in await busy.rows(_ALL)}
+    assert found.keys() == {"higher", "waits"}
+    assert found["waits"] == first
+
+
+async def test_it_is_held_against_when_the_job_started(busy: Ledger):
+    assert await _errors(busy) == (), "its start is still to come"
+    await busy.rows(_MINUTES, job="waits")
+    (overdue,) = await _errors(busy)
+    assert (overdue.jobs, overdue.waiting, overdue.later) == (1, 1, 1)
+    await busy.finish("runs")
+    await busy.cycle("three")
+    (row,) = await _errors(busy)
+    assert (row.within, row.jobs, row.waiting, row.later) == (timedelta(hours=1), 1, 0, 1)
+    assert timedelta(minutes=10) <= row.median < timedelta(minutes=11)
+    assert await _errors_since(busy, timedelta(minutes=20)) == ()
+
+
+async def test_a_hold_forgets_it(busy: Ledger):
+    """A job that its user holds does not start when it was told to, and nobody was wrong."""
+    key = PlacementKey(job_id="waits", attempt=1)
+    await busy.run(busy.queue.set_hold, HoldRequest(key=key, held=True))
+    assert await busy.rows(_ALL) == []
+    await busy.run(busy.queue.set_hold, HoldRequest(key=key, held=False))
+    await busy.cycle("three")
+    assert [row["job_id"] for row in await busy.rows(_ALL)] == ["waits"]
+
+
+async def test_a_job_that_was_cancelled_as_it_waited_counts_for_nothing(busy: Ledger):
+    await busy.rows(_MINUTES, job="waits")
+    await busy.rows("DELETE FROM queue WHERE job_id = 'waits'")
+    assert await _errors(busy) == ()
+
+
+async def _errors_since(ledger: Ledger, over: timedelta) -> tuple[StartErrors, ...]:
+    return (await QueueViews(ledger.database).start_errors(ledger.pool, over)).rows
