@@ -87,7 +87,8 @@ def _pipeline(changes: dict[str, dict[str, object]] | None = None) -> DagSpec:
     changed: dict[str, dict[str, object]] = {
         name: {"command": str(spec.jobs[name].command).replace("python ", f"{sys.executable} ")}
         for name in ("train", "evaluate")
-    } | (changes or {})
+    }
+    changed |= changes or {}
     jobs: dict[str, DagJob] = {
         name: job.model_copy(update=changed.get(name, {})) for name, job in spec.jobs.items()
     }
