@@ -17,7 +17,7 @@ from longshore.models.messages import LeaseEnd
 from longshore.models.placement import JobRequest, RunningJob
 from longshore.models.pool import PoolSpec
 from longshore.scheduling.buying.costs import SHORTEST_RESALE
-from longshore.scheduling.growth import REMEMBERED
+from longshore.scheduling.growth_times import REMEMBERED
 from longshore.scheduling.speedup import Stretch, measured
 
 MOST = 256

@@ -26,6 +26,7 @@ from longshore.models.placement import (
 from longshore.models.preemption import PreemptionPolicy
 from longshore.models.text import amount, count, format_duration, listed
 from longshore.scheduling.cycle import foresee
+from longshore.scheduling.growth_times import idle_since, left_of, rests_until
 from longshore.scheduling.joining import larger, plan_joining
 from longshore.scheduling.order import queue_order
 from longshore.scheduling.placement.filters import labels_named
@@ -38,11 +39,8 @@ MOST_PLANNED = 8
 """Jobs for which one look plans a larger size."""
 MOST_WAITING = 1000
 """Behind a longer queue nothing grows."""
-REMEMBERED = timedelta(days=1)
-"""For so long a change of size, or a preemption, counts."""
 TO_START = timedelta(seconds=5)
 """What it takes to give GPUs back, be placed and start, beside the save and its way back."""
-_MOST_DOUBLINGS = 20
 _NOTHING = timedelta(0)
 
 
@@ -124,7 +122,7 @@ class Look:
         job, pool = foreseen.job, self._pool
         size, new = foreseen.size, foreseen.gains - job.held
         wait = max(pool.grow_after, 2 * save_time(job.work) + TO_START)
-        since = max((_idle_since(idle[name], gpu) for name, gpu in new), default=pool.now)
+        since = max((idle_since(idle[name], gpu) for name, gpu in new), default=pool.now)
         if pool.now < since + wait:
             said = (
                 f"{count(size - job.gpus, 'more GPU')} would be free, the last of them since "
@@ -154,13 +152,13 @@ class Look:
         states = {node.id: node.state for node in pool.nodes}
         if any(states.get(name) is not NodeState.READY for name in work.nodes):
             return self._kept(job, "a node of it is not ready")
-        left = _left(job, pool.now)
+        left = left_of(job, pool.now)
         if left <= max(pool.policy.near_end, _NOTHING):
             said = f"it should end in {_short(left)}, which is near"
             if left <= _NOTHING:
                 said = "it is overdue, and nobody knows when it ends"
             return self._kept(job, said, settled=True)
-        if (again := _rests_until(job, pool)) and pool.now < again:
+        if (again := rests_until(job, pool.grow_after)) and pool.now < again:
             times = count(len(job.changed_at), "time")
             said = (
                 f"it was resized or preempted {times} within a day, last "
@@ -223,7 +221,7 @@ class Look:
         hour otherwise; with None as if they were for nothing."""
         pool, work, gpus = self._pool, job.work, job.gpus
         worth = work.price + pool.policy.price_of_waiting(work.request)
-        left = _left(job, pool.now)
+        left = left_of(job, pool.now)
         then = left * (job.sizes.speed(gpus) / job.sizes.speed(size))
         start = save_time(work) + TO_START  # a save comes back in the time that it took
         stop = victim_of(work, start, pool.policy, pool.now)
@@ -285,35 +283,6 @@ def _measured(job: Elastic) -> str:
 
 def _of_desired(job: Elastic, said: str) -> str:
     return f"{job.gpus} of {job.sizes.target} desired GPUs: {said}"
-
-
-def _left(job: Elastic, now: datetime) -> timedelta:
-    """Return how long a job will probably run on with the GPUs that it has.
-
-    Its attempt was placed for the whole of its duration, on the GPUs that it had then: what
-    earlier attempts saved comes off, what it has not done since ranks left it comes on top, and
-    what it has done more since ranks joined it comes off too.
-    """
-    speed = job.sizes.speed
-    gpus = job.gpus + sum(each.gpus for each in job.rank_changes)
-    left = (job.work.expected_end - now).total_seconds() * speed(gpus) - job.done
-    for each in job.rank_changes:
-        before, gpus = gpus, gpus - each.gpus
-        left += (now - each.at).total_seconds() * (speed(before) - speed(gpus))
-    return timedelta(seconds=left / speed(job.gpus))
-
-
-def _rests_until(job: Elastic, pool: Pool) -> datetime | None:
-    """Return until when a job keeps its size after changes: twice as long after each."""
-    if not job.changed_at:
-        return None
-    doublings = min(len(job.changed_at), _MOST_DOUBLINGS)
-    return job.changed_at[-1] + min(pool.grow_after * 2**doublings, REMEMBERED)
-
-
-def _idle_since(node: IdleNode, gpu: int) -> datetime:
-    freed = node.freed_at.get(gpu)
-    return node.ready_since if freed is None else max(freed, node.ready_since)
 
 
 def _short(span: timedelta) -> str:
