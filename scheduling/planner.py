@@ -243,11 +243,10 @@ class Planner:
             return decision
         return self._take_gang(job, decision)
 
-    def place_among(self, job: JobRequest, names: Collection[str]) -> Decision:
-        """Return where a gang goes among the nodes of these ids, beside what is placed and kept so
-        far. It takes nothing."""
-        nodes = self._gang_nodes.among(names)
-        return place_gang(job, nodes, self.policy, self.now, explain=False)
+    def gang_nodes_among(self, names: Collection[str]) -> GangNodes:
+        """Return the nodes of these ids as a gang finds them, beside what is placed and kept so
+        far."""
+        return self._gang_nodes.among(names)
 
     def _take_gang(self, job: JobRequest, decision: Decision) -> Decision:
         need = Need.of(job, self.policy)

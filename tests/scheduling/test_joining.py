@@ -10,7 +10,7 @@ from longshore.models.elastic import Malleable
 from longshore.models.node import Node
 from longshore.models.placement import Decision, JobRequest, PlacementKind
 from longshore.models.topology import FLAVOR_LABEL, Gang, SameConformance
-from longshore.scheduling.joining import larger, plan_joining
+from longshore.scheduling.joining import Joining, larger, plan_joining
 from tests.scheduling.test_elastic_cycle import nodes_in
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node, running
 
@@ -91,6 +91,20 @@ def test_nobody_joins_with_fewer_gpus_than_the_least_that_is_there() -> None:
     decision = joined(a_gang(), {"a0": 8}, [*nodes_in("a", 1), *small])
     assert not decision.by_node
     assert decision.reason == "a node would give 4 GPUs, and each has 8 or more"
+
+
+def test_of_some_gpus_alone_as_if_others_had_the_rest() -> None:
+    nodes = [*nodes_in("a", 1), *nodes_in("b", 2)]
+    nodes[0] = a_node("a0", labels=nodes[0].labels, busy=range(4))
+    share = running("train", "a0", range(4), HOUR)
+    joining = Joining.of(a_gang(), {"a0": 4}, (), nodes, [share], POLICY, NOW)
+    assert joining.free == {"b0": 0xFF, "b1": 0xFF}
+    few = joining.only({"b0": 0b1110, "b1": 0xF0})  # no rank has 3 GPUs
+    assert few.free == {"b1": 0xF0}
+    assert few.at(8).by_node == (("b1", (4, 5, 6, 7)),)
+    assert "needs 8 GPUs" in few.at(12).reason
+    assert joining.only({}).at(8).reason == "no other node is like those that it has"
+    assert joining.at(20).gpus == 16
 
 
 def test_jobs_before_it_in_the_queue_come_first() -> None:
