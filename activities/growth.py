@@ -225,12 +225,13 @@ async def room_to_grow(
     async with database.snapshot() as connection:
         spec = await load_pool(connection, pool, margins)
         seen = await _read(connection, spec, [job_id])
-    if seen is None:
-        return "it has all the GPUs that it is to have, or does not run"
-    answer = await asyncio.to_thread(next, seen.look.answers(seen.jobs))
-    if isinstance(answer, GrowthDecision):
-        return answer.reason
-    return answer if answer.size == gpus else f"there is room for {answer.size} GPUs now"
+        if seen is None:
+            return "it has all the GPUs that it is to have, or does not run"
+        answer = await asyncio.to_thread(next, seen.look.answers(seen.jobs))
+        if isinstance(answer, GrowthDecision):
+            return answer.reason
+        idle = await load_idle(connection, spec, answer.nodes)
+    return await asyncio.to_thread(seen.look.room_for, answer, gpus, idle)
 
 
 async def growth_of(
@@ -251,7 +252,7 @@ async def growth_of(
 
 async def _decided(connection: AsyncConnection, seen: _Seen, foreseen: Foreseen) -> GrowthDecision:
     idle = await load_idle(connection, seen.spec, foreseen.nodes)
-    return seen.look.decide(foreseen, idle)
+    return await asyncio.to_thread(seen.look.decide, foreseen, idle)
 
 
 async def _read(

@@ -7,6 +7,10 @@
 Both prices, and what a stop costs, are those of preemption (`scheduling.preemption.costs`). A job
 that grows in place saves at once before: it loses no work. The time follows from its expected
 duration and what it has saved, by Amdahl's law.
+
+In place it gets the size at which earns - stop - added is the most: each group of GPUs has to earn
+what it costs. One that is stopped gets the largest size that fits, or none: which one the next
+cycle decides.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,9 +31,10 @@ from longshore.models.preemption import PreemptionPolicy
 from longshore.models.text import amount, count, format_duration, listed
 from longshore.scheduling.cycle import foresee
 from longshore.scheduling.growth_times import idle_since, left_of, rests_until
-from longshore.scheduling.joining import larger, plan_joining
+from longshore.scheduling.joining import Joining, larger
 from longshore.scheduling.order import queue_order
 from longshore.scheduling.placement.filters import labels_named
+from longshore.scheduling.placement.gpus import indices_of, mask_of
 from longshore.scheduling.placement.state import without_job
 from longshore.scheduling.preemption.costs import cost_of, save_time, victim_of
 from longshore.scheduling.preemption.what_if import WhatIfCluster
@@ -37,6 +42,13 @@ from longshore.scheduling.ranks import COUNTS_SAVES
 
 MOST_PLANNED = 8
 """Jobs for which one look plans a larger size."""
+MOST_SIZES = 8
+"""Sizes that one look weighs for a job that grows in place: each is a plan, of up to 8 jobs a
+look. What they earn differs little from one to the next. So where they are more, those are weighed
+that are evenly apart, the smallest and the largest among them."""
+MOST_NODES = 64
+"""Nodes beside those of its largest size on which a job may grow in place to a smaller one. Since
+when their GPUs are idle is read from all placements that they have had."""
 MOST_WAITING = 1000
 """Behind a longer queue nothing grows."""
 TO_START = timedelta(seconds=5)
@@ -65,6 +77,10 @@ class Foreseen(NamedTuple):
 
     job: Elastic
     decision: Decision
+    joining: Joining | None = None
+    """In place: where it may grow to a smaller size, on GPUs that nobody who waits could use."""
+    refused: GrowthDecision | None = None
+    """In place: why it does not grow to this size, where it may to a smaller one."""
 
     @property
     def size(self) -> int:
@@ -78,15 +94,16 @@ class Foreseen(NamedTuple):
 
     @property
     def nodes(self) -> frozenset[str]:
-        """The nodes that it would have, and those that it has."""
-        return frozenset(name for name, _ in self.gains) | frozenset(self.job.work.nodes)
+        """The nodes that it would have, with this size or a smaller one, and those that it has."""
+        others = self.joining.free if self.joining else ()
+        return frozenset([name for name, _ in self.gains]).union(self.job.work.nodes, others)
 
     @property
     def free_for_it(self) -> frozenset[str]:
         """The nodes that nobody who waits may be able to use: those that it would get, and where
         it is stopped for a moment those that it has."""
-        own = frozenset(self.job.work.nodes) if self.job.in_place else frozenset[str]()
-        return self.nodes - own
+        nodes, own = frozenset(name for name, _ in self.gains), frozenset(self.job.work.nodes)
+        return nodes - own if self.job.in_place else nodes | own
 
 
 class Look:
@@ -114,14 +131,76 @@ class Look:
             else:
                 planned += 1
                 foreseen = self._foresee(job)
-                yield self._no_room(foreseen) or foreseen
+                yield self._if_free_for_it(foreseen)
 
     def decide(self, foreseen: Foreseen, idle: Mapping[str, IdleNode]) -> GrowthDecision:
-        """Return whether a job grows to what was foreseen; `idle` has the nodes that it would
-        have, and those that it has."""
+        """Return whether a job grows to what was foreseen, or to a smaller size in place; `idle`
+        has the nodes that it would have, and those that it has."""
+        largest = foreseen.refused or self._if_it_pays(foreseen, idle)
+        if foreseen.joining is None or (largest.grows and not largest.added):
+            return largest  # a smaller size would earn less
+        answers = [largest, *self._smaller(foreseen, foreseen.joining, idle)]
+        if pays := [each for each in answers if each.grows]:
+            return max(pays, key=lambda each: (each.earns - each.cost, each.to))
+        again = min((each.again for each in answers if each.again), default=None)
+        settled = all(each.settled for each in answers)
+        return largest.model_copy(update={"again": again, "settled": settled})
+
+    def room_for(
+        self, foreseen: Foreseen, size: int, idle: Mapping[str, IdleNode]
+    ) -> Foreseen | str:
+        """Return where a job grows in place that has decided on a size, and has saved since; or
+        why it does not any more. `idle` as for `decide`.
+
+        GPUs that have been idle for `grow_after` come first: of those it was decided.
+        Where they are gone it takes what nobody who waits could use, since the save is made.
+        """
+        job, joining = foreseen.job, foreseen.joining
+        if joining is None or size not in larger(job.asked, job.gpus):
+            return f"{count(size, 'GPU')} are no size that it may grow to now"
+        found = self._idle_for(self._pool.grow_after, joining, idle).at(size)
+        if not found.gpus:
+            found = joining.at(size)
+        return foreseen._replace(decision=found) if found.gpus else found.reason
+
+    def _smaller(
+        self, foreseen: Foreseen, joining: Joining, idle: Mapping[str, IdleNode]
+    ) -> Iterator[GrowthDecision]:
+        """Yield the answers for the sizes for which enough GPUs are idle for long enough; and for
+        the next one, which may say when that is."""
+        job = foreseen.job
+        sizes = larger(job.asked, job.gpus)
+        ready = self._idle_for(self._wait(job), joining, idle)
+        most = job.gpus + ready.largest(sizes).gpus
+        beyond = [size for size in sizes if size > most]
+        plans = [ready.at(size) for size in _spread(sizes[len(beyond) :])]
+        for plan in [*plans, *map(joining.at, beyond[-1:])]:
+            if plan.gpus:
+                yield self._if_it_pays(foreseen._replace(decision=plan), idle)
+
+    def _idle_for(
+        self, wait: timedelta, joining: Joining, idle: Mapping[str, IdleNode]
+    ) -> Joining:
+        """Return where a job may grow on GPUs that have been idle for so long."""
+        long_idle = {
+            name: mask_of(
+                gpu
+                for gpu in indices_of(free)
+                if idle_since(idle[name], gpu) + wait <= self._pool.now
+            )
+            for name, free in joining.free.items()
+        }
+        return joining.only(long_idle)
+
+    def _wait(self, job: Elastic) -> timedelta:
+        """Return for how long GPUs have to be idle for a job."""
+        return max(self._pool.grow_after, 2 * save_time(job.work) + TO_START)
+
+    def _if_it_pays(self, foreseen: Foreseen, idle: Mapping[str, IdleNode]) -> GrowthDecision:
+        """Return whether a job grows to just what was foreseen."""
         job, pool = foreseen.job, self._pool
-        size, new = foreseen.size, foreseen.gains - job.held
-        wait = max(pool.grow_after, 2 * save_time(job.work) + TO_START)
+        size, gains, wait = foreseen.size, foreseen.gains, self._wait(foreseen.job)
+        new = gains - job.held
         since = max((idle_since(idle[name], gpu) for name, gpu in new), default=pool.now)
         if pool.now < since + wait:
             said = (
@@ -129,7 +208,7 @@ class Look:
                 f"{_short(pool.now - since)}; it grows when they were for {_short(wait)}"
             )
             return self._kept(job, said, to=size, again=since + wait)
-        hourly = sum(idle[name].price for name, _ in foreseen.gains)
+        hourly = sum(idle[name].price for name, _ in gains)
         hourly -= sum(idle[name].price for name, _ in job.held)
         return self._weighed(job, size, hourly)
 
@@ -174,11 +253,11 @@ class Look:
         where further ranks of it would go."""
         pool = self._pool
         if job.in_place:
-            decision = plan_joining(
-                job.asked, job.gpus_by_node, larger(job.asked, job.gpus), pool.queue, pool.nodes,
-                pool.running, pool.packing, pool.now, pool.recent,
+            joining = Joining.of(
+                job.asked, job.gpus_by_node, pool.queue, pool.nodes, pool.running, pool.packing,
+                pool.now, pool.recent,
             )  # fmt: skip
-            return Foreseen(job, decision)
+            return Foreseen(job, joining.largest(larger(job.asked, job.gpus)), joining)
         nodes = list(pool.nodes)
         positions = {node.id: position for position, node in enumerate(nodes)}
         others: list[RunningJob] = []
@@ -192,16 +271,33 @@ class Look:
         )  # fmt: skip
         return Foreseen(job, found.decision)
 
-    def _no_room(self, foreseen: Foreseen) -> GrowthDecision | None:
-        """Return why a job does not grow, for want of GPUs that nobody who waits could use."""
-        job, size = foreseen.job, foreseen.size
-        rival = next((name for name, on in self._waiting if on & foreseen.free_for_it), None)
+    def _if_free_for_it(self, foreseen: Foreseen) -> GrowthDecision | Foreseen:
+        """Return what was foreseen; or why the job does not grow, for want of GPUs that nobody who
+        waits could use."""
+        job, size, its = foreseen.job, foreseen.size, foreseen.free_for_it
+        rival = next((name for name, on in self._waiting if on & its), None)
+        refused = None
         if rival is not None:
-            return self._kept(job, f"{rival} waits, and could run there", to=size or None)
-        if size > job.gpus:
-            return None
-        said = f" in place: {foreseen.decision.reason}" if job.in_place else ""
-        return self._kept(job, f"no more are free for it{said}")
+            said = f"{rival} waits, and could run there"
+            refused = self._kept(job, said, to=size or None)
+        elif size <= job.gpus:
+            said = f" in place: {foreseen.decision.reason}" if job.in_place else ""
+            return self._kept(job, f"no more are free for it{said}")
+        if foreseen.joining is None:
+            return refused or foreseen
+        joining = self._unwanted(foreseen.joining, its)
+        if refused and not joining.largest(larger(job.asked, job.gpus)).gpus:
+            return refused
+        return foreseen._replace(joining=joining, refused=refused)
+
+    def _unwanted(self, joining: Joining, its: frozenset[str]) -> Joining:
+        """Return where a job may grow in place on nodes that nobody who waits could use: those of
+        its largest size, and those with the most free GPUs."""
+        wanted = frozenset[str]().union(*(on for _, on in self._waiting))
+        free = {name: gpus for name, gpus in joining.free.items() if name not in wanted}
+        others = sorted(free.keys() - its, key=lambda name: (-free[name].bit_count(), name))
+        few = {*others[:MOST_NODES], *its}
+        return joining.only({name: gpus for name, gpus in free.items() if name in few})
 
     @cached_property
     def _waiting(self) -> list[tuple[str, frozenset[str]]]:
@@ -283,6 +379,14 @@ def _measured(job: Elastic) -> str:
 
 def _of_desired(job: Elastic, said: str) -> str:
     return f"{job.gpus} of {job.sizes.target} desired GPUs: {said}"
+
+
+def _spread(sizes: Sequence[int]) -> list[int]:
+    """Return `MOST_SIZES` of these that are evenly apart, or all where they are fewer."""
+    if len(sizes) <= MOST_SIZES:
+        return list(sizes)
+    apart = (len(sizes) - 1) / (MOST_SIZES - 1)
+    return [sizes[round(number * apart)] for number in range(MOST_SIZES)]
 
 
 def _short(span: timedelta) -> str:

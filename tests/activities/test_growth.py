@@ -1,11 +1,12 @@
 """Growth on the capacity database: what it is decided from, and who hears of it how often."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from longshore.activities import growth as growth_step
-from longshore.activities.growth import Growths
+from longshore.activities.growth import Growths, growth_of
 from longshore.activities.growth_inputs import load_elastic, load_idle
 from longshore.activities.markets.memory import MarketMemory
 from longshore.activities.signals import Signals
@@ -14,13 +15,15 @@ from longshore.activities.views import set_pool
 from longshore.models.buying import BuyingPolicy
 from longshore.models.elastic import Malleable
 from longshore.models.growth import Elastic
+from longshore.models.margins import DEFAULT_MARGINS
 from longshore.models.market import Level, OrderBook
 from longshore.models.messages import LeaseEnd, ReleaseRequest
 from longshore.models.placement import PlacementKey
 from longshore.models.pool import PoolSpec
+from longshore.models.resize import JoinRequest
 from longshore.scheduling import growth, speedup
 from tests.support.control import on_task_queue
-from tests.support.ledger import Ledger
+from tests.support.ledger import SUBMITTED_AT, Ledger
 
 SIZES = Malleable(min=1, max=4, serial_fraction=0.1)
 SOON = timedelta(microseconds=1)
@@ -232,3 +235,78 @@ async def test_a_pool_without_such_a_job_is_looked_at_once(
     assert await looks.after_cycle(spec, 2, hungry=False) is None
     monkeypatch.setattr(ledger.database, "transaction", None)  # and asked no more
     assert await looks.after_cycle(spec, 2, hungry=False) is None
+
+
+GANG: dict[str, Any] = {
+    "gpus": 8, "gang": {"unlabelled_nodes": True}, "expected_duration": timedelta(hours=4),
+    "malleable": Malleable(min=2, max=8, step=2, in_place=True),
+    "checkpoint": {"folder": "saves", "save_file": True, "grace": "0s"},
+}  # fmt: skip
+
+
+def joining(ledger: Ledger, gpus: int) -> JoinRequest:
+    return JoinRequest(
+        key=PlacementKey(job_id="e", attempt=1), spec=ledger.spec(**GANG),
+        submitted_at=SUBMITTED_AT, gpus=gpus, first_rank=1, by_user=False, message="grown",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("young", ["b", "c", "d"])
+async def test_it_grows_by_the_groups_that_are_idle_for_long_enough(ledger: Ledger, young: str):
+    await set_after(ledger, after := timedelta(minutes=5))
+    await ledger.register("a")
+    await ledger.enqueue("e", **GANG)
+    async with ledger.listening("e"):
+        await ledger.cycle("first")
+        for node in "bcd":
+            await ledger.register(node)
+        await ledger.rows(
+            "UPDATE nodes SET registered_at = clock_timestamp() - interval '10 minutes'"
+            " WHERE id <> :young",
+            young=young,
+        )
+        why = await growth_of(ledger.database, ledger.pool, "e", DEFAULT_MARGINS)
+        assert why is not None
+        assert (why.grows, why.gpus, why.to) == (True, 2, 6)
+        nobody = on_task_queue(ledger.temporal, f"nobody-{ledger.pool}")
+        spec = PoolSpec(name=ledger.pool, interval=timedelta(0), grow_after=after)
+        await Growths(ledger.database, Signals(nobody)).after_cycle(spec, 6, hungry=False)
+        (told,) = await ledger.signals("e", "grow")
+        assert (told["gpus_before"], told["gpus"]) == (2, 6)
+        assert told["reason"].startswith("grown in place from 2 to 6 GPUs: it ends ")
+    # It has saved by now, and asks for its ranks: nobody who waits could use what it takes.
+    await ledger.enqueue("behind", gpus=2, priority=0)
+    refused = await ledger.run(ledger.joins.join_ranks, joining(ledger, 6))
+    assert refused.ranks == ()
+    assert refused.reason == "2 of 8 desired GPUs: behind waits, and could run there"
+    await ledger.finish("behind")
+    reply = await ledger.run(ledger.joins.join_ranks, joining(ledger, 6))
+    assert {rank.node_id for rank in reply.ranks} == set("abcd") - {young}, reply.reason
+    assert await ledger.drift() == []
+
+
+async def test_it_grows_by_the_groups_that_earn_their_price(ledger: Ledger):
+    """On 2, 4, 6 and 8 GPUs it is 1.67, 2.5, 3 and 3.33 times as fast as on one: 8 hours become
+    5.33, 4.44 and 4. That earns $13.17, $17.56 and $19.75 and costs $8.00, $13.33 and $18.00."""
+    await set_after(ledger, timedelta(minutes=5))
+    sizes = GANG["malleable"].model_copy(update={"serial_fraction": 0.2})
+    await ledger.register("a")
+    await ledger.enqueue("e", **{**GANG, "malleable": sizes, "priority": 2})
+    async with ledger.listening("e"):
+        await ledger.cycle("first")
+        for node in "bcd":
+            await ledger.register(node)
+            for statement in _BUY:
+                values = {"name": node, "pool": ledger.pool, "by_use": True}
+                named = {key: value for key, value in values.items() if f":{key}" in statement}
+                await ledger.rows(statement, **named)
+        await ledger.rows("UPDATE blocks SET price_micro_per_gpu_hour = 750000")
+        await ledger.rows(
+            "UPDATE nodes SET registered_at = clock_timestamp() - interval '10 minutes'"
+        )
+        why = await growth_of(ledger.database, ledger.pool, "e", DEFAULT_MARGINS)
+        assert why is not None
+        assert (why.grows, why.to) == (True, 4), why.reason
+    reply = await ledger.run(ledger.joins.join_ranks, joining(ledger, 4))
+    assert len(reply.ranks) == 2, reply.reason
+    assert await ledger.drift() == []

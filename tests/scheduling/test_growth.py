@@ -37,7 +37,8 @@ def elastic(
     """Return a job on these GPUs that saved a minute ago, in 20 s, and runs on for four hours."""
     given = ("done", "changed_at", "rank_changes")
     own = {name: fields.pop(name) for name in given if name in fields}
-    extra = {name: fields.pop(name) for name in ("serial_fraction", "desired") if name in fields}
+    of_sizes = ("serial_fraction", "desired", "in_place")
+    extra = {name: fields.pop(name) for name in of_sizes if name in fields}
     gang = fields.pop("gang", None)
     sizes = Malleable(min=least, max=most, step=step, **extra)
     fields = {"checkpoint": saved(MINUTE), "malleable": sizes, **fields}

@@ -1,6 +1,7 @@
 """The activities on one database, run as Temporal runs them, and a look at the rows they leave."""
 
 import dataclasses
+import json
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
@@ -194,6 +195,15 @@ class Ledger:
     async def told(self, job: str, signal: str) -> int:
         """Return how many times the job's workflow was sent this signal."""
         return await self._signals_of(job_workflow_id(job), signal)
+
+    async def signals(self, job: str, signal: str) -> list[dict[str, Any]]:
+        """Return what the job's workflow was told by this signal, each time."""
+        handle = self.temporal.get_workflow_handle(job_workflow_id(job))
+        history = await handle.fetch_history()
+        sent = [event.workflow_execution_signaled_event_attributes for event in history.events]
+        return [
+            json.loads(each.input.payloads[0].data) for each in sent if each.signal_name == signal
+        ]
 
     async def _signals_of(self, workflow_id: str, signal: str) -> int:
         handle = self.temporal.get_workflow_handle(workflow_id)
