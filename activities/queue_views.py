@@ -38,7 +38,7 @@ class QueueViews:
             running = await load_running(connection, pool)
             now = await clock(connection)
             told = await _told(connection, pool)
-            simulated = bool(await connection.scalar(text(_SIMULATED), {"pool": pool}))
+            simulated = bool(await connection.scalar(text(SIMULATED), {"pool": pool}))
         requests = [each.request for each in entries.values()]
         ordered = queue_order(requests, spec.packing, now, nodes, running)
         services = [waiting(job, now) for job in ordered]
@@ -61,7 +61,7 @@ class QueueViews:
             now = await clock(connection)
             rows = await connection.execute(text(_ESTIMATES), {"pool": pool, "since": now - over})
             told = [Told(row.made_at, row.starts_at, row.placed_at) for row in rows]
-            simulated = bool(await connection.scalar(text(_SIMULATED), {"pool": pool}))
+            simulated = bool(await connection.scalar(text(SIMULATED), {"pool": pool}))
         return StartErrorsView(
             pool=pool, since=now - over, rows=start_errors(told, now), simulated=simulated
         )
@@ -118,4 +118,4 @@ _ESTIMATES = """
 """
 """Of a job that was cancelled as it waited nobody knows when it would have started."""
 
-_SIMULATED = "SELECT bool_or(simulated) FROM nodes WHERE pool = :pool AND state <> 'GONE'"
+SIMULATED = "SELECT bool_or(simulated) FROM nodes WHERE pool = :pool AND state <> 'GONE'"

@@ -84,3 +84,31 @@ class StartErrorsView(Frozen):
     rows: tuple[StartErrors, ...] = ()
     """The soonest first; without those of which there was none."""
     simulated: bool = False
+
+
+class QueueMoment(Frozen):
+    """How much of a pool waited and ran at one moment."""
+
+    at: Instant
+    """The end of a bucket; of the last one, which goes on, when it was read."""
+    waiting: int | None
+    """Jobs that the last cycle until then left waiting, without those that were held; None where
+    no cycle of so long ago is on record."""
+    running: int
+    """Jobs that held GPUs; of an array its slots."""
+    stops: int
+    """Jobs that were told in this bucket to make room for another."""
+
+
+class QueueHistory(Frozen):
+    """How many jobs of a pool waited and ran over the last time."""
+
+    pool: str
+    since: Instant
+    """When the first bucket begins."""
+    every: Duration
+    """How long a bucket is."""
+    moments: tuple[QueueMoment, ...] = ()
+    """The oldest first."""
+    simulated: bool = False
+    """Whether a node of the pool has simulated GPUs."""

@@ -389,6 +389,7 @@ class PlacementRow(SQLModel, table=True):
               postgresql_where=text("ended_at IS NULL")),
         Index("placements_one_rank_per_node", "job_id", "attempt", "node_id", unique=True,
               postgresql_where=text("ended_at IS NULL")),
+        Index("placements_by_end", "ended_at", postgresql_where=text("ended_at IS NOT NULL")),
     )  # fmt: skip
 
     job_id: str = Field(primary_key=True, foreign_key="jobs.id", sa_type=Text)
