@@ -15,6 +15,8 @@ LEGEND = (
     "waited, left about the time run so far. Price: of a GPU that waits an hour. Rank: dollars an "
     "hour of waiting, for each hour left."
 )
+ERRORS = ("jobs", "half off by at most", "9 in 10", "came earlier", "later", "overdue")
+"""What is told of how far off starts were."""
 
 
 def queue_table(queue: QueueView, now: datetime, width: int, *, start: bool, terms: bool) -> Table:
@@ -39,32 +41,47 @@ def queue_table(queue: QueueView, now: datetime, width: int, *, start: bool, ter
 def _cells(
     job: QueuedJobView, now: datetime, *, by_rank: bool, start: bool, terms: bool
 ) -> Sequence[str | Text]:
-    risen = job.counted_as > job.priority
     cells: list[str | Text] = [
         NONE if job.place is None else str(job.place),
         job.job_id,
-        f"{job.priority} as {job.counted_as}" if risen else str(job.priority),
+        class_of(job),
         NONE if job.gpus is None else str(job.gpus),
         span(job.waited, units=2),
         span(job.attained, units=2) if job.attained else NONE,
     ]
     if by_rank:
-        cells.append(f"{job.terms.rank * 3600 / 1e6:.4g}" if job.terms else NONE)
-    if by_rank and terms:
-        found = job.terms
-        cells += (
-            [dollars(round(found.price)), f"{found.growth:.2f}", span(found.left, units=2)]
-            if found
-            else [NONE] * 3
-        )
+        rank, *parts = rank_of(job)
+        cells += [rank, *parts] if terms else [rank]
     if start:
-        cells.append(_start(job, now))
-    said = f"first: waited for two days; {job.reason}" if job.first else job.reason
-    cells.append(Text(said, no_wrap=True, overflow="ellipsis"))
+        cells.append(start_of(job, now))
+    cells.append(Text(remark(job), no_wrap=True, overflow="ellipsis"))
     return cells
 
 
-def _start(job: QueuedJobView, now: datetime) -> str:
+def class_of(job: QueuedJobView) -> str:
+    """Return the class of a job, and the one that its wait has lifted it to."""
+    risen = job.counted_as > job.priority
+    return f"{job.priority} as {job.counted_as}" if risen else str(job.priority)
+
+
+def rank_of(job: QueuedJobView) -> tuple[str, str, str, str]:
+    """Return the rank of a job, its price, its growth and what is left of it."""
+    found = job.terms
+    if found is None:
+        return NONE, NONE, NONE, NONE
+    return (
+        f"{found.rank * 3600 / 1e6:.4g}", dollars(round(found.price)), f"{found.growth:.2f}",
+        span(found.left, units=2),
+    )  # fmt: skip
+
+
+def remark(job: QueuedJobView) -> str:
+    """Return why a job waits, and whether it comes before its class."""
+    return f"first: waited for two days; {job.reason}" if job.first else job.reason
+
+
+def start_of(job: QueuedJobView, now: datetime) -> str:
+    """Return when a job starts, in UTC: the time of day, with the date of another day."""
     if job.starts_at is None:
         return NONE
     day = "" if job.starts_at.date() == now.date() else f"{job.starts_at:%b %d} "
@@ -73,14 +90,18 @@ def _start(job: QueuedJobView, now: datetime) -> str:
 
 def errors_table(rows: Sequence[StartErrors]) -> Table:
     """Return a row for the starts that were told about as long in advance."""
-    numbers = ("jobs", "half off by at most", "9 in 10", "came earlier", "later", "overdue")
-    table = a_table(["told before", *numbers], right=numbers)
+    table = a_table(["told before", *ERRORS], right=ERRORS)
     for row in rows:
-        longest = BOUNDS[-2] if row.within is None else row.within
-        assert longest is not None
-        ahead = "over" if row.within is None else "up to"
-        table.add_row(
-            f"{ahead} {span(longest)}", str(row.jobs), span(row.median), span(row.p90),
-            str(row.earlier), str(row.later), str(row.waiting) if row.waiting else NONE,
-        )  # fmt: skip
+        table.add_row(*errors_of(row))
     return table
+
+
+def errors_of(row: StartErrors) -> tuple[str, ...]:
+    """Return how long in advance starts were told, and a value for each of `ERRORS`."""
+    longest = BOUNDS[-2] if row.within is None else row.within
+    assert longest is not None
+    ahead = "over" if row.within is None else "up to"
+    return (
+        f"{ahead} {span(longest)}", str(row.jobs), span(row.median), span(row.p90),
+        str(row.earlier), str(row.later), str(row.waiting) if row.waiting else NONE,
+    )  # fmt: skip
