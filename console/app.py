@@ -25,6 +25,7 @@ from longshore.console import (
     orderbook_page,
     problems,
     purchases_page,
+    queue_page,
     schedules_page,
 )
 from longshore.console.api_docs import docs_page
@@ -77,6 +78,7 @@ def build(settings: Settings, token: str) -> FastAPI:
         page.add(bought, simulated=simulated)
     nodes_page.add(fleet)
     jobs_page.add(fleet)
+    queue_page.add(fleet)
     dags_page.add(fleet)
     schedules_page.add(fleet)
     cycles_page.add(fleet)

@@ -5,7 +5,7 @@ They are drawn as SVG: the style sheet gives their text the colours of the page,
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from longshore.models.money import MICRO
 from longshore.models.price import CountedLevel, PriceAnswer
@@ -57,30 +57,65 @@ def lines(
     until: datetime,
 ) -> Options:
     """Return prices over time: a line for each name, colour and points."""
+    prices = [
+        {
+            **_line(name, color), "step": "end", "showSymbol": len(points) < 3, "symbolSize": 5,
+            "data": [
+                [at.isoformat(), None if p is None else round(p / MICRO, 4)] for at, p in points
+            ],
+        }
+        for name, color, points in series
+    ]  # fmt: skip
+    dollars = {"scale": True, "axisLabel": {**_FONT, "formatter": "${value}"}}
+    return _over_time(dollars, prices, since, until)
+
+
+class Counted(NamedTuple):
+    """A curve of whole numbers over time."""
+
+    name: str
+    color: str
+    points: Sequence[tuple[datetime, int | None]]
+    of_bucket: bool = False
+    """A point counts what happened since the one before; else it is how much there was then."""
+
+
+def counts(curves: Iterable[Counted], since: datetime, until: datetime) -> Options:
+    """Return numbers over time."""
+    drawn = [
+        {
+            **_line(curve.name, curve.color), "symbolSize": 5,
+            "showSymbol": sum(known is not None for _, known in curve.points) < 3,
+            **(_PER_BUCKET if curve.of_bucket else {}),
+            "data": [[at.isoformat(), number] for at, number in curve.points],
+        }
+        for curve in curves
+    ]  # fmt: skip
+    return _over_time({"min": 0, "minInterval": 1}, drawn, since, until)
+
+
+_PER_BUCKET: Options = {"step": "start", "areaStyle": {"opacity": 0.25}}
+
+
+def _line(name: str, color: str) -> Options:
+    return {"name": name, "type": "line", "color": color, "lineStyle": {"width": 1.6}}
+
+
+def _over_time(
+    values: Options, series: Sequence[Options], since: datetime, until: datetime
+) -> Options:
     return {
-        **_base("$/GPU-hour", "time"),
+        **_base("", "time"),
         "useUTC": True,
         "xAxis": {
             **_axis("time"), "splitLine": {"show": False},
             "min": since.isoformat(), "max": until.isoformat(),
         },
-        "yAxis": {
-            **_axis("value"), "scale": True, "axisLabel": {**_FONT, "formatter": "${value}"},
-        },
+        "yAxis": {**_axis("value"), **values},
         "grid": {"left": 52, "right": 16, "top": 34, "bottom": 26},
         "legend": {"top": 0, "left": 0, "itemWidth": 16, "itemHeight": 2, "icon": "rect",
                    "textStyle": _FONT},
-        "series": [
-            {
-                "name": name, "type": "line", "step": "end", "showSymbol": len(points) < 3,
-                "symbolSize": 5, "color": color, "lineStyle": {"width": 1.6},
-                "data": [
-                    [at.isoformat(), None if p is None else round(p / MICRO, 4)]
-                    for at, p in points
-                ],
-            }
-            for name, color, points in series
-        ],
+        "series": series,
     }  # fmt: skip
 
 
@@ -114,12 +149,9 @@ def _axis(kind: str) -> Options:
 
 def _area(name: str, color: str, data: list[list[float]]) -> Options:
     return {
-        "name": name,
-        "type": "line",
+        **_line(name, color),
         "step": "end",
         "showSymbol": False,
-        "color": color,
-        "lineStyle": {"width": 1.6},
         "areaStyle": {"color": color, "opacity": 0.14},
         "data": data,
     }

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
+from datetime import timedelta
 from typing import Any, TypeVar, cast
 
 from temporalio.client import Client
 
 from longshore.activities.checkpoints.rows import StoredCheckpoints
+from longshore.activities.queue_history import QueueHistories
 from longshore.client.api import Longshore
 from longshore.client.array_reading import ArrayReading
 from longshore.client.web_ui import job_url
@@ -21,6 +23,7 @@ from longshore.models.errors import LongshoreError, UnavailableError
 from longshore.models.job import JobState
 from longshore.models.job_report import JobReport
 from longshore.models.labels import Selector
+from longshore.models.queue_view import QueueHistory, QueueView, StartErrorsView
 from longshore.models.schedule import ScheduleView
 from longshore.models.settings import Settings
 from longshore.models.spending import JobCost
@@ -30,6 +33,8 @@ KEPT = 1.0
 """Seconds for which the same answer is given to everybody."""
 STORE_KEPT = 15.0
 """Seconds for which what the checkpoint store has is: to list it may take many requests."""
+PAST_KEPT = 15.0
+"""Seconds for which what was is: it hardly changes, and a day of it may be long."""
 CONNECT_EVERY = 5.0
 """Seconds between two attempts to reach Temporal while it is away."""
 PATIENCE = 3.0
@@ -63,6 +68,7 @@ class Fleet:
         self._longshore: Longshore | None = None
         self._answers: Shared[Hashable, Any] = Shared(KEPT)
         self._stored: Shared[str, StoredCheckpoints] = Shared(STORE_KEPT)
+        self._past: Shared[Hashable, Any] = Shared(PAST_KEPT)
         self._connected: Shared[str, Longshore] = Shared(CONNECT_EVERY)
 
     async def nodes(self, pool: str | None = None, *, gone: bool = False) -> tuple[NodeView, ...]:
@@ -87,6 +93,23 @@ class Fleet:
         """Return what cycles did and took, of one pool or of all. Raises NotFoundError."""
         return await self._shared(
             ("cycles", pool, last), lambda: self._reading.cycles(pool, last=last)
+        )
+
+    async def queue(self, pool: str) -> QueueView:
+        """Return who waits in a pool, in order. Raises NotFoundError."""
+        return await self._shared(("queue", pool), lambda: self._reading.queue(pool))
+
+    async def queue_history(self, pool: str) -> QueueHistory:
+        """Return how many jobs of a pool waited and ran over the past day. Raises
+        NotFoundError."""
+        histories = QueueHistories(self._reading.database())
+        return await self._past.get(("queue", pool), lambda: histories.history(pool))
+
+    async def start_errors(self, pool: str, over: timedelta) -> StartErrorsView:
+        """Return how far off the starts were that jobs of a pool were told. Raises
+        NotFoundError."""
+        return await self._past.get(
+            ("start-errors", pool, over), lambda: self._reading.start_errors(pool, over)
         )
 
     async def jobs(

@@ -1,6 +1,7 @@
 """The REST API of nodes and jobs: what the commands print with --json. Reads only."""
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
@@ -18,6 +19,7 @@ from longshore.models.domains import PoolTopology
 from longshore.models.job import JobState
 from longshore.models.job_report import JobReport
 from longshore.models.labels import NAME_FORM, Selector, parse_selector
+from longshore.models.queue_view import QueueHistory, QueueView, StartErrorsView
 from longshore.models.schedule import ScheduleView
 from longshore.models.views import Explanation, JobView, NodeView, PoolView
 
@@ -34,6 +36,9 @@ JobRef = Annotated[
         examples=["train-abcdefghij"],
     ),
 ]
+
+
+OnePool = Annotated[Name, Query(description="The pool.", examples=["default"])]
 
 
 LabelText = Annotated[str, Field(max_length=1_000, examples=["sweep=7"])]
@@ -111,6 +116,7 @@ def router(fleet: Fleet) -> APIRouter:
     """Return the routes."""
     routes = APIRouter(route_class=ForPrograms, responses=_PROBLEMS, tags=["nodes and jobs"])
     _add_nodes(routes, fleet)
+    _add_queues(routes, fleet)
     _add_jobs(routes, fleet)
     return routes
 
@@ -160,6 +166,35 @@ def _add_nodes(routes: APIRouter, fleet: Fleet) -> None:
         Each entry is one of `longshore cycles --json`.
         """
         return CyclesResponse(pools=await fleet.cycles(pool, last=last))
+
+
+def _add_queues(routes: APIRouter, fleet: Fleet) -> None:
+    @routes.get("/queue", summary="Who waits in a pool, in order")
+    async def queue(pool: OnePool = "default") -> QueueView:
+        """In the order in which the pool's next cycle decides: `longshore queue --json`."""
+        return await fleet.queue(pool)
+
+    @routes.get("/queue/history", summary="How many jobs waited and ran over the past day")
+    async def queue_history(pool: OnePool = "default") -> QueueHistory:
+        """Waiting and running jobs at the end of each quarter of an hour, and how many were
+        stopped for others in it.
+
+        An answer is at most fifteen seconds old.
+        """
+        return await fleet.queue_history(pool)
+
+    @routes.get("/queue/estimates", summary="How far off the starts were that jobs were told")
+    async def queue_estimates(
+        pool: OnePool = "default",
+        hours: Annotated[
+            int, Query(ge=1, le=8760, description="Starts that were told in so many hours.")
+        ] = 24,
+    ) -> StartErrorsView:
+        """By how long before the start they were told: `longshore queue --estimates --json`.
+
+        An answer is at most fifteen seconds old.
+        """
+        return await fleet.start_errors(pool, timedelta(hours=hours))
 
 
 def _add_jobs(routes: APIRouter, fleet: Fleet) -> None:

@@ -12,6 +12,7 @@ CONSOLE_PAGES = (
     ("/orderbook", "Order book"),
     ("/nodes", "Nodes"),
     ("/jobs", "Jobs"),
+    ("/queue", "Queue"),
     ("/dags", "DAGs"),
     ("/schedules", "Schedules"),
     ("/purchases", "Purchases"),

@@ -135,6 +135,35 @@ async def test_why_a_job_was_placed_and_why_another_waits(placed: Scene, console
     assert why["hints"]
 
 
+async def test_the_queue_of_a_pool_and_its_past(placed: Scene, console: RunningConsole):
+    await placed.ledger.rows(
+        "INSERT INTO start_estimates (job_id, attempt, pool, made_at, starts_at)"
+        " SELECT job_id, attempt, :pool, placed_at - interval '30 min', placed_at"
+        "   FROM placements WHERE job_id = :job",
+        pool=placed.pool, job=placed.train,
+    )  # fmt: skip
+    queue = of(console, "/queue", pool=placed.pool)
+    assert (queue["pool"], queue["order"], queue["simulated"]) == (placed.pool, "age", True)
+    [job] = queue["jobs"]
+    assert (job["place"], job["job_id"], job["gpus"]) == (1, placed.wide, 64)
+    assert "no known node could ever hold it" in job["reason"]
+    history = of(console, "/queue/history", pool=placed.pool)
+    first, *_, last = history["moments"]
+    assert (history["every"], history["simulated"]) == ("15m", True)
+    assert (first["waiting"], first["running"], first["stops"]) == (None, 0, 0)
+    assert (last["waiting"], last["running"], last["stops"]) == (1, 3, 0)
+    told = of(console, "/queue/estimates", pool=placed.pool, hours=2)
+    [row] = told["rows"]
+    assert (row["within"], row["jobs"], row["median"], row["later"]) == ("1h", 1, "0s", 0)
+
+
+@pytest.mark.parametrize("path", ["/queue", "/queue/history", "/queue/estimates"])
+def test_the_queue_of_a_pool_that_is_not_there_is_not_found(console: RunningConsole, path: str):
+    refused = console.get(path, pool="nobody")
+    assert refused.status_code == 404
+    assert "nobody" in refused.json()["error"]["message"]
+
+
 async def test_pages_of_nodes_and_of_jobs(placed: Scene, console: RunningConsole):
     async def all_of(what: str, limit: int) -> list[str]:
         ids: list[str] = []
@@ -267,8 +296,9 @@ async def test_a_database_that_is_away_is_said_and_comes_back(stack: Stack, data
     ):
         assert of(console, "/nodes") == {"nodes": [], "next": None}
         with database_away(stack, database_url):
-            for path in ("/nodes", "/topology", "/pools", "/cycles", "/jobs", "/jobs/train-1",
-                         "/dags", "/dags/nightly"):  # fmt: skip
+            for path in ("/nodes", "/topology", "/pools", "/cycles", "/queue", "/queue/history",
+                         "/queue/estimates", "/jobs", "/jobs/train-1", "/dags",
+                         "/dags/nightly"):  # fmt: skip
                 # An answer of a moment ago may still be given.
                 await eventually(lambda p=path: not console.get(p).is_success)
                 refused = console.get(path)
@@ -283,6 +313,8 @@ async def test_a_database_that_is_away_is_said_and_comes_back(stack: Stack, data
     [
         ("/nodes?limit=0", "limit"),
         ("/nodes?pool=Not+a+name", "pool"),
+        ("/queue?pool=Not+a+name", "pool"),
+        ("/queue/estimates?hours=0", "hours"),
         ("/jobs?state=BROKEN", "state"),
         ("/jobs?tenant=%00", "tenant"),
         ("/jobs?after=%20", "after"),
@@ -308,5 +340,5 @@ def test_a_job_that_is_not_there_is_not_found(console: RunningConsole, path: str
 
 
 def test_nothing_here_can_be_changed(console: RunningConsole):
-    for path in ("/nodes", "/jobs", "/jobs/train-1", "/topology", "/pools", "/cycles"):
+    for path in ("/nodes", "/jobs", "/jobs/train-1", "/topology", "/pools", "/cycles", "/queue"):
         assert console.http.post(path, json={}).status_code == 405

@@ -351,11 +351,31 @@ async def test_cycles_by_pool_and_those_of_one(page: Page, here: RunningConsole,
     await expect(page.get_by_text("There is no such pool")).to_be_visible()
 
 
+async def test_who_waits_and_the_past_day(page: Page, here: RunningConsole, fleet: Fleet):
+    await page.goto(f"{here.url}/queue?pool={fleet.pool}")
+    waiting = page.get_by_role("table", name="Who waits, in order").locator("tbody tr")
+    await expect(waiting).to_have_count(1)
+    await expect(waiting).to_contain_text("no known node could ever hold it")
+    await expect(page.get_by_text("Simulated GPUs")).to_be_visible()
+    past = page.get_by_role("img", name=re.compile("^The past day: 1 job left waiting.*2 running"))
+    await expect(past.locator("svg path").first).to_be_attached()
+    await expect(
+        page.get_by_text("was told a start in the past day that has come")
+    ).to_be_visible()
+    await waiting.get_by_role("link", name=fleet.wide).click()
+    await expect(page).to_have_url(f"{here.url}/jobs/{fleet.wide}")
+    await page.get_by_role("link", name="Queue", exact=True).click()
+    await expect(page.get_by_role("combobox", name="Pool")).not_to_have_value("")
+    await page.goto(f"{here.url}/queue?pool=nobody")
+    await expect(page.get_by_text("There is no such pool")).to_be_visible()
+    await expect(page.get_by_role("heading", name="The past day")).to_be_hidden()
+
+
 async def test_narrow_windows_scroll_in_one_direction(
     page: Page, here: RunningConsole, fleet: Fleet
 ):
     await page.set_viewport_size(NARROW)  # pyright: ignore[reportArgumentType]
-    pages = [f"{page}?pool={fleet.pool}" for page in ("nodes", "jobs", "cycles")]
+    pages = [f"{page}?pool={fleet.pool}" for page in ("nodes", "jobs", "queue", "cycles")]
     for path in (*pages, f"jobs/{fleet.wide}", f"jobs/{fleet.gang}"):
         await page.goto(f"{here.url}/{path}")
         await expect(page.locator("table tbody tr").first).to_be_visible()
@@ -363,10 +383,13 @@ async def test_narrow_windows_scroll_in_one_direction(
         assert await page.evaluate(f"{_CUT_OFF}.length") == 0, path
 
 
-async def test_the_nodes_are_stacked_on_a_phone(page: Page, here: RunningConsole, fleet: Fleet):
+@pytest.mark.parametrize("path", ["nodes?show=all", "queue?"])
+async def test_rows_are_stacked_on_a_phone(
+    page: Page, here: RunningConsole, fleet: Fleet, path: str
+):
     await page.set_viewport_size(PHONE)  # pyright: ignore[reportArgumentType]
-    await page.goto(f"{here.url}/nodes?pool={fleet.pool}&show=all")
-    await expect(page.locator("table.nodes tbody tr").first).to_be_visible()
+    await page.goto(f"{here.url}/{path}&pool={fleet.pool}")
+    await expect(page.locator("table tbody tr").first).to_be_visible()
     assert await page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     assert await page.evaluate(f"{_CUT_OFF}.length") == 0
 
@@ -383,6 +406,7 @@ async def test_pages_say_that_the_database_is_away_and_go_on(
             "nodes": "There are no nodes yet",
             "jobs": "No jobs now",
             "cycles": "No pool yet",
+            "queue": "No pool yet",
         }
         pages = {path: await context.new_page() for path in nothing}
         for path, page in pages.items():

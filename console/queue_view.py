@@ -1,0 +1,128 @@
+"""The page /queue as HTML: who waits in which order, and how far off told starts were."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from longshore.client.queue_view import (
+    ERRORS,
+    LEGEND,
+    class_of,
+    errors_of,
+    rank_of,
+    remark,
+    start_of,
+)
+from longshore.console import charts
+from longshore.console.escaping import escape
+from longshore.console.jobs_view import link
+from longshore.console.parts import cell, empty, number, table
+from longshore.models.queue_view import (
+    QueuedJobView,
+    QueueHistory,
+    QueueMoment,
+    QueueView,
+    StartErrors,
+)
+from longshore.models.text import NONE, count, span
+
+PATH = "/queue"
+SHOWN = 100
+_RANK = ("Rank", "Price", "Growth", "Left")
+_ERRORS = tuple(head[0].upper() + head[1:] for head in ERRORS)
+
+
+def waiting_html(queue: QueueView, now: datetime) -> str:
+    """Return the table of those that wait, the first `SHOWN` of them."""
+    by_rank = any(job.terms for job in queue.jobs)
+    ranks = _RANK if by_rank else ()
+    numbers = ("#", "Class", "GPUs", "Waited", "Ran", *ranks, "Starts, UTC")
+    heads = ("#", "Job", "Tenant", *numbers[1:], "Reason")
+    rows = (_row(job, now, by_rank=by_rank) for job in queue.jobs[:SHOWN])
+    return table("Who waits, in order", heads, rows, numbers=numbers)
+
+
+def below_html(queue: QueueView) -> str:
+    """Return how many more there are, and what the terms of a rank are."""
+    more = len(queue.jobs) - SHOWN
+    notes = [f"{count(more, 'more job')} behind these."] if more > 0 else []
+    notes += [LEGEND] if any(job.terms for job in queue.jobs[:SHOWN]) else []
+    return "".join(f'<p class="reason">{escape(note)}</p>' for note in notes)
+
+
+def nobody_html(pool: str) -> str:
+    """Return the words for a queue that is empty."""
+    return empty(f"Nobody waits in pool {pool}", "`longshore submit` puts a job into its queue.")
+
+
+def errors_html(rows: Sequence[StartErrors], pool: str) -> str:
+    """Return how far off starts were, by how long before they were told."""
+    if not rows:
+        said = f"No job of pool {pool} was told a start in the past day that has come."
+        return f'<p class="quiet padded">{escape(said)}</p>'
+    cells = (zip(("Told before", *_ERRORS), errors_of(row), strict=True) for row in rows)
+    return table(
+        "Starts as they were told",
+        ("Told before", *_ERRORS),
+        (
+            "<tr>" + "".join(
+                (number if head in _ERRORS else cell)(escape(value), head) for head, value in row
+            ) + "</tr>"
+            for row in cells
+        ),
+        numbers=_ERRORS,
+    )  # fmt: skip
+
+
+def history_chart(history: QueueHistory) -> charts.Options:
+    """Return the curves of the past day."""
+    until = history.moments[-1].at
+    moments = history.moments
+    waiting = [(each.at, each.waiting) for each in moments]
+    running = [(each.at, each.running) for each in moments]
+    stops = [(history.since, 0), *((each.at, each.stops) for each in moments)]
+    curves = (
+        charts.Counted("Waiting", charts.LIMIT, waiting),
+        charts.Counted("Running", charts.AVERAGE, running),
+        charts.Counted(f"Stopped for others in {span(history.every)}", charts.ASK, stops, True),
+    )
+    return charts.counts(curves, history.since, until)
+
+
+def history_words(history: QueueHistory) -> str:
+    """Return in words what the curves show."""
+    last = history.moments[-1]
+    most = max((each.waiting or 0 for each in history.moments), default=0)
+    stops = sum(each.stops for each in history.moments)
+    return (
+        f"The past day: {_now(last)}; at most {count(most, 'job')} waited; "
+        f"{count(stops, 'job')} stopped for others."
+    )
+
+
+def _now(moment: QueueMoment) -> str:
+    waiting = "nobody knows how many wait" if moment.waiting is None else (
+        f"{count(moment.waiting, 'job')} left waiting by the last cycle"
+    )  # fmt: skip
+    return f"{waiting}, {count(moment.running)} running"
+
+
+def is_blank(history: QueueHistory) -> bool:
+    """Return whether nothing is on record of the day."""
+    return not any(each.waiting or each.running or each.stops for each in history.moments)
+
+
+def _row(job: QueuedJobView, now: datetime, *, by_rank: bool) -> str:
+    place = NONE if job.place is None else count(job.place)
+    gpus = NONE if job.gpus is None else count(job.gpus)
+    ranks = zip(_RANK, rank_of(job), strict=True) if by_rank else ()
+    numbers = (
+        ("Class", class_of(job)), ("GPUs", gpus), ("Waited", span(job.waited)),
+        ("Ran", span(job.attained) if job.attained else NONE), *ranks,
+        ("Starts, UTC", start_of(job, now)),
+    )  # fmt: skip
+    cells = "".join(number(escape(value), head) for head, value in numbers)
+    return (
+        f"<tr>{number(place)}{cell(link(job.job_id), folds=True)}"
+        f"{cell(escape(job.tenant), 'Tenant')}{cells}"
+        f"{cell(escape(remark(job)), folds=True)}</tr>"
+    )
