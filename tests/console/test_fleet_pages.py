@@ -369,6 +369,10 @@ async def test_who_waits_and_the_past_day(page: Page, here: RunningConsole, flee
     await page.goto(f"{here.url}/queue?pool=nobody")
     await expect(page.get_by_text("There is no such pool")).to_be_visible()
     await expect(page.get_by_role("heading", name="The past day")).to_be_hidden()
+    await page.get_by_role("combobox", name="Pool").click()
+    await page.get_by_role("option", name=fleet.pool).click()
+    await expect(page).to_have_url(f"{here.url}/queue?pool={fleet.pool}")
+    await expect(waiting).to_have_count(1)
 
 
 async def test_narrow_windows_scroll_in_one_direction(
