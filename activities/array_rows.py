@@ -12,7 +12,7 @@ from longshore.activities.elements import store_results
 from longshore.activities.partners import Before
 from longshore.activities.queue import ensure_pool
 from longshore.models.array import expanded
-from longshore.models.array_messages import OpenArray
+from longshore.models.array_messages import AdvanceArray, OpenArray
 from longshore.models.elements import ElementResult, ElementState
 from longshore.models.errors import NotFoundError
 from longshore.models.job import FailureClass, JobState, RetryPolicy
@@ -42,6 +42,7 @@ async def record_array(
             "id": array_id, "name": spec.name, "tenant": spec.tenant, "pool": spec.pool,
             "key": request.job.key, "spec": spec.model_dump_json(),
             "submitted_at": request.submitted_at,
+            "begins_at": spec.begins_at(request.submitted_at),
         },
     )  # fmt: skip
     if not made:
@@ -91,12 +92,12 @@ async def slots_of(connection: AsyncConnection, array_id: str) -> Sequence[RowMa
 
 async def seen_of(
     connection: AsyncConnection,
-    array_id: str,
     row: RowMapping,
-    held: bool,
+    request: AdvanceArray,
     cancelled: str | None,
 ) -> ArraySeen:
     """Return what is decided from; `row` is that of `lock_array`."""
+    array_id = request.array_id
     counts = await connection.execute(text(_COUNTS), {"id": array_id})
     by_state = {ElementState(each.state): each.number for each in counts}
     claimed = await connection.scalar(text(CLAIMED), {"id": array_id})
@@ -116,7 +117,8 @@ async def seen_of(
         failed=len(failed),
         slot_failure=FailureClass(last["failure"]) if last and last["failure"] else None,
         slot_message=(last["message"] or last["reason"] or "") if last else "",
-        held=held, cancelled=cancelled, claimed=claimed or 0,
+        held=request.held, begins_at=request.begins_at, cancelled=cancelled,
+        claimed=claimed or 0,
     )  # fmt: skip
 
 
@@ -178,8 +180,8 @@ async def reopen(
 
 
 _INSERT_JOB = """
-    INSERT INTO jobs (id, name, tenant, pool, key, spec, submitted_at, message)
-    VALUES (:id, :name, :tenant, :pool, :key, CAST(:spec AS jsonb), :submitted_at, '')
+    INSERT INTO jobs (id, name, tenant, pool, key, spec, submitted_at, begins_at, message)
+    VALUES (:id, :name, :tenant, :pool, :key, CAST(:spec AS jsonb), :submitted_at, :begins_at, '')
     ON CONFLICT (id) DO NOTHING
     RETURNING id
 """
@@ -274,6 +276,6 @@ _REOPEN_ELEMENTS = """
 _REOPEN_JOB = """
     UPDATE jobs
        SET ended_at = NULL, end_state = NULL, failure = NULL, exit_code = NULL, message = '',
-           attempts = 0
+           attempts = 0, begins_at = NULL
      WHERE id = :id
 """

@@ -198,7 +198,7 @@ class ArrayActivities:
             text(_UPDATE_ARRAY), {"id": array_id, "held": request.held, "cancelled": cancelled}
         )
         if row["end_state"] is not None:
-            seen = await seen_of(connection, array_id, row, request.held, cancelled)
+            seen = await seen_of(connection, row, request, cancelled)
             woken = await settle_followers(connection, array_id, ())  # of a try that was cut off
             return ArrayPlan(JobState(row["end_state"]), row["message"]), seen, woken
         ended = await take_from_ended_slots(
@@ -208,7 +208,7 @@ class ArrayActivities:
             ended += await end_waiting(
                 connection, array_id, ElementState.CANCELLED, None, cancelled
             )
-        seen = await seen_of(connection, array_id, row, request.held, cancelled)
+        seen = await seen_of(connection, row, request, cancelled)
         plan = decide(seen)
         if plan.give_up:
             ended += await end_waiting(
@@ -235,7 +235,8 @@ class ArrayActivities:
 
         async def submit(number: int, job_id: str) -> tuple[str, bool]:
             name = f"{spec.name[:_LONGEST_SLOT_NAME]}.s{number}"
-            alone = spec.model_copy(update={"array": None, "name": name})
+            # It began with its array.
+            alone = spec.model_copy(update={"array": None, "begin": None, "name": name})
             slot = Slot(
                 array_id=array_id, number=number, elements=array["elements"],
                 first=array["first"], last=array["last"],

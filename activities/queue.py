@@ -101,7 +101,8 @@ class QueueActivities:
         async with self._database.transaction() as connection:
             pool = await connection.scalar(
                 text(
-                    "UPDATE queue SET held = :held, decision = NULL, decided_at = NULL,"
+                    "UPDATE queue SET held = :held, begin_only = :begin_only,"
+                    " decision = NULL, decided_at = NULL,"
                     " preparing = NULL,"
                     " waited = CASE WHEN held OR NOT :held THEN waited"
                     " ELSE waited + (clock_timestamp() - queued_at) END,"
@@ -109,7 +110,12 @@ class QueueActivities:
                     " ELSE queued_at END"
                     " WHERE job_id = :id AND attempt = :attempt RETURNING pool"
                 ),
-                {"held": request.held, "id": request.key.job_id, "attempt": request.key.attempt},
+                {
+                    "held": request.held,
+                    "begin_only": request.begin_only,
+                    "id": request.key.job_id,
+                    "attempt": request.key.attempt,
+                },
             )
             if request.held:  # what was said of its start was said of one that may start
                 await connection.execute(
@@ -203,6 +209,8 @@ async def put_into_queue(
         "tenant": spec.tenant, "pool": spec.pool, "key": request.key, "held": request.held,
         "spec": spec.model_dump_json(), "priority": spec.priority,
         "request": job.model_dump_json(), "submitted_at": request.submitted_at,
+        "begins_at": spec.begins_at(request.submitted_at), "waits_from": job.submitted_at,
+        "begin_only": request.begin_only,
         "pool_spec": PoolSpec(name=spec.pool).model_dump_json(),
         "can_stop": job.can_stop, "duration_known": job.duration_known,
         "preemptible": spec.preemptible,
@@ -457,8 +465,8 @@ async def _lock_pool(connection: AsyncConnection, pool: str) -> bool | None:
 
 
 _INSERT_JOB = """
-    INSERT INTO jobs (id, name, tenant, pool, key, spec, submitted_at, message)
-    VALUES (:id, :name, :tenant, :pool, :key, CAST(:spec AS jsonb), :submitted_at, '')
+    INSERT INTO jobs (id, name, tenant, pool, key, spec, submitted_at, begins_at, message)
+    VALUES (:id, :name, :tenant, :pool, :key, CAST(:spec AS jsonb), :submitted_at, :begins_at, '')
     ON CONFLICT (id) DO NOTHING
 """
 
@@ -471,24 +479,26 @@ _INSERT_NEW = """
         INSERT INTO pools (name, spec) VALUES (:pool, CAST(:pool_spec AS jsonb))
         ON CONFLICT DO NOTHING
     ), job AS (
-        INSERT INTO jobs (id, name, tenant, pool, key, spec, submitted_at, message)
-        VALUES (:id, :name, :tenant, :pool, :key, CAST(:spec AS jsonb), :submitted_at, '')
+        INSERT INTO jobs (id, name, tenant, pool, key, spec, submitted_at, begins_at, message)
+        VALUES (:id, :name, :tenant, :pool, :key, CAST(:spec AS jsonb), :submitted_at, :begins_at,
+                '')
         ON CONFLICT (id) DO NOTHING
         RETURNING id
     )
-    INSERT INTO queue (job_id, attempt, pool, held, priority, request, submitted_at, can_stop,
-                       duration_known)
-    SELECT id, :attempt, :pool, :held, :priority, CAST(:request AS jsonb), :submitted_at,
-           :can_stop, :duration_known
+    INSERT INTO queue (job_id, attempt, pool, held, begin_only, priority, request, submitted_at,
+                       can_stop, duration_known)
+    SELECT id, :attempt, :pool, :held, :begin_only, :priority, CAST(:request AS jsonb),
+           :waits_from, :can_stop, :duration_known
       FROM job
     RETURNING job_id
 """
 """A job that is new cannot have been placed or have ended: nothing else needs to be looked at."""
 
 _INSERT_QUEUE = f"""
-    INSERT INTO queue (job_id, attempt, pool, held, priority, request, submitted_at, waited,
-                       attained, can_stop, duration_known)
-    SELECT :id, :attempt, :pool, :held, :priority, CAST(:request AS jsonb), :submitted_at,
+    INSERT INTO queue (job_id, attempt, pool, held, begin_only, priority, request, submitted_at,
+                       waited, attained, can_stop, duration_known)
+    SELECT :id, :attempt, :pool, :held, :begin_only, :priority, CAST(:request AS jsonb),
+           :waits_from,
            coalesce(before.waited, interval '0'), coalesce(before.ran, interval '0'),
            :can_stop OR (:preemptible AND coalesce(before.ran > interval '0', false)),
            :duration_known

@@ -14,6 +14,7 @@ from longshore.activities.snapshot import (
     load_running,
 )
 from longshore.models.base import Instant
+from longshore.models.moment import says_begin
 from longshore.models.placement import Decision
 from longshore.models.pool import PoolSpec
 from longshore.models.queue_view import QueuedJobView, QueueView, StartErrorsView
@@ -87,8 +88,15 @@ def _view(
         first=by_rank and bool(standing.guaranteed),
         terms=terms(service, spec.packing) if by_rank else None,
         starts_at=decision.estimated_start if decision else None,
-        reason="it is held" if entry.held else decision.reason if decision else "",
+        reason=_why_held(row, now) if entry.held else decision.reason if decision else "",
     )  # fmt: skip
+
+
+def _why_held(row: RowMapping, now: Instant) -> str:
+    begins_at, by_user = row["begins_at"], not row["begin_only"]
+    if begins_at is None or (by_user and begins_at <= now):
+        return "it is held"
+    return says_begin(begins_at, now, "it is held" if by_user else "")
 
 
 def _aside(row: RowMapping) -> QueuedJobView:
@@ -102,8 +110,8 @@ def _aside(row: RowMapping) -> QueuedJobView:
 
 
 _JOBS = """
-    SELECT q.job_id, j.name, j.tenant, q.decision, q.priority, q.attained,
-           greatest(q.waited, interval '0') AS waited
+    SELECT q.job_id, j.name, j.tenant, j.begins_at, q.begin_only, q.decision,
+           q.priority, q.attained, greatest(q.waited, interval '0') AS waited
       FROM queue q JOIN jobs j ON j.id = q.job_id
      WHERE q.pool = :pool
 """

@@ -1,7 +1,7 @@
 """Reading jobs, nodes and pools for people: the client and the console show these."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -18,6 +18,7 @@ from longshore.models.checkpointing import CheckpointDecision
 from longshore.models.errors import NotFoundError, SpecError
 from longshore.models.job import JobSpec, JobState, Tier
 from longshore.models.labels import Selector
+from longshore.models.moment import says_begin
 from longshore.models.node import HostFirmware, NodeState
 from longshore.models.placement import Decision
 from longshore.models.pool import PoolSpec
@@ -202,12 +203,23 @@ def _pool(row: RowMapping) -> PoolView:
 def _job(row: Mapping[Any, Any]) -> JobView:
     row = {**row, "labels": row["labels"] or {}}
     try:
-        return _with_end(JobView.model_validate(row))
+        return _with_end(_with_begin(JobView.model_validate(row)))
     except ValidationError as error:
         # Somebody has written into the row by hand. The list shows the others, and says so of it.
         wrong = {field: _UNREADABLE[str(field)] for field in {m["loc"][0] for m in error.errors()}}
         said = f"cannot be read as it is stored: {'; '.join(describe_all(error, row))}"
         return JobView.model_validate({**row, **wrong, "reason": said})
+
+
+def _with_begin(job: JobView) -> JobView:
+    """Return a job that is held with when it begins, as far as that is to come."""
+    now = datetime.now(UTC)
+    if job.state is not JobState.HELD or job.begins_at is None:
+        return job
+    if not job.begin_only and job.begins_at <= now:
+        return job
+    said = says_begin(job.begins_at, now, "" if job.begin_only else "held")
+    return job.model_copy(update={"reason": said})
 
 
 def _with_end(job: JobView) -> JobView:
@@ -291,7 +303,7 @@ _JOBS = """
            j.spec->'labels' AS labels, j.spec->'max_duration' AS max_duration,
            CASE WHEN j.ended_at IS NOT NULL THEN j.end_state
                 WHEN p.ended_at IS NULL AND p.attempt IS NOT NULL THEN 'RUNNING'
-                WHEN a.held THEN 'HELD'
+                WHEN a.held OR (a.id IS NOT NULL AND j.begins_at > clock_timestamp()) THEN 'HELD'
                 WHEN a.id IS NOT NULL THEN
                     CASE WHEN EXISTS (SELECT FROM array_slots s
                                         JOIN placements sp ON sp.job_id = s.job_id
@@ -313,7 +325,9 @@ _JOBS = """
                                JOIN placements sp ON sp.job_id = s.job_id
                                JOIN nodes sn ON sn.id = sp.node_id
                               WHERE s.array_id = a.id AND sn.simulated) END AS simulated,
-           j.submitted_at,
+           j.submitted_at, j.begins_at,
+           j.ended_at IS NULL AND coalesce(q.begin_only, NOT a.held AND
+               j.begins_at > clock_timestamp(), false) AS begin_only,
            coalesce(q.waited, p.waited, interval '0') AS waited,
            CASE WHEN q.job_id IS NULL THEN p.decision->'counted_as'
                 ELSE q.decision->'counted_as' END AS counted_as,

@@ -128,6 +128,8 @@ def _of_array(job: JobView, elements: Mapping[ElementState, int]) -> str:
 
 
 def _headline(job: JobView) -> str:
+    if job.begin_only:
+        return _held(job, None)
     if job.elements is not None:
         return _of_array(job, job.elements)
     match job.state:
@@ -147,10 +149,12 @@ def _headline(job: JobView) -> str:
 
 
 def _held(job: JobView, hold: JobStatus | None) -> str:
-    since = why = ""
+    if job.begin_only:
+        return f"{job.reason}: until then nobody is stopped for it, and nothing kept or bought"
+    since, reason = "", job.reason
     if hold is not None:
-        since = f" since {hold.since:%Y-%m-%d %H:%M} UTC"
-        why = f" ({hold.reason})" if hold.reason not in ("", _HELD) else ""
+        since, reason = f" since {hold.since:%Y-%m-%d %H:%M} UTC", hold.reason
+    why = f" ({reason})" if reason not in ("", _HELD) else ""
     return f"is held{since}{why}: `longshore release {job.id}` lets it go on"
 
 

@@ -18,7 +18,7 @@ from longshore.models.forecast import Forecast, ForecastKind, NodePrice
 from longshore.models.job import JobSpec
 from longshore.models.placement import JobRequest, PlacementKind
 from longshore.models.settings import Settings
-from longshore.scheduling.forecast import data_says, forecast_of
+from longshore.scheduling.forecast import data_says, forecast_of, forecast_of_later
 from longshore.scheduling.packer import place
 
 MARKETS_WITHIN = 10.0
@@ -64,6 +64,9 @@ async def forecast(
     later = pool.buying.enabled and found.kind is not ForecastKind.BUYS and not starts_now
     simulated = settings.market == "simulated"
     simulated = simulated and bool(prices or bought)
+    if (begins_at := spec.begins_at(now)) is not None:
+        found = forecast_of_later(found, begins_at, now)
+        later = pool.buying.enabled
     return found.model_copy(update={"simulated": simulated, "buys_later": later})
 
 

@@ -56,6 +56,14 @@ TIME = Annotated[
         rich_help_panel=_NEEDS,
     ),
 ]
+BEGIN = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHEN",
+        help="Not started before: 2h from now, or 2026-11-20T08:00:00Z.",
+        rich_help_panel=_NEEDS,
+    ),
+]
 CONSTRAINTS = Annotated[
     list[str] | None,
     typer.Option(

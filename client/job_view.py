@@ -226,7 +226,7 @@ def _last_change(job: JobView) -> datetime:
 
 def _remark(job: JobView, now: datetime) -> str:
     """Return what is worth knowing beside the state: where it runs, why it waits, how it ended."""
-    if job.elements is not None:
+    if job.elements is not None and not job.begin_only:
         return progress_text(job.elements, job.claimed)
     match job.state:
         case JobState.RUNNING:
@@ -283,6 +283,7 @@ def _facts(report: JobReport, now: datetime) -> list[tuple[str, RenderableType]]
         facts.append(("resized", count(status.resizes, "time")))
     if status and not job.state.ended and status.attempts and status.attempts[-1].left:
         facts.append(("in place", status.reason))
+    facts += _begin_facts(job, now)
     if job.estimated_start is not None:
         facts.append(("may start", _may_start(job.estimated_start, now)))
     facts += _data_facts(report.data)
@@ -308,7 +309,7 @@ def _facts(report: JobReport, now: datetime) -> list[tuple[str, RenderableType]]
         ("submitted", _moment(job.submitted_at, now)),
     ]
     if job.first_started_at is not None:
-        waited = span(job.first_started_at - job.submitted_at)
+        waited = span(job.first_started_at - job.waits_from)
         facts.append(
             ("started", f"{_moment(job.first_started_at, now)}, after a wait of {waited}")
         )
@@ -333,6 +334,13 @@ def _gave_way(status: JobStatus) -> str:
 
 def _may_start(start: datetime, now: datetime) -> str:
     return f"{clock(start, now)} ({ago(start, now)})"
+
+
+def _begin_facts(job: JobView, now: datetime) -> list[tuple[str, RenderableType]]:
+    """Return when a job begins, as long as that is to come."""
+    if job.begins_at is None or job.begins_at <= now or job.state.ended:
+        return []
+    return [("begins", _may_start(job.begins_at, now))]
 
 
 def _moment(instant: datetime, now: datetime) -> str:
@@ -425,7 +433,7 @@ def _next_step(report: JobReport) -> str:
         )
     if state in (JobState.RUNNING, JobState.STOPPING):
         return f"longshore logs -f {job.id}, or longshore watch {job.id}"
-    if state is JobState.HELD:
+    if state is JobState.HELD and not job.begin_only:
         return f"longshore release {job.id}"
     if state.ended:
         pull = f", or longshore pull {job.id}" if report.spec.outputs else ""
@@ -443,7 +451,7 @@ def _queue_facts(explanation: Explanation, now: datetime) -> list[tuple[str, Ren
         head_start = f"; {said}" if (said := head_start_of(explanation)) else ""
         place = f"place {explanation.position} in pool {job.pool}, {ahead}{risen}{head_start}"
         facts.append(("queue", place))
-        facts.append(("waits since", _moment(job.submitted_at, now)))
+        facts += _begin_facts(job, now) or [("waits since", _moment(job.waits_from, now))]
     if explanation.decided_at is not None and last is not None:
         said = "" if last.reason in explanation.headline else f": {last.reason}"
         facts.append(("last cycle", f"{ago(explanation.decided_at, now)}{said}"))

@@ -20,10 +20,12 @@ from longshore.client.steering import (
     Asked,
     Verb,
     ask_all,
+    begins_of,
     named,
     select,
 )
 from longshore.client.terminal import JSON, note, now, out, print_json, say, show
+from longshore.models.moment import said_at
 from longshore.models.text import count, listed
 from longshore.models.views import JobView
 
@@ -44,6 +46,8 @@ DRY_RUN = Annotated[
     bool, typer.Option("--dry-run", help="Only list the jobs that it would be done to.")
 ]
 _NAMED = 5
+_LOOKED_UP = 100
+"""Jobs whose `begin` is looked up to say what comes of a release."""
 _TELL_EVERY = 2.0
 """Seconds between two words on how far it is."""
 
@@ -174,7 +178,10 @@ def _steer(
             await _tell(api, verb, chosen, found)
             meant = [job.id for job in found]
         heard = _progress(verb, len(meant))
-        return await ask_all(api, verb, meant, reason, selected=not refs, heard=heard)
+        asked = await ask_all(api, verb, meant, reason, selected=not refs, heard=heard)
+        if verb is RELEASE:
+            asked.begins = await begins_of(api, asked.asked[:_LOOKED_UP], now())
+        return asked
 
     _report(verb, call(ask), as_json)
     return None
@@ -229,7 +236,11 @@ def _report(verb: Verb, asked: Asked, as_json: bool) -> None:
                     "failed": failed})  # fmt: skip
     else:
         for job_id in asked.asked:
-            say(f"{job_id} {verb.outcome.format(id=job_id)}")
+            begins_at = asked.begins.get(job_id)
+            if begins_at is None:
+                say(f"{job_id} {verb.outcome.format(id=job_id)}")
+            else:
+                say(f"{job_id} may be placed from {said_at(begins_at, now())} on, its `begin`")
     for job_id in asked.ended:
         note(f"{job_id} had ended by then")
     _raise_last(asked)

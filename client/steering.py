@@ -1,8 +1,10 @@
 """Steers many jobs at once: finds those that are meant, and asks each for the same."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from longshore.client.calls import known_job
@@ -31,11 +33,19 @@ class Verb:
     """In which of them it makes sense of a job."""
     outcome: str
     """What comes of it, with ``{id}``."""
+    by_user: bool | None = None
+    """Whether, of those that are HELD, it makes sense of the ones that somebody holds, or of those
+    that wait for their `begin` alone; None where it does of both."""
+
+    def fits(self, job: JobView) -> bool:
+        """Return whether it makes sense of a job, which is in one of the states."""
+        held = job.state is JobState.HELD and self.by_user is not None
+        return not held or job.begin_only is not self.by_user
 
 
 CANCEL = Verb("cancel", OPEN, "will end; `longshore watch {id}` shows it")
-HOLD = Verb("hold", OPEN - {JobState.HELD}, "is held until `longshore release {id}`")
-RELEASE = Verb("release", frozenset({JobState.HELD}), "may be placed again")
+HOLD = Verb("hold", OPEN, "is held until `longshore release {id}`", by_user=False)
+RELEASE = Verb("release", frozenset({JobState.HELD}), "may be placed again", by_user=True)
 REQUEUE = Verb(
     "requeue",
     frozenset({JobState.RUNNING, JobState.STOPPING}),
@@ -51,6 +61,8 @@ class Asked:
     """The ids of the jobs that were asked."""
     ended: list[str] = field(default_factory=list[str])
     """Of those that were selected, the ones that had ended by then."""
+    begins: dict[str, datetime] = field(default_factory=dict[str, datetime])
+    """When those begin whose `begin` is to come, of jobs that were released."""
     failed: list[tuple[str, LongshoreError]] = field(
         default_factory=list[tuple[str, LongshoreError]]
     )
@@ -64,12 +76,11 @@ async def select(
     Raises RefusedError where they are several tenants' and nobody has said that this is meant.
     """
     states = chosen.states & verb.states if chosen.states else verb.states
-    found = list[JobView]()
+    found, last = list[JobView](), None
     meant = replace(chosen, states=states)
-    while page := await api.list(
-        **meant.filters, after=found[-1].id if found else None, limit=_PAGE
-    ):
-        found += page
+    while page := await api.list(**meant.filters, after=last, limit=_PAGE):
+        found += filter(verb.fits, page)
+        last = page[-1].id
     tenants = sorted({job.tenant for job in found})
     if len(tenants) > 1 and not all_tenants:
         raise RefusedError(
@@ -88,6 +99,19 @@ async def named(api: "Longshore", refs: Sequence[str]) -> tuple[list[JobView], A
         except LongshoreError as error:
             asked.failed.append((ref, error))
     return found, asked
+
+
+async def begins_of(
+    api: "Longshore", job_ids: Sequence[str], now: datetime
+) -> dict[str, datetime]:
+    """Return when those of the jobs begin whose `begin` is to come, as far as that can be read."""
+    found = dict[str, datetime]()
+    for job_id in job_ids:
+        with contextlib.suppress(LongshoreError):
+            begins_at = (await api.job(job_id)).begins_at
+            if begins_at is not None and begins_at > now:
+                found[job_id] = begins_at
+    return found
 
 
 async def ask_all(

@@ -16,6 +16,7 @@ from longshore.activities.queue import never_held
 from longshore.activities.snapshot import load_nodes, load_pool
 from longshore.models.errors import UnavailableError, UnsatisfiableError
 from longshore.models.job import JobSpec
+from longshore.models.moment import format_moment
 from longshore.models.node import Node, NodeState
 from longshore.models.placement import JobRequest
 from longshore.models.pool import Growth, PoolSpec
@@ -65,7 +66,7 @@ async def preflight(database: Callable[[], Database], spec: JobSpec) -> tuple[st
             now = await clock(connection)
             job = JobRequest.of("", spec, now, 1)
             if could_ever_place(job, nodes, now):
-                return _assumed(spec, pool)
+                return (*_past(spec, now), *_assumed(spec, pool))
             if pool.growth is not Growth.OPEN:
                 raise UnsatisfiableError(never_held(job, spec, pool, nodes, now))
             coming = await purchases_under_way(connection, pool)
@@ -76,8 +77,16 @@ async def preflight(database: Callable[[], Database], spec: JobSpec) -> tuple[st
         return (f"could not look at the nodes first ({error.orig}): `longshore db upgrade`",)
     return (
         _warning(job, spec, pool, nodes, now, _what_comes(standing, coming)),
+        *_past(spec, now),
         *_assumed(spec, pool),
     )
+
+
+def _past(spec: JobSpec, now: datetime) -> tuple[str, ...]:
+    """Return what to say of a `begin` that is as none."""
+    if spec.begin is None or spec.begins_at(now) is not None:
+        return ()
+    return (f"begin: {format_moment(spec.begin)} is past: the job may start at once",)
 
 
 def _assumed(spec: JobSpec, pool: PoolSpec) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -39,6 +40,7 @@ from longshore.client.terminal import JSON, note, out, print_json, say, warn
 from longshore.models.document import Override, load_document, read_document
 from longshore.models.errors import LongshoreError, SpecError
 from longshore.models.job import JobResult, JobSpec
+from longshore.models.moment import said_at
 from longshore.models.views import Submission
 
 if TYPE_CHECKING:
@@ -120,6 +122,7 @@ def submit(
     cpus: job_flags.CPUS = None,
     ram: job_flags.RAM = None,
     time: job_flags.TIME = None,
+    begin: job_flags.BEGIN = None,
     constraints: job_flags.CONSTRAINTS = None,
     image: job_flags.IMAGE = None,
     env: job_flags.ENV = None,
@@ -159,6 +162,7 @@ def submit(
             {
                 "name": name, "pool": pool, "tenant": tenant, "priority": priority, "gpus": gpus,
                 "cpus": cpus, "ram": ram, "image": image, "array": array,
+                "begin": begin,
             }
         ),
         *job_flags.time_limit(time),
@@ -282,7 +286,12 @@ def _say_submitted(
         return
     if not submission.created:
         note(f"It had been submitted before: the same tenant, name {spec.name} and key.")
-    if not waits and held:
+    begins_at = spec.begins_at(datetime.now(UTC)) if submission.created else None
+    if not waits and begins_at is not None:
+        begins = f"It begins at {said_at(begins_at, datetime.now(UTC))} at the earliest"
+        then = f"release {submission.job_id}" if held else f"why {submission.job_id}"
+        note(f"{begins}{', and is held' if held else ''}. Next: longshore {then}")
+    elif not waits and held:
         note(f"It is held. Next: longshore release {submission.job_id}")
     elif not waits and submission.warnings:
         note(f"Next: longshore why {submission.job_id}")

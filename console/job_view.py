@@ -61,6 +61,8 @@ def head_html(report: JobReport, now: datetime, workflow: str | None) -> str:
         so_far = "Took" if job.ended_at else "Takes so far"
         pairs.append((so_far, span((job.ended_at or now) - job.submitted_at)))
         pairs += array_facts(report.array)
+    if job.begins_at is not None and job.begins_at > now and not state.ended:
+        pairs.append(("Begins", f"{when(job.begins_at)} <small>{ago(job.begins_at, now)}</small>"))
     if report.spec.max_duration is not None:
         pairs.append(("Time limit", _limit(report)))
     if report.status is not None and report.status.not_brought:

@@ -91,8 +91,8 @@ def waited(job: JobView, now: datetime) -> timedelta:
     """Return how long a job that waits has been in the queue; of another, how long it waited for
     its first start."""
     if job.queued_at is not None:
-        return now - (job.queued_at if job.first_started_at else job.submitted_at)
-    return (job.first_started_at or job.ended_at or now) - job.submitted_at
+        return now - (job.queued_at if job.first_started_at else job.waits_from)
+    return (job.first_started_at or job.ended_at or now) - job.waits_from
 
 
 def waits(job: JobView) -> bool:

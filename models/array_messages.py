@@ -62,6 +62,8 @@ class AdvanceArray(Wire):
 
     array_id: str
     held: bool = False
+    begins_at: Instant | None = None
+    """Its `begin`, as long as that is to come."""
     cancelled: Reason | None = None
     path_behind: float = 0.0
     """Of its slots, as in `JobInput`."""

@@ -38,6 +38,8 @@ class Forecast(Wire):
     """The most that this may come to."""
     ready_at: Instant | None = None
     """When its GPUs are expected; null where nobody knows."""
+    begins_at: Instant | None = None
+    """Its `begin`, where that is to come: then the amounts are not known."""
     buys_later: bool = False
     """True where its pool may buy for it later, at prices that nobody knows yet."""
     not_known: Reason = ""

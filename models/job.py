@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
@@ -39,6 +39,7 @@ from longshore.models.labels import JobLabels
 from longshore.models.legacy_documents import clamped
 from longshore.models.mig import MigProfile
 from longshore.models.mistakes import Mistake, refuse
+from longshore.models.moment import Moment, at
 from longshore.models.resources import GPURequest
 from longshore.models.signals import SignalName
 from longshore.models.topology import Conformance, Gang
@@ -321,8 +322,13 @@ class JobSpec(Frozen):
     preemptible: bool = True
     """Whether a job of a higher class may take its GPUs. It leaves a node that ends all the
     same."""
+    begin: Moment | None = Field(default=None, exclude_if=lambda begin: begin is None)
+    """It is not started before, and nothing is kept, brought or bought for it: a time such as
+    2026-11-20T08:00:00Z, or a duration such as 2h, which counts from the submit. Its wait counts
+    from then on. One that is past is as none. See docs/queue.md."""
     queue_timeout: Duration | None = None
-    """Give up when not placed within this time; wait without end when left out."""
+    """Give up when not placed within this time, counted from `begin`; wait without end when left
+    out."""
     stop_grace: Duration = timedelta(seconds=10)
     """Time between SIGTERM and SIGKILL when it is stopped."""
 
@@ -471,6 +477,11 @@ class JobSpec(Frozen):
             return ()
         return ("sh", "-c", self.command) if isinstance(self.command, str) else self.command
 
+    def begins_at(self, submitted_at: datetime) -> datetime | None:
+        """Return from when on it may be placed; None where that is at once."""
+        found = None if self.begin is None else at(self.begin, submitted_at)
+        return found if found is not None and found > submitted_at else None
+
     @property
     def likely_duration(self) -> timedelta:
         """How long an attempt is taken to run: no longer than it may."""
@@ -502,7 +513,7 @@ class JobState(StrEnum):
     QUEUED = "QUEUED"
     """Waits for a placement."""
     HELD = "HELD"
-    """Kept out of placement until somebody releases it."""
+    """Kept out of placement: until somebody releases it, or until its `begin`."""
     RUNNING = "RUNNING"
     """Placed; its process is being started, or runs."""
     STOPPING = "STOPPING"

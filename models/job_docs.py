@@ -53,6 +53,7 @@ from longshore.models.job import (
 from longshore.models.job_examples import FULL_EXAMPLE, OF_ONE_GPU, WRONG_EXAMPLE
 from longshore.models.labels import JobLabels
 from longshore.models.mig import MigProfile
+from longshore.models.moment import Moment
 from longshore.models.signals import SignalName
 from longshore.models.text import format_duration
 from longshore.models.topology import Conformance, Gang
@@ -242,6 +243,7 @@ _TYPES: tuple[tuple[Any, str], ...] = (
     (Watts, "power"),
     (MigProfile, "profile"),
     (Duration, "duration"),
+    (Moment, "time, or duration"),
     (Tier, "`FAST` or `FLEX`"),
     (int, "whole number"),
     (bool, "`true` or `false`"),
@@ -329,6 +331,9 @@ bytes. **Bandwidth** is a size a second, `10GB/s` or `500MB/s`; a number is GB/s
 A flag goes before the file. Two flags that say the same field, as `--priority 8 --set
 priority=8`, are refused. `--time` is `max_duration`, as Slurm writes it or as below: `90` is
 minutes there.
+
+**Times** are as in ISO 8601 with their zone: `2026-11-20T08:00:00Z`,
+`2026-11-20 09:00+01:00`.
 
 **Durations** are text with units, `hours:minutes[:seconds]`, or a number of seconds: `90s`,
 `1h30m`, `2d`, `01:30:00`, `90`.

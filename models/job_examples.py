@@ -61,6 +61,7 @@ retry:
   preempted: {max_retries: null}
   time_limit: {max_retries: 2}
 preemptible: false
+begin: "2026-11-20T20:00:00Z"
 queue_timeout: 12h
 stop_grace: 20s
 """

@@ -208,6 +208,8 @@ class EnqueueRequest(Wire):
     key: str | None = None
     submitted_at: Instant
     held: bool = False
+    begin_only: bool = False
+    """It is held for its `begin` alone: nobody holds it."""
     path_behind: float = 0.0
     """As in `JobInput`."""
     reset: bool = False
@@ -228,6 +230,8 @@ class EnqueueReply(Wire):
 class HoldRequest(Wire):
     key: PlacementKey
     held: bool
+    begin_only: bool = False
+    """It is held for its `begin` alone: nobody holds it."""
 
 
 class ReleaseRequest(Wire):

@@ -278,7 +278,9 @@ class JobRequest(Frozen):
             duration_known=spec.expected_duration is not None, can_stop=spec.can_stop,
             needs_container=spec.image is not None,
             needs_conda=spec.environment is not None and spec.environment.conda is not None,
-            submitted_at=submitted_at, path_behind=path_behind, attempt=attempt, gang=spec.gang,
+            # A job that begins later has not waited before.
+            submitted_at=spec.begins_at(submitted_at) or submitted_at,
+            path_behind=path_behind, attempt=attempt, gang=spec.gang,
             grace=spec.grace,
             conformance=spec.conformance, constraints=spec.constraints, malleable=spec.malleable,
             data={**_data_of(spec), **_image_of(spec)}, saves=spec.checkpoint is not None,

@@ -1,6 +1,6 @@
 """What people are shown of jobs, nodes and pools, read from the capacity database."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from pydantic import Field
 
@@ -62,6 +62,11 @@ class JobView(Wire):
     simulated: bool = False
     """True where it runs, or ran last, on simulated GPUs."""
     submitted_at: Instant
+    begins_at: Instant | None = None
+    """Its `begin`: it is not started before. Null where that was none, or past at the submit."""
+    begin_only: bool = False
+    """True of one that is HELD until its `begin` and that nobody holds: `release` changes
+    nothing."""
     queued_at: Instant | None = None
     """Since when it is in the queue that it waits in; null for one that does not."""
     started_at: Instant | None = None
@@ -84,6 +89,11 @@ class JobView(Wire):
     estimated_start: Instant | None = None
     """Of one that waits: when running jobs end in time, or what was bought for it is there; null
     where nobody knows."""
+
+    @property
+    def waits_from(self) -> datetime:
+        """From when on its wait counts: its submit, or its `begin`."""
+        return self.begins_at or self.submitted_at
 
     @property
     def size(self) -> str:

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from longshore.models.array import ArraySpec
 from longshore.models.elements import ElementResult, ElementState
 from longshore.models.job import FailureClass, JobState, RetryPolicy
+from longshore.models.moment import says_begin
 from longshore.models.text import count
 
 FIRST_SLOTS = 8
@@ -121,6 +122,8 @@ class ArraySeen:
     slot_message: str = ""
     """How the last of these failed."""
     held: bool = False
+    begins_at: datetime | None = None
+    """Its `begin`, as long as that is to come."""
     cancelled: str | None = None
     claimed: int = 0
     """Of those that are RUNNING, the ones that do not run: their slots run others."""
@@ -157,9 +160,8 @@ def decide(seen: ArraySeen) -> ArrayPlan:
         return _cancelled(seen, running, slots)
     if not slots and not waiting and not running and not blocked:
         return _ended(seen.counts, seen.slot_failure)
-    if seen.held:
-        return ArrayPlan(JobState.RUNNING, "held: it starts no further element",
-                         cancel_queued=bool(seen.queued))  # fmt: skip
+    if seen.held or seen.begins_at is not None:
+        return ArrayPlan(JobState.RUNNING, _why_held(seen), cancel_queued=bool(seen.queued))
     budget = seen.limit - seen.failed
     if waiting and not slots and budget <= 0:
         why = f"no slot was left to run it: {seen.slot_message}".rstrip(": ")
@@ -175,6 +177,11 @@ def decide(seen: ArraySeen) -> ArrayPlan:
         JobState.RUNNING, progress_text(seen.counts, seen.claimed), open=more,
         wake_at=seen.next_ready,
     )  # fmt: skip
+
+
+def _why_held(seen: ArraySeen) -> str:
+    held = "held: it starts no further element" if seen.held else ""
+    return held if seen.begins_at is None else says_begin(seen.begins_at, hold=held)
 
 
 def _cancelled(seen: ArraySeen, running: int, slots: int) -> ArrayPlan:

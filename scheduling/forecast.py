@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from longshore.models.buying import BuyDecision, PurchasePlan
 from longshore.models.data import DataSet, HeldData
 from longshore.models.forecast import Forecast, ForecastKind, NodePrice
+from longshore.models.moment import said_at
 from longshore.models.placement import Decision, JobRequest, PlacementKind
 from longshore.models.text import count, dollars, format_duration, format_places
 from longshore.models.units import format_gb
@@ -41,6 +42,22 @@ def forecast_of(
         why.append(f"nothing would be bought for it now: {bought.reason}")
     start = alone.estimated_start
     return Forecast(kind=ForecastKind.WAITS, says="; ".join(why), ready_at=start)
+
+
+def forecast_of_later(found: Forecast, begins_at: datetime, now: datetime) -> Forecast:
+    """Return the forecast of a job that begins later; `found` is what would become of it now.
+
+    Who waits then, and at which prices, nobody knows: what is said of now is no promise."""
+    return found.model_copy(
+        update={
+            "kind": ForecastKind.WAITS,
+            "says": f"begins at {said_at(begins_at, now)} at the earliest, and nothing is kept or "
+            "bought for it before; what it finds then, and the prices, are not known. If it began "
+            f"now, it {found.says}",
+            "expected_micro_usd": None, "most_micro_usd": None, "ready_at": None,
+            "begins_at": begins_at, "not_known": "",
+        }
+    )  # fmt: skip
 
 
 def data_says(

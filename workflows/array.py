@@ -6,7 +6,7 @@ of them. It is poked by the ends of slots, as a DAG is by the ends of its jobs.
 """
 
 import asyncio
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
@@ -49,6 +49,7 @@ class ArrayWorkflow(Started):
         self._id = workflow.info().workflow_id.removeprefix("job-")
         self._held = array.held
         self._submitted_at = array.submitted_at or workflow.info().start_time
+        self._begins_at = self._begin_to_come()
         self._poked = array.poked
         self._changed = False
         self._overdue = False
@@ -93,7 +94,7 @@ class ArrayWorkflow(Started):
 
     @workflow.signal(description="End a hold")
     def release(self, command: CommandReason) -> None:
-        """End a hold."""
+        """End a hold; the wait for a `begin` goes on."""
         self._held, self._changed = False, True
 
     @workflow.update(description="Cancel some elements, as 3-9,12")
@@ -135,7 +136,7 @@ class ArrayWorkflow(Started):
             return JobState.SUBMITTED
         if self._cancel is not None:
             return JobState.STOPPING
-        if self._held:
+        if self._held or self._begins_at is not None:
             return JobState.HELD
         return JobState.RUNNING if self._progress.placed else JobState.QUEUED
 
@@ -201,6 +202,7 @@ class ArrayWorkflow(Started):
             AdvanceArray(
                 array_id=self._id,
                 held=self._held,
+                begins_at=self._begins_at,
                 cancelled=self._cancel,
                 check=check,
                 path_behind=self._array.path_behind,
@@ -217,9 +219,12 @@ class ArrayWorkflow(Started):
 
     async def _wait(self, progress: ArrayProgress | None) -> bool:
         """Wait for something to do; return whether slots without a record are to be looked for."""
-        timeout = None
-        if progress is not None and progress.wake_at is not None:
-            timeout = max(progress.wake_at - workflow.now(), timedelta(milliseconds=50))
+        timeout, what = None, "the wait before a retry"
+        wake_at = None if progress is None else progress.wake_at
+        if begins := self._begins_at is not None:
+            wake_at, what = self._begins_at, "until its begin"
+        if wake_at is not None:
+            timeout = max(wake_at - workflow.now(), timedelta(milliseconds=50))
         try:
             await workflow.wait_condition(
                 lambda: (
@@ -227,9 +232,11 @@ class ArrayWorkflow(Started):
                     or self._cancel != self._cancel_told
                 ),
                 timeout=timeout,
-                timeout_summary="the wait before a retry",
+                timeout_summary=what,
             )  # fmt: skip
         except TimeoutError:
+            if begins:
+                self._begins_at = None
             return False
         overdue, self._overdue = self._overdue, False
         return overdue
@@ -239,6 +246,11 @@ class ArrayWorkflow(Started):
         while True:
             await workflow.sleep(CHECK_EVERY, summary="look for slots that have no record")
             self._overdue = True
+
+    def _begin_to_come(self) -> datetime | None:
+        """Return its `begin`, where that is to come; elements that run again have had theirs."""
+        found = None if self._array.retry else self._spec.begins_at(self._submitted_at)
+        return found if found is not None and found > workflow.now() else None
 
     def _is_full(self) -> bool:
         full = self._looks >= self._array.max_looks_per_run

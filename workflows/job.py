@@ -7,7 +7,7 @@ queue, are the capacity database's; every step there is idempotent by (job, atte
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 
 from temporalio import workflow
@@ -51,6 +51,7 @@ with workflow.unsafe.imports_passed_through():
     from longshore.workflows.described import described_update
     from longshore.workflows.details import job_details
     from longshore.workflows.elastic_attempt import Change, ElasticAttempt
+    from longshore.workflows.holding import FREE, Holding, Kept
     from longshore.workflows.interruption import Interruption, Swaps
     from longshore.workflows.naming import refuse_input, refuse_odd_id
     from longshore.workflows.preparing import Preparing
@@ -78,8 +79,10 @@ class JobWorkflow(Started):
         history = job.history or JobHistory(
             submitted_at=workflow.info().start_time, attempt=1, hold_reason="held at submit"
         )
-        self._held, self._hold_reason = job.held, history.hold_reason
         self._submitted_at = history.submitted_at
+        self._holding = Holding(job.held, history.hold_reason, self._begin_to_come())
+        self._told = FREE
+        """What the queue knows of that."""
         self._attempt = history.attempt
         self._retries = dict(history.retries)
         self._gave_way = Counter(history.gave_way)
@@ -156,7 +159,7 @@ class JobWorkflow(Started):
     def prepare(self, told: Prepare) -> None:
         """A cycle expects this attempt to start on these nodes."""
         self._preparing.heard(told)
-        if self._placement is None and not self._held and self._cancel is None:
+        if self._placement is None and not self._holding.kept.held and self._cancel is None:
             self._preparing.begin(self._attempt, self._spec)
 
     @workflow.signal(description="A node where it ran is over")
@@ -211,12 +214,12 @@ class JobWorkflow(Started):
     )
     def hold(self, command: CommandReason) -> None:
         """Keep the job out of placement; a running one is stopped and queued again, held."""
-        self._held, self._hold_reason = True, command.reason or "held"
+        self._holding.by_user, self._holding.reason = True, command.reason or "held"
 
     @workflow.signal(description="End a hold")
     def release(self, command: CommandReason) -> None:
-        """End a hold."""
-        self._held, self._hold_reason = False, command.reason or "released"
+        """End a hold; the wait for a `begin` goes on."""
+        self._holding.by_user, self._holding.reason = False, command.reason or "released"
 
     @workflow.signal(
         description="Of a slot of an array: these elements of its batch are cancelled"
@@ -298,7 +301,7 @@ class JobWorkflow(Started):
 
     async def _enqueue(self) -> str:
         """Put this attempt into the queue; return why no node could ever hold it, if so."""
-        held = self._held  # what the queue is told; a change meanwhile is told afterwards
+        self._told = FREE
         if self._is_queued:
             self._is_queued = False
             self._enter(JobState.QUEUED, f"waits for a cycle of pool {self._spec.pool}")
@@ -306,20 +309,21 @@ class JobWorkflow(Started):
         request = self._entry(self._attempt)
         self._enqueuing = True
         try:
-            return await self._enqueue_as(request, held)
+            return await self._enqueue_as(request)
         finally:
             self._enqueuing = False
 
     def _entry(self, attempt: int) -> EnqueueRequest:
         """Return what puts an attempt into the queue."""
-        run = workflow.info()
+        run, kept = workflow.info(), self._holding.kept
         return EnqueueRequest(
             job_id=self._id, attempt=attempt, spec=self._spec, key=self._job.key,
-            submitted_at=self._submitted_at, held=self._held, path_behind=self._job.path_behind,
+            submitted_at=self._submitted_at, held=kept.held, begin_only=kept.begin_only,
+            path_behind=self._job.path_behind,
             reset=run.run_id != run.first_execution_run_id,
         )  # fmt: skip
 
-    async def _enqueue_as(self, request: EnqueueRequest, held: bool) -> str:
+    async def _enqueue_as(self, request: EnqueueRequest) -> str:
         entry = steps.start_enqueue(request)
         await workflow.wait_condition(lambda: entry.done() or self._cancel is not None)
         # It may be tried without end, and may have come through without an answer.
@@ -334,8 +338,10 @@ class JobWorkflow(Started):
         if reply.max_duration is not None:
             self._spec = self._spec.model_copy(update={"max_duration": reply.max_duration})
             self._job = self._job.model_copy(update={"spec": self._spec})
-        if held:
-            self._enter(JobState.HELD, self._hold_reason)
+        # A change meanwhile is told afterwards.
+        self._told = Kept(request.held, request.begin_only)
+        if request.held:
+            self._enter(JobState.HELD, self._holding.why(workflow.now()))
         else:
             self._enter(JobState.QUEUED, f"waits for a cycle of pool {self._spec.pool}")
         return ""
@@ -353,36 +359,46 @@ class JobWorkflow(Started):
     async def _wait_for_placement(self) -> Placement | None:
         """Wait until placed or cancelled, or None when the queue timeout is over.
 
-        Time under hold does not count towards the timeout.
+        Time under hold does not count towards the timeout, and neither does that before `begin`.
         """
-        known_hold, waited = self._state is JobState.HELD, timedelta(0)
+        waited = timedelta(0)
         while True:
-            began = workflow.now()
-            left = None
-            if self._spec.queue_timeout is not None and not known_hold:
+            began, told, begins_at = workflow.now(), self._told, self._holding.begins_at
+            left, what = None, "queue timeout"
+            if begins_at is not None:
+                left, what = max(begins_at - began, timedelta(0)), "until its begin"
+            elif self._spec.queue_timeout is not None and not told.held:
                 left = max(self._spec.queue_timeout - waited, timedelta(0))
             try:
                 await workflow.wait_condition(
-                    partial(self._something_happened, known_hold),
-                    timeout=left,
-                    timeout_summary="queue timeout",
+                    partial(self._something_happened, told), timeout=left, timeout_summary=what
                 )
             except TimeoutError:
-                return None
+                if begins_at is None:
+                    return None
+                self._holding.begin()
             if self._placement is not None or self._cancel is not None:
                 return self._placement
-            waited += timedelta(0) if known_hold else workflow.now() - began
-            known_hold = self._held
-            if known_hold:
+            waited += timedelta(0) if told.held else workflow.now() - began
+            if self._holding.kept.held:
                 self._preparing.forget()
-            await self._tell_queue_of_hold(known_hold)
+            await self._tell_queue_of_hold(self._holding.kept)
 
-    def _something_happened(self, known_hold: bool) -> bool:
-        return self._placement is not None or self._cancel is not None or self._held != known_hold
+    def _something_happened(self, told: Kept) -> bool:
+        ended = self._placement is not None or self._cancel is not None
+        return ended or self._holding.kept != told
 
-    async def _tell_queue_of_hold(self, held: bool) -> None:
-        self._enter(JobState.HELD if held else JobState.QUEUED, self._hold_reason)
-        await steps.set_hold(self._here, held=held)
+    async def _tell_queue_of_hold(self, kept: Kept) -> None:
+        told, self._told = self._told, kept
+        reason = self._holding.why(workflow.now())
+        self._enter(JobState.HELD if kept.held else JobState.QUEUED, reason)
+        if kept == told:  # its begin has come under a hold of its user
+            return
+        await steps.set_hold(self._here, held=kept.held, begin_only=kept.begin_only)
+
+    def _begin_to_come(self) -> datetime | None:
+        found = self._spec.begins_at(self._submitted_at)
+        return found if found is not None and found > workflow.now() else None
 
     async def _run_attempt(self, placement: Placement) -> ProcessReport:
         """Run its processes until they end, are stopped, or a node is lost."""
@@ -427,7 +443,7 @@ class JobWorkflow(Started):
                 LeaseEnd.CANCELLED, JobState.CANCELLED, report, FailureClass.CANCELLED
             )
         if report.stopped_for is not None and report.failure is None:
-            end = LeaseEnd.HELD if self._held or not self._interruption else self._interruption.end
+            end = self._end_of_stop()
             if end is LeaseEnd.RESIZED:
                 self._resizes += 1
             else:
@@ -466,7 +482,7 @@ class JobWorkflow(Started):
             await self._queue_again(end, message)
             return
         placement = self._placement
-        goes_on = self._cancel is None and not self._held and end in _LEAVES_A_NODE
+        goes_on = self._cancel is None and not self._holding.by_user and end in _LEAVES_A_NODE
         if placement is None or not placement.spares or not goes_on:
             await steps.give_up_leases(self._here, end, message)
             return
@@ -555,11 +571,11 @@ class JobWorkflow(Started):
         if self._cancel is None and not self._resizing and self._should_continue_as_new():
             history = JobHistory(
                 submitted_at=self._submitted_at, attempt=self._attempt, retries=self._retries,
-                attempts=attempt_records.carried(self._attempts), hold_reason=self._hold_reason,
+                attempts=attempt_records.carried(self._attempts), hold_reason=self._holding.reason,
                 gave_way=dict(self._gave_way), resizes=self._resizes,
             )  # fmt: skip
             workflow.continue_as_new(
-                self._job.model_copy(update={"held": self._held, "history": history})
+                self._job.model_copy(update={"held": self._holding.by_user, "history": history})
             )
 
     def _should_continue_as_new(self) -> bool:
@@ -574,15 +590,18 @@ class JobWorkflow(Started):
         """Why the process should be stopped, or None to let it run."""
         if self._cancel is not None:
             return self._cancel
-        if self._held:
-            return self._hold_reason
+        if self._holding.by_user:
+            return self._holding.reason
         return self._interruption.reason if self._interruption else None
 
     def _lease_end_of_stop(self) -> LeaseEnd:
         """How the leases end of an attempt that is to stop."""
-        if self._cancel is not None:
-            return LeaseEnd.CANCELLED
-        return LeaseEnd.HELD if self._held or not self._interruption else self._interruption.end
+        return LeaseEnd.CANCELLED if self._cancel is not None else self._end_of_stop()
+
+    def _end_of_stop(self) -> LeaseEnd:
+        if self._holding.by_user or self._interruption is None:
+            return LeaseEnd.HELD
+        return self._interruption.end
 
     def _displace(self, end: LeaseEnd, displacement: Displacement) -> None:
         # One is enough: the first that came is what the attempt ends by.

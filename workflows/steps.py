@@ -64,11 +64,11 @@ def start_enqueue(request: EnqueueRequest) -> workflow.ActivityHandle[EnqueueRep
     )
 
 
-async def set_hold(key: PlacementKey, *, held: bool) -> None:
+async def set_hold(key: PlacementKey, *, held: bool, begin_only: bool = False) -> None:
     """Keep a queued attempt out of placement, or let it in again."""
     await workflow.execute_activity_method(
         QueueActivities.set_hold,
-        HoldRequest(key=key, held=held),
+        HoldRequest(key=key, held=held, begin_only=begin_only),
         start_to_close_timeout=DATABASE_TIMEOUT,
         retry_policy=DATABASE_RETRY,
         summary="hold" if held else "release",

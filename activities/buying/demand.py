@@ -41,7 +41,7 @@ _DEMAND = """
                         WHERE p.job_id = j.id AND p.placed_at <= m.at
                           AND (p.ended_at IS NULL OR p.ended_at > m.at)) AS runs
           FROM moments m
-          JOIN jobs j ON j.pool = :pool AND j.submitted_at <= m.at
+          JOIN jobs j ON j.pool = :pool AND coalesce(j.begins_at, j.submitted_at) <= m.at
                      AND (j.ended_at IS NULL OR j.ended_at > m.at)
     )
     SELECT m.at, t.tier,

@@ -261,6 +261,8 @@ class JobRow(SQLModel, table=True):
     exit_code: int | None = None
     message: str = Field(default="", sa_type=Text)
     attempts: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
+    begins_at: datetime | None = Field(sa_column=_time(nullable=True))
+    """From when on it may be placed; None where that was at once."""
     handed_to: str | None = Field(default=None, sa_type=Text)
     """The job of the same tenant and name that came soon after its end, and took over the time
     that it had held GPUs: in the order of its queue the two are one."""
@@ -282,6 +284,8 @@ class QueueRow(SQLModel, table=True):
     attempt: int
     pool: str = Field(foreign_key="pools.name", sa_type=Text)
     held: bool
+    begin_only: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
+    """It is held for its `begin` alone: nobody holds it."""
     priority: int
     request: dict[str, Any] = Field(sa_column=_json())
     submitted_at: datetime = Field(sa_column=_time())

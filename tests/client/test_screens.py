@@ -14,6 +14,7 @@ from longshore.client.live import Lines, exit_code_of, job_panel
 from longshore.client.node_view import cells, node_line, nodes_table, pools_table
 from longshore.client.watch_command import Fleet, changes, fleet_screen
 from longshore.models.cycles import CycleView, PoolCycles
+from longshore.models.elements import ElementState
 from longshore.models.job import (
     AttemptRecord,
     FailureClass,
@@ -194,6 +195,26 @@ def test_a_held_job_says_since_when_and_why(reason: str, said: str) -> None:
     told = explain(a_job(JobState.HELD), position=1, nodes=1, hold=status)
     release = "`longshore release train-abcdefghij` lets it go on"
     assert told.headline == f"is held since {NOW:%Y-%m-%d %H:%M} UTC{said}: {release}"
+
+
+def test_a_job_that_waits_for_its_begin_alone_is_told_of_no_release() -> None:
+    said, later = "begins at 14:00 UTC", NOW + 120 * MINUTE
+    job = a_job(JobState.HELD, begin_only=True, begins_at=later, reason=said)
+    spec = JobSpec(name="train", command="true")
+    told = explain(job, position=1, nodes=1, hold=a_status(JobState.HELD, since=NOW))
+    assert told.headline.startswith("begins at 14:00 UTC: until then nobody is stopped for it")
+    elements = job.model_copy(update={"elements": {ElementState.WAITING: 3}})
+    assert explain(elements).headline == told.headline
+    for screen in (
+        explanation_screen(told, NOW), job_screen(JobReport(job=job, spec=spec), NOW),
+        jobs_table([elements], NOW, 80),
+    ):  # fmt: skip
+        shown = " ".join(" ".join(drawn(screen)).split())
+        assert said in shown
+        assert "longshore release" not in shown
+    both = job.model_copy(update={"begin_only": False, "reason": "held; begins at 14:00"})
+    by_user = explain(both, position=1, nodes=1)
+    assert by_user.headline.startswith("is held (held; begins at 14:00): `longshore release")
 
 
 def test_each_job_is_one_line_that_fits() -> None:

@@ -212,6 +212,17 @@ def test_the_head_says_labels_and_until_when_a_job_may_run():
     assert "Time limit 2h" in text_of(view.head_html(waits, NOW, None))
 
 
+def test_the_head_says_when_a_job_begins_that_is_not_to_start_before():
+    begins = {"begins_at": NOW + 90 * MINUTE, "queued_at": NOW - 10 * MINUTE}
+    job = a_job(JobState.HELD, begin_only=True, **begins)
+    said = text_of(view.head_html(JobReport(job=job, spec=a_spec()), NOW, None))
+    assert "Begins 20 Nov 13:30:00 in 1h" in said
+    assert "Waits for 0s" in said
+    later = text_of(view.head_html(JobReport(job=job, spec=a_spec()), NOW + 100 * MINUTE, None))
+    assert "Begins" not in later
+    assert "Waits for 10m" in later
+
+
 def test_the_head_says_what_comes_along_and_what_is_stored():
     code = Code(snapshot="0" * 64, files=41, bytes=1_200_000, commit="0123456789abcdef",
                 git="https://git/<x>", ref="v1", changed=False)  # fmt: skip

@@ -69,6 +69,7 @@ from longshore.workflows.purchase import PurchaseWorkflow
 from longshore.workflows.reconcile import ReconcileWorkflow
 from tests.histories import (
     array_scene,
+    begin_scene,
     dag_scene,
     ended_machine_scene,
     given_up_scene,
@@ -106,7 +107,7 @@ SCENES = (
     "start_failures", "pools", "nodes", "market_watched", "checkpoints_watched", "bought",
     "spares", "going_on", "ended_machine", "given_up", "cut_off", "started_anew", "pinged",
     "arrays", "dags", "schedules", "resized", "grown", "in_place", "grown_in_place",
-    "time_limits", "prepared",
+    "time_limits", "prepared", "begun",
 )  # fmt: skip
 
 
@@ -261,6 +262,9 @@ class Scenarios:
 
     async def prepared(self) -> None:
         await preparing_scene.play(self._start_job, self._node)
+
+    async def begun(self) -> None:
+        await begin_scene.play(self._start_job, self._node)
 
     async def in_place(self) -> None:
         await in_place_scene.play(self._start_job, self._node)

@@ -346,3 +346,13 @@ def test_never_more_slots_than_the_limit_and_never_stuck(
     if waiting and not slots:
         # Something follows: slots, an end for want of them, or a look at a known time.
         assert plan.open or plan.give_up or plan.wake_at
+
+
+def test_before_its_begin_an_array_opens_no_slot_and_says_when():
+    begins_at = datetime(2026, 11, 20, 8, tzinfo=UTC)
+    plan = decide(seen({WAITING: 100}, begins_at=begins_at))
+    assert (plan.open, plan.reason) == (0, "begins at 2026-11-20 08:00 UTC")
+    both = decide(seen({WAITING: 100}, begins_at=begins_at, held=True))
+    assert both.reason == (
+        "held: it starts no further element; begins at 2026-11-20 08:00 UTC at the earliest"
+    )

@@ -9,7 +9,7 @@ from longshore.models.buying import BuyDecision, BuyingRule, NodeShape, Purchase
 from longshore.models.data import DataSet, HeldData
 from longshore.models.forecast import ForecastKind, NodePrice
 from longshore.models.job import Tier
-from longshore.scheduling.forecast import data_says, forecast_of
+from longshore.scheduling.forecast import data_says, forecast_of, forecast_of_later
 from longshore.scheduling.packer import place
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node
 
@@ -113,3 +113,14 @@ def test_what_is_fetched_first_is_told() -> None:
     assert data_says(data, {}, "node-a") == (
         "; first 150GB of data and other, whose size is not given, are fetched to node-a"
     )
+
+
+def test_a_job_that_begins_later_says_when_and_promises_no_price() -> None:
+    begins_at = NOW + 2 * HOUR
+    found = forecast_of_later(forecast(fits=True), begins_at, NOW)
+    assert (found.kind, found.begins_at) == (ForecastKind.WAITS, begins_at)
+    assert (found.expected_micro_usd, found.most_micro_usd, found.ready_at) == (None, None, None)
+    assert found.says.startswith(f"begins at {begins_at:%H:%M} UTC at the earliest")
+    assert "what it finds then, and the prices, are not known" in found.says
+    assert found.says.endswith("If it began now, it would start now on node-a GPUs 0-1: nothing "
+                               "is bought for it")  # fmt: skip

@@ -46,6 +46,8 @@ PATHS = {
     "schedule-fails-2026-11-01T020000Z": FAILED,
     "schedule-cancelled-2026-11-01T020000Z": CANCELED,
     "schedule-takes-over-2026-11-01T020000Z": COMPLETED,
+    "job-begun": COMPLETED,
+    "job-begun-held": COMPLETED,
     "job-success": COMPLETED,
     "job-user-failure": FAILED,
     "job-retry": COMPLETED,
