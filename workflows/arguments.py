@@ -85,8 +85,11 @@ class _TakesWhatFits(WorkflowInboundInterceptor):
         find = cast("Callable[[str], Handler | None]", workflow.get_signal_handler)  # pyright: ignore[reportUnknownMemberType]
         handler = find(input.signal)
         if handler is not None:
+            # By its name, which is that of its method: what the SDK gives of one that is async
+            # takes whatever comes.
+            method = getattr(workflow.instance(), input.signal, handler)
             try:
-                inspect.signature(handler).bind(*input.args)
+                inspect.signature(method).bind(*input.args)
             except TypeError as error:
                 workflow.logger.warning("signal %s is dropped: %s", input.signal, error)
                 return
