@@ -35,6 +35,7 @@ from longshore.client.job_output import OutputReading
 from longshore.client.no_record import PATIENCE, message_of, newest_running
 from longshore.client.node_control import NodeControl
 from longshore.client.outside_ends import is_outside_end
+from longshore.client.recorded_end import ended_job, result_on_record
 from longshore.client.schedules import ScheduleControl
 from longshore.client.status import began_again, progress_of, reset_after, status_of
 from longshore.client.submission import GENERATED_ID, new_job_id, preflight
@@ -119,6 +120,8 @@ class Longshore(NodeControl, ScheduleControl, ArrayControl, OutputReading):
         job = job_input(spec, key=key, held=held)
         job_id = new_job_id(spec, key)
         digest = digest_of(spec)
+        if key is not None and await self._is_over_and_forgotten(job_id):
+            return Submission(job_id=job_id, created=False)
         try:
             await start_job(self.temporal, job_id, job, digest)
         except WorkflowAlreadyStartedError:
@@ -204,15 +207,21 @@ class Longshore(NodeControl, ScheduleControl, ArrayControl, OutputReading):
     async def wait(self, ref: str) -> JobResult:
         """Wait until the job has ended, however long, also while a server is away.
 
-        One whose workflow was reset after it had ended stays as it ended.
+        One whose workflow was reset, or whose id was started again, after it had ended stays as
+        it ended.
         """
         job_id = await self._resolve(ref)
         if (ended := await self._ended_before_a_reset(job_id)) is not None:
             return ended
         try:
-            return await self._when_back(f"job {job_id}", self._job(job_id).result)
+            result = await self._when_back(f"job {job_id}", self._job(job_id).result)
         except WorkflowFailureError as error:
-            return await self._result_of_failure(job_id, error)
+            result = await self._result_of_failure(job_id, error)
+        except NotFoundError:  # Temporal keeps what has ended for a time
+            if (job := await ended_job(job_id, self._views())) is None:
+                raise
+            return job.as_it_ended
+        return await result_on_record(result, self._views())
 
     async def watch(self, ref: str, *, every: float = 0.5) -> AsyncIterator[JobStatus]:
         """Yield the job's status whenever it has changed, until it has ended."""
@@ -326,6 +335,12 @@ class Longshore(NodeControl, ScheduleControl, ArrayControl, OutputReading):
 
     async def _temporal(self) -> Client:
         return self.temporal
+
+    async def _is_over_and_forgotten(self, job_id: str) -> bool:
+        """Return whether a job has ended by its record, and Temporal has no workflow of it any
+        more: another one of its id would be refused."""
+        ended = await ended_job(job_id, self._views())
+        return ended is not None and not await self.exists(job_id)
 
     async def _same_content_or_raise(self, job_id: str, digest: str) -> None:
         memo = await (await self._job(job_id).describe()).memo()

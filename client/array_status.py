@@ -5,6 +5,7 @@ that says of itself is as old as its last look.
 """
 
 from longshore.activities.views import Views
+from longshore.client.recorded_end import status_on_record
 from longshore.models.errors import LongshoreError
 from longshore.models.job import JobState, JobStatus
 from longshore.scheduling.arrays import progress_text
@@ -13,8 +14,10 @@ _UNDER_WAY = (JobState.QUEUED, JobState.RUNNING)
 
 
 async def as_on_record(status: JobStatus, views: Views) -> JobStatus:
-    """Return the status of an array as the capacity database has it; any other as it is, and that
-    of an array too where the database does not answer."""
+    """Return the status of an array as the capacity database has it, and that of a job that had
+    ended before; any other as it is, and theirs too where the database does not answer."""
+    if status.state.ended:
+        return await status_on_record(status, views)
     if status.attempt or status.state not in _UNDER_WAY:
         return status
     try:

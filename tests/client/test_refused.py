@@ -136,6 +136,9 @@ async def test_a_refused_second_start_is_no_state_of_the_job(
     assert report.job.state is JobState.SUCCEEDED
     assert report.status is None
     assert "its id was started again" in report.missing[0]
+    assert (await api.wait(job_id)).state is JobState.SUCCEEDED
+    watched = await longshore("watch", job_id)
+    assert (watched.code, "FAILED" in watched.out) == (0, False), watched.out
     assert (await longshore("job", job_id)).code == 0
     with pytest.raises(RefusedError, match="has ended already"):
         await api.cancel(job_id)

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 from sqlalchemy import text
-from temporalio.api.common.v1 import Payload
+from temporalio import workflow as definitions
+from temporalio.api.common.v1 import Payload, WorkflowExecution
 from temporalio.api.sdk.v1 import WorkflowMetadata
+from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 from temporalio.client import (
     Client,
     WorkflowExecutionStatus,
@@ -31,7 +33,9 @@ from longshore.models.messages import (
     node_workflow_id,
 )
 from longshore.models.node import NodeState
+from longshore.workers.versioning import WORKFLOWS
 from longshore.workflows.job import JobWorkflow
+from longshore.workflows.node import NodeWorkflow
 from tests.support.control import a_spec, is_queued, lease_ends, reaches
 from tests.support.histories import reset_to, runs, tasks_done
 from tests.support.scripted_node import USER_ERROR, ScriptedNode
@@ -166,6 +170,21 @@ async def test_a_reason_that_the_database_cannot_store_holds_up_nothing(
     assert (await handle.result())["state"] == "SUCCEEDED"
 
 
+def signals_of(workflow: type) -> list[str]:
+    """Return the signals that a class of workflow takes, those that are async too."""
+    found = definitions._Definition.must_from_class(workflow).signals
+    return [name for name, each in found.items() if name is not None and each.arg_types]
+
+
+def test_signals_are_named_as_their_methods():
+    """So that it is known what each takes (`workflows.arguments`)."""
+    for workflow in WORKFLOWS:
+        for name in signals_of(workflow):
+            assert callable(getattr(workflow, name))
+    assert {"stop_elements", "hold"} < set(signals_of(JobWorkflow))
+    assert "holds" in signals_of(NodeWorkflow)
+
+
 async def test_a_signal_whose_arguments_do_not_fit_changes_nothing(
     longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
 ):
@@ -174,10 +193,10 @@ async def test_a_signal_whose_arguments_do_not_fit_changes_nothing(
     await node.started(job_id)
     job = temporal.get_workflow_handle(job_workflow_id(job_id))
     watched = temporal.get_workflow_handle(node_workflow_id(node.id))
-    for name in ("hold", "release", "preempt", "move", "node_lost", "placed", "waiting"):
-        await job.signal(name)
-        await job.signal(name, args=[{"reason": "x"}, {"reason": "y"}])
-    await watched.signal("spot_notice")
+    for handle, of in ((job, JobWorkflow), (watched, NodeWorkflow)):
+        for name in signals_of(of):
+            await handle.signal(name)
+            await handle.signal(name, args=[{"reason": "x"}, {"reason": "y"}])
     await longshore.hold(job_id)
     await reaches(longshore, job_id, JobState.HELD)
     told = await watched.query("status", result_type=NodeStatus)
@@ -200,7 +219,37 @@ async def test_an_id_that_has_ended_and_is_started_again_shows_how_it_ended(
     assert (report.job.state, report.status) == (JobState.SUCCEEDED, None)
     assert (report.job.exit_code, report.job.attempt, len(report.attempts)) == (0, 1, 1)
     assert "its id was started again at" in " ".join(report.missing)
+    status = await longshore.status(job_id)
+    assert (status.state, status.reason) == (JobState.SUCCEEDED, report.job.reason)
+    assert [each.state async for each in longshore.watch(job_id)] == [JobState.SUCCEEDED]
+    result = await longshore.wait(job_id)
+    assert (result.state, result.exit_code) == (JobState.SUCCEEDED, 0)
     assert node.runs() == [(job_id, 1)]
+
+
+async def test_a_key_holds_longer_than_temporal_keeps_the_workflow(
+    longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
+):
+    """As after the retention of the namespace. Another workflow of that id would be refused."""
+    key = f"weekly-{pool}"
+    first = await longshore.submit(a_spec(pool, name="weekly"), key=key)
+    await node.end(first.job_id)
+    assert (await longshore.wait(first.job_id)).state is JobState.SUCCEEDED
+    await temporal.workflow_service.delete_workflow_execution(
+        DeleteWorkflowExecutionRequest(
+            namespace=temporal.namespace,
+            workflow_execution=WorkflowExecution(workflow_id=job_workflow_id(first.job_id)),
+        )
+    )
+
+    async def is_gone() -> bool:
+        return not await longshore.exists(first.job_id)
+
+    await eventually(is_gone)
+    again = await longshore.submit(a_spec(pool, name="weekly"), key=key)
+    assert (again.job_id, again.created) == (first.job_id, False)
+    assert (await longshore.wait(first.job_id)).state is JobState.SUCCEEDED
+    assert not await longshore.exists(first.job_id), "nothing was started"
 
 
 async def test_the_smallest_plain_json_is_a_job_of_the_default_pool(
@@ -368,8 +417,7 @@ async def test_a_job_that_was_reset_after_its_end_stays_as_it_ended(
         temporal, job_workflow_id(job_id), done[0] if to == "its first step" else done[1]
     )
     if to == "its first step":
-        why = (await reaches(longshore, job_id, JobState.FAILED)).reason
-        assert "had ended (SUCCEEDED) when its workflow was reset" in why
+        await reaches(longshore, job_id, JobState.SUCCEEDED)
     else:
         await reaches(longshore, job_id, JobState.QUEUED)
 
@@ -384,8 +432,11 @@ async def test_a_job_that_was_reset_after_its_end_stays_as_it_ended(
     assert await is_told(cancel) is (to == "its wait for a place")
     if to == "its wait for a place":
         await longshore.cancel(job_id)
-    with pytest.raises(WorkflowFailureError):
+    with pytest.raises(WorkflowFailureError) as refused:
         await asyncio.wait_for(job.result(), 60)
+    if to == "its first step":
+        why = str(refused.value.cause)
+        assert "had ended (SUCCEEDED) when its workflow was reset" in why
     assert not await is_told(cancel)
     assert node.runs() == [(job_id, 1)]
 
