@@ -6,7 +6,7 @@ import typer
 
 from longshore.client.calls import call, known_job
 from longshore.client.job_commands import REF
-from longshore.client.terminal import JSON, note, now, print_json, say, show
+from longshore.client.terminal import JSON, LIMIT, note, now, print_json, say, show
 from longshore.models.array_view import ElementView
 from longshore.models.elements import ElementState
 from longshore.models.text import count
@@ -32,7 +32,7 @@ def elements(
     attempts: Annotated[
         bool, typer.Option("--attempts", help="All attempts of each, and not the last alone.")
     ] = False,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 50,
+    limit: LIMIT = 50,
     as_json: JSON = False,
 ) -> None:
     """List the elements of an array by index: state, attempt, exit code, error."""

@@ -10,6 +10,7 @@ from longshore.client.job_commands import REASON
 from longshore.client.live import CANCELLED, FAILED
 from longshore.client.terminal import (
     JSON,
+    LIMIT,
     note,
     now,
     out,
@@ -192,7 +193,7 @@ def list_dags(
         list[DagState] | None,
         typer.Option(help="Only in this state; may be given again.", case_sensitive=False),
     ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 50,
+    limit: LIMIT = 50,
     as_json: JSON = False,
 ) -> None:
     """List DAGs, newest first: those that run, or those in a state."""

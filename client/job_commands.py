@@ -7,7 +7,7 @@ import typer
 from longshore.client import selection
 from longshore.client.calls import call, known_job, known_pool
 from longshore.client.job_view import explanation_screen, job_screen, jobs_table
-from longshore.client.terminal import JSON, Text, note, now, out, print_json, say, show
+from longshore.client.terminal import JSON, LIMIT, Text, note, now, out, print_json, say, show
 from longshore.models.dag import DagJobView
 from longshore.models.errors import NotSubmittedError
 from longshore.models.job import JobSpec
@@ -38,7 +38,7 @@ def jobs(
     everything: Annotated[
         bool, typer.Option("--all", "-a", help="Those that ended long ago too.")
     ] = False,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 50,
+    limit: LIMIT = 50,
     columns: Annotated[
         list[str] | None,
         typer.Option("--label-column", "-L", metavar="LABEL", help="Show this label in a column."),

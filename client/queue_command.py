@@ -7,7 +7,7 @@ import typer
 
 from longshore.client.calls import call
 from longshore.client.queue_view import LEGEND, errors_table, queue_table
-from longshore.client.terminal import JSON, Text, note, now, out, print_json, show
+from longshore.client.terminal import JSON, LIMIT, Text, note, now, out, print_json, show
 from longshore.client.words import SIMULATED
 from longshore.models.packing import QueueOrder
 from longshore.models.text import count, span
@@ -33,7 +33,7 @@ def queue(
     since: Annotated[
         str, typer.Option(metavar="DURATION", help="With --estimates: told in so long.")
     ] = "1d",
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 50,
+    limit: LIMIT = 50,
     as_json: JSON = False,
 ) -> None:
     """List who waits in a pool, in the order in which its next cycle decides."""

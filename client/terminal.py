@@ -22,6 +22,11 @@ from rich.text import Text as RichText
 from longshore.models.visible import in_one_line, visible
 
 JSON = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
+MOST_LISTED = 1_000_000
+"""Entries of a list, at most: the database takes no number that is much larger."""
+LIMIT = Annotated[
+    int, typer.Option("--limit", "-n", min=1, max=MOST_LISTED, help="At most so many.")
+]
 
 _PIPE_WIDTH = 4000
 _LONGEST_ID = 74

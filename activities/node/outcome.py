@@ -115,6 +115,10 @@ def _classify(
     if cause == "supervisor-gone" and end.get("left"):
         left = f"{end['left']} processes that it left could not be ended"
         return FailureClass.NODE, f"the supervisor of the process was killed; {left}"
+    if cause == "supervisor-gone" and record.stopped_as is not None:
+        # Else a job that stops its own supervisor would run again after its time limit.
+        killed = "its supervisor did not answer, and was killed with it"
+        return record.stopped_as, f"stopped ({record.stop_reason}): {killed}"
     if cause in _NODE_CAUSES:
         return _NODE_CAUSES[cause]
     if cause == "stopped":

@@ -63,6 +63,19 @@ def test_whose_fault_it_is_follows_from_who_ended_it(cause: str, failure: Failur
     assert said({"cause": cause, "status": KILLED, "oom": True}).failure is failure
 
 
+def test_a_supervisor_that_a_job_stopped_brings_it_no_other_try_after_its_time_limit():
+    record = RunRecord(
+        job_id="a", attempt=1, epoch=1, claimed_at=datetime.now(UTC),
+        stop_reason="its time limit of 6s has passed", stopped_as=FailureClass.TIME_LIMIT,
+    )  # fmt: skip
+    report = report_of(record, {"cause": "supervisor-gone", "status": KILLED}, None, Progress())
+    assert report.failure is FailureClass.TIME_LIMIT
+    assert "time limit of 6s" in report.message
+    of_a_user = record.model_copy(update={"stop_reason": "held", "stopped_as": None})
+    report = report_of(of_a_user, {"cause": "supervisor-gone", "status": KILLED}, None, Progress())
+    assert report.failure is FailureClass.NODE
+
+
 def test_what_a_killed_supervisor_left_is_told_where_it_could_not_be_ended():
     """A process of another user, as by sudo."""
     report = said({"cause": "supervisor-gone", "left": 2})
