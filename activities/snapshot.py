@@ -271,7 +271,8 @@ def _node(
         state=NodeState(row["state"]),
         cordoned=row["state"] == NodeState.DRAINING.value and not row["clearing"],
         container_runtime=row["container_runtime"], fetches=row["agent_protocol"] >= PREPARES,
-        labels=row["labels"], epoch=row["epoch"],
+        # Somebody may have written by hand what are no labels: the node has none then.
+        labels=row["labels"] if isinstance(row["labels"], dict) else {}, epoch=row["epoch"],
         conformance=row["conformance"], price=row["price"],
         topology=row["topology"] and read(row["topology"]),
     )  # fmt: skip

@@ -8,6 +8,7 @@ from sqlalchemy.exc import DBAPIError
 
 from longshore.activities.cycle import CycleActivities
 from longshore.activities.signals import Signals
+from longshore.client.topology import topology_in
 from longshore.workers.doctor.pools import set_aside
 from tests.support.ledger import Ledger
 
@@ -102,6 +103,7 @@ async def test_no_value_that_the_database_takes_ends_a_cycle(ledger: Ledger, tab
                     await ledger.rows("UPDATE queue SET decision = NULL WHERE job_id = 'first'")
                     ledger.cycles = CycleActivities(ledger.database, Signals(ledger.temporal))
                     await ledger.cycle(f"{number}")
+                    await topology_in(ledger.database, ledger.pool)
                 except Exception as error:
                     raise AssertionError(f"{table}.{column} = {value}: {error!r}") from error
                 first = "SELECT decision IS NULL FROM queue WHERE job_id = 'first'"
