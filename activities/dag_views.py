@@ -55,7 +55,7 @@ class DagViews:
         asked = {
             "tenant": tenant, "states": [state.value for state in states] or None, "limit": limit,
         }  # fmt: skip
-        async with self._database.transaction() as connection:
+        async with self._database.snapshot() as connection:
             rows = (await connection.execute(text(_DAGS), asked)).mappings().all()
             found = await connection.execute(
                 text(_JOBS_OF_ALL), {"ids": [row["id"] for row in rows]}
@@ -147,7 +147,7 @@ class DagViews:
     async def dag(self, ref: str) -> DagView:
         """Return a DAG in full, by its id or the newest of a name. Raises NotFoundError."""
         dag_id = await self.id_of(ref)
-        async with self._database.transaction() as connection:
+        async with self._database.snapshot() as connection:
             rows = await connection.execute(text(_DAG), {"id": dag_id})
             row = rows.mappings().one()
             found = (await connection.execute(text(JOBS), {"id": dag_id})).mappings().all()
@@ -174,13 +174,13 @@ class DagViews:
         spec = stored_dag(row["id"], row["spec"])
         graph = Graph.of(spec)
         jobs = {job["name"]: job for job in found}
-        states = {name: state_of(job) for name, job in jobs.items()}
+        live = {view.id: view for view in views}
+        states = {name: _by_now(job, live.get(job["job_id"])) for name, job in jobs.items()}
         waits = {
             name: excluded.get(name) or waits_for(graph, name, states, held=row["held"])
             for name, state in states.items()
             if state is StepState.WAITING
         }
-        live = {view.id: view for view in views}
 
         def step(name: str) -> DagJobView:
             job_id = jobs[name]["job_id"] or ""
@@ -201,6 +201,16 @@ class DagViews:
             **_of(row, Counter(states.values())), on_failure=spec.on_failure,
             generation=row["generation"], steps=steps, submitted=submitted,
         )  # fmt: skip
+
+
+def _by_now(row: RowMapping, job: JobView | None) -> StepState:
+    """Return where a job is, which was read after its row: it may have ended in between."""
+    state = state_of(row)
+    if state is not StepState.SUBMITTED or job is None or not job.state.ended:
+        return state
+    if job.state is JobState.CANCELLED and not job.attempt:
+        return StepState.WITHDRAWN
+    return StepState(job.state)
 
 
 def _of(row: RowMapping, counts: Mapping[StepState, int]) -> dict[str, Any]:

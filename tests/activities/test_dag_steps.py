@@ -2,6 +2,7 @@
 
 import uuid
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 from sqlalchemy import text
@@ -12,9 +13,10 @@ from longshore.activities.dag_views import DagViews
 from longshore.activities.dags import DagActivities
 from longshore.activities.database import Database
 from longshore.activities.job_starts import start_job
-from longshore.activities.views import set_pool
+from longshore.activities.views import Views, set_pool
 from longshore.models.dag import DagSpec, StepState
 from longshore.models.dag_messages import AdvanceDag, OpenDag
+from longshore.models.job import JobState
 from longshore.models.messages import JobInput, job_workflow_id
 from longshore.models.pool import PoolSpec
 from tests.support.control import a_spec
@@ -117,6 +119,28 @@ async def test_a_repeat_knows_its_job_though_it_would_give_it_more_by_now(
     found = {step.name: step for step in (await DagViews(control).dag(dag_id)).steps}
     assert found["c"].step is StepState.SUBMITTED, found["c"].reason
     await steps.advance_dag(AdvanceDag(dag_id=dag_id, cancelled="the test is over"))
+
+
+async def test_a_job_that_ends_while_its_dag_is_read_has_one_state(
+    control: Database, temporal: Client, pool: str, monkeypatch: pytest.MonkeyPatch
+):
+    dag_id, steps = await a_dag(control, temporal, pool, "a")
+    await steps.advance_dag(AdvanceDag(dag_id=dag_id))
+    jobs = Views.jobs
+
+    async def ended_meanwhile(views: Views, **asked: Any) -> Any:
+        async with control.transaction() as connection:
+            await set_pool(connection, PoolSpec(name=pool))
+            spec = a_spec(pool).model_dump_json()
+            values = {"id": f"{dag_id}.a", "spec": spec, "pool": pool}
+            await connection.execute(text(_ENDED), values)
+        return await jobs(views, **asked)
+
+    monkeypatch.setattr(Views, "jobs", ended_meanwhile)
+    found = await DagViews(control).dag(dag_id)
+    (step,) = found.steps
+    assert (step.state, step.step) == (JobState.SUCCEEDED, StepState.SUCCEEDED)
+    assert found.counts == {StepState.SUCCEEDED: 1}
 
 
 _ENDED = """
