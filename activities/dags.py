@@ -199,7 +199,8 @@ class DagActivities:
             ran = {
                 name: jobs[name]["job_id"]
                 for name, state in known.items()
-                if state.ran and jobs[name]["state"] != "LOST"
+                # One that was never placed has failed too, as at a queue timeout.
+                if state.ran and jobs[name]["state"] != "LOST" and jobs[name]["attempts"]
             }
             ended_at = None
             if plan.state.ended:

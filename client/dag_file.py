@@ -43,7 +43,8 @@ def read_dag(
 
     def check(plain: object) -> list[Problem]:
         edges, arrays = _edges_in(plain), _arrays_in(plain)
-        found = graph_problems(edges, _inputs_in(plain), _data_in(plain), most)
+        unread = [name for name, job in _jobs_in(plain).items() if _has_unread_edges(job)]
+        found = graph_problems(edges, _inputs_in(plain), _data_in(plain), most, unread)
         found += array_problems(edges, arrays, _mutexes_in(plain))
         for name, array in arrays.items():
             if array is None or array.table is None:
@@ -72,9 +73,11 @@ def graph_problems(
     inputs: Mapping[str, Collection[str]],
     data: Mapping[str, Mapping[str, str]],
     most: int,
+    unread: Collection[str] = (),
 ) -> list[Problem]:
-    """Return what is wrong with the edges of a DAG, and with the outputs that its jobs ask for."""
-    found = (*problems(edges, most), *input_problems(edges, inputs, data))
+    """Return what is wrong with the edges of a DAG, and with the outputs that its jobs ask for;
+    `unread` are jobs some of whose edges cannot be read."""
+    found = (*problems(edges, most), *input_problems(edges, inputs, data, unread))
     return [Problem(each.place, each.message) for each in found]
 
 
@@ -156,6 +159,15 @@ def _inputs(job: object) -> tuple[str, ...]:
         return _NAMES.validate_python(given or ())
     except ValidationError:
         return ()
+
+
+def _has_unread_edges(job: object) -> bool:
+    given = cast("Mapping[str, object]", job).get("after") if isinstance(job, Mapping) else None
+    try:
+        _AFTER.validate_python(given or {})
+    except ValidationError:
+        return True
+    return False
 
 
 def _after(job: object) -> dict[str, Edge]:

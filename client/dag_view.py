@@ -39,6 +39,8 @@ _STYLES = {
 }  # fmt: skip
 _DEEPEST = 36
 """Columns that a job is drawn to the right at most: a chain may have a thousand jobs."""
+_MOST_NAMED = 120
+"""Characters of a line that names what a job comes after: a pipe is thousands wide."""
 _MOST_REMARK = 90
 """Characters of a remark on a narrow screen, where it folds."""
 _MARKS: dict[str, str] = {Condition.SUCCESS: "", Condition.ANY: " (any end)"}
@@ -133,7 +135,7 @@ def tree_table(dag: DagView, now: datetime, width: int) -> Table:
     else it comes after is named, on lines below where that is longer than a part of the width."""
     table = a_table(["job", "state", "GPUs", "time", "remark"], right=("time",), fold=("remark",))
     steps = {step.name: step for step in dag.steps}
-    most, narrow = width_of_ids(width), width < WIDE
+    most, narrow = min(width_of_ids(width), _MOST_NAMED), width < WIDE
     deepest = min(_DEEPEST, most // 2)
     for prefix, indent, name, parent in _tree(dag.steps, deepest):
         step = steps[name]

@@ -389,7 +389,9 @@ class DagSpec(Frozen):
                     found.append(Mistake(place, why, (("jobs", up, "array"),)))
                 elif up in self.jobs and not self.jobs[up].outputs:
                     why = f"{up} stores no files: name them there, as in `outputs: [results]`"
-                    found.append(Mistake(place, why, (("jobs", up),)))
+                    found.append(
+                        Mistake(place, why, (("jobs", up, "outputs"), ("jobs", up, "array")))
+                    )
         refuse(found)
         return self
 

@@ -58,13 +58,17 @@ def input_problems(
     edges: Edges,
     inputs: Mapping[str, Collection[str]],
     data: Mapping[str, Mapping[str, str]],
+    unread: Collection[str] = (),
 ) -> tuple[GraphProblem, ...]:
     """Return all that is wrong with the jobs whose outputs jobs ask for: as `inputs`, and as
-    `data`, for each job by the name of the data set."""
+    `data`, for each job by the name of the data set. `unread` are jobs some of whose edges cannot
+    be read: nobody knows what comes before them, and before those behind them."""
     found: list[GraphProblem] = []
     for name in edges:
         wanted, files = inputs.get(name, ()), data.get(name, {})
         before = _before(edges, name) if wanted or files else frozenset[str]()
+        if not before.union((name,)).isdisjoint(unread):
+            before |= edges.keys() - {name}
         seen: dict[str, str] = {}
         for upstream in wanted:
             place = ("jobs", name, "inputs", upstream)
@@ -76,7 +80,8 @@ def input_problems(
                 found.append(GraphProblem(place, why))
         for key, upstream in files.items():
             if why := _why_not_before(edges, name, upstream, before):
-                found.append(GraphProblem(("jobs", name, "data", key), f"{upstream}: {why}"))
+                said = why if upstream in edges else f"{why}: {upstream}"
+                found.append(GraphProblem(("jobs", name, "data", key), said))
     return tuple(found)
 
 

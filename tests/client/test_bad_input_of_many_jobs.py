@@ -95,6 +95,15 @@ jobs:
       four: job:nobody
       five: "job:"
 """
+UNREAD = """
+defaults: {outputs: [o.txt]}
+jobs:
+  a: {command: x}
+  b: {command: x, after: {a: sucess}, inputs: a, data: {d: "job:a"}}
+  c: {command: x, after: b, inputs: a}
+  e: {command: x, after: a, data: {d: "job:a", e: "job:arr"}}
+  arr: {command: x, array: 0-1, after: a}
+"""
 TABLES = """
 jobs:
   a: {command: x, array: nothing.csv}
@@ -192,10 +201,17 @@ DAG, JOB = ("dag", "submit"), ("submit",)
             "a store",
             "FILE:12: jobs.d.data.two: b stores no files: name them there, as in `outputs: "
             "[results]`",
-            "FILE:13: jobs.d.data.three: c: c does not come before d: name it in `after` too",
-            "FILE:14: jobs.d.data.four: nobody: no such job",
+            "FILE:13: jobs.d.data.three: c does not come before d: name it in `after` too",
+            "FILE:14: jobs.d.data.four: no such job: nobody",
             "FILE:15: jobs.d.data.five.from: job: names no job: write job:ID, and in a DAG "
             "job:NAME",
+        )),
+        (UNREAD, DAG, (
+            "FILE:6: jobs.b.after.a: must be success, failure, any or corresponding, got "
+            "'sucess'",
+            "FILE:8: jobs.e.data.e: arr does not come before e: name it in `after` too",
+            "FILE:9: jobs.arr.array: elements cannot have outputs: they share a folder; let each "
+            "write into a store, or submit a job for each",
         )),
         (BETWEEN, DAG, (
             "FILE:4: jobs.a.priority: must be at most 10, got 22",
@@ -259,6 +275,7 @@ DAG, JOB = ("dag", "submit"), ("submit",)
         "cycle", "1,001 jobs", "unknown", "arrays of a DAG", "a million", "a hundred million",
         "none", "none at a time", "min above max", "step", "a field and between fields",
         "simple elements", "gpus of nobody", "twice and others", "defaults", "files",
+        "unread edges and outputs of all",
         "between jobs", "tables of a DAG", "no jobs", "a DAG as a job", "a job as a DAG", "CSV",
         "JSON lines", "large index", "never fires", "schedule of a cycle",
     ],

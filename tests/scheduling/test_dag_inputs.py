@@ -111,9 +111,9 @@ def test_whose_files_are_data_has_to_come_before():
         c={**stores, "after": "a", "data": {**data, "w": "job:c", "v": "job:q"}},
     )
     assert wrong == [
-        "y: b: b does not come before c: name it in `after` too",
-        "w: c: c does not come before c: name it in `after` too",
-        "v: q: no such job",
+        "y: b does not come before c: name it in `after` too",
+        "w: c does not come before c: name it in `after` too",
+        "v: no such job: q",
     ]
 
 

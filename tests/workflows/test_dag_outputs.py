@@ -102,3 +102,14 @@ async def test_files_of_a_job_are_data_of_those_behind_it(
     asked = await node.end(f"{dag_id}.c.r2")
     assert asked.spec.data["model"].source == f"job:{dag_id}.a"
     assert (await longshore.wait_dag(dag_id)).state is DagState.SUCCEEDED
+
+
+async def test_of_a_job_that_was_never_placed_there_are_no_files(
+    longshore: Longshore, node: ScriptedNode, pool: str
+):
+    waits = {"gpus": 64, "queue_timeout": "1s", "outputs": ["model.pt"]}
+    asks = {"after": {"a": "failure"}, "data": {"model": "job:a", "own": "1GB"}}
+    dag_id = await begun(longshore, a_dag(pool, {"a": waits, "b": asks}))
+    asked = await node.end(f"{dag_id}.b")
+    assert list(asked.spec.data) == ["own"]
+    assert steps(await longshore.wait_dag(dag_id)) == {"a": "FAILED", "b": "SUCCEEDED"}
