@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from longshore.activities.node.job_path import without_own_environment
 from longshore.models.errors import StaleError
 from longshore.models.job import FailureClass
 from longshore.models.messages import StopProcessRequest
@@ -186,7 +187,7 @@ async def test_the_process_sees_its_gpus_and_its_job(
         "LONGSHORE_SIMULATED_GPUS": "1",
         "LONGSHORE_CHECKPOINT_DIR": str(work / "saved"),
         "MINE": "1",
-        "PATH": os.environ["PATH"],
+        "PATH": without_own_environment(os.environ["PATH"], os.environ),
     }
     assert seen | expected == seen
     assert "secret" not in seen.values()

@@ -84,8 +84,14 @@ async def test_a_folder_comes_along_and_a_second_time_nothing_is_sent(
 
 
 async def test_the_packages_of_the_current_python_come_along(
-    longshore: Command, api: Longshore, settings: Settings, pool: str, folder: Path
+    longshore: Command,
+    api: Longshore,
+    settings: Settings,
+    pool: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)  # of another one, where somebody is in it
     given = ("submit", "--pool", pool, "--environment", "current")
     refused = await longshore(*given, "--", "python", "train.py")
     assert refused.code == 65
