@@ -133,7 +133,7 @@ def pool_facts(pool: PoolView) -> list[tuple[str, RenderableType]]:
         ("safety margin", format_duration(packing.safety_margin)),
         ("GPU choice", packing.gpu_choice.value),
         ("gang packing", packing.gang_packing.value),
-        ("reservations", f"at most {packing.max_reservations}"),
+        ("reservations", f"at most {packing.starts_kept}"),
         ("order in a class", packing.order.value),
         ("class rises", _rises(packing.class_rises_every)),
         ("interval", format_duration(pool.spec.interval)),

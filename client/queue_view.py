@@ -77,7 +77,7 @@ def rank_of(job: QueuedJobView) -> tuple[str, str, str, str]:
 
 def remark(job: QueuedJobView) -> str:
     """Return why a job waits, and whether it comes before its class."""
-    return f"first: waited for two days; {job.reason}" if job.first else job.reason
+    return f"first for its long wait; {job.reason}" if job.first else job.reason
 
 
 def start_of(job: QueuedJobView, now: datetime) -> str:

@@ -91,8 +91,11 @@ class PackingPolicy(Frozen):
     safety_margin: Duration = timedelta(seconds=300)
     """A node must outlive the job's expected duration by this much."""
     gpu_choice: GPUChoice = GPUChoice.CONTIGUOUS
-    max_reservations: Count = Field(default=8, ge=0, le=1000)
-    """Deferred jobs of each tier that a cycle keeps a start for; 0 lets any job overtake."""
+    max_reservations: Count | None = Field(
+        default=None, ge=0, le=1000, exclude_if=lambda most: most is None
+    )
+    """Deferred jobs of each tier that a cycle keeps a start for; 0 lets any job overtake. None has
+    8 where the order is by age, and 16 where it is by rank."""
     order: QueueOrder = Field(
         default=QueueOrder.AGE, exclude_if=lambda order: order is QueueOrder.AGE
     )
@@ -111,6 +114,17 @@ class PackingPolicy(Frozen):
     delay_price: dict[Tier, Money] = Field(default_factory=dict[Tier, int], exclude=True)
     """What an hour of waiting costs for each GPU, by tier; every tier alike where none is named. A
     pool takes it from its preemption policy."""
+
+    @property
+    def starts_kept(self) -> int:
+        """For how many deferred jobs of each tier a cycle keeps a start.
+
+        By rank a wide job is seldom the first that waits: with 16 such jobs wait as long as by
+        age, with 8 a tenth longer (docs/decisions/0092-starts-kept-by-rank.md).
+        """
+        if self.max_reservations is not None:
+            return self.max_reservations
+        return 16 if self.by_rank else 8
 
     @property
     def by_rank(self) -> bool:

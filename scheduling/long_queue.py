@@ -198,7 +198,7 @@ class LongQueue:
                 found += alike.all(left_out)
                 continue
             starts = open_gpus * 1000 // _milli(one)
-            found += alike.first(starts + policy.max_reservations + 1, left_out)
+            found += alike.first(starts + policy.starts_kept + 1, left_out)
         return found
 
     def _put_in_order(self, policy: PackingPolicy) -> None:

@@ -204,7 +204,7 @@ def waits_as(job: JobRequest, other: Decision) -> Decision:
 
 def behind_reservations(job: JobRequest, policy: PackingPolicy) -> str:
     """Return what a job is told that comes after as many reservations as there may be."""
-    ahead = f"{policy.max_reservations} {job.tier} jobs before it have reservations"
+    ahead = f"{policy.starts_kept} {job.tier} jobs before it have reservations"
     return f"its start is not known while {ahead}"
 
 

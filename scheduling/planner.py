@@ -320,7 +320,7 @@ class Planner:
 
     def _is_full(self, tier: Tier) -> bool:
         """Whether no more starts are kept for jobs of a tier."""
-        return self._reserved_by_tier[tier] >= self.policy.max_reservations
+        return self._reserved_by_tier[tier] >= self.policy.starts_kept
 
     def _reserve(self, job: JobRequest, need: Need, position: int, start: datetime) -> Reservation:
         view = self.columns.views[position]

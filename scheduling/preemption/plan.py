@@ -218,7 +218,7 @@ class _Scene:
                 self._tight.clear()
                 continue
             self._tight.add(alike)
-            if reserved < self.cluster.packing.max_reservations:
+            if reserved < self.cluster.packing.starts_kept:
                 reserved += self.cluster.reserve(job)
         return tuple(plans)
 

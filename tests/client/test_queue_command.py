@@ -83,7 +83,7 @@ def test_a_row_tells_class_wait_and_start(width: int):
     assert "4 as 5" in said
     assert "Nov 26 12:00:00" in said
     if width > 100:
-        for word in ("2d", "2h", "80", "$30.00", "7.00", "first: waited for two days"):
+        for word in ("2d", "2h", "80", "$30.00", "7.00", "first for its long wait"):
             assert word in said
 
 

@@ -64,7 +64,7 @@ def test_of_a_long_queue_the_first_hundred_are_shown():
 def test_what_people_write_is_no_html():
     html = view.waiting_html(a_queue(a_job(tenant="<b>", reason="<script>", first=True)), NOW)
     assert "&lt;b&gt;" in html
-    assert "first: waited for two days; &lt;script&gt;" in html
+    assert "first for its long wait; &lt;script&gt;" in html
     assert "<script>" not in html
 
 

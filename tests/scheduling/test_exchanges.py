@@ -64,7 +64,7 @@ times = st.integers(0, 150).map(lambda steps: steps * STEP)
 def test_for_each_exchange_the_ranks_have_moved_fourfold(
     narrow: int, wide: int, ran: timedelta, before: timedelta, waited: timedelta, had: timedelta
 ):
-    """Or one has waited for two days, and six hours longer where the other has, too."""
+    """Or one comes first for its long wait: by six hours where the other has waited long, too."""
     runs, waits = Endless("a", narrow, ran, waited), Endless("b", wide, before, had)
     by_rank, by_age = 0, 0
     for step in range(1, DAYS * 48):
@@ -85,6 +85,6 @@ def test_for_each_exchange_the_ranks_have_moved_fourfold(
         runs.ran, runs.stopped, runs.since = old.ran, [*runs.stopped, now], now
         waits.waited, waits.since = new.waited, now
         runs, waits = waits, runs
-    # Each doubles what one of them has run, or is for the first two days, or takes six hours.
+    # Each doubles what one of them has run, or is for the first 36 hours, or takes six hours.
     assert by_rank <= 2 + math.log2(DAYS * DAY / RULES.yields_after) + by_age
     assert by_age <= 2 + DAYS * DAY / KEEPS_FOR

@@ -11,6 +11,7 @@ from longshore.models.job import Tier
 from longshore.models.packing import PackingPolicy, QueueOrder
 from longshore.models.placement import JobRequest
 from longshore.models.preemption import RunningWork
+from longshore.scheduling.cycle import plan
 from longshore.scheduling.order import queue_order
 from longshore.scheduling.rank import (
     GUARANTEED_AFTER,
@@ -108,7 +109,7 @@ def test_the_queue_is_by_class_then_by_rank():
     assert set(by_age[1:3]) == {"ran", "older"}
 
 
-def test_who_has_waited_two_days_in_all_comes_first_for_half_of_the_gpus():
+def test_who_has_waited_long_in_all_comes_first_for_half_of_the_gpus():
     long = [
         waiting(f"long-{days}", days * DAY, 4, attained=9 * DAY) for days in (5, 4, 3)
     ]  # 4 GPUs each, of 16
@@ -122,6 +123,26 @@ def test_who_has_waited_two_days_in_all_comes_first_for_half_of_the_gpus():
     held = [running("r", "node-b", range(8), HOUR, waited=9 * DAY)]
     ordered = queue_order([*long, new], BY_RANK, NOW, nodes, held)
     assert ordered[0].id == "new"
+
+
+def test_36_hours_of_waiting_are_long():
+    wide = waiting("wide", 36 * HOUR, 4, attained=9 * DAY)
+    assert queue(wide, waiting("new", NONE)) == ["wide", "new"]
+    almost = waiting("wide", 36 * HOUR - timedelta(seconds=1), 4, attained=9 * DAY)
+    assert queue(almost, waiting("new", NONE)) == ["new", "wide"]
+
+
+def test_a_pool_by_rank_keeps_twice_the_starts_unless_it_is_told_how_many():
+    assert PackingPolicy().starts_kept == 8
+    assert BY_RANK.starts_kept == 16
+    for told in (0, 8, 20):
+        assert BY_RANK.model_copy(update={"max_reservations": told}).starts_kept == told
+    # Twenty wide jobs wait for one node: as many starts are kept as the order says.
+    held = [running("r", "node-a", range(8), HOUR)]
+    jobs = [waiting(f"wide-{n:02}", HOUR, 8, can_stop=False) for n in range(20)]
+    for policy, kept in ((PackingPolicy(), 8), (BY_RANK, 16)):
+        made = plan(jobs, [a_node(busy=range(8))], held, policy, NOW)
+        assert len(made.reservations) == kept
 
 
 def test_a_guaranteed_job_yields_only_to_one_that_has_waited_much_longer():

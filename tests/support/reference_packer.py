@@ -100,7 +100,7 @@ def reference_plan(
             )
             continue
         reservation = None
-        if deferred[job.tier] < policy.max_reservations:
+        if deferred[job.tier] < policy.starts_kept:
             reservation = reserve(machines, job, policy)
         if reservation:
             deferred[job.tier] += 1
@@ -128,7 +128,7 @@ def decide_gang(
         by_id[node_id].vram_used += job.vram_per_gpu * len(gpus)
         by_id[node_id].idle -= set(gpus)
         by_id[node_id].held.append(share_span(by_id[node_id], job, gpus, by_id[node_id].now))
-    if decision.members or deferred[job.tier] >= policy.max_reservations:
+    if decision.members or deferred[job.tier] >= policy.starts_kept:
         return decision, []
     first = first_gang(machines, job, policy)
     if first is None:
