@@ -417,6 +417,8 @@ class Registered(Wire):
     """Why the node was drained before, and still is."""
     expires_at: Instant | None = None
     """When its bought time ends; of a node that was not bought, what its agent says."""
+    gpus: str = Field(default="", exclude_if=lambda gpus: not gpus)
+    """In words. The workflow carries them for its card; no agent is sent them."""
 
 
 class NodeEnd(Wire):

@@ -254,6 +254,14 @@ class Inventory(Wire):
     """Which firmware of the host is in that fingerprint; empty where there is no fingerprint, and
     from an agent before protocol 5."""
 
+    @property
+    def gpus_in_words(self) -> str:
+        """Such as `8 x H100 with 80 GB`; of GPUs of several sizes the least and the most."""
+        sizes = sorted(gpu.vram for gpu in self.gpus)
+        between = f"{sizes[0]:g} to " if sizes[0] != sizes[-1] else ""
+        simulated = " (simulated)" if self.simulated else ""
+        return f"{len(sizes)} x {self.gpu_type} with {between}{sizes[-1]:g} GB{simulated}"
+
     @model_validator(mode="after")
     def _indices_differ(self, info: ValidationInfo) -> Self:
         indices = [gpu.index for gpu in self.gpus]

@@ -70,6 +70,7 @@ class NodeWorkflow(Started):
 
     @workflow.run
     async def run(self, node: NodeInput) -> NodeStatus:
+        self._show()
         clearing = asyncio.create_task(self._clearing.keep())
         try:
             return await self._live(node)
@@ -112,7 +113,9 @@ class NodeWorkflow(Started):
                     non_retryable=True,
                 )
             registered = await self._register(registration)
-            self._identity, self._registered = identity, registered
+            has = registration.inventory.gpus_in_words
+            self._identity = identity
+            self._registered = registered.model_copy(update={"gpus": has})
             self._counts_heartbeats = registration.speaks >= COUNTS_HEARTBEATS
             self._drain_reason = registered.drain_reason
             self._enter(NodeState.READY)
@@ -385,7 +388,10 @@ class NodeWorkflow(Started):
         lines = [f"**{self._state.value}** since {self._since:%Y-%m-%d %H:%M:%S} UTC"]
         lines += [self._reason] if self._reason else []
         lines += [f"Takes no new job: {self._drain_reason}"] if self._drain_reason else []
-        lines += [f"Registration {registered.epoch}"] if registered else []
+        if registered:
+            has = [registered.gpus] if registered.gpus else []
+            lines += [*has, f"Registration {registered.epoch}"]
+            lines += [f"Who holds them: `longshore nodes {self._node_id}`"]
         workflow.set_current_details("\n\n".join(lines))
 
 

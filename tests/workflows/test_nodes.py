@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 from pydantic import SecretStr
+from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import (
     Client,
     WorkflowExecutionStatus,
@@ -253,6 +254,10 @@ async def test_continuing_as_new_keeps_the_registration_and_the_drain(
         assert len(chain) == 3
         status = await _status(temporal, node)
         assert (status.epoch, status.draining, status.reason) == (3, True, "new driver")
+        # The third run has heard of the last registration, or has it from the second.
+        card = await _card(temporal, node)
+        for told in ("**READY**", "new driver", " x H100 with 80 GB (simulated)", "Registration 3", f"nodes {node.id}"):
+            assert told in card, card
         with pytest.raises(WorkflowUpdateFailedError) as failure:
             await node.register(agent_id="another", boot_id="boot-of-another")
         assert _type_of(failure.value) == "NodeTakenError"
@@ -294,6 +299,12 @@ async def _is(longshore: Longshore, pool: str, state: NodeState) -> bool:
 async def _status(temporal: Client, node: ScriptedNode) -> NodeStatus:
     handle = temporal.get_workflow_handle_for(NodeWorkflow.run, node_workflow_id(node.id))
     return await handle.query(NodeWorkflow.status)
+
+
+async def _card(temporal: Client, node: ScriptedNode) -> str:
+    handle = temporal.get_workflow_handle_for(NodeWorkflow.run, node_workflow_id(node.id))
+    shown = await handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
+    return shown.current_details
 
 
 async def _completed(temporal: Client, node: ScriptedNode) -> NodeStatus:
