@@ -256,7 +256,13 @@ async def test_continuing_as_new_keeps_the_registration_and_the_drain(
         assert (status.epoch, status.draining, status.reason) == (3, True, "new driver")
         # The third run has heard of the last registration, or has it from the second.
         card = await _card(temporal, node)
-        for told in ("**READY**", "new driver", " x H100 with 80 GB (simulated)", "Registration 3", f"nodes {node.id}"):
+        for told in (
+            "**READY**",
+            "new driver",
+            " x H100 with 80 GB (simulated)",
+            "Registration 3",
+            f"nodes {node.id}",
+        ):
             assert told in card, card
         with pytest.raises(WorkflowUpdateFailedError) as failure:
             await node.register(agent_id="another", boot_id="boot-of-another")
