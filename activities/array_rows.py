@@ -43,6 +43,7 @@ async def record_array(
             "key": request.job.key, "spec": spec.model_dump_json(),
             "submitted_at": request.submitted_at,
             "begins_at": spec.begins_at(request.submitted_at),
+            "deadline_at": spec.deadline_at(request.submitted_at),
         },
     )  # fmt: skip
     if not made:
@@ -180,8 +181,10 @@ async def reopen(
 
 
 _INSERT_JOB = """
-    INSERT INTO jobs (id, name, tenant, pool, key, spec, submitted_at, begins_at, message)
-    VALUES (:id, :name, :tenant, :pool, :key, CAST(:spec AS jsonb), :submitted_at, :begins_at, '')
+    INSERT INTO jobs (id, name, tenant, pool, key, spec, submitted_at, begins_at, deadline_at,
+                      message)
+    VALUES (:id, :name, :tenant, :pool, :key, CAST(:spec AS jsonb), :submitted_at, :begins_at,
+            :deadline_at, '')
     ON CONFLICT (id) DO NOTHING
     RETURNING id
 """

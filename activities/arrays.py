@@ -27,6 +27,7 @@ from longshore.activities.array_rows import (
 )
 from longshore.activities.dag_ends import mark_end, of_dag_at_retry, tell_end
 from longshore.activities.database import Database, clock
+from longshore.activities.deadlines import note_end
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
 from longshore.activities.job_starts import digest_of, start_job
@@ -164,6 +165,8 @@ class ArrayActivities:
         if result is not None:
             failure = result.failure.value if result.failure else "none"
             self._metrics.add(JOB_ENDS, pool=spec.pool, state=result.state.value, failure=failure)
+        if end is not None:
+            note_end(self._metrics, end.pool, array_id, end.late)
         await wake(self._database, self._signals, woken)
         if job is not None:
             await tell_end(self._database, self._signals, job, first=first)
@@ -235,8 +238,9 @@ class ArrayActivities:
 
         async def submit(number: int, job_id: str) -> tuple[str, bool]:
             name = f"{spec.name[:_LONGEST_SLOT_NAME]}.s{number}"
-            # It began with its array.
-            alone = spec.model_copy(update={"array": None, "begin": None, "name": name})
+            # It began with its array, and the deadline is that of all.
+            whole = {"array": None, "begin": None, "deadline": None}
+            alone = spec.model_copy(update={**whole, "name": name})
             slot = Slot(
                 array_id=array_id, number=number, elements=array["elements"],
                 first=array["first"], last=array["last"],

@@ -19,6 +19,7 @@ from longshore.activities.compiler_warmup import Warming
 from longshore.activities.cycle_inputs import Planning, Turns
 from longshore.activities.cycle_metrics import Took, measure_cycle
 from longshore.activities.database import Database, clock
+from longshore.activities.deadlines import HAS_DEADLINES, note_late
 from longshore.activities.departures import NodeLooks
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.explanations import explain_waiting
@@ -162,11 +163,11 @@ class CycleActivities:
             explains = time.perf_counter()
             told = await explain_waiting(connection, made.plan, made.waiting.stored, made.now)
             took = Took(*made.took, explains - commits, time.perf_counter() - explains)
-            await connection.execute(
+            has_deadlines = await connection.scalar(
                 text(_DONE),
                 {
-                    "id": request.cycle_id, "queued": len(made.waiting.entries),
-                    "placed": len(placed),
+                    "id": request.cycle_id, "pool": request.pool,
+                    "queued": len(made.waiting.entries), "placed": len(placed),
                     "refused": len(made.plan.placements) - len(placed),
                     "looked_at": len(made.plan.decisions),
                     "took": (time.perf_counter() - began) * 1000, **took.in_ms(),
@@ -188,6 +189,9 @@ class CycleActivities:
             seconds,
             took,
         )
+        if has_deadlines:
+            late = await note_late(self._database, self._metrics, pool.name, made.now)
+            told = list((dict(told) | dict(late)).items())
         await self._signals.tell_jobs("waiting", told)
         free = made.gpus.free - _newly_taken(made.nodes, placements)
         reply = _reply(pool, len(made.waiting.entries), len(placed))
@@ -354,11 +358,12 @@ def _reply(pool: PoolSpec, queued: int, placed: int) -> CycleReply:
     )
 
 
-_DONE = """
+_DONE = f"""
     UPDATE cycles SET queued = :queued, placed = :placed, refused = :refused, took_ms = :took,
            looked_at = :looked_at, read_ms = :read, plan_ms = :plan, commit_ms = :commit,
            explain_ms = :explain
      WHERE id = :id
+    RETURNING {HAS_DEADLINES}
 """
 
 _FORGET = """

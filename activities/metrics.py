@@ -96,6 +96,14 @@ JOB_ENDS = Metric(
     "job_ends", Kind.COUNTER, "control", ("pool", "state", "failure"),
     "Jobs that ended, by state and failure class; `none` for success.",
 )  # fmt: skip
+JOBS_LATE = Metric(
+    "jobs_late", Kind.COUNTER, "control", ("pool",),
+    "Jobs that a cycle found to be late for their deadline as they waited, each once.",
+)  # fmt: skip
+DEADLINES = Metric(
+    "deadlines", Kind.COUNTER, "control", ("pool", "outcome"),
+    "Jobs that ended and had a deadline: `met` or `missed`.",
+)  # fmt: skip
 MARKET_LOOKS = Metric(
     "market_looks", Kind.COUNTER, "control", ("provider", "outcome"),
     "Looks at one type at a market: `stored`, `no-quote`, `away` or `refused`.",
@@ -132,7 +140,8 @@ FENCES = Metric(
 CATALOGUE = (
     QUEUE_JOBS, LEASES_LIVE, GPUS, CYCLE_SECONDS, CYCLE_PART_SECONDS, CYCLE_JOBS,
     KEPT_DIFFERENCES, PLACEMENTS, PLACEMENTS_REFUSED,
-    PREEMPTIONS, REJECTIONS, WAIT_SECONDS, JOB_ENDS, MARKET_LOOKS, MARKET_ASK,
+    PREEMPTIONS, REJECTIONS, WAIT_SECONDS, JOB_ENDS, JOBS_LATE, DEADLINES,
+    MARKET_LOOKS, MARKET_ASK,
     MARKET_DIFFERENCES, PROCESSES, LOG_ERRORS,
     HEARTBEAT_SECONDS, HEARTBEATS_MISSED, FENCES,
 )  # fmt: skip

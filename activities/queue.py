@@ -16,6 +16,7 @@ from temporalio import activity
 from longshore.activities.artifacts.rows import why_no_code, why_no_files
 from longshore.activities.dag_ends import OfDag, mark_end, of_dag_at_retry, tell_end
 from longshore.activities.database import Database, clock
+from longshore.activities.deadlines import note_end
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
 from longshore.activities.metrics import JOB_ENDS, SILENT, Metrics
@@ -183,6 +184,7 @@ class QueueActivities:
         if ended:  # a repeat finds that it has ended
             failure = result.failure.value if result.failure else "none"
             self._metrics.add(JOB_ENDS, pool=ended.pool, state=result.state.value, failure=failure)
+            note_end(self._metrics, ended.pool, result.job_id, ended.late)
         if pool:
             await self._poke(pool, bool(poke))
         if job is not None:
@@ -210,6 +212,7 @@ async def put_into_queue(
         "spec": spec.model_dump_json(), "priority": spec.priority,
         "request": job.model_dump_json(), "submitted_at": request.submitted_at,
         "begins_at": spec.begins_at(request.submitted_at), "waits_from": job.submitted_at,
+        "deadline_at": spec.deadline_at(request.submitted_at),
         "begin_only": request.begin_only,
         "pool_spec": PoolSpec(name=spec.pool).model_dump_json(),
         "can_stop": job.can_stop, "duration_known": job.duration_known,
@@ -373,6 +376,8 @@ class Ended(NamedTuple):
     """What it is to the DAG that waits for its end."""
     array_id: str | None
     """The array of which it was a slot."""
+    late: timedelta | None = None
+    """By how much it ended after its deadline, negative before it; None for one without."""
 
 
 async def record_end(connection: AsyncConnection, result: JobResult) -> Ended | None:
@@ -391,7 +396,7 @@ async def record_end(connection: AsyncConnection, result: JobResult) -> Ended | 
         return None
     await connection.execute(text(_HAND_BACK), {"id": result.job_id})
     job = OfDag(row.dag_id, row.tenant, tuple(row.mutexes)) if row.dag_id else None
-    return Ended(row.pool, job, row.array_id)
+    return Ended(row.pool, job, row.array_id, row.late)
 
 
 async def array_at_retry(connection: AsyncConnection, job_id: str) -> str | None:
@@ -465,8 +470,10 @@ async def _lock_pool(connection: AsyncConnection, pool: str) -> bool | None:
 
 
 _INSERT_JOB = """
-    INSERT INTO jobs (id, name, tenant, pool, key, spec, submitted_at, begins_at, message)
-    VALUES (:id, :name, :tenant, :pool, :key, CAST(:spec AS jsonb), :submitted_at, :begins_at, '')
+    INSERT INTO jobs (id, name, tenant, pool, key, spec, submitted_at, begins_at, deadline_at,
+                      message)
+    VALUES (:id, :name, :tenant, :pool, :key, CAST(:spec AS jsonb), :submitted_at, :begins_at,
+            :deadline_at, '')
     ON CONFLICT (id) DO NOTHING
 """
 
@@ -479,9 +486,10 @@ _INSERT_NEW = """
         INSERT INTO pools (name, spec) VALUES (:pool, CAST(:pool_spec AS jsonb))
         ON CONFLICT DO NOTHING
     ), job AS (
-        INSERT INTO jobs (id, name, tenant, pool, key, spec, submitted_at, begins_at, message)
+        INSERT INTO jobs (id, name, tenant, pool, key, spec, submitted_at, begins_at, deadline_at,
+                          message)
         VALUES (:id, :name, :tenant, :pool, :key, CAST(:spec AS jsonb), :submitted_at, :begins_at,
-                '')
+                :deadline_at, '')
         ON CONFLICT (id) DO NOTHING
         RETURNING id
     )
@@ -556,7 +564,8 @@ _END_JOB = """
            end_state = :state, failure = :failure, exit_code = :exit_code, message = :message,
            attempts = :attempts
      WHERE id = :id AND ended_at IS NULL
-    RETURNING pool, tenant, (SELECT dag_id FROM dag_jobs WHERE job_id = jobs.id) AS dag_id,
+    RETURNING pool, tenant, ended_at - deadline_at AS late,
+              (SELECT dag_id FROM dag_jobs WHERE job_id = jobs.id) AS dag_id,
               (SELECT mutexes FROM dag_jobs WHERE job_id = jobs.id) AS mutexes,
               (SELECT array_id FROM array_slots WHERE job_id = jobs.id) AS array_id
 """

@@ -6,6 +6,7 @@ from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import Database, clock
+from longshore.activities.deadlines import COMING_START, QUEUED_COLUMNS, judgment_of_queued
 from longshore.activities.snapshot import (
     QueueEntry,
     load_nodes,
@@ -14,6 +15,7 @@ from longshore.activities.snapshot import (
     load_running,
 )
 from longshore.models.base import Instant
+from longshore.models.deadline import DeadlineJudgment
 from longshore.models.moment import says_begin
 from longshore.models.placement import Decision
 from longshore.models.pool import PoolSpec
@@ -50,7 +52,7 @@ class QueueViews:
             if job.id in told
         ]
         aside = [row for job_id, row in sorted(told.items()) if job_id not in entries]
-        jobs += [_aside(row) for row in aside]
+        jobs += [_aside(row, now) for row in aside]
         order = spec.packing.order
         return QueueView(pool=pool, order=order, jobs=tuple(jobs), simulated=simulated)
 
@@ -87,9 +89,13 @@ def _view(
         waited=service.waited, attained=job.attained,
         first=by_rank and bool(standing.guaranteed),
         terms=terms(service, spec.packing) if by_rank else None,
-        starts_at=decision.estimated_start if decision else None,
+        starts_at=decision.estimated_start if decision else None, deadline=_deadline(row, now),
         reason=_why_held(row, now) if entry.held else decision.reason if decision else "",
     )  # fmt: skip
+
+
+def _deadline(row: RowMapping, now: Instant) -> DeadlineJudgment | None:
+    return None if row["deadline_at"] is None else judgment_of_queued(row, now)
 
 
 def _why_held(row: RowMapping, now: Instant) -> str:
@@ -99,20 +105,22 @@ def _why_held(row: RowMapping, now: Instant) -> str:
     return says_begin(begins_at, now, "it is held" if by_user else "")
 
 
-def _aside(row: RowMapping) -> QueuedJobView:
+def _aside(row: RowMapping, now: Instant) -> QueuedJobView:
     """Return a job that is set aside: it is in no plan, and may not be readable."""
     decision = Decision.model_validate(row["decision"]) if row["decision"] else None
     return QueuedJobView(
         place=None, job_id=row["job_id"], name=row["name"], tenant=row["tenant"],
         priority=row["priority"], counted_as=row["priority"], gpus=None, waited=row["waited"],
         attained=row["attained"], reason=decision.reason if decision else "it cannot be read",
+        deadline=_deadline(row, now),
     )  # fmt: skip
 
 
-_JOBS = """
-    SELECT q.job_id, j.name, j.tenant, j.begins_at, q.begin_only, q.decision,
+_JOBS = f"""
+    SELECT q.job_id, j.name, j.tenant, q.decision, {QUEUED_COLUMNS},
            q.priority, q.attained, greatest(q.waited, interval '0') AS waited
       FROM queue q JOIN jobs j ON j.id = q.job_id
+{COMING_START}
      WHERE q.pool = :pool
 """
 

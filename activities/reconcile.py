@@ -19,6 +19,7 @@ from longshore.activities.buying.stored_documents import stored_request
 from longshore.activities.dag_ends import mark_end, of_dag_at_retry, tell_end
 from longshore.activities.dag_rows import let_others_pass, lock_dag, starting
 from longshore.activities.database import Database
+from longshore.activities.deadlines import note_end
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.markets.findings import market_findings
 from longshore.activities.metrics import JOB_ENDS, SILENT, Metrics
@@ -227,6 +228,7 @@ class ReconcileActivities:
             self._metrics.add(
                 JOB_ENDS, pool=ended.pool, state=end.result.state.value, failure=failure
             )
+            note_end(self._metrics, ended.pool, job_id, ended.late)
         if pool and poke:
             await self._signals.poke_pool(pool)
         if job is not None:

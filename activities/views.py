@@ -9,6 +9,7 @@ from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import Database
+from longshore.activities.deadlines import COMING_START, judgment_of_job
 from longshore.activities.job_selection import label_conditions, like
 from longshore.activities.placements import SETTLED
 from longshore.activities.snapshot import WAITS_SINCE
@@ -203,12 +204,16 @@ def _pool(row: RowMapping) -> PoolView:
 def _job(row: Mapping[Any, Any]) -> JobView:
     row = {**row, "labels": row["labels"] or {}}
     try:
-        return _with_end(_with_begin(JobView.model_validate(row)))
+        found = _with_end(_with_begin(JobView.model_validate(row)))
     except ValidationError as error:
         # Somebody has written into the row by hand. The list shows the others, and says so of it.
         wrong = {field: _UNREADABLE[str(field)] for field in {m["loc"][0] for m in error.errors()}}
         said = f"cannot be read as it is stored: {'; '.join(describe_all(error, row))}"
-        return JobView.model_validate({**row, **wrong, "reason": said})
+        found = JobView.model_validate({**row, **wrong, "reason": said})
+    if row["deadline_at"] is None:
+        return found
+    judgment = judgment_of_job(found, row, datetime.now(UTC))
+    return found.model_copy(update={"deadline": judgment})
 
 
 def _with_begin(job: JobView) -> JobView:
@@ -289,7 +294,7 @@ def _without(row: RowMapping, *names: str) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key not in names}
 
 
-_JOBS = """
+_JOBS = f"""
     SELECT j.id, j.name, j.tenant, j.pool, j.spec->'tier' AS tier,
            j.spec->'priority' AS priority, j.spec->'gpu_type' AS gpu_type,
            CASE WHEN jsonb_typeof(j.spec->'malleable') IS DISTINCT FROM 'object'
@@ -316,16 +321,17 @@ _JOBS = """
                 WHEN q.job_id IS NOT NULL THEN 'QUEUED'
                 ELSE 'RETRYING' END AS state,
            greatest(coalesce(q.attempt, 0), coalesce(p.attempt, 0)) AS attempt,
-           p.node_id, coalesce(p.gpu_indices, '{}') AS gpu_indices,
+           p.node_id, coalesce(p.gpu_indices, '{{}}') AS gpu_indices,
            coalesce(p.slices, 0) AS slices,
-           coalesce(r.nodes, '{}') AS nodes, coalesce(r.spares, '{}') AS spares,
+           coalesce(r.nodes, '{{}}') AS nodes, coalesce(r.spares, '{{}}') AS spares,
            coalesce(r.node_gpus, '[]') AS node_gpus,
            CASE WHEN a.id IS NULL THEN coalesce(n.simulated, false)
                 ELSE EXISTS (SELECT FROM array_slots s
                                JOIN placements sp ON sp.job_id = s.job_id
                                JOIN nodes sn ON sn.id = sp.node_id
                               WHERE s.array_id = a.id AND sn.simulated) END AS simulated,
-           j.submitted_at, j.begins_at,
+           j.submitted_at, j.begins_at, j.deadline_at, j.late_since,
+           j.spec->'expected_duration' AS expected_duration,
            j.ended_at IS NULL AND coalesce(q.begin_only, NOT a.held AND
                j.begins_at > clock_timestamp(), false) AS begin_only,
            coalesce(q.waited, p.waited, interval '0') AS waited,
@@ -388,21 +394,9 @@ _JOBS = """
                           WHERE s.array_id = a.id
                           ORDER BY placed_at LIMIT 1) f ON true
       LEFT JOIN nodes n ON n.id = p.node_id
-      LEFT JOIN LATERAL (SELECT k.coming->>'start' AS start
-                           FROM (SELECT buying_decision->'coming'->j.id AS coming
-                                   FROM pools WHERE name = j.pool) k
-                          WHERE q.job_id IS NOT NULL AND NOT q.held
-                            AND EXISTS (
-                                SELECT FROM jsonb_array_elements_text(k.coming->'purchases') w (id)
-                                  JOIN purchases b ON b.id = w.id AND b.buying
-                                   AND b.state NOT IN ('ENDED', 'REFUSED'))
-                        ) c ON true
-"""
+{COMING_START}"""
 """Of a job that has changed its size in place, why it has the nodes that it has now: what it was
-placed for tells of those that it had then.
-
-What was bought and is still to come says better when a job starts than what runs now: whoever
-decided about it knew both (`scheduling.buying.incoming_capacity`)."""
+placed for tells of those that it had then."""
 
 _WHERE = {
     "pool": "pool = :pool",

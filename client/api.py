@@ -7,7 +7,7 @@ database. All times are UTC.
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Self
 
 from temporalio.client import (
@@ -38,7 +38,7 @@ from longshore.client.outside_ends import is_outside_end
 from longshore.client.recorded_end import ended_job, result_on_record
 from longshore.client.schedules import ScheduleControl
 from longshore.client.status import began_again, progress_of, reset_after, status_of
-from longshore.client.submission import GENERATED_ID, new_job_id, preflight
+from longshore.client.submission import GENERATED_ID, deadlines_in_vain, new_job_id, preflight
 from longshore.models.array_messages import job_input
 from longshore.models.errors import (
     ConflictError,
@@ -115,6 +115,9 @@ class Longshore(NodeControl, ScheduleControl, ArrayControl, OutputReading):
         many = too_many(spec.array, self.settings.most_array_elements) if spec.array else ""
         if wrong := (*job.refused, *filter(None, (spec.too_large, many))):
             raise SpecError(f"job {spec.name}", wrong)
+        late = deadlines_in_vain(spec, datetime.now(UTC))
+        if late and not (key and await self._was_taken(new_job_id(spec, key))):
+            raise SpecError(f"job {spec.name}", late)
         warnings = await preflight(self._db, spec)
         spec = await CodeStorer(self.settings, self._db).of_job(spec)
         job = job_input(spec, key=key, held=held)
@@ -335,6 +338,10 @@ class Longshore(NodeControl, ScheduleControl, ArrayControl, OutputReading):
 
     async def _temporal(self) -> Client:
         return self.temporal
+
+    async def _was_taken(self, job_id: str) -> bool:
+        """Return whether there is a job of this id: its deadline may have passed meanwhile."""
+        return await self.exists(job_id) or await ended_job(job_id, self._views()) is not None
 
     async def _is_over_and_forgotten(self, job_id: str) -> bool:
         """Return whether a job has ended by its record, and Temporal has no workflow of it any

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from temporalio.client import (
@@ -22,7 +23,7 @@ from longshore.client.dag_file import array_problems, graph_problems
 from longshore.client.errors import as_ours
 from longshore.client.reconnecting import Reconnecting
 from longshore.client.soon import ON_RECORD_WITHIN, soon
-from longshore.client.submission import new_id, preflight
+from longshore.client.submission import deadlines_in_vain, new_id, preflight
 from longshore.models.dag import DagRetry, DagSpec, DagSubmission, DagView, in_our_words
 from longshore.models.dag_messages import CancelDagJob, DagInput, DagResult, dag_workflow_id
 from longshore.models.errors import (
@@ -69,6 +70,9 @@ class DagControl(Reconnecting):
         """
         if wrong := self._problems(spec):
             raise SpecError(f"dag {spec.name}", tuple(wrong))
+        late = deadlines_in_vain(spec, datetime.now(UTC))
+        if late and not (key and await self._stored_spec(new_id(spec.tenant, spec.name, key))):
+            raise SpecError(f"dag {spec.name}", late)
         warnings = (*map(str, without_partner(spec)), *await self._preflight(spec))
         spec = await CodeStorer(self.settings, self._db).of_dag(spec)
         dag_id = new_id(spec.tenant, spec.name, key)

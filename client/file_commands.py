@@ -2,6 +2,7 @@
 
 import json
 import webbrowser
+from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
 from urllib.parse import quote, urlencode
@@ -10,12 +11,13 @@ import typer
 from pydantic import BaseModel
 
 from longshore.client.calls import call, known_job
-from longshore.client.terminal import JSON, now, out, print_json, say, show
+from longshore.client.terminal import JSON, note, now, out, print_json, say, show
 from longshore.client.web_ui import job_url, workflows_url
 from longshore.models.addresses import url_of
 from longshore.models.book_document import BookDocument
 from longshore.models.buying_document import BuyingDocument
 from longshore.models.dag import DagSpec
+from longshore.models.document import read_document
 from longshore.models.errors import UnavailableError
 from longshore.models.job import JobSpec
 from longshore.models.messages import JOB_WORKFLOW, NODE_WORKFLOW, POOL_WORKFLOW
@@ -91,6 +93,7 @@ def place(
     cluster, request, decision = run_place(state, job, now())
     console, nodes = out(), cluster.packer_nodes()
     decided_at = cluster.now or now()
+    _say_later(read_document(job, JobSpec).begins_at(decided_at), decided_at)
     others = by_rule(compared, request, nodes, cluster.policy, decided_at)
     if as_json:
         found = {"now": decided_at.isoformat(), "decision": decision}
@@ -100,6 +103,13 @@ def place(
     if others:
         show(render_rules(others, cluster.policy.rule, plain=plain))
     return None
+
+
+def _say_later(begins_at: datetime | None, at: datetime) -> None:
+    if begins_at is not None:
+        from longshore.scheduling.forecast import says_later
+
+        note(f"note: {says_later(begins_at, at)}")
 
 
 def _rules(text: str | None) -> tuple[PackingRule, ...]:
@@ -122,6 +132,7 @@ def _place_live(job: str, pool: str | None, rules: tuple[PackingRule, ...], as_j
     from longshore.client.process import run
 
     foreseen, nodes = run(place_live(job, pool, now(), rules))
+    _say_later(foreseen.begins_at, foreseen.at)
     if as_json:
         return print_json(foreseen)
     show(render_foreseen(foreseen, nodes, plain=not out().is_terminal))

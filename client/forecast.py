@@ -2,23 +2,35 @@
 
 import asyncio
 from collections.abc import Callable
+from datetime import datetime
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import Database, clock
 from longshore.activities.locality import with_locality
+from longshore.activities.preemption_inputs import PreemptionInputs, read_inputs
 from longshore.activities.snapshot import load_nodes, load_pool, load_recent
 from longshore.activities.staged_data import held_by
 from longshore.client.buying import decide_on_pool
+from longshore.client.preempt_plan import asks_for_cost, cost_of_meeting, quote_of
 from longshore.models.buying import UnmetJob
 from longshore.models.data import HeldData
 from longshore.models.errors import LongshoreError, UnavailableError
 from longshore.models.forecast import Forecast, ForecastKind, NodePrice
 from longshore.models.job import JobSpec
 from longshore.models.placement import JobRequest, PlacementKind
+from longshore.models.preemption import BuyQuote
 from longshore.models.settings import Settings
-from longshore.scheduling.forecast import data_says, forecast_of, forecast_of_later
+from longshore.scheduling.cycle import foresee
+from longshore.scheduling.deadline import JobTimes, LikelyDuration, StartRange, judge, start_by
+from longshore.scheduling.forecast import (
+    as_if_begun,
+    data_says,
+    forecast_of,
+    forecast_of_later,
+    with_deadline,
+)
 from longshore.scheduling.packer import place
 
 MARKETS_WITHIN = 10.0
@@ -36,14 +48,18 @@ async def forecast(
         recent = await load_recent(connection, spec.pool) if pool.packing.rule.learns else ()
         waiting = await connection.scalar(text(_WAITING), {"pool": spec.pool})
         now = await clock(connection)
-        job = JobRequest.of(_THIS, spec, now, 1)
+        begun, begins_at = as_if_begun(spec, now)
+        job = JobRequest.of(_THIS, begun, now, 1)
         (job,), nodes = await with_locality(connection, spec.pool, pool.packing, [job], nodes)
         alone = place(job, nodes, pool.packing, now, recent=recent)
         prices = await _prices(connection, [node for node, _ in alone.held])
         holds = await held_by(connection, [node for node, _ in alone.held[:1]])
+        deadline = spec.deadline_at(now)
+        inputs = None if deadline is None else await _inputs(connection, spec, job, settings)
     bought, left, away = None, None, ""
     if pool.buying.enabled and alone.kind is not PlacementKind.EXISTING_NODE:
-        beside = UnmetJob(request=job, tenant=spec.tenant)
+        latest = start_by(job, deadline, pool.buying, now)
+        beside = UnmetJob(request=job, tenant=spec.tenant, start_by=latest)
         try:
             async with asyncio.timeout(MARKETS_WITHIN):
                 ran = await decide_on_pool(spec.pool, now, beside, settings)
@@ -64,10 +80,55 @@ async def forecast(
     later = pool.buying.enabled and found.kind is not ForecastKind.BUYS and not starts_now
     simulated = settings.market == "simulated"
     simulated = simulated and bool(prices or bought)
-    if (begins_at := spec.begins_at(now)) is not None:
+    if begins_at is not None:
         found = forecast_of_later(found, begins_at, now)
         later = pool.buying.enabled
+    if deadline is not None and inputs is not None:
+        quote = quote_of(bought, _THIS) if bought else None
+        start = found.ready_at
+        if found.kind is not ForecastKind.BUYS and begins_at is None:
+            start = _start_beside_others(job, inputs, now)
+        found = _with_deadline(found, spec, deadline, start, inputs, quote, now)
     return found.model_copy(update={"simulated": simulated, "buys_later": later})
+
+
+async def _inputs(
+    connection: AsyncConnection, spec: JobSpec, job: JobRequest, settings: Settings
+) -> PreemptionInputs:
+    """Return what says whom the job could preempt, with it in the queue."""
+    inputs = await read_inputs(connection, spec.pool, margins=settings.margins)
+    return inputs.model_copy(update={"queue": (*inputs.queue, job.smallest)})
+
+
+def _start_beside_others(
+    job: JobRequest, inputs: PreemptionInputs, now: datetime
+) -> datetime | None:
+    """Return when a cycle would have the job start, with the jobs before it in its queue."""
+    shares = [share for work in inputs.running for share in work.shares]
+    others = [each for each in inputs.queue if each.id != job.id]
+    packing = inputs.spec.packing
+    decision = foresee(job, others, inputs.nodes, shares, packing, now, inputs.recent).decision
+    return now if decision.kind is PlacementKind.EXISTING_NODE else decision.estimated_start
+
+
+def _with_deadline(
+    found: Forecast,
+    spec: JobSpec,
+    deadline: datetime,
+    starts_at: datetime | None,
+    inputs: PreemptionInputs,
+    quote: BuyQuote | None,
+    now: datetime,
+) -> Forecast:
+    """Return the forecast with its deadline; what it costs to meet it, where it would not by
+    itself."""
+    duration = LikelyDuration.declared(spec.expected_duration, spec.max_duration)
+    start = None if starts_at is None else StartRange(starts_at, starts_at)
+    judgment = judge(JobTimes(deadline, duration, start, found.begins_at), now)
+    meeting = None
+    if found.begins_at is None and asks_for_cost(judgment):
+        meeting = cost_of_meeting(judgment, inputs, _THIS, duration, quote, now)
+    return with_deadline(found, judgment, meeting, now)
 
 
 def _may_use(held: HeldData, spec: JobSpec) -> bool:

@@ -64,6 +64,15 @@ BEGIN = Annotated[
         rich_help_panel=_NEEDS,
     ),
 ]
+DEADLINE = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHEN",
+        help="By when it should have ended: 8h from now, or 2026-11-20T18:00:00Z. It is told to "
+        "be late, and not stopped.",
+        rich_help_panel=_NEEDS,
+    ),
+]
 CONSTRAINTS = Annotated[
     list[str] | None,
     typer.Option(

@@ -32,6 +32,7 @@ from longshore.client.words import (
     zone,
 )
 from longshore.models.data import StagedData
+from longshore.models.deadline import DeadlineCost, DeadlineOutlook
 from longshore.models.elements import ElementState
 from longshore.models.job import (
     AttemptRecord,
@@ -128,6 +129,7 @@ def explanation_screen(explanation: Explanation, now: datetime) -> RenderableTyp
     ]
     facts = list(_queue_facts(explanation, now))
     facts += _data_facts(explanation.data)
+    facts += deadline_facts(job, explanation.meeting, now)
     facts += _end_facts(explanation, now)
     facts += _gave_way_facts(explanation, now) + saving_facts(explanation.saving, now)
     if job.ends_by is not None:
@@ -286,6 +288,7 @@ def _facts(report: JobReport, now: datetime) -> list[tuple[str, RenderableType]]
     facts += _begin_facts(job, now)
     if job.estimated_start is not None:
         facts.append(("may start", _may_start(job.estimated_start, now)))
+    facts += deadline_facts(job, None, now)
     facts += _data_facts(report.data)
     facts += [("not brought", each) for each in status.not_brought] if status else []
     if report.purchases:
@@ -341,6 +344,23 @@ def _begin_facts(job: JobView, now: datetime) -> list[tuple[str, RenderableType]
     if job.begins_at is None or job.begins_at <= now or job.state.ended:
         return []
     return [("begins", _may_start(job.begins_at, now))]
+
+
+def deadline_facts(
+    job: JobView, meeting: DeadlineCost | None, now: datetime
+) -> list[tuple[str, RenderableType]]:
+    """Return how a job stands to its deadline, and what meeting it costs."""
+    if (found := job.deadline) is None:
+        return []
+    since = ""
+    if found.late_since is not None and found.outlook is DeadlineOutlook.LATE:
+        since = f"; known since {clock(found.late_since, now)}"
+    facts: list[tuple[str, RenderableType]] = [
+        ("deadline", f"{_may_start(found.at, now)}: {found.told}{since}")
+    ]
+    if meeting is not None:
+        facts.append(("to meet it", meeting.says))
+    return facts
 
 
 def _moment(instant: datetime, now: datetime) -> str:

@@ -32,6 +32,7 @@ from longshore.models.placement import (
 from longshore.models.settings import Settings
 from longshore.models.statefile import ClusterState
 from longshore.scheduling.cycle import foresee
+from longshore.scheduling.forecast import as_if_begun
 from longshore.scheduling.packer import place
 from longshore.scheduling.placement.state import with_job
 
@@ -42,7 +43,8 @@ def run_place(
     """Return the state, the job and the decision, with every candidate and rejection.
 
     `now` holds where the state file names no time of its own; the state that is returned names
-    the time that was used. The job's id is its name. Raises SpecError for either file.
+    the time that was used. The job's id is its name; one that begins later is decided as if it
+    began now. Raises SpecError for either file.
     """
     try:
         state, spec = read_document(state_path, ClusterState), read_document(job_path, JobSpec)
@@ -52,6 +54,7 @@ def run_place(
         now = state.now
     else:
         state = state.model_copy(update={"now": now})
+    spec, _ = as_if_begun(spec, now)
     job = JobRequest.of(spec.name, spec, submitted_at=now, attempt=1)
     # A state file names the data of its nodes as a job file does, also what nodes fetch.
     named = {
@@ -86,7 +89,7 @@ async def place_live(
     is the job's own unless given. Nothing is changed. Raises SpecError for the file,
     NotFoundError for no such pool, UnavailableError without a database.
     """
-    spec = read_document(job_path, JobSpec)
+    spec, begins_at = as_if_begun(read_document(job_path, JobSpec), now)
     pool = pool or spec.pool
     settings = Settings()
     database = Database.for_people(settings.resolve_database_url(), pool_size=1)
@@ -125,6 +128,7 @@ async def place_live(
         kept_ahead=len({kept.job_id for kept in found.before.reservations}),
         simulated=any(node_id in simulated for node_id, _ in found.decision.by_node),
         rule=packing.rule,
+        begins_at=begins_at,
         by_rule=by_rule(rules, job, tuple(by_id.values()), packing, now, recent),
     )
     return ahead, tuple(by_id.values())

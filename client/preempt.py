@@ -2,8 +2,8 @@
 
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
-from longshore.activities.checkpoints.rows import checkpoints_of
 from longshore.activities.database import Database
 from longshore.activities.preemption_inputs import PreemptionInputs, read_inputs
 from longshore.activities.snapshot import load_pool
@@ -11,10 +11,11 @@ from longshore.activities.views import Views
 from longshore.client.api import Longshore
 from longshore.client.buying import decide_on_pool
 from longshore.client.calls import known_job, quiet_runtime
-from longshore.models.base import Frozen
+from longshore.client.preempt_plan import plan_of, quote_of, store_away
+from longshore.models.base import Frozen, Instant
 from longshore.models.buying import UnmetJob
 from longshore.models.document import read_document
-from longshore.models.errors import LongshoreError, RefusedError, StoreError, UnavailableError
+from longshore.models.errors import LongshoreError, RefusedError, UnavailableError
 from longshore.models.job import JobSpec, JobState
 from longshore.models.placement import JobRequest
 from longshore.models.preemption import BuyQuote, PreemptionPlan
@@ -22,8 +23,9 @@ from longshore.models.preemption_document import PreemptionState
 from longshore.models.settings import Settings
 from longshore.models.text import listed
 from longshore.models.views import JobView
-from longshore.scheduling.order import queue_order
-from longshore.scheduling.preemption.plan import plan_preemption, plan_preemptions
+from longshore.scheduling.deadline import start_by
+from longshore.scheduling.forecast import as_if_begun, says_later
+from longshore.scheduling.preemption.plan import plan_preemption
 
 _NAMED = 5
 
@@ -38,7 +40,10 @@ class PreemptionDryRun(Frozen):
     switched_on: bool
     """Whether the pool's policy allows it."""
     notes: tuple[str, ...] = ()
-    """What could not be looked at."""
+    """What could not be looked at, and that the job begins later."""
+    begins_at: Instant | None = None
+    """Of a file: the `begin` of the job, where that is to come. It is looked at as if it began
+    now."""
     simulated: bool = False
 
 
@@ -47,16 +52,25 @@ def decide_on_files(
 ) -> PreemptionDryRun:
     """Return who would be preempted for a job in a file. Raises SpecError for either file."""
     state = read_document(state_path, PreemptionState)
-    spec = read_document(job_path, JobSpec)
     at = state.decided_at(now)
+    spec, begins_at = as_if_begun(read_document(job_path, JobSpec), at)
     request = JobRequest.of(spec.name, spec, submitted_at=at, attempt=1)
     policy = state.preemption.model_copy(update={"enabled": True})
     plan = plan_preemption(
         request, state.packer_nodes(), state.works(), policy, state.policy, at, state.buy
     )
     return PreemptionDryRun(
-        source=str(state_path), request=request, plan=plan, switched_on=state.preemption.enabled
-    )
+        source=str(state_path), request=request, plan=plan, switched_on=state.preemption.enabled,
+        **_later(begins_at, at),
+    )  # fmt: skip
+
+
+def _later(
+    begins_at: datetime | None, now: datetime, notes: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    if begins_at is None:
+        return {}
+    return {"begins_at": begins_at, "notes": (says_later(begins_at, now), *notes)}
 
 
 async def decide_on_job(ref: str, now: datetime) -> PreemptionDryRun:
@@ -74,7 +88,7 @@ async def decide_on_job(ref: str, now: datetime) -> PreemptionDryRun:
                 f"{job.id} is {job.state.value.lower()}: only a job that waits in its queue "
                 "can have GPUs freed for it"
             )
-        away = await _store_away(settings, job.id)
+        away = await store_away(settings, job.id)
         async with database.transaction() as connection:
             inputs = await read_inputs(connection, job.pool, away, margins=settings.margins)
     finally:
@@ -105,11 +119,11 @@ async def decide_on_file(job_path: str | Path, now: datetime) -> PreemptionDryRu
 
     Raises SpecError for the file, NotFoundError where the pool is not there.
     """
-    spec = read_document(job_path, JobSpec)
+    spec, begins_at = as_if_begun(read_document(job_path, JobSpec), now)
     settings = Settings()
     database = Database.for_people(settings.resolve_database_url(), pool_size=1)
     try:
-        away = await _store_away(settings, spec.name)
+        away = await store_away(settings, spec.name)
         async with database.transaction() as connection:
             await load_pool(connection, spec.pool, known=True)
             inputs = await read_inputs(connection, spec.pool, away, margins=settings.margins)
@@ -117,7 +131,11 @@ async def decide_on_file(job_path: str | Path, now: datetime) -> PreemptionDryRu
         await database.close()
     request = JobRequest.of(spec.name, spec, submitted_at=now, attempt=1)
     inputs = inputs.model_copy(update={"queue": (*inputs.queue, request)})
-    return await _decide(inputs, request, now, away, UnmetJob(request=request, tenant=spec.tenant))
+    latest = start_by(request, spec.deadline_at(now), inputs.spec.buying, now)
+    beside = UnmetJob(request=request, tenant=spec.tenant, start_by=latest)
+    found = await _decide(inputs, request, now, away, beside)
+    later = _later(begins_at, now, found.notes)
+    return found.model_copy(update=later) if later else found
 
 
 async def _decide(
@@ -138,15 +156,7 @@ async def _decide(
             quote, no_price = await _quote(inputs.spec.name, request.id, now, beside)
         except LongshoreError as error:
             no_price = str(error)
-    shares = [share for work in inputs.running for share in work.shares]
-    queue = queue_order(inputs.queue, inputs.spec.packing, now, inputs.nodes, shares)
-    ahead = queue[: queue.index(request) + 1]
-    policy = inputs.spec.preemption.model_copy(update={"enabled": True})
-    plans = plan_preemptions(
-        ahead, inputs.nodes, inputs.running, policy, inputs.spec.packing, now, inputs.under_way,
-        _quotes(inputs, request, quote, now), inputs.recent,
-    )  # fmt: skip
-    found = next((plan for plan in plans if plan.job_id == request.id), None)
+    found = plan_of(inputs, request, quote, now)
     notes = [away] if away else []
     if quote is None and found and (inputs.spec.buying.enabled or not found.ways):
         notes.append(f"no price to buy at: {no_price}")
@@ -161,15 +171,6 @@ async def _decide(
     )  # fmt: skip
 
 
-def _quotes(
-    inputs: PreemptionInputs, request: JobRequest, quote: BuyQuote | None, now: datetime
-) -> dict[str, BuyQuote]:
-    """Return what the cycle thinks that it costs to buy for the other jobs, and for this one what
-    was decided on the books of now."""
-    others = {id: seen for id, seen in inputs.quotes(now).items() if id != request.id}
-    return others | ({request.id: quote} if quote else {})
-
-
 def _no_plan(inputs: PreemptionInputs, request: JobRequest) -> str:
     """Return why there is no plan for a job."""
     of_it = [one for one in inputs.under_way if one.job_id == request.id]
@@ -178,26 +179,11 @@ def _no_plan(inputs: PreemptionInputs, request: JobRequest) -> str:
     return "it needs nobody's GPUs: the next cycle places it"
 
 
-async def _store_away(settings: Settings, job_id: str) -> str:
-    """Return why the checkpoint store cannot be read now; empty where it can."""
-    try:
-        await checkpoints_of(settings.resolve_checkpoint_store(), job_id)
-    except (StoreError, UnavailableError) as error:
-        return str(error)
-    return ""
-
-
 async def _quote(
     pool: str, job_id: str, now: datetime, beside: UnmetJob | None
 ) -> tuple[BuyQuote | None, str]:
     """Return what it would cost to buy for the job, or why nothing would be bought for it."""
     bought = await decide_on_pool(pool, now, beside)
-    plans = [plan for plan in bought.decision.plans if job_id in plan.serves]
-    if not plans:
-        return None, f"nothing would be bought for it now: {bought.decision.reason}"
-    quote = BuyQuote(
-        cost=sum(plan.expected_cost for plan in plans),
-        ready_at=max(plan.ready_at for plan in plans),
-        title="buy " + " + ".join(f"{plan.nodes} x {plan.instance_type}" for plan in plans),
-    )
-    return quote, ""
+    quote = quote_of(bought.decision, job_id)
+    why = f"nothing would be bought for it now: {bought.decision.reason}"
+    return quote, "" if quote else why

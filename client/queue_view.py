@@ -27,19 +27,21 @@ def queue_table(queue: QueueView, now: datetime, width: int, *, start: bool, ter
     headings += ["rank"] * by_rank
     headings += ["price", "growth", "left"] * (terms and by_rank)
     headings += ["starts (UTC)"] * start
+    due = any(job.deadline for job in queue.jobs)
+    headings += ["deadline (UTC)"] * due
     table = a_table(
         [*headings, "remark"], right=("#", "class", "GPUs", "waited", "ran", "rank", "price",
                                       "growth", "left"),
         fold=("remark",), widest={"job": width_of_ids(width)},
     )  # fmt: skip
     for job in queue.jobs:
-        cells = _cells(job, now, by_rank=by_rank, start=start, terms=terms)
+        cells = _cells(job, now, by_rank=by_rank, start=start, terms=terms, due=due)
         table.add_row(*cells[:2], *[job.tenant] * wide, *cells[2:])
     return table
 
 
 def _cells(
-    job: QueuedJobView, now: datetime, *, by_rank: bool, start: bool, terms: bool
+    job: QueuedJobView, now: datetime, *, by_rank: bool, start: bool, terms: bool, due: bool
 ) -> Sequence[str | Text]:
     cells: list[str | Text] = [
         NONE if job.place is None else str(job.place),
@@ -54,6 +56,8 @@ def _cells(
         cells += [rank, *parts] if terms else [rank]
     if start:
         cells.append(start_of(job, now))
+    if due:
+        cells.append(deadline_of(job, now))
     cells.append(Text(remark(job), no_wrap=True, overflow="ellipsis"))
     return cells
 
@@ -82,10 +86,18 @@ def remark(job: QueuedJobView) -> str:
 
 def start_of(job: QueuedJobView, now: datetime) -> str:
     """Return when a job starts, in UTC: the time of day, with the date of another day."""
-    if job.starts_at is None:
-        return NONE
-    day = "" if job.starts_at.date() == now.date() else f"{job.starts_at:%b %d} "
-    return f"{day}{job.starts_at:%H:%M:%S}"
+    return NONE if job.starts_at is None else _in_utc(job.starts_at, now)
+
+
+def deadline_of(job: QueuedJobView, now: datetime) -> str:
+    """Return the deadline of a job, likewise, and how it stands to it."""
+    found = job.deadline
+    return NONE if found is None else f"{_in_utc(found.at, now)} {found.brief}"
+
+
+def _in_utc(moment: datetime, now: datetime) -> str:
+    day = "" if moment.date() == now.date() else f"{moment:%b %d} "
+    return f"{day}{moment:%H:%M:%S}"
 
 
 def errors_table(rows: Sequence[StartErrors]) -> Table:

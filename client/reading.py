@@ -14,7 +14,7 @@ from longshore.activities.dag_views import DagViews
 from longshore.activities.database import Database
 from longshore.activities.growth import growth_of
 from longshore.activities.locality import with_locality
-from longshore.activities.preemption_inputs import may_stop_any
+from longshore.activities.preemption_inputs import may_stop_any, read_inputs
 from longshore.activities.queue_views import QueueViews
 from longshore.activities.snapshot import (
     QueueEntry,
@@ -31,12 +31,14 @@ from longshore.client.holds import hold_of
 from longshore.client.logs import stderr_tail
 from longshore.client.no_record import not_submitted, why_no_record
 from longshore.client.outside_ends import ended_outside_lately, freed, outside_ends_of, shown
+from longshore.client.preempt_plan import asks_for_cost, cost_of_meeting, store_away
 from longshore.client.topology import topology_in
 from longshore.models.checkpoint import CheckpointInfo
 from longshore.models.checkpointing import CheckpointDecision
 from longshore.models.cycles import PoolCycles
 from longshore.models.dag import DagJobView, DagState, DagSummary, DagView
 from longshore.models.data import HeldData, StagedData
+from longshore.models.deadline import DeadlineCost
 from longshore.models.domains import PoolTopology
 from longshore.models.errors import LongshoreError, NotFoundError, NotSubmittedError, StoredError
 from longshore.models.growth import GrowthDecision
@@ -52,6 +54,7 @@ from longshore.models.text import listed
 from longshore.models.views import Explanation, JobView, NodeView, PoolView
 from longshore.models.visible import brief, visible
 from longshore.scheduling.advice import advice, kind_of_node
+from longshore.scheduling.deadline import LikelyDuration
 from longshore.scheduling.elastic import changes_of
 from longshore.scheduling.order import seconds_ahead
 from longshore.scheduling.packer import place
@@ -242,7 +245,10 @@ class Reading:
             coming=coming, purchases=purchases, standing=standing, kind=kind, helps=helps,
             hold=await self._hold_of(job), mutexes=mutexes,
         )  # fmt: skip
-        more = {"sizes": await self._sizes_of(job), "data": await self._staged(job)}
+        more = {
+            "sizes": await self._sizes_of(job), "data": await self._staged(job),
+            "meeting": await self._meeting_of(job),
+        }  # fmt: skip
         return told.model_copy(update=more)
 
     async def nodes(
@@ -360,6 +366,19 @@ class Reading:
         if sizes is None or job.state is not JobState.RUNNING or job.gpus >= sizes.target:
             return None
         return await growth_of(self._db(), job.pool, job.id, self.settings.margins)
+
+    async def _meeting_of(self, job: JobView) -> DeadlineCost | None:
+        """Return what it costs that a job which waits meets its deadline, by the prices that were
+        seen of late: no market is asked."""
+        judgment = job.deadline
+        if judgment is None or job.state is not JobState.QUEUED or not asks_for_cost(judgment):
+            return None
+        away, now = await store_away(self.settings, job.id), datetime.now(UTC)
+        async with self._db().transaction() as connection:
+            inputs = await read_inputs(connection, job.pool, away, margins=self.settings.margins)
+        spec = await self._views().spec(job.id)
+        duration = LikelyDuration.declared(spec.expected_duration, spec.max_duration)
+        return cost_of_meeting(judgment, inputs, job.id, duration, None, now)
 
     async def _hold_of(self, job: JobView) -> JobStatus | None:
         temporal = await self._temporal() if job.state is JobState.HELD else None

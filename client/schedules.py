@@ -30,7 +30,7 @@ from longshore.client.schedule_server import (
     schedule_of,
     view_of,
 )
-from longshore.client.submission import preflight
+from longshore.client.submission import deadlines_in_vain, preflight
 from longshore.models.array_messages import job_input
 from longshore.models.base import Name
 from longshore.models.dag import DagSpec, in_our_words
@@ -230,6 +230,7 @@ class ScheduleControl(ScheduleReading):
     ) -> None:
         """Raise SpecError with all that is wrong."""
         wrong = [*refusals(times), *filter(None, (spec.too_large,))]
+        wrong += deadlines_in_vain(spec, datetime.now(UTC))
         try:
             _NAME.validate_python(name)
         except ValidationError:

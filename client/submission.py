@@ -14,6 +14,7 @@ from longshore.activities.buying.reasons import read_standing
 from longshore.activities.database import Database, clock
 from longshore.activities.queue import never_held
 from longshore.activities.snapshot import load_nodes, load_pool
+from longshore.models.dag import DagSpec
 from longshore.models.errors import UnavailableError, UnsatisfiableError
 from longshore.models.job import JobSpec
 from longshore.models.moment import format_moment
@@ -50,6 +51,17 @@ def new_id(tenant: str, name: str, key: str | None) -> str:
     return f"{name}-{base64.b32encode(raw).decode().lower()[:_SUFFIX]}"
 
 
+def deadlines_in_vain(spec: JobSpec | DagSpec, now: datetime) -> tuple[str, ...]:
+    """Return which deadlines are past, or cannot be met whatever becomes of their jobs."""
+    if isinstance(spec, JobSpec):
+        jobs = {"": spec}
+    else:
+        jobs = {f"jobs.{name}.": job.spec for name, job in spec.jobs.items()}
+    return tuple(
+        f"{at}deadline: {why}" for at, job in jobs.items() if (why := job.why_in_vain(now))
+    )
+
+
 async def preflight(database: Callable[[], Database], spec: JobSpec) -> tuple[str, ...]:
     """Hold the job against the nodes that are there; return what its user should know.
 
@@ -66,7 +78,7 @@ async def preflight(database: Callable[[], Database], spec: JobSpec) -> tuple[st
             now = await clock(connection)
             job = JobRequest.of("", spec, now, 1)
             if could_ever_place(job, nodes, now):
-                return (*_past(spec, now), *_assumed(spec, pool))
+                return (*_past(spec, now), *_tight(spec, now), *_assumed(spec, pool))
             if pool.growth is not Growth.OPEN:
                 raise UnsatisfiableError(never_held(job, spec, pool, nodes, now))
             coming = await purchases_under_way(connection, pool)
@@ -78,6 +90,7 @@ async def preflight(database: Callable[[], Database], spec: JobSpec) -> tuple[st
     return (
         _warning(job, spec, pool, nodes, now, _what_comes(standing, coming)),
         *_past(spec, now),
+        *_tight(spec, now),
         *_assumed(spec, pool),
     )
 
@@ -87,6 +100,22 @@ def _past(spec: JobSpec, now: datetime) -> tuple[str, ...]:
     if spec.begin is None or spec.begins_at(now) is not None:
         return ()
     return (f"begin: {format_moment(spec.begin)} is past: the job may start at once",)
+
+
+def _tight(spec: JobSpec, now: datetime) -> tuple[str, ...]:
+    """Return what to say of a deadline that comes before the time limit has passed, of a job that
+    does not say how long it takes: it may take less."""
+    deadline, limit = spec.deadline_at(now), spec.max_duration
+    if spec.deadline is None or deadline is None or limit is None or spec.expected_duration:
+        return ()
+    earliest = (spec.begins_at(now) or now) + limit
+    if earliest <= deadline:
+        return ()
+    return (
+        f"deadline: {format_moment(spec.deadline)} is before the job has run for its time limit "
+        f"of {format_duration(limit)}, even where it starts at once: it is met only if the job "
+        "takes less (`expected_duration` says how long)",
+    )
 
 
 def _assumed(spec: JobSpec, pool: PoolSpec) -> tuple[str, ...]:

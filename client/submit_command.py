@@ -123,6 +123,7 @@ def submit(
     ram: job_flags.RAM = None,
     time: job_flags.TIME = None,
     begin: job_flags.BEGIN = None,
+    deadline: job_flags.DEADLINE = None,
     constraints: job_flags.CONSTRAINTS = None,
     image: job_flags.IMAGE = None,
     env: job_flags.ENV = None,
@@ -162,7 +163,7 @@ def submit(
             {
                 "name": name, "pool": pool, "tenant": tenant, "priority": priority, "gpus": gpus,
                 "cpus": cpus, "ram": ram, "image": image, "array": array,
-                "begin": begin,
+                "begin": begin, "deadline": deadline,
             }
         ),
         *job_flags.time_limit(time),

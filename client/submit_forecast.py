@@ -1,10 +1,12 @@
 """What a submit says, and asks, before it sends a job off."""
 
 import sys
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import typer
 
+from longshore.client.submission import deadlines_in_vain
 from longshore.client.terminal import note, print_json, say, warn
 from longshore.models.errors import RefusedError, SpecError
 from longshore.models.forecast import Forecast, ForecastKind
@@ -42,6 +44,8 @@ async def say_forecast(
     """
     if spec.array and (many := too_many(spec.array, api.settings.most_array_elements)):
         raise SpecError(f"job {spec.name}", (many,))
+    if dry_run and (late := deadlines_in_vain(spec, datetime.now(UTC))):
+        raise SpecError(f"job {spec.name}", late)
     found = await api.forecast(spec)
     if found is None:
         why = "it is an array" if spec.array else "the database does not answer"

@@ -63,6 +63,9 @@ def head_html(report: JobReport, now: datetime, workflow: str | None) -> str:
         pairs += array_facts(report.array)
     if job.begins_at is not None and job.begins_at > now and not state.ended:
         pairs.append(("Begins", f"{when(job.begins_at)} <small>{ago(job.begins_at, now)}</small>"))
+    if (due := job.deadline) is not None:
+        told = f"{when(due.at)} <small>{escape(due.told)}</small>"
+        pairs.append(("Deadline", told))
     if report.spec.max_duration is not None:
         pairs.append(("Time limit", _limit(report)))
     if report.status is not None and report.status.not_brought:
@@ -106,6 +109,8 @@ def why_html(explanation: Explanation, now: datetime) -> str:
         if (start := explanation.job.estimated_start) is not None:
             then = "what was bought is there" if explanation.purchases else "jobs end in time"
             said.append(f"It may start at {when(start)} UTC, when {then}.")
+    if explanation.meeting is not None:
+        said.append(f"About its deadline: {escape(explanation.meeting.says)}.")
     said += [f"Data {escape(each.words)}." for each in explanation.data]
     said += _decided(explanation, now)
     return "".join(

@@ -7,6 +7,7 @@ from longshore.client.queue_view import (
     ERRORS,
     LEGEND,
     class_of,
+    deadline_of,
     errors_of,
     rank_of,
     remark,
@@ -27,6 +28,7 @@ from longshore.models.text import NONE, count, span
 
 PATH = "/queue"
 SHOWN = 100
+_DEADLINE = "Deadline, UTC"
 _RANK = ("Rank", "Price", "Growth", "Left")
 _ERRORS = tuple(head[0].upper() + head[1:] for head in ERRORS)
 
@@ -35,9 +37,10 @@ def waiting_html(queue: QueueView, now: datetime) -> str:
     """Return the table of those that wait, the first `SHOWN` of them."""
     by_rank = any(job.terms for job in queue.jobs)
     ranks = _RANK if by_rank else ()
+    due = any(job.deadline for job in queue.jobs)
     numbers = ("#", "Class", "GPUs", "Waited", "Ran", *ranks, "Starts, UTC")
-    heads = ("#", "Job", "Tenant", *numbers[1:], "Reason")
-    rows = (_row(job, now, by_rank=by_rank) for job in queue.jobs[:SHOWN])
+    heads = ("#", "Job", "Tenant", *numbers[1:], *(_DEADLINE,) * due, "Reason")
+    rows = (_row(job, now, by_rank=by_rank, due=due) for job in queue.jobs[:SHOWN])
     return table("Who waits, in order", heads, rows, numbers=numbers)
 
 
@@ -111,7 +114,7 @@ def is_blank(history: QueueHistory) -> bool:
     return not any(each.waiting or each.running or each.stops for each in history.moments)
 
 
-def _row(job: QueuedJobView, now: datetime, *, by_rank: bool) -> str:
+def _row(job: QueuedJobView, now: datetime, *, by_rank: bool, due: bool) -> str:
     place = NONE if job.place is None else count(job.place)
     gpus = NONE if job.gpus is None else count(job.gpus)
     ranks = zip(_RANK, rank_of(job), strict=True) if by_rank else ()
@@ -121,6 +124,7 @@ def _row(job: QueuedJobView, now: datetime, *, by_rank: bool) -> str:
         ("Starts, UTC", start_of(job, now)),
     )  # fmt: skip
     cells = "".join(number(escape(value), head) for head, value in numbers)
+    cells += cell(escape(deadline_of(job, now)), _DEADLINE) if due else ""
     return (
         f"<tr>{number(place)}{cell(link(job.job_id), folds=True)}"
         f"{cell(escape(job.tenant), 'Tenant')}{cells}"

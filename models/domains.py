@@ -107,6 +107,8 @@ class Foreseen(Frozen):
     """Those of them that wait and have a start kept for them, which it may not delay."""
     simulated: bool = False
     """Whether it would run on a simulated node."""
+    begins_at: Instant | None = None
+    """The `begin` of the job, where that is to come: it is decided as if it began now."""
     rule: PackingRule | None = None
     """The pool's, by which it is decided."""
     by_rule: dict[PackingRule, Decision] = Field(default_factory=dict[PackingRule, Decision])

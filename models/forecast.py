@@ -3,6 +3,7 @@
 from enum import StrEnum
 
 from longshore.models.base import Instant, Reason, Wire
+from longshore.models.deadline import DeadlineCost, DeadlineJudgment
 
 
 class ForecastKind(StrEnum):
@@ -40,6 +41,10 @@ class Forecast(Wire):
     """When its GPUs are expected; null where nobody knows."""
     begins_at: Instant | None = None
     """Its `begin`, where that is to come: then the amounts are not known."""
+    deadline: DeadlineJudgment | None = None
+    """How it would stand to its deadline; null for one without."""
+    meeting: DeadlineCost | None = None
+    """Where that is not met by waiting: what it costs to meet it."""
     buys_later: bool = False
     """True where its pool may buy for it later, at prices that nobody knows yet."""
     not_known: Reason = ""

@@ -39,7 +39,7 @@ from longshore.models.labels import JobLabels
 from longshore.models.legacy_documents import clamped
 from longshore.models.mig import MigProfile
 from longshore.models.mistakes import Mistake, refuse
-from longshore.models.moment import Moment, at
+from longshore.models.moment import Moment, at, why_in_vain
 from longshore.models.resources import GPURequest
 from longshore.models.signals import SignalName
 from longshore.models.topology import Conformance, Gang
@@ -326,6 +326,10 @@ class JobSpec(Frozen):
     """It is not started before, and nothing is kept, brought or bought for it: a time such as
     2026-11-20T08:00:00Z, or a duration such as 2h, which counts from the submit. Its wait counts
     from then on. One that is past is as none. See docs/queue.md."""
+    deadline: Moment | None = Field(default=None, exclude_if=lambda deadline: deadline is None)
+    """By when it should have ended, as a wish: a time, or a duration after the submit, as `begin`.
+    The job is told to be on time, at risk or late, and what meeting it costs. It goes on after it:
+    `max_duration` is what ends a job. See docs/deadlines.md."""
     queue_timeout: Duration | None = None
     """Give up when not placed within this time, counted from `begin`; wait without end when left
     out."""
@@ -408,6 +412,9 @@ class JobSpec(Frozen):
                 and not (field == "malleable" and is_taken(info))
             )
         found += self._mistakes_of_code()
+        if self.deadline is not None and not is_taken(info) and (why := self.why_in_vain()):
+            others = (("begin",), ("expected_duration",), ("max_duration",))
+            found.append(Mistake(("deadline",), why, others))
         refuse([*found, *self._mistakes_of_gpus(gpus)])
         return self
 
@@ -481,6 +488,18 @@ class JobSpec(Frozen):
         """Return from when on it may be placed; None where that is at once."""
         found = None if self.begin is None else at(self.begin, submitted_at)
         return found if found is not None and found > submitted_at else None
+
+    def deadline_at(self, submitted_at: datetime) -> datetime | None:
+        """Return by when it should have ended."""
+        return None if self.deadline is None else at(self.deadline, submitted_at)
+
+    def why_in_vain(self, submitted_at: datetime | None = None) -> str:
+        """Return why its deadline cannot be met; empty where it can, and for one without. Without
+        `submitted_at` as far as its file alone says."""
+        if self.deadline is None:
+            return ""
+        takes = None if self.expected_duration is None else self.likely_duration
+        return why_in_vain(self.deadline, self.begin, takes, submitted_at)
 
     @property
     def likely_duration(self) -> timedelta:

@@ -62,6 +62,7 @@ retry:
   time_limit: {max_retries: 2}
 preemptible: false
 begin: "2026-11-20T20:00:00Z"
+deadline: "2026-11-22T08:00:00Z"
 queue_timeout: 12h
 stop_grace: 20s
 """

@@ -97,6 +97,48 @@ def says_begin(begins_at: datetime, now: datetime | None = None, hold: str = "")
     return f"{hold}; {begins} at the earliest" if hold else begins
 
 
+def why_in_vain(
+    deadline: datetime | timedelta,
+    begin: datetime | timedelta | None,
+    takes: timedelta | None,
+    submitted_at: datetime | None = None,
+) -> str:
+    """Return why a job cannot have ended by its deadline, whatever becomes of it; empty where it
+    can.
+
+    `takes` is how long its user says that it runs. Without `submitted_at`, as in a file, a
+    duration and a time cannot be held against each other, and nothing is past.
+    """
+    written = format_moment(deadline)
+    if submitted_at is not None:
+        if isinstance(deadline, datetime) and deadline <= submitted_at:
+            return (
+                f"{written} is past: give a time to come, a duration such as 8h, which counts "
+                "from the submit, or none"
+            )
+        begins_at = submitted_at if begin is None else max(at(begin, submitted_at), submitted_at)
+        left = at(deadline, submitted_at) - begins_at
+    elif isinstance(deadline, timedelta) and not isinstance(begin, datetime):
+        left = deadline - (begin or timedelta(0))
+    elif isinstance(deadline, datetime) and isinstance(begin, datetime):
+        left = deadline - begin
+    else:
+        return ""
+    since = "the submit" if begin is None else f"its begin, {format_moment(begin)}"
+    if left <= timedelta(0):
+        return f"{written} is not after {since}: give a later one, or none"
+    if takes is None or left >= takes:
+        return ""
+    first = deadline + (takes - left)
+    if isinstance(first, datetime) and first.microsecond:
+        first = first.replace(microsecond=0) + timedelta(seconds=1)
+    return (
+        f"{written} is too soon: from {since} on the job takes {format_duration(takes)} "
+        f"(`expected_duration`); give {format_moment(first)} or later, or a shorter "
+        "`expected_duration`"
+    )
+
+
 _NO_DAY = datetime(1, 1, 1, tzinfo=UTC)
 _Written = Annotated[
     str,

@@ -32,6 +32,7 @@ Not for what an older agent does as well as a newer one, such as another log lin
     9   the environment of a job may be an environment.yml of conda
     10  the data of a job may be what another job gave back
     10  the spec of a job has its begin; the agent does nothing with it
+    10  the spec of a job has its deadline; the agent does nothing with it
 """
 
 from typing import Final

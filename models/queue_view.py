@@ -3,6 +3,7 @@
 from pydantic import Field
 
 from longshore.models.base import Frozen, Instant
+from longshore.models.deadline import DeadlineJudgment
 from longshore.models.packing import QueueOrder
 from longshore.models.units import Duration
 
@@ -44,6 +45,8 @@ class QueuedJobView(Frozen):
     """Where the pool goes by rank."""
     starts_at: Instant | None = None
     """By the last cycle: a start that is kept for it, as far as running jobs end when expected."""
+    deadline: DeadlineJudgment | None = None
+    """How it stands to its deadline; null for one without."""
     reason: str = ""
     """Why it waits, by the last cycle."""
 

@@ -9,6 +9,7 @@ from longshore.models.block_end import BlockDecision
 from longshore.models.checkpointing import CheckpointDecision
 from longshore.models.dag import HeldMutex
 from longshore.models.data import HeldData, StagedData
+from longshore.models.deadline import DeadlineCost, DeadlineJudgment
 from longshore.models.elastic import Malleable
 from longshore.models.elements import ElementState
 from longshore.models.growth import GrowthDecision
@@ -89,6 +90,8 @@ class JobView(Wire):
     estimated_start: Instant | None = None
     """Of one that waits: when running jobs end in time, or what was bought for it is there; null
     where nobody knows."""
+    deadline: DeadlineJudgment | None = None
+    """How it stands to its deadline; null for one without."""
 
     @property
     def waits_from(self) -> datetime:
@@ -311,6 +314,8 @@ class Explanation(Wire):
     """Those that a job of a DAG has until its end."""
     hints: tuple[str, ...] = ()
     """What could be done about it."""
+    meeting: DeadlineCost | None = None
+    """For a queued job that does not meet its deadline by waiting: what it costs to meet it."""
     sizes: tuple[SizeChange, ...] = ()
     """For a malleable job: the changes of its size, oldest first."""
     growth: GrowthDecision | None = None

@@ -8,7 +8,9 @@ from datetime import datetime, timedelta
 
 from longshore.models.buying import BuyDecision, PurchasePlan
 from longshore.models.data import DataSet, HeldData
+from longshore.models.deadline import DeadlineCost, DeadlineJudgment
 from longshore.models.forecast import Forecast, ForecastKind, NodePrice
+from longshore.models.job import JobSpec
 from longshore.models.moment import said_at
 from longshore.models.placement import Decision, JobRequest, PlacementKind
 from longshore.models.text import count, dollars, format_duration, format_places
@@ -44,6 +46,21 @@ def forecast_of(
     return Forecast(kind=ForecastKind.WAITS, says="; ".join(why), ready_at=start)
 
 
+def as_if_begun(spec: JobSpec, now: datetime) -> tuple[JobSpec, datetime | None]:
+    """Return a job as one that may start now, and its `begin` where that is to come: what is
+    looked at is the moment, and nobody knows what it finds then."""
+    begins_at = spec.begins_at(now)
+    return (spec if begins_at is None else spec.model_copy(update={"begin": None})), begins_at
+
+
+def says_later(begins_at: datetime, now: datetime) -> str:
+    """Return what to say where a job that begins later is looked at as if it began now."""
+    return (
+        f"it begins at {said_at(begins_at, now)} at the earliest, and until then nothing is kept "
+        "or bought for it, and nobody is stopped: this is as if it began now"
+    )
+
+
 def forecast_of_later(found: Forecast, begins_at: datetime, now: datetime) -> Forecast:
     """Return the forecast of a job that begins later; `found` is what would become of it now.
 
@@ -58,6 +75,15 @@ def forecast_of_later(found: Forecast, begins_at: datetime, now: datetime) -> Fo
             "begins_at": begins_at, "not_known": "",
         }
     )  # fmt: skip
+
+
+def with_deadline(
+    found: Forecast, judgment: DeadlineJudgment, meeting: DeadlineCost | None, now: datetime
+) -> Forecast:
+    """Return a forecast with how the job would stand to its deadline, and what it costs."""
+    cost = f"; {meeting.says}" if meeting else ""
+    says = f"{found.says}. Its deadline, {said_at(judgment.at, now)}: {judgment.told}{cost}"
+    return found.model_copy(update={"says": says, "deadline": judgment, "meeting": meeting})
 
 
 def data_says(

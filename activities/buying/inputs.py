@@ -40,6 +40,7 @@ from longshore.scheduling.buying.exclusions import why_refused, with_refused
 from longshore.scheduling.buying.fleet import holds, shape_of, shape_of_offer
 from longshore.scheduling.buying.options import windows_to_ask
 from longshore.scheduling.buying.unverifiable_constraints import why_unverifiable
+from longshore.scheduling.deadline import start_by
 
 ANSWER_WITHIN = 30.0
 """Seconds that a market has for all of its answers."""
@@ -60,12 +61,13 @@ async def read_need(connection: AsyncConnection, spec: PoolSpec) -> PoolNeed:
     pool = spec.name
     tenants = await connection.execute(
         text(
-            "SELECT j.id, j.tenant FROM jobs j JOIN queue q ON q.job_id = j.id"
+            "SELECT j.id, j.tenant, j.deadline_at FROM jobs j JOIN queue q ON q.job_id = j.id"
             " WHERE q.pool = :pool"
         ),
         {"pool": pool},
     )
-    tenant_of: dict[str, str] = {row.id: row.tenant for row in tenants}
+    now = await clock(connection)
+    known = {row.id: (row.tenant, row.deadline_at) for row in tenants}
     bought = await _bought_for(connection, pool)
     queue = [entry.request for entry in await load_queue(connection, pool) if not entry.held]
     nodes = await load_nodes(connection, pool)
@@ -73,10 +75,12 @@ async def read_need(connection: AsyncConnection, spec: PoolSpec) -> PoolNeed:
     jobs = tuple(
         UnmetJob(
             request=request,
-            tenant=tenant_of.get(request.id, "default"),
+            tenant=tenant,
+            start_by=start_by(request, deadline_at, spec.buying, now),
             bought=tuple(bought.get(request.id, ())),
         )
         for request in requests
+        for tenant, deadline_at in [known.get(request.id, ("default", None))]
     )
     running: dict[str, list[RunningJob]] = {}
     for job in await load_running(connection, pool):

@@ -244,6 +244,9 @@ class JobRow(SQLModel, table=True):
               postgresql_where=text("handed_to IS NOT NULL")),
         Index("jobs_to_hand_on", "tenant", "name", "ended_at",
               postgresql_where=text("ended_at IS NOT NULL AND handed_to IS NULL")),
+        Index("jobs_with_deadline", "pool",
+              postgresql_where=text("deadline_at IS NOT NULL AND late_since IS NULL"
+                                    " AND ended_at IS NULL")),
         Index("jobs_by_label", text("(spec -> 'labels')"), postgresql_using="gin",
               postgresql_where=text("(spec -> 'labels') IS NOT NULL")),
     )  # fmt: skip
@@ -263,6 +266,10 @@ class JobRow(SQLModel, table=True):
     attempts: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
     begins_at: datetime | None = Field(sa_column=_time(nullable=True))
     """From when on it may be placed; None where that was at once."""
+    deadline_at: datetime | None = Field(sa_column=_time(nullable=True))
+    """By when it should have ended; None where it says nothing."""
+    late_since: datetime | None = Field(sa_column=_time(nullable=True))
+    """When a cycle first found that it would end after that, as it waits."""
     handed_to: str | None = Field(default=None, sa_type=Text)
     """The job of the same tenant and name that came soon after its end, and took over the time
     that it had held GPUs: in the order of its queue the two are one."""

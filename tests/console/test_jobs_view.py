@@ -14,6 +14,7 @@ from longshore.console.jobs_view import STATES, list_html, more_html, sums_html,
 from longshore.models.array_view import ArrayView
 from longshore.models.checkpoint import CheckpointInfo
 from longshore.models.code import Code
+from longshore.models.deadline import DeadlineCost, DeadlineJudgment, DeadlineOutlook
 from longshore.models.elements import ElementState
 from longshore.models.gang import DomainRoom, GangPlan, NodeShare, PlannedGroup
 from longshore.models.growth import GrowthDecision
@@ -221,6 +222,24 @@ def test_the_head_says_when_a_job_begins_that_is_not_to_start_before():
     later = text_of(view.head_html(JobReport(job=job, spec=a_spec()), NOW + 100 * MINUTE, None))
     assert "Begins" not in later
     assert "Waits for 10m" in later
+
+
+def test_the_head_says_how_a_job_stands_to_its_deadline():
+    late = DeadlineJudgment(
+        at=NOW + 90 * MINUTE, outlook=DeadlineOutlook.LATE, late_by=12 * MINUTE,
+        says="late by 12m: it may start at <13:42>",
+    )  # fmt: skip
+    report = JobReport(job=a_job(deadline=late), spec=a_spec())
+    said = text_of(view.head_html(report, NOW, None))
+    assert "Deadline 20 Nov 13:30:00 late by 12m: it may start at <13:42>" in said
+    assert "Deadline" not in text_of(
+        view.head_html(JobReport(job=a_job(), spec=a_spec()), NOW, None)
+    )
+    meeting = DeadlineCost(says="buy <one> meets it, for $16.00")
+    told = Explanation(job=report.job, headline="waits", position=1, meeting=meeting)
+    assert "About its deadline: buy <one> meets it, for $16.00." in text_of(
+        view.why_html(told, NOW)
+    )
 
 
 def test_the_head_says_what_comes_along_and_what_is_stored():

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from longshore.console import queue_view as view
+from longshore.models.deadline import DeadlineJudgment, DeadlineOutlook
 from longshore.models.packing import QueueOrder
 from longshore.models.queue_view import (
     QueuedJobView,
@@ -47,6 +48,16 @@ def test_the_terms_of_a_rank_stand_where_the_pool_goes_by_rank():
     assert ">Nov 27 15:00:00</td>" in html
     assert "Growth" not in html
     assert view.below_html(plain) == ""
+
+
+def test_deadlines_have_a_column_where_somebody_has_one():
+    risk = DeadlineJudgment(
+        at=NOW + timedelta(hours=5), outlook=DeadlineOutlook.AT_RISK, says="may start <soon>"
+    )
+    html = view.waiting_html(a_queue(a_job(deadline=risk), a_job(2)), NOW)
+    assert ">17:00:00 at risk</td>" in html
+    assert html.count("Deadline, UTC</th>") == 1
+    assert "Deadline" not in view.waiting_html(a_queue(a_job()), NOW)
 
 
 def test_a_job_that_is_set_aside_has_no_place():

@@ -1,0 +1,88 @@
+"""What the plan of preemption says of one job of a queue, and what it costs to meet a deadline."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from longshore.activities.checkpoints.rows import checkpoints_of
+from longshore.activities.preemption_inputs import PreemptionInputs
+from longshore.models.buying import BuyDecision
+from longshore.models.deadline import DeadlineCost, DeadlineJudgment, DeadlineOutlook
+from longshore.models.errors import StoreError, UnavailableError
+from longshore.models.placement import JobRequest
+from longshore.models.preemption import BuyQuote, PreemptionPlan, Way, WayKind
+from longshore.models.settings import Settings
+from longshore.scheduling.deadline import LikelyDuration, what_it_costs
+from longshore.scheduling.order import queue_order
+from longshore.scheduling.preemption.plan import plan_preemptions
+
+
+def plan_of(
+    inputs: PreemptionInputs, request: JobRequest, quote: BuyQuote | None, now: datetime
+) -> PreemptionPlan | None:
+    """Return who would be preempted for a job of the queue, beside the jobs before it, as if the
+    pool allowed it; None where it needs nobody's GPUs, or gets some already.
+
+    `quote` is what it costs to buy for it; without one what the cycle thinks that counts.
+    """
+    shares = [share for work in inputs.running for share in work.shares]
+    queue = queue_order(inputs.queue, inputs.spec.packing, now, inputs.nodes, shares)
+    ahead = queue[: queue.index(request) + 1]
+    policy = inputs.spec.preemption.model_copy(update={"enabled": True})
+    quotes = inputs.quotes(now) | ({request.id: quote} if quote else {})
+    plans = plan_preemptions(
+        ahead, inputs.nodes, inputs.running, policy, inputs.spec.packing, now, inputs.under_way,
+        quotes, inputs.recent,
+    )  # fmt: skip
+    return next((plan for plan in plans if plan.job_id == request.id), None)
+
+
+def quote_of(decision: BuyDecision, job_id: str) -> BuyQuote | None:
+    """Return what it costs to buy for a job as was decided; None where nothing is."""
+    plans = [plan for plan in decision.plans if job_id in plan.serves]
+    if not plans:
+        return None
+    return BuyQuote(
+        cost=sum(plan.expected_cost for plan in plans),
+        ready_at=max(plan.ready_at for plan in plans),
+        title="buy " + " + ".join(f"{plan.nodes} x {plan.instance_type}" for plan in plans),
+    )
+
+
+def asks_for_cost(judgment: DeadlineJudgment | None) -> bool:
+    """Return whether it is worth to say what it costs to meet the deadline of a job that waits."""
+    return judgment is not None and judgment.outlook in (
+        DeadlineOutlook.LATE, DeadlineOutlook.AT_RISK, DeadlineOutlook.UNKNOWN,
+    )  # fmt: skip
+
+
+def cost_of_meeting(
+    judgment: DeadlineJudgment,
+    inputs: PreemptionInputs,
+    job_id: str,
+    duration: LikelyDuration,
+    quote: BuyQuote | None,
+    now: datetime,
+) -> DeadlineCost | None:
+    """Return what it costs that a job of the queue meets its deadline, by the ways that its pool
+    may go; None where that says nothing: where nobody knows how long the job takes, or it is
+    no more in the queue.
+
+    `quote` is as for `plan_of`.
+    """
+    request = next((each for each in inputs.queue if each.id == job_id), None)
+    if request is None or judgment.latest_start is None:
+        return None
+    plan = plan_of(inputs, request, quote, now)
+    ways: Sequence[Way] = plan.ways if plan else ()
+    if not inputs.spec.preemption.enabled:
+        ways = [way for way in ways if way.kind is not WayKind.PREEMPT]
+    return what_it_costs(judgment, ways, duration)
+
+
+async def store_away(settings: Settings, job_id: str) -> str:
+    """Return why the checkpoint store cannot be read now; empty where it can."""
+    try:
+        await checkpoints_of(settings.resolve_checkpoint_store(), job_id)
+    except (StoreError, UnavailableError) as error:
+        return str(error)
+    return ""
