@@ -31,6 +31,7 @@ from longshore.activities.placements import placement_of
 from longshore.activities.pool_cache import PoolCache
 from longshore.activities.preemption import Preempting
 from longshore.activities.preparations import Told, note_preparations, noted_preparations
+from longshore.activities.prices.holds import NOTHING, PriceLook, keep_for_price
 from longshore.activities.queue import end_attempt
 from longshore.activities.queue_cache import WaitingJobs, trim_left
 from longshore.activities.signals import Signals
@@ -102,7 +103,8 @@ class CycleActivities:
         A repeat finds the committed cycle under its id and only signals again; a job ignores an
         attempt that it knows.
         """
-        done = await self._committed(request) or await self._plan_and_commit(request)
+        done, priced = await self._committed(request)
+        done = done or await self._plan_and_commit(request)
         reply, placements, pool, hungry, prepares = done
         if reply.placed:
             await failpoint("cycle.after-commit")
@@ -110,6 +112,9 @@ class CycleActivities:
             "placed", [(placement.job_id, placement) for placement in placements]
         )
         await self._signals.tell_jobs("prepare", prepares)
+        await self._signals.tell_jobs("waiting", priced.told)
+        if priced.due:
+            await self._signals.begin_pricing(request.pool)
         if self._looks:
             await self._looks.after(placements)
         if self._watches:
@@ -128,13 +133,14 @@ class CycleActivities:
             await self._forget_idle_cycles(request.pool)
         # Last: what is idle now, no job that waits wanted.
         look = await self._growths.after_cycle(pool, reply.free_gpus, hungry=hungry)
-        wake = reply.next_wake if look is None else min(reply.next_wake, look)
+        wake = min(filter(None, (reply.next_wake, look, priced.wake)))
         return reply.model_copy(update={"withdrawn": len(gone), "next_wake": wake})
 
-    async def _committed(self, request: CycleRequest) -> Outcome | None:
+    async def _committed(self, request: CycleRequest) -> tuple[Outcome | None, PriceLook]:
         """Return what came of a cycle that was committed before; None begins it.
 
-        Its beginning is committed before the queue is read: whoever comes later pokes again.
+        Its beginning is committed before the queue is read: whoever comes later pokes again. So is
+        which jobs wait for a price: they are held, or are not, before anybody plans.
         """
         async with self._database.transaction() as connection:
             rows = await connection.execute(
@@ -143,12 +149,12 @@ class CycleActivities:
             row = rows.mappings().first()
             if row is None:
                 await _begin(connection, request.pool)
-                return None
+                return None, await keep_for_price(connection, request.pool)
             pool = await load_pool(connection, request.pool, self._margins)
             placements = await _placements(connection, request.cycle_id)
             prepares = await noted_preparations(connection, request.pool, request.cycle_id)
         reply = _reply(pool, row["queued"], row["placed"])
-        return reply, placements, pool, bool(placements), prepares
+        return (reply, placements, pool, bool(placements), prepares), NOTHING
 
     async def _plan_and_commit(self, request: CycleRequest) -> Outcome:
         began = time.perf_counter()

@@ -293,7 +293,8 @@ _JOBS_OF_ALL = """
                 WHEN EXISTS (SELECT FROM placements p
                               WHERE p.job_id = j.id AND NOT p.spare AND p.ended_at IS NULL)
                 THEN 'RUNNING'
-                WHEN a.held OR q.held OR (a.id IS NOT NULL AND j.begins_at > clock_timestamp())
+                WHEN a.held OR (q.held AND q.price_since IS NULL)
+                  OR (a.id IS NOT NULL AND j.begins_at > clock_timestamp())
                 THEN 'HELD'
                 WHEN EXISTS (SELECT FROM array_slots s JOIN placements p ON p.job_id = s.job_id
                               WHERE s.array_id = a.id AND p.ended_at IS NULL)

@@ -22,6 +22,7 @@ from longshore.activities.failpoints import failpoint
 from longshore.activities.metrics import JOB_ENDS, SILENT, Metrics
 from longshore.activities.outputs import store_output
 from longshore.activities.placements import ATTAINED
+from longshore.activities.prices.holds import MAY_WAIT
 from longshore.activities.signals import Signals
 from longshore.activities.snapshot import load_nodes, load_pool
 from longshore.models.job import JobResult, JobSpec
@@ -102,13 +103,19 @@ class QueueActivities:
         async with self._database.transaction() as connection:
             pool = await connection.scalar(
                 text(
-                    "UPDATE queue SET held = :held, begin_only = :begin_only,"
+                    "UPDATE queue SET held = now.held, begin_only = :begin_only,"
+                    " price_since = CASE WHEN :held OR NOT now.held THEN NULL"
+                    " ELSE coalesce(price_since, clock_timestamp()) END,"
+                    " told_reason = CASE WHEN now.held AND NOT :held THEN NULL"
+                    " ELSE told_reason END,"
                     " decision = NULL, decided_at = NULL,"
                     " preparing = NULL,"
-                    " waited = CASE WHEN held OR NOT :held THEN waited"
+                    " waited = CASE WHEN queue.held OR NOT now.held THEN waited"
                     " ELSE waited + (clock_timestamp() - queued_at) END,"
-                    " queued_at = CASE WHEN held AND NOT :held THEN clock_timestamp()"
+                    " queued_at = CASE WHEN queue.held AND NOT now.held THEN clock_timestamp()"
                     " ELSE queued_at END"
+                    f" FROM (SELECT job_id AS id, :held OR {MAY_WAIT} AS held FROM queue"
+                    " WHERE job_id = :id) AS now"
                     " WHERE job_id = :id AND attempt = :attempt RETURNING pool"
                 ),
                 {
@@ -213,7 +220,7 @@ async def put_into_queue(
         "request": job.model_dump_json(), "submitted_at": request.submitted_at,
         "begins_at": spec.begins_at(request.submitted_at), "waits_from": job.submitted_at,
         "deadline_at": spec.deadline_at(request.submitted_at),
-        "begin_only": request.begin_only,
+        "begin_only": request.begin_only, "start_below": spec.start_below,
         "pool_spec": PoolSpec(name=spec.pool).model_dump_json(),
         "can_stop": job.can_stop, "duration_known": job.duration_known,
         "preemptible": spec.preemptible,
@@ -481,7 +488,13 @@ _WITH_KEY = """
     SELECT id FROM jobs WHERE tenant = :tenant AND name = :name AND key = :key AND id <> :id
 """
 
-_INSERT_NEW = """
+_MAY_WAIT = """
+    (SELECT :attempt = 1 AND (CAST(:start_below AS bigint) IS NOT NULL OR coalesce((
+            SELECT jsonb_exists(spec, 'start_below') FROM pools WHERE name = :pool), false))) AS
+        price (may_wait)"""
+"""As `activities.prices.holds.MAY_WAIT`, of a row that is to be."""
+
+_INSERT_NEW = f"""
     WITH pool AS (
         INSERT INTO pools (name, spec) VALUES (:pool, CAST(:pool_spec AS jsonb))
         ON CONFLICT DO NOTHING
@@ -493,24 +506,26 @@ _INSERT_NEW = """
         ON CONFLICT (id) DO NOTHING
         RETURNING id
     )
-    INSERT INTO queue (job_id, attempt, pool, held, begin_only, priority, request, submitted_at,
-                       can_stop, duration_known)
-    SELECT id, :attempt, :pool, :held, :begin_only, :priority, CAST(:request AS jsonb),
-           :waits_from, :can_stop, :duration_known
-      FROM job
+    INSERT INTO queue (job_id, attempt, pool, held, begin_only, start_below, price_since, priority,
+                       request, submitted_at, can_stop, duration_known)
+    SELECT id, :attempt, :pool, :held OR may_wait, :begin_only, :start_below,
+           CASE WHEN may_wait AND NOT :held THEN clock_timestamp() END, :priority,
+           CAST(:request AS jsonb), :waits_from, :can_stop, :duration_known
+      FROM job, {_MAY_WAIT}
     RETURNING job_id
 """
 """A job that is new cannot have been placed or have ended: nothing else needs to be looked at."""
 
 _INSERT_QUEUE = f"""
-    INSERT INTO queue (job_id, attempt, pool, held, begin_only, priority, request, submitted_at,
-                       waited, attained, can_stop, duration_known)
-    SELECT :id, :attempt, :pool, :held, :begin_only, :priority, CAST(:request AS jsonb),
-           :waits_from,
+    INSERT INTO queue (job_id, attempt, pool, held, begin_only, start_below, price_since, priority,
+                       request, submitted_at, waited, attained, can_stop, duration_known)
+    SELECT :id, :attempt, :pool, :held OR may_wait, :begin_only, :start_below,
+           CASE WHEN may_wait AND NOT :held THEN clock_timestamp() END, :priority,
+           CAST(:request AS jsonb), :waits_from,
            coalesce(before.waited, interval '0'), coalesce(before.ran, interval '0'),
            :can_stop OR (:preemptible AND coalesce(before.ran > interval '0', false)),
            :duration_known
-      FROM (SELECT) one
+      FROM {_MAY_WAIT}
       LEFT JOIN (SELECT p.waited, {ATTAINED} AS ran
                    FROM placements p WHERE p.job_id = :id
                   ORDER BY p.attempt DESC, p.rank LIMIT 1) before ON true

@@ -7,6 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import Database, clock
 from longshore.activities.deadlines import COMING_START, QUEUED_COLUMNS, judgment_of_queued
+from longshore.activities.prices.views import price_now
 from longshore.activities.snapshot import (
     QueueEntry,
     load_nodes,
@@ -19,9 +20,11 @@ from longshore.models.deadline import DeadlineJudgment
 from longshore.models.moment import says_begin
 from longshore.models.placement import Decision
 from longshore.models.pool import PoolSpec
+from longshore.models.price_series import PriceNow
 from longshore.models.queue_view import QueuedJobView, QueueView, StartErrorsView
 from longshore.scheduling.estimates import Told, start_errors
 from longshore.scheduling.order import counted_as, queue_order
+from longshore.scheduling.prices.series import threshold, why_price_wait
 from longshore.scheduling.rank import Standing, room_of, standings, terms, waiting
 
 
@@ -40,6 +43,7 @@ class QueueViews:
             nodes = await load_nodes(connection, pool)
             running = await load_running(connection, pool)
             now = await clock(connection)
+            found = await price_now(connection, spec, now)
             told = await _told(connection, pool)
             simulated = bool(await connection.scalar(text(SIMULATED), {"pool": pool}))
         requests = [each.request for each in entries.values()]
@@ -47,7 +51,7 @@ class QueueViews:
         services = [waiting(job, now) for job in ordered]
         stands = standings(services, spec.packing, room_of(nodes, running))
         jobs = [
-            _view(entries[job.id], place, stands[job.id], told[job.id], spec, now)
+            _view(entries[job.id], place, stands[job.id], told[job.id], spec, found, now)
             for place, job in enumerate(ordered, 1)
             if job.id in told
         ]
@@ -77,7 +81,7 @@ async def _told(connection: AsyncConnection, pool: str) -> dict[str, RowMapping]
 
 def _view(
     entry: QueueEntry, place: int, standing: Standing, row: RowMapping,
-    spec: PoolSpec, now: Instant,
+    spec: PoolSpec, found: PriceNow, now: Instant,
 ) -> QueuedJobView:  # fmt: skip
     job = entry.request
     service = waiting(job, now)
@@ -90,7 +94,8 @@ def _view(
         first=by_rank and bool(standing.guaranteed),
         terms=terms(service, spec.packing) if by_rank else None,
         starts_at=decision.estimated_start if decision else None, deadline=_deadline(row, now),
-        reason=_why_held(row, now) if entry.held else decision.reason if decision else "",
+        reason=_why_held(row, spec, found, now) if entry.held
+        else decision.reason if decision else "",
     )  # fmt: skip
 
 
@@ -98,7 +103,10 @@ def _deadline(row: RowMapping, now: Instant) -> DeadlineJudgment | None:
     return None if row["deadline_at"] is None else judgment_of_queued(row, now)
 
 
-def _why_held(row: RowMapping, now: Instant) -> str:
+def _why_held(row: RowMapping, spec: PoolSpec, found: PriceNow, now: Instant) -> str:
+    below = threshold(row["start_below"], spec.start_below)
+    if row["price_since"] is not None and below is not None:
+        return why_price_wait(below, found, now)
     begins_at, by_user = row["begins_at"], not row["begin_only"]
     if begins_at is None or (by_user and begins_at <= now):
         return "it is held"
@@ -118,6 +126,7 @@ def _aside(row: RowMapping, now: Instant) -> QueuedJobView:
 
 _JOBS = f"""
     SELECT q.job_id, j.name, j.tenant, q.decision, {QUEUED_COLUMNS},
+           q.start_below, q.price_since,
            q.priority, q.attained, greatest(q.waited, interval '0') AS waited
       FROM queue q JOIN jobs j ON j.id = q.job_id
 {COMING_START}

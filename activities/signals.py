@@ -22,6 +22,7 @@ from longshore.models.messages import (
     node_workflow_id,
     pool_workflow_id,
 )
+from longshore.models.price_messages import PRICE_WORKFLOW, PriceInput, price_workflow_id
 from longshore.models.purchase import BUYING_WORKFLOW, BuyingInput, buying_workflow_id
 
 _IN_FLIGHT = 50
@@ -97,6 +98,17 @@ class Signals:
                 id=buying_workflow_id(pool),
                 task_queue=CONTROL_TASK_QUEUE,
                 static_summary=f"pool {pool}: what to buy",
+            )
+
+    async def begin_pricing(self, pool: str) -> None:
+        """Have the price of a pool read, unless that is being done now."""
+        with contextlib.suppress(WorkflowAlreadyStartedError):
+            await self._temporal.start_workflow(
+                PRICE_WORKFLOW,
+                PriceInput(pool=pool),
+                id=price_workflow_id(pool),
+                task_queue=CONTROL_TASK_QUEUE,
+                static_summary=f"pool {pool}: the price of a GPU-hour",
             )
 
     async def tell_jobs(

@@ -367,7 +367,8 @@ _RUNNING = """
 
 _OF_SHAPE = sorted(
     JobRequest.model_fields.keys() & JobSpec.model_fields.keys()
-    - {"priority", "gang", "storage_bandwidth", "power_per_gpu", "data", "max_duration"}
+    - {"priority", "gang", "storage_bandwidth", "power_per_gpu", "data", "max_duration",
+       "start_below"}
 )  # fmt: skip
 """Fields of a spec that tell jobs apart of which more are to be expected."""
 

@@ -8,10 +8,12 @@ from pydantic import TypeAdapter, ValidationError
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from longshore.activities.database import Database
+from longshore.activities.database import Database, clock
 from longshore.activities.deadlines import COMING_START, judgment_of_job
 from longshore.activities.job_selection import label_conditions, like
 from longshore.activities.placements import SETTLED
+from longshore.activities.prices.rows import forget_series, store_series
+from longshore.activities.prices.views import price_view, with_prices
 from longshore.activities.snapshot import WAITS_SINCE
 from longshore.activities.stored_pools import pool_and_trouble
 from longshore.activities.stored_specs import stored_error
@@ -24,6 +26,7 @@ from longshore.models.node import HostFirmware, NodeState
 from longshore.models.placement import Decision
 from longshore.models.pool import PoolSpec
 from longshore.models.preemption import PreemptionPlan, Spared
+from longshore.models.price_series import PriceSeries
 from longshore.models.problems import beyond_bounds, describe_all
 from longshore.models.resources import WHOLE
 from longshore.models.views import AttemptView, GPUView, JobView, NodeView, PartView, PoolView
@@ -70,7 +73,7 @@ class Views:
         query, values = _of_jobs(asked, wanted), asked | values | {"limit": limit}
         async with self._database.transaction() as connection:
             rows = await connection.execute(text(query), values)
-            return tuple(_job(row) for row in rows.mappings())
+            return await with_prices(connection, [_job(row) for row in rows.mappings()])
 
     async def id_of(self, ref: str) -> str:
         """Return the id of the job with this id, or of the newest of this name.
@@ -178,13 +181,16 @@ class Views:
 
     async def pools(self) -> tuple[PoolView, ...]:
         async with self._database.transaction() as connection:
-            rows = await connection.execute(text(POOLS))
-            return tuple(map(_pool, rows.mappings()))
+            pools = [_pool(row) for row in (await connection.execute(text(POOLS))).mappings()]
+            return tuple([await _with_price(connection, pool) for pool in pools])
 
 
-async def set_pool(connection: AsyncConnection, spec: PoolSpec) -> None:
-    """Store a pool's settings; the pool is made where it is new. Raises SpecError where they
-    have more than they may."""
+async def set_pool(
+    connection: AsyncConnection, spec: PoolSpec, prices: PriceSeries | None = None
+) -> None:
+    """Store a pool's settings, with the series of `prices` that was read from the source that
+    they name; the pool is made where it is new. Raises SpecError where they have more than they
+    may."""
     if problems := beyond_bounds(spec):
         raise SpecError(f"pool {spec.name}", problems)
     await connection.execute(
@@ -194,11 +200,22 @@ async def set_pool(connection: AsyncConnection, spec: PoolSpec) -> None:
         ),
         {"name": spec.name, "spec": spec.model_dump_json()},
     )
+    await forget_series(connection, spec.name, [spec.price.source] if spec.price else [])
+    if spec.price is not None and prices is not None:
+        now = await clock(connection)
+        await store_series(connection, spec.name, spec.price.source, prices, now)
 
 
 def _pool(row: RowMapping) -> PoolView:
     spec, trouble = pool_and_trouble(row["name"], row["spec"])
     return PoolView(spec=spec, trouble=trouble, **_without(row, "name", "spec"))
+
+
+async def _with_price(connection: AsyncConnection, pool: PoolView) -> PoolView:
+    if pool.spec.price is None:
+        return pool
+    price = await price_view(connection, pool.spec, await clock(connection))
+    return pool.model_copy(update={"price": price})
 
 
 def _job(row: Mapping[Any, Any]) -> JobView:
@@ -238,7 +255,7 @@ def _with_end(job: JobView) -> JobView:
 _UNREADABLE = {
     "tier": Tier.FLEX, "priority": 0, "gpus": 0, "malleable": None, "gpu_type": None,
     "milli": WHOLE, "mig": None, "counted_as": None, "estimated_start": None, "labels": {},
-    "max_duration": None,
+    "max_duration": None, "start_below": None,
 }  # fmt: skip
 """What a list shows of what it cannot read. All else the database bounds."""
 
@@ -317,7 +334,7 @@ _JOBS = f"""
                                         JOIN elements e ON e.job_id = s.job_id
                                        WHERE s.array_id = a.id AND e.state = 'RUNNING')
                          THEN 'RUNNING' ELSE 'QUEUED' END
-                WHEN q.held THEN 'HELD'
+                WHEN q.held AND q.price_since IS NULL THEN 'HELD'
                 WHEN q.job_id IS NOT NULL THEN 'QUEUED'
                 ELSE 'RETRYING' END AS state,
            greatest(coalesce(q.attempt, 0), coalesce(p.attempt, 0)) AS attempt,
@@ -334,6 +351,8 @@ _JOBS = f"""
            j.spec->'expected_duration' AS expected_duration,
            j.ended_at IS NULL AND coalesce(q.begin_only, NOT a.held AND
                j.begins_at > clock_timestamp(), false) AS begin_only,
+           j.spec->'start_below' AS start_below,
+           coalesce(q.held AND q.price_since IS NOT NULL, false) AS waits_for_price,
            coalesce(q.waited, p.waited, interval '0') AS waited,
            CASE WHEN q.job_id IS NULL THEN p.decision->'counted_as'
                 ELSE q.decision->'counted_as' END AS counted_as,
@@ -568,7 +587,8 @@ POOLS = """
            c.committed_at AS last_cycle_at, c.took_ms AS last_cycle_ms
       FROM pools p
      CROSS JOIN LATERAL (SELECT count(*) AS held
-                           FROM queue WHERE pool = p.name AND held) h
+                           FROM queue
+                          WHERE pool = p.name AND held AND price_since IS NULL) h
       LEFT JOIN LATERAL (SELECT committed_at, took_ms FROM cycles WHERE pool = p.name
                           ORDER BY committed_at DESC LIMIT 1) c ON true
      ORDER BY p.name

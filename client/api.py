@@ -23,6 +23,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from longshore.activities.job_runs import failure_of, has_result
 from longshore.activities.job_starts import digest_of, start_job
+from longshore.activities.prices.holds import anybody_waits
 from longshore.activities.signals import Signals
 from longshore.activities.views import set_pool
 from longshore.client.array_status import as_on_record
@@ -60,6 +61,7 @@ from longshore.models.messages import (
     Progress,
 )
 from longshore.models.pool import PoolSpec
+from longshore.models.price_series import PriceSeries
 from longshore.models.resize import Resize, ResizeReply
 from longshore.models.settings import Settings
 from longshore.models.views import JobView, Submission
@@ -326,14 +328,18 @@ class Longshore(NodeControl, ScheduleControl, ArrayControl, OutputReading):
             raise as_ours(error, f"job {ref}") from error
         return True
 
-    async def set_pool(self, spec: PoolSpec) -> None:
+    async def set_pool(self, spec: PoolSpec, prices: PriceSeries | None = None) -> None:
         """Store a pool's settings, and make it where it is new; its next cycle uses them.
 
-        A pool that is to keep capacity warm runs a cycle now, also without a queue.
+        `prices` is the series that was read from the source that they name; where that is a file,
+        nobody else can read it. A pool that is to keep capacity warm, or names a price, runs a
+        cycle now, also without a queue.
         """
         async with self._db().transaction() as connection:
-            await set_pool(connection, spec)
-        if spec.buying.keeps_warm:
+            await set_pool(connection, spec, prices)
+            priced = spec.price is not None or spec.start_below is not None
+            priced = priced or await anybody_waits(connection, spec.name)
+        if spec.buying.keeps_warm or priced:
             await Signals(self.temporal).poke_pool(spec.name)
 
     async def _temporal(self) -> Client:

@@ -15,6 +15,7 @@ from longshore.models.buying_document import BuyingDocument
 from longshore.models.document import read_document
 from longshore.models.settings import Settings
 from longshore.scheduling.buying.plan import decide
+from longshore.scheduling.buying.start_below import decide_below
 
 
 class DryRun(Frozen):
@@ -80,14 +81,14 @@ async def decide_on_pool(
             refused = await refused_offers(connection, spec.buying)
     finally:
         await database.close()
-    policy = _as_if_on(spec.purchasing)
+    policy = _as_if_on(spec.first_purchases)
     unmet = need.unmet
     if beside is not None:
         unmet = unmet.model_copy(update={"jobs": (*unmet.jobs, beside)})
     async with open_markets(settings) as markets:
         views = await look_at(markets, unmet, policy, now, closed, refused)
     caps = caps.model_copy(update={"stopped": ""})  # what would be bought, if it might be
-    decision = decide(unmet, coming, need.releases, views, policy, caps, now, spec.packing)
+    decision = decide_below(unmet, coming, need.releases, views, policy, caps, now, spec.packing)
     return DryRun(
         source=f"pool {pool}",
         decision=decision,

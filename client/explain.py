@@ -21,6 +21,7 @@ from longshore.scheduling.words import format_spared
 
 _HELD = "held"
 """What a workflow says of a hold for which nobody gave a reason."""
+_UNTIL_THEN = "until then nobody is stopped for it, and nothing kept or bought"
 
 
 def explain(
@@ -48,6 +49,7 @@ def explain(
     helps: Sequence[str] = (),
     hold: JobStatus | None = None,
     mutexes: tuple[HeldMutex, ...] = (),
+    unpriced: str = "",
 ) -> Explanation:
     """Return the explanation. For a queued job `alone` is what the packer says of it now by
     itself, `last` what the last cycle said with the jobs before it; `making_room` are the jobs
@@ -55,8 +57,9 @@ def explain(
     pool bought and is no node yet, `purchases` what the job is to start on of that; `standing`
     says whether the pool buys, `kind` what kind of node the job waits for where none that is
     there could ever hold it, `helps` what would help with those that are there
-    (`scheduling.advice`), `hold` what the workflow of a held job says. The others
-    are as in the explanation."""
+    (`scheduling.advice`), `hold` what the workflow of a held job says,
+    `unpriced` why nobody knows the price below which it is to start. The others are as in the
+    explanation."""
     queued = position is not None
     if last is not None and last.rejected and not nodes and queued:
         # The headline says how it is now: without this the two would contradict each other.
@@ -66,6 +69,8 @@ def explain(
     waits = queued and job.state is not JobState.HELD
     if queued and not waits:
         headline = _held(job, hold)
+    elif waits and job.waits_for_price:
+        headline = f"{job.reason}: {_UNTIL_THEN}"
     elif waits and making_room is not None:
         headline = f"waits until others have given way: {making_room.reason}"
     elif waits:
@@ -75,6 +80,8 @@ def explain(
             headline += f"; {under_way(purchases, whose=' for it')}"
         elif coming:
             headline += f"; {_on_their_way(coming)}"
+    if unpriced and waits and not job.waits_for_price:
+        headline += f"; its price holds nothing up, for nobody knows what it is now: {unpriced}"
     if wanted := [each for each in mutexes if each.waiting]:
         headline += f"; {' and '.join(map(_keeps_waiting, wanted))}"
     return Explanation(
@@ -116,6 +123,8 @@ def _on_their_way(coming: Sequence[PurchaseUnderWay]) -> str:
 
 def _of_array(job: JobView, elements: Mapping[ElementState, int]) -> str:
     told = f"is {job.state.value.lower()}: {progress_text(elements, job.claimed)}"
+    if job.waits_for_price:
+        return f"{told}. It {job.reason}: {_UNTIL_THEN}"
     if elements.get(ElementState.BLOCKED):
         told += (
             ". A blocked element waits for the one with its index of an array before it: "
@@ -150,7 +159,7 @@ def _headline(job: JobView) -> str:
 
 def _held(job: JobView, hold: JobStatus | None) -> str:
     if job.begin_only:
-        return f"{job.reason}: until then nobody is stopped for it, and nothing kept or bought"
+        return f"{job.reason}: {_UNTIL_THEN}"
     since, reason = "", job.reason
     if hold is not None:
         since, reason = f" since {hold.since:%Y-%m-%d %H:%M} UTC", hold.reason
@@ -185,7 +194,7 @@ def _hints(
     kind: str,
     helps: Sequence[str],
 ) -> tuple[str, ...]:
-    if job.state is JobState.HELD:
+    if job.state is JobState.HELD or job.waits_for_price:
         return ()
     look = f"see what it would buy now: `longshore buy --dry-run --pool {job.pool}`"
     start = f"start a node: `longshore agent --pool {job.pool}` on a machine with GPUs"

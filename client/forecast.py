@@ -10,6 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from longshore.activities.database import Database, clock
 from longshore.activities.locality import with_locality
 from longshore.activities.preemption_inputs import PreemptionInputs, read_inputs
+from longshore.activities.prices.views import why_waits
 from longshore.activities.snapshot import load_nodes, load_pool, load_recent
 from longshore.activities.staged_data import held_by
 from longshore.client.buying import decide_on_pool
@@ -29,6 +30,7 @@ from longshore.scheduling.forecast import (
     data_says,
     forecast_of,
     forecast_of_later,
+    forecast_of_price_wait,
     with_deadline,
 )
 from longshore.scheduling.packer import place
@@ -56,6 +58,7 @@ async def forecast(
         holds = await held_by(connection, [node for node, _ in alone.held[:1]])
         deadline = spec.deadline_at(now)
         inputs = None if deadline is None else await _inputs(connection, spec, job, settings)
+        waits = await why_waits(connection, pool, spec.start_below, now)
     bought, left, away = None, None, ""
     if pool.buying.enabled and alone.kind is not PlacementKind.EXISTING_NODE:
         latest = start_by(job, deadline, pool.buying, now)
@@ -80,13 +83,16 @@ async def forecast(
     later = pool.buying.enabled and found.kind is not ForecastKind.BUYS and not starts_now
     simulated = settings.market == "simulated"
     simulated = simulated and bool(prices or bought)
+    if waits:
+        found = forecast_of_price_wait(found, waits)
+        later = pool.buying.enabled
     if begins_at is not None:
         found = forecast_of_later(found, begins_at, now)
         later = pool.buying.enabled
     if deadline is not None and inputs is not None:
         quote = quote_of(bought, _THIS) if bought else None
         start = found.ready_at
-        if found.kind is not ForecastKind.BUYS and begins_at is None:
+        if found.kind is not ForecastKind.BUYS and begins_at is None and not waits:
             start = _start_beside_others(job, inputs, now)
         found = _with_deadline(found, spec, deadline, start, inputs, quote, now)
     return found.model_copy(update={"simulated": simulated, "buys_later": later})

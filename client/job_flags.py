@@ -73,6 +73,14 @@ DEADLINE = Annotated[
         rich_help_panel=_NEEDS,
     ),
 ]
+START_BELOW = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PRICE",
+        help="Not started before the price of its pool is below this: '$2.10/gpu-hour'.",
+        rich_help_panel=_NEEDS,
+    ),
+]
 CONSTRAINTS = Annotated[
     list[str] | None,
     typer.Option(

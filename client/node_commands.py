@@ -1,18 +1,19 @@
 """Commands on nodes and pools."""
 
 import json
-import re
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from longshore.client import cycle_view
+from longshore.client import cycle_view, pool_changes
 from longshore.client.calls import call, known_pool
 from longshore.client.fingerprints import fingerprints_of, fingerprints_table
 from longshore.client.held_data import holds_table
 from longshore.client.node_view import LEGEND, buying_words, nodes_table, pool_facts, pools_table
+from longshore.client.pool_changes import named
+from longshore.client.prices import price_facts, price_table, read_prices
 from longshore.client.terminal import (
     JSON,
     Text,
@@ -34,16 +35,12 @@ from longshore.models.placement import GPUChoice, PackingRule
 from longshore.models.pool import Growth, PoolSpec
 from longshore.models.units import parse_duration
 from longshore.models.views import PoolView
-from longshore.models.visible import brief
 
 if TYPE_CHECKING:
     from longshore.client.api import Longshore
 
 pool_app = typer.Typer(help="Look at one pool, or change its settings.", no_args_is_help=True)
 _PANEL = "Nodes and pools"
-_MONEY = re.compile(r"(caps|max_price)\..+|(fast_delay|flex|prime_max)_price")
-_NUMBER = re.compile(r"[0-9.]*[1-9][0-9.]*")
-"""Of micro-dollars nobody thinks who writes one; documents of programs have them."""
 
 
 def register(app: typer.Typer) -> None:
@@ -221,6 +218,22 @@ def pool_show(
     return None
 
 
+@pool_app.command("price")
+def pool_price(
+    name: Annotated[str, typer.Argument(help="The pool.")] = "default", as_json: JSON = False
+) -> None:
+    """Show what a GPU-hour costs in a pool now, and the next changes that are known."""
+    found = call(lambda api: known_pool(api, name))
+    if as_json:
+        return print_json(found.price)
+    if found.price is None:
+        return note(f"Pool {name} names no price: longshore pool set {name} --price FILE")
+    show(pairs(price_facts(found.price, found.spec, now())))
+    if found.price.next:
+        show(Text(), price_table(found.price, now()))
+    return None
+
+
 def _warn_of(pools: Sequence[PoolView]) -> None:
     """Name the pools whose stored settings cannot be read."""
     for pool in pools:
@@ -293,6 +306,29 @@ def pool_set(
             "none; none lifts it.",
         ),
     ] = None,
+    price: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|URL|market|none",
+            help="Where the price of a GPU-hour comes from that jobs may wait for "
+            "(docs/price-series.md).",
+        ),
+    ] = None,
+    pricing: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="Of that price, such as every=1m, longest_step=1d or unknown=wait; may be given "
+            "several times.",
+        ),
+    ] = None,
+    start_below: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PRICE",
+            help="No job starts before it is below this: '$2.10/gpu-hour'; none lifts it.",
+        ),
+    ] = None,
     buying: Annotated[
         list[str] | None,
         typer.Option(
@@ -337,10 +373,11 @@ def pool_set(
         )
         if value is not None
     ]
-    changes += [*_named("packing", packing, "rule=keep-room"), *_weights(weights)]
-    changes += _named("buying", buying, "enabled=true")
-    changes += _named("preemption", preemption, "near_end=10m")
-    changes += _named("checkpoints", checkpoints, "min_interval=10m")
+    changes += [*named("packing", packing, "rule=keep-room"), *pool_changes.weights(weights)]
+    changes += named("buying", buying, "enabled=true")
+    changes += named("preemption", preemption, "near_end=10m")
+    changes += named("checkpoints", checkpoints, "min_interval=10m")
+    changes += pool_changes.price(price, pricing, start_below)
     if not changes:
         raise typer.BadParameter("say what to change, such as --growth fixed")
 
@@ -348,7 +385,8 @@ def pool_set(
         before = await _pool(api, name)
         text = before.spec.model_dump_json() if before else json.dumps({"name": name})
         spec = load_document(text, f"pool {name}", PoolSpec, changes)
-        await api.set_pool(spec)
+        prices = None if price is None else await read_prices(price, spec)
+        await api.set_pool(spec, prices)
         if before and before.trouble:
             warn(f"{before.trouble}. What is not named is as it is by default now.")
         return spec
@@ -357,35 +395,11 @@ def pool_set(
     if as_json:
         return print_json(spec)
     say(f"pool {name} is set; its next cycle uses this (longshore pool show {name})")
+    if price is not None and spec.price is not None:
+        say(f"Its price: longshore pool price {name}")
     if buying and spec.buying.enabled:
         say(f"It buys {buying_words(spec.buying)}.")
     return None
-
-
-def _weights(text: str | None) -> list[Override]:
-    changes: list[Override] = []
-    for part in text.split(",") if text else ():
-        name, equals, number = part.strip().partition("=")
-        if not (name and equals):
-            raise typer.BadParameter(
-                f"--weights {brief(part.strip())}: give NAME=NUMBER, as in expiry=-0.3"
-            )
-        changes.append(Override(f"packing.weights.{name}", number, f"--weights {part.strip()}"))
-    return changes
-
-
-def _named(field: str, texts: list[str] | None, example: str) -> list[Override]:
-    changes: list[Override] = []
-    for text in texts or ():
-        name, equals, value = text.partition("=")
-        if not (name and equals):
-            raise typer.BadParameter(f"--{field} {brief(text)}: give NAME=VALUE, as in {example}")
-        if field == "buying" and _MONEY.fullmatch(name.strip()) and _NUMBER.fullmatch(value):
-            raise typer.BadParameter(
-                f"--{field} {text}: give dollars, as in '{name.strip()}=${value}'"
-            )
-        changes.append(Override(f"{field}.{name.strip()}", value, f"--{field} {text}"))
-    return changes
 
 
 async def _pool(api: "Longshore", name: str) -> PoolView | None:

@@ -8,10 +8,12 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from longshore.client.limits import limit_columns
+from longshore.client.prices import price_words
 from longshore.client.terminal import WIDE, SeveralLines, Text, a_table
 from longshore.client.words import SIMULATED, styled
 from longshore.models.buying import Among, BuyingPolicy
 from longshore.models.checkpointing import CheckpointPolicy
+from longshore.models.gpu_hour_price import format_gpu_hour_price
 from longshore.models.job import Tier
 from longshore.models.node import NodeState
 from longshore.models.preemption import PreemptionLevels, PreemptionPolicy
@@ -139,6 +141,8 @@ def pool_facts(pool: PoolView) -> list[tuple[str, RenderableType]]:
         ("interval", format_duration(pool.spec.interval)),
         ("time limit of jobs", _limit(pool.spec.max_duration)),
         ("malleable jobs grow", _grows(pool.spec.grow_after)),
+        ("price of a GPU-hour", price_words(pool.spec, pool.price)),
+        ("jobs start", _starts_below(pool.spec.start_below)),
         ("buying", buying_words(pool.spec.buying)),
         ("preemption", _preemption(pool.spec.preemption)),
         ("checkpoints", _checkpoints(pool.spec.checkpoints)),
@@ -158,6 +162,10 @@ def _rises(every: timedelta) -> str:
 
 def _grows(after: timedelta) -> str:
     return f"onto GPUs that were idle for {format_duration(after)}" if after else "never"
+
+
+def _starts_below(price: int | None) -> str:
+    return "at any price" if price is None else f"below {format_gpu_hour_price(price)}"
 
 
 def _limit(limit: timedelta | None) -> str:

@@ -15,6 +15,7 @@ from longshore.activities.database import Database
 from longshore.activities.growth import growth_of
 from longshore.activities.locality import with_locality
 from longshore.activities.preemption_inputs import may_stop_any, read_inputs
+from longshore.activities.prices.views import why_unpriced
 from longshore.activities.queue_views import QueueViews
 from longshore.activities.snapshot import (
     QueueEntry,
@@ -214,6 +215,7 @@ class Reading:
             coming = await purchases_under_way(connection, pool)
             purchases = await purchases_for(connection, pool, job.id)
             standing = await read_standing(connection, pool, job.submitted_at, job.tier)
+            unpriced = await why_unpriced(connection, pool, job)
             alone, helps, kind, behind = None, (), "", 0.0
             if last is None or last.kind is not PlacementKind.SET_ASIDE:
                 entry = entry_of(row)
@@ -243,7 +245,7 @@ class Reading:
             gave_way=gave_way, saving=saving,
             buying=await reasons.of_pool(job.pool) if pool.buying.enabled else None,
             coming=coming, purchases=purchases, standing=standing, kind=kind, helps=helps,
-            hold=await self._hold_of(job), mutexes=mutexes,
+            hold=await self._hold_of(job), mutexes=mutexes, unpriced=unpriced,
         )  # fmt: skip
         more = {
             "sizes": await self._sizes_of(job), "data": await self._staged(job),

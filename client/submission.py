@@ -78,7 +78,12 @@ async def preflight(database: Callable[[], Database], spec: JobSpec) -> tuple[st
             now = await clock(connection)
             job = JobRequest.of("", spec, now, 1)
             if could_ever_place(job, nodes, now):
-                return (*_past(spec, now), *_tight(spec, now), *_assumed(spec, pool))
+                return (
+                    *_past(spec, now),
+                    *_tight(spec, now),
+                    *_unpriced(spec, pool),
+                    *_assumed(spec, pool),
+                )
             if pool.growth is not Growth.OPEN:
                 raise UnsatisfiableError(never_held(job, spec, pool, nodes, now))
             coming = await purchases_under_way(connection, pool)
@@ -91,6 +96,7 @@ async def preflight(database: Callable[[], Database], spec: JobSpec) -> tuple[st
         _warning(job, spec, pool, nodes, now, _what_comes(standing, coming)),
         *_past(spec, now),
         *_tight(spec, now),
+        *_unpriced(spec, pool),
         *_assumed(spec, pool),
     )
 
@@ -115,6 +121,16 @@ def _tight(spec: JobSpec, now: datetime) -> tuple[str, ...]:
         f"deadline: {format_moment(spec.deadline)} is before the job has run for its time limit "
         f"of {format_duration(limit)}, even where it starts at once: it is met only if the job "
         "takes less (`expected_duration` says how long)",
+    )
+
+
+def _unpriced(spec: JobSpec, pool: PoolSpec) -> tuple[str, ...]:
+    """Return what to say of a threshold that nothing can be held against."""
+    if spec.start_below is None or pool.price is not None:
+        return ()
+    return (
+        f"start_below: pool {spec.pool} names no price (`longshore pool set {spec.pool} --price "
+        "FILE`): it holds nothing up",
     )
 
 

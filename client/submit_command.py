@@ -124,6 +124,7 @@ def submit(
     time: job_flags.TIME = None,
     begin: job_flags.BEGIN = None,
     deadline: job_flags.DEADLINE = None,
+    start_below: job_flags.START_BELOW = None,
     constraints: job_flags.CONSTRAINTS = None,
     image: job_flags.IMAGE = None,
     env: job_flags.ENV = None,
@@ -163,7 +164,7 @@ def submit(
             {
                 "name": name, "pool": pool, "tenant": tenant, "priority": priority, "gpus": gpus,
                 "cpus": cpus, "ram": ram, "image": image, "array": array,
-                "begin": begin, "deadline": deadline,
+                "begin": begin, "deadline": deadline, "start_below": start_below,
             }
         ),
         *job_flags.time_limit(time),

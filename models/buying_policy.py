@@ -102,6 +102,8 @@ class BuyingPolicy(Frozen):
     """Micro-dollars per GPU-hour for each tier: $10.00 for one that is not named, no limit where
     it is ``none``. A limit order never offers more, and an offer above it is not taken."""
 
+    below: SkipJsonSchema[int | None] = Field(default=None, exclude=True)
+    """Of jobs that start only below a price: nothing is bought for them above it."""
     slippage: float = Field(default=0.1, ge=0, le=10)
     """How far a limit may be above the price that the last GPU has when it is decided to buy: 0.1
     is 10 %. An order that finds nobody within it is decided anew, at the prices of then."""
@@ -171,6 +173,12 @@ class BuyingPolicy(Frozen):
     def keeps_warm(self) -> bool:
         """Whether FAST capacity is bought ahead of the jobs that will use it."""
         return self.enabled and (self.fast_warm_gpus > 0 or self.fast_safety_factor > 1)
+
+    def most(self, tier: Tier) -> int | None:
+        """Return the most that a GPU-hour may cost for a tier, in micro-dollars; None for no
+        limit."""
+        known = [each for each in (self.max_price.get(tier), self.below) if each is not None]
+        return min(known, default=None)
 
     def beside(self, packing: PackingPolicy) -> Self:
         """Return the policy of a pool that packs so.

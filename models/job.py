@@ -35,6 +35,7 @@ from longshore.models.counts import DIGITS, Count
 from longshore.models.data import Data, DataSet
 from longshore.models.elastic import Malleable
 from longshore.models.environment import EnvironmentField
+from longshore.models.gpu_hour_price import GPUHourPrice
 from longshore.models.labels import JobLabels
 from longshore.models.legacy_documents import clamped
 from longshore.models.mig import MigProfile
@@ -330,6 +331,10 @@ class JobSpec(Frozen):
     """By when it should have ended, as a wish: a time, or a duration after the submit, as `begin`.
     The job is told to be on time, at risk or late, and what meeting it costs. It goes on after it:
     `max_duration` is what ends a job. See docs/deadlines.md."""
+    start_below: GPUHourPrice | None = Field(default=None, exclude_if=lambda price: price is None)
+    """It is not started before the price of its pool (`longshore pool set POOL --price`) is below
+    this, nothing is kept, brought or bought for it, and its age stands still; nothing is bought
+    for it above this. Once started it stays. See docs/price-series.md."""
     queue_timeout: Duration | None = None
     """Give up when not placed within this time, counted from `begin`; wait without end when left
     out."""

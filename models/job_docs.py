@@ -38,6 +38,7 @@ from longshore.models.environment import (
     Requirements,
 )
 from longshore.models.errors import LongshoreError, SpecError
+from longshore.models.gpu_hour_price import GPUHourPrice
 from longshore.models.job import (
     CheckpointContract,
     Environment,
@@ -244,6 +245,7 @@ _TYPES: tuple[tuple[Any, str], ...] = (
     (MigProfile, "profile"),
     (Duration, "duration"),
     (Moment, "time, or duration"),
+    (GPUHourPrice, "price of a GPU-hour"),
     (Tier, "`FAST` or `FLEX`"),
     (int, "whole number"),
     (bool, "`true` or `false`"),
@@ -331,6 +333,9 @@ bytes. **Bandwidth** is a size a second, `10GB/s` or `500MB/s`; a number is GB/s
 A flag goes before the file. Two flags that say the same field, as `--priority 8 --set
 priority=8`, are refused. `--time` is `max_duration`, as Slurm writes it or as below: `90` is
 minutes there.
+
+**Prices of a GPU-hour** are in dollars: `$2.10/gpu-hour`, or `$2.10`. In a shell they need
+single quotes.
 
 **Times** are as in ISO 8601 with their zone: `2026-11-20T08:00:00Z`,
 `2026-11-20 09:00+01:00`.

@@ -63,6 +63,7 @@ retry:
 preemptible: false
 begin: "2026-11-20T20:00:00Z"
 deadline: "2026-11-22T08:00:00Z"
+start_below: $2.10/gpu-hour
 queue_timeout: 12h
 stop_grace: 20s
 """

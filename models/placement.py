@@ -10,6 +10,7 @@ from longshore.models.base import Frozen, Instant, Name, Wire
 from longshore.models.constraints import Constraints
 from longshore.models.elastic import Malleable
 from longshore.models.gang import GangPlan
+from longshore.models.gpu_hour_price import GPUHourPrice
 from longshore.models.job import ASSUMED_DURATION, JobSpec, Tier
 from longshore.models.mig import SLICES, MigProfile
 from longshore.models.packing import GPUChoice as GPUChoice
@@ -167,6 +168,8 @@ class JobRequest(Frozen):
     attained: Duration = Field(default=timedelta(0), exclude=True)
     """For how long earlier attempts held its GPUs, as far as the next one goes on from that. The
     queue has it, too."""
+    start_below: GPUHourPrice | None = Field(default=None, exclude_if=lambda price: price is None)
+    """Nothing is bought for it above this price."""
     path_behind: float = Field(default=0.0, ge=0, le=1)
     """Of a job of a DAG: the longest path of jobs that come after it, as a part of the DAG's."""
     attempt: int = 1
@@ -280,9 +283,9 @@ class JobRequest(Frozen):
             needs_conda=spec.environment is not None and spec.environment.conda is not None,
             # A job that begins later has not waited before.
             submitted_at=spec.begins_at(submitted_at) or submitted_at,
-            path_behind=path_behind, attempt=attempt, gang=spec.gang,
-            grace=spec.grace,
-            conformance=spec.conformance, constraints=spec.constraints, malleable=spec.malleable,
+            start_below=spec.start_below, path_behind=path_behind, attempt=attempt,
+            gang=spec.gang, grace=spec.grace, conformance=spec.conformance,
+            constraints=spec.constraints, malleable=spec.malleable,
             data={**_data_of(spec), **_image_of(spec)}, saves=spec.checkpoint is not None,
         )  # fmt: skip
 

@@ -12,9 +12,11 @@ from longshore.models.bounds import TAKEN
 from longshore.models.buying import BuyingPolicy
 from longshore.models.checkpointing import CheckpointPolicy
 from longshore.models.errors import NotFoundError
+from longshore.models.gpu_hour_price import GPUHourPrice
 from longshore.models.margins import Margins
 from longshore.models.placement import PackingPolicy, PackingRule
 from longshore.models.preemption import PreemptionPolicy
+from longshore.models.price_series import PoolPrice
 from longshore.models.units import Duration
 from longshore.models.visible import shown
 
@@ -46,6 +48,10 @@ class PoolSpec(Frozen):
     max_duration: Duration | None = Field(default=None, exclude_if=lambda limit: limit is None)
     """The most that an attempt of a job may run, and the time limit of jobs that name none; no
     limit when left out. A job that asks for more is refused."""
+    price: PoolPrice | None = Field(default=None, exclude_if=lambda price: price is None)
+    """Where the price of a GPU-hour comes from that jobs may wait for (docs/price-series.md)."""
+    start_below: GPUHourPrice | None = Field(default=None, exclude_if=lambda price: price is None)
+    """No job of it starts before that price is below this, whatever the job says."""
     buying: BuyingPolicy = BuyingPolicy()
     """What it may buy; nothing, unless this is switched on (docs/buying.md)."""
     preemption: PreemptionPolicy = PreemptionPolicy()
@@ -80,6 +86,11 @@ class PoolSpec(Frozen):
     def purchasing(self) -> BuyingPolicy:
         """What it may buy, for as long as its packer asks of a node at least."""
         return self.buying.beside(self.packing)
+
+    @property
+    def first_purchases(self) -> BuyingPolicy:
+        """The same for jobs that have not started: nothing above what they start below."""
+        return self.purchasing.model_copy(update={"below": self.start_below})
 
 
 def no_such_pool(name: str, known: Iterable[str]) -> NotFoundError:

@@ -31,8 +31,8 @@ Not for what an older agent does as well as a newer one, such as another log lin
     9   it says what its node holds, by the signal `holds`
     9   the environment of a job may be an environment.yml of conda
     10  the data of a job may be what another job gave back
-    10  the spec of a job has its begin; the agent does nothing with it
-    10  the spec of a job has its deadline; the agent does nothing with it
+    10  the spec of a job has its begin, its deadline, and the price that it waits for; the agent
+        does nothing with them
 """
 
 from typing import Final

@@ -12,12 +12,14 @@ from longshore.models.data import HeldData, StagedData
 from longshore.models.deadline import DeadlineCost, DeadlineJudgment
 from longshore.models.elastic import Malleable
 from longshore.models.elements import ElementState
+from longshore.models.gpu_hour_price import GPUHourPrice
 from longshore.models.growth import GrowthDecision
 from longshore.models.job import FailureClass, JobResult, JobState, Tier
 from longshore.models.node import HostFirmware, NodeState
 from longshore.models.placement import Decision
 from longshore.models.pool import PoolSpec
 from longshore.models.preemption import PreemptionPlan, Spared
+from longshore.models.price_series import PriceView
 from longshore.models.resize import SizeChange
 from longshore.models.spending import BuyingRecord, JobCost, PurchaseUnderWay
 from longshore.models.units import Duration
@@ -68,6 +70,11 @@ class JobView(Wire):
     begin_only: bool = False
     """True of one that is HELD until its `begin` and that nobody holds: `release` changes
     nothing."""
+    start_below: GPUHourPrice | None = None
+    """It starts only while the price of its pool is below this; of one that waits for that, the
+    lower of its own and its pool's."""
+    waits_for_price: bool = False
+    """True of one that waits for that alone: no cycle plans it."""
     queued_at: Instant | None = None
     """Since when it is in the queue that it waits in; null for one that does not."""
     started_at: Instant | None = None
@@ -205,6 +212,8 @@ class PoolView(Wire):
     running: int
     set_aside: int = 0
     """Jobs of its queue that cannot be planned; `why` says for each what is wrong with it."""
+    price: PriceView | None = None
+    """What a GPU-hour costs there; null where it names no price."""
     last_cycle_at: Instant | None = None
     last_cycle_ms: float | None = None
     trouble: str = ""

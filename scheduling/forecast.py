@@ -86,6 +86,19 @@ def with_deadline(
     return found.model_copy(update={"says": says, "deadline": judgment, "meeting": meeting})
 
 
+def forecast_of_price_wait(found: Forecast, why: str) -> Forecast:
+    """Return the forecast of a job that waits for its price; `found` is what would become of it
+    now, `why` what it waits for. When the price comes, and who waits then, nobody knows."""
+    return found.model_copy(
+        update={
+            "kind": ForecastKind.WAITS,
+            "says": f"{why}; nothing is kept or bought for it before. If that were its price now, "
+            f"it {found.says}",
+            "expected_micro_usd": None, "most_micro_usd": None, "ready_at": None, "not_known": "",
+        }
+    )  # fmt: skip
+
+
 def data_says(
     data: Mapping[str, DataSet], held: Mapping[str, HeldData], node_id: str | None
 ) -> str:

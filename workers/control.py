@@ -38,6 +38,7 @@ from longshore.activities.markets.watch import MarketWatchActivities
 from longshore.activities.metrics import SILENT, Metrics
 from longshore.activities.migrations import current_revision
 from longshore.activities.node.system import keep_private
+from longshore.activities.prices.reading import PriceActivities
 from longshore.activities.queue import QueueActivities
 from longshore.activities.reconcile import ReconcileActivities
 from longshore.activities.registry import RegistryActivities
@@ -142,6 +143,7 @@ def control_worker(
     orders = OrderActivities(database, temporal, settings)
     taking_up = WindowReclaimActivities(database)
     buying = BuyingActivities(database, settings)
+    prices = PriceActivities(database, settings, signals)
     store = CheckpointStore(settings.resolve_checkpoint_store())
     checkpoints = CheckpointActivities(database, store)
     cycle = CycleActivities(
@@ -172,7 +174,7 @@ def control_worker(
             orders.intend_sale, orders.place_sale, orders.look_at_sale, orders.cancel_sale,
             orders.settle_sale,
             machines.start_machine, machines.await_agents,
-            buying.decide_buying,
+            buying.decide_buying, prices.read_price,
             unsaved.decide_saves, unsaved.record_saves,
             blocks.look_at_block, blocks.drain_block, blocks.stop_machines, blocks.close_block,
             clearing.clear_block, clearing.await_empty,

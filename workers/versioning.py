@@ -27,6 +27,7 @@ from longshore.workflows.node import NodeWorkflow
 from longshore.workflows.ping import PingWorkflow
 from longshore.workflows.pinned import PinnedNodeWorkflow, PinnedPoolWorkflow
 from longshore.workflows.pool import PoolWorkflow
+from longshore.workflows.price import PriceWorkflow
 from longshore.workflows.purchase import PurchaseWorkflow
 from longshore.workflows.reconcile import ReconcileWorkflow
 from longshore.workflows.schedule_run import ScheduleRunWorkflow
@@ -34,12 +35,12 @@ from longshore.workflows.schedule_run import ScheduleRunWorkflow
 WORKFLOWS = (
     JobWorkflow, ArrayWorkflow, DagWorkflow, ScheduleRunWorkflow, PoolWorkflow, NodeWorkflow,
     ReconcileWorkflow, MarketWatchWorkflow, BuyingWorkflow, PurchaseWorkflow, BlockWorkflow,
-    CheckpointWatchWorkflow, PingWorkflow,
+    PriceWorkflow, CheckpointWatchWorkflow, PingWorkflow,
 )  # fmt: skip
 VERSIONED_WORKFLOWS = (
     JobWorkflow, ArrayWorkflow, DagWorkflow, ScheduleRunWorkflow, PinnedPoolWorkflow,
     PinnedNodeWorkflow, ReconcileWorkflow, MarketWatchWorkflow, BuyingWorkflow, PurchaseWorkflow,
-    BlockWorkflow, CheckpointWatchWorkflow, PingWorkflow,
+    BlockWorkflow, PriceWorkflow, CheckpointWatchWorkflow, PingWorkflow,
 )  # fmt: skip
 LOOK_EVERY = 10.0
 _KNOWN_WITHIN = 60.0

@@ -41,8 +41,9 @@ from longshore.models.settings import Settings
 from longshore.models.spending import HeldBy
 from longshore.models.text import listed
 from longshore.scheduling.buying.incoming_capacity import with_bought
-from longshore.scheduling.buying.plan import decide
+from longshore.scheduling.buying.start_below import decide_below, lacks_nothing
 from longshore.scheduling.buying.words import WAIT, best_options, line_of
+from longshore.scheduling.prices.series import threshold
 
 _SHORTEST = timedelta(minutes=1)
 _LATE_ON_PAID_TIME = timedelta(minutes=5)
@@ -81,7 +82,7 @@ class BuyingActivities:
                 return Bought(reason="buying is off for this pool")
             # Most decisions are that nothing lacks: the markets are not asked for those.
             decision = await _decided(spec, need, coming, (), caps, now)
-            if _lacks_nothing(decision):
+            if lacks_nothing(decision):
                 await self._note(spec.name, decision, decision.coming)
                 return Bought(reason=decision.reason)
             if used := await self._use_first(spec, need, coming, owned, caps, now):
@@ -112,7 +113,7 @@ class BuyingActivities:
         decision = await _decided(spec, need, there, (), caps, now)
         named = {name for each in decision.coming.values() for name in each.purchases}
         used = [window for window in owned if window.capacity.id in named]
-        if not used and _lacks_nothing(decision):
+        if not used and lacks_nothing(decision):
             used = list(owned)  # no job lacked them, but the warm target
         if not used:
             return None
@@ -190,16 +191,21 @@ async def _decided(
 ) -> BuyDecision:
     # In a thread: with many nodes it takes seconds, and this process has heartbeats to send.
     return await asyncio.to_thread(
-        decide, need.unmet, coming, need.releases, views, spec.purchasing, caps, now, spec.packing
+        decide_below,
+        need.unmet,
+        coming,
+        need.releases,
+        views,
+        spec.first_purchases,
+        caps,
+        now,
+        spec.packing,
     )
 
 
-def _lacks_nothing(decision: BuyDecision) -> bool:
-    return all(option.kind.is_in_vain for option in decision.options)
-
-
-def option_of(plan: PurchasePlan, now: datetime) -> PurchaseOption:
-    """Return how a plan is ordered; its limit may rise as far as its total allows."""
+def option_of(plan: PurchasePlan, now: datetime, below: int | None = None) -> PurchaseOption:
+    """Return how a plan is ordered; its limit may rise as far as its total allows, and not above
+    the price `below` which its jobs start."""
     if plan.window is None:
         hours = plan.max_total / max(plan.limit * plan.gpus, 1)
         length = max(timedelta(hours=hours) // _SHORTEST * _SHORTEST, _SHORTEST)
@@ -210,6 +216,7 @@ def option_of(plan: PurchasePlan, now: datetime) -> PurchaseOption:
     start = plan.window.start if plan.window.start > now else None
     length = max(plan.window.end - (start or now), _SHORTEST)
     most = int(plan.max_total / (plan.gpus * (length / timedelta(hours=1))))
+    most = most if below is None else min(most, below)
     return PurchaseOption(
         provider=plan.provider, instance_type=plan.instance_type,
         gpus_per_node=plan.gpus_per_node, length=length, start=start, limit=plan.limit,
@@ -224,8 +231,11 @@ def _request(
     tenants = [job.tenant for job in served] or ["default"]
     # A gang that would have to span the nodes of several orders might get none of its domains.
     whole = any(job.request.gang is not None for job in served)
+    below = min(
+        (each for job in served if (each := job.request.start_below) is not None), default=None
+    )
     options = [
-        option_of(each, decision.at).model_copy(
+        option_of(each, decision.at, threshold(below, spec.start_below)).model_copy(
             update={
                 "partial": not whole, "for_gang": whole,
                 "fast_fabric": whole and each.fast_fabric, "instead": number > 0,

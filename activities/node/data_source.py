@@ -3,13 +3,10 @@
 Everything here blocks. A source is whatever fsspec reads: file, http(s), s3 and the like.
 """
 
-import contextlib
 import hashlib
-import ipaddress
 import os
 import posixpath
 import re
-import socket
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -17,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 from urllib.parse import urlsplit
 
+from longshore.activities.own_link import is_own_link
 from longshore.activities.storage import connect, is_local, speaking
 from longshore.models.addresses import without_secrets
 from longshore.models.errors import StoreError
@@ -31,8 +29,6 @@ _TAGS = ("ETag", "etag", "md5Hash", "Content-MD5", "Last-Modified", "LastModifie
 MOST_FILES = 2_000_000
 _SILENT = 60.0
 """Seconds without a byte after which a source counts as away."""
-_METADATA_OF_AWS = ipaddress.ip_address("fd00:ec2::254")
-"""As 169.254.169.254, and no link-local address."""
 
 
 class SourceError(Exception):
@@ -264,16 +260,10 @@ def refuse_name(url: str, path: str) -> None:
 
 
 def _refuse_metadata(url: str) -> None:
-    """Raise SourceError for an address of the machine's own link: there clouds give out the
-    credentials of a machine, and a job in an image may be kept from it."""
-    host = urlsplit(url).hostname or ""
-    with contextlib.suppress(OSError, ValueError):  # where there is no such host, the look says so
-        for *_, address in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM):
-            found = ipaddress.ip_address(str(address[0]).partition("%")[0])
-            mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
-            if (mapped or found).is_link_local or found == _METADATA_OF_AWS:
-                where = without_secrets(url)
-                raise SourceError(f"{where} is an address of the machine's own link")
+    """Raise SourceError for an address of the machine's own link: a job in an image may be kept
+    from it."""
+    if is_own_link(urlsplit(url).hostname or ""):
+        raise SourceError(f"{without_secrets(url)} is an address of the machine's own link")
 
 
 def _leads_on(path: str) -> bool:

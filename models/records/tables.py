@@ -285,6 +285,8 @@ class QueueRow(SQLModel, table=True):
         Index("queue_held", "pool", postgresql_where=text("held")),
         Index("queue_set_aside", "pool",
               postgresql_where=text("NOT held AND decision->>'kind' = 'SET_ASIDE'")),
+        Index("queue_waits_for_price", "pool", postgresql_where=text("price_since IS NOT NULL")),
+        Index("queue_start_below", "pool", postgresql_where=text("start_below IS NOT NULL")),
     )  # fmt: skip
 
     job_id: str = Field(primary_key=True, foreign_key="jobs.id", sa_type=Text)
@@ -293,6 +295,10 @@ class QueueRow(SQLModel, table=True):
     held: bool
     begin_only: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
     """It is held for its `begin` alone: nobody holds it."""
+    start_below: int | None = Field(default=None, sa_type=BigInteger)
+    """Micro-dollars for a GPU-hour: it starts only while the price of its pool is below this."""
+    price_since: datetime | None = Field(sa_column=_time(nullable=True))
+    """Since when it is held for its price alone; None where it is not."""
     priority: int
     request: dict[str, Any] = Field(sa_column=_json())
     submitted_at: datetime = Field(sa_column=_time())

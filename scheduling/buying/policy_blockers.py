@@ -26,10 +26,10 @@ def _over_cap(
     markets: Sequence[MarketView], tier: Tier, policy: BuyingPolicy, wanted: Sequence[JobRequest]
 ) -> Lost | None:
     """Return the cheapest that only the cap on a tier's price keeps from its jobs."""
-    cap = policy.max_price.get(tier)
+    cap = policy.most(tier)
     if cap is None:
         return None
-    uncapped = policy.model_copy(update={"max_price": {}})
+    uncapped = policy.model_copy(update={"max_price": {}, "below": None})
     found = [
         (source.offer.price, source.offer.instance_type)
         for source in pod_sources(markets, tier, uncapped)
@@ -44,6 +44,9 @@ def _over_cap(
     price, kind = min((each for each in found if each[0] > cap), default=(0, ""))
     if not kind:
         return None
+    if cap == policy.below:
+        costs = f"{kind} costs {format_dollars(price)} a GPU-hour"
+        return Lost(f"over their price: {costs}, and start_below is {format_dollars(cap)}")
     return Lost(
         f"over the price limit: {kind} costs {format_dollars(price)} a GPU-hour, and "
         f"max_price.{tier} is {format_dollars(cap)}",

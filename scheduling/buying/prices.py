@@ -150,7 +150,7 @@ class BlockSource:
         taken_before: Taken,
     ) -> _Order | NoQuote:
         taken = taken_before.get(self._key(place), 0)
-        cap = policy.max_price.get(tier)
+        cap = policy.most(tier)
         columns = self.places[place]
         priced = self._whole_nodes(columns, nodes + taken // self.shape.gpus, window, now)
         if isinstance(priced, NoQuote):
@@ -300,7 +300,7 @@ def pods_in_reach(
 ) -> list[PodSource]:
     """Return these, and those that are excluded: scheduling/buying/exclusions.py."""
     found: list[PodSource] = []
-    cap = policy.max_price.get(tier)
+    cap = policy.most(tier)
     for market in markets:
         if market.away or market.capabilities.fixed_window:
             continue

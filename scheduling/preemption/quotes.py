@@ -42,7 +42,7 @@ def _quote(
     if not holds(shape, job, seen.market):
         return None
     nodes = -(-job.gpus // shape.gpus)
-    dearest = policy.max_price.get(job.tier)
+    dearest = policy.model_copy(update={"below": job.start_below}).most(job.tier)
     if nodes * shape.gpus > seen.gpus or (dearest is not None and seen.ask > dearest):
         return None
     needed = policy.usual_startup + to_finish(job, policy)

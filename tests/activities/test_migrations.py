@@ -17,7 +17,8 @@ import longshore.models.records.artifacts
 import longshore.models.records.buying
 import longshore.models.records.checkpoints
 import longshore.models.records.market
-import longshore.models.records.preemption  # noqa: F401 (its tables)
+import longshore.models.records.preemption
+import longshore.models.records.prices  # noqa: F401 (its tables)
 from longshore.activities.migrations import current_revision, upgrade
 from longshore.activities.revisions import mismatch, newest_revision
 from longshore.models.errors import RefusedError, UnavailableError

@@ -45,6 +45,7 @@ from longshore.models.messages import (
     pool_workflow_id,
 )
 from longshore.models.pool import Growth, PoolSpec
+from longshore.models.price_messages import price_workflow_id
 from longshore.models.purchase import (
     PurchaseRequest,
     PurchaseStatus,
@@ -76,6 +77,7 @@ from tests.histories import (
     going_on_scene,
     in_place_scene,
     preparing_scene,
+    price_scene,
     schedule_scene,
     spares_scene,
 )
@@ -107,7 +109,7 @@ SCENES = (
     "start_failures", "pools", "nodes", "market_watched", "checkpoints_watched", "bought",
     "spares", "going_on", "ended_machine", "given_up", "cut_off", "started_anew", "pinged",
     "arrays", "dags", "schedules", "resized", "grown", "in_place", "grown_in_place",
-    "time_limits", "prepared", "begun",
+    "time_limits", "prepared", "begun", "priced",
 )  # fmt: skip
 
 
@@ -265,6 +267,10 @@ class Scenarios:
 
     async def begun(self) -> None:
         await begin_scene.play(self._start_job, self._node)
+
+    async def priced(self) -> None:
+        self._record(price_workflow_id(price_scene.POOL))
+        await price_scene.play(self._temporal, self._database, self._start_job, self._node)
 
     async def in_place(self) -> None:
         await in_place_scene.play(self._start_job, self._node)

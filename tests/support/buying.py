@@ -21,7 +21,7 @@ from longshore.models.money import micro_of
 from longshore.models.node import GPU, Node
 from longshore.models.placement import JobRequest, PackingPolicy, RunningJob
 from longshore.models.pool import PoolPacking
-from longshore.scheduling.buying.plan import decide
+from longshore.scheduling.buying.start_below import decide_below
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 EXCHANGE = Capabilities(
@@ -131,7 +131,7 @@ def decided(
     **fields: Any,
 ) -> BuyDecision:
     """Decide with buying switched on; `policy` and the rest are fields of the policy."""
-    return decide(
+    return decide_below(
         Unmet(jobs=tuple(jobs), **(unmet or {})),
         under_way,
         releases,

@@ -48,6 +48,8 @@ PATHS = {
     "schedule-takes-over-2026-11-01T020000Z": COMPLETED,
     "job-begun": COMPLETED,
     "job-begun-held": COMPLETED,
+    "job-priced": COMPLETED,
+    "price-priced": COMPLETED,
     "job-success": COMPLETED,
     "job-user-failure": FAILED,
     "job-retry": COMPLETED,

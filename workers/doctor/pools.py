@@ -1,23 +1,37 @@
 """Checks of pools: whether each that has work is decided on, and all of its jobs are."""
 
 import asyncio
+from datetime import datetime, timedelta
 
 from sqlalchemy import text
 from temporalio.client import Client
 
-from longshore.activities.database import Database
+from longshore.activities.database import Database, clock
 from longshore.activities.observation import describe
+from longshore.activities.prices.views import price_view
 from longshore.activities.stored_pools import pool_and_trouble
 from longshore.models.messages import CONTROL_TASK_QUEUE, POOL_WORKFLOW, pool_workflow_id
 from longshore.models.placement import PlacementKind
+from longshore.models.pool import PoolSpec
+from longshore.models.price_series import PriceView, Unknown
 from longshore.models.reconcile import WorkflowState
 from longshore.models.text import listed
-from longshore.workers.doctor.findings import Finding, fail, ok
+from longshore.workers.doctor.findings import Finding, fail, ok, warn
 
 _SHOWN = 5
 """Pools and jobs that are named; how many there are in all is said."""
 _ASKED_FOR = 5.0
 """Seconds in which workflows are asked: less than a check may take, which would end it first."""
+
+_ENDS_SOON = timedelta(hours=6)
+"""A series that ends so soon, and is not read again, is told of."""
+
+_PRICED = """
+    SELECT p.name, p.spec,
+           (SELECT count(*) FROM queue q
+             WHERE q.pool = p.name AND q.start_below IS NOT NULL) AS below
+      FROM pools p WHERE jsonb_exists(p.spec, 'price') ORDER BY p.name
+"""
 
 _WITH_WORK = """
     SELECT name FROM pools p
@@ -31,7 +45,53 @@ async def pools(temporal: Client, database: Database) -> list[Finding]:
     found += await _without_workflow(temporal, database)
     found += await _failing(temporal, database)
     found += await set_aside(database)
+    found += await prices(database)
     return found or [ok("pools", "every pool with work has its workflow, and plans all jobs")]
+
+
+async def prices(database: Database) -> list[Finding]:
+    """Return which pools have a price that nobody knows, or soon will not, and which is old."""
+    async with database.transaction() as connection:
+        rows = (await connection.execute(text(_PRICED))).all()
+        now = await clock(connection)
+        read = [pool_and_trouble(row.name, row.spec) for row in rows]
+        specs = [spec for spec, trouble in read if not trouble]
+        views = [(spec, await price_view(connection, spec, now, 0)) for spec in specs]
+        below = {row.name: row.below for row in rows}
+    found = [
+        warn("pools", f"{says}{_held_up(spec, below[spec.name])}", mend)
+        for spec, view in views
+        if view is not None
+        for says, mend in _ill_price(spec, view, now)
+    ]
+    return found[:_SHOWN]
+
+
+def _ill_price(spec: PoolSpec, view: PriceView, now: datetime) -> list[tuple[str, str]]:
+    """Return what is wrong with a price, and its mend; nothing where it is known and lasts."""
+    again = f"longshore pool set {spec.name} --price"
+    of = f"the price of pool {spec.name}"
+    if view.price is None:
+        mend = f"See `longshore pool price {spec.name}`; `{again} FILE` reads another series."
+        return [(f"{of} is {view.says}", mend)]
+    if view.trouble:
+        read = "" if view.read_at is None else f" since {view.read_at:%Y-%m-%d %H:%M} UTC"
+        mend = "Mend what it names. Until then the prices of then count, as long as they go on."
+        return [(f"{of} could not be read{read}: {view.trouble}", mend)]
+    once = spec.price is not None and not spec.price.is_read_again
+    if once and view.ends_at is not None and view.ends_at - now < _ENDS_SOON:
+        ends = f"{view.ends_at:%Y-%m-%d %H:%M} UTC"
+        return [(f"{of} is known until {ends} alone", f"Set the next one: `{again} FILE`.")]
+    return []
+
+
+def _held_up(spec: PoolSpec, with_threshold: int) -> str:
+    """Return what comes of a price that nobody knows."""
+    if spec.price is None or (spec.start_below is None and not with_threshold):
+        return ""
+    if spec.price.unknown is Unknown.WAIT:
+        return "; jobs with a threshold wait while nobody knows it"
+    return "; jobs with a threshold start as all others while nobody knows it"
 
 
 async def unreadable(database: Database) -> list[Finding]:

@@ -7,7 +7,8 @@ import longshore.models.records.buying
 import longshore.models.records.checkpoints
 import longshore.models.records.dags
 import longshore.models.records.market
-import longshore.models.records.preemption  # noqa: F401 (its tables)
+import longshore.models.records.preemption
+import longshore.models.records.prices  # noqa: F401 (its tables)
 from longshore.models.records.tables import SQLModel
 
 context.configure(

@@ -1,0 +1,88 @@
+"""The HTTP client of price series, against a real server that misbehaves."""
+
+import gzip
+import logging
+from collections.abc import AsyncIterator
+from datetime import timedelta
+
+import pytest
+
+from longshore.activities.prices.fetch import fetch_series
+from longshore.models.errors import SpecError, UnavailableError
+from longshore.models.price_file import MOST_BYTES
+from tests.support.scripted_http import Reply, Reset, ScriptedHTTP, Silence, Trickle
+
+HOUR = timedelta(hours=1)
+CSV = b"time,price\n2026-11-20T08:00:00Z,2.10\n2026-11-20T09:00:00Z,2.60\n"
+HOLES = CSV + b"2026-11-20T13:00:00Z,2.00\n"
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ScriptedHTTP]:
+    async with ScriptedHTTP() as running:
+        yield running
+
+
+async def test_it_reads_csv_and_json_and_sends_no_more_than_it_has_to(server: ScriptedHTTP):
+    server.on("GET /prices.csv", Reply(CSV))
+    server.on("GET /prices", [["2026-11-20T08:00:00Z", 2.1]])
+    found = await fetch_series(f"{server.url}/prices.csv", HOUR)
+    assert [price for _, price in found.points] == [2_100_000, 2_600_000]
+    assert found.whence == "prices of 127.0.0.1"
+    assert (await fetch_series(f"{server.url}/prices", HOUR)).points[0][1] == 2_100_000
+    (asked,) = server.seen("GET /prices.csv")
+    assert "authorization" not in asked.headers
+    assert "cookie" not in asked.headers
+    assert asked.headers["accept-encoding"] == "identity"
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "told"),
+    [
+        (Reply(HOLES), SpecError, "line 4: a hole of 4h between 2026-11-20T09:00:00Z"),
+        (Reply(b"", 302, {"Location": "http://169.254.169.254/"}), SpecError, "was redirected"),
+        (Reply(b"no", 404), SpecError, "answers with status 404"),
+        (Reply(b"no", 401), SpecError, "answers with status 401"),
+        (Reply(b"no", 503), UnavailableError, "answers with status 503"),
+        (Reply(b"no", 429), UnavailableError, "answers with status 429"),
+        (Reply(b"x" * (MOST_BYTES + 1)), SpecError, "has more than 2,000,000 bytes"),
+        (Reply(gzip.compress(CSV), 200, {"Content-Encoding": "gzip"}), SpecError, "sent packed"),
+        (Reply(CSV[:20], 200, {"Content-Length": "9"}), SpecError, "line 1: expected a time"),
+        (Reset(), UnavailableError, "broke off"),
+        (Silence(), UnavailableError, "has not answered within 0.5 s"),
+        (Trickle(), UnavailableError, "has not answered within 0.5 s"),
+    ],
+    ids=["holes", "redirect", "404", "401", "503", "429", "huge", "packed", "cut", "reset",
+         "silence", "slow"],
+)  # fmt: skip
+async def test_what_is_no_series_in_time_is_refused(
+    server: ScriptedHTTP, answer: object, error: type[Exception], told: str
+):
+    server.on("GET /prices", answer)
+    with pytest.raises(error, match=told):
+        await fetch_series(f"{server.url}/prices", HOUR, within=0.5)
+    assert len(server.requests) == 1, "a redirect is not followed, and nothing is asked twice"
+
+
+async def test_what_nobody_serves_cannot_be_reached(server: ScriptedHTTP):
+    url = server.url
+    await server.__aexit__()
+    with pytest.raises(UnavailableError, match="cannot be reached"):
+        await fetch_series(f"{url}/prices", HOUR)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://169.254.169.254/latest", "http://[fe80::1]/", "http://[::ffff:169.254.1.1]/"]
+)
+async def test_the_machines_own_link_is_not_asked(url: str):
+    with pytest.raises(SpecError, match="address of the machine's own link"):
+        await fetch_series(url, HOUR)
+
+
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "https://me:secret@127.0.0.1/p"])
+async def test_a_url_that_may_not_be_one_is_not_asked(url: str, caplog: pytest.LogCaptureFixture):
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(SpecError) as refused:
+        await fetch_series(url, HOUR)
+    assert "secret" not in str(refused.value)
+    assert "secret" not in caplog.text
