@@ -120,12 +120,13 @@ _PLACE = f"""
     WITH {WANTED}, taken AS (
         DELETE FROM queue q USING wanted w
          WHERE q.job_id = w.job_id AND q.attempt = w.attempt AND w.rank = 0 AND NOT q.held
-        RETURNING q.job_id, q.waited + (clock_timestamp() - q.queued_at) AS waited, q.attained
+        RETURNING q.job_id, q.waited + (clock_timestamp() - q.queued_at) AS waited, q.attained,
+                  q.learnt
     ), placed AS (
         INSERT INTO placements ({PLACEMENT_COLUMNS})
         SELECT job_id, attempt, rank, spare, :cycle, node_id, epoch, gpu_indices, cpu_milli,
                ram_mb, storage_mb_s, milliwatts, vram_mb, milli, slices, mig_profile,
-               expected_seconds, decision, waited, attained
+               expected_seconds, decision, waited, attained, learnt
           FROM wanted JOIN taken USING (job_id)
         RETURNING {LEASED_COLUMNS}
     )

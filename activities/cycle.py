@@ -21,6 +21,7 @@ from longshore.activities.cycle_metrics import Took, measure_cycle
 from longshore.activities.database import Database, clock
 from longshore.activities.deadlines import HAS_DEADLINES, note_late
 from longshore.activities.departures import NodeLooks
+from longshore.activities.durations import forget_runs
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.explanations import explain_waiting
 from longshore.activities.failpoints import failpoint
@@ -275,6 +276,7 @@ class CycleActivities:
         async with self._database.transaction() as connection:
             await forget_data(connection, pool)
             await trim_left(connection, pool)
+            await forget_runs(connection)
             await connection.execute(
                 text(_FORGET), {"pool": pool, "keep": _KEEP_CYCLES, "some": 2 * _FORGET_EVERY}
             )

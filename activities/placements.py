@@ -10,7 +10,7 @@ from longshore.models.placement import Placement, PlacementKey, Rank
 
 PLACEMENT_COLUMNS = """job_id, attempt, rank, spare, cycle_id, node_id, epoch, gpu_indices,
     cpu_milli, ram_mb, storage_mb_s, milliwatts, vram_mb, milli, slices, mig_profile,
-    expected_seconds, decision, waited, attained"""
+    expected_seconds, decision, waited, attained, learnt"""
 LEASED_COLUMNS = """job_id, attempt, rank, node_id, epoch, gpu_indices, vram_mb, milli, slices,
     mig_profile"""
 GIVE_LEASES = """

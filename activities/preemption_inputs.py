@@ -20,6 +20,7 @@ from longshore.activities.snapshot import (
     load_recent,
     load_running,
 )
+from longshore.activities.stored_learnt import stored_learnt
 from longshore.activities.stored_specs import stored_spec
 from longshore.models.base import Frozen
 from longshore.models.job import JobSpec
@@ -39,6 +40,7 @@ from longshore.models.preemption import (
     WorkCheckpoint,
 )
 from longshore.models.units import LONGEST, MOST
+from longshore.scheduling.durations import end_at, with_learnt
 from longshore.scheduling.preemption.costs import why_not
 from longshore.scheduling.preemption.quotes import rough_quote
 from longshore.scheduling.preemption.what_if import held_by
@@ -166,13 +168,14 @@ def _work(
 ) -> RunningWork:
     request = JobRequest.of(row["id"], spec, row["submitted_at"], row["attempt"])
     request = request.model_copy(update={"attained": row["attained"]})
+    request = with_learnt(request, stored_learnt(row["learnt"]))
     return RunningWork(
         request=request.smallest,  # with which it starts again, where it is stopped whole
         malleable=spec.malleable,
         tenant=spec.tenant,
         shares=shares,
         started_at=row["placed_at"],
-        expected_end=max(share.expected_end for share in shares),
+        expected_end=max(end_at(each.expected_end, each.ends, row["now"]) for each in shares),
         checkpoint=_checkpoint(spec, row),
         no_store=store_away if spec.checkpoint and spec.checkpoint.store else "",
         preemptible=spec.preemptible,
@@ -256,6 +259,7 @@ _WORK = """
         SELECT p.job_id, p.attempt, min(p.placed_at) AS placed_at,
                greatest(least(max(p.waited), interval '3653 days'), interval '0') AS waited,
                max(p.attained) AS attained,
+               (array_agg(p.learnt) FILTER (WHERE p.learnt IS NOT NULL))[1] AS learnt,
                max(CASE jsonb_typeof(p.decision -> 'counted_as')
                    WHEN 'number' THEN CAST(p.decision ->> 'counted_as' AS integer) END)
                    AS counted_as,
@@ -267,7 +271,7 @@ _WORK = """
          WHERE p.ended_at IS NULL {only}
          GROUP BY p.job_id, p.attempt)
     SELECT j.id, j.spec, j.submitted_at, held.attempt, held.placed_at, held.price,
-           held.counted_as, held.waited, held.attained,
+           held.counted_as, held.waited, held.attained, held.learnt, clock_timestamp() AS now,
            c.saved_at, c.write_seconds, c.bytes, c.step,
            (SELECT array_agg(e.ended_at ORDER BY e.ended_at) FROM placements e
              WHERE e.job_id = j.id AND e.rank = 0

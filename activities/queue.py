@@ -17,6 +17,7 @@ from longshore.activities.artifacts.rows import why_no_code, why_no_files
 from longshore.activities.dag_ends import OfDag, mark_end, of_dag_at_retry, tell_end
 from longshore.activities.database import Database, clock
 from longshore.activities.deadlines import note_end
+from longshore.activities.durations import keep_run, learnt_for
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
 from longshore.activities.metrics import JOB_ENDS, SILENT, Metrics
@@ -25,7 +26,7 @@ from longshore.activities.placements import ATTAINED
 from longshore.activities.prices.holds import MAY_WAIT
 from longshore.activities.signals import Signals
 from longshore.activities.snapshot import load_nodes, load_pool
-from longshore.models.job import JobResult, JobSpec
+from longshore.models.job import JobResult, JobSpec, JobState
 from longshore.models.messages import (
     EnqueueReply,
     EnqueueRequest,
@@ -37,6 +38,7 @@ from longshore.models.node import Node
 from longshore.models.placement import JobRequest, PlacementKey
 from longshore.models.pool import Growth, PoolSpec
 from longshore.scheduling.advice import advice
+from longshore.scheduling.durations import shape_of
 from longshore.scheduling.packer import could_ever_place
 from longshore.scheduling.time_limits import why_too_long, with_limit
 from longshore.scheduling.unready_nodes import in_the_way_for_good
@@ -223,7 +225,7 @@ async def put_into_queue(
         "begin_only": request.begin_only, "start_below": spec.start_below,
         "pool_spec": PoolSpec(name=spec.pool).model_dump_json(),
         "can_stop": job.can_stop, "duration_known": job.duration_known,
-        "preemptible": spec.preemptible,
+        "preemptible": spec.preemptible, "shape": shape_of(spec),
     }  # fmt: skip
     if request.key and (taken := await _why_taken(connection, row)):
         row["key"] = None  # it stays that of the other job
@@ -232,6 +234,7 @@ async def put_into_queue(
         await ensure_pool(connection, spec.pool)
         await connection.execute(text(_INSERT_JOB), row)
         return refusal
+    row["learnt"] = await learnt_for(connection, request.job_id, spec)
     if await connection.scalar(text(_INSERT_NEW), row):
         return ""
     # A repeat or a further attempt: it may meet the cycle that places it. Wait for it, then look.
@@ -402,6 +405,8 @@ async def record_end(connection: AsyncConnection, result: JobResult) -> Ended | 
     if row is None:
         return None
     await connection.execute(text(_HAND_BACK), {"id": result.job_id})
+    if result.state is JobState.SUCCEEDED:  # what failed ended sooner than the next one will
+        await keep_run(connection, result.job_id)
     job = OfDag(row.dag_id, row.tenant, tuple(row.mutexes)) if row.dag_id else None
     return Ended(row.pool, job, row.array_id, row.late)
 
@@ -500,17 +505,18 @@ _INSERT_NEW = f"""
         ON CONFLICT DO NOTHING
     ), job AS (
         INSERT INTO jobs (id, name, tenant, pool, key, spec, submitted_at, begins_at, deadline_at,
-                          message)
+                          message, shape)
         VALUES (:id, :name, :tenant, :pool, :key, CAST(:spec AS jsonb), :submitted_at, :begins_at,
-                :deadline_at, '')
+                :deadline_at, '', :shape)
         ON CONFLICT (id) DO NOTHING
         RETURNING id
     )
     INSERT INTO queue (job_id, attempt, pool, held, begin_only, start_below, price_since, priority,
-                       request, submitted_at, can_stop, duration_known)
+                       request, submitted_at, can_stop, duration_known, learnt)
     SELECT id, :attempt, :pool, :held OR may_wait, :begin_only, :start_below,
            CASE WHEN may_wait AND NOT :held THEN clock_timestamp() END, :priority,
-           CAST(:request AS jsonb), :waits_from, :can_stop, :duration_known
+           CAST(:request AS jsonb), :waits_from, :can_stop, :duration_known,
+           CAST(:learnt AS jsonb)
       FROM job, {_MAY_WAIT}
     RETURNING job_id
 """
@@ -518,13 +524,13 @@ _INSERT_NEW = f"""
 
 _INSERT_QUEUE = f"""
     INSERT INTO queue (job_id, attempt, pool, held, begin_only, start_below, price_since, priority,
-                       request, submitted_at, waited, attained, can_stop, duration_known)
+                       request, submitted_at, waited, attained, can_stop, duration_known, learnt)
     SELECT :id, :attempt, :pool, :held OR may_wait, :begin_only, :start_below,
            CASE WHEN may_wait AND NOT :held THEN clock_timestamp() END, :priority,
            CAST(:request AS jsonb), :waits_from,
            coalesce(before.waited, interval '0'), coalesce(before.ran, interval '0'),
            :can_stop OR (:preemptible AND coalesce(before.ran > interval '0', false)),
-           :duration_known
+           :duration_known, CAST(:learnt AS jsonb)
       FROM {_MAY_WAIT}
       LEFT JOIN (SELECT p.waited, {ATTAINED} AS ran
                    FROM placements p WHERE p.job_id = :id
@@ -553,8 +559,12 @@ _TAKE_OVER = """
     ), handed AS (
         UPDATE jobs j SET handed_to = :id FROM ended WHERE j.id = ended.id RETURNING ended.ran
     )
-    UPDATE queue q SET attained = least(handed.ran, interval '3653 days')
-      FROM handed WHERE q.job_id = :id AND q.attempt = 1
+    UPDATE queue q
+       SET attained = taken.ran,
+           learnt = jsonb_set(q.learnt, '{taken_over}',
+                              to_jsonb(CAST(ceil(extract(epoch FROM taken.ran)) AS bigint)))
+      FROM (SELECT least(ran, interval '3653 days') AS ran FROM handed) taken
+     WHERE q.job_id = :id AND q.attempt = 1
 """
 """Each end hands on to one successor alone: to every one it would be ruin for who calls all of
 their jobs by one name."""

@@ -17,11 +17,13 @@ from longshore.activities.snapshot import (
 )
 from longshore.models.base import Instant
 from longshore.models.deadline import DeadlineJudgment
+from longshore.models.durations import ExpectedFrom
 from longshore.models.moment import says_begin
 from longshore.models.placement import Decision
 from longshore.models.pool import PoolSpec
 from longshore.models.price_series import PriceNow
 from longshore.models.queue_view import QueuedJobView, QueueView, StartErrorsView
+from longshore.scheduling.durations import expected_from, says_learnt
 from longshore.scheduling.estimates import Told, start_errors
 from longshore.scheduling.order import counted_as, queue_order
 from longshore.scheduling.prices.series import threshold, why_price_wait
@@ -85,13 +87,15 @@ def _view(
 ) -> QueuedJobView:  # fmt: skip
     job = entry.request
     service = waiting(job, now)
-    by_rank = spec.packing.by_rank
+    by_rank, expected = spec.packing.by_rank, expected_from(job)
     decision = Decision.model_validate(row["decision"]) if row["decision"] else None
     return QueuedJobView(
         place=place, job_id=job.id, name=row["name"], tenant=row["tenant"],
         priority=job.priority, counted_as=counted_as(job, spec.packing, now), gpus=job.gpus_held,
         waited=service.waited, attained=job.attained,
         first=by_rank and bool(standing.guaranteed),
+        expected=expected, learnt=says_learnt(job.learnt) if job.learnt else "",
+        expected_duration=None if expected is ExpectedFrom.UNKNOWN else job.expected_duration,
         terms=terms(service, spec.packing) if by_rank else None,
         starts_at=decision.estimated_start if decision else None, deadline=_deadline(row, now),
         reason=_why_held(row, spec, found, now) if entry.held

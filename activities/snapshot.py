@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import clock
 from longshore.activities.placements import SETTLED
+from longshore.activities.stored_learnt import stored_learnt
 from longshore.activities.stored_pools import stored_pool
 from longshore.models.base import Wire
 from longshore.models.job import JobSpec, Tier
@@ -23,6 +24,7 @@ from longshore.models.placement import JobRequest, PlacementKind, RecentJobs, Ru
 from longshore.models.pool import PoolSpec, no_such_pool
 from longshore.models.protocol import PREPARES
 from longshore.models.topology import NodeTopology
+from longshore.scheduling.durations import end_at, ends_of, with_learnt
 from longshore.scheduling.order import QueuedJob, before, by_age, queue_order, seconds_ahead
 from longshore.scheduling.unplannable_jobs import in_one_line
 
@@ -132,6 +134,7 @@ def entry_of(row: Mapping[Any, Any]) -> QueueEntry | str:
         request = JobRequest.model_validate(
             {**stored, **own} if isinstance(stored, dict) else stored
         )
+        request = with_learnt(request, stored_learnt(row["learnt"]))
     except Exception as error:  # by hand anything may have been written: it is that job's alone
         return in_one_line(error)
     return QueueEntry(request=request, held=row["held"], queued_at=row["queued_at"])
@@ -170,29 +173,32 @@ async def load_place(
 async def load_running(
     connection: AsyncConnection, pool: str, only: Collection[str] | None = None
 ) -> tuple[RunningJob, ...]:
-    """Return what runs on the pool's nodes, with when it should end.
+    """Return what runs on the pool's nodes, with when it should end as far as that is known now.
 
     With `only` on those of these ids.
     """
     query = _RUNNING.format(only=_only(only, "n.id", "p.node_id"), settled=SETTLED)
     rows = await connection.execute(text(query), _asked(pool, only))
-    return tuple(
-        RunningJob(
-            job_id=row["job_id"],
-            node_id=row["node_id"],
-            gpu_indices=tuple(row["gpu_indices"]),
-            vram_per_gpu=row["vram_mb"] / 1000,
-            milli=row["milli"],
-            slices=row["slices"],
-            cpus=row["cpu_milli"] / 1000,
-            ram=row["ram_mb"] / 1000,
-            storage=row["storage_mb_s"] / 1000,
-            power=row["milliwatts"] / 1000,
-            expected_end=row["expected_end"],
-            spare=row["spare"],
-            waited=row["waited"],
-        )
-        for row in rows.mappings()
+    return tuple(map(_running, rows.mappings()))
+
+
+def _running(row: RowMapping) -> RunningJob:
+    ends = ends_of(stored_learnt(row["learnt"]), row["placed_at"], row["attained"])
+    return RunningJob(
+        job_id=row["job_id"],
+        node_id=row["node_id"],
+        gpu_indices=tuple(row["gpu_indices"]),
+        vram_per_gpu=row["vram_mb"] / 1000,
+        milli=row["milli"],
+        slices=row["slices"],
+        cpus=row["cpu_milli"] / 1000,
+        ram=row["ram_mb"] / 1000,
+        storage=row["storage_mb_s"] / 1000,
+        power=row["milliwatts"] / 1000,
+        expected_end=end_at(row["expected_end"], ends, row["now"]),
+        ends=ends,
+        spare=row["spare"],
+        waited=row["waited"],
     )
 
 
@@ -287,7 +293,7 @@ WAITS_SINCE = "CASE WHEN held THEN clock_timestamp() ELSE queued_at END - waited
 
 _QUEUE = f"""
     SELECT job_id, attempt, request, held, queued_at, {WAITS_SINCE} AS waits_since, attained,
-           can_stop, duration_known
+           can_stop, duration_known, learnt
       FROM queue
      WHERE pool = :pool
        AND (decision->>'kind' IS DISTINCT FROM :aside
@@ -356,7 +362,8 @@ _RUNNING = """
            p.ram_mb, p.storage_mb_s, p.milliwatts, p.spare,
            greatest(least(p.waited, interval '3653 days'), interval '0') AS waited,
            least(p.placed_at + make_interval(secs => p.expected_seconds), d.frees_by)
-           AS expected_end
+           AS expected_end, p.placed_at, p.attained, clock_timestamp() AS now,
+           CASE WHEN d.frees_by IS NULL THEN p.learnt END AS learnt
       FROM placements p
       JOIN nodes n ON n.id = p.node_id AND n.pool = :pool {only}
       LEFT JOIN preemptions d
@@ -374,12 +381,15 @@ _OF_SHAPE = sorted(
 
 _RECENT = """
     WITH latest AS (
-        SELECT p.job_id, p.ended_at IS NOT NULL AS ended
+        SELECT p.job_id, p.ended_at IS NOT NULL AS ended,
+               CASE WHEN p.learnt IS NOT NULL THEN p.expected_seconds END AS learnt
           FROM cycles c JOIN placements p ON p.cycle_id = c.id AND p.rank = 0
          WHERE c.pool = :pool ORDER BY c.committed_at DESC LIMIT :placements
     ), shapes AS (
         SELECT (SELECT jsonb_object_agg(key, value) FROM jsonb_each(j.spec)
-                 WHERE key = ANY(:fields)) AS shape,
+                 WHERE key = ANY(:fields))
+               || CASE WHEN learnt IS NULL THEN '{}'::jsonb
+                       ELSE jsonb_build_object('expected_duration', learnt) END AS shape,
                j.spec->>'image' IS NOT NULL AS container, latest.ended
           FROM latest JOIN jobs j ON j.id = latest.job_id
          WHERE j.spec->>'gang' IS NULL AND jsonb_typeof(j.spec) = 'object'

@@ -203,7 +203,7 @@ _BEGIN = f"""
                w.gpu_indices, p.cpu_milli, p.ram_mb, p.storage_mb_s,
                s.milliwatts * cardinality(w.gpu_indices) / cardinality(s.gpu_indices),
                p.vram_mb, p.milli, p.slices, p.mig_profile, p.expected_seconds, w.decision,
-               p.waited, {ATTAINED}
+               p.waited, {ATTAINED}, p.learnt
           FROM placements p
           JOIN wanted w USING (rank)
           JOIN placements s

@@ -15,6 +15,7 @@ from longshore.activities.placements import SETTLED
 from longshore.activities.prices.rows import forget_series, store_series
 from longshore.activities.prices.views import price_view, with_prices
 from longshore.activities.snapshot import WAITS_SINCE
+from longshore.activities.stored_learnt import stored_learnt
 from longshore.activities.stored_pools import pool_and_trouble
 from longshore.activities.stored_specs import stored_error
 from longshore.models.checkpointing import CheckpointDecision
@@ -31,6 +32,7 @@ from longshore.models.problems import beyond_bounds, describe_all
 from longshore.models.resources import WHOLE
 from longshore.models.views import AttemptView, GPUView, JobView, NodeView, PartView, PoolView
 from longshore.models.visible import shown
+from longshore.scheduling.durations import says_learnt
 
 _LABELS = TypeAdapter(dict[str, str])
 _FIRMWARE = TypeAdapter(tuple[HostFirmware, ...])
@@ -219,7 +221,9 @@ async def _with_price(connection: AsyncConnection, pool: PoolView) -> PoolView:
 
 
 def _job(row: Mapping[Any, Any]) -> JobView:
-    row = {**row, "labels": row["labels"] or {}}
+    learnt = stored_learnt(row["learnt"])
+    said = says_learnt(learnt) if learnt else ""
+    row = {**row, "labels": row["labels"] or {}, "learnt": said}
     try:
         found = _with_end(_with_begin(JobView.model_validate(row)))
     except ValidationError as error:
@@ -364,6 +368,8 @@ _JOBS = f"""
                      THEN coalesce(i.reason, p.decision->>'reason', '')
                 ELSE coalesce(p.end_message, '') END AS reason,
            coalesce(c.start, q.decision->>'estimated_start') AS estimated_start,
+           CASE WHEN j.ended_at IS NOT NULL THEN NULL WHEN q.job_id IS NOT NULL THEN q.learnt
+                WHEN p.ended_at IS NULL THEN p.learnt END AS learnt,
            CASE WHEN a.id IS NOT NULL AND j.ended_at IS NULL THEN (
                 SELECT json_object_agg(state, number)
                   FROM (SELECT state, count(*) AS number FROM elements
@@ -473,7 +479,7 @@ _ID_OF = """
 
 _QUEUED = f"""
     SELECT job_id, attempt, held, decision, decided_at, queued_at, request, attained, can_stop,
-           duration_known, {WAITS_SINCE} AS waits_since
+           duration_known, learnt, {WAITS_SINCE} AS waits_since
       FROM queue WHERE job_id = :id
 """
 

@@ -19,6 +19,7 @@ from longshore.models.placement import (
 )
 from longshore.models.preemption import GainedGPUs
 from longshore.scheduling.cycle import mix_kept, plan_cached
+from longshore.scheduling.durations import ends_of
 from longshore.scheduling.placement.mix import Mix
 from longshore.scheduling.placement.node_cache import NodeCache
 from longshore.scheduling.placement.state import running_job, with_job, without_job
@@ -88,11 +89,14 @@ class LivePool:
     def start(self, job: JobRequest, gains: Iterable[GainedGPUs], now: datetime) -> None:
         """Give a job these GPUs from now on."""
         end = now + job.expected_duration
+        ends = ends_of(job.learnt, now, job.attained)
         names: list[str] = []
         for gain in gains:
             node = self.nodes[gain.node_id]
             self._put(with_job(node, job, gain.gpu_indices, gain.slices))
             run = running_job(job, node, gain.gpu_indices, gain.slices, end)
+            if ends:
+                run = run.model_copy(update={"ends": ends})
             self._running[node.id][job.id] = run
             names.append(node.id)
         self._nodes_of[job.id] = tuple(names)

@@ -1,8 +1,8 @@
 """How long jobs wait: a trace of GPU jobs on equal nodes, by the planner and by yardsticks.
 
     python -m benchmarks.queueing --jobs FILE [--nodes 64] [--restart 90] [--days N]
-        [--speed-up 0.85] [--can-save 1.0] [--durations exact|unknown] [--seed 0] [--replicate N]
-        [--plan-every 0] [--rule NAME ...] [--check] [--json]
+        [--speed-up 0.85] [--can-save 1.0] [--durations exact|unknown|learnt] [--seed 0]
+        [--replicate N] [--plan-every 0] [--rule NAME ...] [--check] [--json]
 
 The trace has a line for each job: submit_s, duration_s, num_gpu, and where known vc and priority.
 `age` and `attained-service` are the planner of the product with these orders of a pool: at each
@@ -32,6 +32,8 @@ from longshore.models.pool import PoolSpec
 SHIPPED = ("age", "attained-service")
 """Rows of the planner of the product."""
 RULES = (*YARDSTICKS, *SHIPPED)
+DURATIONS = ("exact", "unknown", "learnt")
+"""What a pool knows of how long jobs run."""
 WIDE = NODE_GPUS
 _SHORT = 10.0
 """Seconds: a shorter job counts as so long, where its slowdown is told."""
@@ -79,6 +81,7 @@ def world_of(
     restart: float,
     *,
     exact: bool = True,
+    learns: bool = False,
     check: bool = False,
     plan_every: float = 0.0,
 ) -> World:
@@ -91,6 +94,7 @@ def world_of(
         restart,
         policies(rule, restart),
         exact=exact,
+        learns=learns,
         check=check,
         plan_every=plan_every,
     )
@@ -144,7 +148,8 @@ def main() -> None:
     for rule in arguments.rule or RULES:
         make = partial(
             world_of, rule, read(), arguments.nodes, arguments.restart,
-            exact=arguments.durations == "exact", check=arguments.check,
+            exact=arguments.durations == "exact", learns=arguments.durations == "learnt",
+            check=arguments.check,
             plan_every=arguments.plan_every,
         )  # fmt: skip
         rows.append(measure(rule, make, tell=True))
@@ -162,7 +167,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--days", type=float, help="only jobs submitted in the first days")
     parser.add_argument("--speed-up", type=float, default=1.0, help="factor on submit times")
     parser.add_argument("--can-save", type=float, default=1.0, help="share of the jobs")
-    parser.add_argument("--durations", choices=("exact", "unknown"), default="exact")
+    parser.add_argument("--durations", choices=DURATIONS, default="exact")
     parser.add_argument("--seed", type=int, default=0, help="draws who can save")
     parser.add_argument("--replicate", type=int, default=0, help="0 is the trace itself")
     parser.add_argument(

@@ -4,9 +4,11 @@ Jobs ask for whole GPUs of equal nodes, and nothing else: how much of their memo
 decide nothing.
 """
 
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
 from benchmarks.live_pool import START, LivePool
 from benchmarks.queueing_world import NODE_GPUS, Job, World
@@ -21,6 +23,7 @@ from longshore.models.preemption import (
     WorkCheckpoint,
 )
 from longshore.models.topology import Gang
+from longshore.scheduling.durations import MOST_RUNS, end_at, learn, with_learnt
 from longshore.scheduling.long_queue import LongQueue
 from longshore.scheduling.placement.mix import Mix
 from longshore.scheduling.preemption.plan import plan_preemptions
@@ -58,10 +61,12 @@ class Shipped(World):
         policies: Policies,
         *,
         exact: bool = True,
+        learns: bool = False,
         check: bool = False,
         plan_every: float = 0.0,
     ) -> None:
-        """With `exact` each job says how long it will hold its GPUs, else nothing. Preemption is
+        """With `exact` each job says how long it will hold its GPUs, else nothing; where the pool
+        `learns`, jobs of a tenant with as many GPUs say it of each other. Preemption is
         planned after each cycle, or not sooner than so many seconds after the last time that it
         stopped nobody."""
         super().__init__(jobs, nodes, restart, check=check)
@@ -70,6 +75,10 @@ class Shipped(World):
         self.plans = 0
         """Times that preemption was planned."""
         self._exact = exact
+        self._learns = learns
+        self._runs: defaultdict[tuple[str, int], deque[float]] = defaultdict(
+            partial(deque[float], maxlen=MOST_RUNS)
+        )
         self._plan_every = plan_every
         self._plan_from = 0.0
         self._requests: dict[str, JobRequest] = {}
@@ -102,6 +111,8 @@ class Shipped(World):
         self._long.put(request)
 
     def left(self, job: Job) -> None:
+        if self._learns and not job.left:
+            self._runs[job.tenant, job.gpus].append(job.seconds)
         self.pool.end(job.id)
         del self._requests[job.id]
 
@@ -111,13 +122,16 @@ class Shipped(World):
         if self._exact:
             restart = self.restart if job.attempt > 1 else 0.0
             expected = timedelta(seconds=job.left + restart)
-        return JobRequest(
+        asked = JobRequest(
             id=job.id, gpus=job.gpus, priority=job.priority,
             submitted_at=_at(job.submit), waits_since=_at(self.now - job.waited),
             attempt=job.attempt, saves=job.saves, can_stop=job.saves,
             duration_known=self._exact, attained=timedelta(seconds=job.seconds - job.left),
             gang=_GANG if job.gpus > NODE_GPUS else None, expected_duration=expected,
         )  # fmt: skip
+        return (
+            with_learnt(asked, learn(self._runs[job.tenant, job.gpus])) if self._learns else asked
+        )
 
     def _cycle(self) -> None:
         """Run a cycle as a live pool does. Where nobody waits or no GPU is free none is run: it
@@ -188,7 +202,7 @@ class Shipped(World):
         return RunningWork.trusted(
             request=self._requests[job.id], tenant=job.tenant, shares=shares,
             started_at=_at(job.begins), waited=timedelta(seconds=job.waited),
-            expected_end=shares[0].expected_end,
+            expected_end=end_at(shares[0].expected_end, shares[0].ends, self.time),
             checkpoint=saved if job.saves else None, preemptible=job.saves,
             preempted_at=tuple(map(_at, job.stopped_at)),
             price=self.policies.preemption.owned_gpu_price,

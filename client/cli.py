@@ -24,6 +24,7 @@ from longshore.client import (
     checkpoint_commands,
     dag_commands,
     deployment_commands,
+    durations_command,
     file_commands,
     job_commands,
     log_commands,
@@ -151,6 +152,7 @@ def options(
 submit_command.register(app)
 job_commands.register(app)
 queue_command.register(app)
+durations_command.register(app)
 log_commands.register(app)
 pull_command.register(app)
 steer_commands.register(app)

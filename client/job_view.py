@@ -132,6 +132,8 @@ def explanation_screen(explanation: Explanation, now: datetime) -> RenderableTyp
     facts += deadline_facts(job, explanation.meeting, now)
     facts += _end_facts(explanation, now)
     facts += _gave_way_facts(explanation, now) + saving_facts(explanation.saving, now)
+    if job.learnt:
+        facts.append(("time it takes", job.learnt))
     if job.ends_by is not None:
         facts.append(("time limit", latest_end(job.ends_by, now)))
     if explanation.growth is not None:
@@ -163,8 +165,10 @@ def explanation_screen(explanation: Explanation, now: datetime) -> RenderableTyp
     return Group(*parts)
 
 
-def wants(spec: JobSpec) -> str:
-    """Return what a job asks for: ``2 x H100 with 40GB, 4 cores, 16GB RAM, about 1h``."""
+def wants(spec: JobSpec, learnt: str = "") -> str:
+    """Return what a job asks for: ``2 x H100 with 40GB, 4 cores, 16GB RAM, about 1h``.
+
+    `learnt` says how long it takes, where that is learnt."""
     gpus = spec.gpu.text(spec.gpu_type)
     if spec.malleable is not None:
         gpus = f"{gpus} ({spec.malleable.text})"
@@ -172,7 +176,7 @@ def wants(spec: JobSpec) -> str:
     return (
         f"{gpus}, {format_cores(spec.cpus)}, "
         f"{format_gb(spec.ram)} RAM{format_limits(spec.storage_bandwidth, spec.power_per_gpu)}"
-        f"{labels}, about {format_duration(spec.likely_duration)}"
+        f"{labels}, {learnt or f'about {format_duration(spec.likely_duration)}'}"
     )
 
 
@@ -302,7 +306,7 @@ def _facts(report: JobReport, now: datetime) -> list[tuple[str, RenderableType]]
     if spec.max_duration is not None:
         facts.append(("time limit", time_limit(report, now)))
     facts += [
-        ("wants", wants(spec) + (", for each element" if spec.array else "")),
+        ("wants", wants(spec, job.learnt) + (", for each element" if spec.array else "")),
         ("command", Text(command_of(spec))),
         *((name, Text(text)) for name, text in travels(spec)),
         (

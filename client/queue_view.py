@@ -6,13 +6,15 @@ from datetime import datetime
 from rich.table import Table
 
 from longshore.client.terminal import WIDE, Text, a_table, width_of_ids
+from longshore.models.durations import ExpectedFrom
 from longshore.models.queue_view import QueuedJobView, QueueView, StartErrors
 from longshore.models.text import NONE, dollars, span
 from longshore.scheduling.estimates import BOUNDS
 
 LEGEND = (
     "rank = price x sqrt(GPUs) x growth / (left + 600 s / GPUs); growth is 1 + 3 for each day "
-    "waited, left about the time run so far. Price: of a GPU that waits an hour. Rank: dollars an "
+    "waited, left about the time run so far, or what is left of the expected time where that is "
+    "less. Price: of a GPU that waits an hour. Rank: dollars an "
     "hour of waiting, for each hour left."
 )
 ERRORS = ("jobs", "half off by at most", "9 in 10", "came earlier", "later", "overdue")
@@ -26,6 +28,7 @@ def queue_table(queue: QueueView, now: datetime, width: int, *, start: bool, ter
     headings = ["#", "job", *["tenant"] * wide, "class", "GPUs", "waited", "ran"]
     headings += ["rank"] * by_rank
     headings += ["price", "growth", "left"] * (terms and by_rank)
+    headings += ["expected"] * terms
     headings += ["starts (UTC)"] * start
     due = any(job.deadline for job in queue.jobs)
     headings += ["deadline (UTC)"] * due
@@ -54,6 +57,8 @@ def _cells(
     if by_rank:
         rank, *parts = rank_of(job)
         cells += [rank, *parts] if terms else [rank]
+    if terms:
+        cells.append(expected_of(job))
     if start:
         cells.append(start_of(job, now))
     if due:
@@ -77,6 +82,14 @@ def rank_of(job: QueuedJobView) -> tuple[str, str, str, str]:
         f"{found.rank * 3600 / 1e6:.4g}", dollars(round(found.price)), f"{found.growth:.2f}",
         span(found.left, units=2),
     )  # fmt: skip
+
+
+def expected_of(job: QueuedJobView) -> str:
+    """Return how long a job is expected to run, and who says so."""
+    if job.expected_duration is None:
+        return NONE
+    who = "stated" if job.expected is ExpectedFrom.KNOWN else "learnt"
+    return f"{span(job.expected_duration, units=2)} {who}"
 
 
 def remark(job: QueuedJobView) -> str:

@@ -12,6 +12,7 @@ from longshore.activities.checkpoints.rows import StoredCheckpoints, checkpoints
 from longshore.activities.cycle_views import CycleViews
 from longshore.activities.dag_views import DagViews
 from longshore.activities.database import Database
+from longshore.activities.durations import DurationViews
 from longshore.activities.growth import growth_of
 from longshore.activities.locality import with_locality
 from longshore.activities.preemption_inputs import may_stop_any, read_inputs
@@ -41,6 +42,7 @@ from longshore.models.dag import DagJobView, DagState, DagSummary, DagView
 from longshore.models.data import HeldData, StagedData
 from longshore.models.deadline import DeadlineCost
 from longshore.models.domains import PoolTopology
+from longshore.models.durations import DurationsView
 from longshore.models.errors import LongshoreError, NotFoundError, NotSubmittedError, StoredError
 from longshore.models.growth import GrowthDecision
 from longshore.models.job import JobSpec, JobState, JobStatus
@@ -285,6 +287,13 @@ class Reading:
         """Return who waits in a pool, in the order in which its next cycle decides. Raises
         NotFoundError."""
         return await QueueViews(self._db()).queue(pool)
+
+    async def durations(
+        self, *, tenant: str | None = None, name: str | None = None
+    ) -> DurationsView:
+        """Return how long jobs run, as is learnt from those that succeeded, by tenant, name and
+        shape; `name` may be a form such as ``a-*``."""
+        return await DurationViews(self._db()).durations(tenant=tenant, name=name)
 
     async def start_errors(
         self, pool: str = "default", over: timedelta = timedelta(days=1)

@@ -18,6 +18,7 @@ from longshore.models.cycles import PoolCycles
 from longshore.models.dag import DagState, DagSummary, DagView
 from longshore.models.data import HeldData
 from longshore.models.domains import PoolTopology
+from longshore.models.durations import DurationsView
 from longshore.models.elements import ElementState
 from longshore.models.errors import LongshoreError, UnavailableError
 from longshore.models.job import JobState
@@ -104,6 +105,13 @@ class Fleet:
         NotFoundError."""
         histories = QueueHistories(self._reading.database())
         return await self._past.get(("queue", pool), lambda: histories.history(pool))
+
+    async def durations(self, tenant: str | None, name: str | None) -> DurationsView:
+        """Return how long jobs run, as is learnt."""
+        return await self._past.get(
+            ("durations", tenant, name),
+            lambda: self._reading.durations(tenant=tenant, name=name),
+        )
 
     async def start_errors(self, pool: str, over: timedelta) -> StartErrorsView:
         """Return how far off the starts were that jobs of a pool were told. Raises

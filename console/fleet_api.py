@@ -16,6 +16,8 @@ from longshore.models.base import Frozen, Name
 from longshore.models.cycles import PoolCycles
 from longshore.models.dag import DagState, DagSummary, DagView
 from longshore.models.domains import PoolTopology
+from longshore.models.durations import NAME_FORM as KEY_FORM
+from longshore.models.durations import DurationsView
 from longshore.models.job import JobState
 from longshore.models.job_report import JobReport
 from longshore.models.labels import NAME_FORM, Selector, parse_selector
@@ -182,6 +184,20 @@ def _add_queues(routes: APIRouter, fleet: Fleet) -> None:
         An answer is at most fifteen seconds old.
         """
         return await fleet.queue_history(pool)
+
+    @routes.get("/durations", summary="How long jobs run, as is learnt")
+    async def durations(
+        tenant: Annotated[Name | None, Query(description="Only this tenant's.")] = None,
+        name: Annotated[
+            str | None,
+            Query(pattern=KEY_FORM, description="Only of this name, or form such as `train-*`."),
+        ] = None,
+    ) -> DurationsView:
+        """By tenant, name and shape: `longshore durations --json`.
+
+        An answer is at most fifteen seconds old.
+        """
+        return await fleet.durations(tenant, name)
 
     @routes.get("/queue/estimates", summary="How far off the starts were that jobs were told")
     async def queue_estimates(

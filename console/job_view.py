@@ -179,7 +179,7 @@ def checkpoints_html(stored: StoredCheckpoints, now: datetime) -> str:
 def _asked(report: JobReport) -> str:
     """Return what was submitted, in short. The values of variables may be secret: names alone."""
     spec = report.spec
-    said = [f"Wants {escape(wants(spec))}"]
+    said = [f"Wants {escape(wants(spec, report.job.learnt))}"]
     if spec.gang is not None:
         spares = spec.gang.spares_of(spec.gpus)
         beside = f" with {count(spares, 'spare GPU')}" if spares else ""

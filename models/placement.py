@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from longshore.models.base import Frozen, Instant, Name, Wire
 from longshore.models.constraints import Constraints
+from longshore.models.durations import Learnt
 from longshore.models.elastic import Malleable
 from longshore.models.gang import GangPlan
 from longshore.models.gpu_hour_price import GPUHourPrice
@@ -147,7 +148,10 @@ class JobRequest(Frozen):
     expected_duration: Duration = ASSUMED_DURATION
     """What it is planned with."""
     duration_known: bool = Field(default=True, exclude=True)
-    """Whether its user has said so; else nobody knows. The queue has it, as it has `attained`."""
+    """Whether its user has said so. The queue has it, as it has `attained`."""
+    learnt: Learnt | None = Field(default=None, exclude=True)
+    """What those of its tenant, name and shape before it took, where its user has not said it. The
+    queue has it, too; `expected_duration` follows from it (`scheduling.durations`)."""
     max_duration: Duration | None = Field(default=None, exclude_if=lambda limit: limit is None)
     """Of a malleable job: no size makes it run longer. That of any other is in
     `expected_duration`."""
@@ -317,6 +321,9 @@ class RunningJob(Frozen):
     power: float = Field(default=0.0, ge=0)
     """Watts. With all of its GPUs there."""
     expected_end: Instant
+    ends: tuple[Instant, ...] = Field(default=(), exclude=True)
+    """Where its duration is learnt: when it may end, ascending, each as likely as any other. Of
+    these count those that are still to come (`scheduling.durations.end_at`)."""
     spare: bool = False
     """It stands by for its gang; nothing runs there."""
     waited: Duration = Field(default=timedelta(0), exclude=True)

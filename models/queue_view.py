@@ -4,6 +4,7 @@ from pydantic import Field
 
 from longshore.models.base import Frozen, Instant
 from longshore.models.deadline import DeadlineJudgment
+from longshore.models.durations import ExpectedFrom
 from longshore.models.packing import QueueOrder
 from longshore.models.units import Duration
 
@@ -41,6 +42,13 @@ class QueuedJobView(Frozen):
     """For how long earlier attempts held its GPUs, as far as it goes on from that."""
     first: bool = False
     """It comes before its class, because it has waited for so long."""
+    expected: ExpectedFrom = ExpectedFrom.UNKNOWN
+    """Where the time comes from that it is expected to run."""
+    expected_duration: Duration | None = None
+    """What it is planned with, where anybody knows: of a later attempt what is left of it, where
+    that is learnt."""
+    learnt: str = ""
+    """How that is learnt, in words."""
     terms: RankTerms | None = None
     """Where the pool goes by rank."""
     starts_at: Instant | None = None

@@ -99,6 +99,8 @@ class JobView(Wire):
     where nobody knows."""
     deadline: DeadlineJudgment | None = None
     """How it stands to its deadline; null for one without."""
+    learnt: str = ""
+    """Of one that waits or runs: for how long, where that is learnt from jobs before it."""
 
     @property
     def waits_from(self) -> datetime:

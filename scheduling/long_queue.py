@@ -28,7 +28,7 @@ from longshore.scheduling.order import HIGHEST, by_age, seconds_ahead
 from longshore.scheduling.placement.mix import SLICE_MILLI
 
 _ITS_OWN = {"id", "submitted_at", "waits_since", "attempt", "path_behind", "expected_duration",
-            "data", "attained", "can_stop", "duration_known"}  # fmt: skip
+            "data", "attained", "can_stop", "duration_known", "learnt"}  # fmt: skip
 _asked = attrgetter(*(name for name in JobRequest.model_fields if name not in _ITS_OWN))
 
 LONG = 500

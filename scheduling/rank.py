@@ -19,12 +19,14 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from longshore.models.durations import ExpectedFrom
 from longshore.models.mig import SLICES, profile_slices
 from longshore.models.node import Node
 from longshore.models.packing import PackingPolicy
 from longshore.models.placement import JobRequest, RunningJob
 from longshore.models.preemption import RunningWork
 from longshore.models.queue_view import RankTerms
+from longshore.scheduling.durations import expected_from, time_left
 
 AHEAD = 2.0
 """A running job yields to one of so many times its rank."""
@@ -164,8 +166,8 @@ def _likely_left(job: Service) -> timedelta:
     """Return for how long a job will probably hold its GPUs: about as long as it has."""
     request = job.request
     if not job.can_stop:
-        return request.expected_duration if request.duration_known else _MEAN
-    left = request.expected_duration - job.ran
-    # Who says how long it takes never loses by it, and who is overdue did not know.
-    shorter = request.duration_known and _NONE < left < job.ran
-    return left if shorter else job.ran
+        nobody_knows = expected_from(request) is ExpectedFrom.UNKNOWN
+        return _MEAN if nobody_knows else request.expected_duration
+    # Who says how long it takes never loses by it.
+    left = time_left(request, job.ran)
+    return job.ran if left is None else min(left, job.ran)

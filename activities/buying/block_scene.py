@@ -15,6 +15,7 @@ from longshore.activities.buying.startup_failures import failed_machines, given_
 from longshore.activities.providers import registry
 from longshore.activities.providers.base import Provider
 from longshore.activities.snapshot import load_pool
+from longshore.activities.stored_learnt import stored_learnt
 from longshore.activities.stored_specs import UNKNOWN, stored_spec
 from longshore.models.block import ENDING
 from longshore.models.block_end import BlockFacts, BlockJob, BlockMachine, BlockScene, SaleTerms
@@ -38,6 +39,7 @@ from longshore.scheduling.buying.exclusions import why_excluded
 from longshore.scheduling.buying.fleet import shape_of
 from longshore.scheduling.buying.machine_extension import may_go_on
 from longshore.scheduling.departures import lead_of
+from longshore.scheduling.durations import end_at, ends_of
 
 _OVERRUN = timedelta(minutes=15)
 """A job that runs longer than was expected is expected to run so long at least."""
@@ -201,7 +203,8 @@ def _job(row: Row, now: datetime, margins: Margins) -> BlockJob:
     # One that saves when it is asked to goes on from there.
     ran = max(now - row["placed_at"], timedelta(0))
     lost = spec.checkpoint.grace if spec.checkpoint else ran
-    ends = row["expected_end"]
+    learnt = ends_of(stored_learnt(row["learnt"]), row["placed_at"], row["attained"])
+    ends = end_at(row["expected_end"], learnt, now)
     if ends < now:
         # What has overrun goes on, as a guess, for half as long again as it has run.
         ends = now + max(ran / 2, _OVERRUN)
@@ -267,7 +270,8 @@ _BILLED = """
 
 _JOBS = """
     SELECT p.job_id, p.node_id, cardinality(p.gpu_indices) AS gpus, p.placed_at, j.spec,
-           p.placed_at + make_interval(secs => p.expected_seconds) AS expected_end
+           p.placed_at + make_interval(secs => p.expected_seconds) AS expected_end,
+           p.learnt, p.attained
       FROM placements p
       JOIN machines m ON m.name = p.node_id AND m.block_id = :id
       JOIN jobs j ON j.id = p.job_id

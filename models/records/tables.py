@@ -273,6 +273,29 @@ class JobRow(SQLModel, table=True):
     handed_to: str | None = Field(default=None, sa_type=Text)
     """The job of the same tenant and name that came soon after its end, and took over the time
     that it had held GPUs: in the order of its queue the two are one."""
+    shape: str | None = Field(default=None, sa_type=Text)
+    """What it asks for, as far as that tells how long it runs; None where nothing is learnt from
+    it."""
+
+
+class RunTimeRow(SQLModel, table=True):
+    """How long a job ran that succeeded. The last ones of each key stay."""
+
+    __tablename__: ClassVar[str] = "run_times"  # pyright: ignore[reportIncompatibleVariableOverride]
+    __table_args__ = (
+        Index("run_times_by_key", "tenant", "name", "shape", text("ended_at DESC"),
+              postgresql_include=["seconds"]),
+        Index("run_times_by_end", "ended_at"),
+    )  # fmt: skip
+
+    job_id: str = Field(primary_key=True, foreign_key="jobs.id", sa_type=Text)
+    tenant: str = Field(sa_type=Text)
+    name: str = Field(sa_type=Text)
+    """Of a job of a DAG with the DAG's before it."""
+    shape: str = Field(sa_type=Text)
+    ended_at: datetime = Field(sa_column=_time())
+    seconds: float
+    """It held GPUs, over all attempts, as far as later ones went on from that."""
 
 
 class QueueRow(SQLModel, table=True):
@@ -310,6 +333,8 @@ class QueueRow(SQLModel, table=True):
     can_stop: bool | None = None
     duration_known: bool | None = None
     """What the order of the queue asks besides; None in rows of before 0042."""
+    learnt: dict[str, Any] | None = Field(sa_column=_json(nullable=True))
+    """How long those before it ran, as was known when it came (`models.durations.Learnt`)."""
     decision: dict[str, Any] | None = Field(sa_column=_json(nullable=True))
     """What the last cycle said of it, and why."""
     decided_at: datetime | None = Field(sa_column=_time(nullable=True))
@@ -443,6 +468,8 @@ class PlacementRow(SQLModel, table=True):
     """In the queue until then, over all attempts and without holds."""
     attained: timedelta = Field(sa_column=_span())
     """As its queue had it: of the attempts before this one."""
+    learnt: dict[str, Any] | None = Field(sa_column=_json(nullable=True))
+    """As its queue had it."""
     ended_at: datetime | None = Field(sa_column=_time(nullable=True))
     end_reason: str | None = Field(default=None, sa_type=Text)
     end_message: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})

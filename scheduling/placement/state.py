@@ -17,6 +17,7 @@ from longshore.models.mig import slices_gb
 from longshore.models.node import GPU, GPUParts, Node
 from longshore.models.placement import JobRequest, PackingPolicy, RunningJob
 from longshore.models.resources import NOTHING, GPURequest, HostAmounts
+from longshore.scheduling.durations import end_at
 from longshore.scheduling.node_lifetime import Stay, must_last, stay_of
 from longshore.scheduling.placement.gpus import mask_of
 from longshore.scheduling.placement.parts import WHOLE, Part, Parts, with_part
@@ -128,6 +129,8 @@ class Hold(NamedTuple):
     end: datetime
     part: Part | None = None
     """What it has of its one GPU, where it has not the whole."""
+    ends: tuple[datetime, ...] = ()
+    """Of one whose duration is learnt: when it may end."""
 
 
 @dataclass(slots=True)
@@ -329,15 +332,18 @@ def _each(
 
 
 def _hold_of(job: RunningJob, now: datetime) -> Hold:
-    mask = mask_of(job.gpu_indices)
-    return Hold(job.job_id, mask, job.host, now, _end_of(job.expected_end, now), part_of(job))
+    mask, end = mask_of(job.gpu_indices), _end_of(job.expected_end, job.ends, now)
+    return Hold(job.job_id, mask, job.host, now, end, part_of(job), job.ends)
 
 
 def _from(hold: Hold, now: datetime) -> Hold:
-    return Hold(hold.job_id, hold.mask, hold.host, now, _end_of(hold.end, now), hold.part)
+    end = _end_of(hold.end, hold.ends, now)
+    return Hold(hold.job_id, hold.mask, hold.host, now, end, hold.part, hold.ends)
 
 
-def _end_of(expected: datetime, now: datetime) -> datetime:
+def _end_of(expected: datetime, ends: tuple[datetime, ...], now: datetime) -> datetime:
+    if ends:
+        expected = end_at(expected, ends, now)
     return expected if expected > now else now + _OVERDUE
 
 

@@ -122,12 +122,13 @@ def probable_end(
 ) -> datetime:
     """Return when a running job will probably end.
 
-    Where jobs are stopped for each other `in_class`, one of which nobody knows runs on for as long
-    as it has. One that is overdue has shown that nobody knew: it counts as running on for a
-    quarter of its age, and for `near_end` at least. To expect it back at once would let a job wait
-    again and again for what does not come.
+    Where jobs are stopped for each other `in_class`, one of which nobody knows, or that has run
+    for longer than any before it, runs on for as long as it has. One that is overdue has shown
+    that nobody knew: it counts as running on for a quarter of its age, and for `near_end` at
+    least. To expect it back at once would let a job wait again and again for what does not come.
     """
-    if in_class and not work.request.duration_known:
+    known = work.request.duration_known or (work.request.learnt and now < work.expected_end)
+    if in_class and not known:
         ran = work.request.attained + (now - work.started_at)
         return now + max(ran, policy.near_end)
     if now < work.expected_end:

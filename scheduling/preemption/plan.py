@@ -161,7 +161,7 @@ class _Scene:
     def _shares_of(self, work: RunningWork, in_class: bool) -> list[RunningJob]:
         """Return what a job holds, with the end that a plan expects."""
         end = probable_end(work, self.policy, self.now, in_class=in_class)
-        new = {"expected_end": end, "waited": work.waited}
+        new = {"expected_end": end, "ends": (), "waited": work.waited}
         return [RunningJob.trusted(**{**share.__dict__, **new}) for share in work.shares]
 
     def begin(self, under_way: Sequence[PreemptionUnderWay]) -> None:

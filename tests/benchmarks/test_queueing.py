@@ -101,25 +101,33 @@ def test_who_cannot_save_is_not_stopped():
     assert not any(job.stopped_at for job in jobs)
 
 
-def test_nothing_is_decided_by_what_nobody_knows_yet():
+@pytest.mark.parametrize("learns", [False, True])
+def test_nothing_is_decided_by_what_nobody_knows_yet(learns: bool):
     """Other durations of what has not ended by then change nothing before."""
     until = 3 * HOUR
+    used: list[bool] = []
 
     def begun(jobs: list[Job]) -> list[tuple[int, float]]:
         seen: list[tuple[int, float]] = []
 
         class Seen(Shipped):
+            def joined(self, job: Job) -> None:
+                super().joined(job)
+                used.append(self.now < until and self._requests[job.id].learnt is not None)
+
             def begin(self, job: Job) -> None:
                 seen.append((job.number, self.now))
                 super().begin(job)
 
-        _waits(Seen(jobs, 2, RESTART, policies("attained-service", RESTART), exact=False))
+        rules = policies("attained-service", RESTART)
+        _waits(Seen(jobs, 2, RESTART, rules, exact=False, learns=learns))
         return [each for each in seen if each[1] < until]
 
-    jobs = _of_two_kinds()
+    jobs = _of_two_kinds(180 if learns else 30)
     before = begun(jobs)
     assert len(before) > 10
-    others = _of_two_kinds()
+    assert any(used) == learns
+    others = _of_two_kinds(len(jobs) - 3)
     changed = 0
     for job, as_it_was in zip(others, jobs, strict=True):
         if as_it_was.ends >= until:
@@ -177,10 +185,12 @@ def _jobs(*rows: tuple[float, float, int]) -> list[Job]:
     return [Job(number, *row) for number, row in enumerate(rows)]
 
 
-def _of_two_kinds() -> list[Job]:
-    """Return long jobs on all of two nodes, and then short ones."""
+def _of_two_kinds(many: int = 30) -> list[Job]:
+    """Return long jobs on all of two nodes, and then so many short ones in two and a half
+    hours."""
     long = [(0.0, 20 * HOUR, 8), (1.0, 30 * HOUR, 4), (2.0, 25 * HOUR, 4)]
-    short = [(HOUR + 300.0 * number, 200.0 + number, 1 + number % 4) for number in range(30)]
+    every = 9000.0 / many
+    short = [(HOUR + every * number, 200.0 + number, 1 + number % 4) for number in range(many)]
     return _jobs(*long, *short)
 
 

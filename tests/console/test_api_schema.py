@@ -23,8 +23,8 @@ CHECKS = [
 READ = (
     "/orderbook", "/market/history", "/market/providers", "/market/switch", "/market/orphans",
     "/purchases", "/purchases/{purchase_id}", "/blocks", "/blocks/{block_id}", "/costs", "/nodes",
-    "/topology", "/pools", "/cycles", "/queue", "/queue/history", "/queue/estimates", "/dags",
-    "/dags/{dag_id}", "/schedules", "/schedules/{name}",
+    "/topology", "/pools", "/cycles", "/queue", "/queue/history", "/queue/estimates",
+    "/durations", "/dags", "/dags/{dag_id}", "/schedules", "/schedules/{name}",
     "/jobs", "/jobs/{job_id}",
     "/jobs/{job_id}/why",
     "/jobs/{job_id}/checkpoints",
