@@ -164,13 +164,18 @@ def _json(text: str, source: str) -> Iterator[_Entry]:
         _refuse(source, f'must be a list such as [["{_TIME}", 2.10]]')
     for number, each in enumerate(cast("list[object]", found), 1):
         where = f"entry {number}"
-        if isinstance(each, dict) and sorted(cast("dict[str, object]", each)) == _NAMES:
-            pair = [cast("dict[str, object]", each)[name] for name in _COLUMNS]
-        else:
-            pair = cast("list[object]", each) if isinstance(each, list) else []
+        pair = _pair_of(each)
         if len(pair) != 2:
             _refuse(source, f'{where}: expected ["{_TIME}", 2.10], not {shown(each)}')
         yield _Entry(where, *pair)
+
+
+def _pair_of(entry: object) -> list[object]:
+    """Return the time and the price of an entry; something else where it has not just these."""
+    if isinstance(entry, dict):
+        named = cast("dict[str, object]", entry)
+        return [named[name] for name in _COLUMNS] if sorted(named) == _NAMES else []
+    return cast("list[object]", entry) if isinstance(entry, list) else []
 
 
 def _iso(at: datetime) -> str:
