@@ -226,8 +226,8 @@ async def test_the_view_says_what_is_learnt_and_who_uses_it(pool: Ledger):
 
 async def test_lists_and_reports_say_where_a_duration_comes_from(pool: Ledger):
     await _history(pool, LEAST_RUNS)
-    for job, stated in (("next", {}), ("stated", {"expected_duration": "3h"})):
-        await pool.enqueue(job, **ASKS, **stated)
+    await pool.enqueue("next", **ASKS)
+    await pool.enqueue("stated", **ASKS, expected_duration="3h")
     await pool.enqueue("other", name="other")
     jobs = {job.job_id: job for job in (await QueueViews(pool.database).queue(pool.pool)).jobs}
     told = {name: (str(job.expected), job.expected_duration) for name, job in jobs.items()}
