@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import Database
 from longshore.activities.job_selection import like
-from longshore.models.durations import DurationRow, DurationsView
+from longshore.models.durations import DurationRow, DurationsView, Learnt
 from longshore.models.job import JobSpec
 from longshore.scheduling.durations import (
     LEAST_RUNS,
@@ -29,8 +29,8 @@ _NAMED = 10
 _MOST_KEYS = 1000
 
 
-async def learnt_for(connection: AsyncConnection, job_id: str, spec: JobSpec) -> str | None:
-    """Return what is learnt of a job that comes into its queue, as JSON; None where its user says
+async def learnt_for(connection: AsyncConnection, job_id: str, spec: JobSpec) -> Learnt | None:
+    """Return what is learnt of a job that comes into its queue, or would; None where its user says
     how long it takes, and where too little is known."""
     shape = shape_of(spec)
     if spec.expected_duration is not None or shape is None:
@@ -44,7 +44,7 @@ async def learnt_for(connection: AsyncConnection, job_id: str, spec: JobSpec) ->
         return None
     limit = spec.max_duration and max(spec.max_duration // timedelta(seconds=1), 1)
     new = {"taken_over": row["taken_over"], "limit": limit}
-    return learnt.model_copy(update=new).model_dump_json()
+    return learnt.model_copy(update=new)
 
 
 async def keep_run(connection: AsyncConnection, job_id: str) -> None:

@@ -234,7 +234,8 @@ async def put_into_queue(
         await ensure_pool(connection, spec.pool)
         await connection.execute(text(_INSERT_JOB), row)
         return refusal
-    row["learnt"] = await learnt_for(connection, request.job_id, spec)
+    learnt = await learnt_for(connection, request.job_id, spec)
+    row["learnt"] = learnt and learnt.model_dump_json()
     if await connection.scalar(text(_INSERT_NEW), row):
         return ""
     # A repeat or a further attempt: it may meet the cycle that places it. Wait for it, then look.

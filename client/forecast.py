@@ -8,6 +8,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import Database, clock
+from longshore.activities.durations import learnt_for
 from longshore.activities.locality import with_locality
 from longshore.activities.preemption_inputs import PreemptionInputs, read_inputs
 from longshore.activities.prices.views import why_waits
@@ -25,6 +26,7 @@ from longshore.models.preemption import BuyQuote
 from longshore.models.settings import Settings
 from longshore.scheduling.cycle import foresee
 from longshore.scheduling.deadline import JobTimes, LikelyDuration, StartRange, judge, start_by
+from longshore.scheduling.durations import with_learnt
 from longshore.scheduling.forecast import (
     as_if_begun,
     data_says,
@@ -51,7 +53,8 @@ async def forecast(
         waiting = await connection.scalar(text(_WAITING), {"pool": spec.pool})
         now = await clock(connection)
         begun, begins_at = as_if_begun(spec, now)
-        job = JobRequest.of(_THIS, begun, now, 1)
+        learnt = await learnt_for(connection, _THIS, spec)
+        job = with_learnt(JobRequest.of(_THIS, begun, now, 1), learnt)
         (job,), nodes = await with_locality(connection, spec.pool, pool.packing, [job], nodes)
         alone = place(job, nodes, pool.packing, now, recent=recent)
         prices = await _prices(connection, [node for node, _ in alone.held])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from longshore.activities.buying.inputs import read_need
-from longshore.activities.durations import DurationViews, forget_runs
+from longshore.activities.durations import DurationViews, forget_runs, learnt_for
 from longshore.activities.preemption_inputs import read_inputs
 from longshore.activities.queue_views import QueueViews
 from longshore.activities.snapshot import load_pool, load_recent, load_running, read_queue
@@ -242,6 +242,17 @@ async def test_lists_and_reports_say_where_a_duration_comes_from(pool: Ledger):
     assert (await views.job("next")).learnt == says, "it runs"
     await pool.finish("next")
     assert (await views.job("next")).learnt == ""
+
+
+async def test_a_job_that_would_be_submitted_is_foreseen_with_it(pool: Ledger):
+    await _history(pool, LEAST_RUNS)
+    async with pool.database.transaction() as connection:
+        learnt = await learnt_for(connection, "this-job", pool.spec(**ASKS))
+        stated = await learnt_for(
+            connection, "this-job", pool.spec(**ASKS, expected_duration="1h")
+        )
+    assert learnt is not None
+    assert (learnt.runs, stated) == (LEAST_RUNS, None)
 
 
 async def _history(pool: Ledger, runs: int, each: str = "10 minutes", name: str = "train") -> None:
