@@ -114,12 +114,12 @@ async def test_jobs_of_dags_and_schedules_are_refused_alike(
 async def test_what_is_said_of_a_job_that_will_be_late_and_what_meeting_it_costs(
     longshore: Command, pool: str, temporal: Client, settings: Settings
 ) -> None:
-    node = ScriptedNode(temporal, pool, settings.resolve_agent_token())
-    await node.register()
     # Who waits costs nothing, so nobody is stopped: but it can be said what that would cost.
     free = ("--preemption", "delay_price.FAST=$0", "--preemption", "near_end=0s")
     ran = await longshore("pool", "set", pool, *free, "--interval", "1s")
     assert ran.code == 0, ran.err
+    node = ScriptedNode(temporal, pool, settings.resolve_agent_token())
+    await node.register()
     async with node.serving():
         low = ("--gpus", "8", "--set", "priority=2", "--set", "expected_duration=4h")
         runs = await submit(longshore, pool, "low", *low)
