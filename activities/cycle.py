@@ -37,6 +37,7 @@ from longshore.activities.queue import end_attempt
 from longshore.activities.queue_cache import WaitingJobs, trim_left
 from longshore.activities.signals import Signals
 from longshore.activities.snapshot import load_pool, load_recent
+from longshore.activities.usage import with_usage
 from longshore.models.margins import DEFAULT_MARGINS, Margins
 from longshore.models.messages import CycleReply, CycleRequest, LeaseEnd
 from longshore.models.node import Node
@@ -237,10 +238,11 @@ class CycleActivities:
                 return _Decided(pool, waiting, queue, (), plan, now, gpus, took)
             recent = await self._recent_jobs(connection, pool)
             queue, data = await load_locality(connection, pool_name, pool.packing, queue)
+            packing = (await with_usage(connection, pool)).packing
         kept.nodes.hold_data(data)
         plans = time.perf_counter()
         wanted, mix = (part.wanted, turn.mix) if part else (None, None)
-        planning = Planning(kept.nodes, pool.packing, now, recent, wanted, mix)
+        planning = Planning(kept.nodes, packing, now, recent, wanted, mix)
         # In a thread: a long plan must not keep this process from its other work.
         decided, seconds = await asyncio.to_thread(_timed, plan_without, planning, queue)
         if part and decided.rearranged and not turn.whole:

@@ -25,11 +25,11 @@ from longshore.activities.preemption import why_store_is_away
 from longshore.activities.signals import Signals
 from longshore.activities.snapshot import (
     load_nodes,
-    load_pool,
     load_queue,
     load_recent,
     load_running,
 )
+from longshore.activities.usage import load_pool_to_plan
 from longshore.models.base import as_reason
 from longshore.models.growth import Elastic, Growing, GrowthDecision
 from longshore.models.margins import Margins
@@ -223,7 +223,7 @@ async def room_to_grow(
     """Return what a job that runs, and grows to so many GPUs in place, gets now; or why that does
     not hold any more."""
     async with database.snapshot() as connection:
-        spec = await load_pool(connection, pool, margins)
+        spec = await load_pool_to_plan(connection, pool, margins)
         seen = await _read(connection, spec, [job_id])
         if seen is None:
             return "it has all the GPUs that it is to have, or does not run"
@@ -240,7 +240,7 @@ async def growth_of(
     """Return what would be decided now about a job that runs; None where it does not, or has as
     many GPUs as it is to have. What the checkpoint store says is left out."""
     async with database.snapshot() as connection:
-        spec = await load_pool(connection, pool, margins)
+        spec = await load_pool_to_plan(connection, pool, margins)
         seen = await _read(connection, spec, [job_id])
         if seen is None:
             return None

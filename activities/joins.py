@@ -25,11 +25,11 @@ from longshore.activities.placements import (
 from longshore.activities.queue import lock_job
 from longshore.activities.snapshot import (
     load_nodes,
-    load_pool,
     load_queue,
     load_recent,
     load_running,
 )
+from longshore.activities.usage import load_pool_to_plan
 from longshore.models.margins import DEFAULT_MARGINS, Margins
 from longshore.models.node import Node
 from longshore.models.placement import Decision, JobRequest, Placement, PlacementKind, Rank
@@ -160,7 +160,7 @@ async def plan_of_joining(
 ) -> Decision:
     """Return where ranks go that join a job with these GPUs by node, in the snapshot of
     `connection`."""
-    packing = (await load_pool(connection, pool, margins)).packing
+    packing = (await load_pool_to_plan(connection, pool, margins)).packing
     entries = await load_queue(connection, pool)
     waiting = [e.request for e in entries if not e.held and e.request.id != job.id]
     recent = await load_recent(connection, pool) if packing.rule.learns else ()

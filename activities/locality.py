@@ -45,7 +45,7 @@ async def load_locality(
     connection: AsyncConnection, pool: str, packing: PackingPolicy, queue: Sequence[JobRequest]
 ) -> tuple[list[JobRequest], dict[str, tuple[str, ...]]]:
     """Return the queue as `with_locality` does, and what each node holds of what it wants."""
-    if not packing.weights.locality:
+    if not packing.reads_data:
         return list(queue), {}
     held: dict[str, set[str]] = {}
     wanted = sorted({name for job in queue for name in job.data})

@@ -15,13 +15,13 @@ from longshore.activities.placements import SETTLED
 from longshore.activities.pool_cache import CachedPool
 from longshore.activities.snapshot import (
     load_nodes,
-    load_pool,
     load_queue,
     load_recent,
     load_running,
 )
 from longshore.activities.stored_learnt import stored_learnt
 from longshore.activities.stored_specs import stored_spec
+from longshore.activities.usage import load_pool_to_plan
 from longshore.models.base import Frozen
 from longshore.models.job import JobSpec
 from longshore.models.margins import DEFAULT_MARGINS, Margins
@@ -83,7 +83,7 @@ async def read_inputs(
     the checkpoint store is away, empty where it is there. Saves count as far as they have been
     observed (`activities.checkpoints.rows`): nobody is stopped in the hope of one.
     """
-    spec = await load_pool(connection, pool, margins)
+    spec = await load_pool_to_plan(connection, pool, margins)
     if kept is None:
         waiting = [entry.request for entry in await load_queue(connection, pool) if not entry.held]
         nodes = await load_nodes(connection, pool)

@@ -513,11 +513,11 @@ _INSERT_NEW = f"""
         RETURNING id
     )
     INSERT INTO queue (job_id, attempt, pool, held, begin_only, start_below, price_since, priority,
-                       request, submitted_at, can_stop, duration_known, learnt)
+                       request, submitted_at, can_stop, duration_known, learnt, tenant)
     SELECT id, :attempt, :pool, :held OR may_wait, :begin_only, :start_below,
            CASE WHEN may_wait AND NOT :held THEN clock_timestamp() END, :priority,
            CAST(:request AS jsonb), :waits_from, :can_stop, :duration_known,
-           CAST(:learnt AS jsonb)
+           CAST(:learnt AS jsonb), :tenant
       FROM job, {_MAY_WAIT}
     RETURNING job_id
 """
@@ -525,13 +525,14 @@ _INSERT_NEW = f"""
 
 _INSERT_QUEUE = f"""
     INSERT INTO queue (job_id, attempt, pool, held, begin_only, start_below, price_since, priority,
-                       request, submitted_at, waited, attained, can_stop, duration_known, learnt)
+                       request, submitted_at, waited, attained, can_stop, duration_known, learnt,
+                       tenant)
     SELECT :id, :attempt, :pool, :held OR may_wait, :begin_only, :start_below,
            CASE WHEN may_wait AND NOT :held THEN clock_timestamp() END, :priority,
            CAST(:request AS jsonb), :waits_from,
            coalesce(before.waited, interval '0'), coalesce(before.ran, interval '0'),
            :can_stop OR (:preemptible AND coalesce(before.ran > interval '0', false)),
-           :duration_known, CAST(:learnt AS jsonb)
+           :duration_known, CAST(:learnt AS jsonb), :tenant
       FROM {_MAY_WAIT}
       LEFT JOIN (SELECT p.waited, {ATTAINED} AS ran
                    FROM placements p WHERE p.job_id = :id

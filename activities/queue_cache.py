@@ -211,7 +211,7 @@ _VERSION = "CAST(CAST(xmin AS text) AS bigint) AS version"
 
 _COLUMNS = (
     f"job_id, held, queued_at, {WAITS_SINCE} AS waits_since, attained, can_stop,"
-    f" duration_known, learnt, {_VERSION},"
+    f" duration_known, learnt, tenant, {_VERSION},"
     f" {STORED_COLUMNS}"
 )
 

@@ -7,6 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import Database, clock
 from longshore.activities.deadlines import COMING_START, QUEUED_COLUMNS, judgment_of_queued
+from longshore.activities.locality import with_locality
 from longshore.activities.prices.views import price_now
 from longshore.activities.snapshot import (
     QueueEntry,
@@ -15,6 +16,7 @@ from longshore.activities.snapshot import (
     load_queue,
     load_running,
 )
+from longshore.activities.usage import load_pool_to_plan
 from longshore.models.base import Instant
 from longshore.models.deadline import DeadlineJudgment
 from longshore.models.durations import ExpectedFrom
@@ -25,9 +27,11 @@ from longshore.models.price_series import PriceNow
 from longshore.models.queue_view import QueuedJobView, QueueView, StartErrorsView
 from longshore.scheduling.durations import expected_from, says_learnt
 from longshore.scheduling.estimates import Told, start_errors
-from longshore.scheduling.order import counted_as, queue_order
+from longshore.scheduling.order import counted_as, queue_order, worth
 from longshore.scheduling.prices.series import threshold, why_price_wait
-from longshore.scheduling.rank import Standing, room_of, standings, terms, waiting
+from longshore.scheduling.rank import Standing, room_of, standings, waiting
+from longshore.scheduling.rank import terms as terms_of
+from longshore.scheduling.thresholds import Scoring
 
 
 class QueueViews:
@@ -40,27 +44,38 @@ class QueueViews:
         """Return the queue of a pool. Raises NotFoundError, and StoredError where the settings of
         the pool cannot be read."""
         async with self._database.snapshot() as connection:
-            spec = await load_pool(connection, pool, known=True)
+            spec = await load_pool_to_plan(connection, pool, known=True)
             entries = {each.request.id: each for each in await load_queue(connection, pool)}
             nodes = await load_nodes(connection, pool)
             running = await load_running(connection, pool)
+            requests = [each.request for each in entries.values()]
+            if spec.packing.score:
+                requests, nodes = await with_locality(
+                    connection, pool, spec.packing, requests, nodes
+                )
             now = await clock(connection)
             found = await price_now(connection, spec, now)
             told = await _told(connection, pool)
             simulated = bool(await connection.scalar(text(SIMULATED), {"pool": pool}))
-        requests = [each.request for each in entries.values()]
-        ordered = queue_order(requests, spec.packing, now, nodes, running)
+        packing = spec.packing
+        ordered = queue_order(requests, packing, now, nodes, running)
         services = [waiting(job, now) for job in ordered]
-        stands = standings(services, spec.packing, room_of(nodes, running))
+        stands = standings(services, room_of(nodes, running), worth(packing, nodes, now))
+        may_start = [job for job in ordered if not entries[job.id].held]
+        scoring = Scoring(may_start, packing, now, nodes, running) if packing.score else None
         jobs = [
-            _view(entries[job.id], place, stands[job.id], told[job.id], spec, found, now)
+            _view(
+                entries[job.id], place, stands[job.id], told[job.id], spec, found, now
+            ).model_copy(update={"score": scoring.of(job) if scoring else None})
             for place, job in enumerate(ordered, 1)
             if job.id in told
         ]
         aside = [row for job_id, row in sorted(told.items()) if job_id not in entries]
         jobs += [_aside(row, now) for row in aside]
-        order = spec.packing.order
-        return QueueView(pool=pool, order=order, jobs=tuple(jobs), simulated=simulated)
+        return QueueView(
+            pool=pool, order=packing.in_order, jobs=tuple(jobs), simulated=simulated,
+            weights=packing.score.used if packing.score else None,
+        )  # fmt: skip
 
     async def start_errors(self, pool: str, over: timedelta) -> StartErrorsView:
         """Return how far off the starts were that jobs of a pool were told in the last time.
@@ -85,18 +100,20 @@ def _view(
     entry: QueueEntry, place: int, standing: Standing, row: RowMapping,
     spec: PoolSpec, found: PriceNow, now: Instant,
 ) -> QueuedJobView:  # fmt: skip
-    job = entry.request
-    service = waiting(job, now)
-    by_rank, expected = spec.packing.by_rank, expected_from(job)
+    job, packing = entry.request, spec.packing
+    service, expected = waiting(job, now), expected_from(job)
+    terms = None
+    if packing.by_rank:
+        terms = terms_of(service, packing).model_copy(update={"rank": standing.rank})
     decision = Decision.model_validate(row["decision"]) if row["decision"] else None
     return QueuedJobView(
         place=place, job_id=job.id, name=row["name"], tenant=row["tenant"],
-        priority=job.priority, counted_as=counted_as(job, spec.packing, now), gpus=job.gpus_held,
+        priority=job.priority, counted_as=counted_as(job, packing, now), gpus=job.gpus_held,
         waited=service.waited, attained=job.attained,
-        first=by_rank and bool(standing.guaranteed),
+        first=(packing.by_rank or packing.by_terms) and bool(standing.guaranteed),
         expected=expected, learnt=says_learnt(job.learnt) if job.learnt else "",
         expected_duration=None if expected is ExpectedFrom.UNKNOWN else job.expected_duration,
-        terms=terms(service, spec.packing) if by_rank else None,
+        terms=terms,
         starts_at=decision.estimated_start if decision else None, deadline=_deadline(row, now),
         reason=_why_held(row, spec, found, now) if entry.held
         else decision.reason if decision else "",

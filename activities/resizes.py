@@ -25,6 +25,7 @@ from longshore.activities.snapshot import (
     load_recent,
     load_running,
 )
+from longshore.activities.usage import load_pool_to_plan
 from longshore.models.margins import DEFAULT_MARGINS, Margins
 from longshore.models.messages import LeaseEnd
 from longshore.models.placement import Decision, JobRequest, PlacementKind, RunningJob
@@ -177,7 +178,7 @@ class ResizeActivities:
     ) -> Decision:
         """Return what the next cycle would decide for a job in the queue, were these shares of
         nodes given up."""
-        packing = (await load_pool(connection, pool, self._margins)).packing
+        packing = (await load_pool_to_plan(connection, pool, self._margins)).packing
         entries = await load_queue(connection, pool)
         waiting = [e.request for e in entries if not e.held and e.request.id != job.id]
         by_id = {node.id: node for node in await load_nodes(connection, pool)}

@@ -12,6 +12,7 @@ from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import clock
+from longshore.activities.locality import with_locality
 from longshore.activities.placements import SETTLED
 from longshore.activities.stored_learnt import stored_learnt
 from longshore.activities.stored_pools import stored_pool
@@ -128,7 +129,7 @@ def entry_of(row: Mapping[Any, Any]) -> QueueEntry | str:
     """
     stored: object = row["request"]
     own = {"id": row["job_id"], "attempt": row["attempt"], "waits_since": row["waits_since"],
-           "attained": row["attained"]}  # fmt: skip
+           "attained": row["attained"], "tenant": row["tenant"]}  # fmt: skip
     own |= {name: row[name] for name in ("can_stop", "duration_known") if row[name] is not None}
     try:
         request = JobRequest.model_validate(
@@ -150,12 +151,15 @@ async def load_place(
     if row is None:
         return None
     job = QueuedJob(*row)
-    if packing.by_rank:  # moves with time: only who has them all can say
+    if packing.by_rank or packing.by_terms:  # moves with time: only who has them all can say
         entries = {entry.request.id: entry.request for entry in await load_queue(connection, pool)}
         nodes = await load_nodes(connection, pool)
         running = await load_running(connection, pool)
+        requests = list(entries.values())
+        if packing.by_terms:
+            requests, nodes = await with_locality(connection, pool, packing, requests, nodes)
         now = await clock(connection)
-        ordered = queue_order(entries.values(), packing, now, nodes, running)
+        ordered = queue_order(requests, packing, now, nodes, running)
         places = {each.id: place for place, each in enumerate(ordered, 1)}
         return places.get(job_id, len(ordered) + 1)  # one that is set aside comes behind them
     classes, more, as_much = zip(*before(job, packing, await clock(connection)), strict=True)
@@ -293,7 +297,7 @@ WAITS_SINCE = "CASE WHEN held THEN clock_timestamp() ELSE queued_at END - waited
 
 _QUEUE = f"""
     SELECT job_id, attempt, request, held, queued_at, {WAITS_SINCE} AS waits_since, attained,
-           can_stop, duration_known, learnt
+           can_stop, duration_known, learnt, tenant
       FROM queue
      WHERE pool = :pool
        AND (decision->>'kind' IS DISTINCT FROM :aside
@@ -374,7 +378,7 @@ _RUNNING = """
 
 _OF_SHAPE = sorted(
     JobRequest.model_fields.keys() & JobSpec.model_fields.keys()
-    - {"priority", "gang", "storage_bandwidth", "power_per_gpu", "data", "max_duration",
+    - {"priority", "tenant", "gang", "storage_bandwidth", "power_per_gpu", "data", "max_duration",
        "start_below"}
 )  # fmt: skip
 """Fields of a spec that tell jobs apart of which more are to be expected."""

@@ -479,7 +479,7 @@ _ID_OF = """
 
 _QUEUED = f"""
     SELECT job_id, attempt, held, decision, decided_at, queued_at, request, attained, can_stop,
-           duration_known, learnt, {WAITS_SINCE} AS waits_since
+           duration_known, learnt, tenant, {WAITS_SINCE} AS waits_since
       FROM queue WHERE job_id = :id
 """
 

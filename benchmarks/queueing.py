@@ -5,7 +5,8 @@
         [--replicate N] [--plan-every 0] [--rule NAME ...] [--check] [--json]
 
 The trace has a line for each job: submit_s, duration_s, num_gpu, and where known vc and priority.
-`age` and `attained-service` are the planner of the product with these orders of a pool: at each
+`age` and `attained-service` are the planner of the product with these orders of a pool, and
+`balanced` and the other profiles that with a score, where a tenant is a `vc` of the trace: at each
 moment when a job comes, ends or has restarted `scheduling.cycle`, and for those that wait on
 `scheduling.preemption`. `fifo`, `easy`, `sjf` and `srpt` know every duration and only count GPUs;
 `srpt` stops jobs for shorter ones. A wait is end - submit - duration, so it holds every pause and
@@ -26,11 +27,13 @@ import numpy as np
 from benchmarks.queueing_planner import Policies, Shipped
 from benchmarks.queueing_world import NODE_GPUS, Job, World, read_jobs
 from benchmarks.queueing_yardsticks import YARDSTICKS
-from longshore.models.packing import QueueOrder
-from longshore.models.pool import PoolSpec
+from longshore.models.pool import PoolPacking, PoolSpec
+from longshore.models.score import ScoreProfile
 
 SHIPPED = ("age", "attained-service")
 """Rows of the planner of the product."""
+SCORED = tuple(each.value for each in ScoreProfile)
+"""The same with the weights of a profile, and the order that it is for. Run only when named."""
 RULES = (*YARDSTICKS, *SHIPPED)
 DURATIONS = ("exact", "unknown", "learnt")
 """What a pool knows of how long jobs run."""
@@ -69,7 +72,8 @@ class Row:
 def policies(name: str, restart: float) -> Policies:
     """Return what the pool of a row is told."""
     pool = PoolSpec(name="queueing")
-    packing = pool.packing.model_copy(update={"order": QueueOrder(name)})
+    said = {"score": {"profile": name}} if name in SCORED else {"order": name}
+    packing = PoolPacking.model_validate(said)
     stops = pool.preemption.model_copy(update={"restart": timedelta(seconds=restart)})
     return Policies(packing, stops, within_class=packing.by_rank)
 
@@ -174,7 +178,10 @@ def _parse() -> argparse.Namespace:
         "--plan-every", type=float, default=0.0,
         help="seconds without a plan of preemption after one that stopped nobody",
     )  # fmt: skip
-    parser.add_argument("--rule", action="append", choices=RULES, help="several times; else all")
+    parser.add_argument(
+        "--rule", action="append", choices=(*RULES, *SCORED),
+        help="several times; else all but the profiles of the score",
+    )  # fmt: skip
     parser.add_argument("--check", action="store_true", help="check each moment, and all ends")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser.parse_args()

@@ -6,7 +6,7 @@ decide nothing.
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -34,6 +34,8 @@ _VRAM = 80.0
 _MIX_FOR = 600.0
 """Seconds for which what the queue asks for is not learnt anew. A live pool learns it in each
 cycle, and of a long queue twice a minute: here that took longer than all else."""
+_USAGE_EVERY = 600.0
+"""Seconds after which what tenants have had is reckoned anew, where a score asks for it."""
 _GANG = Gang(group_gpus=NODE_GPUS, unlabelled_nodes=True)
 """Each node is a domain of its own: a group of 8 GPUs takes a whole one."""
 _NOTHING = timedelta(0)
@@ -85,6 +87,8 @@ class Shipped(World):
         """Of what waits, and of what runs as it was placed."""
         self._long = LongQueue()
         self._mix: tuple[float, Mix] | None = None
+        self._usage = dict.fromkeys((job.tenant for job in jobs), 0.0)
+        self._usage_at = 0.0
 
     @property
     def time(self) -> datetime:
@@ -92,10 +96,26 @@ class Shipped(World):
         return _at(self.now)
 
     def decide(self) -> None:
+        self._note_usage()
         while True:
             self._cycle()
             if not self._stop_some():
                 return
+
+    def _note_usage(self) -> None:
+        """Reckon what each tenant has had, as if it had held what it holds since the last time."""
+        score = self.policies.packing.score
+        passed = self.now - self._usage_at
+        if score is None or not score.by_share or passed < _USAGE_EVERY:
+            return
+        kept = 0.5 ** (passed / score.half_life.total_seconds())
+        self._usage = {tenant: had * kept for tenant, had in self._usage.items()}
+        for job in self.running.values():
+            self._usage[job.tenant] += job.gpus * passed
+        self._usage_at = self.now
+        packing = self.policies.packing.model_copy(update={"usage": dict(self._usage)})
+        self.policies = replace(self.policies, packing=packing)
+        self.pool.policy = packing
 
     def in_use(self) -> list[int]:
         given = [
@@ -123,7 +143,7 @@ class Shipped(World):
             restart = self.restart if job.attempt > 1 else 0.0
             expected = timedelta(seconds=job.left + restart)
         asked = JobRequest(
-            id=job.id, gpus=job.gpus, priority=job.priority,
+            id=job.id, gpus=job.gpus, priority=job.priority, tenant=job.tenant,
             submitted_at=_at(job.submit), waits_since=_at(self.now - job.waited),
             attempt=job.attempt, saves=job.saves, can_stop=job.saves,
             duration_known=self._exact, attained=timedelta(seconds=job.seconds - job.left),

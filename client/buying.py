@@ -7,7 +7,7 @@ from longshore.activities.buying.decisions import caps_left, tenants_of
 from longshore.activities.buying.inputs import look_at, read_need, under_way
 from longshore.activities.buying.market_refusals import closed_markets, refused_offers
 from longshore.activities.database import Database
-from longshore.activities.snapshot import load_pool
+from longshore.activities.usage import load_pool_to_plan
 from longshore.client.markets import open_markets
 from longshore.models.base import Frozen
 from longshore.models.buying import BuyDecision, BuyingPolicy, CapsLeft, UnmetJob
@@ -73,7 +73,7 @@ async def decide_on_pool(
     database = Database.for_people(settings.resolve_database_url(), pool_size=1)
     try:
         async with database.transaction() as connection:
-            spec = await load_pool(connection, pool, settings.margins, known=True)
+            spec = await load_pool_to_plan(connection, pool, settings.margins, known=True)
             need = await read_need(connection, spec)
             coming = await under_way(connection, spec)
             caps = await caps_left(connection, spec, tenants_of(need))

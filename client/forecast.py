@@ -12,8 +12,9 @@ from longshore.activities.durations import learnt_for
 from longshore.activities.locality import with_locality
 from longshore.activities.preemption_inputs import PreemptionInputs, read_inputs
 from longshore.activities.prices.views import why_waits
-from longshore.activities.snapshot import load_nodes, load_pool, load_recent
+from longshore.activities.snapshot import load_nodes, load_recent
 from longshore.activities.staged_data import held_by
+from longshore.activities.usage import load_pool_to_plan
 from longshore.client.buying import decide_on_pool
 from longshore.client.preempt_plan import asks_for_cost, cost_of_meeting, quote_of
 from longshore.models.buying import UnmetJob
@@ -47,7 +48,7 @@ async def forecast(
 ) -> Forecast:
     """Return what would become of a job now. Raises UnavailableError without a database."""
     async with database().transaction() as connection:
-        pool = await load_pool(connection, spec.pool, settings.margins)
+        pool = await load_pool_to_plan(connection, spec.pool, settings.margins)
         nodes = await load_nodes(connection, spec.pool)
         recent = await load_recent(connection, spec.pool) if pool.packing.rule.learns else ()
         waiting = await connection.scalar(text(_WAITING), {"pool": spec.pool})

@@ -14,6 +14,7 @@ from longshore.client.held_data import holds_table
 from longshore.client.node_view import LEGEND, buying_words, nodes_table, pool_facts, pools_table
 from longshore.client.pool_changes import named
 from longshore.client.prices import price_facts, price_table, read_prices
+from longshore.client.score_options import score_changes
 from longshore.client.terminal import (
     JSON,
     Text,
@@ -33,6 +34,7 @@ from longshore.models.messages import NodeStatus
 from longshore.models.packing import QueueOrder, ScoreWeights
 from longshore.models.placement import GPUChoice, PackingRule
 from longshore.models.pool import Growth, PoolSpec
+from longshore.models.score import TERMS, ScoreProfile
 from longshore.models.units import parse_duration
 from longshore.models.views import PoolView
 
@@ -281,6 +283,30 @@ def pool_set(
         QueueOrder | None,
         typer.Option(help="By what the jobs of a class are in order (docs/queue.md)."),
     ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help=f"The score of its queue (docs/score.md): {', '.join(ScoreProfile)}; none takes "
+            "it away. It sets the order, too, unless --order does.",
+        ),
+    ] = None,
+    term_weights: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|NAME=NUMBER,...",
+            help=f"Own weights of the score in place of a profile: {', '.join(TERMS)}. They sum "
+            "to 1.",
+        ),
+    ] = None,
+    score: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="Of the score, such as half_life=3d, shares.research=2 or start_above=0.4; may "
+            "be given several times.",
+        ),
+    ] = None,
     class_rises_every: Annotated[
         str | None,
         typer.Option(
@@ -373,7 +399,12 @@ def pool_set(
         )
         if value is not None
     ]
+    changes += score_changes(profile, term_weights, order)
     changes += [*named("packing", packing, "rule=keep-room"), *pool_changes.weights(weights)]
+    changes += [
+        change._replace(field=f"packing.{change.field}")
+        for change in named("score", score, "half_life=3d")
+    ]
     changes += named("buying", buying, "enabled=true")
     changes += named("preemption", preemption, "near_end=10m")
     changes += named("checkpoints", checkpoints, "min_interval=10m")

@@ -17,6 +17,7 @@ from longshore.models.gpu_hour_price import format_gpu_hour_price
 from longshore.models.job import Tier
 from longshore.models.node import NodeState
 from longshore.models.preemption import PreemptionLevels, PreemptionPolicy
+from longshore.models.score import ScorePolicy
 from longshore.models.text import ago, count, format_dollars, format_duration
 from longshore.models.views import GPUView, NodeView, PartView, PoolView
 from longshore.models.visible import in_one_line
@@ -136,7 +137,8 @@ def pool_facts(pool: PoolView) -> list[tuple[str, RenderableType]]:
         ("GPU choice", packing.gpu_choice.value),
         ("gang packing", packing.gang_packing.value),
         ("reservations", f"at most {packing.starts_kept}"),
-        ("order in a class", packing.order.value),
+        ("order in a class", packing.in_order.value),
+        *_score(packing.score),
         ("class rises", _rises(packing.class_rises_every)),
         ("interval", format_duration(pool.spec.interval)),
         ("time limit of jobs", _limit(pool.spec.max_duration)),
@@ -147,6 +149,23 @@ def pool_facts(pool: PoolView) -> list[tuple[str, RenderableType]]:
         ("preemption", _preemption(pool.spec.preemption)),
         ("checkpoints", _checkpoints(pool.spec.checkpoints)),
     ]
+
+
+def _score(score: ScorePolicy | None) -> list[tuple[str, RenderableType]]:
+    """Return what puts the queue into order beside that, where anything does."""
+    if score is None:
+        return []
+    weights = ", ".join(f"{name} {of:g}" for name, of in score.used.named() if of)
+    shares = [f"{tenant} {share:g}" for tenant, share in sorted(score.shares.items())]
+    bars = {"jobs start from": score.start_above, "and are bought for from": score.buy_above}
+    said = [f"{what} {bar:g} on" for what, bar in bars.items() if bar is not None]
+    lines: list[tuple[str, RenderableType]] = [
+        ("score", f"{score.profile or 'own weights'}: {weights}"),
+    ]
+    if score.by_share:
+        lines.append(("shares", f"{', '.join([*shares, '1 each' if not shares else 'others 1'])}; "
+                      f"half-life {format_duration(score.half_life)}"))  # fmt: skip
+    return [*lines, ("score needed", ", ".join(said))] if said else lines
 
 
 def node_line(node: NodeView) -> str:

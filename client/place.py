@@ -10,12 +10,12 @@ from longshore.activities.database import Database
 from longshore.activities.locality import with_locality
 from longshore.activities.snapshot import (
     load_nodes,
-    load_pool,
     load_queue,
     load_recent,
     load_running,
     load_simulated,
 )
+from longshore.activities.usage import load_pool_to_plan
 from longshore.models.document import read_document
 from longshore.models.domains import Foreseen
 from longshore.models.errors import SpecError
@@ -95,7 +95,9 @@ async def place_live(
     database = Database.for_people(settings.resolve_database_url(), pool_size=1)
     try:
         async with database.transaction() as connection:
-            packing = (await load_pool(connection, pool, settings.margins, known=True)).packing
+            packing = (
+                await load_pool_to_plan(connection, pool, settings.margins, known=True)
+            ).packing
             entries = await load_queue(connection, pool)
             nodes = await load_nodes(connection, pool)
             running = await load_running(connection, pool)
@@ -109,7 +111,7 @@ async def place_live(
             )
     finally:
         await database.close()
-    found = foresee(job, queue, nodes, running, packing, now, recent)
+    found = foresee(job, queue, nodes, running, packing, now, recent, is_new=True)
     by_id = {node.id: node for node in nodes}
     waiting = {request.id: request for request in queue}
     for placed in found.before.placements:

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from longshore.client.calls import call
-from longshore.client.queue_view import LEGEND, errors_table, queue_table
+from longshore.client.queue_view import errors_table, legends, queue_table
 from longshore.client.terminal import JSON, LIMIT, Text, note, now, out, print_json, show
 from longshore.client.words import SIMULATED
 from longshore.models.packing import QueueOrder
@@ -24,7 +24,7 @@ def queue(
         bool, typer.Option("--start", help="Show when each will start, as far as that is known.")
     ] = False,
     terms: Annotated[
-        bool, typer.Option("--terms", help="Show what the rank of each is made of.")
+        bool, typer.Option("--terms", help="Show what rank and score of each are made of.")
     ] = False,
     estimates: Annotated[
         bool,
@@ -42,10 +42,10 @@ def queue(
     found = call(lambda api: api.queue(pool))
     if as_json:
         return print_json(found)
-    if terms and found.order is QueueOrder.AGE:
+    if terms and found.order is QueueOrder.AGE and not found.weights:
         note(
             f"pool {pool} goes by age: the oldest of a class first. `longshore pool set {pool} "
-            "--order attained-service` has it go by rank."
+            "--order attained-service` has it go by rank, and --profile by a score."
         )
     if not found.jobs:
         return note(f"Nobody waits in pool {pool}.")
@@ -53,8 +53,8 @@ def queue(
     if found.simulated:
         note(f"The GPUs of pool {pool} are {SIMULATED}.")
     show(queue_table(first, now(), out().width, start=start, terms=terms))
-    if terms and found.order is QueueOrder.ATTAINED_SERVICE:
-        show(Text(f"\n{LEGEND}", style="dim"))
+    for legend in legends(found) if terms else ():
+        show(Text(f"\n{legend}", style="dim"))
     if (more := len(found.jobs) - limit) > 0:
         note(f"\n{count(more, 'more job')} behind these; --limit shows more.")
     return None

@@ -17,34 +17,63 @@ LEGEND = (
     "less. Price: of a GPU that waits an hour. Rank: dollars an "
     "hour of waiting, for each hour left."
 )
+SCORE_LEGEND = (
+    "score = sum of weight x term; waiting is ln(1 + hours), of a week at most in the score. "
+    "Backlog and energy are the same for all: only start_above and buy_above of the pool ask for "
+    "the whole score. In a class jobs go by {order}."
+)
+BY_AGE = "weight x waiting and the terms from share on"
+BY_RANK = "rank, which these terms are in as a factor"
+TERM_HEADS = {
+    "priority": "prio", "waiting": "wait", "fair_share": "share", "topology": "topo",
+    "data": "data", "backlog": "backlog", "energy": "energy", "checkpoint": "ckpt",
+    "conformance": "conf",
+}  # fmt: skip
+"""How the columns of the terms are headed, in the order of the seed."""
 ERRORS = ("jobs", "half off by at most", "9 in 10", "came earlier", "later", "overdue")
 """What is told of how far off starts were."""
 
 
 def queue_table(queue: QueueView, now: datetime, width: int, *, start: bool, terms: bool) -> Table:
-    """Return a row for each job; with when it starts, and with the terms of its rank."""
+    """Return a row for each job; with when it starts, and with the terms of its rank and score,
+    below their weights."""
     by_rank = any(job.terms for job in queue.jobs)
+    scored = queue.weights is not None
     wide = width >= WIDE
     headings = ["#", "job", *["tenant"] * wide, "class", "GPUs", "waited", "ran"]
     headings += ["rank"] * by_rank
     headings += ["price", "growth", "left"] * (terms and by_rank)
     headings += ["expected"] * terms
+    scores = ["score", *TERM_HEADS.values()] if terms and scored else []
+    headings += scores
     headings += ["starts (UTC)"] * start
     due = any(job.deadline for job in queue.jobs)
     headings += ["deadline (UTC)"] * due
     table = a_table(
         [*headings, "remark"], right=("#", "class", "GPUs", "waited", "ran", "rank", "price",
-                                      "growth", "left"),
+                                      "growth", "left", *scores),
         fold=("remark",), widest={"job": width_of_ids(width)},
     )  # fmt: skip
+    if terms and queue.weights:
+        behind = [""] * (start + due)
+        before = len(headings) - len(scores) - len(behind)
+        weights = [f"x {weight:g}" for _, weight in queue.weights.named()]
+        table.add_row(*["", "weights", *[""] * (before - 2)], "", *weights, *behind, "")
     for job in queue.jobs:
-        cells = _cells(job, now, by_rank=by_rank, start=start, terms=terms, due=due)
+        cells = _cells(job, now, by_rank=by_rank, start=start, terms=terms, scored=scored, due=due)
         table.add_row(*cells[:2], *[job.tenant] * wide, *cells[2:])
     return table
 
 
 def _cells(
-    job: QueuedJobView, now: datetime, *, by_rank: bool, start: bool, terms: bool, due: bool
+    job: QueuedJobView,
+    now: datetime,
+    *,
+    by_rank: bool,
+    start: bool,
+    terms: bool,
+    scored: bool,
+    due: bool,
 ) -> Sequence[str | Text]:
     cells: list[str | Text] = [
         NONE if job.place is None else str(job.place),
@@ -59,6 +88,8 @@ def _cells(
         cells += [rank, *parts] if terms else [rank]
     if terms:
         cells.append(expected_of(job))
+    if terms and scored:
+        cells += score_of(job)
     if start:
         cells.append(start_of(job, now))
     if due:
@@ -90,6 +121,28 @@ def expected_of(job: QueuedJobView) -> str:
         return NONE
     who = "stated" if job.expected is ExpectedFrom.KNOWN else "learnt"
     return f"{span(job.expected_duration, units=2)} {who}"
+
+
+def score_of(job: QueuedJobView) -> tuple[str, ...]:
+    """Return the score of a job, and its nine terms."""
+    found = job.score
+    if found is None:
+        return (NONE,) * (1 + len(TERM_HEADS))
+    values = (getattr(found, name) for name in TERM_HEADS)
+    terms = (NONE if value is None else f"{value:.2f}" for value in values)
+    return f"{found.total:.3f}", *terms
+
+
+def legends(queue: QueueView) -> list[str]:
+    """Return what the terms of a queue are, in words."""
+    by_rank = any(job.terms for job in queue.jobs)
+    found = [LEGEND] if by_rank else []
+    if queue.weights:
+        found.append(SCORE_LEGEND.format(order=BY_RANK if by_rank else BY_AGE))
+        if queue.weights.energy and all(job.score is None or job.score.energy is None
+                                        for job in queue.jobs):  # fmt: skip
+            found.append("No price of energy is known: its weight has no effect.")
+    return found
 
 
 def remark(job: QueuedJobView) -> str:

@@ -27,6 +27,7 @@ from longshore.activities.snapshot import (
     load_recent,
 )
 from longshore.activities.staged_data import held_by, staged_data
+from longshore.activities.usage import load_pool_to_plan
 from longshore.activities.views import Views
 from longshore.client.explain import explain
 from longshore.client.holds import hold_of
@@ -210,7 +211,7 @@ class Reading:
                 }
             )  # fmt: skip
         async with self._db().transaction() as connection:
-            pool = await load_pool(connection, job.pool, self.settings.margins)
+            pool = await load_pool_to_plan(connection, job.pool, self.settings.margins)
             position = await load_place(connection, job.pool, job.id, pool.packing)
             nodes = await load_nodes(connection, job.pool)
             recent = await load_recent(connection, job.pool) if pool.packing.rule.learns else ()

@@ -138,6 +138,8 @@ class QueuePage:
 def _order_words(queue: QueueView) -> str:
     """Return how many wait, and what puts those of one class into order."""
     order = "by rank" if queue.order is QueueOrder.ATTAINED_SERVICE else "the oldest first"
+    if queue.weights is not None and queue.weights.order:
+        order += ", and by score"
     return f"{count(len(queue.jobs), 'job')}; of a class {order}" if queue.jobs else ""
 
 

@@ -5,12 +5,14 @@ from datetime import datetime
 
 from longshore.client.queue_view import (
     ERRORS,
-    LEGEND,
+    TERM_HEADS,
     class_of,
     deadline_of,
     errors_of,
+    legends,
     rank_of,
     remark,
+    score_of,
     start_of,
 )
 from longshore.console import charts
@@ -30,17 +32,19 @@ PATH = "/queue"
 SHOWN = 100
 _DEADLINE = "Deadline, UTC"
 _RANK = ("Rank", "Price", "Growth", "Left")
+_SCORE = ("Score", *(head.capitalize() for head in TERM_HEADS.values()))
 _ERRORS = tuple(head[0].upper() + head[1:] for head in ERRORS)
 
 
 def waiting_html(queue: QueueView, now: datetime) -> str:
     """Return the table of those that wait, the first `SHOWN` of them."""
     by_rank = any(job.terms for job in queue.jobs)
-    ranks = _RANK if by_rank else ()
+    ranks = (*(_RANK if by_rank else ()), *(_SCORE if queue.weights else ()))
     due = any(job.deadline for job in queue.jobs)
     numbers = ("#", "Class", "GPUs", "Waited", "Ran", *ranks, "Starts, UTC")
     heads = ("#", "Job", "Tenant", *numbers[1:], *(_DEADLINE,) * due, "Reason")
-    rows = (_row(job, now, by_rank=by_rank, due=due) for job in queue.jobs[:SHOWN])
+    scored = queue.weights is not None
+    rows = (_row(job, now, by_rank=by_rank, scored=scored, due=due) for job in queue.jobs[:SHOWN])
     return table("Who waits, in order", heads, rows, numbers=numbers)
 
 
@@ -48,7 +52,10 @@ def below_html(queue: QueueView) -> str:
     """Return how many more there are, and what the terms of a rank are."""
     more = len(queue.jobs) - SHOWN
     notes = [f"{count(more, 'more job')} behind these."] if more > 0 else []
-    notes += [LEGEND] if any(job.terms for job in queue.jobs[:SHOWN]) else []
+    notes += legends(queue)
+    if queue.weights:
+        weights = ", ".join(f"{TERM_HEADS[name]} {of:g}" for name, of in queue.weights.named())
+        notes.append(f"Weights: {weights}.")
     return "".join(f'<p class="reason">{escape(note)}</p>' for note in notes)
 
 
@@ -114,10 +121,13 @@ def is_blank(history: QueueHistory) -> bool:
     return not any(each.waiting or each.running or each.stops for each in history.moments)
 
 
-def _row(job: QueuedJobView, now: datetime, *, by_rank: bool, due: bool) -> str:
+def _row(job: QueuedJobView, now: datetime, *, by_rank: bool, scored: bool, due: bool) -> str:
     place = NONE if job.place is None else count(job.place)
     gpus = NONE if job.gpus is None else count(job.gpus)
-    ranks = zip(_RANK, rank_of(job), strict=True) if by_rank else ()
+    ranks = [
+        *(zip(_RANK, rank_of(job), strict=True) if by_rank else ()),
+        *(zip(_SCORE, score_of(job), strict=True) if scored else ()),
+    ]
     numbers = (
         ("Class", class_of(job)), ("GPUs", gpus), ("Waited", span(job.waited)),
         ("Ran", span(job.attained) if job.attained else NONE), *ranks,

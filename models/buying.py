@@ -235,11 +235,13 @@ class OptionKind(StrEnum):
     """To buy again for a job that what was bought for it does not hold."""
     UNPROMISED = "unpromised"
     """To buy for a job that demands what no market promises."""
+    LOW_SCORE = "low-score"
+    """To buy for a job whose score is below `buy_above` of its pool."""
 
     @property
     def is_in_vain(self) -> bool:
         """Whether it is to buy for a job that nothing is bought for now, whatever is offered."""
-        return self in (OptionKind.AGAIN, OptionKind.UNPROMISED)
+        return self in (OptionKind.AGAIN, OptionKind.UNPROMISED, OptionKind.LOW_SCORE)
 
 
 class PurchasePlan(Frozen):

@@ -29,7 +29,7 @@ from longshore.models.units import GB, Duration
 class WaitingJob(JobRequest):
     """A job that waits, as the packer needs it."""
 
-    tenant: Name = "default"
+    tenant: Name = "default"  # pyright: ignore[reportIncompatibleVariableOverride]
     start_by: Instant | None = None
     """The latest start of a FLEX job."""
 

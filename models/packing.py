@@ -2,9 +2,9 @@
 
 from datetime import timedelta
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from longshore.models.base import Frozen
 from longshore.models.counts import Count
@@ -12,6 +12,7 @@ from longshore.models.gang import GangPacking
 from longshore.models.job import Tier
 from longshore.models.margins import DEFAULT_MARGINS, Margins
 from longshore.models.money import Money
+from longshore.models.score import ScorePolicy
 from longshore.models.units import Duration
 
 
@@ -96,10 +97,12 @@ class PackingPolicy(Frozen):
     )
     """Deferred jobs of each tier that a cycle keeps a start for; 0 lets any job overtake. None has
     8 where the order is by age, and 16 where it is by rank."""
-    order: QueueOrder = Field(
-        default=QueueOrder.AGE, exclude_if=lambda order: order is QueueOrder.AGE
-    )
-    """By what the jobs of one class are in order."""
+    order: QueueOrder | None = Field(default=None, exclude_if=lambda order: order is None)
+    """By what the jobs of one class are in order: `age` where nothing is said, or as the profile
+    of the score is for."""
+    score: ScorePolicy | None = Field(default=None, exclude_if=lambda score: score is None)
+    """What else counts in the order of a class, and how much (docs/score.md); nothing when left
+    out."""
     class_rises_every: Duration = timedelta(days=30)
     """A job that has waited so long counts as one of the next class in the order of the queue, and
     of the class after that when it has waited twice as long; 0 has nothing rise."""
@@ -114,6 +117,36 @@ class PackingPolicy(Frozen):
     delay_price: dict[Tier, Money] = Field(default_factory=dict[Tier, int], exclude=True)
     """What an hour of waiting costs for each GPU, by tier; every tier alike where none is named. A
     pool takes it from its preemption policy."""
+    usage: dict[str, float] = Field(default_factory=dict[str, float], exclude=True)
+    """GPU-seconds that each tenant has had of late, where the score asks for its share. Who plans
+    reads them."""
+    energy_price: float | None = Field(default=None, exclude=True)
+    """What energy costs now, as a part of the most that it may cost; None where nobody knows. Who
+    plans reads it."""
+
+    @model_validator(mode="after")
+    def _order_agrees(self) -> Self:
+        order = self.order
+        if self.score is None:
+            # As it was before there were scores: `age` is not written.
+            order = None if order is QueueOrder.AGE else order
+        elif order is None:
+            profile = self.score.profile
+            stops = profile is not None and profile.stops
+            order = QueueOrder.ATTAINED_SERVICE if stops else QueueOrder.AGE
+        # It is being made: from here on it is frozen.
+        object.__setattr__(self, "order", order)
+        if self.by_rank and self.score and not self.score.used.waiting:
+            raise ValueError(
+                "order: `attained-service` ranks jobs by their waiting, for which the score gives "
+                "nothing: give waiting a weight, or the order `age`"
+            )
+        return self
+
+    @property
+    def in_order(self) -> QueueOrder:
+        """By what the jobs of one class are in order."""
+        return self.order or QueueOrder.AGE
 
     @property
     def starts_kept(self) -> int:
@@ -130,3 +163,26 @@ class PackingPolicy(Frozen):
     def by_rank(self) -> bool:
         """Whether the jobs of a class go by rank, and running ones yield to others of it."""
         return self.order is QueueOrder.ATTAINED_SERVICE
+
+    @property
+    def as_set(self) -> Self:
+        """The policy without what is read anew for each plan."""
+        if not self.usage and self.energy_price is None:
+            return self
+        return self.model_copy(update={"usage": {}, "energy_price": None})
+
+    @property
+    def by_terms(self) -> bool:
+        """Whether more than waiting puts the jobs of a class into order."""
+        return self.score is not None and self.score.used.order
+
+    @property
+    def reads_data(self) -> bool:
+        """Whether it matters what nodes hold."""
+        return bool(self.weights.locality or (self.score and self.score.used.data))
+
+    @property
+    def moves(self) -> bool:
+        """Whether the order of the queue changes with time, or what may start of it does: then
+        only a plan of the whole queue is right."""
+        return self.by_rank or self.by_terms or (self.score is not None and self.score.holds_back)

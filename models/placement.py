@@ -174,6 +174,8 @@ class JobRequest(Frozen):
     queue has it, too."""
     start_below: GPUHourPrice | None = Field(default=None, exclude_if=lambda price: price is None)
     """Nothing is bought for it above this price."""
+    tenant: str | None = Field(default=None, exclude=True)
+    """Whose it is, where that is known. The queue has it, too."""
     path_behind: float = Field(default=0.0, ge=0, le=1)
     """Of a job of a DAG: the longest path of jobs that come after it, as a part of the DAG's."""
     attempt: int = 1
@@ -287,8 +289,8 @@ class JobRequest(Frozen):
             needs_conda=spec.environment is not None and spec.environment.conda is not None,
             # A job that begins later has not waited before.
             submitted_at=spec.begins_at(submitted_at) or submitted_at,
-            start_below=spec.start_below, path_behind=path_behind, attempt=attempt,
-            gang=spec.gang, grace=spec.grace, conformance=spec.conformance,
+            tenant=spec.tenant, start_below=spec.start_below, path_behind=path_behind,
+            attempt=attempt, gang=spec.gang, grace=spec.grace, conformance=spec.conformance,
             constraints=spec.constraints, malleable=spec.malleable,
             data={**_data_of(spec), **_image_of(spec)}, saves=spec.checkpoint is not None,
         )  # fmt: skip

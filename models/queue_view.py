@@ -6,6 +6,7 @@ from longshore.models.base import Frozen, Instant
 from longshore.models.deadline import DeadlineJudgment
 from longshore.models.durations import ExpectedFrom
 from longshore.models.packing import QueueOrder
+from longshore.models.score import TermWeights
 from longshore.models.units import Duration
 
 
@@ -20,6 +21,25 @@ class RankTerms(Frozen):
     left: Duration
     """For how long it will probably hold its GPUs: about as long as it has."""
     rank: float
+    """As the queue has it: with what the score makes of it, where the pool has one."""
+
+
+class ScoreOfJob(Frozen):
+    """The nine terms of a job's score, f1 to f9, and what they sum to with the pool's weights."""
+
+    priority: float
+    waiting: float
+    """ln(1 + hours since it was submitted). In `total` it counts for a week at most."""
+    fair_share: float
+    topology: float
+    data: float
+    backlog: float
+    energy: float | None
+    """None where nobody knows the price."""
+    checkpoint: float
+    conformance: float
+    total: float
+    """What `start_above` and `buy_above` of the pool ask about; not the order of the queue."""
 
 
 class QueuedJobView(Frozen):
@@ -51,6 +71,8 @@ class QueuedJobView(Frozen):
     """How that is learnt, in words."""
     terms: RankTerms | None = None
     """Where the pool goes by rank."""
+    score: ScoreOfJob | None = Field(default=None, exclude_if=lambda score: score is None)
+    """Where the pool has a score."""
     starts_at: Instant | None = None
     """By the last cycle: a start that is kept for it, as far as running jobs end when expected."""
     deadline: DeadlineJudgment | None = None
@@ -64,6 +86,8 @@ class QueueView(Frozen):
 
     pool: str
     order: QueueOrder
+    weights: TermWeights | None = Field(default=None, exclude_if=lambda weights: weights is None)
+    """Of the score, where the pool has one."""
     jobs: tuple[QueuedJobView, ...] = Field(default=())
     """In order; those that are set aside last."""
     simulated: bool = False

@@ -23,12 +23,14 @@ from longshore.models.placement import (
     RunningJob,
 )
 from longshore.scheduling.order import noted, queue_order
+from longshore.scheduling.packer import may_not_start
 from longshore.scheduling.placement.columns import Columns
 from longshore.scheduling.placement.filters import LabelNames, labels_named
 from longshore.scheduling.placement.mix import Mix, mix_of
 from longshore.scheduling.placement.node_cache import NodeCache
 from longshore.scheduling.placement.state import order_on_node, view_nodes
 from longshore.scheduling.planner import Planner
+from longshore.scheduling.thresholds import held_back
 from longshore.scheduling.topology import domains_with_rest
 
 
@@ -54,9 +56,11 @@ def plan(
     """
     running = sorted(running, key=_running_order)
     ordered = queue_order(queue, policy, now, nodes, running)
+    ordered, low = _may_start(ordered, policy, now, nodes, running)
     mix = mix_of(ordered, recent, len(running), policy)
     columns = _columns_of(nodes, running, policy, now, _labels(ordered, mix))
-    return Planner(columns, policy, mix, as_a_set=as_a_set).plan_all(ordered, compiled)
+    made = Planner(columns, policy, mix, as_a_set=as_a_set).plan_all(ordered, compiled)
+    return _with(made, low)
 
 
 def plan_cached(
@@ -79,16 +83,40 @@ def plan_cached(
     if policy.weights.separation:  # looks at ends, which move on while a job is overdue
         nodes = kept.nodes_with_data
         return plan(queue, nodes, kept.running, policy, now, recent, compiled=compiled)
-    ordered = queue_order(queue, policy, now, kept.nodes, kept.running)
+    nodes = kept.nodes_with_data if policy.score else kept.nodes
+    ordered = queue_order(queue, policy, now, nodes, kept.running)
+    ordered, low = _may_start(ordered, policy, now, nodes, kept.running)
     mix = mix or mix_kept(ordered, kept, policy, recent)
     need_of = kept.needs.under(policy)
     labels = _labels(ordered, mix)
     if wanted is not None and compiled is not True:
         few = Planner(kept.columns(now, labels), policy, mix, need_of).plan_few(ordered, wanted)
         if few is not None:
-            return few
+            return _with(few, low)
     columns = kept.columns(now, labels)
-    return Planner(columns, policy, mix, need_of).plan_all(ordered, compiled, wanted)
+    return _with(Planner(columns, policy, mix, need_of).plan_all(ordered, compiled, wanted), low)
+
+
+def _may_start(
+    ordered: list[JobRequest],
+    policy: PackingPolicy,
+    now: datetime,
+    nodes: Iterable[Node],
+    running: Iterable[RunningJob],
+) -> tuple[list[JobRequest], Sequence[Decision]]:
+    """Return the jobs of a queue that may start, in its order, and what the others are told, whose
+    score is too low: no start is kept for them either."""
+    why = held_back(ordered, policy, now, nodes, running)
+    if not why:
+        return ordered, ()
+    low = [job for job in ordered if job.id in why]
+    told = [may_not_start(job, why[job.id]) for job in low]
+    return [job for job in ordered if job.id not in why], noted(told, low, policy, now)
+
+
+def _with(made: CyclePlan, low: Sequence[Decision]) -> CyclePlan:
+    """Return a plan with what those are told behind the others that may not start."""
+    return made.model_copy(update={"decisions": (*made.decisions, *low)}) if low else made
 
 
 def mix_kept(
@@ -121,15 +149,22 @@ def foresee(
     policy: PackingPolicy,
     now: datetime,
     recent: Iterable[RecentJobs] = (),
+    *,
+    is_new: bool = False,
 ) -> Foresight:
     """Return what `plan` would decide for `job`, were it in the queue too, in full.
 
-    Jobs behind it are left out: in a plan they may give it another place, and never none.
+    Jobs behind it are left out: in a plan they may give it another place, and never none. One that
+    runs now is not asked for its score, a new one is.
     """
+    queue, running = list(queue), list(running)
     cycle, ahead, decided = _until(job, queue, nodes, running, policy, now, recent)
     reservations = tuple(cycle.reservations)
     free = domains_with_rest(cycle.columns.views)
-    (decision,) = noted([cycle.decide(job, explain=True)], [job], policy, now)
+    low = held_back([*queue, job], policy, now, nodes, running) if is_new else {}
+    why = low.get(job.id)
+    made = may_not_start(job, why) if why else cycle.decide(job, explain=True)
+    (decision,) = noted([made], [job], policy, now)
     decisions = noted(cycle.as_moved(decided), ahead, policy, now)
     before = CyclePlan(decisions=decisions, reservations=reservations)
     left = {domain.key: domain.free for domain in domains_with_rest(cycle.columns.views)}
@@ -174,7 +209,8 @@ def _until(
     mix = mix_of(ordered, recent, len(running), policy)
     columns = _columns_of(nodes, running, policy, now, _labels(ordered, mix))
     cycle = Planner(columns, policy, mix)
-    ahead = ordered[: ordered.index(job)]
+    low = held_back(ordered, policy, now, nodes, running)
+    ahead = [one for one in ordered[: ordered.index(job)] if one.id not in low]
     return cycle, ahead, [cycle.decide(one) for one in ahead]
 
 

@@ -28,7 +28,7 @@ from longshore.scheduling.order import HIGHEST, by_age, seconds_ahead
 from longshore.scheduling.placement.mix import SLICE_MILLI
 
 _ITS_OWN = {"id", "submitted_at", "waits_since", "attempt", "path_behind", "expected_duration",
-            "data", "attained", "can_stop", "duration_known", "learnt"}  # fmt: skip
+            "data", "attained", "can_stop", "duration_known", "learnt", "tenant"}  # fmt: skip
 _asked = attrgetter(*(name for name in JobRequest.model_fields if name not in _ITS_OWN))
 
 LONG = 500
@@ -170,13 +170,13 @@ class LongQueue:
 
         `open_gpus` are those of nodes that take jobs which nobody holds whole. Those `without` are
         as good as not there. All jobs may start where the `whole` is asked for, where the pool's
-        order is not by age, or where some count as more than their class: then jobs that ask alike
-        are not in the order kept here.
+        order is not by age, or holds some back, or where some count as more than their class: then
+        jobs that ask alike are not in the order kept here.
         """
         wanted = {job_id for job_id in wanted if job_id in self._key_of} - set(without)
         if len(self) < LONG or 2 * len(wanted) >= len(self):
             return None
-        if whole or policy.by_rank or self._has_risen(policy, now):
+        if whole or policy.moves or self._has_risen(policy, now):
             known = self._key_of.items()
             jobs = [queued.job for job_id, (_, queued) in known if job_id not in without]
             return Part(jobs, wanted)

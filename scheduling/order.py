@@ -1,13 +1,27 @@
-"""The order of a queue, and what its wait does to a job's class. Nothing else decides either."""
+"""The order of a queue, and what its wait does to a job's class. Nothing else decides either.
 
+Class comes first: jobs are stopped for higher classes, so what started before a job of a higher
+class would be stopped for it at once. Within a class a pool may have a score (`scheduling.score`)
+beside age or rank, in one key:
+
+    by age     w x ln(1 + hours waited) + sum of w_i x f_i
+    by rank    rank x exp(sum of w_i x f_i / w)
+
+with w the weight of waiting. The second is the first with the logarithm of the rank in place of
+that of the wait, as a factor: a pool that weighs waiting alone goes by age, or by rank.
+"""
+
+import math
 from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from longshore.models.node import Node
 from longshore.models.packing import PackingPolicy
 from longshore.models.placement import Decision, JobRequest, RunningJob
-from longshore.scheduling.rank import room_of, standings, waiting
+from longshore.scheduling import score
+from longshore.scheduling.rank import Service, rank, room_of, standings, waiting
 
 HIGHEST = 10
 """The highest class: nothing counts as more."""
@@ -60,22 +74,54 @@ def queue_order(
     running: Iterable[RunningJob] = (),
 ) -> list[JobRequest]:
     """Return the jobs by the class that each counts as, highest first; in a class as the pool's
-    order says: by the time of submission less its head start, or by rank. Then by id.
+    order says: by the time of submission less its head start, or by rank, and by the score. Then
+    by id.
 
     The `nodes` of the pool and what is `running` there bound how many jobs come first for having
-    waited long.
+    waited long; the nodes say some terms of the score, too.
     """
     counted = _counting(policy, now)
-    if not policy.by_rank:
+    if not (policy.by_rank or policy.by_terms):
         return sorted(queue, key=lambda job: (-counted(job), *by_age(job, policy)))
-    queue = list(queue)
-    stand = standings((waiting(job, now) for job in queue), policy, room_of(nodes, running))
+    queue, nodes = list(queue), list(nodes)
+    stand = standings(
+        (waiting(job, now) for job in queue), room_of(nodes, running), worth(policy, nodes, now)
+    )
 
     def key(job: JobRequest) -> tuple[object, ...]:
         guaranteed, rank = stand[job.id]
         return -counted(job), -guaranteed, -rank, *by_age(job, policy)
 
     return sorted(queue, key=key)
+
+
+def worth(
+    policy: PackingPolicy, nodes: Iterable[Node], now: datetime
+) -> Callable[[Service], float]:
+    """Return what puts the jobs of a class into order, the largest first, where that is not age
+    alone."""
+    if not policy.by_terms:
+        return partial(rank, policy=policy)
+    assert policy.score is not None
+    scores = score.Scores(policy, nodes)
+    for_waiting = policy.score.used.waiting
+
+    def by_rank(job: Service) -> float:
+        return rank(job, policy) * math.exp(_terms(job) / for_waiting)
+
+    def by_waiting(job: Service) -> float:
+        return for_waiting * score.waiting(aged(job.request, policy, now)) + _terms(job)
+
+    def _terms(job: Service) -> float:
+        return scores.sum(job.request, can_stop=job.can_stop)
+
+    return by_rank if policy.by_rank else by_waiting
+
+
+def aged(job: Waits, policy: PackingPolicy, now: datetime) -> timedelta:
+    """Return since how long a job counts as submitted."""
+    unknown, submitted, *_ = by_age(job, policy)
+    return timedelta(seconds=0 if unknown else max(now.timestamp() - submitted, 0))
 
 
 def by_age(job: Waits, policy: PackingPolicy) -> tuple[bool, float, str, int]:

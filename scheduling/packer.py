@@ -197,6 +197,11 @@ def waits(
     )
 
 
+def may_not_start(job: JobRequest, why: str) -> Decision:
+    """Return the decision for a job that no node is looked at for."""
+    return Decision.trusted(**{**waits(job, {}, 0).__dict__, "reason": why})
+
+
 def waits_as(job: JobRequest, other: Decision) -> Decision:
     """Return for a job what another was told that needs the same and waits without an estimate."""
     return Decision.trusted(**{**other.__dict__, "job_id": job.id})

@@ -15,7 +15,7 @@ exchange of two jobs the ratio of their ranks has to move fourfold (twice `AHEAD
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -121,12 +121,14 @@ def _growth(job: Service) -> float:
     return 1 + _GROWTH * (job.waited / _DAY)
 
 
-def standings(jobs: Iterable[Service], policy: PackingPolicy, room: float) -> dict[str, Standing]:
-    """Return where jobs stand, by id; who has waited long comes first for so many GPUs, and the
-    last of them may take more."""
+def standings(
+    jobs: Iterable[Service], room: float, worth: Callable[[Service], float]
+) -> dict[str, Standing]:
+    """Return where jobs stand, by id and by what they are worth (`scheduling.order.worth`); who
+    has waited long comes first for so many GPUs, and the last of them may take more."""
     jobs = list(jobs)
     waited = {job.request.id: job.waited for job in jobs}
-    found = {job.request.id: Standing(_NONE, rank(job, policy)) for job in jobs}
+    found = {job.request.id: Standing(_NONE, worth(job)) for job in jobs}
     for id in _guaranteed(((job.request.id, job.gpus, job.waited) for job in jobs), room):
         found[id] = found[id]._replace(guaranteed=waited[id])
     return found

@@ -14,9 +14,9 @@ from longshore.activities.buying.purchase_rows import Row
 from longshore.activities.buying.startup_failures import failed_machines, given_up_machines
 from longshore.activities.providers import registry
 from longshore.activities.providers.base import Provider
-from longshore.activities.snapshot import load_pool
 from longshore.activities.stored_learnt import stored_learnt
 from longshore.activities.stored_specs import UNKNOWN, stored_spec
+from longshore.activities.usage import load_pool_to_plan
 from longshore.models.block import ENDING
 from longshore.models.block_end import BlockFacts, BlockJob, BlockMachine, BlockScene, SaleTerms
 from longshore.models.buying import BookQuote, BuyingPolicy
@@ -54,7 +54,7 @@ async def read_scene(
     """
     found = await connection.execute(text(_BLOCK), {"id": block_id})
     block = found.mappings().one()
-    spec = await load_pool(connection, block["pool"], margins)
+    spec = await load_pool_to_plan(connection, block["pool"], margins)
     policy = spec.purchasing
     need = await read_need(connection, spec)
     machines = await connection.execute(text(_MACHINES), {"id": block_id})

@@ -23,7 +23,7 @@ from longshore.activities.database import Database, clock
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.heartbeat import heartbeats
 from longshore.activities.providers import registry
-from longshore.activities.snapshot import load_pool
+from longshore.activities.usage import load_pool_to_plan
 from longshore.models.buying import (
     BuyDecision,
     BuyingPolicy,
@@ -69,7 +69,7 @@ class BuyingActivities:
                 known = await _stored(connection, prefix)
                 if known:
                     return Bought(reason="decided before", purchases=known)
-                spec = await load_pool(connection, request.pool, self._settings.margins)
+                spec = await load_pool_to_plan(connection, request.pool, self._settings.margins)
                 need = await read_need(connection, spec)
                 coming = await under_way(connection, spec)
                 caps = await caps_left(connection, spec, tenants_of(need))

@@ -335,6 +335,8 @@ class QueueRow(SQLModel, table=True):
     """What the order of the queue asks besides; None in rows of before 0042."""
     learnt: dict[str, Any] | None = Field(sa_column=_json(nullable=True))
     """How long those before it ran, as was known when it came (`models.durations.Learnt`)."""
+    tenant: str | None = Field(default=None, sa_type=Text)
+    """Whose job it is; None where a worker of before 0047 has put it there."""
     decision: dict[str, Any] | None = Field(sa_column=_json(nullable=True))
     """What the last cycle said of it, and why."""
     decided_at: datetime | None = Field(sa_column=_time(nullable=True))

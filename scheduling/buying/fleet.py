@@ -210,3 +210,8 @@ def holds(shape: NodeShape, job: JobRequest, market: str = "") -> bool:
     if job.gang is not None:
         return True
     return job.gpus <= shape.gpus and job.cpus <= shape.cpus and job.ram <= shape.ram
+
+
+def is_there(node: Node) -> bool:
+    """Return whether a node of a fleet is one of the pool already."""
+    return node.conformance != _REPORTED

@@ -38,6 +38,7 @@ from longshore.scheduling.buying.exclusions import counted, excluded_books
 from longshore.scheduling.buying.fleet import Fleet, fleet_of
 from longshore.scheduling.buying.incoming_capacity import MOST_JOBS, incoming_starts
 from longshore.scheduling.buying.limits import below_the_next
+from longshore.scheduling.buying.low_scores import without_low_scores
 from longshore.scheduling.buying.options import MOST_EXTENDED, candidates, extended
 from longshore.scheduling.buying.oversized_jobs import oversized_jobs
 from longshore.scheduling.buying.policy_blockers import policy_blockers
@@ -99,8 +100,9 @@ def decide(
         return _nothing(policy, markets, now, hindrance.why, coming).model_copy(
             update={"held_by": hindrance.limit, "needs": hindrance.needs}
         )
+    unmet, low = without_low_scores(unmet, fleet, now)
     options = [
-        *unverifiable(unmet.jobs), *oversized_jobs(unmet.jobs, markets),
+        *low, *unverifiable(unmet.jobs), *oversized_jobs(unmet.jobs, markets),
         *blocked_repeats(unmet.jobs, policy, now),
     ]  # fmt: skip
     taken: Taken = {}

@@ -33,6 +33,8 @@ class KnownNeeds:
     ) -> Callable[[JobRequest], Need]:
         """Return what says what a job needs by this policy, for a plan of so many jobs: the whole
         queue, or a part of it where left out."""
+        # What tenants have had changes with each plan, and no need.
+        policy = policy.as_set
         too_many = jobs is not None and len(self._known) > 2 * jobs + _FEW
         if policy != self._policy or too_many:
             self._known.clear()

@@ -36,9 +36,11 @@ from longshore.scheduling.preemption.stoppable import Stoppable
 from longshore.scheduling.preemption.ways import no_node, refused, weigh
 from longshore.scheduling.preemption.what_if import WhatIfCluster, gains_of
 from longshore.scheduling.preemption.yielding import Yielding
+from longshore.scheduling.thresholds import held_back
 from longshore.scheduling.topology import DomainKey, domain_of
 
-_OWN = {"id", "attempt", "submitted_at", "waits_since", "attained", "path_behind", "data"}
+_OWN = {"id", "attempt", "submitted_at", "waits_since", "attained", "path_behind", "tenant",
+        "data"}  # fmt: skip
 """What two jobs that ask for the same differ in: a plan looks at none of it but the data."""
 _asked = attrgetter(*sorted(JobRequest.model_fields.keys() - _OWN))
 
@@ -95,6 +97,9 @@ def plan_preemptions(
     """
     queue, recent = tuple(job.smallest for job in queue), tuple(recent)
     works = _in_order(running)
+    shares = [share for work in works for share in work.shares]
+    low = held_back(queue, packing, now, nodes, shares)
+    queue = tuple(job for job in queue if job.id not in low)  # nothing helps these to start
     yielding = _yielding(works, queue, nodes, policy, packing, now)
     stoppable = Stoppable(works, policy, now, yielding)
     if stops_only and not (policy.enabled and any(map(stoppable.whom, queue))):

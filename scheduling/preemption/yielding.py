@@ -13,6 +13,7 @@ from longshore.models.packing import PackingPolicy
 from longshore.models.placement import JobRequest
 from longshore.models.preemption import PreemptionPolicy, RunningWork
 from longshore.models.text import format_duration
+from longshore.scheduling.order import worth
 from longshore.scheduling.preemption.costs import save_time
 from longshore.scheduling.rank import (
     AHEAD,
@@ -45,8 +46,9 @@ class Yielding:
         self._works = {work.id: running(work, now) for work in works}
         shares = [share for work in works for share in work.shares]
         half = gpus_of(nodes := list(nodes)) * GUARANTEED_SHARE
-        self._standings = standings(self._works.values(), packing, half) | standings(
-            (waiting(job, now) for job in queue), packing, room_of(nodes, shares)
+        counts = worth(packing, nodes, now)
+        self._standings = standings(self._works.values(), half, counts) | standings(
+            (waiting(job, now) for job in queue), room_of(nodes, shares), counts
         )
         self._least = sorted(self._standings[work.id].yields_to() for work in works)
         self._reasons: dict[str, tuple[str, str | None]] = {}

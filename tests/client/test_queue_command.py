@@ -6,9 +6,16 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from rich.console import Console
 
-from longshore.client.queue_view import errors_table, queue_table
+from longshore.client.queue_view import errors_table, legends, queue_table
 from longshore.models.packing import QueueOrder
-from longshore.models.queue_view import QueuedJobView, QueueView, RankTerms, StartErrors
+from longshore.models.queue_view import (
+    QueuedJobView,
+    QueueView,
+    RankTerms,
+    ScoreOfJob,
+    StartErrors,
+)
+from longshore.models.score import ScoreProfile
 from tests.client.conftest import Command
 
 NOW = datetime(2026, 11, 25, 12, 0, tzinfo=UTC)
@@ -103,3 +110,73 @@ def test_a_row_tells_how_far_off_starts_were(width: int):
         ["up", "to", "10m", "40", "0s", "2m", "1", "3", "–"],
         ["over", "1d", "40", "0s", "1d", "6h", "1", "3", "2"],
     ]
+
+
+async def test_a_score_is_set_by_a_profile_or_weights_and_shown(longshore: Command, pool: str):
+    set_ = await longshore("pool", "set", pool, "--profile", "balanced", "--score", "half_life=3d")
+    assert set_.code == 0, set_.err
+    shown = await longshore("pool", "show", pool)
+    assert "balanced: priority 0.2, waiting 0.2, fair_share 0.2" in " ".join(shown.out.split())
+    assert "attained-service" in shown.out
+    assert "half-life 3d" in shown.out
+    ran = await longshore("submit", "--pool", pool, "--gpus", "1", "--yes", "-q", "--", "true")
+    assert ran.code == 0, ran.err
+    assert (await longshore("job", ran.out.strip())).code == 0  # on record by then
+    found = QueueView.model_validate_json((await longshore("queue", "--pool", pool, "--json")).out)
+    assert found.order is QueueOrder.ATTAINED_SERVICE
+    (job,) = found.jobs
+    assert job.score is not None
+    assert (job.score.priority, job.score.energy) == (0.5, None)
+    printed = await longshore("queue", "--pool", pool, "--terms")
+    assert "score = sum of weight x term" in printed.out
+    # Another profile brings its own order; one that is named goes before it.
+    for arguments, order in (
+        (("--profile", "service"), "age"),
+        (("--profile", "interactive", "--order", "age"), "age"),
+        (("--profile", "interactive"), "attained-service"),
+        (("--profile", "none"), "attained-service"),
+        (("--order", "age", "--term-weights", "waiting=0.6,data=.4"), "age"),
+    ):
+        done = await longshore("pool", "set", pool, *arguments)
+        assert done.code == 0, done.err
+        now = QueueView.model_validate_json(
+            (await longshore("queue", "--pool", pool, "--json")).out
+        )
+        assert now.order == order, arguments
+    assert now.weights is not None
+    assert (now.weights.waiting, now.weights.data) == (0.6, 0.4)
+    for arguments, says in (
+        (("--profile", "balance"), "must be hpc-batch, ml-training, service, sensitive, "),
+        (("--term-weights", "waiting=0.6"), "the nine weights sum to 0.6: they have to sum to 1"),
+        (("--term-weights", "waiting=nan"), "waiting"),
+        (("--term-weights", "waiting"), "waiting"),
+        (("--profile", "service", "--term-weights", "waiting=1"), "one of the two"),
+        (("--order", "attained-service", "--profile", "sensitive"), "give waiting a weight"),
+    ):
+        wrong = await longshore("pool", "set", pool, *arguments)
+        assert wrong.code != 0
+        assert says in wrong.err, wrong.err
+    same = QueueView.model_validate_json((await longshore("queue", "--pool", pool, "--json")).out)
+    assert same.weights == now.weights
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_the_terms_of_a_score_stand_below_their_weights(width: int):
+    score = ScoreOfJob(
+        priority=0.5, waiting=0.69, fair_share=1, topology=0.575, data=0.5, backlog=0.5,
+        energy=None, checkpoint=1 / 6, conformance=1, total=0.5999,
+    )  # fmt: skip
+    job = QueuedJobView(
+        place=1, job_id="job-1", name="job", tenant="lab", priority=5, counted_as=5, gpus=4,
+        waited=timedelta(hours=1), attained=NONE, score=score,
+    )  # fmt: skip
+    queue = QueueView(pool="p", order=QueueOrder.AGE, jobs=(job,),
+                      weights=ScoreProfile.SERVICE.weights)  # fmt: skip
+    table = queue_table(queue, NOW, width, start=True, terms=True)
+    by_head = {str(column.header): list(column.cells) for column in table.columns}
+    assert by_head["wait"] == ["x 0.05", "0.69"]
+    assert by_head["score"] == ["", "0.600"]
+    assert by_head["energy"] == ["x 0.1", "–"]
+    assert any("No price of energy is known" in words for words in legends(queue))
+    plain = queue_table(queue, NOW, width, start=False, terms=False)
+    assert "wait" not in [column.header for column in plain.columns]

@@ -12,8 +12,10 @@ from longshore.models.queue_view import (
     QueueMoment,
     QueueView,
     RankTerms,
+    ScoreOfJob,
     StartErrors,
 )
+from longshore.models.score import ScoreProfile
 
 NOW = datetime(2026, 11, 26, 12, 0, tzinfo=UTC)
 TERMS = RankTerms(
@@ -114,3 +116,19 @@ def test_the_curves_of_the_day_and_their_words():
     assert not view.is_blank(history)
     idle = [each.model_copy(update={"waiting": 0, "running": 0, "stops": 0}) for each in moments]
     assert view.is_blank(history.model_copy(update={"moments": tuple(idle)}))
+
+
+def test_the_terms_of_a_score_stand_where_the_pool_has_one():
+    score = ScoreOfJob(
+        priority=0.5, waiting=0.69, fair_share=1, topology=0.575, data=0.25, backlog=0.4,
+        energy=None, checkpoint=1 / 6, conformance=1, total=0.5999,
+    )  # fmt: skip
+    scored = a_queue(a_job(score=score)).model_copy(
+        update={"weights": ScoreProfile.BALANCED.weights}
+    )
+    html = view.waiting_html(scored, NOW)
+    for said in ("0.600", "0.57", "0.25", "0.17"):
+        assert f">{said}</td>" in html
+    below = view.below_html(scored)
+    assert "Weights: prio 0.2, wait 0.2, share 0.2" in below
+    assert "Conf" in html

@@ -521,3 +521,21 @@ def test_the_price_that_flex_hopes_for_rises_until_its_latest_start():
     assert decided([late], offers, flex_rise=0).plans == ()
     (waited, *_) = decided([late], offers, flex_rise=0.6).options
     assert (waited.kind, waited.delay) == (OptionKind.WAIT, micro_of("6.00"))  # 2 h x $3.00
+
+
+@pytest.mark.parametrize("bar", ["start_above", "buy_above"])
+def test_nothing_is_bought_for_a_job_whose_score_is_below_the_threshold(bar: str):
+    def decision(least: float) -> BuyDecision:
+        packing = PoolPacking.model_validate({"score": {"profile": "sensitive", bar: least}})
+        jobs = [a_job(priority=2), a_job("b", priority=8)]
+        return decided(jobs, BOOK, OFFERS, packing=packing)
+
+    some = decision(0.5)
+    assert [plan.serves for plan in some.plans] == [("b",)]
+    (low,) = (option for option in some.options if option.kind is OptionKind.LOW_SCORE)
+    assert low.title == "buy for a"
+    assert f"its score of 0.23 is below the pool's `{bar}` of 0.5 (priority 0.9" in low.lost
+    none = decision(1.0)
+    assert none.plans == ()
+    assert "its score of" in none.reason
+    assert sorted(sum((plan.serves for plan in decision(0.0).plans), ())) == ["a", "b"]

@@ -65,7 +65,7 @@ def a_job(name: str = "job", gpus: int = 2, **fields: Any) -> JobRequest:
 def read_back(request: JobRequest) -> JobRequest:
     """Return a request as a queue gives it back: some of it is in columns, and not in the JSON."""
     read = JobRequest.model_validate_json(request.model_dump_json())
-    columns = {"duration_known": request.duration_known, "can_stop": request.can_stop}
+    columns = {name: getattr(request, name) for name in ("duration_known", "can_stop", "tenant")}
     return read.model_copy(update=columns)
 
 

@@ -6,7 +6,7 @@ Jobs of an older version wait for no price.
 from alembic import op
 
 revision = "0048"
-down_revision = "0046"
+down_revision = "0047"
 
 
 def upgrade() -> None:

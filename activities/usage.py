@@ -1,0 +1,98 @@
+"""What a score asks beside jobs and nodes: what tenants of a pool have had of its GPUs of late, and
+what energy costs now."""
+
+import time
+from datetime import datetime
+from weakref import WeakKeyDictionary
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from longshore.activities.database import clock
+from longshore.activities.prices.views import price_now
+from longshore.activities.snapshot import load_pool
+from longshore.models.margins import DEFAULT_MARGINS, Margins
+from longshore.models.mig import SLICES
+from longshore.models.pool import PoolSpec
+from longshore.scheduling.prices.series import energy_term
+
+_HALF_LIVES = 5
+"""What is older counts for less than a thirtieth, and is not read."""
+_PART = 50
+"""What was read is kept for so many times as long as the reading took: no more than a fiftieth of
+the time goes by with it."""
+
+_Kept = dict[tuple[str, float], tuple[float, dict[str, float]]]
+_kept: "WeakKeyDictionary[AsyncEngine, _Kept]" = WeakKeyDictionary()
+"""Of each database: by pool and half-life, until when what was read holds."""
+
+
+async def load_pool_to_plan(
+    connection: AsyncConnection, pool: str, margins: Margins = DEFAULT_MARGINS, *,
+    known: bool = False,
+) -> PoolSpec:  # fmt: skip
+    """Return the pool's settings as `load_pool` does, with all that the order of its queue asks
+    beside its jobs and nodes."""
+    spec = await load_pool(connection, pool, margins, known=known)
+    return await with_usage(connection, spec)
+
+
+async def with_usage(connection: AsyncConnection, spec: PoolSpec) -> PoolSpec:
+    """Return a pool's settings with what its tenants have had and what energy costs, where that
+    matters."""
+    packing = spec.packing
+    if packing.score is None:
+        return spec
+    if packing.score.used.energy and spec.price is not None:
+        found = await price_now(connection, spec, await clock(connection))
+        energy = energy_term(found.price, spec.price.reference)
+        packing = packing.model_copy(update={"energy_price": energy})
+        spec = spec.model_copy(update={"packing": packing})
+    if not packing.score.by_share:
+        return spec
+    half_life = packing.score.half_life.total_seconds()
+    kept = _kept.setdefault(connection.engine, {})
+    until, usage = kept.get((spec.name, half_life), (0.0, {}))
+    began = time.monotonic()
+    if began >= until:
+        usage = await load_usage(connection, spec.name, half_life, await clock(connection))
+        took = time.monotonic() - began
+        kept[spec.name, half_life] = time.monotonic() + _PART * took, usage
+    return spec.model_copy(update={"packing": packing.model_copy(update={"usage": usage})})
+
+
+async def load_usage(
+    connection: AsyncConnection, pool: str, half_life: float, now: datetime
+) -> dict[str, float]:
+    """Return the GPU-seconds of each tenant that had any of late or has a job in the queue: what
+    it had a `half_life` in seconds ago counts half."""
+    asked = {"pool": pool, "now": now, "half": half_life, "lives": _HALF_LIVES, "slices": SLICES}
+    rows = await connection.execute(text(_USAGE), asked)
+    return {row.tenant: float(row.had) for row in rows}
+
+
+_USAGE = """
+    WITH spans AS (
+        SELECT j.tenant,
+               cardinality(p.gpu_indices) * CASE WHEN p.slices > 0
+                   THEN length(replace(CAST(CAST(p.slices AS bit(8)) AS text), '0', ''))
+                        / CAST(:slices AS float8)
+                   ELSE p.milli / 1000.0 END AS gpus,
+               greatest(extract(epoch FROM :now - coalesce(p.ended_at, :now)), 0) AS until,
+               greatest(extract(epoch FROM :now - p.placed_at), 0) AS since
+          FROM placements p JOIN jobs j ON j.id = p.job_id
+         WHERE j.pool = :pool
+           AND (p.ended_at IS NULL
+                OR p.ended_at > CAST(:now AS timestamptz)
+                                - make_interval(secs => :lives * CAST(:half AS float8)))
+    )
+    SELECT tenant,
+           sum(gpus * (exp(-ln(2) * until / :half) - exp(-ln(2) * since / :half))) * :half / ln(2)
+               AS had
+      FROM spans WHERE since >= until GROUP BY tenant
+     UNION ALL
+    SELECT DISTINCT q.tenant, 0
+      FROM queue q
+     WHERE q.pool = :pool AND q.tenant IS NOT NULL
+       AND NOT EXISTS (SELECT FROM spans s WHERE s.tenant = q.tenant)
+"""
