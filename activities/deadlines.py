@@ -10,6 +10,7 @@ from sqlalchemy import RowMapping, text
 
 from longshore.activities.database import Database
 from longshore.activities.metrics import DEADLINES, JOBS_LATE, Metrics
+from longshore.activities.stored_learnt import stored_learnt
 from longshore.models.base import Instant, as_reason
 from longshore.models.deadline import DeadlineJudgment, DeadlineOutlook
 from longshore.models.elements import ElementState
@@ -42,9 +43,11 @@ the job, `q` that of the queue."""
 
 def duration_of(row: Mapping[Any, Any]) -> LikelyDuration:
     """Return how long a job takes, from what is stored of its `expected_duration` and
-    `max_duration`; nothing of what somebody wrote by hand."""
-    return LikelyDuration.declared(
-        _read(_DURATION, row["expected_duration"]), _read(_DURATION, row["max_duration"])
+    `max_duration` and of jobs like it; nothing of what somebody wrote by hand."""
+    return LikelyDuration.of(
+        _read(_DURATION, row["expected_duration"]),
+        _read(_DURATION, row["max_duration"]),
+        stored_learnt(row["learnt"]),
     )
 
 
@@ -128,7 +131,7 @@ def _read(adapter: TypeAdapter[Any], stored: object) -> Any:
 QUEUED_COLUMNS = """
     j.deadline_at, j.late_since, j.begins_at, q.held, q.begin_only,
     j.spec->'expected_duration' AS expected_duration, j.spec->'max_duration' AS max_duration,
-    coalesce(c.start, q.decision->>'estimated_start') AS estimated_start
+    q.learnt, coalesce(c.start, q.decision->>'estimated_start') AS estimated_start
 """
 
 _TO_JUDGE = f"""

@@ -1,5 +1,5 @@
-"""What a score asks beside jobs and nodes: what tenants of a pool have had of its GPUs of late, and
-what energy costs now."""
+"""What a score asks beside jobs and nodes: what tenants of a pool have had of its GPUs of
+late, and what energy costs now."""
 
 import time
 from datetime import datetime
@@ -40,17 +40,17 @@ async def load_pool_to_plan(
 async def with_usage(connection: AsyncConnection, spec: PoolSpec) -> PoolSpec:
     """Return a pool's settings with what its tenants have had and what energy costs, where that
     matters."""
-    packing = spec.packing
-    if packing.score is None:
+    packing, score = spec.packing, spec.packing.score
+    if score is None:
         return spec
-    if packing.score.used.energy and spec.price is not None:
+    if score.used.energy and spec.price is not None:
         found = await price_now(connection, spec, await clock(connection))
         energy = energy_term(found.price, spec.price.reference)
         packing = packing.model_copy(update={"energy_price": energy})
         spec = spec.model_copy(update={"packing": packing})
-    if not packing.score.by_share:
+    if not score.by_share:
         return spec
-    half_life = packing.score.half_life.total_seconds()
+    half_life = score.half_life.total_seconds()
     kept = _kept.setdefault(connection.engine, {})
     until, usage = kept.get((spec.name, half_life), (0.0, {}))
     began = time.monotonic()

@@ -220,10 +220,10 @@ async def _with_price(connection: AsyncConnection, pool: PoolView) -> PoolView:
     return pool.model_copy(update={"price": price})
 
 
-def _job(row: Mapping[Any, Any]) -> JobView:
-    learnt = stored_learnt(row["learnt"])
+def _job(stored: Mapping[Any, Any]) -> JobView:
+    learnt = stored_learnt(stored["learnt"])
     said = says_learnt(learnt) if learnt else ""
-    row = {**row, "labels": row["labels"] or {}, "learnt": said}
+    row = {**stored, "labels": stored["labels"] or {}, "learnt": said}
     try:
         found = _with_end(_with_begin(JobView.model_validate(row)))
     except ValidationError as error:
@@ -233,7 +233,7 @@ def _job(row: Mapping[Any, Any]) -> JobView:
         found = JobView.model_validate({**row, **wrong, "reason": said})
     if row["deadline_at"] is None:
         return found
-    judgment = judgment_of_job(found, row, datetime.now(UTC))
+    judgment = judgment_of_job(found, stored, datetime.now(UTC))
     return found.model_copy(update={"deadline": judgment})
 
 

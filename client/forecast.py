@@ -19,6 +19,7 @@ from longshore.client.buying import decide_on_pool
 from longshore.client.preempt_plan import asks_for_cost, cost_of_meeting, quote_of
 from longshore.models.buying import UnmetJob
 from longshore.models.data import HeldData
+from longshore.models.durations import Learnt
 from longshore.models.errors import LongshoreError, UnavailableError
 from longshore.models.forecast import Forecast, ForecastKind, NodePrice
 from longshore.models.job import JobSpec
@@ -98,7 +99,7 @@ async def forecast(
         start = found.ready_at
         if found.kind is not ForecastKind.BUYS and begins_at is None and not waits:
             start = _start_beside_others(job, inputs, now)
-        found = _with_deadline(found, spec, deadline, start, inputs, quote, now)
+        found = _with_deadline(found, spec, deadline, start, learnt, inputs, quote, now)
     return found.model_copy(update={"simulated": simulated, "buys_later": later})
 
 
@@ -126,13 +127,14 @@ def _with_deadline(
     spec: JobSpec,
     deadline: datetime,
     starts_at: datetime | None,
+    learnt: Learnt | None,
     inputs: PreemptionInputs,
     quote: BuyQuote | None,
     now: datetime,
 ) -> Forecast:
     """Return the forecast with its deadline; what it costs to meet it, where it would not by
     itself."""
-    duration = LikelyDuration.declared(spec.expected_duration, spec.max_duration)
+    duration = LikelyDuration.of(spec.expected_duration, spec.max_duration, learnt)
     start = None if starts_at is None else StartRange(starts_at, starts_at)
     judgment = judge(JobTimes(deadline, duration, start, found.begins_at), now)
     meeting = None

@@ -389,7 +389,8 @@ class Reading:
         async with self._db().transaction() as connection:
             inputs = await read_inputs(connection, job.pool, away, margins=self.settings.margins)
         spec = await self._views().spec(job.id)
-        duration = LikelyDuration.declared(spec.expected_duration, spec.max_duration)
+        learnt = next((each.learnt for each in inputs.queue if each.id == job.id), None)
+        duration = LikelyDuration.of(spec.expected_duration, spec.max_duration, learnt)
         return cost_of_meeting(judgment, inputs, job.id, duration, None, now)
 
     async def _hold_of(self, job: JobView) -> JobStatus | None:

@@ -18,6 +18,7 @@ from longshore.models.deadline import (
     DeadlineOutlook,
     DeadlineWay,
 )
+from longshore.models.durations import Learnt
 from longshore.models.job import Tier
 from longshore.models.moment import said_at
 from longshore.models.placement import JobRequest
@@ -54,6 +55,18 @@ class LikelyDuration:
         if expected is not None and limit is not None:
             expected = min(expected, limit)
         return cls(expected, limit=limit)
+
+    @classmethod
+    def of(
+        cls, expected: timedelta | None, limit: timedelta | None, learnt: Learnt | None
+    ) -> "LikelyDuration":
+        """Return what the job itself says, else what was learnt of jobs like it."""
+        if expected is not None or learnt is None:
+            return cls.declared(expected, limit)
+        likely, most = (learnt.left(_NOTHING, part) for part in (0.5, 0.9))
+        if limit is not None:
+            likely, most = (each and min(each, limit) for each in (likely, most))
+        return cls(likely, most, limit, Known.LEARNT)
 
     @property
     def for_sure(self) -> timedelta | None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from longshore.activities.preemption_inputs import read_inputs
 from longshore.activities.queue_views import QueueViews
 from longshore.activities.snapshot import load_pool, load_recent, load_running, read_queue
 from longshore.activities.views import Views
+from longshore.models.deadline import DeadlineOutlook
 from longshore.models.durations import ExpectedFrom
 from longshore.models.job import JobResult, JobState
 from longshore.models.messages import FinishRequest, LeaseEnd
@@ -59,6 +60,19 @@ async def test_what_succeeded_says_how_long_the_next_takes(pool: Ledger):
     await _ran(pool, "2 hours")
     share, work = await _runs(pool)
     assert work.expected_end - work.started_at == 10 * MINUTE, "overdue"
+
+
+async def test_a_deadline_is_judged_by_what_is_learnt(pool: Ledger):
+    await _history(pool, LEAST_RUNS)
+    for name, minutes in (("first", 30), ("next", 5)):
+        await pool.enqueue(name, **ASKS, deadline=datetime.now(UTC) + minutes * MINUTE)
+    await pool.cycle("one")
+    found = {job.id: job.deadline for job in await Views(pool.database).jobs()}
+    judged, late = found["first"], found["next"]
+    assert judged is not None
+    assert late is not None
+    assert (judged.outlook, late.outlook) == (DeadlineOutlook.ON_TIME, DeadlineOutlook.LATE)
+    assert "as jobs like it did of late, about 10m" in late.says
 
 
 async def test_a_pool_without_a_history_plans_as_before(pool: Ledger):

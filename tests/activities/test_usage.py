@@ -1,6 +1,6 @@
 """A score on PostgreSQL: what tenants have had, whose job waits, and what people are shown."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -11,9 +11,11 @@ from longshore.activities.snapshot import load_place
 from longshore.activities.usage import load_pool_to_plan, load_usage
 from longshore.activities.views import set_pool
 from longshore.models.pool import PoolSpec
+from longshore.models.price_series import PriceSeries
 from tests.support.ledger import Ledger
 
 WEEK = timedelta(days=7).total_seconds()
+HOUR = timedelta(hours=1)
 
 
 async def scored(ledger: Ledger, **score: Any) -> None:
@@ -108,3 +110,22 @@ async def test_a_pool_without_a_score_reads_no_usage(ledger: Ledger):
     await scored(ledger)
     async with ledger.database.transaction() as connection:
         assert not (await load_pool_to_plan(connection, ledger.pool)).packing.usage
+
+
+async def test_the_price_of_a_pool_is_the_energy_of_its_score(ledger: Ledger):
+    async def energy(score: dict[str, Any], reference: str | None) -> float | None:
+        asked = {"source": "file prices.csv"} | ({"reference": reference} if reference else {})
+        spec = PoolSpec.model_validate(
+            {"name": ledger.pool, "packing": {"score": score}, "price": asked}
+        )
+        now = datetime.now(UTC)
+        series = PriceSeries(
+            points=((now - HOUR, 1_000_000),), ends_at=now + HOUR, whence="file prices.csv"
+        )
+        async with ledger.database.transaction() as connection:
+            await set_pool(connection, spec, series)
+            return (await load_pool_to_plan(connection, ledger.pool)).packing.energy_price
+
+    assert await energy({"profile": "service"}, "$4/gpu-hour") == 0.25
+    assert await energy({"profile": "service"}, None) is None, "nobody said what counts as dear"
+    assert await energy({"profile": "balanced"}, "$4/gpu-hour") is None, "it weighs nothing"
