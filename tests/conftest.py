@@ -27,8 +27,9 @@ from tests.support.local_stack import running_stack, settings_in, temporary_fold
 from tests.support.scripted_node import ScriptedNode
 
 pytest_plugins = (
-    "tests.support.warm", "tests.support.chromium", "tests.support.leftovers",
-    "tests.support.searches", "tests.support.share", "tests.support.spread",
+    "tests.support.warm", "tests.support.chromium", "tests.support.collecting",
+    "tests.support.leftovers", "tests.support.searches", "tests.support.share",
+    "tests.support.spread",
 )  # fmt: skip
 
 # It takes a fourteenth of the time of the processor of a test run, and finds next to nothing in
