@@ -59,16 +59,14 @@ sys.exit(143 if stop else 0)
 """Stands for a training that can change its size: it saves, reads the file, and goes on."""
 
 
-def find_torchrun() -> str | None:
-    """Return the torchrun of the PATH, by Debian or by pip, if it works."""
+@pytest.fixture
+def torchrun() -> str:
+    """The torchrun of the PATH, by Debian or by pip, if it works; 2 s."""
     found = shutil.which("torchrun")
-    if found is None:
-        return None
-    asked = subprocess.run([found, "--help"], capture_output=True, check=False)
-    return found if asked.returncode == 0 else None
-
-
-TORCHRUN = find_torchrun()
+    # Asked here and not when tests are collected, which each worker of a run does.
+    if found is None or subprocess.run([found, "--help"], capture_output=True).returncode:
+        pytest.skip("there is no torchrun here: python3-torch has it")
+    return found
 
 
 @pytest.fixture
@@ -384,17 +382,15 @@ def test_the_example_is_a_job_file_that_says_what_it_needs() -> None:
     assert spec.malleable.in_place
 
 
-@pytest.mark.skipif(TORCHRUN is None, reason="there is no torchrun here: python3-torch has it")
 @pytest.mark.timeout(600)
 async def test_torchrun_trains_on_when_nodes_join_and_leave(
-    longshore: Longshore, agents: list[AgentProcess], pool: str, tmp_path: Path
+    torchrun: str, longshore: Longshore, agents: list[AgentProcess], pool: str, tmp_path: Path
 ) -> None:
     """By two resizes, and by the loss of a node; the weights are those of a run by itself."""
-    assert TORCHRUN
     logs = str(tmp_path / "torch")
     alone = await asyncio.to_thread(
         subprocess.run,
-        [TORCHRUN, "-r", "1", "-t", "1", "--log_dir", logs, "--standalone",
+        [torchrun, "-r", "1", "-t", "1", "--log_dir", logs, "--standalone",
          "--nproc_per_node", "1", str(EXAMPLES / "elastic_torch.py"), "--steps", "250",
          "--step-seconds", "0"],
         cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120,
@@ -402,7 +398,7 @@ async def test_torchrun_trains_on_when_nodes_join_and_leave(
     wanted = next(part for part in alone.stdout.split("\n") if "weights sum to" in part)
     example = read_document(EXAMPLES / "elastic.yaml", JobSpec)
     assert isinstance(example.command, str)
-    command = example.command.replace("torchrun ", f"{TORCHRUN} ", 1)
+    command = example.command.replace("torchrun ", f"{torchrun} ", 1)
     assert example.checkpoint
     saved = example.checkpoint.model_copy(update={"folder": str(tmp_path / "saved")})
     spec = example.model_copy(
