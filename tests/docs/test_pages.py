@@ -6,10 +6,14 @@ import pytest
 
 from tests.support.docs_stack import DocsStack, PageRun
 from tests.support.local_stack import temporary_folder
-from tests.support.pages import RUN, blocks_of, pages
+from tests.support.pages import RUN, blocks_of, has_fences, pages
 from tests.support.shown_output import differences
 
-PAGES = [name for name in pages() if any(b.language in RUN for b in blocks_of(name))]
+PAGES = [
+    name
+    for name in pages()
+    if has_fences(name) and any(block.language in RUN for block in blocks_of(name))
+]
 
 
 @pytest.fixture(scope="module")
