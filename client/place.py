@@ -27,6 +27,7 @@ from longshore.models.placement import (
     PackingPolicy,
     PackingRule,
     RecentJobs,
+    RunningJob,
     fetched_name,
 )
 from longshore.models.settings import Settings
@@ -80,6 +81,29 @@ def by_rule(
     }
 
 
+def foreseen_by_rule(
+    rules: Iterable[PackingRule],
+    used: Decision,
+    job: JobRequest,
+    queue: Sequence[JobRequest],
+    nodes: Sequence[Node],
+    running: Sequence[RunningJob],
+    policy: PackingPolicy,
+    now: datetime,
+    recent: Sequence[RecentJobs] = (),
+) -> dict[PackingRule, Decision]:
+    """Return what a cycle of the pool would do with a job by each rule, with the same queue and
+    the same running jobs; `used` is what it does by the rule of the policy."""
+
+    def decide(rule: PackingRule) -> Decision:
+        if rule is policy.rule:
+            return used
+        other = policy.model_copy(update={"rule": rule})
+        return foresee(job, queue, nodes, running, other, now, recent).decision
+
+    return {rule: decide(rule) for rule in rules}
+
+
 async def place_live(
     job_path: str | Path, pool: str | None, now: datetime, rules: Sequence[PackingRule] = ()
 ) -> tuple[Foreseen, tuple[Node, ...]]:
@@ -131,7 +155,9 @@ async def place_live(
         simulated=any(node_id in simulated for node_id, _ in found.decision.by_node),
         rule=packing.rule,
         begins_at=begins_at,
-        by_rule=by_rule(rules, job, tuple(by_id.values()), packing, now, recent),
+        by_rule=foreseen_by_rule(
+            rules, found.decision, job, queue, nodes, running, packing, now, recent
+        ),
     )
     return ahead, tuple(by_id.values())
 

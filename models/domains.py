@@ -112,4 +112,4 @@ class Foreseen(Frozen):
     rule: PackingRule | None = None
     """The pool's, by which it is decided."""
     by_rule: dict[PackingRule, Decision] = Field(default_factory=dict[PackingRule, Decision])
-    """What each rule that was asked for would choose for it, alone on the same nodes."""
+    """What a cycle of the pool would do with it by each rule that was asked for."""

@@ -2,19 +2,21 @@
 
 import io
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from longshore.client.gang_view import slots
-from longshore.client.place import by_rule, run_place
+from longshore.client.place import by_rule, foreseen_by_rule, run_place
 from longshore.client.place_view import render_foreseen, render_place
 from longshore.models.domains import Foreseen
 from longshore.models.errors import SpecError
 from longshore.models.placement import Decision, PackingRule, RejectionCode
 from longshore.models.pool import PoolSpec
+from longshore.scheduling.cycle import foresee
+from tests.support.packing import POLICY, a_job, a_node, running
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -189,6 +191,32 @@ def test_no_rule_has_a_value_for_a_gang_and_of_several_nodes_is_spoken_as_such()
         f"a2, a3  GPUs 0-7; GPUs 0-7  {decision.reason}"
     }
     assert "its nodes are simulated. Nothing was placed." in text
+
+
+def test_by_each_rule_a_pool_keeps_what_waits_before_the_job_and_what_runs() -> None:
+    nodes = [a_node("n1", busy=range(4)), a_node("n2", busy=range(6))]
+    wide = a_job("wide", 8, priority=9)
+    runs = [running("old", "n1", range(4), timedelta(minutes=30))]
+    mine = a_job("mine", 2)
+    at = mine.submitted_at
+    used = foresee(mine, [wide], nodes, runs, POLICY, at).decision
+    found = foreseen_by_rule(PackingRule, used, mine, [wide], nodes, runs, POLICY, at)
+    assert found[POLICY.rule] is used
+    # The four that are free on n1 are kept for the wide job, whatever the rule.
+    assert {decision.node_id for decision in found.values()} == {"n2"}
+    assert list(found) == list(PackingRule)
+
+
+def test_the_job_before_it_goes_where_each_rule_puts_it() -> None:
+    nodes = [a_node("n1", busy=range(6)), a_node("n2", busy=range(2))]
+    first, mine = a_job("first", 2, priority=9), a_job("mine", 2)
+    at = mine.submitted_at
+    for rule in PackingRule:
+        policy = POLICY.model_copy(update={"rule": rule})
+        alone = foresee(mine, [first], nodes, [], policy, at).decision
+        used = foresee(mine, [first], nodes, [], POLICY, at).decision
+        found = foreseen_by_rule([rule], used, mine, [first], nodes, [], POLICY, at)
+        assert found == {rule: alone}
 
 
 def test_spares_and_other_groups_are_drawn_apart(tmp_path: Path) -> None:
