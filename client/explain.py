@@ -46,6 +46,7 @@ def explain(
     purchases: Sequence[PurchaseUnderWay] = (),
     standing: BuyingStatus = NO_BUYING,
     kind: str = "",
+    agent: str = "",
     helps: Sequence[str] = (),
     hold: JobStatus | None = None,
     mutexes: tuple[HeldMutex, ...] = (),
@@ -56,8 +57,8 @@ def explain(
     that are preempted for it, `spared` those that are left alone for a time; `coming` is what the
     pool bought and is no node yet, `purchases` what the job is to start on of that; `standing`
     says whether the pool buys, `kind` what kind of node the job waits for where none that is
-    there could ever hold it, `helps` what would help with those that are there
-    (`scheduling.advice`), `hold` what the workflow of a held job says,
+    there could ever hold it, `agent` the command that starts one for it, `helps` what would help
+    with those that are there (`scheduling.advice`), `hold` what the workflow of a held job says,
     `unpriced` why nobody knows the price below which it is to start. The others are as in the
     explanation."""
     queued = position is not None
@@ -104,7 +105,9 @@ def explain(
         blocks=blocks,
         mutexes=mutexes,
         # What is on its way needs nobody's help.
-        hints=_hints(job, nodes, growth, standing, kind, helps) if queued and not coming else (),
+        hints=_hints(job, nodes, growth, standing, kind, agent, helps)
+        if queued and not coming
+        else (),
     )
 
 
@@ -192,17 +195,19 @@ def _hints(
     growth: Growth,
     standing: BuyingStatus,
     kind: str,
+    agent: str,
     helps: Sequence[str],
 ) -> tuple[str, ...]:
     if job.state is JobState.HELD or job.waits_for_price:
         return ()
     look = f"see what it would buy now: `longshore buy --dry-run --pool {job.pool}`"
-    start = f"start a node: `longshore agent --pool {job.pool}` on a machine with GPUs"
+    agent = agent or f"`longshore agent --pool {job.pool}`"
+    start = f"start a node: {agent} on a machine with GPUs"
     if nodes == 0:
         return (look,) if standing.buys else (standing.helps or start,)
     if kind and growth is Growth.OPEN:  # no node that is there could ever hold it
         if standing.buys:
             helps = (*helps, look)
-        elif not any("add " in help for help in helps):
-            helps = (*helps, f"add {kind}: `longshore agent --pool {job.pool}`")
+        elif not any("add " in help or "`longshore agent " in help for help in helps):
+            helps = (*helps, f"add {kind}: {agent}")
     return (*helps, f"{standing.helps} ({standing.says})") if standing.helps else tuple(helps)

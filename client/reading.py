@@ -60,6 +60,7 @@ from longshore.models.visible import brief, visible
 from longshore.scheduling.advice import advice, kind_of_node
 from longshore.scheduling.deadline import LikelyDuration
 from longshore.scheduling.elastic import changes_of
+from longshore.scheduling.job_changes import agent_command
 from longshore.scheduling.order import seconds_ahead
 from longshore.scheduling.packer import place
 from longshore.scheduling.unready_nodes import look_past_states
@@ -219,7 +220,7 @@ class Reading:
             purchases = await purchases_for(connection, pool, job.id)
             standing = await read_standing(connection, pool, job.submitted_at, job.tier)
             unpriced = await why_unpriced(connection, pool, job)
-            alone, helps, kind, behind = None, (), "", 0.0
+            alone, helps, kind, agent, behind = None, (), "", "", 0.0
             if last is None or last.kind is not PlacementKind.SET_ASIDE:
                 entry = entry_of(row)
                 if not isinstance(entry, QueueEntry):
@@ -236,9 +237,11 @@ class Reading:
                 helps = advice(
                     request, alone.rejections, nodes, moment, pool=job.pool,
                     may_stop=await may_stop_any(connection, pool, request, could, moment),
+                    policy=pool.packing,
                 )  # fmt: skip
+                agent = agent_command(request, job.pool)
                 if alone.rejections and not could:
-                    kind = kind_of_node(request, alone.rejections)
+                    kind = kind_of_node(request, alone.rejections, nodes, moment)
         making_room = await self._views().making_room(job.id)
         spared = await self._views().spared(job.id) if pool.preemption.enabled else ()
         told = explain(
@@ -247,8 +250,9 @@ class Reading:
             nodes=len(nodes), growth=pool.growth, making_room=making_room, spared=spared,
             gave_way=gave_way, saving=saving,
             buying=await reasons.of_pool(job.pool) if pool.buying.enabled else None,
-            coming=coming, purchases=purchases, standing=standing, kind=kind, helps=helps,
-            hold=await self._hold_of(job), mutexes=mutexes, unpriced=unpriced,
+            coming=coming, purchases=purchases, standing=standing, kind=kind,
+            agent=agent, helps=helps, hold=await self._hold_of(job), mutexes=mutexes,
+            unpriced=unpriced,
         )  # fmt: skip
         more = {
             "sizes": await self._sizes_of(job), "data": await self._staged(job),

@@ -166,7 +166,7 @@ def _warning(
     if not nodes:
         waits = f"the job waits until one joins (`longshore agent --pool {spec.pool}`)"
         return f"pool {spec.pool} has no nodes yet: {comes or waits}"
-    kind = kind_of_node(job, in_the_way_for_good(job, nodes, pool.packing, now))
+    kind = kind_of_node(job, in_the_way_for_good(job, nodes, pool.packing, now), nodes, now)
     waits = f"it waits for {kind} (`longshore why` says what is missing, and what helps)"
     return f"{_which(spec, nodes)} even when empty: {comes or waits}"
 

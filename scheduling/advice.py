@@ -4,25 +4,28 @@ The constraint that ruled a node out decides: one table for all who advise, whic
 `why` and the refusal of a fixed pool. To change the job is advised only where it then fits.
 """
 
-import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from longshore.models.job import Tier
 from longshore.models.node import Node, NodeState
-from longshore.models.placement import JobRequest, Rejection, RejectionCode
+from longshore.models.placement import JobRequest, PackingPolicy, Rejection, RejectionCode
 from longshore.models.text import count, listed
 from longshore.models.visible import brief
-from longshore.scheduling.packer import could_ever_place
+from longshore.scheduling.job_changes import (
+    agent_command,
+    changes,
+    failing_constraints,
+    labels_asked,
+    together,
+)
+from longshore.scheduling.packer import could_ever_place, place
 
 
 class _Help(NamedTuple):
     joins: str
     """What kind of node the job waits for, where the constraint holds of empty nodes too."""
-    change: str = ""
-    """What to change about the job or the nodes."""
     busy: bool = False
     """Whether the ends of other jobs help, where an empty node would do."""
 
@@ -34,65 +37,33 @@ _CODES = {
     RejectionCode.TIER: _Help("a {tier} node"),
     RejectionCode.GPU_TYPE: _Help("a node with {gpu_type} GPUs"),
     RejectionCode.FLAVOR: _Help("a node with {gpu_type} GPUs"),
-    RejectionCode.CONTAINER_RUNTIME: _Help(
-        "a node that runs images",
-        "no docker or podman was found there: give a command without an image, or install one "
-        "and restart the agent",
-    ),
-    RejectionCode.FETCHING: _Help(
-        "a node whose agent fetches data and knows conda",
-        "restart the agent with the version of the control worker (`longshore doctor` names it)",
-    ),
+    RejectionCode.CONTAINER_RUNTIME: _Help("a node that runs images"),
+    RejectionCode.FETCHING: _Help("a node whose agent fetches data and knows conda"),
     RejectionCode.CONSTRAINT: _Help("a node with {constraints}"),
-    RejectionCode.LABELS: _Help(
-        "nodes that name their region, cluster and fabric.domain",
-        "start the agents with labels, the same for nodes that share fast fabric, as in "
-        "`longshore agent --pool {pool} --label region=r1 --label cluster=c1 "
-        "--label fabric.domain=f1`",
-    ),
-    RejectionCode.CONFORMANCE: _Help(
-        "a node that says what driver and kernel parameters it has",
-        "leave out conformance, set gang.same_conformance to prefer, or add nodes that say what "
-        "they have (`longshore topology`)",
-    ),
-    RejectionCode.NOT_ALLOWED: _Help(
-        "a node with a fingerprint that it allows",
-        "allow the fingerprints of other nodes too; `longshore topology` lists them",
-    ),
-    RejectionCode.EXPIRY: _Help(
-        "a node that lasts longer",
-        "lower expected_duration or the grace if they are too careful, or add a node that lasts "
-        "longer",
-    ),
-    RejectionCode.CPU: _Help("a node with more cores", "ask for fewer cpus", busy=True),
-    RejectionCode.RAM: _Help("a node with more RAM", "ask for less ram", busy=True),
-    RejectionCode.STORAGE: _Help(
-        "a node with more storage bandwidth", "ask for less storage_bandwidth", busy=True
-    ),
-    RejectionCode.POWER: _Help(
-        "a node with more power",
-        "limit what its GPUs draw and say so as power_per_gpu",
-        busy=True,
-    ),
-    RejectionCode.GPU_COUNT: _Help(
-        "a larger node",
-        "ask for fewer GPUs: a job's GPUs are all on one node, unless `gang` lets it span several",
-    ),
-    RejectionCode.VRAM: _Help(
-        "a node with larger GPUs", "ask for less vram_per_gpu, or add a node with larger GPUs"
-    ),
-    RejectionCode.MIG_PROFILE: _Help(
-        "a node whose GPUs have the profile",
-        "name another profile, or start an agent on GPUs in MIG mode",
-    ),
-    RejectionCode.MIG_BUSY: _Help("a larger node", "name a smaller profile", busy=True),
-    RejectionCode.SHARES_BUSY: _Help(
-        "a larger node", "ask for a smaller milli or less vram_per_gpu", busy=True
-    ),
+    RejectionCode.LABELS: _Help("nodes that name their region, cluster and fabric.domain"),
+    RejectionCode.CONFORMANCE: _Help("a node that says what driver and kernel parameters it has"),
+    RejectionCode.NOT_ALLOWED: _Help("a node with a fingerprint that it allows"),
+    RejectionCode.EXPIRY: _Help("a node that lasts longer"),
+    RejectionCode.CPU: _Help("a node with more cores", busy=True),
+    RejectionCode.RAM: _Help("a node with more RAM", busy=True),
+    RejectionCode.STORAGE: _Help("a node with more storage bandwidth", busy=True),
+    RejectionCode.POWER: _Help("a node with more power", busy=True),
+    RejectionCode.GPU_COUNT: _Help("a larger node"),
+    RejectionCode.VRAM: _Help("a node with larger GPUs"),
+    RejectionCode.MIG_PROFILE: _Help("a node whose GPUs have the profile"),
+    RejectionCode.MIG_BUSY: _Help("a larger node", busy=True),
+    RejectionCode.SHARES_BUSY: _Help("a larger node", busy=True),
     RejectionCode.GPUS_BUSY: _Help("a larger node", busy=True),
     RejectionCode.DOMAIN: _Help("more nodes{together}", busy=True),
 }
 """What rules a node out for a state, or for a reservation before the job, is not among them."""
+_ALL = "one with all that it asks for"
+_LASTS_LONGER = (
+    "lower expected_duration or the grace if they are too careful, or add a node that lasts longer"
+)
+_AS_EVER = PackingPolicy()
+_NOT_TO_BE_LESS = (RejectionCode.DOMAIN, RejectionCode.GPUS_BUSY)
+"""Where others are in the way: to ask for less is no advice."""
 
 
 def advice(
@@ -103,94 +74,166 @@ def advice(
     *,
     pool: str,
     may_stop: bool = False,
+    policy: PackingPolicy = _AS_EVER,
 ) -> tuple[str, ...]:
     """Return what would help, the most frequent constraint first.
 
     `rejections` are of nodes as they are, and where one is for good, of the node as if it were
-    empty (`scheduling.unready_nodes`). With `may_stop` jobs run there that may be preempted.
+    empty (`scheduling.unready_nodes`). With `may_stop` jobs run there that may be preempted;
+    `policy` is the pool's. Where no change does alone, all that it takes are told as one.
     """
     found: list[str] = []
+    suffices = False
     job = job.smallest
+    never = {each.node_id for each in rejections if each.permanent}
+    there = nodes if job.gang is not None else [node for node in nodes if node.id in never]
     for (code, permanent), _ in Counter((r.code, r.permanent) for r in rejections).most_common():
         if code is RejectionCode.STATE:
             found += _of_states(rejections, nodes)
-            continue
-        of = _CODES.get(code)
-        if of is None:
-            continue
-        if of.busy and not permanent:
-            found.append(_wait_for_ends(job, may_stop=may_stop))
-        found += _changes(job, code, nodes, now, pool) if permanent else ()
-        if of.change:
-            found.append(of.change.format(pool=pool))
+        elif code in _CODES and permanent:
+            helps, fits = _changes(job, code, there, now, pool)
+            # A gang that is too large is told so beside.
+            suffices = suffices or fits or code is RejectionCode.DOMAIN
+            found += [*helps, *_additions(job, code, rejections, there, now, pool)]
+        elif code in _CODES:
+            if _CODES[code].busy:
+                found.append(_wait_for_ends(job, may_stop=may_stop))
+            found += _changes_now(job, code, nodes, policy, now, pool)
+    if never and not suffices and all(each.permanent for each in rejections):
+        found = [*_all_it_takes(job, there, now, pool), *found]
     return tuple(dict.fromkeys(found))
 
 
-def kind_of_node(job: JobRequest, rejections: Iterable[Rejection]) -> str:
+def kind_of_node(
+    job: JobRequest, rejections: Collection[Rejection], nodes: Sequence[Node], now: datetime
+) -> str:
     """Return what kind of node the job waits for, where none that is there could ever hold it:
-    ``a FLEX node``."""
+    ``a FLEX node``; with what else is in the way behind that: ``a FLEX node with more cores``."""
     codes = {each.code for each in rejections if each.code in _CODES}
     if RejectionCode.DOMAIN in codes:
         codes = {RejectionCode.DOMAIN}
     if len(codes) != 1:
-        return "one with all that it asks for"
-    return _in_words(_CODES[codes.pop()].joins, job)
+        return _ALL
+    (code,) = codes
+    job = job.smallest
+    if job.gang is not None:
+        return _in_words(_CODES[code].joins, job)
+    behind = [each.code for each in together(job, nodes, now, "") if each.code is not code]
+    return _kind([code, *behind], job)
+
+
+def _kind(codes: Sequence[RejectionCode], job: JobRequest) -> str:
+    """Return ``a FLEX node with more cores and with more RAM``."""
+    kinds = [_in_words(_CODES[code].joins, job) for code in codes]
+    if len(kinds) == 1:
+        return kinds[0]
+    head = kinds.pop(0) if codes[0] is RejectionCode.TIER else "a node"
+    having = [each.replace("a larger node", "a node with more GPUs") for each in kinds]
+    return f"{head} {' and '.join(each.removeprefix('a node ') for each in having)}"
+
+
+def _all_it_takes(job: JobRequest, nodes: Sequence[Node], now: datetime, pool: str) -> list[str]:
+    """Return the changes that let these nodes hold the job only together, as one piece of
+    advice."""
+    says = [each.says for each in together(job, nodes, now, pool)]
+    if len(says) < 2:
+        return says
+    return [f"it takes all of this: {'; and '.join(says)}"]
 
 
 def _changes(
     job: JobRequest, code: RejectionCode, nodes: Sequence[Node], now: datetime, pool: str
+) -> tuple[list[str], bool]:
+    """Return what changes of the job would each let these nodes hold it, and whether there are
+    any; of labels also what the nodes have."""
+    if code is RejectionCode.CONSTRAINT:
+        return _on_constraints(job, nodes, now)
+    # To ask for fewer GPUs is told beside to add nodes.
+    tries = changes(code, job, nodes, pool)
+    tries = tries[:-1] if code is RejectionCode.DOMAIN else tries
+    helps = [each.says for each in tries if each.suffices(job, nodes, now)]
+    return helps, bool(helps)
+
+
+def _changes_now(
+    job: JobRequest,
+    code: RejectionCode,
+    nodes: Sequence[Node],
+    policy: PackingPolicy,
+    now: datetime,
+    pool: str,
 ) -> list[str]:
-    """Return what changes of the job would let these nodes hold it, or which node would."""
-    gang = job.gang
-    tries: list[tuple[str, dict[str, object]]] = []
-    last = ""
-    if code is RejectionCode.TIER:
-        other = Tier.FLEX if job.tier is Tier.FAST else Tier.FAST
-        tries = [(f"give the job the tier {other} (`--set tier={other}`)", {"tier": other})]
-        last = f"add a {job.tier} node: `longshore agent --pool {pool} --tier {job.tier.lower()}`"
-    elif code in (RejectionCode.GPU_TYPE, RejectionCode.FLAVOR):
-        tries = [("name another gpu_type, or leave it out", {"gpu_type": None})]
-        last = f"add {_in_words(_CODES[code].joins, job)}"
-    elif code is RejectionCode.CONSTRAINT:
-        return _of_constraints(job, nodes, now, pool)
-    elif code is RejectionCode.LABELS and gang is not None:
-        tries = [("set gang.unlabelled_nodes", {"unlabelled_nodes": True})]
-    elif code is RejectionCode.DOMAIN and gang is not None:
-        tries = [
-            ("let its groups spread over domains: gang.allow_cross_group_spread",
-             {"allow_cross_group_spread": True}),
-            ("make gang.group_gpus smaller", {"group_gpus": 1}),
-            ("do without spares: gang.spares_required: false", {"spares_required": False}),
-        ]  # fmt: skip
-        last = _in_words("ask for fewer GPUs, or add nodes{together}", job)
-    else:
+    """Return what changes of the job would each let it start now, where it has to wait."""
+    if code is RejectionCode.EXPIRY:
+        return [_LASTS_LONGER]
+    if code in _NOT_TO_BE_LESS:
         return []
-    helps = [said for said, change in tries if could_ever_place(_with(job, change), nodes, now)]
-    return [*helps, *filter(None, [last])]
+    return [
+        each.says
+        for each in changes(code, job, nodes, pool)
+        if place(*each.made(job, nodes), policy, now, explain=False).node_id is not None
+    ]
 
 
-def _of_constraints(job: JobRequest, nodes: Sequence[Node], now: datetime, pool: str) -> list[str]:
-    """Return for each constraint that nodes do not satisfy what these have instead, and what helps
-    with it; the one that most fail first."""
-    failing = {
-        each: [node for node in nodes if not each.allows(node.labels.get(each.key))]
-        for each in job.constraints
-    }
+def _additions(
+    job: JobRequest,
+    code: RejectionCode,
+    rejections: Iterable[Rejection],
+    nodes: Sequence[Node],
+    now: datetime,
+    pool: str,
+) -> list[str]:
+    """Return which nodes would help instead."""
+    match code:
+        case RejectionCode.TIER:
+            others = {each.node_id for each in rejections if each.code is code}
+            found = [each for each in rejections if each.code is code]
+            of_tier = kind_of_node(job, found, [n for n in nodes if n.id in others], now)
+            them = of_tier if job.gang is None else f"{job.tier} nodes"
+            return [f"add {them}: {agent_command(job, pool)}"]
+        case RejectionCode.GPU_TYPE | RejectionCode.FLAVOR:
+            return [f"add {_in_words(_CODES[code].joins, job)}"]
+        case RejectionCode.CONSTRAINT:
+            return _with_labels(job, nodes, now, pool)
+        case RejectionCode.MIG_PROFILE:
+            return ["start an agent on GPUs in MIG mode"]
+        case RejectionCode.EXPIRY:
+            return [_LASTS_LONGER]
+        case RejectionCode.DOMAIN:
+            return [_in_words("ask for fewer GPUs, or add nodes{together}", job)]
+        case _:
+            return []
+
+
+def _on_constraints(
+    job: JobRequest, nodes: Sequence[Node], now: datetime
+) -> tuple[list[str], bool]:
+    """Return for each constraint that nodes do not satisfy what these have instead, the one that
+    most fail first, and whether the job would fit without one of them."""
     found: list[str] = []
+    fits = False
+    failing = failing_constraints(job, nodes)
     for each in sorted(failing, key=lambda each: -len(failing[each]))[:_MOST_CONSTRAINTS]:
-        if not failing[each]:
-            continue
         found.append(f"{brief(str(each))} {_labels_there(each.key, failing[each], len(nodes))}")
         others = tuple(other for other in job.constraints if other != each)
-        if could_ever_place(_with(job, {"constraints": others}), nodes, now):
+        without = job.model_copy(update={"constraints": others})
+        if could_ever_place(without, nodes, now):
             found[-1] += "; without it the job would fit"
-        if each.values and not each.negated:
-            label = shlex.quote(brief(f"{each.key}={each.values[0]}"))
-            found.append(
-                f"add a node with it, or start the agent of one anew so: "
-                f"`longshore agent --pool {pool} --label {label}`"
-            )
-    return found
+            fits = True
+    return found, fits
+
+
+def _with_labels(job: JobRequest, nodes: Sequence[Node], now: datetime, pool: str) -> list[str]:
+    """Return the command of an agent whose node has the labels that the job asks for."""
+    labels = labels_asked(job)
+    if not labels:
+        return []
+    start = agent_command(job, pool)
+    those = [node.model_copy(update={"labels": {**node.labels, **labels}}) for node in nodes]
+    if not could_ever_place(job, those, now):
+        return [f"add a node with all that it asks for: {start}"]
+    it = "it" if len(labels) == 1 else "them"
+    return [f"add a node with {it}, or start the agent of one anew so: {start}"]
 
 
 def _labels_there(key: str, failing: Sequence[Node], nodes: int) -> str:
@@ -207,13 +250,6 @@ def _labels_there(key: str, failing: Sequence[Node], nodes: int) -> str:
         f"holds on {on or 'none'} of {count(nodes, 'node')}{'; the others have' if on else ':'}"
     )
     return f"{where} {listed(has, _MOST_VALUES)}"
-
-
-def _with(job: JobRequest, change: dict[str, object]) -> JobRequest:
-    """Return the job with other fields; those of its gang are named as if they were its own."""
-    if job.gang is None or not change.keys() <= type(job.gang).model_fields.keys():
-        return job.model_copy(update=change)
-    return job.model_copy(update={"gang": job.gang.model_copy(update=change)})
 
 
 def _wait_for_ends(job: JobRequest, *, may_stop: bool) -> str:

@@ -16,6 +16,7 @@ from longshore.models.errors import SpecError
 from longshore.models.placement import Decision, PackingRule, RejectionCode
 from longshore.models.pool import PoolSpec
 from longshore.scheduling.cycle import foresee
+from tests.support.packing import NOW as THEN
 from tests.support.packing import POLICY, a_job, a_node, running
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -198,9 +199,8 @@ def test_by_each_rule_a_pool_keeps_what_waits_before_the_job_and_what_runs() -> 
     wide = a_job("wide", 8, priority=9)
     runs = [running("old", "n1", range(4), timedelta(minutes=30))]
     mine = a_job("mine", 2)
-    at = mine.submitted_at
-    used = foresee(mine, [wide], nodes, runs, POLICY, at).decision
-    found = foreseen_by_rule(PackingRule, used, mine, [wide], nodes, runs, POLICY, at)
+    used = foresee(mine, [wide], nodes, runs, POLICY, THEN).decision
+    found = foreseen_by_rule(PackingRule, used, mine, [wide], nodes, runs, POLICY, THEN)
     assert found[POLICY.rule] is used
     # The four that are free on n1 are kept for the wide job, whatever the rule.
     assert {decision.node_id for decision in found.values()} == {"n2"}
@@ -210,12 +210,11 @@ def test_by_each_rule_a_pool_keeps_what_waits_before_the_job_and_what_runs() -> 
 def test_the_job_before_it_goes_where_each_rule_puts_it() -> None:
     nodes = [a_node("n1", busy=range(6)), a_node("n2", busy=range(2))]
     first, mine = a_job("first", 2, priority=9), a_job("mine", 2)
-    at = mine.submitted_at
     for rule in PackingRule:
         policy = POLICY.model_copy(update={"rule": rule})
-        alone = foresee(mine, [first], nodes, [], policy, at).decision
-        used = foresee(mine, [first], nodes, [], POLICY, at).decision
-        found = foreseen_by_rule([rule], used, mine, [first], nodes, [], POLICY, at)
+        alone = foresee(mine, [first], nodes, [], policy, THEN).decision
+        used = foresee(mine, [first], nodes, [], POLICY, THEN).decision
+        found = foreseen_by_rule([rule], used, mine, [first], nodes, [], POLICY, THEN)
         assert found == {rule: alone}
 
 

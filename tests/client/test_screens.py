@@ -296,6 +296,11 @@ def test_a_pool_that_buys_wants_no_agent() -> None:
     assert alone.hints == (
         "ask for fewer GPUs", "add a larger node: `longshore agent --pool default`",
     )  # fmt: skip
+    agent = "`longshore agent --pool default --label zone=a`"
+    told = waiting(nodes=2, kind="a larger node", agent=agent, helps=("ask for fewer GPUs",))
+    assert told.hints[1] == f"add a larger node: {agent}"
+    labels = ("start the agents with labels, as in `longshore agent --pool default --label r=1`",)
+    assert waiting(nodes=2, kind="nodes that name it", helps=labels).hints == labels
 
 
 def test_how_a_job_failed() -> None:

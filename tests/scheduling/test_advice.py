@@ -4,9 +4,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from longshore.models.constraints import parse_constraint
 from longshore.models.node import Node
 from longshore.models.placement import JobRequest, RejectionCode
 from longshore.scheduling.advice import advice, kind_of_node
+from longshore.scheduling.job_changes import agent_command
 from longshore.scheduling.packer import place
 from longshore.scheduling.unready_nodes import in_the_way_for_good, look_past_states
 from tests.support.gangs import a_gang, in_domain
@@ -19,7 +21,7 @@ def advised(job: JobRequest, nodes: Sequence[Node], *, may_stop: bool = False) -
 
 
 def kind(job: JobRequest, nodes: Sequence[Node]) -> str:
-    return kind_of_node(job, in_the_way_for_good(job, nodes, POLICY, NOW))
+    return kind_of_node(job, in_the_way_for_good(job, nodes, POLICY, NOW), nodes, NOW)
 
 
 FULL = [in_domain("A", "n1", busy=range(8)), in_domain("B", "n2", busy=range(8))]
@@ -40,10 +42,19 @@ def test_a_job_of_the_other_tier_is_advised_what_then_fits() -> None:
         "add a FLEX node: `longshore agent --pool p --tier flex`",
     )
     assert kind(flex, FULL) == "a FLEX node"
-    # It would not fit there in the other tier either.
+    # It would not fit there in the other tier either, nor on a FLEX node like these.
     assert advised(a_job(gpus=16, tier="FLEX"), FULL) == (
-        "add a FLEX node: `longshore agent --pool p --tier flex`",
+        "it takes all of this: give the job the tier FAST (`--set tier=FAST`); and ask for fewer "
+        "GPUs: a job's GPUs are all on one node, unless `gang` lets it span several",
+        "add a FLEX node with more GPUs: `longshore agent --pool p --tier flex`",
     )
+    more = a_job(gpus=8, tier="FLEX", cpus=1000)
+    assert advised(more, [a_node("n1")]) == (
+        "it takes all of this: give the job the tier FAST (`--set tier=FAST`); and ask for fewer "
+        "cpus",
+        "add a FLEX node with more cores: `longshore agent --pool p --tier flex`",
+    )
+    assert kind(more, [a_node("n1")]) == "a FLEX node with more cores"
 
 
 def test_a_gang_without_labels_is_advised_to_have_them_or_to_do_without() -> None:
@@ -75,6 +86,62 @@ def test_a_gang_that_can_never_fit_is_not_told_to_wait(
     last = f"ask for fewer GPUs, or add nodes{together}"
     assert advised(job, FULL, may_stop=True) == (*helps, last)
     assert kind(job, FULL) == f"more nodes{together}"
+
+
+def test_what_helps_only_together_is_advised_together() -> None:
+    nodes = [a_node("n1"), a_node("n2", busy=range(8))]
+    job = a_job(gpus=9, cpus=1000)
+    (found,) = advised(job, nodes)
+    assert found == (
+        "it takes all of this: ask for fewer cpus; and ask for fewer GPUs: a job's GPUs are all "
+        "on one node, unless `gang` lets it span several"
+    )
+    assert kind(job, nodes) == "a node with more cores and with more GPUs"
+    for part in (a_job(cpus=1000, gpus=8), a_job(gpus=9)):
+        (found,) = advised(part, nodes)
+        assert "all of this" not in found
+
+
+def test_what_one_kind_of_node_lacks_is_advised_where_it_takes_fewer_changes() -> None:
+    nodes = [
+        a_node("n1", gpus=4, cpus=8), a_node("n2", gpus=4, cpus=8), a_node("n3", gpus=4, cpus=64),
+    ]  # fmt: skip
+    (only,) = advised(a_job(gpus=8, cpus=32), nodes)
+    assert only.startswith("ask for fewer GPUs")
+
+
+def test_a_gang_with_several_things_wrong_is_told_all() -> None:
+    bare = [a_node("n1"), a_node("n2")]
+    found = advised(a_gang(16, tier="FLEX"), bare)
+    assert found[0] == (
+        "it takes all of this: give the job the tier FAST (`--set tier=FAST`); and set "
+        "gang.unlabelled_nodes"
+    )
+    assert found[1].startswith("add FLEX nodes: `longshore agent --pool p --tier flex --label ")
+
+
+def test_the_command_of_an_agent_has_every_label_that_is_asked_for() -> None:
+    bare = [a_node("n1"), a_node("n2")]
+    gang = a_gang(16).model_copy(update={"constraints": (parse_constraint("region=eu"),)})
+    assert agent_command(gang, "p") == (
+        "`longshore agent --pool p --label region=eu --label cluster=c1 --label fabric.domain=f1`"
+    )
+    both = a_job(gpus=1, constraints=["zone=a", "ib", "!old", "zone!=b"])
+    command = "`longshore agent --pool p --label ib=true --label zone=a`"
+    assert agent_command(both, "p") == command
+    *_, add = advised(both, bare)
+    assert add == f"add a node with them, or start the agent of one anew so: {command}"
+    one_of = a_job(gpus=1, tier="FLEX", constraints=["zone in (a, b)", "zone!=a"])
+    assert agent_command(one_of, "p") == "`longshore agent --pool p --tier flex --label zone=b`"
+    *_, add = advised(a_job(gpus=9, constraints=["zone=a"]), bare)
+    assert add == "add a node with all that it asks for: `longshore agent --pool p --label zone=a`"
+
+
+def test_less_is_advised_to_a_job_that_waits_where_it_then_starts() -> None:
+    busy = [a_node("n1", busy=range(8), cpus_used=60)]
+    assert advised(a_job(gpus=1, cpus=32), busy) == (
+        "wait for running jobs to end (`longshore jobs`), or add a node",
+    )
 
 
 def test_what_would_be_in_the_way_of_an_empty_node_is_what_is_advised_about() -> None:

@@ -129,7 +129,7 @@ def test_jobs_of_a_long_queue_that_ask_for_other_labels_do_not_ask_alike() -> No
 
 
 def never(job: JobRequest, nodes: Sequence[Node]) -> str:
-    return kind_of_node(job, in_the_way_for_good(job, nodes, POLICY, NOW))
+    return kind_of_node(job, in_the_way_for_good(job, nodes, POLICY, NOW), nodes, NOW)
 
 
 def test_advice_says_which_label_is_missing_and_which_values_there_are() -> None:
@@ -137,11 +137,9 @@ def test_advice_says_which_label_is_missing_and_which_values_there_are() -> None
     assert advised(job, POOL) == (
         "zone=c holds on none of 3 nodes: zone=a (1), zone=b (1), no label zone (1); without it "
         "the job would fit",
-        "add a node with it, or start the agent of one anew so: "
-        "`longshore agent --pool p --label zone=c`",
         "ib=true holds on 1 of 3 nodes; the others have no label ib (2)",
-        "add a node with it, or start the agent of one anew so: "
-        "`longshore agent --pool p --label ib=true`",
+        "add a node with them, or start the agent of one anew so: "
+        "`longshore agent --pool p --label ib=true --label zone=c`",
     )
     assert never(job, POOL) == "a node with zone=c, ib=true"
     (only,) = advised(a_job(constraints=["!zone"]), POOL[:2])

@@ -34,7 +34,7 @@ def why(job: JobRequest, *nodes: Node, may_stop: bool = False) -> Explanation:
     alone, last = look_past_states(alone, cycle, job, nodes, POLICY, NOW)
     helps = advice(job, alone.rejections, nodes, NOW, pool="default", may_stop=may_stop)
     never = alone.rejections and all(each.permanent for each in alone.rejections)
-    kind = kind_of_node(job, alone.rejections) if never else ""
+    kind = kind_of_node(job, alone.rejections, nodes, NOW) if never else ""
     return explain(
         SEEN, alone=alone, last=last, position=1, nodes=len(nodes), kind=kind, helps=helps
     )
