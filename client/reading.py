@@ -218,7 +218,7 @@ class Reading:
             recent = await load_recent(connection, job.pool) if pool.packing.rule.learns else ()
             coming = await purchases_under_way(connection, pool)
             purchases = await purchases_for(connection, pool, job.id)
-            standing = await read_standing(connection, pool, job.submitted_at, job.tier)
+            standing = await read_standing(connection, pool, job.submitted_at, job.tier, job.id)
             unpriced = await why_unpriced(connection, pool, job)
             alone, helps, kind, agent, behind = None, (), "", "", 0.0
             if last is None or last.kind is not PlacementKind.SET_ASIDE:
@@ -240,6 +240,7 @@ class Reading:
                     policy=pool.packing,
                 )  # fmt: skip
                 agent = agent_command(request, job.pool)
+                coming = await purchases_under_way(connection, pool, request, nodes)
                 if alone.rejections and not could:
                     kind = kind_of_node(request, alone.rejections, nodes, moment)
         making_room = await self._views().making_room(job.id)
@@ -249,7 +250,7 @@ class Reading:
             path_behind=behind, head_start=timedelta(seconds=seconds_ahead(pool.packing) * behind),
             nodes=len(nodes), growth=pool.growth, making_room=making_room, spared=spared,
             gave_way=gave_way, saving=saving,
-            buying=await reasons.of_pool(job.pool) if pool.buying.enabled else None,
+            buying=await reasons.of_pool(job.pool, job.id) if pool.buying.enabled else None,
             coming=coming, purchases=purchases, standing=standing, kind=kind,
             agent=agent, helps=helps, hold=await self._hold_of(job), mutexes=mutexes,
             unpriced=unpriced,
@@ -415,7 +416,7 @@ class Reading:
         async with self._db().transaction() as connection:
             pool = await load_pool(connection, job.pool, self.settings.margins)
             purchases = await purchases_for(connection, pool, job.id)
-            standing = await read_standing(connection, pool, job.submitted_at, job.tier)
+            standing = await read_standing(connection, pool, job.submitted_at, job.tier, job.id)
         not_bought = "" if standing.buys or purchases else standing.says
         return {"purchases": purchases, "not_bought": not_bought}
 

@@ -339,6 +339,8 @@ class Option(Frozen):
     chosen: bool = False
     lost: str = ""
     """Why it was not chosen."""
+    job_id: str = ""
+    """The job that it is for, where nothing is bought for that now, whatever is offered."""
     limit: str = ""
     """The setting of the pool's policy that alone forbids it, such as `caps.per_day`."""
     needs: str = ""
@@ -376,6 +378,12 @@ class BuyDecision(Frozen):
     needs: str = ""
     """What that setting would have to be, as `longshore pool set` takes it; empty where no value
     is known to do."""
+    why: str = ""
+    """The answer without what is said of single jobs; empty where nothing is."""
+    in_vain: dict[str, str] = Field(default_factory=dict[str, str])
+    """Why nothing is bought for a job now, whatever is offered, by its id."""
+    held_for: tuple[str, ...] = ()
+    """Jobs for which there would be bought, were it not for what `held_by` names."""
     waits_for: tuple[NoQuote, ...] = ()
     """Markets that are away or have no price, and why."""
     coming: dict[str, Coming] = Field(default_factory=dict[str, Coming])

@@ -9,6 +9,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Self
 
+from pydantic import Field
+
 from longshore.models.base import Instant, Wire
 from longshore.models.block import BlockState
 from longshore.models.block_end import BlockDecision
@@ -163,6 +165,8 @@ class OptionRecord(Wire):
     """One way that was looked at when the purchase was decided, with its costs."""
 
     title: str
+    job_id: str = ""
+    """The job that it is for, where nothing is bought for that now, whatever is offered."""
     kind: str = ""
     tier: str = ""
     total: int
@@ -219,6 +223,13 @@ class BuyingRecord(Wire):
     needs: str = ""
     """What that setting would have to be, as `longshore pool set` takes it; empty where no value
     is known to do."""
+    why: str = ""
+    """The answer without what is said of single jobs; empty where nothing is."""
+    in_vain: dict[str, str] = Field(default_factory=dict[str, str])
+    """Why nothing is bought for a job now, whatever is offered, by its id."""
+    held_for: tuple[str, ...] = ()
+    """Jobs for which there would be bought, were it not for what `held_by` names; empty where
+    that is not known."""
     options: tuple[OptionRecord, ...] = ()
     """All that was looked at; of a pool's last decision the best of each tier."""
 

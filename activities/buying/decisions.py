@@ -90,7 +90,9 @@ class BuyingActivities:
             views = await self._look(need, spec, now, closed, refused)
             decision = await _decided(spec, need, coming, views, caps, now)
             bought, stored = await self._store(prefix, spec, need, decision)
-            noted = decision.model_copy(update={"reason": bought.reason})
+            noted = decision
+            if bought.reason != decision.reason:
+                noted = decision.model_copy(update={"reason": bought.reason, "why": ""})
             if decision.plans and not bought.purchases:
                 noted = noted.model_copy(update={"held_by": HeldBy.REFUSED})
             await self._note(spec.name, noted, with_bought(decision, stored))
@@ -172,13 +174,12 @@ class BuyingActivities:
         serves = dict.fromkeys(job_id for plan in decision.plans for job_id in plan.serves)
         waited_for = {job_id: each.model_dump(mode="json") for job_id, each in coming.items()}
         async with self._database.transaction() as connection:
-            await connection.execute(
-                text(_NOTE),
-                {
-                    "pool": pool,
-                    "record": json.dumps({**_record(best, serves), "coming": waited_for}),
-                },
-            )
+            of_jobs = {
+                "why": decision.why, "in_vain": decision.in_vain,
+                "held_for": list(decision.held_for),
+            }  # fmt: skip
+            record = {**_record(best, serves), **of_jobs, "coming": waited_for}
+            await connection.execute(text(_NOTE), {"pool": pool, "record": json.dumps(record)})
 
 
 async def _decided(
@@ -269,7 +270,8 @@ def _record(decision: BuyDecision, serves: Iterable[str]) -> dict[str, Any]:
         "serves": list(serves),
         "options": [
             {
-                "title": option.title, "kind": option.kind.value, "tier": option.tier.value,
+                "title": option.title, "job_id": option.job_id,
+                "kind": option.kind.value, "tier": option.tier.value,
                 "total": option.total, "committed": option.committed, "delay": option.delay,
                 "max_total": option.max_total, "chosen": option.chosen, "lost": option.lost,
             }

@@ -6,15 +6,25 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.buying.inputs import under_way
+from longshore.activities.database import clock
+from longshore.models.node import Node
+from longshore.models.placement import JobRequest
 from longshore.models.pool import PoolSpec
 from longshore.models.spending import PurchaseUnderWay
+from longshore.scheduling.buying.fleet import holding
 
 
 async def purchases_under_way(
-    connection: AsyncConnection, pool: PoolSpec
+    connection: AsyncConnection,
+    pool: PoolSpec,
+    job: JobRequest | None = None,
+    nodes: Sequence[Node] = (),
 ) -> tuple[PurchaseUnderWay, ...]:
-    """Return the purchases of a pool of which machines are still to come, the oldest first."""
+    """Return the purchases of a pool of which machines are still to come, the oldest first; for a
+    job those whose machines could hold it, of a gang together with the nodes that are there."""
     coming = await under_way(connection, pool)
+    if job is not None:
+        coming = holding(job, coming, nodes, pool.packing, await clock(connection))
     if not coming:
         return ()
     found = await connection.execute(text(_MONEY), {"ids": [each.id for each in coming]})

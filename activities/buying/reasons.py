@@ -12,7 +12,12 @@ from longshore.models.block_end import BlockDecision
 from longshore.models.job import Tier
 from longshore.models.pool import PoolSpec
 from longshore.models.spending import BuyingRecord, JobCost
-from longshore.scheduling.buying.buying_status import BuyingStatus, Failed, buying_status
+from longshore.scheduling.buying.buying_status import (
+    BuyingStatus,
+    Failed,
+    buying_status,
+    for_job,
+)
 
 _LATELY = timedelta(hours=1)
 """A purchase that came to nothing so long before a job came is told of it."""
@@ -24,10 +29,12 @@ class BuyingReasons:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def of_pool(self, pool: str) -> BuyingRecord | None:
-        """Return what a pool decided last about buying; None where it never has."""
+    async def of_pool(self, pool: str, job_id: str = "") -> BuyingRecord | None:
+        """Return what a pool decided last about buying, as this job is told it where one is
+        named; None where it never has."""
         async with self._database.transaction() as connection:
-            return await _last_of(connection, pool)
+            last = await _last_of(connection, pool)
+        return for_job(last, job_id) if last is not None and job_id else last
 
     async def blocks_of_job(self, job_id: str) -> tuple[BlockDecision, ...]:
         """Return what was decided last about each block that a job runs on, by their ids."""
@@ -49,14 +56,15 @@ async def read_standing(
     pool: PoolSpec,
     since: datetime | None = None,
     tier: Tier | None = None,
+    job_id: str = "",
 ) -> BuyingStatus:
     """Return whether a pool buys, and what would let it, for a job that waits since then, of a
-    tier where one is named."""
+    tier or of this id where one is named."""
     if not pool.buying.enabled:
         return buying_status(pool, "", None)
     stopped, last = await why_stopped(connection), await _last_of(connection, pool.name)
     failed = None if since is None else await _failed(connection, pool.name, since - _LATELY)
-    return buying_status(pool, stopped, last, since, failed, tier)
+    return buying_status(pool, stopped, last, since, failed, tier, job_id)
 
 
 async def _last_of(connection: AsyncConnection, pool: str) -> BuyingRecord | None:

@@ -39,6 +39,18 @@ class Failed(NamedTuple):
     why: str
 
 
+def for_job(record: BuyingRecord, job_id: str) -> BuyingRecord:
+    """Return what a pool decided as one of its jobs is told it: why nothing is bought for this
+    one, and not what is said of other jobs alone."""
+    options = tuple(each for each in record.options if each.job_id in ("", job_id))
+    update: dict[str, object] = {"options": options}
+    if job_id in record.in_vain:
+        update |= {"reason": f"{WAIT}{record.in_vain[job_id]}", "held_by": "", "needs": ""}
+    elif record.why:
+        update["reason"] = record.why
+    return record.model_copy(update=update)
+
+
 def buying_status(
     pool: PoolSpec,
     stopped: str,
@@ -46,8 +58,9 @@ def buying_status(
     since: datetime | None = None,
     failed: Failed | None = None,
     tier: Tier | None = None,
+    job_id: str = "",
 ) -> BuyingStatus:
-    """Return the buying status of a pool, for a job of a tier where one is named.
+    """Return the buying status of a pool, for a job, or one of a tier, where one is named.
 
     `stopped` is why all buying is stopped now, `last` what the pool decided last, `failed` what
     became of its newest purchase. What was decided before `since` was decided without the job: of
@@ -67,9 +80,14 @@ def buying_status(
             "`LONGSHORE_MARKET` and a token (docs/settings.md); or start a node: "
             f"`longshore agent --pool {pool.name}`",
         )
+    if last is not None and job_id:
+        last = for_job(last, job_id)
     if last is None or since is None or last.at < since:
         vain = f"; {_in_vain(failed)}" if failed else ""
         return BuyingStatus(f"buys what is missing{_kept_lately(last, since, tier)}{vain}")
+    for_others = bool(job_id and last.held_for) and job_id not in last.held_for
+    if (for_others and job_id not in last.in_vain) or _of_another_tier(last.held_by, tier):
+        last = last.model_copy(update={"held_by": "", "needs": "", "reason": ""})
     buys_nothing = last.held_by or last.reason.startswith(WAIT)
     if last.held_by == HeldBy.STOPPED or not (buys_nothing or failed):
         return BuyingStatus("buys what is missing")
@@ -78,6 +96,12 @@ def buying_status(
         says.append(_in_vain(failed))
     chosen = last.held_by in ("", "flex_price", HeldBy.COOLDOWN) and not failed
     return BuyingStatus("; ".join(says), _helps(pool, last, failed), chosen)
+
+
+def _of_another_tier(held_by: str, tier: Tier | None) -> bool:
+    """Return whether a setting holds for jobs of another tier alone."""
+    others = [other for other in Tier if tier and other is not tier]
+    return any(held_by in _OF_PRICES[o] or held_by.endswith(f".{o}") for o in others)
 
 
 def _in_vain(failed: Failed) -> str:

@@ -17,6 +17,7 @@ from longshore.models.placement import JobRequest, PackingPolicy, RecentJobs, Ru
 from longshore.models.topology import labels_of_bought
 from longshore.scheduling.buying.outlook import ForecastCluster, Outlook, look_ahead
 from longshore.scheduling.buying.unverifiable_constraints import suits_market, why_unverifiable
+from longshore.scheduling.packer import could_ever_place
 
 _COMING = "(coming)"
 _REPORTED = "(what its agent reports)"
@@ -156,6 +157,25 @@ def fleet_of(
             coming.until, coming.place, coming.domain,
         )  # fmt: skip
     return fleet
+
+
+def holding(
+    job: JobRequest,
+    under_way: Sequence[CapacityUnderWay],
+    nodes: Sequence[Node],
+    packing: PackingPolicy,
+    now: datetime,
+) -> list[CapacityUnderWay]:
+    """Return what comes that could hold the job when it is there and empty: of a gang all, where
+    it could with the nodes that are there."""
+    if job.gang is not None:
+        there = (*nodes, *fleet_of((), under_way, packing).nodes)
+        return list(under_way) if could_ever_place(job, there, now) else []
+    return [
+        each
+        for each in under_way
+        if could_ever_place(job, fleet_of((), [each], packing).nodes, now)
+    ]
 
 
 def nodes_of(bought: PurchasePlan, expires_at: datetime | None) -> Hashable:

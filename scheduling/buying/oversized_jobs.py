@@ -34,6 +34,7 @@ def oversized_jobs(jobs: Iterable[UnmetJob], markets: Sequence[MarketView]) -> l
                 kind=OptionKind.UNPROMISED,
                 tier=request.tier,
                 title=f"buy for {request.id}",
+                job_id=request.id,
                 lost=f"no machine of {request.gpus} GPUs is for sale, the largest{kind} has "
                 f"{max(of_type)}: a job that may span machines says so with `gang`",
             )

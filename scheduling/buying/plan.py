@@ -125,24 +125,33 @@ def decide(
     left_out = _left_out(options, unmet, markets, policy)
     nothing = _why_nothing(options, unmet, markets, policy, left_out)
     lost = NOT_LOST if plans else why_not(options, nothing, policy.flex_price)
+    lasts = {job.request.id: job.request.expected_duration for job in unmet.jobs}
+    likely = estimate_runtime(unmet.ended).mean
+    in_vain = {option.job_id: option.lost for option in options if option.kind.is_in_vain}
+    others = [option for option in options if not option.kind.is_in_vain]
+    why = sentence(others, missing, lost, lasts, likely) if others else nothing_lacks(coming)
     return BuyDecision(
         at=now,
         rule=policy.rule,
         plans=plans,
         options=tuple(options),
-        reason=sentence(
-            options,
-            missing,
-            lost,
-            {job.request.id: job.request.expected_duration for job in unmet.jobs},
-            estimate_runtime(unmet.ended).mean,
-        ),
+        reason=sentence(options, missing, lost, lasts, likely),
+        why=why if in_vain else "",
+        in_vain=in_vain,
+        held_for=_held_for(others) if lost.limit else (),
         left_out=left_out,
         held_by=lost.limit,
         needs=lost.needs,
         waits_for=missing,
         coming=coming,
     )
+
+
+def _held_for(options: Sequence[Option]) -> tuple[str, ...]:
+    """Return the jobs that what was not chosen would have been bought for."""
+    refused = [option for option in options if not option.chosen]
+    served = (job_id for option in refused for plan in option.plans for job_id in plan.serves)
+    return tuple(dict.fromkeys(served))
 
 
 def _why_nothing(

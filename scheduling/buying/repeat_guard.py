@@ -53,6 +53,7 @@ def blocked_repeats(jobs: Iterable[UnmetJob], policy: BuyingPolicy, now: datetim
             tier=job.request.tier,
             title=f"buy again for {job.request.id}",
             lost=why,
+            job_id=job.request.id,
         )
         for job in jobs
         if (why := why_not_repeated(job, policy, now))

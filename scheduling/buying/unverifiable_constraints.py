@@ -66,6 +66,7 @@ def unverifiable(jobs: Iterable[UnmetJob]) -> list[Option]:
             tier=job.request.tier,
             title=f"buy for {job.request.id}",
             lost=why,
+            job_id=job.request.id,
         )
         for job in jobs
         if (why := why_unverifiable(job.request))

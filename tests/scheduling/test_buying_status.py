@@ -4,34 +4,48 @@ from datetime import timedelta
 
 import pytest
 
-from longshore.models.buying import BuyingPolicy
+from longshore.models.buying import (
+    BuyDecision,
+    BuyingPolicy,
+    CapacityUnderWay,
+    CapsLeft,
+    NodeShape,
+)
 from longshore.models.job import Tier
+from longshore.models.money import micro_of
+from longshore.models.placement import PackingPolicy
 from longshore.models.pool import PoolSpec
 from longshore.models.spending import BuyingRecord, HeldBy
-from longshore.scheduling.buying.buying_status import NO_BUYING, Failed, buying_status
-from tests.support.buying import NOW
+from longshore.models.topology import Gang
+from longshore.scheduling.buying.buying_status import NO_BUYING, Failed, buying_status, for_job
+from longshore.scheduling.buying.fleet import holding
+from tests.support.buying import NOW, a_job, cloud, decided
 
 MINUTE = timedelta(minutes=1)
 POOL = PoolSpec(name="p", buying=BuyingPolicy(enabled=True))
 
 
-def decided(held_by: str, reason: str = "wait: so it is", needs: str = "") -> BuyingRecord:
+def decided_before(held_by: str, reason: str = "wait: so it is", needs: str = "") -> BuyingRecord:
     return BuyingRecord(at=NOW, reason=reason, held_by=held_by, needs=needs)
 
 
 def test_a_pool_that_may_not_buy_has_nothing_to_say() -> None:
-    assert buying_status(PoolSpec(name="p"), "again", decided("caps.per_day")) == NO_BUYING
+    assert buying_status(PoolSpec(name="p"), "again", decided_before("caps.per_day")) == NO_BUYING
 
 
 def test_a_pool_buys_unless_something_is_known_to_keep_it() -> None:
-    for last in (None, decided("", "nothing is lacking"), decided(HeldBy.STOPPED)):  # resumed
+    for last in (
+        None,
+        decided_before("", "nothing is lacking"),
+        decided_before(HeldBy.STOPPED),
+    ):  # resumed
         standing = buying_status(POOL, "", last, NOW)
         assert standing.buys
         assert standing.says == "buys what is missing"
 
 
 def test_the_switch_goes_before_all() -> None:
-    standing = buying_status(POOL, "again", decided("caps.per_day"), NOW)
+    standing = buying_status(POOL, "again", decided_before("caps.per_day"), NOW)
     assert not standing.buys
     assert standing.says == "buying is stopped: again"
     assert "`longshore market resume`" in standing.helps
@@ -49,31 +63,31 @@ def test_the_switch_goes_before_all() -> None:
 def test_the_setting_that_keeps_it_is_named_with_its_command(
     held_by: str, needs: str, value: str
 ) -> None:
-    standing = buying_status(POOL, "", decided(held_by, needs=needs), NOW - MINUTE)
+    standing = buying_status(POOL, "", decided_before(held_by, needs=needs), NOW - MINUTE)
     assert standing.says == "it buys nothing now: so it is"
     assert standing.helps == f"raise `{held_by}`: `longshore pool set p --buying {value}`"
 
 
 def test_where_no_value_is_known_to_do_no_command_is_given() -> None:
-    standing = buying_status(POOL, "", decided("caps.per_day"), NOW - MINUTE)
+    standing = buying_status(POOL, "", decided_before("caps.per_day"), NOW - MINUTE)
     assert standing.helps == "raise `caps.per_day`"
 
 
 def test_what_was_decided_without_the_job_counts_only_where_no_market_is() -> None:
     for since in (None, NOW + MINUTE):
-        assert buying_status(POOL, "", decided("max_price.FAST"), since).buys
-        nowhere = buying_status(POOL, "", decided(HeldBy.NO_MARKET), since)
+        assert buying_status(POOL, "", decided_before("max_price.FAST"), since).buys
+        nowhere = buying_status(POOL, "", decided_before(HeldBy.NO_MARKET), since)
         assert nowhere.says == "no market is configured to buy at"
         assert "docs/settings.md" in nowhere.helps
 
 
 @pytest.mark.parametrize("held_by", ["caps.per_day", HeldBy.REFUSED])
 def test_a_cap_that_kept_it_from_buying_for_others_today_is_told(held_by: str) -> None:
-    standing = buying_status(POOL, "", decided(held_by), NOW + MINUTE)
+    standing = buying_status(POOL, "", decided_before(held_by), NOW + MINUTE)
     assert standing.buys
     kept = f"at {NOW:%H:%M} UTC it bought nothing for others: so it is"
     assert standing.says == f"buys what is missing; {kept}"
-    tomorrow = buying_status(POOL, "", decided(held_by), NOW + timedelta(days=1))
+    tomorrow = buying_status(POOL, "", decided_before(held_by), NOW + timedelta(days=1))
     assert tomorrow.says == "buys what is missing"
 
 
@@ -91,13 +105,13 @@ def test_a_price_that_kept_it_from_buying_is_told_to_jobs_of_its_tier(
 ) -> None:
     kept = f"buys what is missing; at {NOW:%H:%M} UTC it bought nothing for others: so it is"
     for tier in (None, *Tier):
-        standing = buying_status(POOL, "", decided(held_by), NOW + MINUTE, tier=tier)
+        standing = buying_status(POOL, "", decided_before(held_by), NOW + MINUTE, tier=tier)
         assert standing.buys
         assert (standing.says == kept) is (tier in tiers), tier
 
 
 def test_a_cap_that_the_database_keeps_is_shown_by_its_command() -> None:
-    refused = decided(
+    refused = decided_before(
         HeldBy.REFUSED, "wait: with it $2 would be committed; it was to buy 1 x H100"
     )
     standing = buying_status(POOL, "", refused, NOW)
@@ -106,7 +120,7 @@ def test_a_cap_that_the_database_keeps_is_shown_by_its_command() -> None:
 
 
 def test_a_cooldown_passes_by_itself_or_is_made_shorter() -> None:
-    last = decided(HeldBy.COOLDOWN, "wait: within the cooldown", "40s")
+    last = decided_before(HeldBy.COOLDOWN, "wait: within the cooldown", "40s")
     standing = buying_status(POOL, "", last, NOW)
     assert standing.says == "it buys nothing now: within the cooldown"
     assert standing.helps == (
@@ -128,7 +142,7 @@ def test_a_cooldown_passes_by_itself_or_is_made_shorter() -> None:
 def test_a_pool_that_decided_to_wait_does_not_say_that_it_buys(
     held_by: str, needs: str, helps: str
 ) -> None:
-    standing = buying_status(POOL, "", decided(held_by, needs=needs), NOW)
+    standing = buying_status(POOL, "", decided_before(held_by, needs=needs), NOW)
     assert standing == ("it buys nothing now: so it is", helps, held_by != HeldBy.MARKET_AWAY)
     assert not standing.buys
 
@@ -136,8 +150,68 @@ def test_a_pool_that_decided_to_wait_does_not_say_that_it_buys(
 def test_a_purchase_that_came_to_nothing_is_told() -> None:
     failed = Failed(NOW, "the balance of the wallet is too low")
     says = "its last purchase, 12:00 UTC, came to nothing: the balance of the wallet is too low"
-    standing = buying_status(POOL, "", decided("", "buy 1 x H100"), NOW, failed)
+    standing = buying_status(POOL, "", decided_before("", "buy 1 x H100"), NOW, failed)
     assert standing == (says, "see what was tried: `longshore purchases --all`", False)
-    waits = buying_status(POOL, "", decided("caps.per_day"), NOW, failed)
+    waits = buying_status(POOL, "", decided_before("caps.per_day"), NOW, failed)
     assert waits.says == f"it buys nothing now: so it is; {says}"
     assert "caps.per_day" in waits.helps
+
+
+def record_of(decision: BuyDecision) -> BuyingRecord:
+    """What a pool keeps of a decision (`activities.buying.decisions`)."""
+    return BuyingRecord.model_validate(
+        decision.model_dump(include=set(BuyingRecord.model_fields) - {"options", "serves"})
+        | {"options": [{"title": o.title, "job_id": o.job_id, "total": o.total}
+                       for o in decision.options]}
+    )  # fmt: skip
+
+
+def test_a_job_is_told_what_keeps_the_pool_from_buying_for_it() -> None:
+    jobs = [a_job("wide", gpus=400), a_job("dear")]
+    decision = decided(jobs, cloud(("2.40", 8)), caps=CapsLeft(purchase=micro_of("0.10")))
+    assert decision.held_by == "caps.per_purchase"
+    assert decision.held_for == ("dear",)
+    record = record_of(decision)
+    told = {
+        name: buying_status(POOL, "", record, NOW - MINUTE, tier=Tier.FAST, job_id=name)
+        for name in ("wide", "dear", "met")
+    }
+    none = "no machine of 400 GPUs is for sale"
+    assert told["wide"].says.startswith(f"it buys nothing now: {none}")
+    assert told["wide"].helps == "see what is for sale: `longshore buy --dry-run --pool p`"
+    assert "caps.per_purchase" in told["dear"].helps
+    assert none not in told["dear"].says
+    assert none in buying_status(POOL, "", record, NOW - MINUTE).says  # of the pool
+    assert told["met"] == ("buys what is missing", "", False)
+    assert for_job(record, "wide").reason == f"wait: {decision.in_vain['wide']}"
+    assert {each.job_id for each in for_job(record, "dear").options} == {""}
+    assert none not in for_job(record, "dear").reason
+
+
+def test_a_job_for_which_nothing_is_for_sale_is_told_so_beside_what_is_bought() -> None:
+    decision = decided([a_job("wide", gpus=400), a_job("b")], cloud(("2.40", 8)))
+    assert decision.plans
+    standing = buying_status(POOL, "", record_of(decision), NOW - MINUTE, job_id="wide")
+    assert standing.says.startswith("it buys nothing now: no machine of 400 GPUs is for sale")
+
+
+@pytest.mark.parametrize(
+    ("held_by", "tier"),
+    [("max_price.FAST", Tier.FLEX), ("caps.per_tier_day.FAST", Tier.FLEX),
+     ("flex_price", Tier.FAST)],
+)  # fmt: skip
+def test_what_holds_for_the_other_tier_is_not_told(held_by: str, tier: Tier) -> None:
+    last = decided_before(held_by)
+    assert buying_status(POOL, "", last, NOW - MINUTE, tier=tier).buys
+    other = next(each for each in Tier if each is not tier)
+    assert held_by in buying_status(POOL, "", last, NOW - MINUTE, tier=other).helps
+
+
+def test_machines_on_their_way_are_for_jobs_that_they_could_hold() -> None:
+    shape = NodeShape(gpu_type="H100", gpus=2, vram=80, cpus=16, ram=128)
+    two = CapacityUnderWay(id="p-2", instance_type="2xH100", nodes=2, expected_at=NOW, shape=shape)
+    one, wide = a_job("one").request, a_job("wide", gpus=400).request
+    assert holding(one, [two], (), PackingPolicy(), NOW) == [two]
+    assert holding(wide, [two], (), PackingPolicy(), NOW) == []
+    gang = wide.model_copy(update={"gpus": 4, "gang": Gang(unlabelled_nodes=True)})
+    assert holding(gang, [two], (), PackingPolicy(), NOW) == [two]
