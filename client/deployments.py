@@ -21,6 +21,7 @@ from temporalio.api.workflowservice.v1 import (
     DescribeTaskQueueRequest,
     DescribeTaskQueueResponse,
     DescribeWorkerDeploymentRequest,
+    ListWorkerDeploymentsRequest,
     SetWorkerDeploymentCurrentVersionRequest,
     SetWorkerDeploymentRampingVersionRequest,
 )
@@ -44,6 +45,7 @@ from longshore.models.messages import (
     NODE_WORKFLOW,
     POOL_WORKFLOW,
 )
+from longshore.models.text import count
 
 ASKED_WITHIN = timedelta(seconds=75)
 """A request for work waits at the server for up to a minute before the next one comes."""
@@ -190,13 +192,15 @@ class Deployments:
 
 
 async def deployments_in_use(temporal: Client) -> tuple[str, ...]:
-    """Return the deployments whose workers asked for work lately, and those that get what is new
-    without any. Raises RPCError."""
+    """Return the deployments whose workers asked for work lately, those that get what is new
+    without any, and those that hold pools and nodes. Raises RPCError."""
     queue = await _control_queue(temporal)
     routing = queue.versioning_info
     named = {name for name, _ in _pollers(queue)}
     named.add(routing.current_deployment_version.deployment_name)
     named.add(routing.ramping_deployment_version.deployment_name)
+    others = await _deployments_there(temporal) - named
+    named |= {name for name in others if await _holds_any(temporal, name)}
     return tuple(sorted(named - {""}))
 
 
@@ -220,11 +224,13 @@ def trouble_with(view: DeploymentView) -> Trouble | None:
             mend=f"{_start_one(view, view.ramping)}; or give it no more work: "
             f"`{_command(view, 'ramp', view.ramping)} --percent 0`.",
         )
-    if view.current is None:
-        return None
     for version in view.versions:
-        if version.build_id not in (view.current, view.ramping) and version.long_lived:
+        if version.build_id in (view.current, view.ramping) or not version.long_lived:
+            continue
+        if view.current is not None:
             return _left_behind(view, version, view.current)
+        if not version.workers:
+            return _left_without_current(view, version, serving)
     return None
 
 
@@ -272,6 +278,56 @@ def _left_behind(view: DeploymentView, version: VersionView, current: str) -> Tr
         mend=f"`{_set_current(view, current)}` wakes them.",
         holds_up_work=False,
     )
+
+
+def _left_without_current(
+    view: DeploymentView, version: VersionView, serving: Sequence[str]
+) -> Trouble:
+    held = [
+        count(version.pools, "pool") if version.pools else "",
+        count(version.nodes, "node") if version.nodes else "",
+    ]
+    verb = "is" if version.long_lived == 1 else "are"
+    mend = (
+        f"{_start_one(view, version.build_id)}, and stop it once `longshore deployment status` "
+        "shows no pools and nodes on it: they go over with their next run"
+    )
+    if serving:
+        mend += (
+            "; or move them as they are to a version that has workers: "
+            f"`{_set_current(view, serving[0])} --force`"
+        )
+    return Trouble(
+        says=f"{' and '.join(filter(None, held))} {verb} on version {version.build_id}, which has "
+        "no worker left, and no version is current",
+        mend=f"{mend}.",
+    )
+
+
+async def _deployments_there(temporal: Client) -> set[str]:
+    """Return the names of all deployments of the namespace, also of other applications."""
+    names: set[str] = set()
+    page = b""
+    while True:
+        reply = await temporal.workflow_service.list_worker_deployments(
+            ListWorkerDeploymentsRequest(namespace=temporal.namespace, next_page_token=page),
+            retry=True,
+            timeout=_PATIENCE,
+        )
+        names.update(each.name for each in reply.worker_deployments)
+        page = reply.next_page_token
+        if not page:
+            return names
+
+
+async def _holds_any(temporal: Client, name: str) -> bool:
+    """Return whether pools or nodes are on a version of a deployment."""
+    found = await temporal.count_workflows(
+        f"ExecutionStatus = 'Running' AND TaskQueue = '{CONTROL_TASK_QUEUE}' "
+        f"AND WorkflowType IN ('{POOL_WORKFLOW}', '{NODE_WORKFLOW}') "
+        f"AND TemporalWorkerDeployment = '{name}'"
+    )
+    return found.count > 0
 
 
 async def _control_queue(temporal: Client) -> DescribeTaskQueueResponse:

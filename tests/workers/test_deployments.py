@@ -210,6 +210,67 @@ async def test_a_current_version_whose_workers_have_died_is_named_beside_others_
         assert await temporal_checks.checks(place.temporal)["control worker"]() == [found]
 
 
+async def test_what_a_dead_version_holds_is_named_also_where_no_version_is_current(
+    place: Place, deployment: Deployments, node: ScriptedNode, monkeypatch: pytest.MonkeyPatch
+):
+    with place.worker("a", *BECOMES_CURRENT) as dead:
+        await becomes_current(deployment, "a")
+        async with node.serving():
+            await node.register()
+            for workflow_id in long_lived(node):
+                await eventually(lambda id=workflow_id: is_on(place, id, "a"))
+            dead.kill()
+        await place.temporal.workflow_service.set_worker_deployment_current_version(
+            SetWorkerDeploymentCurrentVersionRequest(
+                namespace=place.temporal.namespace, deployment_name=DEPLOYMENT, build_id="",
+                identity="test",
+            )
+        )  # fmt: skip
+    monkeypatch.setattr(deployments, "ASKED_WITHIN", timedelta(0))
+
+    async def named() -> bool:
+        return await deployments.deployments_in_use(place.temporal) == (DEPLOYMENT,)
+
+    await eventually(named)
+    (found,) = await temporal_checks.checks(place.temporal)["control worker"]()
+    assert found.level is Level.FAIL
+    assert found.says == (
+        "deployment test: 1 pool and 1 node are on version a, which has no worker left, and no "
+        "version is current"
+    )
+
+
+@pytest.mark.parametrize(
+    ("serving", "unversioned", "helps"),
+    [
+        ({}, 1, "shows no pools and nodes on it: they go over with their next run."),
+        ({"c": 1}, 1, "has workers: `longshore deployment set-current c --name test --force`."),
+    ],
+)
+def test_what_to_do_about_a_dead_version_where_none_is_current(
+    serving: dict[str, int], unversioned: int, helps: str
+):
+    held = VersionView(
+        build_id="a", state=VersionState.DRAINING, workers=0, pools=2, nodes=1, jobs=0
+    )
+    others = [
+        VersionView(build_id=b, state=VersionState.INACTIVE, workers=n, pools=0, nodes=0, jobs=0)
+        for b, n in serving.items()
+    ]
+    view = DeploymentView(name="test", versions=(held, *others), unversioned_workers=unversioned)
+    trouble = trouble_with(view)
+    assert trouble is not None
+    assert trouble.holds_up_work
+    assert trouble.says == (
+        "2 pools and 1 node are on version a, which has no worker left, and no version is current"
+    )
+    start = "TEMPORAL_DEPLOYMENT_NAME=test TEMPORAL_WORKER_BUILD_ID=a longshore worker"
+    assert trouble.mend.startswith(f"Start one: `{start}`, and stop it once")
+    assert trouble.mend.endswith(helps)
+    at_work = held.model_copy(update={"workers": 1})
+    assert trouble_with(view.model_copy(update={"versions": (at_work, *others)})) is None
+
+
 @pytest.mark.parametrize(
     ("workers", "unversioned", "helps"),
     [
