@@ -30,9 +30,9 @@ class Code(Frozen):
 
     snapshot: Sha256 | None = None
     """What was stored of it. `longshore submit` fills in this and what follows."""
-    files: Count = Field(default=0, ge=0)
+    files: Count = Field(default=0, ge=0, le=1_000_000_000)
     """How many it has."""
-    bytes: Count = Field(default=0, ge=0)
+    bytes: Count = Field(default=0, ge=0, le=2**63 - 1)
     """How large they are together."""
     commit: ShortText | None = None
     """The Git commit that it was taken from."""

@@ -187,9 +187,20 @@ def test_no_text_list_or_mapping_is_without_a_bound(model: type[BaseModel]):
     assert list(_boundless(schema, defs)) == []
 
 
-def test_no_number_of_an_inventory_is_without_a_bound():
-    schema = Inventory.model_json_schema()
+@pytest.mark.parametrize("model", [JobSpec, Inventory])
+def test_no_number_of_a_job_file_or_an_inventory_is_without_a_bound(model: type[BaseModel]):
+    schema = model.model_json_schema()
     assert list(_boundless(schema, schema["$defs"], numbers=True)) == []
+
+
+@pytest.mark.parametrize(("field", "most"), [("files", 1_000_000_000), ("bytes", 2**63 - 1)])
+def test_what_a_snapshot_says_of_itself_has_bounds(field: str, most: int):
+    code = {"snapshot": "0" * 64, field: most}
+    assert load(code=code).code is not None
+    with pytest.raises(SpecError, match=rf"code\.{field}: must be at most {most}"):
+        load(code={**code, field: most + 1})
+    stored = {**SMALL, "code": {**code, field: 10**30}}  # taken by a version without bounds
+    assert JobInput.model_validate({"spec": stored}).spec.name == "job"
 
 
 def _boundless(
