@@ -11,7 +11,7 @@ from longshore.models.base import Frozen
 from longshore.models.bounds import Most
 from longshore.models.mistakes import Mistake, refuse
 from longshore.models.text import listed
-from longshore.models.visible import brief
+from longshore.models.visible import brief, shown
 
 PROJECT = "pyproject.toml"
 """It lies beside a uv.lock."""
@@ -140,7 +140,7 @@ def _of_text(value: object) -> object:
     if name.endswith(".sh"):
         return {"script": value}
     raise ValueError(
-        f"{brief(value)} is no kind that is known: give requirements.txt, uv.lock, "
+        f"{shown(value)} is no kind that is known: give requirements.txt, uv.lock, "
         "environment.yml, {script: setup.sh}, current, or a list of packages"
     )
 

@@ -411,6 +411,14 @@ def test_a_refusal_shows_the_begin_of_a_long_value_and_how_long_it_is(field: str
     assert len(problem) < 400
 
 
+@pytest.mark.parametrize("value", ["py\nother", "py\x1b[2J"])
+def test_an_environment_of_no_kind_is_repeated_in_one_line(value: str):
+    with pytest.raises(SpecError) as refused:
+        load(environment=value)
+    (problem,) = refused.value.problems
+    assert f"{value!r} is no kind that is known" in problem
+
+
 def test_a_refusal_shows_a_short_value_whole():
     with pytest.raises(SpecError, match=r"not '12 parsecs'$"):
         load(ram="12 parsecs")
