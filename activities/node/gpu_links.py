@@ -23,6 +23,7 @@ _KERNEL = Path("/proc/cmdline")
 _BOARD = Path("/sys/class/dmi/id")
 _BOARD_FACTS = ("bios_vendor", "bios_version", "bios_release", "ec_firmware_release")
 """Of DMI: what the firmware is, and nothing of the one machine, such as a serial number."""
+_EVERY_BOARD_HAS = ("bios_vendor", "bios_version")
 _PLATFORM = Path("/sys/bus/platform/devices")
 _BMC = "ipmi_bmc."
 """What the names of BMCs there begin with."""
@@ -105,7 +106,10 @@ def host_firmware(board: Path = _BOARD, devices: Path = _PLATFORM) -> tuple[Host
     found = (_bios(board), _bmc(devices))
     for each in found:
         if each.missing:
-            _log.info("no fingerprint has the firmware of the %s: %s", each.part, each.missing)
+            has = "not all of " if each.facts else "nothing of "
+            _log.info(
+                "a fingerprint has %sthe firmware of the %s: %s", has, each.part, each.missing
+            )
     return found
 
 
@@ -113,8 +117,15 @@ def _bios(board: Path) -> HostFirmware:
     told = {name: _told(board / name) for name in _BOARD_FACTS}
     facts = tuple(f"{name} {text}" for name, (text, _) in told.items() if text)
     own = [each for name, each in told.items() if name.startswith("bios_")]
-    missing = "" if any(text for text, _ in own) else own[0][1]
-    return HostFirmware(part="BIOS", facts=facts, missing=missing)
+    if not any(text for text, _ in own):
+        return HostFirmware(part="BIOS", facts=facts, missing=own[0][1])
+    # Boards have not all of them: one that is not there is not missing, but for its version.
+    lacks = [
+        why
+        for name, (text, why) in told.items()
+        if not text and (name in _EVERY_BOARD_HAS or (board / name).exists())
+    ]
+    return HostFirmware(part="BIOS", facts=facts, missing="; ".join(lacks))
 
 
 def _bmc(devices: Path) -> HostFirmware:

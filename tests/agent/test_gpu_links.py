@@ -135,11 +135,27 @@ def test_firmware_that_is_not_there_is_said(tmp_path: Path, caplog: pytest.LogCa
     )  # fmt: skip
     said = [record.getMessage() for record in caplog.records]
     assert said == [
-        f"no fingerprint has the firmware of the {part}: {why}"
+        f"a fingerprint has nothing of the firmware of the {part}: {why}"
         for part, why in (("BIOS", bios), ("BMC", bmc))
     ]
     (part,) = (each for each in host_firmware(nowhere, tmp_path) if each.part == "BMC")
     assert part.missing == f"there is no {tmp_path}/ipmi_bmc.*"
+
+
+def test_a_part_of_the_firmware_that_cannot_be_read_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    caplog.set_level("INFO")
+    (tmp_path / "bios_vendor").write_text("American Megatrends\n")
+    (tmp_path / "bios_release").write_text("\n")
+    (bios,) = (part for part in host_firmware(tmp_path, tmp_path) if part.part == "BIOS")
+    assert bios == HostFirmware(
+        part="BIOS", facts=("bios_vendor American Megatrends",),
+        missing=f"{tmp_path}/bios_version: No such file or directory; "
+                f"{tmp_path}/bios_release is empty",
+    )  # fmt: skip
+    said = caplog.records[0].getMessage()
+    assert said == f"a fingerprint has not all of the firmware of the BIOS: {bios.missing}"
 
 
 def test_firmware_that_the_agent_may_not_read_is_said(
