@@ -141,15 +141,14 @@ def together(
     """Return the fewest changes with which some of the nodes, empty, could hold the job; none
     where it takes what is not the job's to change. A gang takes all nodes together."""
     if job.gang is not None:
-        found = _steps(job, nodes, now, pool)
-        return _needed(found, job, nodes, now)
+        return _needed(_steps(job, nodes, now, pool), job, nodes, now)
     labels = labels_named((job,))
     alike: dict[object, Node] = {}
     for node in nodes:
         alike.setdefault(when_empty(node, labels), node)
         if len(alike) == _MOST_KINDS:
             break
-    ways = [_steps(job, [node], now, pool) for node in alike.values()]
+    ways = [_needed(_steps(job, [node], now, pool), job, [node], now) for node in alike.values()]
     return min(filter(None, ways), key=len, default=())
 
 

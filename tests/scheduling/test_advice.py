@@ -3,16 +3,18 @@
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given
 
 from longshore.models.constraints import parse_constraint
 from longshore.models.node import Node
 from longshore.models.placement import JobRequest, RejectionCode
 from longshore.scheduling.advice import advice, kind_of_node
-from longshore.scheduling.job_changes import agent_command
-from longshore.scheduling.packer import place
+from longshore.scheduling.job_changes import Change, agent_command, together
+from longshore.scheduling.packer import could_ever_place, place
 from longshore.scheduling.unready_nodes import in_the_way_for_good, look_past_states
 from tests.support.gangs import a_gang, in_domain
 from tests.support.packing import NOW, POLICY, a_job, a_node
+from tests.support.packing_scenes import Scene, scenes
 
 
 def advised(job: JobRequest, nodes: Sequence[Node], *, may_stop: bool = False) -> tuple[str, ...]:
@@ -170,3 +172,20 @@ def test_cores_that_others_have_come_back() -> None:
 def test_nodes_that_lack_different_things_are_not_called_too_small() -> None:
     nodes = [a_node("n1", gpus=1, gpu_type="H100"), a_node("n2", gpu_type="A100")]
     assert kind(a_job(gpus=8, gpu_type="H100"), nodes) == "one with all that it asks for"
+
+
+@given(scenes(mixed=True))
+def test_with_all_that_it_takes_a_job_fits_and_with_less_it_does_not(scene: Scene) -> None:
+    for job in (each.smallest for each in scene.queue):
+        if not scene.nodes or could_ever_place(job, scene.nodes, NOW):
+            continue
+        found = together(job, scene.nodes, NOW, "p")  # () where it is not the job's to change
+
+        def fits_with(changes: Sequence[Change], job: JobRequest = job) -> bool:
+            changed: tuple[JobRequest, Sequence[Node]] = job, scene.nodes
+            for each in changes:
+                changed = each.made(*changed)
+            return could_ever_place(*changed, NOW)
+
+        assert fits_with(found) or not found
+        assert not any(fits_with([o for o in found if o is not each]) for each in found)
