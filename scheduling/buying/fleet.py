@@ -166,16 +166,13 @@ def holding(
     packing: PackingPolicy,
     now: datetime,
 ) -> list[CapacityUnderWay]:
-    """Return what comes that could hold the job when it is there and empty: of a gang all, where
-    it could with the nodes that are there."""
+    """Return what comes that could hold the job when it is there and empty, or of which nobody
+    knows what it has: of a gang all, where it could with the nodes that are there."""
     if job.gang is not None:
         there = (*nodes, *fleet_of((), under_way, packing).nodes)
         return list(under_way) if could_ever_place(job, there, now) else []
-    return [
-        each
-        for each in under_way
-        if could_ever_place(job, fleet_of((), [each], packing).nodes, now)
-    ]
+    machines = [(each, fleet_of((), [each], packing).nodes) for each in under_way]
+    return [each for each, its in machines if not its or could_ever_place(job, its, now)]
 
 
 def nodes_of(bought: PurchasePlan, expires_at: datetime | None) -> Hashable:

@@ -213,5 +213,7 @@ def test_machines_on_their_way_are_for_jobs_that_they_could_hold() -> None:
     one, wide = a_job("one").request, a_job("wide", gpus=400).request
     assert holding(one, [two], (), PackingPolicy(), NOW) == [two]
     assert holding(wide, [two], (), PackingPolicy(), NOW) == []
+    unknown = two.model_copy(update={"shape": None, "instance_type": "large"})
+    assert holding(wide, [two, unknown], (), PackingPolicy(), NOW) == [unknown]
     gang = wide.model_copy(update={"gpus": 4, "gang": Gang(unlabelled_nodes=True)})
     assert holding(gang, [two], (), PackingPolicy(), NOW) == [two]
