@@ -101,7 +101,7 @@ def held_back(
 ) -> dict[str, str]:
     """Return the jobs of a queue that may not start for their score, with why.
 
-    Nobody is held back for ever: who has waited for two days in all may start.
+    Nobody is held back for ever: who has waited for 36 hours in all may start.
     """
     if policy.score is None or policy.score.start_above is None:
         return {}
