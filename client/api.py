@@ -39,7 +39,7 @@ from longshore.client.outside_ends import is_outside_end
 from longshore.client.recorded_end import ended_job, result_on_record
 from longshore.client.schedules import ScheduleControl
 from longshore.client.status import began_again, progress_of, reset_after, status_of
-from longshore.client.submission import GENERATED_ID, deadlines_in_vain, new_job_id, preflight
+from longshore.client.submission import GENERATED_ID, new_job_id, preflight
 from longshore.models.array_messages import job_input
 from longshore.models.errors import (
     ConflictError,
@@ -66,6 +66,7 @@ from longshore.models.resize import Resize, ResizeReply
 from longshore.models.settings import Settings
 from longshore.models.views import JobView, Submission
 from longshore.scheduling.arrays import too_many
+from longshore.scheduling.deadline import deadlines_in_vain
 from longshore.workflows.job import JobWorkflow
 
 _TEMPORAL_PATIENCE = timedelta(seconds=15)

@@ -23,7 +23,7 @@ from longshore.client.dag_file import array_problems, graph_problems
 from longshore.client.errors import as_ours
 from longshore.client.reconnecting import Reconnecting
 from longshore.client.soon import ON_RECORD_WITHIN, soon
-from longshore.client.submission import deadlines_in_vain, new_id, preflight
+from longshore.client.submission import new_id, preflight
 from longshore.models.dag import DagRetry, DagSpec, DagSubmission, DagView, in_our_words
 from longshore.models.dag_messages import CancelDagJob, DagInput, DagResult, dag_workflow_id
 from longshore.models.errors import (
@@ -38,6 +38,7 @@ from longshore.models.messages import CONTROL_TASK_QUEUE, CommandReason
 from longshore.models.text import count
 from longshore.scheduling.arrays import too_many
 from longshore.scheduling.dag_changes import changes
+from longshore.scheduling.deadline import deadlines_in_vain
 from longshore.scheduling.partners import without_partner
 from longshore.workflows.dag import DagWorkflow
 

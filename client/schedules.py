@@ -30,7 +30,7 @@ from longshore.client.schedule_server import (
     schedule_of,
     view_of,
 )
-from longshore.client.submission import deadlines_in_vain, preflight
+from longshore.client.submission import preflight
 from longshore.models.array_messages import job_input
 from longshore.models.base import Name
 from longshore.models.dag import DagSpec, in_our_words
@@ -59,6 +59,7 @@ from longshore.models.schedule_messages import (
 from longshore.models.text import and_more, count, format_duration
 from longshore.models.visible import shown
 from longshore.scheduling.arrays import too_many
+from longshore.scheduling.deadline import deadlines_in_vain
 from longshore.scheduling.schedules import refusals
 
 SHORTEST_CATCH_UP = timedelta(seconds=10)

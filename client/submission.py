@@ -14,7 +14,6 @@ from longshore.activities.buying.reasons import read_standing
 from longshore.activities.database import Database, clock
 from longshore.activities.queue import never_held
 from longshore.activities.snapshot import load_nodes, load_pool
-from longshore.models.dag import DagSpec
 from longshore.models.errors import UnavailableError, UnsatisfiableError
 from longshore.models.job import JobSpec
 from longshore.models.moment import format_moment
@@ -49,17 +48,6 @@ def new_id(tenant: str, name: str, key: str | None) -> str:
     else:
         raw = hashlib.sha256(f"{tenant}\0{name}\0{key}".encode()).digest()
     return f"{name}-{base64.b32encode(raw).decode().lower()[:_SUFFIX]}"
-
-
-def deadlines_in_vain(spec: JobSpec | DagSpec, now: datetime) -> tuple[str, ...]:
-    """Return which deadlines are past, or cannot be met whatever becomes of their jobs."""
-    if isinstance(spec, JobSpec):
-        jobs = {"": spec}
-    else:
-        jobs = {f"jobs.{name}.": job.spec for name, job in spec.jobs.items()}
-    return tuple(
-        f"{at}deadline: {why}" for at, job in jobs.items() if (why := job.why_in_vain(now))
-    )
 
 
 async def preflight(database: Callable[[], Database], spec: JobSpec) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from longshore.client.submission import deadlines_in_vain
 from longshore.client.terminal import note, print_json, say, warn
 from longshore.models.errors import RefusedError, SpecError
 from longshore.models.forecast import Forecast, ForecastKind
@@ -15,6 +14,7 @@ from longshore.models.money import micro_of
 from longshore.models.text import dollars
 from longshore.models.visible import shown
 from longshore.scheduling.arrays import too_many
+from longshore.scheduling.deadline import deadlines_in_vain
 
 if TYPE_CHECKING:
     from longshore.client.api import Longshore

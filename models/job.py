@@ -329,7 +329,7 @@ class JobSpec(Frozen):
     2026-11-20T08:00:00Z, or a duration such as 2h, which counts from the submit. Its wait counts
     from then on. One that is past is as none. See docs/queue.md."""
     deadline: Moment | None = Field(default=None, exclude_if=lambda deadline: deadline is None)
-    """By when it should have ended, as a wish: a time, or a duration after the submit, as `begin`.
+    """By when it should have ended: a time, or a duration after the submit, as `begin`.
     The job is told to be on time, at risk or late, and what meeting it costs. It goes on after it:
     `max_duration` is what ends a job. See docs/deadlines.md."""
     start_below: GPUHourPrice | None = Field(default=None, exclude_if=lambda price: price is None)

@@ -7,7 +7,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from longshore.models.base import Frozen
-from longshore.models.counts import Count
+from longshore.models.counts import DIGITS
 from longshore.models.gang import GangPacking
 from longshore.models.job import Tier
 from longshore.models.margins import DEFAULT_MARGINS, Margins
@@ -92,8 +92,8 @@ class PackingPolicy(Frozen):
     safety_margin: Duration = timedelta(seconds=300)
     """A node must outlive the job's expected duration by this much."""
     gpu_choice: GPUChoice = GPUChoice.CONTIGUOUS
-    max_reservations: Count | None = Field(
-        default=None, ge=0, le=1000, exclude_if=lambda most: most is None
+    max_reservations: Annotated[int, Field(ge=0, le=1000), DIGITS] | None = Field(
+        default=None, exclude_if=lambda most: most is None
     )
     """Deferred jobs of each tier that a cycle keeps a start for; 0 lets any job overtake. None has
     8 where the order is by age, and 16 where it is by rank."""

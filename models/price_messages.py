@@ -1,8 +1,11 @@
 """What travels through Temporal of the price of a pool: its name, and what came of a read."""
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from pydantic import Field
 
 from longshore.models.base import Name, Reason, StartInput, Wire
+from longshore.models.counts import DIGITS
 
 PRICE_WORKFLOW = "PriceWorkflow"
 
@@ -18,6 +21,8 @@ class PriceInput(StartInput):
         'give an input: {"pool": "NAME"}; a cycle of a pool with a price starts it'
     )
     pool: Name
+    attempts: Annotated[int, Field(ge=1, le=100), DIGITS] = 3
+    """How often it is tried: the next cycle begins the next one."""
 
     def own_id(self, found: str) -> str:
         return price_workflow_id(self.pool)

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 
 from longshore.models.buying import BuyingPolicy
+from longshore.models.dag import DagSpec
 from longshore.models.deadline import (
     DeadlineCost,
     DeadlineJudgment,
@@ -19,7 +20,7 @@ from longshore.models.deadline import (
     DeadlineWay,
 )
 from longshore.models.durations import Learnt
-from longshore.models.job import Tier
+from longshore.models.job import JobSpec, Tier
 from longshore.models.moment import said_at
 from longshore.models.placement import JobRequest
 from longshore.models.preemption import Way, WayKind
@@ -305,3 +306,14 @@ def _when(earliest: datetime, latest: datetime, now: datetime) -> str:
 def _whole(duration: timedelta) -> timedelta:
     """Return a duration in whole seconds, where it has some."""
     return duration - duration % timedelta(seconds=1) or duration
+
+
+def deadlines_in_vain(spec: JobSpec | DagSpec, now: datetime) -> tuple[str, ...]:
+    """Return which deadlines are past, or cannot be met whatever becomes of their jobs."""
+    if isinstance(spec, JobSpec):
+        jobs = {"": spec}
+    else:
+        jobs = {f"jobs.{name}.": job.spec for name, job in spec.jobs.items()}
+    return tuple(
+        f"{at}deadline: {why}" for at, job in jobs.items() if (why := job.why_in_vain(now))
+    )

@@ -20,8 +20,6 @@ with workflow.unsafe.imports_passed_through():
     from longshore.workflows.options import MARKET_HEARTBEAT_TIMEOUT
 
 _READ_TIMEOUT = timedelta(minutes=2)
-_A_FEW_TIMES = RetryPolicy(maximum_attempts=3)
-"""The next cycle begins the next read."""
 
 
 @workflow.defn(name=PRICE_WORKFLOW)
@@ -35,7 +33,7 @@ class PriceWorkflow:
             PriceRequest(pool=price.pool),
             start_to_close_timeout=_READ_TIMEOUT,
             heartbeat_timeout=MARKET_HEARTBEAT_TIMEOUT,
-            retry_policy=_A_FEW_TIMES,
+            retry_policy=RetryPolicy(maximum_attempts=price.attempts),
             summary=f"the price of pool {price.pool}",
         )
         workflow.set_current_details(read.says)

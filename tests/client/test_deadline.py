@@ -10,7 +10,6 @@ from temporalio.client import Client
 
 from longshore.client.api import Longshore
 from longshore.client.preempt import PreemptionDryRun
-from longshore.client.submission import deadlines_in_vain
 from longshore.models.dag import DagSpec
 from longshore.models.deadline import DeadlineOutlook
 from longshore.models.domains import Foreseen
@@ -21,6 +20,7 @@ from longshore.models.preemption import WayKind
 from longshore.models.queue_view import QueueView
 from longshore.models.settings import Settings
 from longshore.models.views import Explanation, JobView
+from longshore.scheduling.deadline import deadlines_in_vain
 from tests.client.conftest import Command, Ran
 from tests.client.test_begin import submit
 from tests.client.test_commands import is_listed

@@ -12,9 +12,10 @@ from tests.support.waiting import eventually
 
 _RARE = {
     "placements_refused", "log_shipping_errors", "heartbeats_missed", "fences", "market_looks",
-    "market_lowest_ask", "market_differences", "preemptions", "kept_differences",
+    "market_lowest_ask", "market_differences", "preemptions", "kept_differences", "jobs_late",
+    "deadlines",
 }  # fmt: skip
-"""Nothing of this went wrong here, and there is no market."""
+"""Nothing of this went wrong here, there is no market, and no job has a deadline."""
 
 
 def found(series: dict[str, float], metric: Metric) -> dict[str, set[str]]:

@@ -30,6 +30,7 @@ from longshore.models.messages import (
     NODE_WORKFLOW,
     POOL_WORKFLOW,
 )
+from longshore.models.price_messages import PRICE_WORKFLOW
 from longshore.models.purchase import BUYING_WORKFLOW, PURCHASE_WORKFLOW
 from longshore.models.reconcile import RECONCILE_WORKFLOW, ReconcileReport, ReconcileRequest
 from longshore.models.schedule_messages import SCHEDULE_RUN_WORKFLOW
@@ -129,6 +130,7 @@ _OF_ONE: tuple[tuple[str, dict[str, object], str], ...] = (
     (POOL_WORKFLOW, {"pool": "some"}, "pool-some"),
     (NODE_WORKFLOW, {"node_id": "some"}, "node-some"),
     (BUYING_WORKFLOW, {"pool": "some"}, "buying-some"),
+    (PRICE_WORKFLOW, {"pool": "some"}, "price-some"),
     (PURCHASE_WORKFLOW, {"options": [_OPTION]}, "purchase-{id}"),
     (BLOCK_WORKFLOW, {"block_id": "some.1"}, "block-some.1"),
 )
