@@ -152,8 +152,8 @@ class PackingPolicy(Frozen):
     def starts_kept(self) -> int:
         """For how many deferred jobs of each tier a cycle keeps a start.
 
-        By rank a wide job is seldom the first that waits: with 16 such jobs wait as long as by
-        age, with 8 a tenth longer (docs/decisions/0092-starts-kept-by-rank.md).
+        By rank a wide job is seldom the first that waits: with 8 such jobs wait a tenth longer
+        than with 16 (docs/decisions/0092-starts-kept-by-rank.md).
         """
         if self.max_reservations is not None:
             return self.max_reservations

@@ -34,7 +34,7 @@ TIMES_THE_STOP = 10
 """It runs for so many times what a save and a restart take: no job loses more than a tenth."""
 GUARANTEED_AFTER = timedelta(hours=36)
 """Who has waited so long in all comes before everybody. After two days the longest wait is longer
-than that of EASY, after one the mean is a quarter longer."""
+than that of EASY, after one the mean is a quarter longer (docs/decisions, 92)."""
 KEEPS_FOR = timedelta(hours=6)
 """Such a job is stopped only by one that has waited so much longer."""
 GUARANTEED_SHARE = 0.5
