@@ -39,11 +39,11 @@ _ERRORS = tuple(head[0].upper() + head[1:] for head in ERRORS)
 def waiting_html(queue: QueueView, now: datetime) -> str:
     """Return the table of those that wait, the first `SHOWN` of them."""
     by_rank = any(job.terms for job in queue.jobs)
-    ranks = (*(_RANK if by_rank else ()), *(_SCORE if queue.weights else ()))
+    scored = queue.weights is not None
+    ranks = (*_ranks(by_rank=by_rank, scored=scored), *(_SCORE if scored else ()))
     due = any(job.deadline for job in queue.jobs)
     numbers = ("#", "Class", "GPUs", "Waited", "Ran", *ranks, "Starts, UTC")
     heads = ("#", "Job", "Tenant", *numbers[1:], *(_DEADLINE,) * due, "Reason")
-    scored = queue.weights is not None
     rows = (_row(job, now, by_rank=by_rank, scored=scored, due=due) for job in queue.jobs[:SHOWN])
     return table("Who waits, in order", heads, rows, numbers=numbers)
 
@@ -121,11 +121,16 @@ def is_blank(history: QueueHistory) -> bool:
     return not any(each.waiting or each.running or each.stops for each in history.moments)
 
 
+def _ranks(*, by_rank: bool, scored: bool) -> tuple[str, ...]:
+    """Return the columns of the rank: with its parts where no score takes their room."""
+    return _RANK[: 1 if scored else None] if by_rank else ()
+
+
 def _row(job: QueuedJobView, now: datetime, *, by_rank: bool, scored: bool, due: bool) -> str:
     place = NONE if job.place is None else count(job.place)
     gpus = NONE if job.gpus is None else count(job.gpus)
     ranks = [
-        *(zip(_RANK, rank_of(job), strict=True) if by_rank else ()),
+        *zip(_ranks(by_rank=by_rank, scored=scored), rank_of(job), strict=False),
         *(zip(_SCORE, score_of(job), strict=True) if scored else ()),
     ]
     numbers = (
