@@ -227,8 +227,9 @@ class CycleActivities:
             aside = tuple(set_aside_unread(*each) for each in waiting.unreadable.items())
             turn = self._turns.of(pool, whole=whole)
             part = kept.queue.to_plan(
-                kept.nodes.open_gpus, pool.packing, now, share=turn.share, whole=turn.whole
-            )
+                kept.nodes.open_gpus, kept.nodes.gpus, pool.packing, now,
+                share=turn.share, whole=turn.whole,
+            )  # fmt: skip
             queue = part.jobs if part else [each.request for each in waiting.entries.values()]
             gpus = _GPUs(kept.nodes.gpus, kept.nodes.free_gpus)
             if not queue:

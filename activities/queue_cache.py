@@ -68,6 +68,7 @@ class QueueCache:
     def to_plan(
         self,
         open_gpus: int,
+        gpus: int,
         policy: PackingPolicy,
         now: datetime,
         *,
@@ -85,7 +86,7 @@ class QueueCache:
         turn = itertools.islice(in_turn, math.ceil(share * len(self._turns)))
         wanted = {*self._unanswered, *self._with_start, *hear, *turn}
         return self._long.to_plan(
-            open_gpus, policy, now, wanted=wanted, without=resting, whole=whole
+            open_gpus, gpus, policy, now, wanted=wanted, without=resting, whole=whole
         )
 
     def were_told(self, job_ids: Iterable[str]) -> None:

@@ -180,9 +180,3 @@ class PackingPolicy(Frozen):
     def reads_data(self) -> bool:
         """Whether it matters what nodes hold."""
         return bool(self.weights.locality or (self.score and self.score.used.data))
-
-    @property
-    def moves(self) -> bool:
-        """Whether the order of the queue changes with time, or what may start of it does: then
-        only a plan of the whole queue is right."""
-        return self.by_rank or self.by_terms or (self.score is not None and self.score.holds_back)

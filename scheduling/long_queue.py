@@ -13,19 +13,31 @@ Jobs that ask alike may differ in their expected duration. Where a job finds no 
 a longer one like it finds none either: it needs the node for longer, and meets more of what is
 kept there for others. A shorter one may find some. So a job is left out when there are as many
 before it that are as short or shorter. The data that a job reads say where it goes, not whether.
+
+Where the order is not by age alone, jobs pass each other as time goes by. Those of one lane do not
+(`scheduling.order.Lanes`), so a job is left out for those of its own lane. Who comes first for
+having waited long is planned in any case.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Hashable
+from collections.abc import Collection, Hashable, Iterable, Iterator
 from datetime import datetime, timedelta
+from itertools import takewhile
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from longshore.models.mig import profile_slices
 from longshore.models.packing import PackingPolicy
 from longshore.models.placement import JobRequest
-from longshore.scheduling.order import HIGHEST, by_age, seconds_ahead
+from longshore.scheduling.order import HIGHEST, Lanes
 from longshore.scheduling.placement.mix import SLICE_MILLI
+from longshore.scheduling.rank import (
+    GUARANTEED_AFTER,
+    GUARANTEED_SHARE,
+    first_of_long,
+    gpus_of_job,
+    waits_since,
+)
 
 _ITS_OWN = {"id", "submitted_at", "waits_since", "attempt", "path_behind", "expected_duration",
             "data", "attained", "can_stop", "duration_known", "learnt", "tenant"}  # fmt: skip
@@ -37,23 +49,25 @@ _FEW = 8
 """Answers about jobs that ask alike which are kept."""
 
 
-_Order = tuple[bool, float, str, int]
+_Order = tuple[Any, ...]
 
 
 class _Queued(NamedTuple):
-    """Sorts as a queue of one class does; no two have the same id."""
+    """Sorts as the jobs of a lane do; no two have the same id."""
 
     order: _Order
+    time: timedelta
+    """In its lane."""
     job: JobRequest
 
 
 class _Alike:
-    """The jobs that ask alike, by their duration."""
+    """The jobs of a lane that ask alike, by their times."""
 
     def __init__(self) -> None:
-        self._durations: list[timedelta] = []
+        self._times: list[timedelta] = []
         self._jobs: list[list[_Queued]] = []
-        """Of each duration, in order; the durations ascend."""
+        """Of each time, in order; the times ascend."""
         self._first: dict[int, list[JobRequest]] = {}
         """What `first` found last, by `most`: a queue changes in few places between two cycles."""
 
@@ -62,25 +76,26 @@ class _Alike:
 
     def put(self, queued: _Queued) -> None:
         self._first.clear()
-        at = bisect_left(self._durations, queued.job.expected_duration)
-        if self._durations[at : at + 1] != [queued.job.expected_duration]:
-            self._durations.insert(at, queued.job.expected_duration)
+        at = bisect_left(self._times, queued.time)
+        if self._times[at : at + 1] != [queued.time]:
+            self._times.insert(at, queued.time)
             self._jobs.insert(at, [])
         insort(self._jobs[at], queued)
 
     def remove(self, queued: _Queued) -> None:
         self._first.clear()
-        at = bisect_left(self._durations, queued.job.expected_duration)
+        at = bisect_left(self._times, queued.time)
         del self._jobs[at][bisect_left(self._jobs[at], queued)]
         if not self._jobs[at]:
-            del self._durations[at], self._jobs[at]
+            del self._times[at], self._jobs[at]
 
     def one(self) -> JobRequest:
         """Return any of the jobs."""
         return self._jobs[0][0].job
 
     def first(self, most: int, without: Collection[str]) -> list[JobRequest]:
-        """Return the jobs that have fewer than `most` before them that are as short or shorter."""
+        """Return the jobs that have fewer than `most` before them whose times are as long, or
+        shorter."""
         if without:
             return self._find_first(most, without)
         if most not in self._first:
@@ -92,7 +107,7 @@ class _Alike:
     def _find_first(self, most: int, without: Collection[str] = ()) -> list[JobRequest]:
         found: list[JobRequest] = []
         first: list[_Queued] = []
-        """Of those as short as what comes, or shorter: as many as count."""
+        """Of those with times as long as what comes, or shorter: as many as count."""
         last: _Order | None = None
         """Where the last of them stands, once they are so many."""
         for jobs in self._jobs:
@@ -126,9 +141,8 @@ class LongQueue:
     def __init__(self) -> None:
         self._alike: dict[Hashable, _Alike] = {}
         self._key_of: dict[str, tuple[Hashable, _Queued]] = {}
-        self._waits_since: list[datetime] = []
-        self._policy = PackingPolicy()
-        """By which the jobs that ask alike are in order."""
+        self._waits_since: list[tuple[datetime, str]] = []
+        self._lanes = Lanes.under(PackingPolicy())
 
     def __len__(self) -> int:
         return len(self._key_of)
@@ -136,12 +150,13 @@ class LongQueue:
     def put(self, job: JobRequest) -> None:
         """Take in a job as it is now."""
         self.remove(job.id)
-        key = _asked(job)
-        queued = _Queued(by_age(job, self._policy), job)
+        lane, time = self._lanes.of(job)
+        key = lane, _asked(job)
+        queued = _Queued(self._lanes.key(job), time, job)
         self._alike.setdefault(key, _Alike()).put(queued)
         self._key_of[job.id] = key, queued
-        if (since := _may_rise_from(job)) is not None:
-            insort(self._waits_since, since)
+        if (since := waits_since(job)) is not None:
+            insort(self._waits_since, (since, job.id))
 
     def remove(self, job_id: str) -> None:
         """Forget a job, where it is known."""
@@ -152,12 +167,13 @@ class LongQueue:
         alike.remove(queued)
         if not alike:
             del self._alike[key]
-        if (since := _may_rise_from(queued.job)) is not None:
-            del self._waits_since[bisect_left(self._waits_since, since)]
+        if (since := waits_since(queued.job)) is not None:
+            del self._waits_since[bisect_left(self._waits_since, (since, job_id))]
 
     def to_plan(
         self,
         open_gpus: int,
+        gpus: int,
         policy: PackingPolicy,
         now: datetime,
         *,
@@ -168,21 +184,26 @@ class LongQueue:
         """Return what a plan has to have, with the jobs that are `wanted`; None where that is
         everything: the queue is short, or they are half of it.
 
-        `open_gpus` are those of nodes that take jobs which nobody holds whole. Those `without` are
-        as good as not there. All jobs may start where the `whole` is asked for, where the pool's
-        order is not by age, or holds some back, or where some count as more than their class: then
-        jobs that ask alike are not in the order kept here.
+        `open_gpus` are those of nodes that take jobs which nobody holds whole, `gpus` those of the
+        pool. Those `without` are as good as not there. All jobs may start where the `whole` is
+        asked for, where the pool holds some back by their score, or where some count as more than
+        their class: then jobs that ask alike are not in the order kept here.
         """
         wanted = {job_id for job_id in wanted if job_id in self._key_of} - set(without)
         if len(self) < LONG or 2 * len(wanted) >= len(self):
             return None
-        if whole or policy.moves or self._has_risen(policy, now):
+        holds_back = policy.score is not None and policy.score.holds_back
+        if whole or holds_back or self._has_risen(policy, now):
             known = self._key_of.items()
             jobs = [queued.job for job_id, (_, queued) in known if job_id not in without]
             return Part(jobs, wanted)
         jobs = self.first_alike(open_gpus, policy, without)
-        there = {job.id for job in jobs}
-        jobs += (self._key_of[job_id][1].job for job_id in wanted if job_id not in there)
+        more = dict.fromkeys(wanted)
+        if policy.by_rank or policy.by_terms:
+            more |= dict.fromkeys(self._guaranteed(gpus, now, without))
+        for job in jobs:
+            more.pop(job.id, None)
+        jobs += (self._key_of[job_id][1].job for job_id in more)
         return Part(jobs, wanted)
 
     def first_alike(
@@ -202,23 +223,29 @@ class LongQueue:
         return found
 
     def _put_in_order(self, policy: PackingPolicy) -> None:
-        """Change the order where another policy has another."""
-        if seconds_ahead(policy) == seconds_ahead(self._policy):
+        """Divide the jobs anew where another policy has other lanes."""
+        if (lanes := Lanes.under(policy)) == self._lanes:
             return
-        self._policy = policy
+        self._lanes = lanes
         for _, queued in tuple(self._key_of.values()):
-            if queued.job.path_behind:
-                self.put(queued.job)
+            self.put(queued.job)
 
     def _has_risen(self, policy: PackingPolicy, now: datetime) -> bool:
         """Return whether a job may count as more than its own class."""
         every = policy.class_rises_every
-        return bool(every and self._waits_since) and now - self._waits_since[0] >= every
+        longest = (self._key_of[job_id][1].job for _, job_id in self._longest(now, every))
+        return bool(every) and any(job.priority < HIGHEST for job in longest)
 
+    def _guaranteed(self, gpus: int, now: datetime, without: Collection[str]) -> Iterator[str]:
+        """Yield who comes first for having waited long where nobody runs who did."""
+        longest = (job_id for _, job_id in self._longest(now, GUARANTEED_AFTER))
+        there = (job_id for job_id in longest if job_id not in without)
+        asked = ((job_id, gpus_of_job(self._key_of[job_id][1].job)) for job_id in there)
+        return first_of_long(asked, gpus * GUARANTEED_SHARE)
 
-def _may_rise_from(job: JobRequest) -> datetime | None:
-    """Return since when its wait counts; None where its class is the highest anyway."""
-    return None if job.priority >= HIGHEST else job.waits_since or job.submitted_at
+    def _longest(self, now: datetime, wait: timedelta) -> Iterable[tuple[datetime, str]]:
+        """Return who has waited for so long, the longest first."""
+        return takewhile(lambda waits: now - waits[0] >= wait, self._waits_since)
 
 
 def _milli(job: JobRequest) -> int:

@@ -12,16 +12,25 @@ that of the wait, as a factor: a pool that weighs waiting alone goes by age, or 
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from longshore.models.job import Tier
 from longshore.models.node import Node
 from longshore.models.packing import PackingPolicy
 from longshore.models.placement import Decision, JobRequest, RunningJob
 from longshore.scheduling import score
-from longshore.scheduling.rank import Service, rank, room_of, standings, waiting
+from longshore.scheduling.rank import (
+    Service,
+    lane,
+    rank,
+    room_of,
+    standings,
+    waiting,
+    waits_since,
+)
 
 HIGHEST = 10
 """The highest class: nothing counts as more."""
@@ -118,6 +127,53 @@ def worth(
     return by_rank if policy.by_rank else by_waiting
 
 
+class Lanes(NamedTuple):
+    """What divides the jobs of a class that ask alike so that those of one lane do not pass each
+    other while they wait.
+
+    Each has a time in its lane. A job stays before another in the queue, and is planned for as
+    long or for less, where it is before it in the lane and its time is as long or shorter. Who
+    comes first for having waited long does so by another order (`scheduling.rank`).
+    """
+
+    by_rank: bool
+    by_terms: bool
+    by_data: bool
+    seconds_ahead: float
+    unpriced: frozenset[Tier]
+    """Whose waiting costs nothing: all of their ranks are 0."""
+
+    @classmethod
+    def under(cls, policy: PackingPolicy) -> "Lanes":
+        """Return those of a policy."""
+        prices = policy.delay_price
+        return cls(
+            policy.by_rank,
+            policy.by_terms,
+            by_data=bool(policy.score and policy.score.used.data),
+            seconds_ahead=seconds_ahead(policy),
+            unpriced=frozenset(tier for tier in Tier if prices and not prices.get(tier)),
+        )
+
+    def of(self, job: JobRequest) -> tuple[Hashable, timedelta]:
+        """Return the lane of a job, and its time in that."""
+        if not (self.by_rank or self.by_terms):
+            return None, job.expected_duration
+        of_rank, time = lane(job) if self.by_rank else (None, job.expected_duration)
+        if not self.by_terms:
+            return (job.can_stop, of_rank), time
+        data = frozenset(job.data.items()) if self.by_data else None
+        return (job.can_stop, of_rank, job.tenant, data), time
+
+    def key(self, job: JobRequest) -> tuple[object, ...]:
+        """Return what puts the jobs of one lane into order."""
+        age = _by_age(job, self.seconds_ahead)
+        if not self.by_rank or job.tier in self.unpriced:
+            return age
+        since = waits_since(job)
+        return since is None, since.timestamp() if since else 0.0, *age
+
+
 def aged(job: Waits, policy: PackingPolicy, now: datetime) -> timedelta:
     """Return since how long a job counts as submitted."""
     unknown, submitted, *_ = by_age(job, policy)
@@ -126,8 +182,12 @@ def aged(job: Waits, policy: PackingPolicy, now: datetime) -> timedelta:
 
 def by_age(job: Waits, policy: PackingPolicy) -> tuple[bool, float, str, int]:
     """Return what puts jobs that count as one class into order by age."""
+    return _by_age(job, seconds_ahead(policy))
+
+
+def _by_age(job: Waits, seconds_ahead: float) -> tuple[bool, float, str, int]:
     submitted = job.submitted_at.timestamp() if job.submitted_at else 0.0
-    ahead = seconds_ahead(policy) * job.path_behind
+    ahead = seconds_ahead * job.path_behind
     return job.submitted_at is None, submitted - ahead, job.id, job.attempt
 
 

@@ -15,7 +15,7 @@ exchange of two jobs the ratio of their ranks has to move fourfold (twice `AHEAD
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -82,11 +82,20 @@ class Service(NamedTuple):
 
 
 def waiting(job: JobRequest, now: datetime) -> Service:
-    """Return what a job has had that waits. A malleable one counts as of its smallest size."""
-    since = job.waits_since or job.submitted_at or now
+    """Return what a job has had that waits."""
+    since = waits_since(job) or now
+    return Service(job, gpus_of_job(job), job.attained, max(now - since, _NONE), job.can_stop)
+
+
+def waits_since(job: JobRequest) -> datetime | None:
+    """Return since when the wait of a job counts."""
+    return job.waits_since or job.submitted_at
+
+
+def gpus_of_job(job: JobRequest) -> float:
+    """Return the GPUs that a job will hold; a malleable one counts as of its smallest size."""
     part = profile_slices(job.mig) / SLICES if job.mig else job.milli / 1000
-    gpus = job.smallest.gpus_held * part
-    return Service(job, gpus, job.attained, max(now - since, _NONE), job.can_stop)
+    return job.smallest.gpus_held * part
 
 
 def running(work: RunningWork, now: datetime) -> Service:
@@ -110,6 +119,18 @@ def terms(job: Service, policy: PackingPolicy) -> RankTerms:
         price=_price(job, policy), gpus=job.gpus, growth=_growth(job), left=_likely_left(job),
         rank=rank(job, policy),
     )  # fmt: skip
+
+
+def lane(job: JobRequest) -> tuple[Hashable, timedelta]:
+    """Return what divides jobs that ask alike, and a time, so that of two in one lane with times
+    as long, or the second's longer, the first stays above where it has waited longer. It is
+    planned for as long as the second then, or for less."""
+    if not job.can_stop:
+        return expected_from(job) is ExpectedFrom.UNKNOWN, job.expected_duration
+    left = _likely_left(Service(job, 1.0, job.attained, _NONE, can_stop=True))
+    if not left:  # as most that can be stopped: they have not run yet
+        return None, job.expected_duration
+    return job.expected_duration, left
 
 
 def _price(job: Service, policy: PackingPolicy) -> float:
@@ -152,7 +173,14 @@ def _guaranteed(jobs: Iterable[tuple[str, float, timedelta]], room: float) -> It
     """Yield who comes first for having waited long, the longest first, of jobs with their GPUs
     and waits."""
     long = [job for job in jobs if job[2] >= GUARANTEED_AFTER]
-    for id, gpus, _ in sorted(long, key=lambda job: (-job[2], job[0])):
+    in_order = sorted(long, key=lambda job: (-job[2], job[0]))
+    return first_of_long(((id, gpus) for id, gpus, _ in in_order), room)
+
+
+def first_of_long(jobs: Iterable[tuple[str, float]], room: float) -> Iterator[str]:
+    """Yield who comes first of jobs that have all waited long, the longest first, with their
+    GPUs."""
+    for id, gpus in jobs:
         if room <= 0:
             return
         room -= gpus

@@ -368,7 +368,7 @@ def test_all_are_planned_where_a_part_would_not_do() -> None:
     queue = queued(jobs[1:])
 
     def planned(now: datetime = NOW, policy: PackingPolicy = policy, **more: Any) -> int | None:
-        part = queue.to_plan(0, policy, now, **{"wanted": (), **more})
+        part = queue.to_plan(0, 8, policy, now, **{"wanted": (), **more})
         return None if part is None else len(part.jobs)
 
     assert planned() is None, "it is short"
@@ -383,7 +383,7 @@ def test_all_are_planned_where_a_part_would_not_do() -> None:
     queue.put(a_job("highest", submitted_at=NOW - 99 * DAY, priority=10))
     assert planned() == 9 + 1
     asked = [job.id for job in (*jobs[:3], *jobs[100:110])]
-    some = queue.to_plan(0, policy, NOW, wanted=[*asked, "unknown"], without={"j105"})
+    some = queue.to_plan(0, 8, policy, NOW, wanted=[*asked, "unknown"], without={"j105"})
     assert some is not None
     assert set(some.wanted) == set(asked) - {"j105"}
     assert len(some.jobs) == 9 + 1 + 9
