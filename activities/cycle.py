@@ -30,7 +30,7 @@ from longshore.activities.locality import forget_data, load_locality, note_data
 from longshore.activities.metrics import SILENT, Metrics
 from longshore.activities.placements import placement_of
 from longshore.activities.pool_cache import PoolCache
-from longshore.activities.preemption import Preempting
+from longshore.activities.preemption import NOBODY, Looked, Preempting
 from longshore.activities.preparations import Told, note_preparations, noted_preparations
 from longshore.activities.prices.holds import NOTHING, PriceLook, keep_for_price
 from longshore.activities.queue import end_attempt
@@ -49,6 +49,7 @@ from longshore.models.placement import (
     RecentJobs,
 )
 from longshore.models.pool import PoolSpec
+from longshore.scheduling.placement.mix import Mix
 from longshore.scheduling.unplannable_jobs import plan_without, set_aside_unread, tellable
 
 _IDLE = timedelta(minutes=10)
@@ -60,10 +61,10 @@ _FORGET_EVERY = 100
 """Cycles."""
 _RECENT_FOR = 20.0
 """Seconds that the jobs placed lately are kept: what to expect changes slowly."""
-Outcome = tuple[CycleReply, tuple[Placement, ...], PoolSpec, bool, Told]
+Outcome = tuple[CycleReply, tuple[Placement, ...], PoolSpec, bool, Told, Looked]
 """What a cycle did, the placements that its jobs are to hear of, its pool, whether one of them
-may be of a malleable job with fewer GPUs than it is to have, then or later, and which jobs are to
-be prepared where."""
+may be of a malleable job with fewer GPUs than it is to have, then or later, which jobs are to be
+prepared where, and on whom it decided."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -107,7 +108,7 @@ class CycleActivities:
         """
         done, priced = await self._committed(request)
         done = done or await self._plan_and_commit(request)
-        reply, placements, pool, hungry, prepares = done
+        reply, placements, pool, hungry, prepares, looked = done
         if reply.placed:
             await failpoint("cycle.after-commit")
         gone = await self._signals.tell_jobs(
@@ -125,7 +126,7 @@ class CycleActivities:
             if placement.job_id in gone:
                 await self._withdraw(placement.key)
         if reply.waiting:
-            await self._preempting.after_cycle(request.pool, request.cycle_id)
+            await self._preempting.after_cycle(request.pool, request.cycle_id, looked)
         if reply.may_buy:
             await self._blocks.after_cycle(request.pool)
         if reply.may_buy and (reply.waiting or reply.keeps_warm):
@@ -156,7 +157,7 @@ class CycleActivities:
             placements = await _placements(connection, request.cycle_id)
             prepares = await noted_preparations(connection, request.pool, request.cycle_id)
         reply = _reply(pool, row["queued"], row["placed"])
-        return (reply, placements, pool, bool(placements), prepares), NOTHING
+        return (reply, placements, pool, bool(placements), prepares, NOBODY), NOTHING
 
     async def _plan_and_commit(self, request: CycleRequest) -> Outcome:
         began = time.perf_counter()
@@ -209,7 +210,7 @@ class CycleActivities:
             for each in made.plan.placements
             if each.job_id in placed
         )
-        return reply, placements, pool, hungry, prepares
+        return reply, placements, pool, hungry, prepares, made.looked
 
     async def _decide(
         self, pool_name: str, *, whole: bool = False, planned: float = 0.0
@@ -261,7 +262,9 @@ class CycleActivities:
         nodes = kept.nodes.named(used)
         self._kept.keep(pool_name, kept)
         took = (plans - began, planned + time.perf_counter() - plans)
-        return _Decided(pool, waiting, queue, nodes, decided, now, gpus, took, seconds)
+        return _Decided(
+            pool, waiting, queue, nodes, decided, now, gpus, took, planning.mix, seconds
+        )
 
     async def _recent_jobs(
         self, connection: AsyncConnection, pool: PoolSpec
@@ -312,8 +315,14 @@ class _Decided(NamedTuple):
     gpus: _GPUs
     took: tuple[float, float]
     """Seconds on the clock: reading, and planning."""
+    mix: Mix | None = None
+    """What the plan expected to be asked for."""
     seconds: float = 0.0
     """What the plan took of the processor."""
+
+    @property
+    def looked(self) -> Looked:
+        return Looked({decision.job_id for decision in self.plan.decisions}, self.mix)
 
 
 def _newly_taken(nodes: Sequence[Node], placements: Sequence[Placement]) -> int:

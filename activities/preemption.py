@@ -7,9 +7,9 @@ decides nothing anew, and the GPUs that are being freed count as coming in every
 import asyncio
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import text
 
@@ -28,6 +28,7 @@ from longshore.models.packing import QueueOrder
 from longshore.models.placement import JobRequest
 from longshore.models.preemption import PreemptionPlan
 from longshore.models.text import count
+from longshore.scheduling.placement.mix import Mix
 from longshore.scheduling.preemption.plan import plan_preemptions
 
 _TO_STOP = timedelta(seconds=5)
@@ -37,6 +38,18 @@ STORE_ANSWERS_WITHIN = 2.0
 
 
 _log = logging.getLogger(__name__)
+
+
+class Looked(NamedTuple):
+    """What a cycle knows when it has planned."""
+
+    at: Collection[str]
+    """The jobs that it decided on."""
+    mix: Mix | None
+    """What it expected to be asked for; None: what the queue says."""
+
+
+NOBODY = Looked((), None)
 
 
 class Preempting:
@@ -62,13 +75,14 @@ class Preempting:
         self._kept = kept or PoolCache()
         self._margins = margins
 
-    async def after_cycle(self, pool: str, cycle_id: str) -> int:
+    async def after_cycle(self, pool: str, cycle_id: str, looked: Looked = NOBODY) -> int:
         """Preempt running jobs for those that this cycle left waiting; return how many.
 
+        Of a long queue a part is decided on: whom it may help, and whom the cycle `looked` at.
         A repeat finds what was stored under the cycle's id, and signals again; an attempt that
         has ended meanwhile ignores it.
         """
-        told = await self._stored(cycle_id) or await self._decide_and_store(pool, cycle_id)
+        told = await self._stored(cycle_id) or await self._decide_and_store(pool, cycle_id, looked)
         await self._signals.tell_jobs("preempt", told)
         return len(told)
 
@@ -77,7 +91,9 @@ class Preempting:
             rows = await connection.execute(text(_STORED), {"cycle": cycle_id})
             return [_told(row) for row in rows.mappings()]
 
-    async def _decide_and_store(self, pool: str, cycle_id: str) -> list[tuple[str, Displacement]]:
+    async def _decide_and_store(
+        self, pool: str, cycle_id: str, looked: Looked
+    ) -> list[tuple[str, Displacement]]:
         asked = {"pool": pool, "by_rank": QueueOrder.ATTAINED_SERVICE.value}
         async with self._database.transaction() as connection:
             if not await connection.scalar(text(_MIGHT_HELP), asked):
@@ -85,7 +101,7 @@ class Preempting:
         store_away = await why_store_is_away(self._checkpoints, pool)
         async with self._database.snapshot() as connection:
             kept = await self._kept.take(connection, pool)
-            seen = await read_inputs(connection, pool, store_away, kept, self._margins)
+            seen = await read_inputs(connection, pool, store_away, kept, self._margins, looked.at)
             now = await clock(connection)
         self._kept.keep(pool, kept)
         if not seen.spec.preemption.enabled:
@@ -94,6 +110,7 @@ class Preempting:
             plans = await asyncio.to_thread(
                 plan_preemptions, seen.queue, seen.nodes, seen.running, seen.spec.preemption,
                 seen.spec.packing, now, seen.under_way, seen.quotes(now), seen.recent,
+                mix=looked.mix,
             )  # fmt: skip
         except Exception:
             # A fault of ours, or of one job: the pool's cycles go on, and stop nobody.
@@ -114,7 +131,8 @@ class Preempting:
         spared = [plan.model_dump(mode="json", include={"job_id", "spared"})
                   for plan in plans if plan.spared]  # fmt: skip
         async with self._database.transaction() as connection:
-            await connection.execute(text(_SPARE), {"rows": json.dumps(spared), "pool": pool})
+            asked = {"rows": json.dumps(spared), "pool": pool, "decided": list(waiting)}
+            await connection.execute(text(_SPARE), asked)
             if not rows:
                 return []
             stored = await connection.execute(
@@ -195,7 +213,8 @@ _SPARE = """
               FROM queue o
               LEFT JOIN jsonb_to_recordset(CAST(:rows AS jsonb)) AS w (job_id text, spared jsonb)
              USING (job_id)
-             WHERE o.pool = :pool AND (o.spared IS NOT NULL OR w.spared IS NOT NULL)) AS n
+             WHERE o.pool = :pool AND o.job_id = ANY(:decided)
+               AND (o.spared IS NOT NULL OR w.spared IS NOT NULL)) AS n
      WHERE q.job_id = n.job_id AND q.spared IS DISTINCT FROM n.spared
 """
 

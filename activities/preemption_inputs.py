@@ -4,6 +4,7 @@ with what it would cost to stop it."""
 from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
+from heapq import nlargest
 
 from pydantic import ValidationError
 from sqlalchemy import RowMapping, text
@@ -75,11 +76,12 @@ class PreemptionInputs(Frozen):
 
 async def read_inputs(
     connection: AsyncConnection, pool: str, store_away: str = "", kept: CachedPool | None = None,
-    margins: Margins = DEFAULT_MARGINS,
+    margins: Margins = DEFAULT_MARGINS, wanted: Collection[str] = (),
 ) -> PreemptionInputs:  # fmt: skip
     """Return what is to be decided on.
 
-    `kept` is the pool in the snapshot of `connection`, where it is known. `store_away` says why
+    `kept` is the pool in the snapshot of `connection`, where it is known: of a long queue those
+    are read then for which others may be stopped, and the `wanted` ones. `store_away` says why
     the checkpoint store is away, empty where it is there. Saves count as far as they have been
     observed (`activities.checkpoints.rows`): nobody is stopped in the hope of one.
     """
@@ -92,15 +94,23 @@ async def read_inputs(
         entries = kept.queue.waiting(await clock(connection)).entries
         waiting = [entry.request for entry in entries.values()]
         nodes, shares = kept.nodes.nodes, kept.nodes.running
+    works = await load_running_work(connection, pool, spec.preemption, shares, store_away)
+    stops = (await connection.execute(text(_UNDER_WAY), {"pool": pool})).mappings().all()
+    if kept is not None:
+        wanted = {*wanted, *(row["for_job"] for row in stops)}
+        to_come = kept.nodes.open_gpus + _most_freed(works, spec.preemption)
+        now = await clock(connection)
+        some = kept.queue.to_make_room(to_come, kept.nodes.gpus, spec.packing, now, wanted)
+        waiting = waiting if some is None else some
     waiting = [job.smallest for job in waiting]
     queue, nodes = await with_locality(connection, pool, spec.packing, waiting, nodes)
     return PreemptionInputs(
         spec=spec,
         nodes=nodes,
-        running=await load_running_work(connection, pool, spec.preemption, shares, store_away),
+        running=works,
         queue=tuple(queue),
         recent=await load_recent(connection, pool) if spec.packing.rule.learns else (),
-        under_way=await _under_way(connection, pool, queue, nodes),
+        under_way=_under_way(stops, queue, nodes),
         prices=await _prices(connection) if spec.buying.enabled else (),
     )
 
@@ -202,11 +212,16 @@ def _checkpoint(spec: JobSpec, row: RowMapping) -> WorkCheckpoint | None:
     )
 
 
-async def _under_way(
-    connection: AsyncConnection, pool: str, queue: Iterable[JobRequest], nodes: Sequence[Node]
+def _most_freed(works: Iterable[RunningWork], policy: PreemptionPolicy) -> int:
+    """Return how many GPUs come free at most where as many jobs are stopped as may be at once."""
+    gpus = (sum(len(share.gpu_indices) for share in work.shares) for work in works)
+    return sum(nlargest(policy.max_under_way, gpus))
+
+
+def _under_way(
+    stops: Iterable[RowMapping], queue: Iterable[JobRequest], nodes: Sequence[Node]
 ) -> tuple[PreemptionUnderWay, ...]:
     """Return the jobs for which others are being stopped now."""
-    found = await connection.execute(text(_UNDER_WAY), {"pool": pool})
     requests = {job.id: job for job in queue}
     return tuple(
         PreemptionUnderWay(
@@ -216,7 +231,7 @@ async def _under_way(
                 requests.get(row["for_job"]), _gains(row["plan"]), row["frees_by"], nodes
             ),
         )
-        for row in found.mappings()
+        for row in stops
     )  # fmt: skip
 
 

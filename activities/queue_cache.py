@@ -7,7 +7,7 @@ change only the stored wait reason is read: other cycles write that, also of oth
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from longshore.activities.explanations import STORED_COLUMNS, stored_of
 from longshore.activities.snapshot import REST, WAITS_SINCE, QueueEntry, entry_of
 from longshore.models.packing import PackingPolicy
-from longshore.models.placement import PlacementKind
+from longshore.models.placement import JobRequest, PlacementKind
 from longshore.scheduling.long_queue import LongQueue, Part
 from longshore.scheduling.reason_updates import TELL_AT_MOST, Stored, has_to_hear
 
@@ -88,6 +88,21 @@ class QueueCache:
         return self._long.to_plan(
             open_gpus, gpus, policy, now, wanted=wanted, without=resting, whole=whole
         )
+
+    def to_make_room(
+        self,
+        gpus_to_come: int,
+        gpus: int,
+        policy: PackingPolicy,
+        now: datetime,
+        wanted: Collection[str],
+    ) -> list[JobRequest] | None:
+        """Return the jobs of `waiting` for which others may be stopped, with the `wanted` ones,
+        where at most `gpus_to_come` are free or freed for them; None where that is all."""
+        part = self._long.to_plan(
+            gpus_to_come, gpus, policy, now, wanted=wanted, without=self._resting(now)
+        )
+        return part and part.jobs
 
     def were_told(self, job_ids: Iterable[str]) -> None:
         """Note that these jobs were just told why they wait: the others come first now."""

@@ -82,6 +82,7 @@ def plan_preemptions(
     recent: Iterable[RecentJobs] = (),
     *,
     stops_only: bool = False,
+    mix: Mix | None = None,
 ) -> tuple[PreemptionPlan, ...]:
     """Return a plan for every job of a queue that waits, in queue order.
 
@@ -93,7 +94,8 @@ def plan_preemptions(
     lately (`recent`): elsewhere it might be in the way of one that then has others stopped. Nobody
     is stopped for a job that the next cycle starts since others of it change their places: that
     job, and those behind it, get their plans after that cycle. With `stops_only` only the plans
-    that stop somebody are made: sooner, above all where there is none.
+    that stop somebody are made: sooner, above all where there is none. A `mix` is taken in place
+    of that of `queue` and `recent`: the queue may be a part of all then.
     """
     queue, recent = tuple(job.smallest for job in queue), tuple(recent)
     works = _in_order(running)
@@ -104,7 +106,7 @@ def plan_preemptions(
     stoppable = Stoppable(works, policy, now, yielding)
     if stops_only and not (policy.enabled and any(map(stoppable.whom, queue))):
         return ()
-    mix = mix_of(queue, recent, len(works), packing)
+    mix = mix or mix_of(queue, recent, len(works), packing)
     scene = _Scene(
         nodes, works, policy, packing, now, mix, queue, stoppable, yielding, stops_only=stops_only
     )

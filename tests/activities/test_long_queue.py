@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from longshore.activities import cycle_inputs, queue_cache
+from longshore.activities.pool_cache import PoolCache
+from longshore.activities.preemption_inputs import read_inputs
 from longshore.models.placement import CyclePlan, JobRequest
 from longshore.models.pool import PoolSpec
 from longshore.scheduling import long_queue
@@ -182,3 +184,35 @@ async def _cycle(ledger: Ledger, name: str) -> tuple[int, int, int]:
     await ledger.cycle(name)
     (row,) = await ledger.rows(_CYCLE, id=name)
     return row["queued"], row["placed"], row["looked_at"]
+
+
+async def test_of_a_long_queue_a_part_is_decided_on_for_whom_others_stop(full: Ledger):
+    """Whom none of it concerns keeps what was said of it."""
+    await full.enqueue("urgent", gpus=2, priority=9)
+    spared = "UPDATE queue SET spared = '[]' WHERE job_id IN (:near, :far)"
+    await full.rows(spared, near=JOBS[1], far=JOBS[39])
+    await _cycle(full, "again")
+    (stopped,) = await full.rows("SELECT job_id, for_job FROM preemptions")
+    assert (stopped["job_id"], stopped["for_job"]) == (JOBS[0], "urgent")
+    still = await full.rows("SELECT job_id FROM queue WHERE spared IS NOT NULL")
+    assert [row["job_id"] for row in still] == [JOBS[39]]
+
+
+async def test_whom_others_are_stopped_for_is_known_wherever_it_stands(full: Ledger):
+    """Its GPUs go to nobody else, though jobs before it ask alike."""
+    await full.enqueue("urgent", gpus=2, priority=9)
+    await _cycle(full, "again")
+    for number in range(40):
+        await full.enqueue(f"more-{number:02}", gpus=2, priority=9)
+    early = {"at": "2026-01-01T00:00:00Z"}
+    await full.rows(
+        "UPDATE queue SET request = request || jsonb_build_object('submitted_at',"
+        " CAST(:at AS text)) WHERE job_id LIKE 'more-%'", **early,
+    )  # fmt: skip
+    async with full.database.snapshot() as connection:
+        kept = await PoolCache().take(connection, full.pool)
+        seen = await read_inputs(connection, full.pool, kept=kept)
+    assert len(seen.queue) < 40
+    assert "urgent" in {job.id for job in seen.queue}
+    (under_way,) = seen.under_way
+    assert (under_way.job_id, len(under_way.shares)) == ("urgent", 1)
