@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
+from heapq import nlargest
 
 from benchmarks.live_pool import START, LivePool
 from benchmarks.queueing_world import NODE_GPUS, Job, World
@@ -86,6 +87,7 @@ class Shipped(World):
         self._requests: dict[str, JobRequest] = {}
         """Of what waits, and of what runs as it was placed."""
         self._long = LongQueue()
+        self._gpus = nodes * NODE_GPUS
         self._mix: tuple[float, Mix] | None = None
         self._usage = dict.fromkeys((job.tenant for job in jobs), 0.0)
         self._usage_at = 0.0
@@ -162,7 +164,7 @@ class Shipped(World):
         packing, now = self.policies.packing, _at(self.now)
         queue = [self._requests[name] for name in self.waiting]
         mix = self._mix_of(queue)
-        part = self._long.to_plan(self.pool.open_gpus, packing, now, wanted=())
+        part = self._long.to_plan(self.pool.open_gpus, self._gpus, packing, now, wanted=())
         made = self.pool.plan(part.jobs if part else queue, now, mix=mix, wanted=())
         if part and made.rearranged:
             made = self.pool.plan(queue, now, mix=mix, wanted=())
@@ -207,13 +209,19 @@ class Shipped(World):
         return any(job.priority > lowest for job in self.waiting.values())
 
     def _plans(self) -> tuple[PreemptionPlan, ...]:
-        now = _at(self.now)
+        now, packing = _at(self.now), self.policies.packing
         saved = WorkCheckpoint.trusted(saved_at=now, write=_NOTHING, saves_while_running=True)
         works = [self._work_of(job, saved) for job in self.running.values()]
         queue = [self._requests[name] for name in self.waiting]
+        mix = self._mix_of(queue)
+        held = (job.gpus for job in self.running.values())
+        freed = sum(nlargest(self.policies.preemption.max_under_way, held))
+        to_come = self.pool.open_gpus + freed
+        part = self._long.to_plan(to_come, self._gpus, packing, now, wanted=())
         return plan_preemptions(
-            queue, list(self.pool.nodes.values()), works, self.policies.preemption,
-            self.policies.packing, now, recent=self.pool.recent(), stops_only=True,
+            part.jobs if part else queue, list(self.pool.nodes.values()), works,
+            self.policies.preemption, packing, now, recent=self.pool.recent(), stops_only=True,
+            mix=mix,
         )  # fmt: skip
 
     def _work_of(self, job: Job, saved: WorkCheckpoint) -> RunningWork:

@@ -143,7 +143,7 @@ def _ours(
         return plan_cached(queue, kept, policy, NOW, mix=mix)
 
     def plan_part() -> CyclePlan:
-        part = long.to_plan(kept.open_gpus, policy, NOW, wanted=())
+        part = long.to_plan(kept.open_gpus, kept.gpus, policy, NOW, wanted=())
         if part is None:  # a short queue is planned whole
             return plan_all()
         return plan_cached(part.jobs, kept, policy, NOW, mix=mix, wanted=part.wanted)
