@@ -353,7 +353,7 @@ async def _begin(connection: AsyncConnection, pool: str) -> None:
             "INSERT INTO pools (name, spec) VALUES (:name, CAST(:spec AS jsonb))"
             " ON CONFLICT (name) DO UPDATE SET poked = false"
         ),
-        {"name": pool, "spec": PoolSpec(name=pool).model_dump_json()},
+        {"name": pool, "spec": PoolSpec.new(pool).model_dump_json()},
     )
 
 

@@ -223,7 +223,7 @@ async def put_into_queue(
         "begins_at": spec.begins_at(request.submitted_at), "waits_from": job.submitted_at,
         "deadline_at": spec.deadline_at(request.submitted_at),
         "begin_only": request.begin_only, "start_below": spec.start_below,
-        "pool_spec": PoolSpec(name=spec.pool).model_dump_json(),
+        "pool_spec": PoolSpec.new(spec.pool).model_dump_json(),
         "can_stop": job.can_stop, "duration_known": job.duration_known,
         "preemptible": spec.preemptible, "shape": shape_of(spec),
     }  # fmt: skip
@@ -264,7 +264,7 @@ async def ensure_pool(connection: AsyncConnection, pool: str) -> None:
             "INSERT INTO pools (name, spec) VALUES (:name, CAST(:spec AS jsonb))"
             " ON CONFLICT DO NOTHING"
         ),
-        {"name": pool, "spec": PoolSpec(name=pool).model_dump_json()},
+        {"name": pool, "spec": PoolSpec.new(pool).model_dump_json()},
     )
 
 

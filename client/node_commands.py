@@ -414,7 +414,7 @@ def pool_set(
 
     async def store(api: "Longshore") -> PoolSpec:
         before = await _pool(api, name)
-        text = before.spec.model_dump_json() if before else json.dumps({"name": name})
+        text = (before.spec if before else PoolSpec.new(name)).model_dump_json()
         spec = load_document(text, f"pool {name}", PoolSpec, changes)
         prices = None if price is None else await read_prices(price, spec)
         await api.set_pool(spec, prices)

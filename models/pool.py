@@ -17,6 +17,7 @@ from longshore.models.margins import Margins
 from longshore.models.placement import PackingPolicy, PackingRule
 from longshore.models.preemption import PreemptionPolicy
 from longshore.models.price_series import PoolPrice
+from longshore.models.score import ScorePolicy, ScoreProfile
 from longshore.models.units import Duration
 from longshore.models.visible import shown
 
@@ -65,6 +66,13 @@ class PoolSpec(Frozen):
         if limit == timedelta(0):
             raise ValueError("must be longer than 0: leave it out for no limit")
         return limit
+
+    @classmethod
+    def new(cls, name: str) -> Self:
+        """Return the settings of a pool that is made: those of one that is stored without them
+        stay what they were."""
+        score = ScorePolicy(profile=ScoreProfile.BALANCED)
+        return cls(name=name, packing=PoolPacking(score=score))
 
     @classmethod
     def as_known(cls, stored: object) -> Self:

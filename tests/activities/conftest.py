@@ -15,6 +15,8 @@ async def ledger(temporal: Client, database_url: str) -> AsyncIterator[Ledger]:
     """The activities on a database of this test's own, with the real Temporal to signal; 0.1 s."""
     database = Database(database_url, pool_size=20)
     try:
-        yield Ledger(database, temporal, new_pool())
+        made = Ledger(database, temporal, new_pool())
+        await made.keep_order_of_age()
+        yield made
     finally:
         await database.close()

@@ -28,7 +28,7 @@ async def test_it_lists_who_waits_in_order_with_what_ranks_are_made_of(
     empty = await longshore("queue", "--pool", pool)
     assert empty.code == 66
     assert f"no pool '{pool}'" in empty.err
-    set_ = await longshore("pool", "set", pool, "--order", "attained-service")
+    set_ = await longshore("pool", "set", pool, "--profile", "none", "--order", "attained-service")
     assert set_.code == 0, set_.err
     shown = await longshore("pool", "show", pool)
     assert "attained-service" in shown.out
@@ -110,6 +110,17 @@ def test_a_row_tells_how_far_off_starts_were(width: int):
         ["up", "to", "10m", "40", "0s", "2m", "1", "3", "–"],
         ["over", "1d", "40", "0s", "1d", "6h", "1", "3", "2"],
     ]
+
+
+async def test_a_pool_that_is_made_is_balanced_until_it_is_told(longshore: Command, pool: str):
+    assert (await longshore("pool", "set", pool, "--growth", "fixed")).code == 0
+    shown = " ".join((await longshore("pool", "show", pool)).out.split())
+    assert "balanced: priority 0.2, waiting 0.2, fair_share 0.2" in shown
+    assert "attained-service" in shown
+    told = await longshore("pool", "set", pool, "--profile", "none", "--order", "age")
+    assert told.code == 0, told.err
+    found = QueueView.model_validate_json((await longshore("queue", "--pool", pool, "--json")).out)
+    assert (found.order, found.weights) == (QueueOrder.AGE, None)
 
 
 async def test_a_score_is_set_by_a_profile_or_weights_and_shown(longshore: Command, pool: str):

@@ -40,7 +40,9 @@ class Scene:
 async def scene(temporal: Client, console_database: str) -> AsyncIterator[Scene]:
     """A pool of the test's own in the console's database; starts nothing."""
     database = Database(console_database)
-    yield Scene(Ledger(database, temporal, new_pool()))
+    ledger = Ledger(database, temporal, new_pool())
+    await ledger.keep_order_of_age()
+    yield Scene(ledger)
     await database.close()
 
 

@@ -91,6 +91,12 @@ class Ledger:
         )
         return await environment.run(activity, request)
 
+    async def keep_order_of_age(self) -> None:
+        """Make the pool as one of before that was stored without a score: what a step does shows
+        without ranks."""
+        async with self.database.transaction() as connection:
+            await set_pool(connection, PoolSpec(name=self.pool))
+
     async def rows(self, statement: str, **values: object) -> list[dict[str, Any]]:
         async with self.database.transaction() as connection:
             found = await connection.execute(text(statement), values)
