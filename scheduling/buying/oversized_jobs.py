@@ -1,4 +1,4 @@
-"""Jobs that ask for more GPUs on one machine than any machine for sale has.
+"""Jobs that no machine for sale could hold, such as those that ask for more GPUs than one has.
 
 A cluster is several machines: only a gang spans them.
 """
@@ -6,7 +6,31 @@ A cluster is several machines: only a gang spans them.
 from collections.abc import Iterable, Iterator, Sequence
 
 from longshore.models.buying import MarketView, NodeShape, Option, OptionKind, UnmetJob
-from longshore.scheduling.buying.fleet import shape_of, shape_of_offer
+from longshore.scheduling.buying.fleet import holds, shape_of, shape_of_offer
+
+
+def unheld_jobs(jobs: Iterable[UnmetJob], markets: Sequence[MarketView]) -> dict[str, str]:
+    """Return why nothing is bought for each job that no machine for sale could hold, whatever it
+    costs, by its id.
+
+    None while a market is away or closed, when larger ones may come. A gang asks for several machines.
+    """
+    if not markets or any(market.away or market.closed for market in markets):
+        return {}
+    shapes = [(shape, market.provider) for market in markets for shape in _shapes(market)]
+    types = {shape.gpu_type.casefold() for shape, _ in shapes}
+    found: dict[str, str] = {}
+    for job in jobs:
+        request = job.request
+        if request.gang is not None or any(holds(shape, request, of) for shape, of in shapes):
+            continue
+        wanted = request.gpu_type
+        found[request.id] = (
+            f"no machine with {wanted} GPUs is for sale"
+            if wanted is not None and wanted.casefold() not in types
+            else "no machine that is for sale could hold it"
+        )
+    return found
 
 
 def oversized_jobs(jobs: Iterable[UnmetJob], markets: Sequence[MarketView]) -> list[Option]:

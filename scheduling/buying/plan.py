@@ -40,7 +40,7 @@ from longshore.scheduling.buying.incoming_capacity import MOST_JOBS, incoming_st
 from longshore.scheduling.buying.limits import below_the_next
 from longshore.scheduling.buying.low_scores import without_low_scores
 from longshore.scheduling.buying.options import MOST_EXTENDED, candidates, extended
-from longshore.scheduling.buying.oversized_jobs import oversized_jobs
+from longshore.scheduling.buying.oversized_jobs import oversized_jobs, unheld_jobs
 from longshore.scheduling.buying.policy_blockers import policy_blockers
 from longshore.scheduling.buying.prices import (
     BlockSource,
@@ -127,7 +127,8 @@ def decide(
     lost = NOT_LOST if plans else why_not(options, nothing, policy.flex_price)
     lasts = {job.request.id: job.request.expected_duration for job in unmet.jobs}
     likely = estimate_runtime(unmet.ended).mean
-    in_vain = {option.job_id: option.lost for option in options if option.kind.is_in_vain}
+    in_vain = unheld_jobs(unmet.jobs, markets)
+    in_vain |= {option.job_id: option.lost for option in options if option.kind.is_in_vain}
     others = [option for option in options if not option.kind.is_in_vain]
     why = sentence(others, missing, lost, lasts, likely) if others else nothing_lacks(coming)
     return BuyDecision(

@@ -196,6 +196,31 @@ def test_a_job_for_which_nothing_is_for_sale_is_told_so_beside_what_is_bought() 
 
 
 @pytest.mark.parametrize(
+    ("asks", "why"),
+    [
+        ({"gpu_type": "B300"}, "no machine with B300 GPUs is for sale"),
+        ({"ram": 900_000}, "no machine that is for sale could hold it"),
+    ],
+)
+def test_what_is_bought_for_another_job_is_not_told_as_bought_for_one_that_nothing_holds(
+    asks: dict[str, object], why: str
+) -> None:
+    vain = a_job("vain")
+    vain = vain.model_copy(update={"request": vain.request.model_copy(update=asks)})
+    decision = decided([vain, a_job("b")], cloud(("2.40", 8)))
+    assert decision.plans
+    told = {
+        name: buying_status(POOL, "", record_of(decision), NOW - MINUTE, job_id=name)
+        for name in ("vain", "b")
+    }
+    assert told["vain"].says == f"it buys nothing now: {why}"
+    assert told["b"].says == "buys what is missing"
+    assert for_job(record_of(decision), "vain").reason == f"wait: {why}"
+    away = cloud(("2.40", 8)).model_copy(update={"away": "no answer"})
+    assert not decided([vain], away).in_vain  # it may have one
+
+
+@pytest.mark.parametrize(
     ("held_by", "tier"),
     [("max_price.FAST", Tier.FLEX), ("caps.per_tier_day.FAST", Tier.FLEX),
      ("flex_price", Tier.FAST)],
