@@ -18,6 +18,7 @@ from longshore.scheduling.job_changes import (
     changes,
     failing_constraints,
     labels_asked,
+    lacking,
     together,
 )
 from longshore.scheduling.packer import could_ever_place, place
@@ -132,6 +133,13 @@ def _kind(codes: Sequence[RejectionCode], job: JobRequest) -> str:
     return f"{head} {' and '.join(each.removeprefix('a node ') for each in having)}"
 
 
+def _whole(job: JobRequest, code: RejectionCode, nodes: Sequence[Node], now: datetime) -> str:
+    """Return what kind of node would hold the job, with all that one or the other of those that
+    are there lacks: ``a FAST node with A100 GPUs and with more GPUs``."""
+    codes = dict.fromkeys([code, *lacking(job, nodes, now)])
+    return _kind(sorted(codes, key=lambda each: each is not RejectionCode.TIER), job)
+
+
 def _all_it_takes(job: JobRequest, nodes: Sequence[Node], now: datetime, pool: str) -> list[str]:
     """Return the changes that let these nodes hold the job only together, as one piece of
     advice."""
@@ -186,13 +194,12 @@ def _additions(
     """Return which nodes would help instead."""
     match code:
         case RejectionCode.TIER:
-            others = {each.node_id for each in rejections if each.code is code}
-            found = [each for each in rejections if each.code is code]
-            of_tier = kind_of_node(job, found, [n for n in nodes if n.id in others], now)
-            them = of_tier if job.gang is None else f"{job.tier} nodes"
+            them = f"{job.tier} nodes" if job.gang is not None else _whole(job, code, nodes, now)
             return [f"add {them}: {agent_command(job, pool)}"]
         case RejectionCode.GPU_TYPE | RejectionCode.FLAVOR:
-            return [f"add {_in_words(_CODES[code].joins, job)}"]
+            if job.gang is not None or len(lacking(job, nodes, now)) < 2:
+                return [f"add {_in_words(_CODES[code].joins, job)}"]
+            return [f"add {_whole(job, code, nodes, now)}: {agent_command(job, pool)}"]
         case RejectionCode.CONSTRAINT:
             return _with_labels(job, nodes, now, pool)
         case RejectionCode.MIG_PROFILE:

@@ -142,14 +142,27 @@ def together(
     where it takes what is not the job's to change. A gang takes all nodes together."""
     if job.gang is not None:
         return _needed(_steps(job, nodes, now, pool), job, nodes, now)
+    return min(filter(None, _ways(job, nodes, now, pool)), key=len, default=())
+
+
+def lacking(job: JobRequest, nodes: Sequence[Node], now: datetime) -> tuple[RejectionCode, ...]:
+    """Return what one or the other of these nodes, empty, lacks for the job: a node that has all
+    of it could hold the job. The most frequent first."""
+    ways = _ways(job, nodes, now, "")
+    return tuple(code for code, _ in Counter(c.code for way in ways for c in way).most_common())
+
+
+def _ways(
+    job: JobRequest, nodes: Sequence[Node], now: datetime, pool: str
+) -> list[tuple[Change, ...]]:
+    """Return for each kind of node the fewest changes with which it could hold the job."""
     labels = labels_named((job,))
     alike: dict[object, Node] = {}
     for node in nodes:
         alike.setdefault(when_empty(node, labels), node)
         if len(alike) == _MOST_KINDS:
             break
-    ways = [_needed(_steps(job, [node], now, pool), job, [node], now) for node in alike.values()]
-    return min(filter(None, ways), key=len, default=())
+    return [_needed(_steps(job, [node], now, pool), job, [node], now) for node in alike.values()]
 
 
 def agent_command(job: JobRequest, pool: str, *, fabric: bool = False) -> str:

@@ -13,7 +13,7 @@ def unheld_jobs(jobs: Iterable[UnmetJob], markets: Sequence[MarketView]) -> dict
     """Return why nothing is bought for each job that no machine for sale could hold, whatever it
     costs, by its id.
 
-    None while a market is away or closed, when larger ones may come. A gang asks for several machines.
+    None while a market is away or closed: then others may come. A gang asks for several machines.
     """
     if not markets or any(market.away or market.closed for market in markets):
         return {}

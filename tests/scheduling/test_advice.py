@@ -59,6 +59,18 @@ def test_a_job_of_the_other_tier_is_advised_what_then_fits() -> None:
     assert kind(more, [a_node("n1")]) == "a FLEX node with more cores"
 
 
+def test_a_node_that_is_to_be_added_has_all_that_one_or_the_other_lacks() -> None:
+    """What is true of a node of another tier is not all: those of the job's tier lack more."""
+    small = a_node("n2", tier="FLEX", gpu_type="A100", gpus=2)
+    whole = "add a FAST node with A100 GPUs and with more GPUs: `longshore agent --pool p`"
+    told = advised(a_job(gpus=4, gpu_type="A100"), [a_node("n1"), small])
+    assert [each for each in told if "add " in each] == [whole]
+    many = advised(a_job(cpus=100), [a_node("n1", cpus=64), a_node("n2", tier="FLEX", cpus=200)])
+    assert "add a FAST node with more cores: `longshore agent --pool p`" in many
+    (alone,) = [each for each in advised(a_job(gpu_type="A100"), [a_node("n1")]) if "add " in each]
+    assert alone == "add a node with A100 GPUs"
+
+
 def test_a_gang_without_labels_is_advised_to_have_them_or_to_do_without() -> None:
     bare = [a_node("n1"), a_node("n2")]
     assert advised(a_gang(16), bare) == (
