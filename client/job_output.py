@@ -16,9 +16,9 @@ from longshore.client.array_status import as_on_record
 from longshore.client.logs import JobLogs
 from longshore.client.pull import Pulled, pull
 from longshore.client.reconnecting import Reconnecting
-from longshore.client.status import JobHandle, status_of
+from longshore.client.status import JobHandle, progress_of, status_of
 from longshore.models.errors import NotFoundError
-from longshore.models.job import JobStatus
+from longshore.models.job import JobState, JobStatus
 from longshore.models.messages import job_workflow_id
 from longshore.models.text import listed
 from longshore.workflows.job import JobWorkflow
@@ -105,7 +105,8 @@ class OutputReading(Reconnecting):
     async def missing_logs(self, ref: str, attempt: int | None = None) -> str:
         """Return why the log store lacks a part of what an attempt wrote, the latest without one.
 
-        Empty where it has all, or nobody knows: a workflow that is long over says nothing.
+        Empty where it has all, or nobody knows: a workflow that is long over says nothing. Of one
+        that runs it is what its agent said last.
         """
         job_id = await self._resolve(ref)
         store = LogStore(self.settings.resolve_log_store())
@@ -114,10 +115,14 @@ class OutputReading(Reconnecting):
         if rest.ended and len(nodes) == 1:
             return ""
         try:
-            records = (await status_of(self.temporal, self._job(job_id))).attempts
+            status = await status_of(self.temporal, self._job(job_id))
+            runs = status.state is JobState.RUNNING and attempt in (None, status.attempt)
+            said = await progress_of(self.temporal, self._job(job_id)) if runs else None
         except RPCError:
             return ""
-        found = [each for each in records if attempt in (None, each.attempt)]
+        if said is not None and said.log_error:
+            return said.log_error
+        found = [each for each in status.attempts if attempt in (None, each.attempt)]
         return found[-1].log_error if found else ""
 
     async def _status_when_back(self, job_id: str) -> JobStatus:

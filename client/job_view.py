@@ -111,6 +111,8 @@ def job_screen(report: JobReport, now: datetime) -> RenderableType:
         parts += array_parts(report.array)
     facts = _facts(report, now)
     facts += checkpoint_facts(progress, report.checkpoint, now)
+    if progress and progress.log_error and not state.ended:
+        facts.append(("logs", f"the log store takes no more: {progress.log_error}"))
     facts += saving_facts(report.saving, now)
     parts += [Text(), pairs(facts)]
     attempts = status.attempts if status else ()

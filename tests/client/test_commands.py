@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from longshore.models.job import JobResult, JobSpec
-from longshore.models.messages import ProcessReport
+from longshore.models.messages import ProcessReport, Progress
 from longshore.models.settings import Settings
 from longshore.models.views import Explanation, JobView, PoolView, Submission
 from tests.client.conftest import Command, Ran
@@ -216,13 +216,23 @@ async def test_a_pool_that_does_not_exist(longshore: Command, command: str) -> N
 async def test_output_that_the_log_store_lacks_is_told(
     longshore: Command, pool: str, node: ScriptedNode
 ) -> None:
+    told = "This is not all that it wrote: the log store took no more (no space left)"
+    node.says = Progress(log_error="no space left")
     job_id = await submitted(longshore, pool)
+    await node.started(job_id)
+
+    async def tells() -> bool:
+        return told in (await longshore("logs", job_id)).err
+
+    await eventually(tells)  # while it runs, too
+    shown = await longshore("job", job_id)
+    assert "the log store takes no more: no space left" in " ".join(shown.out.split())
     await node.end(job_id, report=ProcessReport(exit_code=0, log_error="no space left"))
     assert (await longshore("watch", job_id)).code == 0
     shown = await longshore("job", job_id)
     assert "its output is not all stored: no space left" in " ".join(shown.out.split())
-    logs = await longshore("logs", job_id)
-    assert "This is not all that it wrote: the log store took no more (no space left)" in logs.err
+    assert "the log store takes no more" not in shown.out
+    assert told in (await longshore("logs", job_id)).err
 
 
 async def test_links_to_the_temporal_ui_and_the_console(

@@ -41,6 +41,7 @@ from longshore.models.messages import (
     Prepared,
     PrepareRequest,
     ProcessReport,
+    Progress,
     Registered,
     Registration,
     RunProcessRequest,
@@ -120,6 +121,8 @@ class ScriptedNode:
         """Refuse every process for this reason, as an agent that is fenced off."""
         self.hangs = False
         """Take calls and answer none, as an agent in a file system that is away."""
+        self.says: Progress | None = None
+        """What each process that starts here says of itself."""
         self.loses_reports = False
         """Have the reports of processes that end not arrive, as where the server is away."""
         self.lost_reports = 0
@@ -276,6 +279,8 @@ class ScriptedNode:
         key = (request.key.job_id, request.key.attempt)
         self._requests[key] = request
         self.taken[key] += 1
+        if self.says is not None:
+            await self._handle().heartbeat(self.says)
         self._answer_later(self._report_run(key, self._handle()))
 
     @activity.defn
