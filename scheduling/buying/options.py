@@ -40,6 +40,9 @@ def candidates(
     pods: Sequence[PodSource],
 ) -> Iterator[Candidate]:
     """Yield what might be bought for the jobs that nothing holds, first jobs first."""
+    # One that nothing for sale could hold must not stand for others of its kind.
+    sources = (*blocks, *pods)
+    unmet = [job for job in unmet if any(source.holds(job.request) for source in sources)]
     everything = (
         candidate
         for first in _one_of_each_kind(unmet)

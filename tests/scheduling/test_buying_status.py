@@ -220,6 +220,16 @@ def test_what_is_bought_for_another_job_is_not_told_as_bought_for_one_that_nothi
     assert not decided([vain], away).in_vain  # it may have one
 
 
+@pytest.mark.parametrize("asks", [{"ram": 900_000}, {"cpus": 100_000}, {"gpus": 400}])
+def test_a_job_that_nothing_holds_does_not_keep_others_behind_it_from_being_bought_for(
+    asks: dict[str, object],
+) -> None:
+    first = a_job("a")
+    first = first.model_copy(update={"request": first.request.model_copy(update=asks)})
+    decision = decided([first, a_job("b")], cloud(("2.40", 8)))
+    assert [plan.serves for plan in decision.plans] == [("b",)]
+
+
 @pytest.mark.parametrize(
     ("held_by", "tier"),
     [("max_price.FAST", Tier.FLEX), ("caps.per_tier_day.FAST", Tier.FLEX),
