@@ -150,6 +150,7 @@ def _job(row: RowMapping) -> JobSeen:
         id=row["id"], submitted_at=row["submitted_at"], ended_at=row["ended_at"],
         queued_attempt=row["queued_attempt"], queued_at=row["queued_at"], placement=placement,
         is_array=row["is_array"],
+        array_ended_at=row["array_ended_at"],
     )  # fmt: skip
 
 
@@ -304,7 +305,9 @@ async def _for_each(
 _JOBS = """
     SELECT j.id, j.submitted_at, j.ended_at, q.attempt AS queued_attempt, q.queued_at,
            p.attempt, p.node_id, p.epoch, p.placed_at, p.ended_at AS placement_ended_at,
-           p.end_reason, EXISTS (SELECT FROM arrays WHERE id = j.id) AS is_array
+           p.end_reason, EXISTS (SELECT FROM arrays WHERE id = j.id) AS is_array,
+           (SELECT a.ended_at FROM array_slots s JOIN jobs a ON a.id = s.array_id
+             WHERE s.job_id = j.id) AS array_ended_at
       FROM (SELECT id FROM jobs WHERE ended_at IS NULL
             UNION SELECT job_id FROM queue
             UNION SELECT job_id FROM placements WHERE ended_at IS NULL) AS open

@@ -12,6 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 from temporalio.client import Client
 from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError
 
 from longshore.activities.buying.bills import book_bill
 from longshore.activities.buying.purchase_rows import lock_purchase
@@ -35,6 +36,7 @@ from longshore.activities.queue import (
     record_end,
 )
 from longshore.activities.registry import RegistryActivities
+from longshore.activities.rpc_errors import is_unknown
 from longshore.activities.signals import Signals
 from longshore.activities.stored_specs import UNKNOWN, stored_spec
 from longshore.models.base import StartInput
@@ -54,6 +56,7 @@ from longshore.models.node import Liveness, NodeState
 from longshore.models.placement import Placement, PlacementKey
 from longshore.models.purchase import PURCHASE_WORKFLOW, purchase_workflow_id
 from longshore.models.reconcile import (
+    CancelJob,
     EndAttempt,
     EndJob,
     Finding,
@@ -182,6 +185,8 @@ class ReconcileActivities:
             return await self._end_job(mend.end_job, stop)
         if mend.end_attempt:
             return await self._end_attempt(mend.end_attempt)
+        if mend.cancel_job:
+            return await self._cancel_job(mend.cancel_job)
         if mend.tell_placed:
             return await self._tell_placed(mend.tell_placed)
         if mend.tell_lost:
@@ -245,6 +250,16 @@ class ReconcileActivities:
             poke = pool and await mark_poked_if_useful(connection, pool)
         if pool and poke:
             await self._signals.poke_pool(pool)
+        return ""
+
+    async def _cancel_job(self, cancel: CancelJob) -> str:
+        handle = self._temporal.get_workflow_handle(job_workflow_id(cancel.job_id))
+        try:
+            await handle.cancel(reason=cancel.reason)
+        except RPCError as error:
+            if not is_unknown(error):
+                raise
+            return "its workflow has ended meanwhile"
         return ""
 
     async def _tell_placed(self, tell: TellPlaced) -> str:
@@ -372,6 +387,8 @@ def _words(mend: Mend) -> str:
         return f"recorded as {mend.end_job.result.state.value}, and what it held was given up"
     if mend.end_attempt:
         return f"attempt {mend.end_attempt.attempt} was ended"
+    if mend.cancel_job:
+        return "its cancellation was requested: it has its grace, and gives up what it holds"
     if mend.tell_placed:
         return "its workflow was told again"
     if mend.tell_lost:

@@ -31,6 +31,8 @@ class FindingKind(StrEnum):
     """A job's workflow runs, and the database has no open record of the job."""
     LEFT_AFTER_END = "left-after-end"
     """A job has ended, and still stands in the queue or holds GPUs."""
+    SLOT_LEFT = "slot-left"
+    """A slot of an array runs or waits, and its array has ended."""
     PLACEMENT_NOT_HEARD = "placement-not-heard"
     """A job holds GPUs, and its workflow waits for a placement."""
     PLACEMENT_OUTDATED = "placement-outdated"
@@ -79,6 +81,13 @@ class EndAttempt(Wire):
     attempt: int
     reason: LeaseEnd
     message: str
+
+
+class CancelJob(Wire):
+    """Ask for the end of a job: it has its grace, and gives up what it holds."""
+
+    job_id: str
+    reason: str
 
 
 class TellPlaced(Wire):
@@ -141,6 +150,7 @@ class Mend(Wire):
 
     end_job: EndJob | None = None
     end_attempt: EndAttempt | None = None
+    cancel_job: CancelJob | None = None
     tell_placed: TellPlaced | None = None
     tell_lost: TellLost | None = None
     poke_pool: PokePool | None = None
@@ -282,6 +292,8 @@ class JobSeen(Frozen):
     """The newest."""
     is_array: bool = False
     """An array, which is in no queue itself: its slots are."""
+    array_ended_at: Instant | None = None
+    """Of a slot: when its array has ended."""
 
     @property
     def attempt(self) -> int:

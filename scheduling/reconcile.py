@@ -13,6 +13,7 @@ from longshore.models.job import JobState, JobStatus
 from longshore.models.messages import LeaseEnd, job_workflow_id, node_workflow_id, pool_workflow_id
 from longshore.models.purchase import purchase_workflow_id
 from longshore.models.reconcile import (
+    CancelJob,
     EndAttempt,
     Finding,
     FindingKind,
@@ -113,8 +114,10 @@ def _jobs(seen: Observed, request: ReconcileRequest) -> Iterator[Finding]:
     for job in seen.jobs:
         if job.ended_at is not None:
             finding = _left_after_end(job, seen, request)
+        elif _runs(seen, job):
+            finding = _left_by_its_array(job, seen, request) or _where_it_is(job, seen, request)
         else:
-            finding = _where_it_is(job, seen, request) if _runs(seen, job) else None
+            finding = None
         if finding is not None:
             yield finding
 
@@ -130,6 +133,17 @@ def _left_after_end(job: JobSeen, seen: Observed, request: ReconcileRequest) -> 
     return _about_job(
         job.id, FindingKind.LEFT_AFTER_END, f"it has ended, and {left} still",
         Mend(end_attempt=end),
+    )  # fmt: skip
+
+
+def _left_by_its_array(job: JobSeen, seen: Observed, request: ReconcileRequest) -> Finding | None:
+    """An array ends after its slots, unless its workflow was ended from outside."""
+    if not _older(job.array_ended_at, seen, request.margin):
+        return None
+    cancel = CancelJob(job_id=job.id, reason="its array has ended")
+    return _about_job(
+        job.id, FindingKind.SLOT_LEFT, "it is a slot of an array that has ended, and goes on",
+        Mend(cancel_job=cancel),
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from longshore.client.reconcile import reconcile
 from longshore.models.elements import ElementState
 from longshore.models.job import JobSpec, JobState
 from longshore.models.messages import job_workflow_id
-from longshore.models.reconcile import ReconcileRequest
+from longshore.models.reconcile import Finding, FindingKind, ReconcileRequest
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
 
@@ -60,3 +60,29 @@ async def test_what_a_terminated_slot_had_has_failed_and_the_rest_is_told_why(
     assert {each.state for each in found} == {ElementState.FAILED}
     assert "did not say what became of it" in found[0].message
     assert "no slot was left to run it" in found[-1].message
+
+
+async def test_slots_of_an_array_that_was_terminated_give_up_what_they_hold(
+    longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client, control: Database
+):
+    array_id = await an_array(longshore, pool)
+    await node.batch_of(f"{array_id}.s1")
+    await temporal.get_workflow_handle(job_workflow_id(array_id)).terminate()
+
+    async def slot_has_ended() -> bool:
+        report = await reconcile(longshore, SOON)
+        said.extend(each for each in report.findings if each.kind is FindingKind.SLOT_LEFT)
+        return (await Views(control).job(f"{array_id}.s1")).ended_at is not None
+
+    said: list[Finding] = []
+    await eventually(slot_has_ended)
+    assert said[0].subject == f"job {array_id}.s1"
+    assert said[0].mended
+    assert (await longshore.status(f"{array_id}.s1")).state is JobState.CANCELLED
+    gpus = [gpu for each in await longshore.nodes() if each.pool == pool for gpu in each.gpus]
+    assert gpus
+    assert {gpu.job_id for gpu in gpus} == {None}
+    array = (await longshore.report(array_id)).array
+    assert array
+    assert ElementState.RUNNING not in array.counts
+    assert (await reconcile(longshore, SOON)).findings == ()

@@ -169,6 +169,17 @@ def test_a_list_that_lags_behind_leads_to_a_question_and_to_no_finding():
     assert compare(state.model_copy(update={"job_status": answer}), REQUEST) == ()
 
 
+@pytest.mark.parametrize(("ended", "left"), [(OLD, True), (YOUNG, False), (None, False)])
+def test_a_slot_that_outlives_its_array_is_cancelled(ended: datetime | None, left: bool):
+    running = a_flow(job_state=JobState.RUNNING, node_id="n")
+    job = a_job(placement=placed(), array_ended_at=ended)
+    findings = found(running, jobs=[job])
+    assert [each.kind for each in findings] == [FindingKind.SLOT_LEFT] * left
+    assert all(each.mend and each.mend.cancel_job for each in findings)
+    gone = a_flow(state=CLOSED)  # its own end is to be recorded
+    assert not any(each.kind is FindingKind.SLOT_LEFT for each in found(gone, jobs=[job]))
+
+
 def test_a_placement_that_its_workflow_waits_for_is_told_again():
     findings = found(
         QUEUED, jobs=[a_job(placement=placed())], job_status={"j": said(JobState.QUEUED)}

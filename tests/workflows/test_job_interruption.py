@@ -17,6 +17,7 @@ from longshore.models.messages import (
     ProcessReport,
     job_workflow_id,
 )
+from longshore.models.pool import PoolSpec
 from longshore.workflows.job import JobWorkflow
 from tests.support.control import a_spec, is_queued, lease_ends, reaches
 from tests.support.scripted_node import USER_ERROR, ScriptedNode
@@ -99,6 +100,7 @@ async def test_the_gpus_are_not_given_up_before_the_process_has_ended(
 async def test_a_displaced_job_keeps_its_place_before_later_jobs(
     longshore: Longshore, node: ScriptedNode, temporal: Client, control: Database, pool: str
 ):
+    await longshore.set_pool(PoolSpec(name=pool))  # by age
     first = (await longshore.submit(a_spec(pool, gpus=8))).job_id
     await node.started(first)  # jobs enter the queue each by itself: another may be placed first
     later, last = [
