@@ -164,7 +164,7 @@ async def _prices(connection: AsyncConnection, names: list[str]) -> dict[str, No
     return {
         row.id: NodePrice(
             micro_per_gpu_hour=row.price, by_use=row.by_use,
-            paid_until=None if row.by_use else row.ends_at,
+            paid_until=None if row.by_use else row.ends_at, gpus=row.gpus,
         )
         for row in rows
     }  # fmt: skip
@@ -174,7 +174,7 @@ _WAITING = "SELECT count(*) FROM queue WHERE pool = :pool AND NOT held"
 
 _PRICES = """
     SELECT n.id, b.price_micro_per_gpu_hour AS price, coalesce(o.is_machine, false) AS by_use,
-           b.ends_at
+           b.ends_at, (SELECT count(*) FROM gpus WHERE node_id = n.id) AS gpus
       FROM nodes n
       JOIN blocks b ON b.id = n.block_id
       LEFT JOIN orders o ON o.key = b.id

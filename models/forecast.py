@@ -24,6 +24,8 @@ class NodePrice(Wire):
     by_use: bool = False
     """Billed as it runs; else its time is paid for."""
     paid_until: Instant | None = None
+    gpus: int = 0
+    """All that the node has: a job that holds it alone pays for them."""
 
 
 class Forecast(Wire):

@@ -282,6 +282,10 @@ class JobSpec(Frozen):
     """Which nodes may serve, by driver, firmware and kernel parameters; any when left out.
     For `known` a pool buys; not for `allowed`, for what a machine has is known when it is there.
     See docs/topology.md."""
+    sensitive: bool = Field(default=False, exclude_if=lambda sensitive: not sensitive)
+    """True: it holds its nodes alone, all of their GPUs, also those that it does not ask for, and
+    only nodes whose fingerprint is known and has not changed may serve. No job of anybody runs
+    beside it. See docs/sensitive.md."""
     constraints: Constraints = ()
     """Which nodes may serve, by their labels: `zone=a`, `zone!=b`, `zone in (a, b)`,
     `zone notin (a, b)`, `ib` (the node has the label) and `!ib`. All of them have to hold; as in
@@ -418,6 +422,7 @@ class JobSpec(Frozen):
                 and not (field == "malleable" and is_taken(info))
             )
         found += self._mistakes_of_code()
+        found += self._mistakes_of_sensitive()
         if self.deadline is not None and not is_taken(info) and (why := self.why_in_vain()):
             others = (("begin",), ("expected_duration",), ("max_duration",))
             found.append(Mistake(("deadline",), why, others))
@@ -444,6 +449,24 @@ class JobSpec(Frozen):
         if not brings and self.environment.current:
             why = "`current` comes along with the code of the job: give `code` too"
             yield Mistake(("environment",), why, (("code",), ("workdir",)))
+
+    def _mistakes_of_sensitive(self) -> Iterator[Mistake]:
+        """Yield what cannot hold its nodes alone."""
+        if not self.sensitive:
+            return
+        if not self.gpu.whole:
+            what = "milli" if self.mig is None else "mig"
+            why = (
+                f"holds its nodes alone, but the job asks for a part of one GPU ({what}): leave "
+                f"out {what}, or sensitive"
+            )
+            yield Mistake(("sensitive",), why, ((what,),))
+        if self.malleable is not None:
+            why = (
+                "holds its nodes whole, so other jobs have nothing of a smaller size: leave out "
+                "malleable, or sensitive"
+            )
+            yield Mistake(("sensitive",), why, (("malleable",),))
 
     def _mistakes_of_gpus(self, given: int | None) -> tuple[Mistake, ...]:
         """Return what is wrong between the fields of the GPUs, of which so many are `given`."""

@@ -51,7 +51,7 @@ from longshore.models.job import (
     RetryRule,
     Tier,
 )
-from longshore.models.job_examples import FULL_EXAMPLE, OF_ONE_GPU, WRONG_EXAMPLE
+from longshore.models.job_examples import FULL_EXAMPLE, OF_OTHERS, WRONG_EXAMPLE
 from longshore.models.labels import JobLabels
 from longshore.models.mig import MigProfile
 from longshore.models.moment import Moment
@@ -76,7 +76,7 @@ def page() -> str:
     no_example: dict[str, Any] = {}
     parts = [_HEAD]
     sections: list[tuple[str, str, type[BaseModel], dict[str, Any]]] = [
-        ("Fields", _FIELDS, JobSpec, {**example, **OF_ONE_GPU}),
+        ("Fields", _FIELDS, JobSpec, {**example, **OF_OTHERS}),
         ("array", _ARRAY, ArraySpec, {"indices": "0-99", "limit": 8, "table": "params.csv"}),
         ("code", _CODE, Code, example["code"]),
         ("environment", _PACKAGES, JobEnvironment, _AN_ENVIRONMENT),

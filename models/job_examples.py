@@ -69,8 +69,8 @@ stop_grace: 20s
 """
 """Every field once; where the examples of single fields come from, too."""
 
-OF_ONE_GPU: dict[str, int | str] = {"milli": 500, "mig": "1g.10gb"}
-"""Examples that cannot stand beside a gang."""
+OF_OTHERS: dict[str, int | str | bool] = {"milli": 500, "mig": "1g.10gb", "sensitive": True}
+"""Examples that cannot stand beside a gang, or beside sizes."""
 
 WRONG_EXAMPLE = """\
 name: Train 7B

@@ -138,6 +138,8 @@ class Node(Frozen):
     """What connects its GPUs, where that is known."""
     conformance: str | None = None
     """Fingerprint of driver, firmware and kernel parameters, where they are known."""
+    changed: bool = Field(default=False, exclude_if=lambda changed: not changed)
+    """Whether it is another than the one that was accepted for the node."""
     data: tuple[str, ...] = ()
     """Names of data that jobs have used there lately, as far as anybody asks for them."""
     price: int | None = Field(default=None, ge=0)

@@ -52,6 +52,8 @@ class RejectionCode(StrEnum):
     """For a job that asks for its driver, firmware and kernel parameters: it has not said."""
     NOT_ALLOWED = "conformance-not-allowed"
     """The node's fingerprint is not among those that the job allows."""
+    CHANGED = "conformance-changed"
+    """For a sensitive job: the node's fingerprint is another than the one that was accepted."""
     EXPIRY = "expires-too-soon"
     CPU = "not-enough-cpu"
     RAM = "not-enough-ram"
@@ -68,6 +70,8 @@ class RejectionCode(StrEnum):
     """For a MIG profile: every position of it is taken."""
     SHARES_BUSY = "shares-busy"
     """For a part of a GPU: no GPU has so many thousandths and so much memory left."""
+    NOT_ALONE = "not-alone"
+    """For a sensitive job: others are on the node, or some of its GPUs are in MIG mode."""
     GPUS_BUSY = "gpus-busy"
     """It would fit, were other jobs not there."""
     RESERVED = "reserved"
@@ -187,6 +191,8 @@ class JobRequest(Frozen):
     are those of its desired size, and `at_size` has those of another."""
     conformance: Conformance | None = None
     """Rules nodes out by their fingerprint."""
+    sensitive: bool = Field(default=False, exclude_if=lambda sensitive: not sensitive)
+    """It holds its nodes alone."""
     constraints: Constraints = ()
     """Rules nodes out by their labels."""
     data: dict[str, GB] = Field(default_factory=dict[str, float])
@@ -205,7 +211,7 @@ class JobRequest(Frozen):
 
     @property
     def gpu(self) -> GPURequest:
-        return GPURequest(self.gpus, self.vram_per_gpu, self.milli, self.mig)
+        return GPURequest(self.gpus, self.vram_per_gpu, self.milli, self.mig, alone=self.sensitive)
 
     @property
     def fetches(self) -> bool:
@@ -291,7 +297,7 @@ class JobRequest(Frozen):
             submitted_at=spec.begins_at(submitted_at) or submitted_at,
             tenant=spec.tenant, start_below=spec.start_below, path_behind=path_behind,
             attempt=attempt, gang=spec.gang, grace=spec.grace, conformance=spec.conformance,
-            constraints=spec.constraints, malleable=spec.malleable,
+            constraints=spec.constraints, malleable=spec.malleable, sensitive=spec.sensitive,
             data={**_data_of(spec), **_image_of(spec)}, saves=spec.checkpoint is not None,
         )  # fmt: skip
 

@@ -27,6 +27,8 @@ class GPURequest(NamedTuple):
     """Thousandths of one GPU; below `WHOLE` the job shares it with others."""
     mig: str | None = None
     """The MIG profile that it wants an instance of."""
+    alone: bool = False
+    """Whether the job holds its nodes alone, with the GPUs there that it does not use."""
 
     @property
     def whole(self) -> bool:

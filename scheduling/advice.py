@@ -44,6 +44,7 @@ _CODES = {
     RejectionCode.LABELS: _Help("nodes that name their region, cluster and fabric.domain"),
     RejectionCode.CONFORMANCE: _Help("a node that says what driver and kernel parameters it has"),
     RejectionCode.NOT_ALLOWED: _Help("a node with a fingerprint that it allows"),
+    RejectionCode.CHANGED: _Help("a node whose fingerprint has not changed"),
     RejectionCode.EXPIRY: _Help("a node that lasts longer"),
     RejectionCode.CPU: _Help("a node with more cores", busy=True),
     RejectionCode.RAM: _Help("a node with more RAM", busy=True),
@@ -54,6 +55,7 @@ _CODES = {
     RejectionCode.MIG_PROFILE: _Help("a node whose GPUs have the profile"),
     RejectionCode.MIG_BUSY: _Help("a larger node", busy=True),
     RejectionCode.SHARES_BUSY: _Help("a larger node", busy=True),
+    RejectionCode.NOT_ALONE: _Help("a node without GPUs in MIG mode", busy=True),
     RejectionCode.GPUS_BUSY: _Help("a larger node", busy=True),
     RejectionCode.DOMAIN: _Help("more nodes{together}", busy=True),
 }

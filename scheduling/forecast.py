@@ -3,7 +3,7 @@
 It is a look at one moment: jobs that wait already, and those that come meanwhile, may change it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from longshore.models.buying import BuyDecision, PurchasePlan
@@ -139,8 +139,12 @@ def _starts(
 ) -> Forecast:
     hours = job.expected_duration / timedelta(hours=1)
     share = job.milli / 1000
+
+    def held(node: str, gpus: Sequence[int]) -> int:
+        return max(prices[node].gpus, len(gpus)) if job.sensitive else len(gpus)
+
     by_use = [
-        round(len(gpus) * share * prices[node].micro_per_gpu_hour * hours)
+        round(held(node, gpus) * share * prices[node].micro_per_gpu_hour * hours)
         for node, gpus in alone.held
         if node in prices and prices[node].by_use
     ]

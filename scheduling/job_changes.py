@@ -119,6 +119,18 @@ def changes(
             )
             alone = _of_job(code, "set gang.unlabelled_nodes", {"unlabelled_nodes": True})
             return alone, Change(code, says, of_nodes=_labelled)
+        case RejectionCode.CHANGED:
+            says = (
+                "look at what has changed there (`longshore nodes` lists fingerprints), and "
+                "accept it: `longshore accept NODE`"
+            )
+            return (Change(code, says, of_nodes=_accepted),)
+        case RejectionCode.CONFORMANCE if job.sensitive and job.conformance is None:
+            says = (
+                "add nodes that say what they have (`longshore topology`): a sensitive job runs "
+                "on no other"
+            )
+            return (Change(code, says, _whatever_fingerprint),)
         case RejectionCode.CONFORMANCE:
             says = (
                 "leave out conformance, set gang.same_conformance to prefer, or add nodes that "
@@ -260,8 +272,12 @@ def _of_one_gpu(job: JobRequest) -> JobRequest:
 
 
 def _whatever_fingerprint(job: JobRequest) -> JobRequest:
-    job = job.model_copy(update={"conformance": None})
+    job = job.model_copy(update={"conformance": None, "sensitive": False})
     return job if job.gang is None else _with(job, {"same_conformance": SameConformance.PREFER})
+
+
+def _accepted(nodes: Sequence[Node]) -> list[Node]:
+    return [node.model_copy(update={"changed": False}) for node in nodes]
 
 
 def _labelled(nodes: Sequence[Node]) -> list[Node]:

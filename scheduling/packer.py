@@ -35,7 +35,8 @@ ALTERNATIVES = 3
 """Candidates that a decision keeps beside the best one when it need not explain itself fully."""
 _BUSY = {
     RejectionCode.CPU, RejectionCode.RAM, RejectionCode.STORAGE, RejectionCode.POWER,
-    RejectionCode.MIG_BUSY, RejectionCode.SHARES_BUSY, RejectionCode.GPUS_BUSY,
+    RejectionCode.MIG_BUSY, RejectionCode.SHARES_BUSY, RejectionCode.NOT_ALONE,
+    RejectionCode.GPUS_BUSY,
     RejectionCode.RESERVED,
 }  # fmt: skip
 """Constraints that what runs on a node may have caused."""

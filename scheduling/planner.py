@@ -43,7 +43,7 @@ from longshore.scheduling.placement.mix import Mix
 from longshore.scheduling.placement.rearranging import Rearranging, Taken, hold_of
 from longshore.scheduling.placement.reservations import NoStart, first_start, open_from
 from longshore.scheduling.placement.scan import Scan, Scanner
-from longshore.scheduling.placement.state import Hold, Need
+from longshore.scheduling.placement.state import Hold, Need, idle_gpus
 from longshore.scheduling.wait_answers import WaitAnswers
 from longshore.scheduling.words import format_part
 
@@ -346,5 +346,7 @@ def _hold_of_share(
 ) -> Hold:
     """Return what a gang has of one node."""
     need = need_of_share(whole, len(gpu_indices))
+    idle = mask_of(idle_gpus(job, node, gpu_indices))
+    mask = mask_of(gpu_indices) | idle
     host = need.host(node.gpu_power)
-    return Hold(job.id, mask_of(gpu_indices), host, start, whole.end_from(start))
+    return Hold(job.id, mask, host, start, whole.end_from(start), idle=idle)

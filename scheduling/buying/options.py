@@ -152,7 +152,9 @@ def _node_counts(
     """Return how many nodes: for the first job, for all jobs at once, and between."""
     of_node = source.shape.gpus
     least = -(-first.gpus_held // of_node)
-    most = max(-(-sum(job.gpus_held for job in fitting) // of_node), least)
+    shared = sum(job.gpus_held for job in fitting if not job.sensitive)
+    alone = [job.gpus_held for job in fitting if job.sensitive]
+    most = max(sum(-(-gpus // of_node) for gpus in (shared, *alone)), least)
     counts = {least, least + 1, (least + most) // 2, most, most + 1}
     return sorted(n for n in counts if least <= n <= most + (most > least))[: _MOST_SIZES + 1]
 

@@ -23,7 +23,9 @@ from longshore.scheduling.topology import DomainKey
 _UNLIMITED = 1 << 30
 _Answer = tuple[int, int] | RejectionCode
 """How many GPUs a node can give and the set they are from, or the constraint that fails."""
-_BEHIND_LABELS = (None, RejectionCode.CONFORMANCE, RejectionCode.NOT_ALLOWED)
+_BEHIND_LABELS = (
+    None, RejectionCode.CONFORMANCE, RejectionCode.NOT_ALLOWED, RejectionCode.CHANGED,
+)  # fmt: skip
 """Failures, and none, before which a reason names that the node has no domain."""
 
 
@@ -212,6 +214,8 @@ def _give_of(view: NodeView, whole: Need, left: HostAmounts, roomy: int, free: i
         return RejectionCode.GPU_COUNT
     if not roomy:
         return RejectionCode.VRAM
+    if whole.alone and not view.rooms.for_one(free):
+        return RejectionCode.NOT_ALONE
     usable = roomy & free
     if not usable:
         return RejectionCode.GPUS_BUSY

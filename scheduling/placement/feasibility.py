@@ -30,6 +30,7 @@ _FOR_GOOD = (
     RejectionCode.LABELS,
     RejectionCode.CONFORMANCE,
     RejectionCode.NOT_ALLOWED,
+    RejectionCode.CHANGED,
 )
 """What a node does not lose by becoming empty."""
 
@@ -72,6 +73,8 @@ def _gpus_suffice(node: Node, need: Need) -> bool:
     if need.mig is not None:
         return any(gpu.mig is not None and gpu.mig.get(need.mig) for gpu in node.gpus)
     whole = [gpu for gpu in node.gpus if gpu.mig is None]
+    if need.alone and len(whole) < len(node.gpus):
+        return False
     return sum(gpu.vram + EPSILON >= need.vram for gpu in whole) >= need.gpus
 
 
@@ -112,6 +115,8 @@ def _reason(view: NodeView, need: Need, code: RejectionCode, now: datetime) -> s
             return _no_share_reason(view, need)
         case RejectionCode.GPUS_BUSY:
             return _busy_reason(view, need)
+        case RejectionCode.NOT_ALONE:
+            return _not_alone_reason(view)
         case RejectionCode.RESERVED:
             return _reserved_reason(view, need, now)
         case RejectionCode.DOMAIN:
@@ -165,6 +170,18 @@ def _busy_reason(view: NodeView, need: Need) -> str:
     usable = (view.rooms.roomy(need.vram) & view.free).bit_count()
     memory = f" with {_gb(need.vram)}" if need.vram else ""
     return f"has {usable} of {count(view.rooms.count, 'GPU')}{memory} free, job wants {need.gpus}"
+
+
+def _not_alone_reason(view: NodeView) -> str:
+    alone = "a sensitive job holds its nodes alone"
+    if view.rooms.migs:
+        migs = count(len(view.rooms.migs), "GPU")
+        return f"has {migs} in MIG mode: {alone}, and whole"
+    jobs = len({hold.job_id for hold in view.holds})
+    if jobs:
+        return f"runs {count(jobs, 'other job')}: {alone}"
+    held = (view.rooms.all_gpus & ~view.free).bit_count()
+    return f"has {count(held, 'GPU')} that a job holds: {alone}"
 
 
 def _no_profile_reason(view: NodeView, need: Need) -> str:

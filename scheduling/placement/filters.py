@@ -42,6 +42,8 @@ class Attributes(NamedTuple):
     """Whether its agent fetches data for jobs, and knows conda."""
     conformance: str | None
     """The fingerprint of its drivers, firmware and kernel parameters; None: it has not said."""
+    changed: bool
+    """Whether that is another than the one that was accepted for it."""
     labels: tuple[tuple[str, str], ...]
     """In the order of their names."""
 
@@ -61,7 +63,7 @@ def attributes_of(node: Node, names: LabelNames = None) -> Attributes:
     labels = tuple([(name, node.labels[name]) for name in names if name in node.labels])
     return Attributes(
         node.tier, (node.gpu_type.casefold(),), node.container_runtime is not None,
-        node.fetches, node.conformance or None, labels,
+        node.fetches, node.conformance or None, node.changed, labels,
     )  # fmt: skip
 
 
@@ -84,6 +86,7 @@ def asked(need: Need) -> Hashable:
         need.fetches,
         need.known,
         need.allowed,
+        need.alone,
         need.constraints,
     )
 
@@ -159,6 +162,17 @@ def _why_not_allowed(node: Node, need: Need) -> str:
     return f"has the fingerprint {node.conformance}, job allows {allowed}"
 
 
+def _changed(of: Attributes, need: Need) -> bool:
+    return need.alone and of.changed
+
+
+def _why_changed(node: Node, need: Need) -> str:
+    return (
+        f"has a fingerprint, {node.conformance}, that is not the one accepted for it; the job is "
+        "sensitive"
+    )
+
+
 FILTERS = (
     Filter(RejectionCode.TIER, _of_another_tier, _why_another_tier),
     Filter(RejectionCode.GPU_TYPE, _of_another_gpu_type, _why_another_gpu_type),
@@ -167,6 +181,7 @@ FILTERS = (
     Filter(RejectionCode.CONSTRAINT, _other_labels, _why_other_labels),
     Filter(RejectionCode.CONFORMANCE, _not_known, _why_not_known),
     Filter(RejectionCode.NOT_ALLOWED, _not_allowed, _why_not_allowed),
+    Filter(RejectionCode.CHANGED, _changed, _why_changed),
 )
 """In the order in which a reason names them."""
 WHY = {each.code: each.why for each in FILTERS}

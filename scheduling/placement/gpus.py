@@ -15,6 +15,7 @@ class Chosen(NamedTuple):
     """GPUs of one node for one job."""
 
     mask: int
+    """All that it holds: more than `indices` where it holds the node alone."""
     indices: tuple[int, ...]
     """Ascending."""
     gap: float

@@ -183,6 +183,8 @@ def found_by(layout: Layout, wish: GPURequest) -> Found:
     if wish.mig is not None:
         return _found_instances(layout, wish.mig)
     large = rooms.large(wish.vram).bit_count()
+    if wish.alone:
+        return _found_alone(layout, wish, large)
     if wish.milli == WHOLE:
         free = (rooms.roomy(wish.vram) & layout.free).bit_count()
         return Found(free, WHOLE * free if free >= wish.gpus else 0, large)
@@ -192,6 +194,15 @@ def found_by(layout: Layout, wish: GPURequest) -> Found:
         if left.milli >= wish.milli and left.vram + EPSILON >= wish.vram
     ]
     return Found(len(lefts), sum(lefts), large)
+
+
+def _found_alone(layout: Layout, wish: GPURequest, large: int) -> Found:
+    """One job or none: it takes the node, however many GPUs it wants."""
+    rooms = layout.rooms
+    possible = large >= wish.gpus and rooms.for_one(rooms.all_gpus)
+    if not possible or not rooms.for_one(layout.free):
+        return Found(0, 0, wish.gpus if possible else 0)
+    return Found(wish.gpus, WHOLE * rooms.count, wish.gpus)
 
 
 def _found_instances(layout: Layout, profile: str) -> Found:

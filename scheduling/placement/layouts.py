@@ -65,6 +65,7 @@ class LayoutAnswers:
             fits_empty = any(gpu.of(wish.mig) for gpu in layout.rooms.migs)
         else:
             fits_empty = layout.rooms.large(wish.vram).bit_count() >= wish.gpus
+            fits_empty &= not wish.alone or layout.rooms.for_one(layout.rooms.all_gpus)
         chosen = found if isinstance(found, Chosen) else None
         self.codes[number] = FITS if isinstance(found, Chosen) else CODE_NUMBER[found]
         self.gaps[number] = chosen.gap if chosen else 0.0
@@ -90,9 +91,12 @@ def _whole(layout: Layout, wish: GPURequest, choice: GPUChoice) -> Chosen | Reje
         return RejectionCode.GPU_COUNT
     if roomy.bit_count() < wish.gpus:
         return RejectionCode.VRAM
+    if wish.alone and not rooms.for_one(layout.free):
+        return RejectionCode.NOT_ALONE
     if usable.bit_count() < wish.gpus:
         return RejectionCode.GPUS_BUSY
-    return choose_linked(layout.topology, usable, layout.free, wish.gpus, choice)
+    chosen = choose_linked(layout.topology, usable, layout.free, wish.gpus, choice)
+    return chosen._replace(mask=rooms.all_gpus) if wish.alone else chosen
 
 
 def _share(layout: Layout, wish: GPURequest, choice: GPUChoice) -> Chosen | RejectionCode:

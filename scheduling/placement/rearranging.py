@@ -20,7 +20,7 @@ from longshore.models.placement import JobRequest, PackingPolicy
 from longshore.models.resources import HostAmounts
 from longshore.scheduling.placement.classes import Layout
 from longshore.scheduling.placement.columns import Columns
-from longshore.scheduling.placement.gpus import Chosen
+from longshore.scheduling.placement.gpus import Chosen, mask_of
 from longshore.scheduling.placement.layouts import found_in
 from longshore.scheduling.placement.mix import SLICE_MILLI
 from longshore.scheduling.placement.parts import Part, Parts, with_part, without_part
@@ -347,7 +347,9 @@ def hold_of(job: JobRequest, need: Need, node: Node, chosen: Chosen, start: date
         milli, vram = (0, 0.0) if need.mig else (need.milli, need.vram)
         part = Part(chosen.indices[0], milli, vram, chosen.slices)
     end = need.end_from(start)
-    return Hold(job.id, chosen.mask, need.host(node.gpu_power), start, end, part)
+    idle = chosen.mask & ~mask_of(chosen.indices)
+    host = need.host(node.gpu_power)
+    return Hold(job.id, chosen.mask, host, start, end, part, idle=idle)
 
 
 def _may_go(taken: Taken, fixed: frozenset[str]) -> bool:
@@ -361,6 +363,8 @@ def _cost(rooms: Rooms, place: _Place, movable: Sequence[Taken], need: Need) -> 
     loads = _loads(movable)
     if not need.whole:
         return min(loads.values())
+    if need.alone:
+        return sum(loads.values())
     roomy = rooms.roomy(need.vram)
     missing = need.gpus - (place.free & roomy).bit_count()
     others = {part.gpu: part.milli for part in place.parts}

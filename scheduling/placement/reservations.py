@@ -61,7 +61,8 @@ def open_from(
     if not usable:
         return None
     empty = usable if free is None else free
-    return choose_linked(view.node.topology, usable, empty, need.gpus, choice)
+    chosen = choose_linked(view.node.topology, usable, empty, need.gpus, choice)
+    return chosen._replace(mask=view.rooms.all_gpus) if need.alone else chosen
 
 
 def gpus_open_from(view: NodeView, need: Need, start: datetime) -> int:
@@ -71,6 +72,8 @@ def gpus_open_from(view: NodeView, need: Need, start: datetime) -> int:
     moment in between.
     """
     others = _others(view, need, start)
+    if need.alone and (others or not view.rooms.for_one(view.rooms.all_gpus & ~view.stuck)):
+        return 0
     gpus = view.rooms.roomy(need.vram) & ~view.stuck
     for hold in others:
         gpus &= ~hold.mask

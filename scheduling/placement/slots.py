@@ -47,6 +47,11 @@ class Rooms:
         """Return the GPUs of at least this size."""
         return _large(self, vram)
 
+    def for_one(self, free: int) -> bool:
+        """Return whether one job can hold the node alone, where nobody has these GPUs. Nobody
+        holds what is in MIG mode whole."""
+        return free == self.all_gpus and not self.migs
+
 
 class Slots(NamedTuple):
     """The GPUs of a node as a plan begins."""

@@ -60,12 +60,14 @@ class Need(NamedTuple):
     """What it reads, with the part of all that each is; empty where the pool does not care."""
     fetches: bool = False
     """Whether the node has to fetch data for it, or to know conda."""
+    alone: bool = False
+    """Whether it holds its nodes alone."""
     stay: Stay | None = None
     """For a reason, where more than the expected duration decides how long a node must last."""
 
     @property
     def gpu(self) -> GPURequest:
-        return GPURequest(self.gpus, self.vram, self.milli, self.mig)
+        return GPURequest(self.gpus, self.vram, self.milli, self.mig, self.alone)
 
     @property
     def whole(self) -> bool:
@@ -87,13 +89,15 @@ class Need(NamedTuple):
             must_last=needed,
             milli=job.milli,
             mig=job.mig,
-            known=job.conformance is not None,
+            # Who holds a node alone wants to know what it is.
+            known=job.conformance is not None or job.sensitive,
             allowed=tuple(sorted(job.conformance.allowed)) if job.conformance else (),
             constraints=tuple(sorted(set(job.constraints))),
             storage=job.storage_bandwidth,
             power=job.power_per_gpu,
             data=_shares_of(job.data) if job.data and policy.weights.locality else (),
             fetches=job.fetches,
+            alone=job.sensitive,
             stay=stay_of(job, policy, needed, policy.owned_gpu_price),
         )
 
@@ -131,6 +135,8 @@ class Hold(NamedTuple):
     """What it has of its one GPU, where it has not the whole."""
     ends: tuple[datetime, ...] = ()
     """Of one whose duration is learnt: when it may end."""
+    idle: int = 0
+    """Those of its GPUs that it only holds, so that nobody else is on the node."""
 
 
 @dataclass(slots=True)
@@ -166,7 +172,7 @@ class NodeView:
         if hold.part is not None:
             self.parts = with_part(self.parts, hold.part)
         self.host_free = self.host_free.minus(hold.host)
-        self.vram_used += vram_per_gpu * hold.mask.bit_count()
+        self.vram_used += vram_per_gpu * (hold.mask & ~hold.idle).bit_count()
 
     def copied(self) -> "NodeView":
         """Return a view that takes jobs of its own; reservations are those of this one."""
@@ -246,18 +252,34 @@ def order_on_node(job: RunningJob) -> tuple[datetime, str]:
     return job.expected_end, job.job_id
 
 
+def held_gpus(job: JobRequest, node: Node, gpu_indices: Sequence[int]) -> Sequence[int]:
+    """Return all GPUs that a job holds of a node which gives it these: the others too where it
+    holds the node alone."""
+    return [gpu.index for gpu in node.gpus] if job.sensitive else gpu_indices
+
+
+def idle_gpus(job: JobRequest, node: Node, gpu_indices: Sequence[int]) -> list[int]:
+    """Return those that it only holds."""
+    if not job.sensitive:
+        return []
+    return [index for index in held_gpus(job, node, gpu_indices) if index not in gpu_indices]
+
+
 def with_job(node: Node, job: JobRequest, gpu_indices: Sequence[int], slices: int = 0) -> Node:
     """Return the node as it is once `job` holds these GPUs of it, or its part of one."""
 
     def held(gpu: GPU) -> GPU:
         vram = slices_gb(gpu.vram, slices) if job.mig else job.vram_per_gpu
+        if gpu.index not in gpu_indices:
+            vram = 0.0  # it only holds it
         mark: dict[str, object] = {"job_id": job.id}
         if not job.gpu.whole:
             milli = 0 if job.mig else job.milli
             mark = {"parts": _with_parts(gpu, gpu.milli_used + milli, gpu.slices_used | slices)}
         return gpu.model_copy(update={**mark, "vram_used": gpu.vram_used + vram})
 
-    gpus = tuple(held(gpu) if gpu.index in gpu_indices else gpu for gpu in node.gpus)
+    all_held = held_gpus(job, node, gpu_indices)
+    gpus = tuple(held(gpu) if gpu.index in all_held else gpu for gpu in node.gpus)
     return node.model_copy(
         update={
             "gpus": gpus,
@@ -304,7 +326,8 @@ def running_job(
         gpu = next(gpu for gpu in node.gpus if gpu.index == gpu_indices[0])
         vram, milli = slices_gb(gpu.vram, slices), 0
     return RunningJob(
-        job_id=job.id, node_id=node.id, gpu_indices=gpu_indices, vram_per_gpu=vram, milli=milli,
+        job_id=job.id, node_id=node.id,
+        gpu_indices=tuple(held_gpus(job, node, gpu_indices)), vram_per_gpu=vram, milli=milli,
         slices=slices, cpus=host.cpus, ram=host.ram, storage=host.storage, power=host.power,
         expected_end=end,
     )  # fmt: skip

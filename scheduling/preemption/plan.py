@@ -275,7 +275,9 @@ class _Scene:
             return plan
         decision = self.cluster.decide(job, frozenset(one.id for one in chosen))
         gains = gains_of(decision)
-        shrunk = tuple(self._shrunk(victim, gains) for victim in plan.victims)
+        shrunk = plan.victims
+        if not job.sensitive:  # who would stay on its nodes
+            shrunk = tuple(self._shrunk(victim, gains) for victim in shrunk)
         return plan.model_copy(update={"gains": gains, "victims": shrunk})
 
     def _shrunk(self, victim: Victim, gains: Sequence[GainedGPUs]) -> Victim:

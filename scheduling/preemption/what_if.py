@@ -47,6 +47,7 @@ from longshore.scheduling.placement.state import (
     Hold,
     Need,
     NodeView,
+    held_gpus,
     running_job,
     used_of,
     view_node,
@@ -252,7 +253,8 @@ class WhatIfCluster:
             for name, indices in shares:
                 share = need_of_share(need, len(indices))
                 power = self._nodes[name].gpu_power
-                self._keep(name, _hold(job.id, share, power, mask_of(indices), start))
+                held = held_gpus(job, self._nodes[name], indices)
+                self._keep(name, _hold(job.id, share, power, mask_of(held), start))
             return True
         first = self._starts_now().first(need)
         if first is None:

@@ -27,6 +27,7 @@ FAILS: dict[RejectionCode, tuple[dict[str, Any], dict[str, Any]]] = {
     RejectionCode.NOT_ALLOWED: (
         {"conformance": "old"}, {"conformance": Conformance(allowed=("new",))},
     ),
+    RejectionCode.CHANGED: ({"conformance": "new", "changed": True}, {"sensitive": True}),
 }  # fmt: skip
 """What the node is, and what the job wants, so that this constraint alone fails."""
 
@@ -70,7 +71,9 @@ def test_reasons_name_the_first_that_fails() -> None:
     for first, code in enumerate(codes):
         fail = [FAILS[each] for each in codes[first:]]
         is_ = {name: value for node, _ in fail for name, value in node.items()}
-        if code is not RejectionCode.NOT_ALLOWED:  # which needs that the other does not fail
+        if code is RejectionCode.NOT_ALLOWED:  # which needs that the one before does not fail
+            is_["conformance"] = "old"
+        elif code is not RejectionCode.CHANGED:
             is_.pop("conformance")
         wants = {name: value for _, job in fail for name, value in job.items()}
         found = check(in_domain("d", "n", **is_), a_job(**wants), POLICY, NOW)

@@ -79,6 +79,14 @@ def test_plans_with_gangs_are_those_of_the_reference(scene: Scene, policy: Packi
     assert plan_without_words(scene, policy) == expected
 
 
+@given(scenes(mixed=True, linked=True, gangs=True, sensitive=True), policies, st.booleans())
+def test_plans_with_sensitive_jobs_are_those_of_the_reference(
+    scene: Scene, policy: PackingPolicy, compiled: bool
+) -> None:
+    expected = reference_plan(scene.queue, scene.nodes, scene.running, policy, NOW)
+    assert plan_without_words(scene, policy, compiled) == expected
+
+
 def test_long_mixed_queues_on_crowded_nodes_are_planned_as_by_the_reference() -> None:
     placed: Counter[str] = Counter()
     reserved: Counter[str] = Counter()

@@ -27,7 +27,7 @@ from longshore.models.topology import (
     SameConformance,
 )
 from longshore.scheduling.cycle import plan
-from longshore.scheduling.placement.state import with_job
+from longshore.scheduling.placement.state import held_gpus, with_job
 from tests.support.packing import NOW, POLICY, a_job, a_node
 
 MINUTE = timedelta(minutes=1)
@@ -86,8 +86,15 @@ def uneven_nodes(chance: random.Random) -> list[Node]:
 
 
 @st.composite
-def requests(draw: st.DrawFn, name: str, mixed: bool = False, linked: bool = False) -> JobRequest:
-    """Any job; a `mixed` one may also want a part of a GPU, a `linked` one a fingerprint."""
+def requests(
+    draw: st.DrawFn,
+    name: str,
+    mixed: bool = False,
+    linked: bool = False,
+    sensitive: bool = False,
+) -> JobRequest:
+    """Any job; a `mixed` one may also want a part of a GPU, a `linked` one a fingerprint, and one
+    that is not in parts its nodes alone."""
     part = draw(st.sampled_from(["whole", "share", "share", "mig"])) if mixed else "whole"
     if part != "whole":
         return draw(part_requests(name, mig=part == "mig"))
@@ -106,6 +113,7 @@ def requests(draw: st.DrawFn, name: str, mixed: bool = False, linked: bool = Fal
         needs_container=draw(st.sampled_from([False] * 5 + [True])),
         conformance=conformance,
         constraints=draw(constraints) if linked else (),
+        sensitive=sensitive and draw(st.booleans()),
         submitted_at=NOW - draw(st.integers(0, 3)) * MINUTE,
     )
 
@@ -133,7 +141,7 @@ def part_requests(draw: st.DrawFn, name: str, *, mig: bool) -> JobRequest:
 
 
 @st.composite
-def gang_requests(draw: st.DrawFn, name: str) -> JobRequest:
+def gang_requests(draw: st.DrawFn, name: str, sensitive: bool = False) -> JobRequest:
     gpus = draw(st.sampled_from([2, 3, 5, 8, 12, 16, 20]))
     size = draw(st.sampled_from([None, None, 1, 2, 4, 8, gpus]).map(lambda n: n and min(n, gpus)))
     gang = Gang(
@@ -159,6 +167,7 @@ def gang_requests(draw: st.DrawFn, name: str) -> JobRequest:
         needs_container=draw(st.sampled_from([False] * 5 + [True])),
         conformance=draw(fingerprints),
         constraints=draw(constraints),
+        sensitive=sensitive and draw(st.booleans()),
         submitted_at=NOW - draw(st.integers(0, 3)) * MINUTE,
     )
 
@@ -191,7 +200,13 @@ def topologies(draw: st.DrawFn, count: int) -> NodeTopology:
 
 
 @st.composite
-def empty_nodes(draw: st.DrawFn, name: str, mixed: bool = False, linked: bool = False) -> Node:
+def empty_nodes(
+    draw: st.DrawFn,
+    name: str,
+    mixed: bool = False,
+    linked: bool = False,
+    sensitive: bool = False,
+) -> Node:
     gpus = draw(st.integers(0, 10))
     vram = draw(st.sampled_from([80, 80, 80, 0]))  # 0: a node that names no memory
     kept = draw(st.lists(st.sampled_from([0, 0, 0, vram / 2]), min_size=gpus, max_size=gpus))
@@ -221,6 +236,7 @@ def empty_nodes(draw: st.DrawFn, name: str, mixed: bool = False, linked: bool = 
         container_runtime=draw(st.sampled_from(["docker", "docker", None])),
         topology=draw(st.none() | topologies(gpus)) if linked else None,
         conformance=draw(st.sampled_from([None, "old", "new", "new"])) if linked else None,
+        changed=sensitive and draw(st.sampled_from([False, False, True])),
         labels=draw(labels) if linked else {},
         epoch=draw(st.integers(0, 2)),
     )
@@ -243,29 +259,35 @@ def scenes(
     mixed: bool = False,
     linked: bool = False,
     gangs: bool = False,
+    sensitive: bool = False,
 ) -> Scene:
     """A cluster on which some jobs run, placed by the packer itself, and a queue.
 
     When `mixed`, jobs want whole GPUs, shares and MIG instances, and some GPUs are in MIG mode.
     When `linked`, some nodes say what connects their GPUs, what driver they have and where they
-    are, and some jobs ask for the driver. With `gangs` some jobs span nodes.
+    are, and some jobs ask for the driver. With `gangs` some jobs span nodes, and with
+    `sensitive` some hold theirs alone.
     """
 
     def job(name: str) -> JobRequest:
         gang = gangs and draw(st.sampled_from([False, False, True]))
-        return draw(gang_requests(name) if gang else requests(name, mixed, linked))
+        return draw(
+            gang_requests(name, sensitive) if gang else requests(name, mixed, linked, sensitive)
+        )
 
     names = [f"node-{i}" for i in range(draw(st.integers(0, max_nodes)))]
-    nodes = [draw(empty_nodes(name, mixed, linked)) for name in names]
+    nodes = [draw(empty_nodes(name, mixed, linked, sensitive)) for name in names]
     old = [job(f"old-{i}") for i in range(draw(st.integers(0, 8)))]
     started = plan(old, nodes, [], POLICY, NOW)
     nodes = applied(nodes, old, started)
-    powers = {node.id: node.gpu_power for node in nodes}
+    by_id = {node.id: node for node in nodes}
     jobs = {each.id: each for each in old}
     at_work = [
         running_job(
-            jobs[decision.job_id], node_id, gpus, decision.slices, powers[node_id],
+            jobs[decision.job_id], node_id, gpus, decision.slices, by_id[node_id].gpu_power,
             overdue=draw(st.sampled_from([False, False, False, True])),
+        ).model_copy(
+            update={"gpu_indices": tuple(held_gpus(jobs[decision.job_id], by_id[node_id], gpus))}
         )
         for decision in started.placements
         if draw(st.booleans())

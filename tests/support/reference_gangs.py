@@ -41,6 +41,8 @@ from tests.support.reference_machine import (
     labelled_otherwise,
     machine_of,
     misfit,
+    nobody_there,
+    taken_by_others,
     wants,
 )
 
@@ -226,6 +228,8 @@ def short_now(machine: Machine, job: JobRequest) -> RejectionCode | None:
         return RejectionCode.GPU_COUNT
     if not roomy:
         return RejectionCode.VRAM
+    if job.sensitive and not nobody_there(machine):
+        return RejectionCode.NOT_ALONE
     return None if roomy & machine.idle else RejectionCode.GPUS_BUSY
 
 
@@ -241,6 +245,8 @@ def open_for(
             used = machine.unexplained[number] + sum(span.host[number] for span in then)
             if used + amount * count / job.gpus > machine.size(number) + TINY:
                 return set()
+    if taken_by_others(machine, job, others):
+        return set()
     gpus = machine.with_memory(job) - machine.stuck
     if idle_only:
         gpus &= machine.idle

@@ -155,12 +155,30 @@ def labelled_otherwise(node: Node, constraints: Iterable[Constraint]) -> bool:
 
 def misfit(node: Node, job: JobRequest) -> RejectionCode | None:
     """What the job has against the node's fingerprint."""
-    if job.conformance is None:
+    if job.conformance is None and not job.sensitive:
         return None
     if not node.conformance:
         return RejectionCode.CONFORMANCE
-    allowed = job.conformance.allowed or [node.conformance]
-    return None if node.conformance in allowed else RejectionCode.NOT_ALLOWED
+    allowed = (job.conformance and job.conformance.allowed) or [node.conformance]
+    if node.conformance not in allowed:
+        return RejectionCode.NOT_ALLOWED
+    return RejectionCode.CHANGED if job.sensitive and node.changed else None
+
+
+def nobody_there(machine: Machine) -> bool:
+    """Whether a job could hold the machine alone now; what is in MIG mode is never idle."""
+    return machine.idle == {gpu.index for gpu in machine.node.gpus}
+
+
+def all_of(machine: Machine, job: JobRequest, gpus: GPUs) -> GPUs:
+    """The GPUs that a job holds there, with those that it does not use."""
+    return tuple(gpu.index for gpu in machine.node.gpus) if job.sensitive else gpus
+
+
+def taken_by_others(machine: Machine, job: JobRequest, others: Sequence[Span]) -> bool:
+    """Whether a job that is alone on its nodes is not so here."""
+    in_mig = any(gpu.mig is not None for gpu in machine.node.gpus)
+    return job.sensitive and bool(others or machine.stuck or in_mig)
 
 
 def open_part(
@@ -179,6 +197,8 @@ def open_part(
             used = machine.unexplained[number] + sum(span.host[number] for span in then)
             if used + amount > machine.size(number) + TINY:
                 return None
+    if taken_by_others(machine, job, others):
+        return None
     if job.mig is not None:
         places = instances(machine, job, others)
         return best_instance(machine, places, others, by) if places else None
@@ -327,7 +347,7 @@ def runs(gpus: set[int]) -> list[int]:
 
 def start(machine: Machine, job: JobRequest, gpus: GPUs, slices: int) -> None:
     machine.held.append(span_of(machine, job, gpus, slices, machine.now))
-    machine.idle -= set(gpus)
+    machine.idle -= set(all_of(machine, job, gpus))
     machine.vram_used += memory_of(machine, job, gpus, slices)
 
 
@@ -340,6 +360,7 @@ def with_job(machine: Machine, job: JobRequest, gpus: GPUs, slices: int) -> Mach
 def span_of(machine: Machine, job: JobRequest, gpus: GPUs, slices: int, moment: datetime) -> Span:
     milli, vram = (0, 0.0) if job.mig else (job.milli, job.vram_per_gpu)
     end = end_of(job, moment)
+    gpus = all_of(machine, job, gpus)
     return Span(gpus, wants(job, machine.node), moment, end, milli, vram, slices)
 
 

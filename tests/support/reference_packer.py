@@ -33,6 +33,7 @@ from tests.support.reference_machine import (
     GPUs,
     Machine,
     Span,
+    all_of,
     average_gap,
     cannot_fetch,
     end_of,
@@ -44,6 +45,7 @@ from tests.support.reference_machine import (
     machine_of,
     memory_of,
     misfit,
+    nobody_there,
     open_part,
     span_of,
     start,
@@ -126,7 +128,7 @@ def decide_gang(
     by_id = {machine.node.id: machine for machine in machines}
     for node_id, gpus in decision.held:
         by_id[node_id].vram_used += job.vram_per_gpu * len(gpus)
-        by_id[node_id].idle -= set(gpus)
+        by_id[node_id].idle -= set(all_of(by_id[node_id], job, gpus))
         by_id[node_id].held.append(share_span(by_id[node_id], job, gpus, by_id[node_id].now))
     if decision.members or deferred[job.tier] >= policy.starts_kept:
         return decision, []
@@ -150,6 +152,7 @@ def share_span(machine: Machine, job: JobRequest, gpus: GPUs, moment: datetime) 
     """What a gang has of one node: of cores and so on, its part by GPUs."""
     part = len(gpus) / job.gpus
     cpus, ram, storage, power = (amount * part for amount in wants(job, machine.node))
+    gpus = all_of(machine, job, gpus)
     return Span(gpus, (cpus, ram, storage, power), moment, end_of(job, moment))
 
 
@@ -232,6 +235,8 @@ def answer(
     elif job.milli < 1000:
         if not left(machine, job, now, machine.held):
             return RejectionCode.SHARES_BUSY
+    elif job.sensitive and not nobody_there(machine):
+        return RejectionCode.NOT_ALONE
     elif len(usable) < job.gpus:
         return RejectionCode.GPUS_BUSY
     found = open_part(machine, job, now, policy.gpu_choice, machine.idle)
