@@ -14,6 +14,7 @@ from longshore.models.messages import CycleRequest
 from longshore.models.mig import slices_gb
 from longshore.models.node import Node
 from longshore.models.placement import CyclePlan, Decision, JobRequest
+from longshore.scheduling.placement.state import idle_gpus
 
 
 async def commit(
@@ -74,6 +75,7 @@ def rows_of(
         job = job.at_size(sum(len(gpus) for _, gpus in decision.by_node))
     ranks = first_rank + len(decision.by_node)
     for rank, (node_id, gpu_indices) in enumerate(decision.held, first_rank):
+        idle = idle_gpus(job, nodes[node_id], gpu_indices)
         host = job.share_of(len(gpu_indices), nodes[node_id].gpu_power)
         rows.append(
             {
@@ -83,7 +85,9 @@ def rows_of(
                 "spare": rank >= ranks,
                 "node_id": node_id,
                 "epoch": nodes[node_id].epoch,
-                "gpu_indices": gpu_indices,
+                "gpu_indices": sorted([*gpu_indices, *idle]),
+                "alone": job.sensitive,
+                "idle": idle,
                 "cpu_milli": to_milli(host.cpus),
                 "ram_mb": to_mb(host.ram),
                 "storage_mb_s": to_mb(host.storage),
@@ -109,9 +113,9 @@ def _vram(job: JobRequest, node: Node, gpu_index: int, slices: int) -> float:
 WANTED = """wanted AS (
         SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r (
             job_id text, attempt integer, rank integer, spare boolean, node_id text,
-            epoch integer, gpu_indices integer[], cpu_milli bigint, ram_mb bigint,
-            storage_mb_s bigint, milliwatts bigint, vram_mb bigint,
-            milli integer, slices integer, mig_profile text,
+            epoch integer, gpu_indices integer[], alone boolean, idle integer[],
+            cpu_milli bigint, ram_mb bigint, storage_mb_s bigint, milliwatts bigint,
+            vram_mb bigint, milli integer, slices integer, mig_profile text,
             expected_seconds double precision, decision jsonb)
     )"""
 """What `rows_of` says, as a table."""
@@ -126,7 +130,7 @@ _PLACE = f"""
         INSERT INTO placements ({PLACEMENT_COLUMNS})
         SELECT job_id, attempt, rank, spare, :cycle, node_id, epoch, gpu_indices, cpu_milli,
                ram_mb, storage_mb_s, milliwatts, vram_mb, milli, slices, mig_profile,
-               expected_seconds, decision, waited, attained, learnt
+               expected_seconds, decision, waited, attained, learnt, alone, idle
           FROM wanted JOIN taken USING (job_id)
         RETURNING {LEASED_COLUMNS}
     )

@@ -395,9 +395,9 @@ _FORGET = """
 """Looks at those only that have come to this age since the last time, and some more."""
 
 _PLACED = """
-    SELECT p.job_id, p.attempt, p.rank, p.spare, p.node_id, p.epoch, p.gpu_indices, p.slices,
-           p.cycle_id, p.placed_at, p.decision, p.ended_at IS NOT NULL AS over, n.address,
-           n.expires_at, n.simulated
+    SELECT p.job_id, p.attempt, p.rank, p.spare, p.node_id, p.epoch, p.gpu_indices, p.idle,
+           p.slices, p.cycle_id, p.placed_at, p.decision, p.ended_at IS NOT NULL AS over,
+           n.address, n.expires_at, n.simulated
       FROM placements p JOIN nodes n ON n.id = p.node_id JOIN jobs j ON j.id = p.job_id
      WHERE p.cycle_id = :cycle
        AND EXISTS (SELECT FROM placements o

@@ -231,7 +231,7 @@ _JOIN = f"""
                w.gpu_indices, w.cpu_milli, w.ram_mb, w.storage_mb_s, w.milliwatts, w.vram_mb,
                w.milli, w.slices, w.mig_profile,
                greatest(first.expected_seconds - extract(epoch FROM at.now - first.placed_at), 1),
-               w.decision, interval '0', interval '0', NULL, true, at.now
+               w.decision, interval '0', interval '0', NULL, w.alone, w.idle, true, at.now
           FROM wanted w CROSS JOIN first CROSS JOIN at
         RETURNING {LEASED_COLUMNS}
     )
@@ -240,7 +240,7 @@ _JOIN = f"""
 """They end together with the others, as far as anybody expects."""
 
 _RANKS = """
-    SELECT p.rank, p.node_id, p.epoch, p.gpu_indices, p.joined, p.placed_at, n.address,
+    SELECT p.rank, p.node_id, p.epoch, p.gpu_indices, p.idle, p.joined, p.placed_at, n.address,
            n.expires_at
       FROM placements p JOIN nodes n ON n.id = p.node_id
      WHERE p.job_id = :id AND p.attempt = :attempt AND NOT p.spare

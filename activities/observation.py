@@ -396,6 +396,11 @@ _LEDGERS = """
        AND l.ended_at IS NULL
      WHERE p.ended_at IS NULL
      GROUP BY p.job_id, p.attempt, p.rank HAVING count(l.id) <> cardinality(p.gpu_indices)
+    UNION ALL
+    SELECT 'node ' || n.id, 'jobs, with the one that holds it alone', count(DISTINCT p.job_id), 1
+      FROM nodes n LEFT JOIN placements p ON p.node_id = n.id AND p.ended_at IS NULL
+     WHERE n.held_alone_by IS NOT NULL
+     GROUP BY n.id HAVING count(DISTINCT p.job_id) <> 1 OR min(p.job_id) <> n.held_alone_by
      ORDER BY 1, 2
 """
 """Slices do not overlap, so the set of all is the sum of the sets."""

@@ -10,13 +10,14 @@ from longshore.models.placement import Placement, PlacementKey, Rank
 
 PLACEMENT_COLUMNS = """job_id, attempt, rank, spare, cycle_id, node_id, epoch, gpu_indices,
     cpu_milli, ram_mb, storage_mb_s, milliwatts, vram_mb, milli, slices, mig_profile,
-    expected_seconds, decision, waited, attained, learnt"""
+    expected_seconds, decision, waited, attained, learnt, alone, idle"""
 LEASED_COLUMNS = """job_id, attempt, rank, node_id, epoch, gpu_indices, vram_mb, milli, slices,
-    mig_profile"""
+    mig_profile, idle"""
 GIVE_LEASES = """
     INSERT INTO leases (job_id, attempt, rank, node_id, epoch, gpu_index, vram_mb, milli, slices,
                         mig_profile, tenant)
-    SELECT p.job_id, p.attempt, p.rank, p.node_id, p.epoch, g.index, p.vram_mb, p.milli, p.slices,
+    SELECT p.job_id, p.attempt, p.rank, p.node_id, p.epoch, g.index,
+           CASE WHEN g.index = ANY(p.idle) THEN 0 ELSE p.vram_mb END, p.milli, p.slices,
            p.mig_profile, j.tenant
       FROM placed p
       JOIN jobs j ON j.id = p.job_id
@@ -52,7 +53,7 @@ def placement_of(rows: Sequence[RowMapping]) -> Placement:
     return Placement(
         job_id=first["job_id"], attempt=first["attempt"], rank=first["rank"],
         node_id=first["node_id"], epoch=first["epoch"],
-        gpu_indices=tuple(first["gpu_indices"]), slices=first["slices"],
+        gpu_indices=seen_of(first), slices=first["slices"],
         cycle_id=first["cycle_id"], placed_at=first["placed_at"],
         node_expires_at=first["expires_at"],
         simulated=first["simulated"], reason=first["decision"].get("reason", ""),
@@ -65,9 +66,15 @@ def rank_of(row: RowMapping) -> Rank:
     """Return a rank from its row, joined with its node's."""
     return Rank(
         rank=row["rank"], node_id=row["node_id"], epoch=row["epoch"],
-        gpu_indices=tuple(row["gpu_indices"]), address=row["address"],
+        gpu_indices=seen_of(row), address=row["address"],
         expires_at=row["expires_at"], joined=row.get("joined", False),
     )  # fmt: skip
+
+
+def seen_of(row: RowMapping) -> tuple[int, ...]:
+    """Return the GPUs of a rank that its process sees: not those that it only holds."""
+    idle = row["idle"]
+    return tuple([index for index in row["gpu_indices"] if index not in idle])
 
 
 async def load_placement(connection: AsyncConnection, key: PlacementKey) -> Placement | None:
@@ -94,9 +101,9 @@ async def _load(connection: AsyncConnection, key: PlacementKey, ended: str) -> P
 
 
 _PLACEMENT = """
-    SELECT p.job_id, p.attempt, p.rank, p.spare, p.node_id, p.epoch, p.gpu_indices, p.slices,
-           p.cycle_id, p.placed_at, p.decision, p.ended_at IS NOT NULL AS over, n.address,
-           n.expires_at, n.simulated
+    SELECT p.job_id, p.attempt, p.rank, p.spare, p.node_id, p.epoch, p.gpu_indices, p.idle,
+           p.slices, p.cycle_id, p.placed_at, p.decision, p.ended_at IS NOT NULL AS over,
+           n.address, n.expires_at, n.simulated
       FROM placements p JOIN nodes n ON n.id = p.node_id
      WHERE p.job_id = :id AND p.attempt = :attempt
        AND EXISTS (SELECT FROM placements o

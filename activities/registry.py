@@ -271,11 +271,12 @@ _ADMIT = """
     INSERT INTO nodes (id, pool, block_id, provider, tier, state, state_reason, epoch, agent_id,
                        boot_id, hostname, address, agent_version, agent_protocol, simulated,
                        gpu_type, container_runtime, cpu_milli, ram_mb, storage_mb_s, milliwatts,
-                       gpu_milliwatts, labels, topology, conformance, firmware, expires_at)
+                       gpu_milliwatts, labels, topology, conformance, accepted, firmware,
+                       expires_at)
     VALUES (:id, :pool, :block, :provider, :tier, 'READY', '', 1, :agent, :boot, :hostname,
             :address, :version, :protocol, :simulated, :gpu_type, :container, :cpu, :ram,
             :storage, :power, :gpu_power, CAST(:labels AS jsonb), CAST(:topology AS jsonb),
-            :conformance, CAST(:firmware AS jsonb),
+            :conformance, :conformance, CAST(:firmware AS jsonb),
             coalesce((SELECT ends_at FROM blocks WHERE id = :block), :expires_at))
     ON CONFLICT (id) DO UPDATE
        SET pool = excluded.pool, block_id = excluded.block_id, provider = excluded.provider,
@@ -293,6 +294,7 @@ _ADMIT = """
            milliwatts = excluded.milliwatts, gpu_milliwatts = excluded.gpu_milliwatts,
            labels = excluded.labels,
            topology = excluded.topology, conformance = excluded.conformance,
+           accepted = coalesce(nodes.accepted, excluded.accepted),
            firmware = excluded.firmware,
            expires_at = CASE WHEN nodes.block_id IS NULL THEN excluded.expires_at
                              ELSE nodes.expires_at END,

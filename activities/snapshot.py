@@ -283,7 +283,10 @@ def _node(
         container_runtime=row["container_runtime"], fetches=row["agent_protocol"] >= PREPARES,
         # Somebody may have written by hand what are no labels: the node has none then.
         labels=row["labels"] if isinstance(row["labels"], dict) else {}, epoch=row["epoch"],
-        conformance=row["conformance"], price=row["price"],
+        conformance=row["conformance"],
+        changed=row["conformance"] is not None
+        and row["accepted"] not in (None, row["conformance"]),
+        price=row["price"],
         topology=row["topology"] and read(row["topology"]),
     )  # fmt: skip
 
@@ -336,7 +339,7 @@ _NODES = """
     SELECT id, block_id, provider, tier, gpu_type, cpu_milli, cpu_milli_used, ram_mb, ram_mb_used,
            storage_mb_s, storage_mb_s_used, milliwatts, milliwatts_used, gpu_milliwatts,
            expires_at, state, clearing, container_runtime, agent_protocol, labels, epoch,
-           CAST(topology AS text) AS topology, conformance, b.price
+           CAST(topology AS text) AS topology, conformance, accepted, b.price
       FROM nodes n
       LEFT JOIN (SELECT id AS bought, nullif(price_micro_per_gpu_hour, 0) AS price
                    FROM blocks) b ON b.bought = n.block_id

@@ -22,6 +22,7 @@ from longshore.activities.placements import (
     LEASED_COLUMNS,
     PLACEMENT_COLUMNS,
     load_placement,
+    seen_of,
 )
 from longshore.activities.queue import end_attempt, mark_poked_if_useful
 from longshore.activities.signals import Signals
@@ -114,7 +115,7 @@ def _held(row: RowMapping, failed_on: str) -> HeldNode:
     assert domain is not None
     return HeldNode(
         rank=row["rank"], node_id=row["node_id"], epoch=row["epoch"],
-        gpu_indices=tuple(row["gpu_indices"]), domain=domain.name, spare=row["spare"],
+        gpu_indices=seen_of(row), domain=domain.name, spare=row["spare"],
         unfit=_why_unfit(row, failed_on),
     )  # fmt: skip
 
@@ -150,7 +151,7 @@ async def _carry_out(
                 "rank": row["rank"],
                 "node_id": node.node_id if node else row["node_id"],
                 "epoch": node.epoch if node else row["epoch"],
-                "gpu_indices": node.gpu_indices if node else row["gpu_indices"],
+                "gpu_indices": node.gpu_indices if node else seen_of(row),
                 "decision": {} if row["rank"] else decision.model_dump(mode="json"),
             }
         )
@@ -178,7 +179,7 @@ _LOCK_NODES = """
 """So that none of them ends, or is closed, between the look and the commit."""
 
 _HELD = """
-    SELECT p.rank, p.spare, p.node_id, p.epoch, p.gpu_indices, p.ended_at, p.end_reason,
+    SELECT p.rank, p.spare, p.node_id, p.epoch, p.gpu_indices, p.idle, p.ended_at, p.end_reason,
            p.end_message, p.decision, n.epoch AS live_epoch, n.state, n.state_reason,
            n.drain_reason, n.labels
       FROM placements p JOIN nodes n ON n.id = p.node_id
@@ -200,10 +201,15 @@ _BEGIN = f"""
     ), placed AS (
         INSERT INTO placements ({PLACEMENT_COLUMNS})
         SELECT p.job_id, p.attempt + 1, w.rank, p.spare, p.cycle_id, w.node_id, w.epoch,
-               w.gpu_indices, p.cpu_milli, p.ram_mb, p.storage_mb_s,
-               s.milliwatts * cardinality(w.gpu_indices) / cardinality(s.gpu_indices),
+               CASE WHEN p.alone THEN s.gpu_indices ELSE w.gpu_indices END,
+               p.cpu_milli, p.ram_mb, p.storage_mb_s,
+               s.milliwatts * cardinality(w.gpu_indices)
+                   / (cardinality(s.gpu_indices) - cardinality(s.idle)),
                p.vram_mb, p.milli, p.slices, p.mig_profile, p.expected_seconds, w.decision,
-               p.waited, {ATTAINED}, p.learnt
+               p.waited, {ATTAINED}, p.learnt, p.alone,
+               CASE WHEN p.alone
+                    THEN ARRAY(SELECT unnest(s.gpu_indices) EXCEPT SELECT unnest(w.gpu_indices))
+                    ELSE '{{}}' END
           FROM placements p
           JOIN wanted w USING (rank)
           JOIN placements s

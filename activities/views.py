@@ -569,7 +569,8 @@ _NODES = """
     SELECT id, pool, tier, provider, state, state_reason, epoch, simulated, gpu_type, cpu_milli,
            cpu_milli_used, ram_mb, ram_mb_used, storage_mb_s, storage_mb_s_used, milliwatts,
            milliwatts_used, expires_at, registered_at, hostname, clearing,
-           container_runtime, labels, conformance, coalesce(firmware, '[]') AS firmware
+           container_runtime, labels, conformance,
+           conformance <> accepted IS TRUE AS changed, coalesce(firmware, '[]') AS firmware
       FROM nodes n
      WHERE (CAST(:pool AS text) IS NULL OR pool = :pool)
        AND (:gone OR state NOT IN ('GONE'))

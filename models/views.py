@@ -195,6 +195,8 @@ class NodeView(Wire):
     labels: dict[str, str]
     conformance: str | None = None
     """Fingerprint of driver, firmware and kernel parameters; null where it has not said."""
+    changed: bool = False
+    """Whether that is another than the one that was accepted: no sensitive job is placed there."""
     firmware: tuple[HostFirmware, ...] = ()
     """Which firmware of the host is in that fingerprint, and which could not be read; empty where
     there is no fingerprint, and where the agent does not say."""

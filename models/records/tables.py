@@ -167,6 +167,11 @@ class NodeRow(SQLModel, table=True):
     labels: dict[str, str] = Field(sa_column=_json())
     topology: dict[str, Any] | None = Field(sa_column=_json(nullable=True))
     conformance: str | None = Field(default=None, sa_type=Text)
+    accepted: str | None = Field(default=None, sa_type=Text)
+    """The fingerprint that counts for jobs which hold a node alone: the first that it had, until
+    somebody accepts another."""
+    held_alone_by: str | None = Field(default=None, foreign_key="jobs.id", sa_type=Text)
+    """The job that holds it alone; kept by trigger from its placements."""
     firmware: list[dict[str, Any]] | None = Field(sa_column=_json(nullable=True))
     """What of its host's firmware is in that fingerprint, and what could not be read; null where
     its agent has not said."""
@@ -448,6 +453,13 @@ class PlacementRow(SQLModel, table=True):
     node_id: str = Field(foreign_key="nodes.id", sa_type=Text)
     epoch: int
     gpu_indices: list[int] = Field(sa_column=Column(ARRAY(Integer), nullable=False))
+    """All that it holds."""
+    alone: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
+    """No other job may be on the node."""
+    idle: list[int] = Field(
+        sa_column=Column(ARRAY(Integer), nullable=False, server_default=text("'{}'"))
+    )
+    """Of its GPUs those that it holds for that alone: its process does not see them."""
     cpu_milli: int = Field(sa_type=BigInteger)
     ram_mb: int = Field(sa_type=BigInteger)
     storage_mb_s: int = Field(

@@ -182,7 +182,7 @@ class Ledger:
         values = {
             "job": job, "attempt": 1, "rank": 0, "node": "node-a", "epoch": 1, "gpus": list(gpus),
             "cpu": 1000, "ram": 1000, "storage": 0, "power": 0, "vram": 1000, "milli": 1000,
-            "slices": 0, "mig": None,
+            "slices": 0, "mig": None, "alone": False, "idle": [],
             "cycle": f"by-hand/{uuid.uuid4().hex}", "pool": self.pool, **fields,
         }  # fmt: skip
         async with self.database.transaction() as connection:
@@ -277,9 +277,9 @@ _PLACE_BY_HAND = (
     " VALUES (:cycle, :pool, 1, 1, 0, 0)",
     "INSERT INTO placements (job_id, attempt, rank, cycle_id, node_id, epoch, gpu_indices,"
     " cpu_milli, ram_mb, storage_mb_s, milliwatts, vram_mb, milli, slices, mig_profile,"
-    " expected_seconds, decision)"
+    " expected_seconds, decision, alone, idle)"
     " VALUES (:job, :attempt, :rank, :cycle, :node, :epoch, :gpus, :cpu, :ram, :storage, :power,"
-    " :vram, :milli, :slices, :mig, 60, '{}')",
+    " :vram, :milli, :slices, :mig, 60, '{}', :alone, :idle)",
     "INSERT INTO leases (job_id, attempt, rank, node_id, epoch, gpu_index, vram_mb, milli, slices,"
     " mig_profile, tenant)"
     " SELECT :job, :attempt, :rank, :node, :epoch, g, :vram, :milli, :slices, :mig, 'default'"
