@@ -21,6 +21,7 @@ from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.runtime import Runtime
 from temporalio.service import RPCError, RPCStatusCode
 
+from longshore.activities.fingerprints import Accepted, accept
 from longshore.activities.job_runs import failure_of, has_result
 from longshore.activities.job_starts import digest_of, start_job
 from longshore.activities.prices.holds import anybody_waits
@@ -342,6 +343,18 @@ class Longshore(NodeControl, ScheduleControl, ArrayControl, OutputReading):
             priced = priced or await anybody_waits(connection, spec.name)
         if spec.buying.keeps_warm or priced:
             await Signals(self.temporal).poke_pool(spec.name)
+
+    async def accept(self, node_id: str) -> Accepted:
+        """Accept the fingerprint that a node has now: sensitive jobs may run there again.
+
+        Raises NotFoundError for a node that is not known, RefusedError for one without a
+        fingerprint.
+        """
+        async with self._db().transaction() as connection:
+            accepted = await accept(connection, node_id)
+        if accepted.before != accepted.fingerprint:
+            await Signals(self.temporal).poke_pool(accepted.pool)
+        return accepted
 
     async def _temporal(self) -> Client:
         return self.temporal

@@ -19,6 +19,7 @@ from typer.core import TyperGroup, TyperOption
 
 from longshore.activities.node.system import keep_private
 from longshore.client import (
+    accept_command,
     array_commands,
     buy_command,
     checkpoint_commands,
@@ -163,6 +164,7 @@ checkpoint_commands.register(app)
 run_command.register(app)
 watch_command.register(app)
 node_commands.register(app)
+accept_command.register(app)
 file_commands.register(app)
 market_commands.register(app)
 market_group.register(app)

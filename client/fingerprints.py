@@ -51,6 +51,17 @@ def fingerprints_of(nodes: Iterable[NodeView]) -> tuple[Alike, ...]:
     return tuple(Alike(*key, tuple(sorted(ids))) for key, ids in found.items())
 
 
+def changed_words(nodes: Iterable[NodeView]) -> str:
+    """Say which nodes have another fingerprint than was accepted; empty where none has."""
+    changed = [node.id for node in nodes if node.changed]
+    if not changed:
+        return ""
+    return (
+        f"{listed(changed, _NODES)}: another fingerprint than was accepted, so no sensitive job "
+        f"is placed there. Where that is as it should be: longshore accept {changed[0]}"
+    )
+
+
 def fingerprints_table(fingerprints: Sequence[Alike]) -> Table:
     table = a_table(HEADINGS, fold=HEADINGS[2:], widest={HEADINGS[1]: _WIDEST_NODES})
     for each in fingerprints:

@@ -81,6 +81,14 @@ START_BELOW = Annotated[
         rich_help_panel=_NEEDS,
     ),
 ]
+SENSITIVE = Annotated[
+    bool,
+    typer.Option(
+        "--sensitive",
+        help="It holds its nodes alone, and runs only where the fingerprint is known.",
+        rich_help_panel=_NEEDS,
+    ),
+]
 CONSTRAINTS = Annotated[
     list[str] | None,
     typer.Option(
@@ -174,6 +182,11 @@ def plain(given: dict[str, str | None]) -> list[Override]:
         for field, text in given.items()
         if text is not None
     ]
+
+
+def sensitive(given: bool) -> list[Override]:
+    """Return what `--sensitive` puts over `sensitive`."""
+    return [Override("sensitive", "true", "--sensitive")] if given else []
 
 
 def time_limit(text: str | None) -> list[Override]:

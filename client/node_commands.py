@@ -9,7 +9,7 @@ import typer
 
 from longshore.client import cycle_view, pool_changes
 from longshore.client.calls import call, known_pool
-from longshore.client.fingerprints import fingerprints_of, fingerprints_table
+from longshore.client.fingerprints import changed_words, fingerprints_of, fingerprints_table
 from longshore.client.held_data import holds_table
 from longshore.client.node_view import LEGEND, buying_words, nodes_table, pool_facts, pools_table
 from longshore.client.pool_changes import named
@@ -81,6 +81,8 @@ def nodes(
     if fingerprints := fingerprints_of(found):
         show(Text())
         show(fingerprints_table(fingerprints))
+    if why := changed_words(found):
+        note(why)
     return None
 
 

@@ -125,6 +125,7 @@ def submit(
     begin: job_flags.BEGIN = None,
     deadline: job_flags.DEADLINE = None,
     start_below: job_flags.START_BELOW = None,
+    sensitive: job_flags.SENSITIVE = False,
     constraints: job_flags.CONSTRAINTS = None,
     image: job_flags.IMAGE = None,
     env: job_flags.ENV = None,
@@ -167,6 +168,7 @@ def submit(
                 "begin": begin, "deadline": deadline, "start_below": start_below,
             }
         ),
+        *job_flags.sensitive(sensitive),
         *job_flags.time_limit(time),
         *job_flags.labels(labels),
         *job_flags.variables(env),

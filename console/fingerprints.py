@@ -31,14 +31,16 @@ def fingerprints_html(nodes: Iterable[NodeView]) -> str:
     )
 
 
-def link_html(fingerprint: str | None) -> str:
-    """Return a link from a node to the row of its fingerprint; nothing for a node without one."""
+def link_html(fingerprint: str | None, *, changed: bool = False) -> str:
+    """Return a link from a node to the row of its fingerprint, with whether it is another than
+    the one that was accepted; nothing for a node without one."""
     if not fingerprint:
         return ""
+    says = " (changed, not accepted)" if changed else ""
     to = quote(visible(_anchor(fingerprint)), safe="")
     return (
         f'<small><a class="id" href="#{to}" title="Its fingerprint">{escape(fingerprint)}</a>'
-        "</small>"
+        f"{says}</small>"
     )
 
 

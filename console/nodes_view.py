@@ -235,7 +235,7 @@ def _row(node: NodeView, now: datetime) -> str:
     about = " · ".join(filter(None, (node.tier.value, node.provider, host)))
     return (
         f'<tr><th scope="row" class="fold"><span class="id">{escape(node.id)}</span>'
-        f"<small>{escape(about)}</small>{link_html(node.conformance)}</th>"
+        f"<small>{escape(about)}</small>{link_html(node.conformance, changed=node.changed)}</th>"
         f'<td class="why"{_head(1)}>{chip(state_of(node))}{why}</td>'
         f"<td{_head(2)}>{cells_html(node)}<small>{len(node.gpus)} × {gpu_type}{mark}</small></td>"
         f"<td{_head(3)}>{node.cpus_used:g} of {node.cpus:g}"
