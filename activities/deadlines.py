@@ -16,14 +16,16 @@ from longshore.models.deadline import DeadlineJudgment, DeadlineOutlook
 from longshore.models.elements import ElementState
 from longshore.models.job import JobState
 from longshore.models.messages import Waiting
+from longshore.models.start_range import StartRange
 from longshore.models.text import span
 from longshore.models.units import Duration
 from longshore.models.views import JobView
-from longshore.scheduling.deadline import JobTimes, LikelyDuration, StartRange, judge
+from longshore.scheduling.deadline import JobTimes, LikelyDuration, judge
 
 _log = logging.getLogger(__name__)
 _DURATION: TypeAdapter[timedelta] = TypeAdapter(Duration)
 _INSTANT: TypeAdapter[datetime] = TypeAdapter(Instant)
+_RANGE: TypeAdapter[StartRange] = TypeAdapter(StartRange)
 
 COMING_START = """
       LEFT JOIN LATERAL (SELECT k.coming->>'start' AS start
@@ -60,7 +62,8 @@ def judgment_of_job(job: JobView, row: Mapping[Any, Any], now: datetime) -> Dead
     start = job.estimated_start if job.state is JobState.QUEUED else None
     times = JobTimes(
         deadline=row["deadline_at"], duration=duration if waits else LikelyDuration(),
-        start=None if start is None else StartRange(start, start), begins_at=job.begins_at,
+        start=None if start is None else job.start_range or StartRange.at(start),
+        begins_at=job.begins_at,
         held=job.state is JobState.HELD and not job.begin_only,
         started_at=job.started_at if runs else None, ended_at=job.ended_at,
         of_array=job.elements is not None,
@@ -71,9 +74,10 @@ def judgment_of_job(job: JobView, row: Mapping[Any, Any], now: datetime) -> Dead
 def judgment_of_queued(row: Mapping[Any, Any], now: datetime) -> DeadlineJudgment:
     """Return the same of a job in its queue, from a row with `QUEUED_COLUMNS`."""
     start = _read(_INSTANT, row["estimated_start"])
+    between: StartRange | None = _read(_RANGE, row["start_range"])
     times = JobTimes(
         deadline=row["deadline_at"], duration=duration_of(row),
-        start=None if start is None or row["held"] else StartRange(start, start),
+        start=None if start is None or row["held"] else between or StartRange.at(start),
         begins_at=row["begins_at"], held=row["held"] and not row["begin_only"],
     )  # fmt: skip
     return _with_since(judge(times, now), row)
@@ -131,7 +135,8 @@ def _read(adapter: TypeAdapter[Any], stored: object) -> Any:
 QUEUED_COLUMNS = """
     j.deadline_at, j.late_since, j.begins_at, q.held, q.begin_only,
     j.spec->'expected_duration' AS expected_duration, j.spec->'max_duration' AS max_duration,
-    q.learnt, coalesce(c.start, q.decision->>'estimated_start') AS estimated_start
+    q.learnt, coalesce(c.start, q.decision->>'estimated_start') AS estimated_start,
+    CASE WHEN c.start IS NULL THEN q.decision->'start_range' END AS start_range
 """
 
 _TO_JUDGE = f"""

@@ -84,9 +84,11 @@ _EXPLAIN = """
                job_id text, attempt integer, decision jsonb, is_news boolean)
          WHERE q.job_id = w.job_id AND q.attempt = w.attempt AND NOT q.held
         RETURNING q.job_id, q.attempt, q.pool, w.decision->>'estimated_start' AS starts_at,
-                  w.is_news)
-    INSERT INTO start_estimates (job_id, attempt, pool, made_at, starts_at)
-    SELECT job_id, attempt, pool, :now, CAST(starts_at AS timestamptz) FROM explained
+                  w.decision->'start_range' AS range, w.is_news)
+    INSERT INTO start_estimates (job_id, attempt, pool, made_at, starts_at, earliest, latest)
+    SELECT job_id, attempt, pool, :now, CAST(starts_at AS timestamptz),
+           CAST(range->>'earliest' AS timestamptz), CAST(range->>'latest' AS timestamptz)
+      FROM explained
      WHERE is_news AND starts_at IS NOT NULL
     ON CONFLICT DO NOTHING
 """

@@ -1,6 +1,6 @@
 """Reading the queue of a pool for people, in the order in which a cycle decides."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -25,6 +25,7 @@ from longshore.models.placement import Decision
 from longshore.models.pool import PoolSpec
 from longshore.models.price_series import PriceNow
 from longshore.models.queue_view import QueuedJobView, QueueView, StartErrorsView
+from longshore.models.start_range import StartRange
 from longshore.scheduling.durations import expected_from, says_learnt
 from longshore.scheduling.estimates import Told, start_errors
 from longshore.scheduling.order import counted_as, queue_order, worth
@@ -84,11 +85,20 @@ class QueueViews:
             await load_pool(connection, pool, known=True)
             now = await clock(connection)
             rows = await connection.execute(text(_ESTIMATES), {"pool": pool, "since": now - over})
-            told = [Told(row.made_at, row.starts_at, row.placed_at) for row in rows]
+            told = [
+                Told(row.made_at, row.starts_at, row.placed_at, _range(row.earliest, row.latest))
+                for row in rows
+            ]
             simulated = bool(await connection.scalar(text(SIMULATED), {"pool": pool}))
         return StartErrorsView(
             pool=pool, since=now - over, rows=start_errors(told, now), simulated=simulated
         )
+
+
+def _range(earliest: datetime | None, latest: datetime | None) -> StartRange | None:
+    if earliest is None or latest is None:
+        return None
+    return StartRange(earliest=earliest, latest=latest)
 
 
 async def _told(connection: AsyncConnection, pool: str) -> dict[str, RowMapping]:
@@ -114,7 +124,8 @@ def _view(
         expected=expected, learnt=says_learnt(job.learnt) if job.learnt else "",
         expected_duration=None if expected is ExpectedFrom.UNKNOWN else job.expected_duration,
         terms=terms,
-        starts_at=decision.estimated_start if decision else None, deadline=_deadline(row, now),
+        starts_at=decision.estimated_start if decision else None,
+        start_range=decision.start_range if decision else None, deadline=_deadline(row, now),
         reason=_why_held(row, spec, found, now) if entry.held
         else decision.reason if decision else "",
     )  # fmt: skip
@@ -155,7 +166,7 @@ _JOBS = f"""
 """
 
 _ESTIMATES = """
-    SELECT e.made_at, e.starts_at, p.placed_at
+    SELECT e.made_at, e.starts_at, e.earliest, e.latest, p.placed_at
       FROM start_estimates e
       LEFT JOIN placements p ON p.job_id = e.job_id AND p.attempt = e.attempt AND p.rank = 0
      WHERE e.pool = :pool AND e.made_at >= :since

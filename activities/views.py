@@ -258,8 +258,8 @@ def _with_end(job: JobView) -> JobView:
 
 _UNREADABLE = {
     "tier": Tier.FLEX, "priority": 0, "gpus": 0, "malleable": None, "gpu_type": None,
-    "milli": WHOLE, "mig": None, "counted_as": None, "estimated_start": None, "labels": {},
-    "max_duration": None, "start_below": None,
+    "milli": WHOLE, "mig": None, "counted_as": None, "estimated_start": None, "start_range": None,
+    "labels": {},    "max_duration": None, "start_below": None,
 }  # fmt: skip
 """What a list shows of what it cannot read. All else the database bounds."""
 
@@ -368,6 +368,7 @@ _JOBS = f"""
                      THEN coalesce(i.reason, p.decision->>'reason', '')
                 ELSE coalesce(p.end_message, '') END AS reason,
            coalesce(c.start, q.decision->>'estimated_start') AS estimated_start,
+           CASE WHEN c.start IS NULL THEN q.decision->'start_range' END AS start_range,
            CASE WHEN j.ended_at IS NOT NULL THEN NULL WHEN q.job_id IS NOT NULL THEN q.learnt
                 WHEN p.ended_at IS NULL THEN p.learnt END AS learnt,
            CASE WHEN a.id IS NOT NULL AND j.ended_at IS NULL THEN (

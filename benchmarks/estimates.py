@@ -1,7 +1,7 @@
 """How far off the starts are that waiting jobs are told, on a trace by the planner of the product.
 
     python -m benchmarks.estimates --jobs FILE [--nodes 64] [--days N] [--rule age]
-        [--durations exact|unknown] [--restart 90] [--speed-up 1] [--json]
+        [--durations exact|unknown|learnt] [--restart 90] [--speed-up 1] [--json]
 
 The first start that a cycle tells of an attempt is held against when it started. Jobs that are
 stopped and wait again count once for each wait. As `longshore queue --estimates` for a live pool.
@@ -14,11 +14,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from benchmarks.queueing import SHIPPED, policies
+from benchmarks.queueing import DURATIONS, SHIPPED, policies
 from benchmarks.queueing_planner import Policies, Shipped
 from benchmarks.queueing_world import Job, read_jobs
 from longshore.models.placement import CyclePlan
 from longshore.models.queue_view import StartErrors
+from longshore.models.start_range import StartRange
 from longshore.models.text import span
 from longshore.scheduling.estimates import Told, start_errors
 
@@ -34,22 +35,27 @@ class Telling(Shipped):
         policies: Policies,
         *,
         exact: bool = True,
+        learns: bool = False,
     ) -> None:
-        super().__init__(jobs, nodes, restart, policies, exact=exact)
+        super().__init__(jobs, nodes, restart, policies, exact=exact, learns=learns)
         self.waits = 0
         """Attempts that did not start in the moment when they came."""
-        self._said: dict[tuple[str, int], tuple[datetime, datetime]] = {}
+        self._said: dict[tuple[str, int], tuple[datetime, datetime, StartRange | None]] = {}
         self._came: dict[tuple[str, int], datetime] = {}
 
     @property
     def told(self) -> list[Told]:
         """What was said of starts, beside how they came."""
-        return [Told(*said, self._came[key]) for key, said in self._said.items()]
+        return [
+            Told(made, start, self._came[key], between)
+            for key, (made, start, between) in self._said.items()
+        ]
 
     def planned(self, made: CyclePlan, now: datetime) -> None:
+        ranges = {each.job_id: each.start_range for each in made.decisions if each.start_range}
         for kept in made.reservations:
             key = kept.job_id, self.waiting[kept.job_id].attempt
-            self._said.setdefault(key, (now, kept.start))
+            self._said.setdefault(key, (now, kept.start, ranges.get(kept.job_id)))
 
     def begin(self, job: Job) -> None:
         self._came[job.id, job.attempt] = self.time
@@ -64,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--days", type=float, help="only jobs submitted in the first days")
     parser.add_argument("--restart", type=float, default=90.0, help="seconds, after each stop")
     parser.add_argument("--speed-up", type=float, default=1.0, help="factor on submit times")
-    parser.add_argument("--durations", choices=("exact", "unknown"), default="exact")
+    parser.add_argument("--durations", choices=DURATIONS, default="exact")
     parser.add_argument("--rule", choices=SHIPPED, action="append", help="several times; else all")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
@@ -77,7 +83,7 @@ def main() -> None:
         jobs = read_jobs(asked.jobs, days=asked.days, speed_up=asked.speed_up)
         world = Telling(
             jobs, asked.nodes, asked.restart, policies(rule, asked.restart),
-            exact=asked.durations == "exact",
+            exact=asked.durations == "exact", learns=asked.durations == "learnt",
         )  # fmt: skip
         world.play("" if asked.json else rule)
         told = world.told
@@ -100,8 +106,15 @@ def _line(row: StartErrors) -> str:
     return (
         f"  told {ahead:<18} {row.jobs:>6,} jobs   half within {span(row.median):>8}   "
         f"9 in 10 within {span(row.p90):>8}   {100 * row.earlier / row.jobs:5.1f} % earlier   "
-        f"{100 * row.later / row.jobs:5.1f} % later"
+        f"{100 * row.later / row.jobs:5.1f} % later{_in_range(row)}"
     )
+
+
+def _in_range(row: StartErrors) -> str:
+    if not row.with_range:
+        return ""
+    held, sooner = (100 * n / row.with_range for n in (row.in_range, row.before_range))
+    return f"   {held:5.1f} % of {row.with_range:,} ranges held, {sooner:.1f} % came sooner"
 
 
 if __name__ == "__main__":

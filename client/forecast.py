@@ -26,8 +26,9 @@ from longshore.models.job import JobSpec
 from longshore.models.placement import JobRequest, PlacementKind
 from longshore.models.preemption import BuyQuote
 from longshore.models.settings import Settings
+from longshore.models.start_range import StartRange
 from longshore.scheduling.cycle import foresee
-from longshore.scheduling.deadline import JobTimes, LikelyDuration, StartRange, judge, start_by
+from longshore.scheduling.deadline import JobTimes, LikelyDuration, judge, start_by
 from longshore.scheduling.durations import with_learnt
 from longshore.scheduling.forecast import (
     as_if_begun,
@@ -96,7 +97,7 @@ async def forecast(
         later = pool.buying.enabled
     if deadline is not None and inputs is not None:
         quote = quote_of(bought, _THIS) if bought else None
-        start = found.ready_at
+        start = None if found.ready_at is None else StartRange.at(found.ready_at)
         if found.kind is not ForecastKind.BUYS and begins_at is None and not waits:
             start = _start_beside_others(job, inputs, now)
         found = _with_deadline(found, spec, deadline, start, learnt, inputs, quote, now)
@@ -113,20 +114,21 @@ async def _inputs(
 
 def _start_beside_others(
     job: JobRequest, inputs: PreemptionInputs, now: datetime
-) -> datetime | None:
+) -> StartRange | None:
     """Return when a cycle would have the job start, with the jobs before it in its queue."""
     shares = [share for work in inputs.running for share in work.shares]
     others = [each for each in inputs.queue if each.id != job.id]
     packing = inputs.spec.packing
     decision = foresee(job, others, inputs.nodes, shares, packing, now, inputs.recent).decision
-    return now if decision.kind is PlacementKind.EXISTING_NODE else decision.estimated_start
+    start = now if decision.kind is PlacementKind.EXISTING_NODE else decision.estimated_start
+    return decision.start_range or (None if start is None else StartRange.at(start))
 
 
 def _with_deadline(
     found: Forecast,
     spec: JobSpec,
     deadline: datetime,
-    starts_at: datetime | None,
+    start: StartRange | None,
     learnt: Learnt | None,
     inputs: PreemptionInputs,
     quote: BuyQuote | None,
@@ -135,7 +137,6 @@ def _with_deadline(
     """Return the forecast with its deadline; what it costs to meet it, where it would not by
     itself."""
     duration = LikelyDuration.of(spec.expected_duration, spec.max_duration, learnt)
-    start = None if starts_at is None else StartRange(starts_at, starts_at)
     judgment = judge(JobTimes(deadline, duration, start, found.begins_at), now)
     meeting = None
     if found.begins_at is None and asks_for_cost(judgment):

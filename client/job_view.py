@@ -46,6 +46,7 @@ from longshore.models.labels import format_labels
 from longshore.models.placement import Candidate, Decision, Rejection
 from longshore.models.resize import SizeChange
 from longshore.models.spending import JobCost
+from longshore.models.start_range import StartRange
 from longshore.models.text import (
     MOST_NODES,
     NONE,
@@ -293,7 +294,7 @@ def _facts(report: JobReport, now: datetime) -> list[tuple[str, RenderableType]]
         facts.append(("in place", status.reason))
     facts += _begin_facts(job, now)
     if job.estimated_start is not None:
-        facts.append(("may start", _may_start(job.estimated_start, now)))
+        facts.append(("may start", _may_start(job.estimated_start, now, job.start_range)))
     facts += deadline_facts(job, None, now)
     facts += _data_facts(report.data)
     facts += [("not brought", each) for each in status.not_brought] if status else []
@@ -341,8 +342,9 @@ def _gave_way(status: JobStatus) -> str:
     return ", ".join(f"{what} {count(number, 'time')}" for number, what in times if number)
 
 
-def _may_start(start: datetime, now: datetime) -> str:
-    return f"{clock(start, now)} ({ago(start, now)})"
+def _may_start(start: datetime, now: datetime, between: StartRange | None = None) -> str:
+    within = f", probably {between.says(now)}" if between else ""
+    return f"{clock(start, now)} ({ago(start, now)}){within}"
 
 
 def _begin_facts(job: JobView, now: datetime) -> list[tuple[str, RenderableType]]:
@@ -484,7 +486,7 @@ def _queue_facts(explanation: Explanation, now: datetime) -> list[tuple[str, Ren
     start = job.estimated_start
     if start is not None and explanation.position is not None:
         when = "what was bought is there" if explanation.purchases else "jobs end in time"
-        facts.append(("may start", f"{_may_start(start, now)}, when {when}"))
+        facts.append(("may start", f"{_may_start(start, now, job.start_range)}, when {when}"))
     if explanation.position is None and job.node_id is not None:
         label = "runs on" if job.state is JobState.RUNNING else "ran last on"
         facts.append((label, places_of(job.places, simulated=job.simulated)))

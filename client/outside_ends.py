@@ -103,7 +103,7 @@ def shown(job: JobView, end: OutsideEnd, when: str) -> JobView:
         update={
             "state": JobState.FAILED, "ended_at": end.at,
             "reason": f"{end.how}; {when}", "queued_at": None, "estimated_start": None,
-            "counted_as": None,
+            "start_range": None, "counted_as": None,
         }
     )  # fmt: skip
 

@@ -30,7 +30,9 @@ TERM_HEADS = {
     "conformance": "conf",
 }  # fmt: skip
 """How the columns of the terms are headed, in the order of the seed."""
-ERRORS = ("jobs", "half off by at most", "9 in 10", "came earlier", "later", "overdue")
+ERRORS = (
+    "jobs", "half off by at most", "9 in 10", "came earlier", "later", "overdue", "in its range",
+)  # fmt: skip
 """What is told of how far off starts were."""
 
 
@@ -151,8 +153,15 @@ def remark(job: QueuedJobView) -> str:
 
 
 def start_of(job: QueuedJobView, now: datetime) -> str:
-    """Return when a job starts, in UTC: the time of day, with the date of another day."""
-    return NONE if job.starts_at is None else _in_utc(job.starts_at, now)
+    """Return when a job starts, in UTC: the time of day, with the date of another day, and between
+    when and when that is where it is known as a range."""
+    if job.starts_at is None:
+        return NONE
+    between = job.start_range
+    if between is None:
+        return _in_utc(job.starts_at, now)
+    within = f"{_in_utc(max(between.earliest, now), now)} - {_in_utc(between.latest, now)}"
+    return f"{_in_utc(job.starts_at, now)} ({within})"
 
 
 def deadline_of(job: QueuedJobView, now: datetime) -> str:
@@ -182,4 +191,5 @@ def errors_of(row: StartErrors) -> tuple[str, ...]:
     return (
         f"{ahead} {span(longest)}", str(row.jobs), span(row.median), span(row.p90),
         str(row.earlier), str(row.later), str(row.waiting) if row.waiting else NONE,
+        f"{row.in_range} of {row.with_range}" if row.with_range else NONE,
     )  # fmt: skip

@@ -108,7 +108,9 @@ def why_html(explanation: Explanation, now: datetime) -> str:
         said.append(f"The last cycle looked at it {ago(explanation.decided_at, now)}{also}.")
         if (start := explanation.job.estimated_start) is not None:
             then = "what was bought is there" if explanation.purchases else "jobs end in time"
-            said.append(f"It may start at {when(start)} UTC, when {then}.")
+            between = explanation.job.start_range
+            within = f", probably {between.says(now)}" if between else ""
+            said.append(f"It may start at {when(start)} UTC{within}, when {then}.")
     if explanation.meeting is not None:
         said.append(f"About its deadline: {escape(explanation.meeting.says)}.")
     said += [f"Data {escape(each.words)}." for each in explanation.data]

@@ -112,7 +112,8 @@ def why(job: JobView) -> str:
 def _row(job: JobView, now: datetime) -> str:
     starts = ""
     if job.state is JobState.QUEUED and job.estimated_start is not None:
-        starts = f"<small>may start in {span(job.estimated_start - now)}</small>"
+        between = f", {job.start_range.says(now)}" if job.start_range else ""
+        starts = f"<small>may start in {span(job.estimated_start - now)}{between}</small>"
     so_far = "<small>so far</small>" if waits(job) else ""
     again = f"<small>attempt {job.attempt}</small>" if job.attempt > 1 else ""
     return (

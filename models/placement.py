@@ -19,6 +19,7 @@ from longshore.models.packing import PackingPolicy as PackingPolicy
 from longshore.models.packing import PackingRule as PackingRule
 from longshore.models.packing import ScoreWeights as ScoreWeights
 from longshore.models.resources import GPURequest, HostAmounts
+from longshore.models.start_range import StartRange
 from longshore.models.topology import Conformance, Gang, LinkClass
 from longshore.models.units import GB, LONGEST, Duration, GBPerSecond, Watts
 
@@ -388,6 +389,8 @@ class Decision(Frozen):
     """The class that its wait had lifted it to; None where it counted as its own."""
     estimated_start: Instant | None = None
     """When running jobs will have made room, where that can be known."""
+    start_range: StartRange | None = Field(default=None, exclude_if=lambda one: one is None)
+    """Between when and when that probably is, where it is learnt how long those run."""
     members: tuple[Member, ...] = ()
     """For a gang: its shares, in the order of ranks. Node and GPUs above are the first's."""
     spares: tuple[Member, ...] = ()

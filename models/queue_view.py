@@ -7,6 +7,7 @@ from longshore.models.deadline import DeadlineJudgment
 from longshore.models.durations import ExpectedFrom
 from longshore.models.packing import QueueOrder
 from longshore.models.score import TermWeights
+from longshore.models.start_range import StartRange
 from longshore.models.units import Duration
 
 
@@ -75,6 +76,8 @@ class QueuedJobView(Frozen):
     """Where the pool has a score."""
     starts_at: Instant | None = None
     """By the last cycle: a start that is kept for it, as far as running jobs end when expected."""
+    start_range: StartRange | None = Field(default=None, exclude_if=lambda one: one is None)
+    """Between when and when that probably is, where it is learnt how long those run."""
     deadline: DeadlineJudgment | None = None
     """How it stands to its deadline; null for one without."""
     reason: str = ""
@@ -109,6 +112,12 @@ class StartErrors(Frozen):
     earlier: int
     """Jobs that started more than a minute before they were told to."""
     later: int
+    with_range: int = 0
+    """Jobs that were told between when and when, and of which it is known whether it held:"""
+    in_range: int = 0
+    """they started in it, or"""
+    before_range: int = 0
+    """more than a minute sooner; the rest later."""
 
 
 class StartErrorsView(Frozen):

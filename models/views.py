@@ -22,6 +22,7 @@ from longshore.models.preemption import PreemptionPlan, Spared
 from longshore.models.price_series import PriceView
 from longshore.models.resize import SizeChange
 from longshore.models.spending import BuyingRecord, JobCost, PurchaseUnderWay
+from longshore.models.start_range import StartRange
 from longshore.models.units import Duration
 
 
@@ -97,6 +98,8 @@ class JobView(Wire):
     estimated_start: Instant | None = None
     """Of one that waits: when running jobs end in time, or what was bought for it is there; null
     where nobody knows."""
+    start_range: StartRange | None = None
+    """Between when and when that probably is: eight in ten are; null where one moment is told."""
     deadline: DeadlineJudgment | None = None
     """How it stands to its deadline; null for one without."""
     learnt: str = ""

@@ -24,8 +24,10 @@ from longshore.models.job import JobSpec, Tier
 from longshore.models.moment import said_at
 from longshore.models.placement import JobRequest
 from longshore.models.preemption import Way, WayKind
+from longshore.models.start_range import StartRange
 from longshore.models.text import dollars, format_duration, span
 from longshore.models.units import LONGEST
+from longshore.scheduling.durations import LATE_PART
 
 _NOTHING = timedelta(0)
 _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
@@ -64,7 +66,7 @@ class LikelyDuration:
         """Return what the job itself says, else what was learnt of jobs like it."""
         if expected is not None or learnt is None:
             return cls.declared(expected, limit)
-        likely, most = (learnt.left(_NOTHING, part) for part in (0.5, 0.9))
+        likely, most = (learnt.left(_NOTHING, part) for part in (0.5, LATE_PART))
         if limit is not None:
             likely, most = (each and min(each, limit) for each in (likely, most))
         return cls(likely, most, limit, Known.LEARNT)
@@ -77,14 +79,6 @@ class LikelyDuration:
     @property
     def says(self) -> str:
         return f"{self.known.value} {format_duration(_whole(self.likely or _NOTHING))}"
-
-
-@dataclass(frozen=True)
-class StartRange:
-    """When a job that waits is estimated to start; the two are equal where one time is told."""
-
-    earliest: datetime
-    latest: datetime
 
 
 @dataclass(frozen=True)

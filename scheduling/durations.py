@@ -24,6 +24,8 @@ REMEMBERED = timedelta(days=90)
 PLANNED_PART = 0.75
 """A job is planned to end when so large a part of those before it had: a start that is kept for
 another holds then more often than not."""
+EARLY_PART, LATE_PART = 0.1, 0.9
+"""Between these a time is told where a range is: eight in ten are in it."""
 
 _STEPS = (86_400, 21_600, 10_800, 3600, 1800, 600, 300, 60, 30, 10, 5, 1)
 """Seconds."""
@@ -113,7 +115,7 @@ def end_at(expected: datetime, ends: Sequence[datetime], now: datetime) -> datet
 
 def says_learnt(learnt: Learnt) -> str:
     """Return what is learnt in words: ``learnt from 34 runs: 1h 10m, 9 in 10 under 2h``."""
-    half, most = learnt.left(_NONE, 0.5), learnt.left(_NONE, 0.9)
+    half, most = learnt.left(_NONE, 0.5), learnt.left(_NONE, LATE_PART)
     assert half is not None
     assert most is not None
     return f"learnt from {count(learnt.runs, 'run')}: {span(half)}, 9 in 10 under {span(most)}"

@@ -16,6 +16,7 @@ from longshore.models.placement import (
     Rejection,
     RejectionCode,
 )
+from longshore.models.start_range import StartRange
 from longshore.models.text import count, format_gpus
 from longshore.scheduling import elastic
 from longshore.scheduling.gangs.decision import place_gang
@@ -170,13 +171,18 @@ def _at(decision: Decision, chosen: Chosen, node_id: str, job: JobRequest, why: 
 
 
 def waiting(
-    job: JobRequest, scan: Scan, outlook: str = "", start: datetime | None = None
+    job: JobRequest,
+    scan: Scan,
+    outlook: str = "",
+    start: datetime | None = None,
+    between: StartRange | None = None,
 ) -> Decision:
     """Return the decision for a job that no node can take now.
 
-    `outlook` is what else is known of its start; `start` the estimate, where there is one.
+    `outlook` is what else is known of its start; `start` the estimate, where there is one, and
+    `between` its range.
     """
-    return waits(job, scan.rejected, len(scan.holders), outlook, start)
+    return waits(job, scan.rejected, len(scan.holders), outlook, start, between)
 
 
 def waits(
@@ -185,6 +191,7 @@ def waits(
     holders: int,
     outlook: str = "",
     start: datetime | None = None,
+    between: StartRange | None = None,
 ) -> Decision:
     """Return the same where so many nodes were rejected, and so many could hold it when empty."""
     fast = job.tier is Tier.FAST
@@ -195,6 +202,7 @@ def waits(
         rejected=rejected,
         reason=_why_waiting(rejected, holders, outlook),
         estimated_start=start,
+        start_range=between,
     )
 
 

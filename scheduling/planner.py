@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property, partial
 
 from longshore.models.job import Tier
@@ -15,10 +15,12 @@ from longshore.models.placement import (
     PlacementKind,
     Reservation,
 )
+from longshore.models.start_range import StartRange
 from longshore.models.text import format_gpus
 from longshore.models.topology import Gang
 from longshore.scheduling import bulk, elastic
 from longshore.scheduling.bulk.collector import paused
+from longshore.scheduling.durations import ends_of
 from longshore.scheduling.gangs.decision import place_gang
 from longshore.scheduling.gangs.nodes import GangNodes
 from longshore.scheduling.gangs.offers import need_of_share
@@ -44,6 +46,7 @@ from longshore.scheduling.placement.rearranging import Rearranging, Taken, hold_
 from longshore.scheduling.placement.reservations import NoStart, first_start, open_from
 from longshore.scheduling.placement.scan import Scan, Scanner
 from longshore.scheduling.placement.state import Hold, Need, idle_gpus
+from longshore.scheduling.start_range import Ends, last_before, when
 from longshore.scheduling.wait_answers import WaitAnswers
 from longshore.scheduling.words import format_part
 
@@ -266,11 +269,14 @@ class Planner:
         start, shares = found
         need = Need.of(job, self.policy)
         self._reserved_by_tier[job.tier] += 1
+        kept: list[tuple[int, Hold]] = []
         for node_id, gpu_indices in shares:
             position = self._gang_nodes.positions[node_id]
             node = self.columns.views[position].node
-            hold = _hold_of_share(job, need, node, gpu_indices, start)
-            self.columns.reserve(position, hold)
+            kept.append((position, _hold_of_share(job, need, node, gpu_indices, start)))
+        between, ends = self._when(job, start, kept)
+        for (node_id, gpu_indices), (position, hold) in zip(shares, kept, strict=True):
+            self.columns.reserve(position, hold._replace(ends=ends))
             self.reservations.append(
                 Reservation(
                     job_id=job.id, node_id=node_id, gpu_indices=gpu_indices, start=start,
@@ -279,7 +285,11 @@ class Planner:
             )  # fmt: skip
         until = f"it waits for {len(shares)} nodes until about {start:%Y-%m-%d %H:%M:%S} UTC"
         return decision.model_copy(
-            update={"reason": f"{decision.reason}; {until}", "estimated_start": start}
+            update={
+                "reason": f"{decision.reason}; {until}",
+                "estimated_start": start,
+                "start_range": between,
+            }
         )
 
     def _defer_one(self, job: JobRequest, scan: Scan) -> Decision:
@@ -299,7 +309,7 @@ class Planner:
         if found is None:
             return waiting(job, scan, no_start_known(scan.rejected, len(scan.holders)))
         position, start = found
-        reservation = self._reserve(job, scan.need, position, start)
+        reservation, between = self._reserve(job, scan.need, position, start)
         what = format_gpus(reservation.gpu_indices)
         if not job.gpu.whole:
             what = format_part(job, reservation.gpu_indices[0], reservation.slices)
@@ -307,7 +317,7 @@ class Planner:
             f"it waits for {what} of {reservation.node_id} "
             f"until about {start:%Y-%m-%d %H:%M:%S} UTC"
         )
-        return waiting(job, scan, outlook, start)
+        return waiting(job, scan, outlook, start, between)
 
     def _first_start(self, scan: Scan) -> tuple[int, datetime] | None:
         """Return the node where the job can start first, and when; ties keep the order."""
@@ -322,12 +332,34 @@ class Planner:
         """Whether no more starts are kept for jobs of a tier."""
         return self._reserved_by_tier[tier] >= self.policy.starts_kept
 
-    def _reserve(self, job: JobRequest, need: Need, position: int, start: datetime) -> Reservation:
+    def _when(
+        self, job: JobRequest, start: datetime, kept: Sequence[tuple[int, Hold]]
+    ) -> tuple[StartRange | None, tuple[datetime, ...]]:
+        """Return between when and when a start that is kept comes, and when the job may end."""
+        blockers: dict[str, Ends] = {}
+        for position, place in kept:
+            view = self.columns.views[position]
+            placed = self._rearranging.placed_at(position)
+            for hold in last_before(start, place, (*view.holds, *view.reserved)):
+                ends, other = hold.ends, placed.get(hold.job_id)
+                if other is not None:
+                    ends = ends_of(other.learnt, self.now, other.attained)
+                blockers[hold.job_id] = hold.end, ends
+        learnt, ran = job.learnt, timedelta(0)
+        if learnt is not None:
+            ran = learnt.ran_before(job.attained)
+        found = list(blockers.values())
+        return when(start, found, job.expected_duration, learnt, ran, self.now)
+
+    def _reserve(
+        self, job: JobRequest, need: Need, position: int, start: datetime
+    ) -> tuple[Reservation, StartRange | None]:
         view = self.columns.views[position]
         chosen = open_from(view, need, start, self.policy.gpu_choice)
         assert chosen is not None  # that is how `start` was found
         hold = hold_of(job, need, view.node, chosen, start)
-        self.columns.reserve(position, hold)
+        between, ends = self._when(job, start, [(position, hold)])
+        self.columns.reserve(position, hold._replace(ends=ends))
         self._reserved_by_tier[job.tier] += 1
         reservation = Reservation(
             job_id=job.id,
@@ -338,7 +370,7 @@ class Planner:
             end=hold.end,
         )
         self.reservations.append(reservation)
-        return reservation
+        return reservation, between
 
 
 def _hold_of_share(

@@ -380,6 +380,9 @@ class StartEstimateRow(SQLModel, table=True):
     pool: str = Field(foreign_key="pools.name", sa_type=Text)
     made_at: datetime = Field(sa_column=_time())
     starts_at: datetime = Field(sa_column=_time())
+    earliest: datetime | None = Field(sa_column=_time(nullable=True))
+    latest: datetime | None = Field(sa_column=_time(nullable=True))
+    """Between when and when it was told to come, where that was told."""
 
 
 class QueueLeftRow(SQLModel, table=True):

@@ -143,6 +143,10 @@ class Rearranging:
         self._costs.clear()
         self._columns.take(position, taken.hold, taken.vram)
 
+    def placed_at(self, position: int) -> dict[str, JobRequest]:
+        """Return the jobs that the plan has placed on a node."""
+        return {taken.job.id: taken.job for taken in self._takes.get(position, ())}
+
     def start(self, job: JobRequest, need: Need) -> dict[str, Taken] | None:
         """Start a job that finds no room, where others can change their places for it.
 

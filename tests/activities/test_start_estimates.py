@@ -6,6 +6,8 @@ from datetime import timedelta
 import pytest
 
 from longshore.activities.queue_views import QueueViews
+from longshore.activities.views import Views
+from longshore.models.durations import Learnt
 from longshore.models.messages import HoldRequest
 from longshore.models.placement import PlacementKey
 from longshore.models.queue_view import StartErrors
@@ -83,3 +85,32 @@ async def test_a_job_that_was_cancelled_as_it_waited_counts_for_nothing(busy: Le
 
 async def _errors_since(ledger: Ledger, over: timedelta) -> tuple[StartErrors, ...]:
     return (await QueueViews(ledger.database).start_errors(ledger.pool, over)).rows
+
+
+async def test_a_range_is_stored_told_and_held_against_the_start(ledger: Ledger):
+    """Of forty runs of 1 to 40 minutes one in ten ends within 4, and nine within 36."""
+    await ledger.register(gpus=2)
+    seconds = [60 * minutes for minutes in range(1, 41)]
+    async with ledger.listening("runs", "waits"):
+        await ledger.enqueue("runs", gpus=2)
+        learnt = Learnt(runs=40, seconds=tuple(seconds)).model_dump_json()
+        await ledger.rows("UPDATE queue SET learnt = CAST(:learnt AS jsonb)", learnt=learnt)
+        await ledger.cycle("one")
+        await ledger.enqueue("waits", gpus=2, expected_duration="20m")
+        await ledger.cycle("two")
+        (first,) = await ledger.rows("SELECT * FROM start_estimates")
+        spread = first["earliest"] - first["made_at"], first["latest"] - first["made_at"]
+        minutes = [round(each / timedelta(minutes=1)) for each in spread]
+        assert minutes == [4, 36]
+        assert first["earliest"] < first["starts_at"] < first["latest"]
+        views = QueueViews(ledger.database)
+        (queued,) = (await views.queue(ledger.pool)).jobs
+        (job,) = await Views(ledger.database).jobs(ids=("waits",))
+        assert queued.start_range is not None
+        assert job.start_range == queued.start_range
+        assert queued.start_range.latest == first["latest"]
+        await ledger.rows(_MINUTES, job="waits")
+        await ledger.finish("runs")
+        await ledger.cycle("three")
+    (row,) = await _errors(ledger)
+    assert (row.with_range, row.in_range, row.before_range) == (1, 0, 1)

@@ -100,15 +100,23 @@ def test_a_row_tells_how_far_off_starts_were(width: int):
         within=timedelta(minutes=10), jobs=40, waiting=0, median=NONE, p90=timedelta(minutes=2),
         earlier=1, later=3,
     )  # fmt: skip
-    far = near.model_copy(update={"within": None, "waiting": 2, "p90": timedelta(hours=30)})
+    far = near.model_copy(
+        update={
+            "within": None,
+            "waiting": 2,
+            "p90": timedelta(hours=30),
+            "with_range": 9,
+            "in_range": 6,
+        }
+    )
     console = Console(width=width)
     with console.capture() as captured:
         console.print(errors_table((near, far)))
     lines = captured.get().splitlines()
     rows = [line.split() for line in lines if line.startswith(("up to", "over"))]
     assert rows == [
-        ["up", "to", "10m", "40", "0s", "2m", "1", "3", "–"],
-        ["over", "1d", "40", "0s", "1d", "6h", "1", "3", "2"],
+        ["up", "to", "10m", "40", "0s", "2m", "1", "3", "–", "–"],
+        ["over", "1d", "40", "0s", "1d", "6h", "1", "3", "2", "6", "of", "9"],
     ]
 
 

@@ -12,11 +12,11 @@ from longshore.models.buying import BuyingPolicy
 from longshore.models.deadline import DeadlineOutlook
 from longshore.models.job import Tier
 from longshore.models.preemption import Way, WayKind
+from longshore.models.start_range import StartRange
 from longshore.scheduling.deadline import (
     JobTimes,
     Known,
     LikelyDuration,
-    StartRange,
     judge,
     latest_start,
     start_by,
@@ -38,7 +38,10 @@ def times(hours: float = 3, takes: LikelyDuration | None = None, **more: Any) ->
 
 
 def starts(earliest: float, latest: float | None = None) -> StartRange:
-    return StartRange(NOW + earliest * HOUR, NOW + (earliest if latest is None else latest) * HOUR)
+    return StartRange(
+        earliest=NOW + earliest * HOUR,
+        latest=NOW + (earliest if latest is None else latest) * HOUR,
+    )
 
 
 @pytest.mark.parametrize(
@@ -186,7 +189,7 @@ def test_it_is_never_on_time_where_it_has_to_start_before_it_is_estimated_to(
     of_array: bool,
     since: int,
 ) -> None:
-    estimated = start and StartRange(NOW + start[0], NOW + start[0] + start[1])
+    estimated = start and StartRange(earliest=NOW + start[0], latest=NOW + start[0] + start[1])
     most = None if likely is None or more is None else likely + more
     seen = JobTimes(
         NOW + deadline, LikelyDuration(likely, most, limit), estimated,
@@ -207,7 +210,7 @@ def test_it_is_never_on_time_where_it_has_to_start_before_it_is_estimated_to(
     assert (found.outlook is LATE) is bool(found.late_by)
     # Who starts later is never better off.
     if estimated is not None and found.outlook is LATE:
-        later = StartRange(estimated.earliest + HOUR, estimated.latest + HOUR)
+        later = StartRange(earliest=estimated.earliest + HOUR, latest=estimated.latest + HOUR)
         assert judge(replace(seen, start=later), now).late_by >= found.late_by
     assert judge(seen, now) == found
 
@@ -217,7 +220,7 @@ def test_the_latest_start_is_in_the_calendar() -> None:
     assert latest_start(first + HOUR, 2 * HOUR) == first
     assert latest_start(NOW, HOUR) == NOW - HOUR
     far = datetime.max.replace(tzinfo=UTC)
-    assert judge(times(start=StartRange(far, far)), NOW).outlook is LATE
+    assert judge(times(start=StartRange.at(far)), NOW).outlook is LATE
 
 
 def way(kind: WayKind, cost: float, hours: float | None, title: str = "") -> Way:

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longshore.models.start_range import StartRange
 from longshore.scheduling.estimates import BOUNDS, Told, start_errors
 
 NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
@@ -51,3 +52,17 @@ def test_none_is_lost_and_none_counts_twice(drawn: list[tuple[float, float | Non
     for row in rows:
         assert row.median <= row.p90
         assert row.earlier + row.later <= row.jobs
+
+
+def test_of_ranges_it_is_told_how_many_held_and_which_way_the_others_missed():
+    start = NOW - 300 * MINUTE
+    between = StartRange(earliest=start - 20 * MINUTE, latest=start + 40 * MINUTE)
+    offs = (-30, -20.5, 0, 40.5, 60, None)
+    given = [told(300, off)._replace(between=between) for off in offs]
+    alone = told(300, 5)
+    (row,) = start_errors([*given, alone], NOW)
+    assert (row.jobs, row.with_range, row.in_range, row.before_range) == (7, 6, 3, 1)
+    # One that waits still is after its range once that is over, and in none before.
+    ends_later = between.model_copy(update={"latest": NOW + MINUTE})
+    (row,) = start_errors([told(300, None)._replace(between=ends_later)], NOW)
+    assert (row.waiting, row.with_range) == (1, 0)

@@ -1,0 +1,24 @@
+"""When a job that waits may start: not one moment, where what it waits for may take a while."""
+
+from datetime import datetime
+
+from longshore.models.base import Frozen, Instant
+from longshore.models.moment import said_at
+
+
+class StartRange(Frozen):
+    """When a job that waits is estimated to start; the two are equal where one time is told."""
+
+    earliest: Instant
+    """One in ten starts sooner."""
+    latest: Instant
+    """One in ten starts later."""
+
+    def says(self, now: datetime) -> str:
+        """Return it in words: ``between 12:10 and 14:00 UTC``."""
+        return f"between {said_at(max(self.earliest, now), now)} and {said_at(self.latest, now)}"
+
+    @classmethod
+    def at(cls, moment: datetime) -> "StartRange":
+        """Return the range of one moment."""
+        return cls(earliest=moment, latest=moment)
