@@ -33,6 +33,7 @@ from longshore.activities.dag_rows import (
     version_of,
 )
 from longshore.activities.database import Database, clock
+from longshore.activities.durations import learnt_in_dag
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
 from longshore.activities.job_starts import digest_of, start_job
@@ -50,6 +51,7 @@ from longshore.activities.signals import Signals
 from longshore.models.base import JOB_ID
 from longshore.models.dag import DagSpec, DagState, StepState
 from longshore.models.dag_messages import AdvanceDag, DagProgress, OpenDag, OpenedDag
+from longshore.models.durations import Learnt
 from longshore.models.messages import JobInput, job_workflow_id
 from longshore.models.problems import bounded
 from longshore.models.visible import shown
@@ -82,9 +84,11 @@ class _Read(NamedTuple):
     """Jobs whose output others get."""
 
     @classmethod
-    def of(cls, spec: DagSpec, version: tuple[object, ...]) -> "_Read":
+    def of(
+        cls, spec: DagSpec, version: tuple[object, ...], learnt: Mapping[str, Learnt]
+    ) -> "_Read":
         graph = Graph.of(spec)
-        behind = paths_behind(graph, expected_seconds(spec))
+        behind = paths_behind(graph, expected_seconds(spec, learnt))
         needed = frozenset(up for job in spec.jobs.values() for up in job.inputs)
         return cls(version, spec, graph, behind, needed)
 
@@ -225,7 +229,8 @@ class DagActivities:
     async def _read_anew(self, connection: AsyncConnection, dag_id: str) -> "_Read":
         """Read a DAG as it is stored, and keep it: 1,000 jobs take a twentieth of a second, and
         only a retry changes them."""
-        read = _Read.of(*await spec_and_version(connection, dag_id))
+        spec, version = await spec_and_version(connection, dag_id)
+        read = _Read.of(spec, version, await learnt_in_dag(connection, spec))
         self._read.pop(dag_id, None)
         while len(self._read) >= _MOST_READ:
             del self._read[next(iter(self._read))]

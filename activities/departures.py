@@ -3,11 +3,10 @@
 Everything here may run twice: a job hears of its attempt, and the second time changes nothing.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
-from sqlalchemy import text
+from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
@@ -16,6 +15,7 @@ from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
 from longshore.activities.queue import mark_poked
 from longshore.activities.signals import Signals
+from longshore.activities.stored_learnt import stored_learnt
 from longshore.activities.stored_specs import UNKNOWN, stored_spec
 from longshore.models.departures import (
     Cause,
@@ -30,6 +30,7 @@ from longshore.models.departures import (
 from longshore.models.messages import Displacement, LeaseEnd
 from longshore.models.placement import Placement, PlacementKey
 from longshore.scheduling.departures import needs_a_look, plan_departures
+from longshore.scheduling.durations import end_at, ends_of
 
 
 class DepartureActivities:
@@ -102,10 +103,7 @@ class DepartureActivities:
         rows = await connection.execute(
             text(_OCCUPANTS), {"id": request.node_id, "epoch": request.epoch}
         )
-        occupants = [
-            occupant_of(row.job_id, row.attempt, row.placed_at, row.spec, spare=row.spare)
-            for row in rows
-        ]
+        occupants = [occupant_of(row) for row in rows.mappings()]
         now = await clock(connection)
         leavings = [*request.leavings, *_end_of_time(expires_at)]
         plan = plan_departures(occupants, leavings, self._margins, now)
@@ -160,16 +158,18 @@ async def _to_look(
     return tuple(sorted(soon))
 
 
-def occupant_of(
-    job_id: str, attempt: int, placed_at: datetime, stored: Mapping[str, Any], *, spare: bool
-) -> Occupant:
-    """Return what is known of a job on a node; where only a spare of it is there, nothing runs."""
-    spec = stored_spec(job_id, stored) or UNKNOWN
+def occupant_of(row: RowMapping) -> Occupant:
+    """Return what is known of a job on a node; where only a spare of it is there, nothing runs.
+
+    It probably ends when a cycle expects it: as it states, else as is learnt of it.
+    """
+    spec, spare = stored_spec(row["job_id"], row["spec"]) or UNKNOWN, row["spare"]
+    ends = ends_of(stored_learnt(row["learnt"]), row["placed_at"], row["attained"])
     return Occupant(
-        key=PlacementKey(job_id=job_id, attempt=attempt),
+        key=PlacementKey(job_id=row["job_id"], attempt=row["attempt"]),
         grace=timedelta(0) if spare else spec.grace,
         saves=spec.checkpoint is not None and not spare,
-        expected_end=_end_of(placed_at, spec.likely_duration),
+        expected_end=end_at(_end_of(row["placed_at"], spec.likely_duration), ends, row["now"]),
         spare=spare,
     )
 
@@ -227,7 +227,9 @@ async def _set_cordon(connection: AsyncConnection, node_id: str, reason: str) ->
 
 
 _OCCUPANTS = """
-    SELECT p.job_id, p.attempt, min(p.placed_at) AS placed_at, j.spec, bool_and(p.spare) AS spare
+    SELECT p.job_id, p.attempt, min(p.placed_at) AS placed_at, j.spec, bool_and(p.spare) AS spare,
+           (array_agg(p.learnt) FILTER (WHERE p.learnt IS NOT NULL))[1] AS learnt,
+           max(p.attained) AS attained, clock_timestamp() AS now
       FROM placements p JOIN jobs j ON j.id = p.job_id
      WHERE p.node_id = :id AND p.epoch = :epoch AND p.ended_at IS NULL
      GROUP BY p.job_id, p.attempt, j.id

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import Database
 from longshore.activities.job_selection import like
+from longshore.models.dag import DagSpec
 from longshore.models.durations import DurationRow, DurationsView, Learnt
 from longshore.models.job import JobSpec
 from longshore.scheduling.durations import (
@@ -45,6 +46,26 @@ async def learnt_for(connection: AsyncConnection, job_id: str, spec: JobSpec) ->
     limit = spec.max_duration and max(spec.max_duration // timedelta(seconds=1), 1)
     new = {"taken_over": row["taken_over"], "limit": limit}
     return learnt.model_copy(update=new)
+
+
+async def learnt_in_dag(connection: AsyncConnection, dag: DagSpec) -> dict[str, Learnt]:
+    """Return what is learnt of the jobs of a DAG whose user does not say how long they take, by
+    name; an array has no time of its own."""
+    shapes = {
+        name: shape
+        for name, job in dag.jobs.items()
+        if job.expected_duration is None and job.array is None and (shape := shape_of(job.spec))
+    }
+    if not shapes:
+        return {}
+    asked = {
+        "tenant": dag.tenant, "jobs": list(shapes), "shapes": list(shapes.values()),
+        "names": [f"{dag.name}/{dag.jobs[name].spec.name}" for name in shapes],
+        "remembered": REMEMBERED, "most": MOST_RUNS,
+    }  # fmt: skip
+    rows = await connection.execute(text(_RUNS_IN_DAG), asked)
+    found = {row.job: learn(row.runs) for row in rows}
+    return {name: learnt for name, learnt in found.items() if learnt is not None}
 
 
 async def keep_run(connection: AsyncConnection, job_id: str) -> None:
@@ -98,6 +119,19 @@ NAME = """coalesce((SELECT g.name FROM dag_jobs d JOIN dags g ON g.id = d.dag_id
 
 _IS_SLOT = "EXISTS (SELECT FROM array_slots s WHERE s.job_id = {id})"
 """A slot runs for as long as there are elements: that says nothing of the next array."""
+
+_RUNS_IN_DAG = """
+    SELECT k.job, r.runs
+      FROM unnest(CAST(:jobs AS text[]), CAST(:names AS text[]), CAST(:shapes AS text[]))
+           AS k (job, name, shape)
+     CROSS JOIN LATERAL (
+            SELECT array_agg(seconds) AS runs FROM (
+                SELECT seconds FROM run_times
+                 WHERE tenant = :tenant AND name = k.name AND shape = k.shape
+                   AND ended_at > clock_timestamp() - CAST(:remembered AS interval)
+                 ORDER BY ended_at DESC LIMIT :most) latest) r
+     WHERE r.runs IS NOT NULL
+"""
 
 _RUNS = f"""
     SELECT (SELECT array_agg(seconds) FROM (

@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from longshore.activities.database import Database
+from longshore.activities.durations import learnt_for
 from longshore.activities.locality import with_locality
 from longshore.activities.snapshot import (
     load_nodes,
@@ -33,6 +34,7 @@ from longshore.models.placement import (
 from longshore.models.settings import Settings
 from longshore.models.statefile import ClusterState
 from longshore.scheduling.cycle import foresee
+from longshore.scheduling.durations import with_learnt
 from longshore.scheduling.forecast import as_if_begun
 from longshore.scheduling.packer import place
 from longshore.scheduling.placement.state import with_job
@@ -129,6 +131,7 @@ async def place_live(
             recent = await load_recent(connection, pool) if learns else ()
             simulated = await load_simulated(connection, pool)
             job = JobRequest.of(spec.name, spec, submitted_at=now, attempt=1)
+            job = with_learnt(job, await learnt_for(connection, "", spec))
             queue = [entry.request for entry in entries if not entry.held]
             (*queue, job), nodes = await with_locality(
                 connection, pool, packing, [*queue, job], nodes

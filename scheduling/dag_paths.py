@@ -3,7 +3,11 @@
 from collections.abc import Mapping
 
 from longshore.models.dag import DagJob, DagSpec
+from longshore.models.durations import Learnt
 from longshore.scheduling.dag import Graph
+from longshore.scheduling.deadline import LikelyDuration
+
+_NOTHING: Mapping[str, Learnt] = {}
 
 
 def paths_behind(graph: Graph, seconds: Mapping[str, float]) -> dict[str, float]:
@@ -21,14 +25,15 @@ def paths_behind(graph: Graph, seconds: Mapping[str, float]) -> dict[str, float]
     return {name: path / longest if longest else 0.0 for name, path in behind.items()}
 
 
-def expected_seconds(spec: DagSpec) -> dict[str, float]:
-    """Return how long each job probably takes: its expected duration, which is assumed where the
-    file gives none."""
-    return {name: _expected(job) for name, job in spec.jobs.items()}
+def expected_seconds(spec: DagSpec, learnt: Mapping[str, Learnt] = _NOTHING) -> dict[str, float]:
+    """Return how long each job probably takes: its expected duration, else what is learnt of those
+    of its name, else what is assumed."""
+    return {name: _expected(job, learnt.get(name)) for name, job in spec.jobs.items()}
 
 
-def _expected(job: DagJob) -> float:
+def _expected(job: DagJob, learnt: Learnt | None) -> float:
     """Of an array one element's, as many times as its limit has them follow one another."""
     array = job.array
     rounds = -(-array.most_elements // array.limit) if array and array.limit else 1
-    return job.likely_duration.total_seconds() * rounds
+    likely = LikelyDuration.of(job.expected_duration, job.max_duration, learnt).likely
+    return (job.likely_duration if likely is None else likely).total_seconds() * rounds

@@ -88,16 +88,15 @@ class BlockDrainActivities:
 async def _occupants(connection: AsyncConnection, block_id: str) -> list[Occupant]:
     """Return the jobs on those machines of a block that end with it."""
     rows = await connection.execute(text(_OCCUPANTS), {"id": block_id})
-    return [
-        occupant_of(row.job_id, row.attempt, row.placed_at, row.spec, spare=row.spare)
-        for row in rows
-    ]
+    return [occupant_of(row) for row in rows.mappings()]
 
 
 _MACHINES = "SELECT name FROM machines WHERE block_id = :id AND state <> 'ENDED' ORDER BY name"
 
 _OCCUPANTS = """
-    SELECT p.job_id, p.attempt, min(p.placed_at) AS placed_at, j.spec, bool_and(p.spare) AS spare
+    SELECT p.job_id, p.attempt, min(p.placed_at) AS placed_at, j.spec, bool_and(p.spare) AS spare,
+           (array_agg(p.learnt) FILTER (WHERE p.learnt IS NOT NULL))[1] AS learnt,
+           max(p.attained) AS attained, clock_timestamp() AS now
       FROM placements p
       JOIN jobs j ON j.id = p.job_id
       JOIN machines m ON m.name = p.node_id AND m.block_id = :id AND m.state <> 'ENDED'

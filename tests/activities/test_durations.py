@@ -6,19 +6,31 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from longshore.activities.buying.inputs import read_need
-from longshore.activities.durations import DurationViews, forget_runs, learnt_for
+from longshore.activities.departures import (
+    _OCCUPANTS,  # pyright: ignore[reportPrivateUsage]
+    occupant_of,
+)
+from longshore.activities.durations import (
+    DurationViews,
+    forget_runs,
+    learnt_for,
+    learnt_in_dag,
+)
 from longshore.activities.preemption_inputs import read_inputs
 from longshore.activities.queue_views import QueueViews
 from longshore.activities.snapshot import load_pool, load_recent, load_running, read_queue
 from longshore.activities.views import Views
+from longshore.models.dag import DagSpec
 from longshore.models.deadline import DeadlineOutlook
 from longshore.models.durations import ExpectedFrom
 from longshore.models.job import JobResult, JobState
 from longshore.models.messages import FinishRequest, LeaseEnd
 from longshore.models.placement import JobRequest, PlacementKey, RunningJob
 from longshore.models.preemption import RunningWork
+from longshore.scheduling.dag_paths import expected_seconds
 from longshore.scheduling.durations import LEAST_RUNS, MOST_RUNS, expected_from
 from tests.support.ledger import Ledger
 
@@ -327,3 +339,34 @@ async def _in_dag(pool: Ledger, job: str) -> None:
         " VALUES ('dag', 'train', :job, 'SUBMITTED')",
         job=job,
     )  # fmt: skip
+
+
+async def test_paths_of_a_dag_and_departures_go_by_what_is_learnt(pool: Ledger):
+    """The same values that place a job: of its DAG's path, and of when it leaves a node."""
+    dag = DagSpec.model_validate(
+        {
+            "name": "nightly",
+            "jobs": {
+                "train": {"command": "true", "gpus": 2},
+                "report": {"command": "true", "after": "train", "expected_duration": "30m"},
+                "new": {"command": "true", "gpus": 2},
+            },
+        }
+    )
+    async with pool.database.transaction() as connection:
+        assert await learnt_in_dag(connection, dag) == {}
+    await _history(pool, LEAST_RUNS)
+    await pool.rows("UPDATE run_times SET name = 'nightly/train'")
+    async with pool.database.transaction() as connection:
+        learnt = await learnt_in_dag(connection, dag)
+    assert learnt.keys() == {"train"}
+    assert expected_seconds(dag, learnt) == {"train": 600, "report": 1800, "new": 3600}
+    await pool.rows("UPDATE run_times SET name = 'train'")
+    await pool.enqueue("first", **ASKS)
+    await pool.cycle("placed")
+    async with pool.database.transaction() as connection:
+        found = await connection.execute(text(_OCCUPANTS), {"id": "node-a", "epoch": 1})
+        (row,) = found.mappings()
+    assert occupant_of(row).expected_end - row["placed_at"] == 10 * MINUTE
+    share, _ = await _runs(pool)
+    assert occupant_of(row).expected_end == share.expected_end
