@@ -1,6 +1,8 @@
 """Orders of a database of before, in two tables, are in one after the upgrade, with all rules."""
 
+import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import LiteralString, NamedTuple
 
 import psycopg
@@ -9,7 +11,7 @@ from alembic import command
 from alembic.config import Config
 from psycopg import errors, sql
 from psycopg.rows import DictRow, dict_row
-from sqlalchemy import create_engine, make_url
+from sqlalchemy import create_engine
 
 from longshore.activities.database import with_driver
 from longshore.activities.migrations import upgrade
@@ -60,8 +62,22 @@ class Before(NamedTuple):
 
 
 @pytest.fixture
-def before(stack: Stack, database_url: str) -> Iterator[Before]:
-    name = f"{make_url(database_url).database}_before"
+def before(stack: Stack) -> Iterator[Before]:
+    with _database_of_before(stack) as before:
+        yield before
+
+
+@pytest.fixture(scope="module")
+def after(stack: Stack) -> Iterator[Before]:
+    """Upgrades such a database, for tests that change nothing in it; 0.5 s."""
+    with _database_of_before(stack) as before:
+        upgrade(before.url)
+        yield before
+
+
+@contextmanager
+def _database_of_before(stack: Stack) -> Iterator[Before]:
+    name = f"before_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(stack.postgres.url("postgres"), autocommit=True) as admin:
         admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
         url = stack.postgres.url(name)
@@ -119,10 +135,9 @@ def test_every_value_of_both_tables_is_kept(before: Before):
          "orders_request_in_bounds"),
     ],
 )  # fmt: skip
-def test_the_database_refuses_what_it_refused(before: Before, statement: LiteralString, rule: str):
-    upgrade(before.url)
+def test_the_database_refuses_what_it_refused(after: Before, statement: LiteralString, rule: str):
     with pytest.raises(errors.IntegrityError) as refused:
-        before.run(statement)
+        after.run(statement)
     assert refused.value.diag.constraint_name == rule
 
 
