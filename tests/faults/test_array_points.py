@@ -1,7 +1,7 @@
 """The control worker, the servers and an agent are killed at each step of an array: each element
 runs at most once per attempt, and none is lost. Only a lost node costs an attempt.
 
-One case of each kind runs always, the others with `make faults`.
+One case runs always, the others with `make faults`.
 """
 
 import asyncio
@@ -27,7 +27,6 @@ a claim brings the results of the batch before it, and a look may find the end."
 COMES_AGAIN = ("claim_elements", "advance_array.before-commit", "advance_array.after-commit")
 ALWAYS = {
     ("claim_elements.after-commit", LATER, CONTROL),
-    ("advance_array.after-first-start", FIRST, CONTROL),
 }
 CANCELLED = {4, 5}
 """The last two elements: nothing has begun of them when the first begins."""

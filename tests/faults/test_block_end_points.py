@@ -1,7 +1,7 @@
 """The control worker is killed at each step of a sale and of a renewal: one of each, and no more.
 
 Afterwards the ledger is what the market's own accounts say, and nothing runs there that nobody
-here knows. A few of the cases run always, all of them with `make faults`.
+here knows. One of the cases runs always, all of them with `make faults`.
 """
 
 import asyncio
@@ -33,7 +33,6 @@ UNSOLD = "settle_sale.after-commit"
 """Comes only where there was no buyer."""
 ALWAYS = {
     ("place_sale.after-call", CONTROL),
-    ("hand_over.after-commit", CONTROL),
 }
 ALSO_OF = ("place_sale.before-call", "intend_sale.before-commit", "hand_over.before-commit")
 """Here the servers are killed too."""

@@ -29,8 +29,6 @@ OF_A_POD = (
 )  # fmt: skip
 ALWAYS = {
     ("place_order.after-call", CONTROL, POD),
-    ("start_machine.after-call", CONTROL, BLOCK),
-    ("stop_machines.after-call", CONTROL, POD),
     ("close_block.before-commit", POSTGRES, BLOCK),
 }
 ALSO_OF = ("place_order.before-call", "look_at_order.after-call", "close_block.before-commit")

@@ -1,6 +1,6 @@
 """The control worker and the servers are killed at each step of a DAG: each job runs once.
 
-One case of each kind runs always, the others with `make faults`.
+One case runs always, the others with `make faults`.
 """
 
 import asyncio
@@ -19,7 +19,6 @@ from tests.faults.scenes import until_answered
 pytestmark = pytest.mark.timeout(240)
 
 ALWAYS = {
-    ("advance_dag.after-commit", CONTROL),
     ("advance_dag.after-first-start", CONTROL),
 }
 
