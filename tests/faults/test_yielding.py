@@ -25,8 +25,8 @@ from tests.support.waiting import eventually
 pytestmark = pytest.mark.timeout(300)
 
 TRAIN = ROOT / "examples" / "train.py"
-EPOCHS = 80
-BURST = 40
+EPOCHS = 50
+BURST = 15
 _STARTS = "SELECT min(placed_at) AS first, max(placed_at) AS last FROM placements WHERE job_id "
 
 
