@@ -383,6 +383,7 @@ def test_the_example_is_a_job_file_that_says_what_it_needs() -> None:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.exhaustive  # 30 s of the processor; above a script is told, joins and loses a node
 async def test_torchrun_trains_on_when_nodes_join_and_leave(
     torchrun: str, longshore: Longshore, agents: list[AgentProcess], pool: str, tmp_path: Path
 ) -> None:
