@@ -4,6 +4,8 @@ are then retried: on the whole system, beside a small reference."""
 import asyncio
 import random
 
+import pytest
+
 from longshore.client.api import Longshore
 from longshore.models.dag import DagSpec, DagState, DagView, StepState
 from longshore.models.errors import RefusedError
@@ -97,8 +99,11 @@ async def lives_twice(longshore: Longshore, node: ScriptedNode, pool: str, seed:
         kept = spec.jobs.keys() - again
 
 
+@pytest.mark.parametrize(
+    "dags", [seeds(1), pytest.param(seeds(4), marks=pytest.mark.exhaustive)], ids=["some", "all"]
+)
 async def test_they_end_as_the_reference_says_and_each_attempt_runs_once(
-    longshore: Longshore, node: ScriptedNode, pool: str
+    longshore: Longshore, node: ScriptedNode, pool: str, dags: range
 ) -> None:
     gate = asyncio.Semaphore(4)
 
@@ -106,5 +111,5 @@ async def test_they_end_as_the_reference_says_and_each_attempt_runs_once(
         async with gate:
             await lives_twice(longshore, node, pool, seed)
 
-    await asyncio.gather(*(one(seed) for seed in seeds(4)))
+    await asyncio.gather(*(one(seed) for seed in dags))
     assert set(node.taken.values()) == {1}
