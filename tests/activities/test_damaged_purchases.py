@@ -1,7 +1,7 @@
 """Rows of purchases, orders, blocks, machines and sales, with all that the database lets somebody
 write into them by hand: decisions to buy, reconcile, doctor and lists go on for everybody else."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from typing import Any
@@ -33,7 +33,7 @@ from longshore.models.purchase import BuyingRequest, PurchaseRequest
 from longshore.models.reconcile import ReconcileRequest
 from longshore.models.settings import Settings
 from longshore.workers.doctor import buying
-from tests.activities.test_damaged_rows import ABSURD, COLUMNS
+from tests.activities.test_damaged_rows import ABSURD, COLUMNS, every_third
 from tests.buying.buyer import block_option
 from tests.support.ledger import Ledger
 
@@ -83,7 +83,7 @@ async def test_no_value_that_the_database_takes_stops_others(
     for place, column in enumerate(await ledger.rows(COLUMNS, table=table)):
         name, kind = column["name"], column["kind"]
         values = VALUES.get(kind, ())
-        for value in values if all_values else _every_third(values, place):
+        for value in values if all_values else every_third(values, place):
             await ledger.rows(
                 f"CREATE TABLE was AS SELECT {key} AS key, {name} AS value FROM {table}"
             )
@@ -212,11 +212,6 @@ def _looks(ledger: Ledger, settings: Settings) -> dict[str, Look]:
 
     looks = (decide, coming, reconcile, lists, jobs, doctor)
     return {look.__name__: look for look in looks}
-
-
-def _every_third(values: Sequence[str], place: int) -> Sequence[str]:
-    """Return some of the values, at least one, and others for the next column."""
-    return values[place % min(3, len(values)) :: 3] if values else values
 
 
 async def _is_written(ledger: Ledger, table: str, column: str, kind: str, value: str) -> bool:

@@ -36,7 +36,7 @@ TAKE_NOTHING = (
 )  # fmt: skip
 ONLY_TEMPORAL = ("/schedules", "/schedules/{name}")
 """What only Temporal knows, which the console of these tests has not: it says so, as 503."""
-EXAMPLES, MANY = 10, 300
+EXAMPLES, MANY = 5, 300
 """Of each kind, for each operation: the same each time, and many others."""
 
 
