@@ -33,6 +33,21 @@ async def main() -> None:
 asyncio.run(main())
 leave()
 """
+_IMPORTS = """\
+import sys
+
+import models
+import longshore.client.cli
+import longshore.console.app
+import longshore.workers.agent
+import longshore.workers.control
+
+print(models.OWNER)
+for name, module in list(sys.modules.items()):
+    if name.startswith("longshore."):
+        print(module.__file__)
+"""
+"""What the command line and each process of an installation begin with."""
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +81,26 @@ def test_a_wheel_has_one_name_at_its_top(wheel: Path):
     assert {f"longshore/{name}" for name in tracked if not name.startswith("tests/")} <= {*names}
 
 
+def test_what_a_program_imports_comes_from_the_wheel(wheel: Path):
+    """In a folder whose packages have all these names, and without a server."""
+    with new_home() as home:
+        folder = home.folder.parent
+        python = _environment(folder / "environment", wheel)
+        theirs = _folder_of_a_stranger(folder / "theirs", home)
+        done = subprocess.run(
+            [python, "-c", _IMPORTS], cwd=theirs, env=home.env, capture_output=True, text=True,
+            timeout=110, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        own, *found = done.stdout.splitlines()
+        assert own == "a stranger"
+        assert len(found) > 100
+        assert [
+            path for path in found if not Path(path).is_relative_to(folder / "environment")
+        ] == []
+
+
+@pytest.mark.exhaustive  # 13 s of the processor
 def test_script_command_line_and_worker_run_beside_packages_of_the_same_names(wheel: Path):
     """A stack is started from the wheel (8 s), in a folder whose packages have all these names."""
     with new_home() as home:
