@@ -34,6 +34,7 @@ async def buys_by(
     await longshore.set_pool(PoolSpec(name=buyer.pool, interval=interval, buying=buying))
 
 
+@pytest.mark.exhaustive  # test_buying_seed.py decides it, test_warm.py buys for the warm target
 async def test_the_safety_factor_has_spare_gpus_bought_beside_those_in_use(
     buyer: Buyer, longshore: Longshore
 ):
@@ -59,6 +60,7 @@ async def test_the_safety_factor_has_spare_gpus_bought_beside_those_in_use(
     await finish(buyer, longshore, job.job_id)
 
 
+@pytest.mark.exhaustive  # test_buying.py decides it, test_buying_status.py says it
 async def test_nothing_is_bought_within_the_cooldown_and_something_after_it(
     buyer: Buyer, longshore: Longshore
 ):

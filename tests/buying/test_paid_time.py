@@ -132,7 +132,11 @@ async def test_an_order_that_our_key_may_not_make_is_not_made_again_and_again(
 
 @pytest.mark.usefixtures("begun_minute")
 @pytest.mark.parametrize(
-    ("provider", "route", "gpus"), [("sfcompute", "POST /orders", 8), ("prime", "POST /pods/", 1)]
+    ("provider", "route", "gpus"),
+    [
+        ("sfcompute", "POST /orders", 8),
+        pytest.param("prime", "POST /pods/", 1, marks=pytest.mark.exhaustive),
+    ],
 )
 async def test_a_market_whose_account_lacks_money_is_asked_again_after_longer_each_time(
     buyer: Buyer, longshore: Longshore, provider: str, route: str, gpus: int

@@ -124,7 +124,14 @@ async def test_time_that_finds_no_buyer_is_used_again(buyer: Buyer):
     await buyer.agrees()
 
 
-@pytest.mark.parametrize("fault", ["dropped", "malformed_json", "order_rejected"])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "dropped",
+        pytest.param("malformed_json", marks=pytest.mark.exhaustive),
+        pytest.param("order_rejected", marks=pytest.mark.exhaustive),
+    ],
+)
 async def test_a_fault_at_the_sale_sells_at_most_once(buyer: Buyer, fault: str):
     bids(buyer, "1.50", "1.40")
     bought = await buyer.buy(block_option(length=LONG))
