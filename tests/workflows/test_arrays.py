@@ -29,7 +29,7 @@ def a_spec(pool: str, array: object, **fields: object) -> JobSpec:
 async def test_an_array_takes_few_actions_and_few_slots(
     longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
 ):
-    array_id = (await longshore.submit(a_spec(pool, "0-99"))).job_id
+    array_id = (await longshore.submit(a_spec(pool, "0-39"))).job_id
     slots = [f"{array_id}.s{number}" for number in range(1, 9)]
     await node.end_batches(*slots)
     assert (await longshore.wait(array_id)).state is JobState.SUCCEEDED
@@ -37,8 +37,8 @@ async def test_an_array_takes_few_actions_and_few_slots(
     for job_id in (array_id, *slots):
         handle = temporal.get_workflow_handle(job_workflow_id(job_id))
         actions += billed(await handle.fetch_history()).total()
-    # 8 slots of 6 actions, 2 for each of some 50 batches, and those of the array.
-    assert actions < 200, "as single jobs they would take 600"
+    # 8 slots of 6 actions, 2 for each of some 25 batches, and those of the array.
+    assert actions < 160, "as single jobs they would take 240"
 
 
 async def test_an_array_runs_as_soon_as_an_element_does(

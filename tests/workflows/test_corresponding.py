@@ -115,7 +115,7 @@ async def test_many_ends_wake_the_later_array_few_times(
     longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
 ):
     spec = a_dag(
-        pool, prepare={"array": "0-199%4"}, train={"array": "0-199%4", "after": BEHIND}
+        pool, prepare={"array": "0-79%4"}, train={"array": "0-79%4", "after": BEHIND}
     )  # fmt: skip
     dag_id = (await longshore.submit_dag(spec)).dag_id
     prepare = [f"{dag_id}.prepare.s{number}" for number in range(1, 5)]
@@ -125,7 +125,7 @@ async def test_many_ends_wake_the_later_array_few_times(
     await all_end(node, longshore, dag_id, train)
     assert set((await elements(longshore, train)).values()) == {"SUCCEEDED"}
     actions = billed(await temporal.get_workflow_handle(job_workflow_id(train)).fetch_history())
-    assert actions["signal"] <= 30, "200 elements"
+    assert actions["signal"] <= 30, "80 elements"
 
 
 async def test_a_dag_is_cancelled_while_elements_are_blocked(
