@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 import pytest
 from playwright.async_api import Browser, Page, expect
 from temporalio.client import Client, WorkflowFailureError
 
+from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.models.base import LONGEST_JOB_ID
 from longshore.models.dag import DagSpec
@@ -17,7 +18,7 @@ from longshore.models.messages import CONTROL_TASK_QUEUE, JOB_WORKFLOW, job_work
 from longshore.models.settings import Settings
 from longshore.workers.stack import Stack
 from tests.support.console import RunningConsole, running_console
-from tests.support.control import a_spec, new_pool, reaches, serving_control
+from tests.support.control import a_spec, new_pool, reaches
 from tests.support.database_away import database_away
 from tests.support.local_stack import temporary_folder
 from tests.support.scripted_node import USER_ERROR, ScriptedNode
@@ -54,8 +55,23 @@ def here(stack: Stack, settings: Settings) -> Iterator[RunningConsole]:
 
 
 @pytest.fixture
-async def fleet(temporal: Client, settings: Settings) -> AsyncIterator[Fleet]:
-    """Starts a control worker and four scripted nodes with jobs; 1 s."""
+async def fleet(temporal: Client, settings: Settings, control: Database) -> AsyncIterator[Fleet]:
+    """Starts four scripted nodes with jobs; 1 s."""
+    async with _fleet(temporal, settings) as fleet:
+        yield fleet
+
+
+@pytest.fixture(scope="module")
+async def standing(
+    temporal: Client, settings: Settings, control: Database
+) -> AsyncIterator[Fleet]:
+    """Starts such a fleet once, for tests that change nothing in it; 1 s."""
+    async with _fleet(temporal, settings) as fleet:
+        yield fleet
+
+
+@asynccontextmanager
+async def _fleet(temporal: Client, settings: Settings) -> AsyncIterator[Fleet]:
     pool, token = new_pool(), settings.resolve_agent_token()
     labels = {"a": FABRIC, "b": FABRIC, "c": FABRIC, "lab": {}}
     nodes = {
@@ -63,7 +79,7 @@ async def fleet(temporal: Client, settings: Settings) -> AsyncIterator[Fleet]:
         for name, of in labels.items()
     }
     longshore = Longshore(temporal, settings)
-    async with serving_control(temporal, settings), AsyncExitStack() as stack:
+    async with AsyncExitStack() as stack:
         for node in nodes.values():
             await stack.enter_async_context(node.serving())
             await node.register()
@@ -109,9 +125,9 @@ async def page(browser: Browser, here: RunningConsole) -> AsyncIterator[Page]:
     assert not trouble
 
 
-async def test_who_holds_which_gpu(page: Page, here: RunningConsole, fleet: Fleet):
-    await page.goto(f"{here.url}/nodes?pool={fleet.pool}")
-    table = page.get_by_role("table", name=f"Nodes of pool {fleet.pool}, by domain")
+async def test_who_holds_which_gpu(page: Page, here: RunningConsole, standing: Fleet):
+    await page.goto(f"{here.url}/nodes?pool={standing.pool}")
+    table = page.get_by_role("table", name=f"Nodes of pool {standing.pool}, by domain")
     await expect(table).to_be_visible()
     of_rack = table.get_by_role("row", name="Domain eu/c1/rack-1")
     await expect(of_rack).to_contain_text("3 nodes, 24 used and 0 free of 24 GPUs")
@@ -120,7 +136,7 @@ async def test_who_holds_which_gpu(page: Page, here: RunningConsole, fleet: Flee
     await expect(table.get_by_role("img", name="GPUs 0-7 held by pretrain")).to_have_count(2)
     standing_by = table.get_by_role("img", name="GPUs 0-7 standing by for pretrain")
     await expect(standing_by).to_have_count(1)
-    lab = table.get_by_role("row", name=re.compile(fleet.nodes["lab"].id))
+    lab = table.get_by_role("row", name=re.compile(standing.nodes["lab"].id))
     shared = "GPU 0 shared, 400 of 1000 in use: notebook 400/1000, GPUs 1-7 free"
     await expect(lab.get_by_role("img", name=shared)).to_be_visible()
     await expect(lab.get_by_role("rowheader")).to_have_text(re.compile("own · scripted"))
@@ -130,8 +146,8 @@ async def test_who_holds_which_gpu(page: Page, here: RunningConsole, fleet: Flee
     for said in ("4 4 ready", "Used25 78 %", "Free7", "Stand by8", "Jobs waiting1"):
         await expect(sums).to_contain_text(said)
     await lab.get_by_role("link", name="notebook").click()
-    await expect(page).to_have_url(f"{here.url}/jobs/{fleet.part}")
-    await expect(page.get_by_role("heading", name=fleet.part)).to_be_visible()
+    await expect(page).to_have_url(f"{here.url}/jobs/{standing.part}")
+    await expect(page.get_by_role("heading", name=standing.part)).to_be_visible()
 
 
 async def test_the_page_of_nodes_follows_what_happens(
@@ -153,24 +169,24 @@ async def test_the_page_of_nodes_follows_what_happens(
     await expect(page.get_by_text("Domain eu/c1/rack-1")).to_be_visible()
 
 
-async def test_jobs_with_why_each_waits(page: Page, here: RunningConsole, fleet: Fleet):
-    await page.goto(f"{here.url}/jobs?pool={fleet.pool}")
+async def test_jobs_with_why_each_waits(page: Page, here: RunningConsole, standing: Fleet):
+    await page.goto(f"{here.url}/jobs?pool={standing.pool}")
     table = page.get_by_role("table", name="Jobs, the newest first")
     await expect(table.locator("tbody tr")).to_have_count(3)
-    row = table.get_by_role("row", name=re.compile(fleet.wide))
+    row = table.get_by_role("row", name=re.compile(standing.wide))
     await expect(row).to_contain_text("queued")
     await expect(row).to_contain_text("so far")
-    said = here.get(f"/jobs/{fleet.wide}/why").json()["job"]["reason"]
+    said = here.get(f"/jobs/{standing.wide}/why").json()["job"]["reason"]
     await expect(row).to_contain_text(said)
-    gang = table.get_by_role("row", name=re.compile(fleet.gang))
+    gang = table.get_by_role("row", name=re.compile(standing.gang))
     await expect(gang).to_contain_text("16 GPUs")
     await expect(gang).to_contain_text("stands by")
     await page.get_by_role("button", name="Waiting").press("Enter")
     await expect(table.locator("tbody tr")).to_have_count(1)
-    await expect(page).to_have_url(re.compile(f"pool={fleet.pool}&state=waiting"))
+    await expect(page).to_have_url(re.compile(f"pool={standing.pool}&state=waiting"))
     await page.reload()
     await expect(table.locator("tbody tr")).to_have_count(1)
-    await table.get_by_role("link", name=fleet.wide).click()
+    await table.get_by_role("link", name=standing.wide).click()
     nodes = page.get_by_role("table", name="Nodes with their answer")
     await expect(nodes.locator("tbody tr")).to_have_count(4)
     await expect(nodes).to_contain_text("not-enough-gpus")
@@ -196,14 +212,14 @@ async def test_one_job_with_its_attempts(page: Page, here: RunningConsole, fleet
     await expect(attempts).to_contain_text("user, exit code 3: exit code 3")
 
 
-async def test_jobs_by_their_label(page: Page, here: RunningConsole, fleet: Fleet):
-    await page.goto(f"{here.url}/jobs/{fleet.part}")
-    await page.get_by_role("link", name=f"sweep={fleet.pool}").click()
-    await expect(page).to_have_url(f"{here.url}/jobs?state=all&label=sweep%3D{fleet.pool}")
+async def test_jobs_by_their_label(page: Page, here: RunningConsole, standing: Fleet):
+    await page.goto(f"{here.url}/jobs/{standing.part}")
+    await page.get_by_role("link", name=f"sweep={standing.pool}").click()
+    await expect(page).to_have_url(f"{here.url}/jobs?state=all&label=sweep%3D{standing.pool}")
     rows = page.get_by_role("table", name="Jobs, the newest first").locator("tbody tr")
     await expect(rows).to_have_count(1)
-    await expect(rows).to_contain_text(fleet.part)
-    await expect(page.get_by_text(f"with sweep={fleet.pool}")).to_be_visible()
+    await expect(rows).to_contain_text(standing.part)
+    await expect(page.get_by_text(f"with sweep={standing.pool}")).to_be_visible()
     await page.goto(f"{here.url}/jobs?label=a%7Cb")
     await expect(page.get_by_text("No label is like that")).to_be_visible()
 
@@ -233,10 +249,10 @@ async def test_a_job_that_is_not_there(page: Page, here: RunningConsole):
 
 
 async def test_a_job_that_its_workflow_has_refused(
-    page: Page, here: RunningConsole, fleet: Fleet, temporal: Client
+    page: Page, here: RunningConsole, standing: Fleet, temporal: Client
 ):
     """Only Temporal knows of it."""
-    job_id = f"refused-of-{fleet.pool}"
+    job_id = f"refused-of-{standing.pool}"
     flow = await temporal.start_workflow(
         JOB_WORKFLOW, {"spec": {"name": "x", "command": "true", "gpus": 0}},
         id=job_workflow_id(job_id), task_queue=CONTROL_TASK_QUEUE,
@@ -327,23 +343,23 @@ async def test_the_page_of_an_array_has_its_elements_and_those_of_a_phone_fade_a
     await lab.end_batches(f"{sent.job_id}.s1")
 
 
-async def test_cycles_by_pool_and_those_of_one(page: Page, here: RunningConsole, fleet: Fleet):
+async def test_cycles_by_pool_and_those_of_one(page: Page, here: RunningConsole, standing: Fleet):
     await page.goto(f"{here.url}/cycles")
     table = page.get_by_role("table", name="Cycles by pool")
-    row = table.get_by_role("row", name=re.compile(fleet.pool))
+    row = table.get_by_role("row", name=re.compile(standing.pool))
     await expect(row).to_contain_text("simulated")
     await expect(page.get_by_text("Simulated GPUs")).to_be_visible()
-    await row.get_by_role("link", name=fleet.pool).click()
-    await expect(page).to_have_url(re.compile(f"/cycles\\?pool={fleet.pool}$"))
+    await row.get_by_role("link", name=standing.pool).click()
+    await expect(page).to_have_url(re.compile(f"/cycles\\?pool={standing.pool}$"))
     await expect(table.locator("tbody tr")).to_have_count(1)
-    [known] = here.get("/cycles", pool=fleet.pool, last=50).json()["pools"]
+    [known] = here.get("/cycles", pool=standing.pool, last=50).json()["pools"]
     assert known["waiting"] == 1
     assert known["placed"] == 2
     single = page.get_by_role("table", name="The last cycles").locator("tbody tr")
 
     async def has_all() -> bool:
         """There is another cycle now and then, as a job waits."""
-        [known] = here.get("/cycles", pool=fleet.pool, last=50).json()["pools"]
+        [known] = here.get("/cycles", pool=standing.pool, last=50).json()["pools"]
         return await single.count() == known["cycles"]
 
     await eventually(has_all)
@@ -351,8 +367,8 @@ async def test_cycles_by_pool_and_those_of_one(page: Page, here: RunningConsole,
     await expect(page.get_by_text("There is no such pool")).to_be_visible()
 
 
-async def test_who_waits_and_the_past_day(page: Page, here: RunningConsole, fleet: Fleet):
-    await page.goto(f"{here.url}/queue?pool={fleet.pool}")
+async def test_who_waits_and_the_past_day(page: Page, here: RunningConsole, standing: Fleet):
+    await page.goto(f"{here.url}/queue?pool={standing.pool}")
     waiting = page.get_by_role("table", name="Who waits, in order").locator("tbody tr")
     await expect(waiting).to_have_count(1)
     await expect(waiting).to_contain_text("no known node could ever hold it")
@@ -362,25 +378,25 @@ async def test_who_waits_and_the_past_day(page: Page, here: RunningConsole, flee
     await expect(
         page.get_by_text("was told a start in the past day that has come")
     ).to_be_visible()
-    await waiting.get_by_role("link", name=fleet.wide).click()
-    await expect(page).to_have_url(f"{here.url}/jobs/{fleet.wide}")
+    await waiting.get_by_role("link", name=standing.wide).click()
+    await expect(page).to_have_url(f"{here.url}/jobs/{standing.wide}")
     await page.get_by_role("link", name="Queue", exact=True).click()
     await expect(page.get_by_role("combobox", name="Pool")).not_to_have_value("")
     await page.goto(f"{here.url}/queue?pool=nobody")
     await expect(page.get_by_text("There is no such pool")).to_be_visible()
     await expect(page.get_by_role("heading", name="The past day")).to_be_hidden()
     await page.get_by_role("combobox", name="Pool").click()
-    await page.get_by_role("option", name=fleet.pool).click()
-    await expect(page).to_have_url(f"{here.url}/queue?pool={fleet.pool}")
+    await page.get_by_role("option", name=standing.pool).click()
+    await expect(page).to_have_url(f"{here.url}/queue?pool={standing.pool}")
     await expect(waiting).to_have_count(1)
 
 
 async def test_narrow_windows_scroll_in_one_direction(
-    page: Page, here: RunningConsole, fleet: Fleet
+    page: Page, here: RunningConsole, standing: Fleet
 ):
     await page.set_viewport_size(NARROW)  # pyright: ignore[reportArgumentType]
-    pages = [f"{page}?pool={fleet.pool}" for page in ("nodes", "jobs", "queue", "cycles")]
-    for path in (*pages, f"jobs/{fleet.wide}", f"jobs/{fleet.gang}"):
+    pages = [f"{page}?pool={standing.pool}" for page in ("nodes", "jobs", "queue", "cycles")]
+    for path in (*pages, f"jobs/{standing.wide}", f"jobs/{standing.gang}"):
         await page.goto(f"{here.url}/{path}")
         await expect(page.locator("table tbody tr").first).to_be_visible()
         assert await page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
@@ -389,10 +405,10 @@ async def test_narrow_windows_scroll_in_one_direction(
 
 @pytest.mark.parametrize("path", ["nodes?show=all", "queue?"])
 async def test_rows_are_stacked_on_a_phone(
-    page: Page, here: RunningConsole, fleet: Fleet, path: str
+    page: Page, here: RunningConsole, standing: Fleet, path: str
 ):
     await page.set_viewport_size(PHONE)  # pyright: ignore[reportArgumentType]
-    await page.goto(f"{here.url}/{path}&pool={fleet.pool}")
+    await page.goto(f"{here.url}/{path}&pool={standing.pool}")
     await expect(page.locator("table tbody tr").first).to_be_visible()
     assert await page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     assert await page.evaluate(f"{_CUT_OFF}.length") == 0
