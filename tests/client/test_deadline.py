@@ -119,8 +119,9 @@ async def test_what_is_said_of_a_job_that_will_be_late_and_what_meeting_it_costs
     ran = await longshore("pool", "set", pool, *free, "--interval", "1s")
     assert ran.code == 0, ran.err
     node = ScriptedNode(temporal, pool, settings.resolve_agent_token())
-    await node.register()
+    # Its heartbeats begin when it serves: registered before that, a busy machine makes it LOST.
     async with node.serving():
+        await node.register()
         low = ("--gpus", "8", "--set", "priority=2", "--set", "expected_duration=4h")
         runs = await submit(longshore, pool, "low", *low)
         await node.started(runs)
@@ -211,10 +212,8 @@ def test_place_and_preempt_on_files_say_that_a_job_begins_later(cli: CLI, tmp_pa
 
 
 async def test_place_and_preempt_on_a_pool_say_that_a_job_begins_later(
-    longshore: Command, pool: str, temporal: Client, settings: Settings, tmp_path: Path
+    longshore: Command, pool: str, node: ScriptedNode, tmp_path: Path
 ) -> None:
-    node = ScriptedNode(temporal, pool, settings.resolve_agent_token())
-    await node.register()
     file = tmp_path / "later.yaml"
     file.write_text(f"{{name: later, command: 'true', pool: {pool}, begin: {SOON}}}")
     ran = await longshore("place", "--live", "--job", str(file), "--json")
