@@ -24,6 +24,7 @@ from tests.support.checkpoints import tree_of
 from tests.support.control import a_spec, reaches
 from tests.support.waiting import eventually
 
+ALWAYS = ("publish.after-first-file", "publish.after-manifest")
 STORED = ("publish.after-manifest", "publish.after-prune")
 """Points at which the second checkpoint counts already."""
 
@@ -72,7 +73,13 @@ async def test_a_job_is_held_on_one_node_and_goes_on_on_another(
     assert (await longshore.checkpoints(job_id)).checkpoints == ()
 
 
-@pytest.mark.parametrize("point", get_args(CheckpointPoint))
+@pytest.mark.parametrize(
+    "point",
+    [
+        pytest.param(point, marks=() if point in ALWAYS else pytest.mark.exhaustive)
+        for point in get_args(CheckpointPoint)
+    ],
+)
 async def test_an_agent_that_is_killed_while_it_publishes_leaves_only_whole_checkpoints(
     longshore: Longshore,
     agent: AgentProcess,

@@ -18,7 +18,7 @@ from tests.support.control import a_spec
 from tests.support.snapshots import code_of, put_on_record, store_snapshot
 from tests.support.waiting import eventually
 
-ALWAYS = ("bring_code.before-object", "bring_code.after-first-file")
+ALWAYS = ("bring_code.after-first-file",)
 """Points at which one is killed in every suite."""
 SUM = "sha256sum $(find . -type f | sort) | sha256sum; wc -c < big"
 

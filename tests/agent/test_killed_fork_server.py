@@ -23,10 +23,12 @@ GONE = "while [ -e /proc/$N/fd/0 ]; do :; done; "
     "kills",
     [
         "kill -9 $S",
-        "kill -9 $S $N",
-        "kill -9 $N $S",
+        pytest.param("kill -9 $S $N", marks=pytest.mark.exhaustive),
+        pytest.param("kill -9 $N $S", marks=pytest.mark.exhaustive),
         f"kill -9 $N; {GONE}kill -9 $S",
-        f"kill -STOP $N; {STOPPED}kill -9 $S; kill -9 $N",
+        pytest.param(
+            f"kill -STOP $N; {STOPPED}kill -9 $S; kill -9 $N", marks=pytest.mark.exhaustive
+        ),
     ],
     ids=["supervisor", "both", "fork server first", "once it has gone", "stopped"],
 )

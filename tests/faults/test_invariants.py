@@ -91,21 +91,28 @@ _A_POOL = """
 """
 
 
+def exhaustive(*values: str) -> Any:
+    """Return parameters that `make faults` alone tries."""
+    return pytest.param(*values, marks=pytest.mark.exhaustive)
+
+
 @pytest.mark.parametrize(
     ("harm", "mend", "found"),
     [
         ("UPDATE jobs SET attempts = attempts + 1 WHERE id = ':job'",
          "UPDATE jobs SET attempts = attempts - 1 WHERE id = ':job'",
          "the workflow says"),
-        ("UPDATE jobs SET end_state = 'CANCELLED' WHERE id = ':job'",
-         "UPDATE jobs SET end_state = 'SUCCEEDED' WHERE id = ':job'",
-         "the workflow says"),
-        ("UPDATE jobs SET id = id || '-x' WHERE id = ':job'",
-         "UPDATE jobs SET id = ':job' WHERE id = ':job-x'", "has no row"),
+        exhaustive(
+            "UPDATE jobs SET end_state = 'CANCELLED' WHERE id = ':job'",
+            "UPDATE jobs SET end_state = 'SUCCEEDED' WHERE id = ':job'",
+            "the workflow says"),
+        exhaustive("UPDATE jobs SET id = id || '-x' WHERE id = ':job'",
+                   "UPDATE jobs SET id = ':job' WHERE id = ':job-x'", "has no row"),
         (_A_JOB, "DELETE FROM jobs WHERE id = 'other'", "job other ended SUCCEEDED"),
-        (_A_POOL, "DELETE FROM pools WHERE name = 'other'", "the workflow of pool other is None"),
-        ("UPDATE nodes SET epoch = epoch + 1", "UPDATE nodes SET epoch = epoch - 1",
-         "its workflow says"),
+        exhaustive(_A_POOL, "DELETE FROM pools WHERE name = 'other'",
+                   "the workflow of pool other is None"),
+        exhaustive("UPDATE nodes SET epoch = epoch + 1", "UPDATE nodes SET epoch = epoch - 1",
+                   "its workflow says"),
     ],
     ids=["attempts", "end", "no-row", "no-workflow", "pool", "epoch"],
 )  # fmt: skip

@@ -219,7 +219,14 @@ async def test_a_rank_that_cannot_be_told_is_a_stop_of_all_with_the_new_leases(
     assert sorted(ends, key=str) == [None] * 24 + ["resized"] * 24
 
 
-@pytest.mark.parametrize("how", ["lost", "refused", "failed to start"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "lost",
+        pytest.param("refused", marks=pytest.mark.exhaustive),
+        pytest.param("failed to start", marks=pytest.mark.exhaustive),
+    ],
+)
 async def test_a_node_that_does_not_start_its_rank_is_a_rank_that_left(
     longshore: Longshore, running: tuple[str, Ranks], control: Database, how: str
 ):
@@ -246,7 +253,7 @@ async def test_a_node_that_does_not_start_its_rank_is_a_rank_that_left(
     assert [(each.gpus_before, each.gpus) for each in changes] == [(16, 24), (24, 16)]
 
 
-@pytest.mark.parametrize("command", ["cancel", "hold"])
+@pytest.mark.parametrize("command", [pytest.param("cancel", marks=pytest.mark.exhaustive), "hold"])
 async def test_a_stop_while_it_saves_to_grow_leaves_nothing_behind(
     longshore: Longshore, running: tuple[str, Ranks], control: Database, command: str
 ):

@@ -150,7 +150,7 @@ async def test_the_size_that_was_asked_for_last_counts(
     assert (await longshore.job(job_id)).gpus == 16
 
 
-@pytest.mark.parametrize("command", ["cancel", "hold"])
+@pytest.mark.parametrize("command", ["cancel", pytest.param("hold", marks=pytest.mark.exhaustive)])
 async def test_a_stop_in_the_middle_of_a_change_ends_all_of_it(
     longshore: Longshore, running: tuple[str, Ranks], control: Database, command: str
 ):

@@ -24,7 +24,7 @@ from tests.support.control import (
 from tests.support.scripted_node import USER_ERROR, ScriptedNode
 
 
-@pytest.fixture(params=["cached", "replayed"])
+@pytest.fixture(params=[pytest.param("cached", marks=pytest.mark.exhaustive), "replayed"])
 async def longshore(
     request: pytest.FixtureRequest, temporal: Client, settings: Settings, control: Database
 ) -> AsyncIterator[Longshore]:
