@@ -39,7 +39,7 @@ async def end_everything(temporal: Client) -> None:
         empty_since = empty_since or time.monotonic()
         return time.monotonic() - empty_since > LAG
 
-    await eventually(nothing_is_open)
+    await eventually(nothing_is_open, interval=0.1)
 
 
 async def _unless_gone(request: Awaitable[object]) -> None:
