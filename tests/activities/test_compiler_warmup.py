@@ -1,9 +1,14 @@
 """The compiled pass is loaded beside the work, and is the same one for every plan then."""
 
+import pytest
+
 from longshore.activities.compiler_warmup import Warming
 from longshore.scheduling import bulk
 from longshore.scheduling.bulk import class_buckets, kernel, residuals
 from longshore.scheduling.bulk.warm import warm
+
+# On a clean clone it compiles for 45 seconds of the processor: minutes where others compute too.
+pytestmark = pytest.mark.timeout(900)
 
 
 async def test_a_long_plan_has_the_pass_loaded_and_nothing_is_compiled_twice() -> None:
