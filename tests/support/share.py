@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 SECONDS = {
+    "tests/agent/test_in_place.py": 60,
     "tests/buying/test_autoscaler.py": 40,
     "tests/buying/test_clusters.py": 45,
     "tests/buying/test_gangs.py": 55,
@@ -31,6 +32,8 @@ SECONDS = {
     "tests/faults/test_random.py": 90,
     "tests/faults/test_training.py": 120,
     "tests/workers/test_demo.py": 60,
+    "tests/workers/test_wheel.py": 30,
+    "tests/workflows/test_random_dags.py": 20,
 }
 """Roughly what a case of a module takes; estimates, so that one can plan."""
 OTHERWISE = 5
