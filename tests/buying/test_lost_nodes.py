@@ -108,6 +108,7 @@ async def test_a_node_whose_machines_end_again_and_again_is_sold(buyer: Buyer):
 
 
 @pytest.mark.usefixtures("short_pauses")
+@pytest.mark.exhaustive  # 37 s; tests/scheduling/test_block_end.py decides it
 async def test_a_machine_whose_agent_stays_silent_is_stopped_and_another_is_started(
     buyer: Buyer, longshore: Longshore
 ):

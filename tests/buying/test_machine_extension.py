@@ -151,6 +151,7 @@ async def test_a_job_that_overruns_finishes_where_it_runs_in_one_attempt(
     await buyer.agrees()
 
 
+@pytest.mark.exhaustive  # 20 s; every cap refuses it below
 async def test_where_a_cap_refuses_it_the_job_leaves_in_time_and_is_queued_again(
     buyer: Buyer, longshore: Longshore, tmp_path: Path
 ):

@@ -46,6 +46,7 @@ async def one_node() -> AsyncIterator[Fleet]:
             yield fleet
 
 
+@pytest.mark.exhaustive  # workflows/test_yielding.py yields, test_pipeline.py kills
 async def test_it_ends_as_its_twin_that_nobody_stopped(one_node: Fleet) -> None:
     fleet = one_node
     long = await submit(fleet, _training())

@@ -65,6 +65,7 @@ def node(place: Place, settings: Settings) -> ScriptedNode:
     return ScriptedNode(place.temporal, new_pool(), settings.resolve_agent_token(), gpus=4)
 
 
+@pytest.mark.exhaustive  # those below move pools and nodes, without load
 async def test_a_roll_under_load_loses_no_job_and_moves_pools_and_nodes(
     place: Place, deployment: Deployments, longshore: Longshore, node: ScriptedNode
 ):
