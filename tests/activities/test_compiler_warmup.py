@@ -6,9 +6,9 @@ from longshore.activities.compiler_warmup import Warming
 from longshore.scheduling import bulk
 from longshore.scheduling.bulk import class_buckets, kernel, residuals
 from longshore.scheduling.bulk.warm import warm
+from tests.scheduling.conftest import COMPILING
 
-# On a clean clone it compiles for 45 seconds of the processor: minutes where others compute too.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(COMPILING)
 
 
 async def test_a_long_plan_has_the_pass_loaded_and_nothing_is_compiled_twice() -> None:
