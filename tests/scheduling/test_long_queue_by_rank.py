@@ -78,7 +78,7 @@ def short_is_long(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_part_is_planned_as_the_whole_is() -> None:
     placed = kept_starts = compared = left_out = guaranteed = 0
-    for seed in seeds(60):
+    for seed in seeds(30):
         chance = random.Random(seed)
         scene, policy = who_pass(chance), policies(chance)
         kept = kept_of(scene)
@@ -101,18 +101,18 @@ def test_a_part_is_planned_as_the_whole_is() -> None:
         guaranteed += any(NOW - (job.waits_since or job.submitted_at or NOW) >= 36 * HOUR
                           for job in part.jobs)  # fmt: skip
     # The comparison means something only where all of these happen.
-    assert compared * 2 > len(seeds(60))
-    assert placed > 30
-    assert kept_starts > 15
-    assert left_out > 5_000
-    assert guaranteed > 5
+    assert compared * 2 > len(seeds(30))
+    assert placed > 15
+    assert kept_starts > 8
+    assert left_out > 3_000
+    assert guaranteed > 3
 
 
 def test_who_is_left_out_has_enough_before_it_that_run_as_long_or_less() -> None:
     """At whatever time: nothing is put into order anew while jobs wait."""
     left_out = long_ago = 0
     nodes = [a_node("n", gpus=32)]
-    for seed in seeds(90):
+    for seed in seeds(40):
         chance = random.Random(seed)
         policy, ago = policies(chance), chance.choice([5, 34])
         same = chance.choice([{}, {"can_stop": True}, {"can_stop": False, "tenant": "lab"}])
@@ -143,7 +143,7 @@ def test_who_is_left_out_has_enough_before_it_that_run_as_long_or_less() -> None
                     assert len(before) > policy.starts_kept
                     left_out += 1
             long_ago += now - min(job.waits_since or NOW for job in jobs) >= 36 * HOUR
-    assert left_out > 5_000
+    assert left_out > 3_000
     assert long_ago > 10
 
 
