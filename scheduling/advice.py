@@ -138,8 +138,8 @@ def _kind(codes: Sequence[RejectionCode], job: JobRequest) -> str:
 def _whole(job: JobRequest, code: RejectionCode, nodes: Sequence[Node], now: datetime) -> str:
     """Return what kind of node would hold the job, with all that one or the other of those that
     are there lacks: ``a FAST node with A100 GPUs and with more GPUs``."""
-    codes = dict.fromkeys([code, *lacking(job, nodes, now)])
-    return _kind(sorted(codes, key=lambda each: each is not RejectionCode.TIER), job)
+    codes = {code, *lacking(job, nodes, now)}
+    return _kind([each for each in _CODES if each in codes], job)  # in one order: it is told once
 
 
 def _all_it_takes(job: JobRequest, nodes: Sequence[Node], now: datetime, pool: str) -> list[str]:

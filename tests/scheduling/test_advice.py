@@ -65,6 +65,8 @@ def test_a_node_that_is_to_be_added_has_all_that_one_or_the_other_lacks() -> Non
     whole = "add a FAST node with A100 GPUs and with more GPUs: `longshore agent --pool p`"
     told = advised(a_job(gpus=4, gpu_type="A100"), [a_node("n1"), small])
     assert [each for each in told if "add " in each] == [whole]
+    told = advised(a_job(gpus=4, gpu_type="A100"), [small, a_node("n1")])
+    assert [each for each in told if "add " in each] == [whole]  # once, whichever is asked first
     many = advised(a_job(cpus=100), [a_node("n1", cpus=64), a_node("n2", tier="FLEX", cpus=200)])
     assert "add a FAST node with more cores: `longshore agent --pool p`" in many
     (alone,) = [each for each in advised(a_job(gpu_type="A100"), [a_node("n1")]) if "add " in each]
