@@ -40,13 +40,18 @@ def candidates(
     pods: Sequence[PodSource],
 ) -> Iterator[Candidate]:
     """Yield what might be bought for the jobs that nothing holds, first jobs first."""
-    # One that nothing for sale could hold must not stand for others of its kind.
+    # One that nothing for sale could hold must not stand for others of its kind; nor one that is
+    # too long for a window, where it is a block that is asked for.
     sources = (*blocks, *pods)
     unmet = [job for job in unmet if any(source.holds(job.request) for source in sources)]
+    short = _one_of_each_kind(job for job in unmet if _fits_a_window(job.request, scene.policy))
     everything = (
         candidate
-        for first in _one_of_each_kind(unmet)
-        for candidate in (*_pods(first, unmet, pods), *_blocks(scene, first, unmet, blocks))
+        for kind, first in islice(_one_of_each_kind(unmet).items(), _MOST_KINDS)
+        for candidate in (
+            *_pods(first, unmet, pods),
+            *(_blocks(scene, short[kind], unmet, blocks) if kind in short else ()),
+        )
     )
     yield from islice(everything, MOST_OPTIONS)
 
@@ -75,7 +80,8 @@ def windows_to_ask(
         return (window_from(grain, now, policy.seed_window),)
     if not wanted:
         return (window_from(grain, now, policy.shortest_window),)
-    lengths = window_lengths(wanted[0], wanted, policy)
+    first = next((job for job in wanted if _fits_a_window(job, policy)), wanted[0])
+    lengths = window_lengths(first, wanted, policy)
     return tuple(window_from(grain, now, length) for length in lengths)
 
 
@@ -83,12 +89,11 @@ def window_lengths(
     first: JobRequest, jobs: Iterable[JobRequest], policy: BuyingPolicy
 ) -> tuple[timedelta, ...]:
     """Return how long a window may be: for the first job, the longest, and twice and more."""
-    overhead = policy.usual_startup + timedelta(minutes=1)
-    least = whole_steps(to_finish(first, policy) + overhead, policy.window_step)
-    longest = max((to_finish(job, policy) for job in jobs), default=to_finish(first, policy))
+    least = _shortest_window(first, policy)
+    longest = max((_shortest_window(job, policy) for job in jobs), default=least)
     wanted = {
         least,
-        whole_steps(longest + overhead, policy.window_step),
+        longest,
         2 * least,
         4 * least,
         policy.longest_window,
@@ -98,13 +103,23 @@ def window_lengths(
     return tuple(sorted(length for length in fitting if length <= policy.longest_window))
 
 
-def _one_of_each_kind(unmet: Sequence[UnmetJob]) -> list[JobRequest]:
+def _shortest_window(job: JobRequest, policy: BuyingPolicy) -> timedelta:
+    """Return how long a window has to be for a job at least."""
+    overhead = policy.usual_startup + timedelta(minutes=1)
+    return whole_steps(to_finish(job, policy) + overhead, policy.window_step)
+
+
+def _fits_a_window(job: JobRequest, policy: BuyingPolicy) -> bool:
+    return _shortest_window(job, policy) <= policy.longest_window
+
+
+def _one_of_each_kind(unmet: Iterable[UnmetJob]) -> dict[Hashable, JobRequest]:
     found: dict[Hashable, JobRequest] = {}
     for job in unmet:
         request = job.request
         kind = (request.gpu_type or "").casefold(), request.gang is not None, request.constraints
         found.setdefault(kind, request)
-    return list(found.values())[:_MOST_KINDS]
+    return found
 
 
 def _blocks(

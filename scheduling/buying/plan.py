@@ -4,7 +4,7 @@
 that was looked at and its price. docs/buying.md tells the rules.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -106,8 +106,9 @@ def decide(
         *blocked_repeats(unmet.jobs, policy, now),
     ]  # fmt: skip
     taken: Taken = {}
+    in_vain = unheld_jobs(unmet.jobs, markets)
     for tier in (Tier.FAST, Tier.FLEX):
-        scene = _scene(tier, unmet, fleet, policy, caps_left, now, taken)
+        scene = _scene(tier, unmet, fleet, policy, caps_left, now, taken, in_vain)
         lacking = _lacking(scene)
         seed = policy.rule is BuyingRule.SEED
         if not lacking and not (seed and shortfall(scene, lacking) > 0):
@@ -127,7 +128,6 @@ def decide(
     lost = NOT_LOST if plans else why_not(options, nothing, policy.flex_price)
     lasts = {job.request.id: job.request.expected_duration for job in unmet.jobs}
     likely = estimate_runtime(unmet.ended).mean
-    in_vain = unheld_jobs(unmet.jobs, markets)
     in_vain |= {option.job_id: option.lost for option in options if option.kind.is_in_vain}
     others = [option for option in options if not option.kind.is_in_vain]
     why = sentence(others, missing, lost, lasts, likely) if others else nothing_lacks(coming)
@@ -216,9 +216,12 @@ def _scene(
     caps_left: CapsLeft,
     now: datetime,
     taken: Taken,
+    in_vain: Collection[str],
 ) -> Scene:
     fleet = fleet.of_tier(tier)
     ordered = bought_for(unmet.jobs, tier, fleet, policy, now)
+    if len(ordered) > MOST_JOBS:  # those that nothing for sale could hold are in nobody's way
+        ordered = [job for job in ordered if job.request.id not in in_vain]
     demand = usual_demand(unmet.demand, tier, now)
     scene = Scene(
         tier,

@@ -7,6 +7,7 @@ offer, for a window in which the job can run.
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from itertools import islice
 
 from longshore.models.buying import BuyingPolicy, MarketView, PriceReached, UnmetJob
 from longshore.models.job import Tier
@@ -26,7 +27,8 @@ from longshore.scheduling.buying.prices import (
 from longshore.scheduling.node_lifetime import to_finish
 
 MOST_JOBS = 64
-"""The first of a queue; those behind them have their turn when these are served."""
+"""The first of a queue that something for sale could hold; those behind them have their turn when
+these are served."""
 
 
 def might_reach(
@@ -43,10 +45,8 @@ def might_reach(
     shape = shape_of(instance_type)
     if shape is None or not is_allowed(instance_type, policy):
         return False
-    return any(
-        holds(shape, job.request) and lowest_ask <= hoped_price(job, policy, now)
-        for job in jobs[:MOST_JOBS]
-    )
+    held = islice((job for job in jobs if holds(shape, job.request)), MOST_JOBS)
+    return any(lowest_ask <= hoped_price(job, policy, now) for job in held)
 
 
 def reached(
@@ -59,7 +59,9 @@ def reached(
     """
     blocks = list(block_sources(markets, policy))
     pods = pod_sources(markets, Tier.FLEX, policy)
-    for job in jobs[:MOST_JOBS]:
+    sources = (*blocks, *pods)
+    held = (job for job in jobs if any(source.holds(job.request) for source in sources))
+    for job in islice(held, MOST_JOBS):
         hoped = hoped_price(job, policy, now)
         offered = _offered(job.request, blocks, pods, policy, now)
         best = min(offered, key=lambda each: each[0], default=None)

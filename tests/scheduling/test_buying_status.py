@@ -19,7 +19,8 @@ from longshore.models.spending import BuyingRecord, HeldBy
 from longshore.models.topology import Gang
 from longshore.scheduling.buying.buying_status import NO_BUYING, Failed, buying_status, for_job
 from longshore.scheduling.buying.fleet import holding
-from tests.support.buying import NOW, a_job, cloud, decided
+from longshore.scheduling.buying.options import windows_to_ask
+from tests.support.buying import NOW, a_job, cloud, decided, exchange
 
 MINUTE = timedelta(minutes=1)
 POOL = PoolSpec(name="p", buying=BuyingPolicy(enabled=True))
@@ -228,6 +229,29 @@ def test_a_job_that_nothing_holds_does_not_keep_others_behind_it_from_being_boug
     first = first.model_copy(update={"request": first.request.model_copy(update=asks)})
     decision = decided([first, a_job("b")], cloud(("2.40", 8)))
     assert [plan.serves for plan in decision.plans] == [("b",)]
+
+
+@pytest.mark.parametrize("count", [63, 64, 70])
+def test_however_many_nothing_holds_those_behind_them_are_bought_for(count: int) -> None:
+    in_vain = [a_job(f"a{number:02}") for number in range(count)]
+    in_vain = [
+        job.model_copy(update={"request": job.request.model_copy(update={"ram": 900_000})})
+        for job in in_vain
+    ]
+    decision = decided([*in_vain, a_job("b")], cloud(("2.40", 8)))
+    assert [plan.serves for plan in decision.plans] == [("b",)]
+
+
+def test_a_job_too_long_for_every_window_keeps_no_market_from_being_asked() -> None:
+    long, short = (
+        a_job(name).request.model_copy(update={"expected_duration": lasts})
+        for name, lasts in (("long", timedelta(days=3)), ("short", timedelta(hours=1)))
+    )
+    asked = windows_to_ask([long, short], BuyingPolicy(), timedelta(hours=1), NOW)
+    assert asked == windows_to_ask([short], BuyingPolicy(), timedelta(hours=1), NOW)
+    assert windows_to_ask([long], BuyingPolicy(), timedelta(hours=1), NOW) == ()
+    decision = decided([a_job("long", hours=72), a_job("short")], exchange(("2.40", 8)))
+    assert [plan.serves for plan in decision.plans] == [("short",)]
 
 
 @pytest.mark.parametrize(
