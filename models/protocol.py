@@ -33,11 +33,12 @@ Not for what an older agent does as well as a newer one, such as another log lin
     10  the data of a job may be what another job gave back
     10  the spec of a job has its begin, its deadline, and the price that it waits for; the agent
         does nothing with them
+    11  the spec of a job may say that it is sensitive; the agent does nothing with it
 """
 
 from typing import Final
 
-PROTOCOL: Final = 10
+PROTOCOL: Final = 11
 COUNTS_HEARTBEATS: Final = 1
 """The first whose watch, where it never had a heartbeat, was never heard."""
 KNOWS_JOINED: Final = 8

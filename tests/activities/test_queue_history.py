@@ -124,7 +124,7 @@ async def test_stops_count_in_the_bucket_in_which_they_were_decided(past: Ledger
 
 async def test_a_pool_that_is_not_there_is_not_found(ledger: Ledger):
     with pytest.raises(NotFoundError):
-        await _history(ledger)
+        await QueueHistories(ledger.database).history("no-such-pool")
 
 
 async def test_what_ended_before_the_day_is_not_read(past: Ledger):
