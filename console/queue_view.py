@@ -1,6 +1,6 @@
 """The page /queue as HTML: who waits in which order, and how far off told starts were."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from longshore.client.queue_view import (
@@ -26,6 +26,7 @@ from longshore.models.queue_view import (
     QueueView,
     StartErrors,
 )
+from longshore.models.score import DIFFERING, TermWeights
 from longshore.models.text import NONE, count, span
 
 PATH = "/queue"
@@ -40,11 +41,12 @@ def waiting_html(queue: QueueView, now: datetime) -> str:
     """Return the table of those that wait, the first `SHOWN` of them."""
     by_rank = any(job.terms for job in queue.jobs)
     scored = queue.weights is not None
-    ranks = (*_ranks(by_rank=by_rank, scored=scored), *(_SCORE if scored else ()))
+    scores = _scores(queue.weights)
+    ranks = (*_ranks(by_rank=by_rank, scored=scored), *scores)
     due = any(job.deadline for job in queue.jobs)
     numbers = ("#", "Class", "GPUs", "Waited", "Ran", *ranks, "Starts, UTC")
     heads = ("#", "Job", "Tenant", *numbers[1:], *(_DEADLINE,) * due, "Reason")
-    rows = (_row(job, now, by_rank=by_rank, scored=scored, due=due) for job in queue.jobs[:SHOWN])
+    rows = (_row(job, now, by_rank=by_rank, scores=scores, due=due) for job in queue.jobs[:SHOWN])
     return table("Who waits, in order", heads, rows, numbers=numbers)
 
 
@@ -126,12 +128,23 @@ def _ranks(*, by_rank: bool, scored: bool) -> tuple[str, ...]:
     return _RANK[: 1 if scored else None] if by_rank else ()
 
 
-def _row(job: QueuedJobView, now: datetime, *, by_rank: bool, scored: bool, due: bool) -> str:
+def _scores(weights: TermWeights | None) -> tuple[str, ...]:
+    """Return the columns of the score: of its terms those that count and in which jobs of a class
+    differ. The class and the wait have columns of their own, the others are the same for all."""
+    if weights is None:
+        return ()
+    names = (name for name in DIFFERING if getattr(weights, name))
+    return "Score", *(TERM_HEADS[name].capitalize() for name in names)
+
+
+def _row(
+    job: QueuedJobView, now: datetime, *, by_rank: bool, scores: Collection[str], due: bool
+) -> str:
     place = NONE if job.place is None else count(job.place)
     gpus = NONE if job.gpus is None else count(job.gpus)
     ranks = [
-        *zip(_ranks(by_rank=by_rank, scored=scored), rank_of(job), strict=False),
-        *(zip(_SCORE, score_of(job), strict=True) if scored else ()),
+        *zip(_ranks(by_rank=by_rank, scored=bool(scores)), rank_of(job), strict=False),
+        *(each for each in zip(_SCORE, score_of(job), strict=True) if each[0] in scores),
     ]
     numbers = (
         ("Class", class_of(job)), ("GPUs", gpus), ("Waited", span(job.waited)),

@@ -127,8 +127,13 @@ def test_the_terms_of_a_score_stand_where_the_pool_has_one():
         update={"weights": ScoreProfile.BALANCED.weights}
     )
     html = view.waiting_html(scored, NOW)
-    for said in ("0.600", "0.57", "0.25", "0.17"):
+    for said in ("0.600", "0.57", "0.25"):
         assert f">{said}</td>" in html
+    # Not the class and the wait once more, what is the same for all, or what has no weight.
+    for head in ("Prio", "Wait<", "Backlog", "Energy", "Ckpt"):
+        assert head not in html
+    training = scored.model_copy(update={"weights": ScoreProfile.ML_TRAINING.weights})
+    assert ">0.17</td>" in view.waiting_html(training, NOW)
     below = view.below_html(scored)
     assert "Weights: prio 0.2, wait 0.2, share 0.2" in below
     assert "Conf" in html
