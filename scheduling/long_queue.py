@@ -226,9 +226,13 @@ class LongQueue:
         """Divide the jobs anew where another policy has other lanes."""
         if (lanes := Lanes.under(policy)) == self._lanes:
             return
+        jobs = [queued.job for _, queued in self._key_of.values()]
+        self._alike.clear()
+        self._key_of.clear()
+        self._waits_since.clear()
         self._lanes = lanes
-        for _, queued in tuple(self._key_of.values()):
-            self.put(queued.job)
+        for job in jobs:  # into empty lanes: what orders those of before does not compare with it
+            self.put(job)
 
     def _has_risen(self, policy: PackingPolicy, now: datetime) -> bool:
         """Return whether a job may count as more than its own class."""

@@ -161,7 +161,7 @@ class Lanes(NamedTuple):
             return None, job.expected_duration
         of_rank, time = lane(job) if self.by_rank else (None, job.expected_duration)
         if not self.by_terms:
-            return (job.can_stop, of_rank), time
+            return of_rank, time
         data = frozenset(job.data.items()) if self.by_data else None
         return (job.can_stop, of_rank, job.tenant, data), time
 

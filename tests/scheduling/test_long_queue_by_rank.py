@@ -175,7 +175,13 @@ def test_the_lanes_follow_the_policy() -> None:
     chance = random.Random(3)
     jobs = [_differing(a_job(f"j{n:03}"), chance, 30) for n in range(300)]
     queue = queued(jobs)
-    for policy in (PackingPolicy(), PackingPolicy(order=RANK), PackingPolicy()):
+    by_rank = PackingPolicy(order=RANK)
+    balanced = PackingPolicy(score=ScorePolicy(profile=ScoreProfile.BALANCED))
+    by_age = PackingPolicy(score=balanced.score, order=QueueOrder.AGE)
+    unpriced = by_rank.model_copy(update={"delay_price": {Tier.FLEX: 1_000_000}})
+    for policy in (
+        PackingPolicy(), by_rank, unpriced, by_rank, balanced, by_age, balanced, PackingPolicy(),
+    ):  # fmt: skip
         part = queue.to_plan(0, 8, policy, NOW, wanted=())
         new = queued(jobs).to_plan(0, 8, policy, NOW, wanted=())
         assert part is not None
