@@ -78,7 +78,7 @@ async def keep_for_price(connection: AsyncConnection, pool: str) -> PriceLook:
     below = {threshold(row.start_below, spec.start_below) for row in waiting}
     own = spec.start_below
     known = {each for each in (*below, own) if each is not None}
-    due_in = _due_in(spec, stored, now)
+    due_in = read_due_in(spec, stored, now)
     told = await _tell(connection, pool, own, says_now(found, now), now)
     wakes: list[timedelta] = []
     if waiting:
@@ -110,8 +110,8 @@ async def anybody_waits(connection: AsyncConnection, pool: str) -> bool:
     return bool(await connection.scalar(text(query), {"pool": pool}))
 
 
-def _due_in(spec: PoolSpec, stored: StoredPrices | None, now: datetime) -> timedelta | None:
-    """Return when the source is to be read again; None where it never is."""
+def read_due_in(spec: PoolSpec, stored: StoredPrices | None, now: datetime) -> timedelta | None:
+    """Return when the source is to be read again, not above 0 where it is due; None for never."""
     if spec.price is None or not spec.price.is_read_again:
         return None
     if stored is None:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, aclosing
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from temporalio import activity
 
@@ -13,7 +13,7 @@ from longshore.activities.database import Database, clock
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.heartbeat import heartbeats
 from longshore.activities.prices.fetch import fetch_series
-from longshore.activities.prices.holds import keep_for_price, prices_of
+from longshore.activities.prices.holds import keep_for_price, prices_of, read_due_in
 from longshore.activities.prices.rows import store_series, store_trouble
 from longshore.activities.providers import registry
 from longshore.activities.queue import mark_poked
@@ -51,9 +51,13 @@ class PriceActivities:
         async with heartbeats():
             async with self._database.transaction() as connection:
                 spec = await load_pool(connection, request.pool, self._settings.margins)
+                now = await clock(connection)
+                due_in = read_due_in(spec, await prices_of(connection, spec, now), now)
             price = spec.price
-            if price is None or not price.is_read_again:
+            if price is None or due_in is None:
                 return PriceRead(says="the pool names no price that is read again")
+            if due_in > timedelta(0):  # whoever began this looked before another read was stored
+                return PriceRead(says="the price of the pool has just been read")
             found = await self._read(spec, price)
             read, poke = await self._store(spec, price, found)
         if poke:

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from sqlalchemy import text
 
 from longshore.activities.database import clock
 from longshore.activities.prices.reading import PriceActivities
@@ -45,7 +46,13 @@ async def set_price(ledger: Ledger, source: str, **pool: object) -> PoolSpec:
     return spec
 
 
-async def read(ledger: Ledger, settings: Settings) -> PriceRead:
+async def read(ledger: Ledger, settings: Settings, *, due: bool = True) -> PriceRead:
+    if due:
+        async with ledger.database.transaction() as connection:
+            await connection.execute(
+                text("UPDATE price_series SET tried_at = tried_at - interval '30 days'"
+                     " WHERE pool = :pool"), {"pool": ledger.pool}
+            )  # fmt: skip
     prices = PriceActivities(ledger.database, settings, Signals(ledger.temporal))
     async with ledger.listening():
         return await ledger.run(prices.read_price, PriceRequest(pool=ledger.pool))
@@ -114,6 +121,18 @@ async def test_a_url_is_read_again_and_lets_in_who_waited(
         assert await ledger.value("SELECT poked FROM pools")
         assert (await ledger.cycle("cycle-3")).queued == 1
     assert (await shown(ledger, spec)).trouble == ""
+
+
+async def test_a_read_that_was_begun_before_another_was_stored_asks_nobody(
+    ledger: Ledger, settings: Settings, server: ScriptedHTTP
+):
+    server.on("GET /p", Reply(body(2.6)), Reply(body(2.0)))
+    spec = await set_price(ledger, f"{server.url}/p")
+    await read(ledger, settings)
+    again = await read(ledger, settings, due=False)
+    assert again.says == "the price of the pool has just been read"
+    assert len(server.seen("GET /p")) == 1
+    assert (await shown(ledger, spec)).price == 2_600_000
 
 
 async def test_what_is_read_of_a_source_that_the_pool_has_left_is_not_kept(
