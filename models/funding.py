@@ -1,0 +1,206 @@
+"""Whose GPUs are whose: tenants in a tree, their budgets, and what a job says of who pays for it.
+
+A budget has envelopes. An envelope is a ranked claim to GPUs, not a wall: GPUs that nobody uses
+may always be used. What decides about them is in `scheduling.funding`.
+"""
+
+from datetime import timedelta
+from enum import StrEnum
+from typing import Annotated, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from longshore.models.base import Frozen, Instant, Name
+from longshore.models.bounds import Most
+from longshore.models.money import Money
+
+MOST_ENVELOPES = 200
+"""Of one budget."""
+MOST_GPUS = 1_000_000
+"""Of one envelope, cap or quota."""
+NEVER = "never"
+"""How an envelope says that it has no end."""
+
+
+def _in_thousandths(gpus: float) -> float:
+    if round(gpus * 1000) != round(gpus * 1000, 6):
+        raise ValueError(f"is {gpus:g}: GPUs are counted in thousandths, such as 0.125")
+    return gpus
+
+
+GPUs = Annotated[
+    float,
+    Field(ge=0, le=MOST_GPUS, allow_inf_nan=False),
+    AfterValidator(_in_thousandths),
+]
+"""A number of GPUs; a part of one counts as that part."""
+
+
+class FundingClass(StrEnum):
+    """Who pays for a GPU in use. It follows from facts, and is never stored."""
+
+    OWNED = "OWNED"
+    """An envelope of the job's own tenant, or the tenant has no budget."""
+    SHARED = "SHARED"
+    """An envelope of a relative, which may take it back at any time."""
+    BORROWED = "BORROWED"
+    """An envelope of a sponsor: a contract until the attempt or the envelope ends."""
+    UNFUNDED = "UNFUNDED"
+    """Nobody. It runs on GPUs that are idle, and gives them up first."""
+
+
+class FundingCode(StrEnum):
+    """Why an envelope does not pay for a job."""
+
+    NO_ENVELOPE = "NO_ENVELOPE"
+    """No envelope is for such GPUs."""
+    NOT_OPEN = "NOT_OPEN"
+    """It has not begun, or has ended."""
+    NO_ROOM = "NO_ROOM"
+    """All of its GPUs are paid for others."""
+    CAP = "CAP"
+    """A cap over several envelopes leaves less."""
+    ACL_DENIED = "ACL_DENIED"
+    """It is not shared, or not lent to this tenant."""
+    BORROW_LIMIT = "BORROW_LIMIT"
+    """The job may not borrow so many GPUs, or any."""
+    QUOTA = "QUOTA"
+    """The tenant, or one above it, may hold no more."""
+
+
+class WhenUnfunded(StrEnum):
+    """What a job does for which nobody would pay."""
+
+    RUN = "run"
+    """It runs on GPUs that are idle, and gives them up first."""
+    WAIT = "wait"
+    """It stays in the queue."""
+
+
+class FundingTerms(Frozen):
+    """What a job says of who may pay for it, beside its own tenant and that tenant's relatives."""
+
+    allow_borrow: bool = False
+    """Whether envelopes of `sponsors` may pay."""
+    max_borrow: Annotated[int, Most(MOST_GPUS, "GPUs"), Field(ge=1)] | None = None
+    """The most GPUs that sponsors pay for at one start, or one growth. All, when left out."""
+    sponsors: tuple[Name, ...] = Field(default=(), max_length=50)
+    """Tenants that are asked, in this order; each has to lend to the job's tenant."""
+    unfunded: WhenUnfunded = WhenUnfunded.RUN
+    """What it does where nobody would pay: `run` on idle GPUs, or `wait`."""
+
+    @model_validator(mode="after")
+    def _borrowing(self) -> Self:
+        if self.allow_borrow and not self.sponsors:
+            raise ValueError("allow_borrow needs sponsors: name the tenants that lend")
+        if not self.allow_borrow:
+            if self.max_borrow is not None:
+                raise ValueError("max_borrow needs allow_borrow: true")
+            if self.sponsors:
+                raise ValueError("sponsors need allow_borrow: true")
+        if len(set(self.sponsors)) < len(self.sponsors):
+            raise ValueError("sponsors names a tenant twice")
+        return self
+
+
+class Sharing(StrEnum):
+    """Who may use an envelope beside its tenant, without a contract."""
+
+    FAMILY = "family"
+    """Relatives: at most two steps up in the tree of tenants, and down from there."""
+    NONE = "none"
+
+
+class Lending(Frozen):
+    """To whom an envelope is lent by contract."""
+
+    to: tuple[Name, ...] = Field(min_length=1, max_length=1000)
+    """Tenants. Nobody else."""
+    max: Annotated[GPUs, Field(gt=0)]
+    """The most GPUs that are lent at one time, in all."""
+
+
+class Envelope(Frozen):
+    """A claim to so many GPUs at one time, of a type, somewhere, for a time."""
+
+    name: Name
+    gpus: GPUs
+    """At one time. A part of a GPU counts as that part."""
+    gpu_type: str | None = Field(default=None, max_length=100)
+    """Any, when left out."""
+    pool: Name | None = None
+    """Any, when left out."""
+    labels: dict[str, str] = Field(default_factory=dict[str, str], max_length=20)
+    """Of the nodes that it is for."""
+    start: Instant | None = None
+    """From when on; from the time that it was applied, when left out."""
+    end: Instant | None
+    """Until when. It has to be said: a time, or `never` (None here)."""
+    sharing: Sharing = Sharing.FAMILY
+    lending: Lending | None = None
+
+
+class Cap(Frozen):
+    """A joint limit over several envelopes."""
+
+    name: Name
+    gpus: GPUs
+    """That they pay for at one time, together."""
+    envelopes: tuple[str, ...] = Field(default=(), max_length=MOST_ENVELOPES)
+    """Names of this budget's envelopes."""
+    subtree: bool = False
+    """Over all envelopes of this tenant and of those below it, in place of a list."""
+
+    @model_validator(mode="after")
+    def _members(self) -> Self:
+        if bool(self.envelopes) == self.subtree:
+            raise ValueError("give the envelopes of the cap, or subtree: true")
+        return self
+
+
+class BudgetMoney(Frozen):
+    """What purchases for a tenant and those below it may cost."""
+
+    per_day: Money | None = None
+    """Each day in UTC."""
+    per_month: Money | None = None
+    """Each month in UTC."""
+
+
+class Budget(Frozen):
+    """The envelopes of one tenant. A tenant without a budget pays for all of its jobs."""
+
+    tenant: Name
+    envelopes: tuple[Envelope, ...] = Field(default=(), max_length=MOST_ENVELOPES)
+    caps: tuple[Cap, ...] = Field(default=(), max_length=50)
+    money: BudgetMoney | None = None
+
+
+QUOTA_WINDOW = timedelta(days=90)
+"""Of which GPU- and node-hours count against a soft quota."""
+
+
+class Quotas(Frozen):
+    """What a tenant and those below it may hold at one time, together; any, when left out."""
+
+    max_gpus: GPUs | None = None
+    max_nodes: Annotated[int, Field(ge=0)] | None = None
+    """Nodes on which they have a job."""
+    max_jobs: Annotated[int, Field(ge=0)] | None = None
+    """That run."""
+    max_queued: Annotated[int, Field(ge=0)] | None = None
+    """That wait."""
+    sensitive_nodes: Annotated[int, Field(ge=0)] | None = None
+    """That sensitive jobs hold alone."""
+    gpu_hours: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Soft, over 90 rolling days: whoever has had more comes later."""
+
+
+class Tenant(Frozen):
+    """A tenant, and where it stands in the tree."""
+
+    name: Name
+    parent: Name | None = None
+    shares: Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)] = 1.0
+    """Of what its parent has, beside its siblings'."""
+    quotas: Quotas = Quotas()
