@@ -151,7 +151,8 @@ async def load_place(
     if row is None:
         return None
     job = QueuedJob(*row)
-    if packing.by_rank or packing.by_terms:  # moves with time: only who has them all can say
+    if packing.by_rank or packing.by_terms or packing.funding:
+        # It moves with time, or with who pays: only who has them all can say.
         entries = {entry.request.id: entry.request for entry in await load_queue(connection, pool)}
         nodes = await load_nodes(connection, pool)
         running = await load_running(connection, pool)

@@ -4,9 +4,10 @@ A budget has envelopes. An envelope is a ranked claim to GPUs, not a wall: GPUs 
 may always be used. What decides about them is in `scheduling.funding`.
 """
 
+from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
-from typing import Annotated, Self
+from typing import Annotated, NamedTuple, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -101,6 +102,36 @@ class FundingTerms(Frozen):
         if len(set(self.sponsors)) < len(self.sponsors):
             raise ValueError("sponsors names a tenant twice")
         return self
+
+
+class Payer(NamedTuple):
+    """Who pays for a job that runs, or would for one that waits."""
+
+    tenants: frozenset[str]
+    """Whose envelopes; its own tenant where it is not funded. None of a job whose tenant has no
+    budget: it pays for itself."""
+    funded: bool = True
+    """False: nobody pays for one of its GPUs at least."""
+
+
+ITSELF = Payer(frozenset())
+"""Of a job whose tenant has no budget."""
+
+
+class PoolFunding(NamedTuple):
+    """Who pays for the jobs of a pool, as it matters to its plans; those that are not named pay
+    for themselves."""
+
+    payers: Mapping[str, Payer]
+    """By job, waiting or running, of tenants with a budget."""
+    unfunded: Mapping[str, str]
+    """Why nobody would pay for it, of jobs that wait."""
+    held: frozenset[str]
+    """Jobs of these that do not start unfunded."""
+
+    def of(self, job_id: str) -> Payer:
+        """Return who pays for a job."""
+        return self.payers.get(job_id, ITSELF)
 
 
 class Sharing(StrEnum):

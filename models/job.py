@@ -35,6 +35,7 @@ from longshore.models.counts import DIGITS, Count
 from longshore.models.data import Data, DataSet
 from longshore.models.elastic import Malleable
 from longshore.models.environment import EnvironmentField
+from longshore.models.funding import FundingTerms
 from longshore.models.gpu_hour_price import GPUHourPrice
 from longshore.models.labels import JobLabels
 from longshore.models.legacy_documents import clamped
@@ -328,6 +329,10 @@ class JobSpec(Frozen):
     preemptible: bool = True
     """Whether a job of a higher class may take its GPUs. It leaves a node that ends all the
     same."""
+    funding: FundingTerms | None = Field(default=None, exclude_if=lambda terms: terms is None)
+    """Who may pay for it beside its tenant and that tenant's relatives, and what it does where
+    nobody would: `{allow_borrow: true, sponsors: [audio], unfunded: wait}`. It matters where its
+    tenant has a budget. See docs/funding.md."""
     begin: Moment | None = Field(default=None, exclude_if=lambda begin: begin is None)
     """It is not started before, and nothing is kept, brought or bought for it: a time such as
     2026-11-20T08:00:00Z, or a duration such as 2h, which counts from the submit. Its wait counts

@@ -1,19 +1,24 @@
 """How a pool packs: by which rule, with which weights."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
 from longshore.models.base import Frozen
 from longshore.models.counts import DIGITS
+from longshore.models.funding import PoolFunding
 from longshore.models.gang import GangPacking
 from longshore.models.job import Tier
 from longshore.models.margins import DEFAULT_MARGINS, Margins
 from longshore.models.money import Money
 from longshore.models.score import ScorePolicy
 from longshore.models.units import Duration
+
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
 class PackingRule(StrEnum):
@@ -124,6 +129,9 @@ class PackingPolicy(Frozen):
     """What energy costs now, as a part of the most that it may cost; None where nobody knows. Who
     plans reads it."""
 
+    funding: PoolFunding | None = Field(default=None, exclude=True)
+    """Who pays for the pool's jobs; None where no tenant has a budget. Who plans reads it."""
+
     @model_validator(mode="after")
     def _order_agrees(self) -> Self:
         order = self.order
@@ -167,9 +175,14 @@ class PackingPolicy(Frozen):
     @property
     def as_set(self) -> Self:
         """The policy without what is read anew for each plan."""
-        if not self.usage and self.energy_price is None:
+        if not self.usage and self.energy_price is None and self.funding is None:
             return self
-        return self.model_copy(update={"usage": {}, "energy_price": None})
+        return self.model_copy(update={"usage": {}, "energy_price": None, "funding": None})
+
+    @property
+    def unfunded(self) -> Mapping[str, str]:
+        """Why nobody would pay for it, of jobs that wait."""
+        return self.funding.unfunded if self.funding else _NONE
 
     @property
     def by_terms(self) -> bool:

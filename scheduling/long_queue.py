@@ -186,14 +186,15 @@ class LongQueue:
 
         `open_gpus` are those of nodes that take jobs which nobody holds whole, `gpus` those of the
         pool. Those `without` are as good as not there. All jobs may start where the `whole` is
-        asked for, where the pool holds some back by their score, or where some count as more than
-        their class: then jobs that ask alike are not in the order kept here.
+        asked for, where the pool holds some back by their score, where a tenant has a budget, or
+        where some count as more than their class: then jobs that ask alike are not in the order
+        kept here.
         """
         wanted = {job_id for job_id in wanted if job_id in self._key_of} - set(without)
         if len(self) < LONG or 2 * len(wanted) >= len(self):
             return None
         holds_back = policy.score is not None and policy.score.holds_back
-        if whole or holds_back or self._has_risen(policy, now):
+        if whole or holds_back or policy.funding or self._has_risen(policy, now):
             known = self._key_of.items()
             jobs = [queued.job for job_id, (_, queued) in known if job_id not in without]
             return Part(jobs, wanted)

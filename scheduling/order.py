@@ -1,8 +1,9 @@
 """The order of a queue, and what its wait does to a job's class. Nothing else decides either.
 
-Class comes first: jobs are stopped for higher classes, so what started before a job of a higher
-class would be stopped for it at once. Within a class a pool may have a score (`scheduling.score`)
-beside age or rank, in one key:
+Who pays comes first: what nobody pays for is stopped for what somebody does
+(`scheduling.funding`). Then class: jobs are stopped for higher classes, so what started before a
+job of a higher class would be stopped for it at once. Within a class a pool may have a score
+(`scheduling.score`) beside age or rank, in one key:
 
     by age     w x ln(1 + hours waited) + sum of w_i x f_i
     by rank    rank x exp(sum of w_i x f_i / w)
@@ -82,16 +83,19 @@ def queue_order(
     nodes: Iterable[Node] = (),
     running: Iterable[RunningJob] = (),
 ) -> list[JobRequest]:
-    """Return the jobs by the class that each counts as, highest first; in a class as the pool's
-    order says: by the time of submission less its head start, or by rank, and by the score. Then
-    by id.
+    """Return the jobs that somebody pays for, then the others. Of both by the class that each
+    counts as, highest first; in a class as the pool's order says: by the time of submission less
+    its head start, or by rank, and by the score. Then by id.
 
     The `nodes` of the pool and what is `running` there bound how many jobs come first for having
     waited long; the nodes say some terms of the score, too.
     """
     counted = _counting(policy, now)
+    unfunded = policy.unfunded
     if not (policy.by_rank or policy.by_terms):
-        return sorted(queue, key=lambda job: (-counted(job), *by_age(job, policy)))
+        return sorted(
+            queue, key=lambda job: (job.id in unfunded, -counted(job), *by_age(job, policy))
+        )
     queue, nodes = list(queue), list(nodes)
     stand = standings(
         (waiting(job, now) for job in queue), room_of(nodes, running), worth(policy, nodes, now)
@@ -99,7 +103,7 @@ def queue_order(
 
     def key(job: JobRequest) -> tuple[object, ...]:
         guaranteed, rank = stand[job.id]
-        return -counted(job), -guaranteed, -rank, *by_age(job, policy)
+        return job.id in unfunded, -counted(job), -guaranteed, -rank, *by_age(job, policy)
 
     return sorted(queue, key=key)
 

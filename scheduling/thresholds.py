@@ -1,4 +1,5 @@
-"""The whole score of a job, and what a pool asks of it before the job starts, or is bought for.
+"""The whole score of a job, and what a pool asks of it before the job starts, or is bought for;
+and that somebody pays for it, where a tenant has a budget (`scheduling.funding`).
 
 Backlog and energy are the same for all jobs of a cycle, so they change no order: they count here.
 Waiting counts for no more than a week. Where nobody knows the price of energy its weight has no
@@ -99,10 +100,22 @@ def held_back(
     nodes: Iterable[Node],
     running: Iterable[RunningJob],
 ) -> dict[str, str]:
-    """Return the jobs of a queue that may not start for their score, with why.
+    """Return the jobs of a queue that may not start for their score, or since nobody would pay for
+    them, with why.
 
-    Nobody is held back for ever: who has waited for 36 hours in all may start.
+    No score holds a job back for ever: who has waited for 36 hours in all may start.
     """
+    unpaid = {job.id: why for job in queue if (why := _why_unpaid(job, policy, held=True))}
+    return unpaid | _low_scores(queue, policy, now, nodes, running)
+
+
+def _low_scores(
+    queue: Sequence[JobRequest],
+    policy: PackingPolicy,
+    now: datetime,
+    nodes: Iterable[Node],
+    running: Iterable[RunningJob],
+) -> dict[str, str]:
     if policy.score is None or policy.score.start_above is None:
         return {}
     least = policy.score.start_above
@@ -127,12 +140,23 @@ def not_bought_for(
     nodes: Iterable[Node],
     running: Iterable[RunningJob],
 ) -> dict[str, str]:
-    """Return the jobs of a queue for which nothing is bought for their score, with why."""
+    """Return the jobs of a queue for which nothing is bought for their score, or since nobody
+    would pay for them, with why."""
+    unpaid = {job.id: why for job in queue if (why := _why_unpaid(job, policy))}
     if policy.score is None or policy.score.buy_above is None:
-        return {}
+        return unpaid
     scoring = Scoring(queue, policy, now, nodes, running)
     least = policy.score.buy_above
-    return {job.id: why for job in queue if (why := scoring.why_not(job, least, "buy_above"))}
+    low = {job.id: why for job in queue if (why := scoring.why_not(job, least, "buy_above"))}
+    return unpaid | low
+
+
+def _why_unpaid(job: JobRequest, policy: PackingPolicy, *, held: bool = False) -> str:
+    """Return why nobody would pay for a job; empty where somebody would, or where only the `held`
+    are asked for and it starts all the same."""
+    if held and not (policy.funding and job.id in policy.funding.held):
+        return ""
+    return policy.unfunded.get(job.id, "")
 
 
 def _about(span: timedelta) -> str:

@@ -1,5 +1,5 @@
-"""Jobs for which nothing is bought because of their score: it is below what the pool asks for
-that, or for a start."""
+"""Jobs for which nothing is bought because of their score, which is below what the pool asks for
+that or for a start, or because no budget would pay for them."""
 
 from datetime import datetime
 
@@ -22,9 +22,11 @@ def without_low_scores(unmet: Unmet, fleet: Fleet, now: datetime) -> tuple[Unmet
     if not low:
         return unmet, []
     jobs = tuple(job for job in unmet.jobs if job.request.id not in low)
+    unfunded = fleet.packing.unfunded
     options = [
         Option(
-            kind=OptionKind.LOW_SCORE, tier=job.request.tier,
+            kind=OptionKind.UNFUNDED if job.request.id in unfunded else OptionKind.LOW_SCORE,
+            tier=job.request.tier,
             title=f"buy for {job.request.id}", lost=low[job.request.id],
         )
         for job in unmet.jobs

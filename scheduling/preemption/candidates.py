@@ -22,6 +22,9 @@ from longshore.scheduling.preemption.yielding import Yielding
 _MINUTE = timedelta(minutes=1)
 _NOWHERE = math.inf
 _NO_WAIT = timedelta(0)
+_PAID_FOR = 10**15
+"""Micro-dollars by which a set with a job that somebody pays for costs more than any without,
+where a job asks that is paid for. It is in no plan: those name what each victim loses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ class Candidate:
     wait: timedelta
     """For how long it then waits, as far as that counts."""
     cost: int
-    """Micro-dollars, all in all."""
+    """Micro-dollars, all in all: by this sets are compared."""
     submitted: float
     """Seconds since the epoch."""
     in_place: bool
@@ -185,6 +188,8 @@ class Candidates:
         in_place = known.in_place if shrinks else None
         at_once = known.at_once if in_place is None else in_place
         cost = at_once + cost_of(wait, known.gpus, known.price)
+        if self._stoppable.comes_later(known.id, job):
+            cost += _PAID_FOR
         return Candidate(
             known.work, known.id, known.gpus, known.frees, wait, cost, known.submitted,
             in_place is not None,

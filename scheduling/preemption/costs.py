@@ -11,6 +11,7 @@ import math
 from datetime import datetime, timedelta
 from typing import Protocol
 
+from longshore.models.funding import PoolFunding
 from longshore.models.placement import JobRequest
 from longshore.models.preemption import (
     PreemptionLevels,
@@ -20,7 +21,9 @@ from longshore.models.preemption import (
     Victim,
 )
 from longshore.models.text import dollars, format_duration
+from longshore.scheduling.preemption.payers import Right, right_over, says_payer
 
+_STAYS = "says that it is not preemptible"
 _HOUR = timedelta(hours=1)
 _BANDS = (1, 4, 7, 10)
 """The first class of each band but the lowest."""
@@ -40,11 +43,18 @@ def why_not(
     policy: PreemptionPolicy,
     now: datetime,
     in_class: InClass | None = None,
+    funding: PoolFunding | None = None,
 ) -> RejectedVictim | None:
     """Return why a running job keeps its GPUs; None where it may be stopped for `job`.
 
-    Jobs of one class are stopped for each other as `in_class` says, and not without it.
+    Jobs of one class are stopped for each other as `in_class` says, and not without it. Who pays
+    for both comes before their classes, where `funding` says it.
     """
+    right = right_over(work.id, job.id, funding)
+    if right is Right.NONE:
+        return RejectedVictim(job_id=work.id, reason=says_payer(work.id, funding))
+    if right is Right.FIRST:
+        return None if work.preemptible else RejectedVictim(job_id=work.id, reason=_STAYS)
     reason = _not_lower(work, job, policy)
     if reason and in_class and same_class(work, job):
         reason = in_class.why_not(work, job) or _not_sure_to_save(work)
@@ -181,7 +191,7 @@ def _not_sure_to_save(work: RunningWork) -> str | None:
 
 def _protected(work: RunningWork, policy: PreemptionPolicy, now: datetime) -> str | None:
     if not work.preemptible:
-        return "says that it is not preemptible"
+        return _STAYS
     if work.request.duration_known and abs(work.expected_end - now) < policy.near_end:
         return f"should end at {work.expected_end:%H:%M:%S} UTC, which is near"
     if work.checkpoint is None and work.request.priority >= policy.protected_class:

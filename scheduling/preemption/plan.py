@@ -64,7 +64,7 @@ def plan_preemption(
     job = job.smallest
     works = _in_order(running)
     yielding = _yielding(works, [job], nodes, policy, packing, now)
-    stoppable = Stoppable(works, policy, now, yielding)
+    stoppable = Stoppable(works, policy, now, yielding, packing.funding)
     mix = mix_of([job], recent, len(works), packing)
     scene = _Scene(nodes, works, policy, packing, now, mix, [job], stoppable, yielding)
     return scene.plan(job, buy_quote, policy.max_under_way)
@@ -103,7 +103,7 @@ def plan_preemptions(
     low = held_back(queue, packing, now, nodes, shares)
     queue = tuple(job for job in queue if job.id not in low)  # nothing helps these to start
     yielding = _yielding(works, queue, nodes, policy, packing, now)
-    stoppable = Stoppable(works, policy, now, yielding)
+    stoppable = Stoppable(works, policy, now, yielding, packing.funding)
     if stops_only and not (policy.enabled and any(map(stoppable.whom, queue))):
         return ()
     mix = mix or mix_of(queue, recent, len(works), packing)
@@ -270,7 +270,8 @@ class _Scene:
             victim_of(one.work, one.wait, self.policy, self.now, in_place=one.in_place)
             for one in sorted(chosen, key=lambda one: one.id)
         )
-        plan = weigh(job, victims, start, quote, rejected, self.policy, self.now)
+        unpaid = self._stoppable.unpaid((one.id for one in chosen), job)
+        plan = weigh(job, victims, start, quote, rejected, self.policy, self.now, unpaid=unpaid)
         if not plan.preempts:
             return plan
         decision = self.cluster.decide(job, frozenset(one.id for one in chosen))

@@ -4,12 +4,14 @@ and `scheduling.preemption.yielding` for a whole round of plans, without a word 
 What does not depend on who asks is worked out once.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from longshore.models.funding import ITSELF, Payer, PoolFunding
 from longshore.models.placement import JobRequest
 from longshore.models.preemption import PreemptionPolicy, RejectedVictim, RunningWork
 from longshore.scheduling.preemption.costs import (
@@ -19,11 +21,12 @@ from longshore.scheduling.preemption.costs import (
     why_not,
     why_spared,
 )
+from longshore.scheduling.preemption.payers import Right, right_over
 from longshore.scheduling.preemption.yielding import Yielding
 
-Asks = tuple[int, int]
-"""The class of a job, and of how many running jobs it has twice the rank: of two jobs that agree
-in both each may stop the same others."""
+Asks = tuple[int, int, Payer]
+"""The class of a job, of how many running jobs it has twice the rank, and who pays for it: of two
+jobs that agree in these each may stop the same others."""
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -36,20 +39,25 @@ class Stoppable:
         policy: PreemptionPolicy,
         now: datetime,
         yielding: Yielding | None = None,
+        funding: PoolFunding | None = None,
     ) -> None:
-        """`yielding` has who yields to whom within a class, where anybody does."""
+        """`yielding` has who yields to whom within a class, where anybody does; `funding` who pays
+        for whom, where a tenant has a budget."""
+        self._funding = funding
         self._works = works
         self._policy = policy
         self._now = now
         self._yielding = yielding
-        self._of_class: dict[int, NDArray[np.int64]] = {}
-        """By class: for each, more running jobs than how many one that asks has to outrank."""
+        self._of_class: dict[tuple[int, Payer], NDArray[np.int64]] = {}
+        """By class and payer: for each, more running jobs than how many one that asks has to
+        outrank."""
         self._whom: dict[Asks, Sequence[int]] = {}
         self._spared: list[bool] | None = None
 
     def asks(self, job: JobRequest) -> Asks:
         """Return what two jobs agree in that may stop the same others."""
-        return job.priority, self._yielding.most(job) if self._yielding else 0
+        most = self._yielding.most(job) if self._yielding else 0
+        return job.priority, most, self._funding.of(job.id) if self._funding else ITSELF
 
     def whom(self, job: JobRequest) -> Sequence[int]:
         """Return who may be stopped for the job, in order."""
@@ -61,14 +69,29 @@ class Stoppable:
 
     def why_not(self, place: int, job: JobRequest) -> RejectedVictim | None:
         """Return why one keeps its GPUs; None where it may be stopped for `job`."""
-        return why_not(self._works[place], job, self._policy, self._now, self._yielding)
+        work = self._works[place]
+        return why_not(work, job, self._policy, self._now, self._yielding, self._funding)
+
+    def unpaid(self, victims: Iterable[str], job: JobRequest) -> frozenset[str]:
+        """Return which of these running jobs are stopped for `job` whatever that costs: nobody
+        pays for them, and somebody does for it."""
+        right = partial(right_over, asking=job.id, funding=self._funding)
+        return frozenset(each for each in victims if right(each) is Right.FIRST)
+
+    def comes_later(self, work_id: str, job: JobRequest) -> bool:
+        """Return whether somebody pays for a running job, while those that nobody pays for are to
+        be stopped for `job` before it."""
+        if self._funding is None or not self._funding.of(job.id).funded:
+            return False
+        return right_over(work_id, job.id, self._funding) is not Right.FIRST
 
     def _least(self, job: JobRequest) -> NDArray[np.int64]:
-        found = self._of_class.get(job.priority)
+        kind = job.priority, self._funding.of(job.id) if self._funding else ITSELF
+        found = self._of_class.get(kind)
         if found is None:
             least = self._least_of(job)
             found = np.fromiter(map(least, range(len(self._works))), np.int64, len(self._works))
-            self._of_class[job.priority] = found
+            self._of_class[kind] = found
         return found
 
     def _least_of(self, job: JobRequest) -> Callable[[int], int]:
@@ -80,6 +103,9 @@ class Stoppable:
 
         def least(place: int) -> int:
             work = self._works[place]
+            right = right_over(work.id, job.id, self._funding)
+            if right is not Right.CLASS:
+                return -1 if right is Right.FIRST and work.preemptible else _NEVER
             if spared[place]:
                 return _NEVER
             if is_lower(work, job, self._policy):

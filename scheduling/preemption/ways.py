@@ -1,7 +1,7 @@
 """The ways in which a job can start, in dollars: to stop others, to wait, to buy."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
 from longshore.models.placement import JobRequest
@@ -35,12 +35,15 @@ def weigh(
     rejected: Sequence[RejectedVictim],
     policy: PreemptionPolicy,
     now: datetime,
+    *,
+    unpaid: Collection[str] = (),
 ) -> PreemptionPlan:
     """Return the plan to stop these jobs, or not to, where another way costs less. What the job
     gets by it is left open.
 
     `start` is when the job starts if nobody is stopped; None where that is not known. Where one of
-    its own class yields to it, its rank has decided already against waiting.
+    its own class yields to it, its rank has decided already against waiting. Where all of them are
+    `unpaid`, nobody pays for them and somebody does for it: then no other way counts.
     """
     freed = now + max((victim.save for victim in victims), default=timedelta(0))
     cost = sum(victim.total for victim in victims)
@@ -50,10 +53,16 @@ def weigh(
     )  # fmt: skip
     waiting = _waiting(job, start, policy, now)
     buying = _buying(job, quote, policy, now)
-    ranked = any(victim.priority >= job.priority for victim in victims)
+    paid = [victim for victim in victims if victim.job_id not in unpaid]
+    first = not paid
+    ranked = any(victim.priority >= job.priority for victim in paid)
     if ranked and start is not None and start - freed <= policy.restart:
         ranked = False  # a stop would take longer than the wait
-    if ranked:
+    if first:
+        lost = "nobody pays for the GPUs of those that are stopped, and somebody does for its own"
+        others = (way.model_copy(update={"lost": lost}) for way in (waiting, *buying))
+        ways = (preempting.model_copy(update={"chosen": True}), *others)
+    elif ranked:
         lost = f"those that are stopped have less than 1/{AHEAD:g} of its rank"
         ways = (*_compared([preempting, *buying]), waiting.model_copy(update={"lost": lost}))
     else:
@@ -71,7 +80,7 @@ def weigh(
         ways=ways,
         rejected=tuple(rejected[:_MOST_REJECTED]),
         rejected_count=len(rejected),
-        reason=_sentence(best, preempting, waiting, len(victims), ranked=ranked),
+        reason=_sentence(best, preempting, waiting, len(victims), ranked=ranked, first=first),
     )
 
 
@@ -166,9 +175,16 @@ def _told(way: Way, best: Way) -> Way:
     return way.model_copy(update={"lost": lost})
 
 
-def _sentence(best: Way, preempting: Way, waiting: Way, victims: int, *, ranked: bool) -> str:
+def _sentence(
+    best: Way, preempting: Way, waiting: Way, victims: int, *, ranked: bool, first: bool
+) -> str:
     if best.kind is WayKind.PREEMPT:
         they = "it loses" if victims == 1 else "they lose"
+        if first:
+            return (
+                f"{preempting.title}, which nobody pays for: {they} {dollars(preempting.cost)}; "
+                f"to wait would cost {dollars(waiting.total)}"
+            )
         if ranked:
             yields = "yields to twice its rank" if victims == 1 else "yield to twice their ranks"
             return (
@@ -199,6 +215,8 @@ def _kind(reason: str) -> str:
 
 _KINDS = (
     ("is of class", "not of a lower class"),
+    ("is paid for", "paid for by others"),
+    ("is of a tenant", "of tenants without a budget"),
     ("says that", "not preemptible"),
     ("should end", "near the end"),
     ("cannot save", "not able to save"),

@@ -1,0 +1,38 @@
+"""By what right a job may have a running one stopped, as far as who pays for them says.
+
+What nobody pays for is stopped for whoever is paid for, whatever their classes. Class decides
+between jobs that the same tenants pay for, and between those that nobody does. What somebody pays
+for is never stopped for a job that another pays for.
+"""
+
+from enum import Enum
+
+from longshore.models.funding import ITSELF, PoolFunding
+
+
+class Right(Enum):
+    """What of two jobs decides."""
+
+    FIRST = "first"
+    """It is stopped: nobody pays for it, and somebody does for the one that asks."""
+    CLASS = "class"
+    NONE = "none"
+
+
+def right_over(running: str, asking: str, funding: PoolFunding | None) -> Right:
+    """Return by what right a job `asking` may have one that is `running` stopped, by their ids.
+    Without budgets (None) their classes decide."""
+    if funding is None:
+        return Right.CLASS
+    theirs, mine = funding.of(running), funding.of(asking)
+    if theirs.funded:
+        return Right.CLASS if theirs.tenants == mine.tenants else Right.NONE
+    return Right.FIRST if mine.funded else Right.CLASS
+
+
+def says_payer(running: str, funding: PoolFunding | None) -> str:
+    """Return who pays for a running job, as why another may not have it stopped."""
+    payer = funding.of(running) if funding else ITSELF
+    if not payer.tenants:
+        return "is of a tenant without a budget, which pays for itself"
+    return f"is paid for by {', '.join(sorted(payer.tenants))}"
