@@ -7,6 +7,7 @@ may always be used. What decides about them is in `scheduling.funding`.
 from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Annotated, NamedTuple, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -128,6 +129,9 @@ class PoolFunding(NamedTuple):
     """Why nobody would pay for it, of jobs that wait."""
     held: frozenset[str]
     """Jobs of these that do not start unfunded."""
+    takes_over: Mapping[str, frozenset[str]] = MappingProxyType({})
+    """By job for which nobody would pay: those that run of its own tenant each of which pays for
+    enough, were it stopped."""
 
     def of(self, job_id: str) -> Payer:
         """Return who pays for a job."""

@@ -2,7 +2,8 @@
 
 What nobody pays for is stopped for whoever is paid for, whatever their classes. Class decides
 between jobs that the same tenants pay for, and between those that nobody does. What somebody pays
-for is never stopped for a job that another pays for.
+for is never stopped for a job that another pays for; nor for one that nobody pays for, unless that
+is of a higher class of its own tenant, and paid for then: else it would be stopped for it in turn.
 """
 
 from enum import Enum
@@ -25,8 +26,11 @@ def right_over(running: str, asking: str, funding: PoolFunding | None) -> Right:
     if funding is None:
         return Right.CLASS
     theirs, mine = funding.of(running), funding.of(asking)
-    if theirs.funded:
+    if theirs.funded and mine.funded:
         return Right.CLASS if theirs.tenants == mine.tenants else Right.NONE
+    if theirs.funded:
+        may = running in funding.takes_over.get(asking, ())
+        return Right.CLASS if may else Right.NONE
     return Right.FIRST if mine.funded else Right.CLASS
 
 
