@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from longshore.models.base import Frozen, Instant, Name
 from longshore.models.bounds import Most
+from longshore.models.counts import DIGITS
 from longshore.models.money import Money
 
 MOST_ENVELOPES = 200
@@ -79,14 +80,17 @@ class WhenUnfunded(StrEnum):
     """It stays in the queue."""
 
 
+Sponsors = Annotated[tuple[Name, ...], Most(50)]
+
+
 class FundingTerms(Frozen):
     """What a job says of who may pay for it, beside its own tenant and that tenant's relatives."""
 
     allow_borrow: bool = False
     """Whether envelopes of `sponsors` may pay."""
-    max_borrow: Annotated[int, Most(MOST_GPUS, "GPUs"), Field(ge=1)] | None = None
+    max_borrow: Annotated[int, Field(ge=1, le=MOST_GPUS), DIGITS] | None = None
     """The most GPUs that sponsors pay for at one start, or one growth. All, when left out."""
-    sponsors: tuple[Name, ...] = Field(default=(), max_length=50)
+    sponsors: Sponsors = ()
     """Tenants that are asked, in this order; each has to lend to the job's tenant."""
     unfunded: WhenUnfunded = WhenUnfunded.RUN
     """What it does where nobody would pay: `run` on idle GPUs, or `wait`."""

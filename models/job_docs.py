@@ -38,6 +38,7 @@ from longshore.models.environment import (
     Requirements,
 )
 from longshore.models.errors import LongshoreError, SpecError
+from longshore.models.funding import FundingTerms, Sponsors
 from longshore.models.gpu_hour_price import GPUHourPrice
 from longshore.models.job import (
     CheckpointContract,
@@ -85,6 +86,12 @@ def page() -> str:
         ("malleable", _MALLEABLE, Malleable, example["malleable"]),
         ("conformance", f"{Conformance.__doc__}\n", Conformance, example["conformance"]),
         ("checkpoint", _CHECKPOINT, CheckpointContract, example["checkpoint"]),
+        (
+            "funding",
+            f"{FundingTerms.__doc__} See docs/funding.md.\n",
+            FundingTerms,
+            example["funding"],
+        ),
         ("retry", _RETRY, RetryPolicy, no_example),
         ("A retry rule", _RULE, RetryRule, example["retry"]["user"]),
     ]
@@ -231,6 +238,7 @@ _SECTIONS: dict[type[BaseModel], str] = {
     ArraySpec: "array",
     CheckpointContract: "checkpoint",
     Conformance: "conformance",
+    FundingTerms: "funding",
     Gang: "gang",
     Malleable: "malleable",
     RetryPolicy: "retry",
@@ -264,6 +272,7 @@ _TYPES: tuple[tuple[Any, str], ...] = (
     (Files, f"list of {_most(Files)} files of the code"),
     (OutputPattern, "text, a name or pattern"),
     (Outputs, f"list of {_most(Outputs)} names or patterns"),
+    (Sponsors, f"list of {_most(Sponsors)} tenants"),
     (PythonVersion, "text, `3.11` or `3.11.2`"),
     (SignalName, "name of a signal, such as `SIGTERM` or `SIGUSR1`"),
     (

@@ -61,6 +61,7 @@ retry:
   preempted: {max_retries: null}
   time_limit: {max_retries: 2}
 preemptible: false
+funding: {allow_borrow: true, max_borrow: 8, sponsors: [vision], unfunded: wait}
 begin: "2026-11-20T20:00:00Z"
 deadline: "2026-11-22T08:00:00Z"
 start_below: $2.10/gpu-hour

@@ -37,6 +37,13 @@ _SHARED_TOO_OFTEN = """
     HAVING sum(b.milli) > 1000 OR sum(b.vram_mb) > g.vram_mb
 """
 """Use rises only where a lease starts: at those moments all live ones are added up."""
+_BESIDE_ONE_ALONE = """
+    SELECT a.job_id, a.attempt, b.job_id AS other, b.attempt AS of_attempt, a.node_id
+      FROM placements a JOIN placements b
+        ON a.node_id = b.node_id AND a.job_id <> b.job_id
+       AND tstzrange(a.placed_at, a.ended_at) && tstzrange(b.placed_at, b.ended_at)
+     WHERE a.alone
+"""
 MUST_BE_EMPTY = {
     "a GPU was leased twice at one time": _LEASED_TWICE,
     "a GPU was shared beyond its size": _SHARED_TOO_OFTEN,
@@ -51,6 +58,10 @@ MUST_BE_EMPTY = {
         " WHERE cpu_milli_used <> 0 OR ram_mb_used <> 0 OR storage_mb_s_used <> 0"
         " OR milliwatts_used <> 0"
     ),
+    "a node is held alone by a job that has left": (
+        "SELECT id, held_alone_by FROM nodes WHERE held_alone_by IS NOT NULL"
+    ),
+    "a job ran beside one that holds its node alone": _BESIDE_ONE_ALONE,
     "a GPU's ledger is not at zero": (
         "SELECT node_id, index, vram_mb_used, milli_used, slices_used, kind FROM gpus"
         " WHERE vram_mb_used <> 0 OR milli_used <> 0 OR slices_used <> 0 OR kind IS NOT NULL"

@@ -44,6 +44,14 @@ VIOLATIONS = {
     ),
     "a job has not ended": ("UPDATE jobs SET ended_at = NULL, end_state = NULL",),
     "a node's ledger is not at zero": ("UPDATE nodes SET ram_mb_used = 1",),
+    "a node is held alone by a job that has left": (
+        "UPDATE nodes SET held_alone_by = (SELECT id FROM jobs LIMIT 1)",
+    ),
+    "a job ran beside one that holds its node alone": (
+        "UPDATE placements SET alone = true",
+        "INSERT INTO placements SELECT (jsonb_populate_record(p, '{\"job_id\": \"other\"}')).*"
+        " FROM placements p",
+    ),
     "a GPU's ledger is not at zero": ("UPDATE gpus SET vram_mb_used = 1 WHERE index = 0",),
     "an element of an array has not ended": (
         "INSERT INTO elements (array_id, index) VALUES ('of-none', 0)",

@@ -8,6 +8,7 @@ from longshore.models.data import DataSet
 from longshore.models.document import load_document
 from longshore.models.elastic import Malleable
 from longshore.models.environment import JobEnvironment
+from longshore.models.funding import FundingTerms
 from longshore.models.job import CheckpointContract, JobSpec, RetryPolicy, RetryRule
 from longshore.models.job_docs import PAGE, page
 from longshore.models.job_examples import FULL_EXAMPLE
@@ -31,6 +32,7 @@ def test_the_full_example_is_a_job_file_with_every_field():
     assert set(example["gang"]) == set(Gang.model_fields)
     assert set(example["malleable"]) == set(Malleable.model_fields)
     assert set(example["conformance"]) == set(Conformance.model_fields)
+    assert set(example["funding"]) == set(FundingTerms.model_fields)
     assert set(example["retry"]) == set(RetryPolicy.model_fields)
     assert set(example["retry"]["user"]) == set(RetryRule.model_fields)
 
@@ -47,6 +49,7 @@ def test_the_page_has_a_heading_for_every_field():
         *(f"malleable.{name}" for name in Malleable.model_fields),
         *(f"conformance.{name}" for name in Conformance.model_fields),
         *(f"checkpoint.{name}" for name in CheckpointContract.model_fields),
+        *(f"funding.{name}" for name in FundingTerms.model_fields),
         *(f"retry.{name}" for name in RetryPolicy.model_fields),
         *RetryRule.model_fields,
     ]
