@@ -1,0 +1,211 @@
+"""Who pays in one pool: for its jobs that wait, before a plan, and for what a plan places."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from longshore.models.funding import (
+    FundingCode,
+    FundingTerms,
+    Payer,
+    PoolFunding,
+    WhenUnfunded,
+)
+from longshore.models.mig import SLICES, profile_slices
+from longshore.models.node import Node
+from longshore.models.placement import Decision, JobRequest
+from longshore.models.text import count
+from longshore.scheduling.funding.cover import Cover, cover, fund
+from longshore.scheduling.funding.evaluate import Funded, evaluate, evaluated
+from longshore.scheduling.funding.facts import Facts, Share, Use, Where
+from longshore.scheduling.funding.room import Attempt, Room
+
+_ASKED = 20
+"""Kinds of jobs that wait unfunded for which it is looked at whose room they could take over."""
+_IN_ORDER = timedelta(microseconds=1)
+
+
+class Asks(NamedTuple):
+    """What a job that waits says of who pays for it."""
+
+    terms: FundingTerms = FundingTerms()
+    preemptible: bool = True
+
+    @property
+    def must_be_funded(self) -> bool:
+        """Whether it does not start where nobody pays: it says so, or nobody could stop it."""
+        return self.terms.unfunded is WhenUnfunded.WAIT or not self.preemptible
+
+
+def pool_funding(
+    facts: Facts,
+    pool: str,
+    queue: Sequence[JobRequest],
+    asks: Mapping[str, Asks],
+    now: datetime,
+) -> PoolFunding:
+    """Return who pays for what runs, and who would for the jobs of a queue, which come in its
+    order. Each takes its room at its turn, whether it is placed then or not."""
+    funded, room = evaluated(facts, now)
+    payers = {
+        job_id: Payer(split.owners, funded=not split.unfunded)
+        if split.owners or split.unfunded else Payer(frozenset())
+        for (job_id, _), split in funded.splits.items()
+    }  # fmt: skip
+    waiting = [
+        _waiting(job, pool, asks.get(job.id, Asks()), now)
+        for job in queue
+        if _has_budget(facts, job.tenant)
+    ]
+    covers = fund(room, waiting)
+    unfunded: dict[str, str] = {}
+    held: set[str] = set()
+    for use in waiting:
+        found = covers[use.job_id]
+        if found.funded:
+            owners = frozenset(facts.envelopes[each.envelope].tenant for each in found.charges)
+            payers[use.job_id] = Payer(owners)
+            continue
+        must = asks.get(use.job_id, Asks()).must_be_funded
+        payers[use.job_id] = Payer(frozenset({use.tenant}), funded=False)
+        unfunded[use.job_id] = says_unfunded(found, must=must)
+        if must:
+            held.add(use.job_id)
+    over = _takes_over(facts, room, funded, [use for use in waiting if use.job_id in unfunded])
+    return PoolFunding(payers, unfunded, frozenset(held), over)
+
+
+def placed(
+    facts: Facts,
+    pool: str,
+    decisions: Iterable[Decision],
+    jobs: Mapping[str, JobRequest],
+    nodes: Mapping[str, Node],
+    asks: Mapping[str, Asks],
+    now: datetime,
+) -> tuple[Use, ...]:
+    """Return what a plan places, of tenants with a budget, in its order."""
+    return tuple(
+        _placed(decision, jobs[decision.job_id], pool, nodes, asks, now + place * _IN_ORDER)
+        for place, decision in enumerate(decisions)
+        if _has_budget(facts, jobs[decision.job_id].tenant)
+    )
+
+
+def settled(facts: Facts, begins: Sequence[Use], now: datetime) -> Funded:
+    """Return what is to change of the charges, where these jobs begin."""
+    return evaluate(facts._replace(uses=(*facts.uses, *begins)), now)
+
+
+def next_change(facts: Facts, now: datetime) -> timedelta | None:
+    """Return in what time an envelope begins or ends next; None where none does."""
+    specs = [owned.spec for owned in facts.envelopes.values()]
+    times = (at for spec in specs for at in (spec.start, spec.end) if at is not None and at > now)
+    soonest = min(times, default=None)
+    return None if soonest is None else soonest - now
+
+
+def says_unfunded(found: Cover, *, must: bool = False) -> str:
+    """Return why nobody would pay for a job, in one sentence."""
+    why = _WHY.get(found.code, "") if found.code else ""
+    for_what = count(found.deficit, "GPU") if found.deficit else "it"
+    says = f"no budget pays for {for_what}: {why} ({found.code})" if why else "no budget pays"
+    return f"{says}, and it starts only where one does" if must else says
+
+
+_WHY = {
+    FundingCode.NO_ENVELOPE: "no envelope that it may use is for such GPUs",
+    FundingCode.NOT_OPEN: "no envelope for such GPUs is open now",
+    FundingCode.NO_ROOM: "the envelopes that it may use have no room",
+    FundingCode.CAP: "a cap over envelopes leaves no room",
+    FundingCode.ACL_DENIED: "the envelopes with room are not shared with it",
+    FundingCode.BORROW_LIMIT: "it may not borrow as many GPUs",
+    FundingCode.QUOTA: "a quota of its tenant leaves no room",
+}
+
+
+def _has_budget(facts: Facts, tenant: str | None) -> bool:
+    branch = facts.tenants.get(tenant) if tenant is not None else None
+    return branch is not None and branch.budget_since is not None
+
+
+def _milli(job: JobRequest) -> int:
+    """Return the thousandths of each GPU that a job asks for."""
+    return profile_slices(job.mig) * 1000 // SLICES if job.mig else job.milli
+
+
+def _waiting(job: JobRequest, pool: str, asks: Asks, now: datetime) -> Use:
+    """Return what a job asks for: a malleable one its fewest GPUs, a gang its spares too."""
+    least = job.smallest
+    share = Share(
+        0, Where(pool, job.gpu_type, None), tuple(range(least.gpus_held)), _milli(least)
+    )
+    tenant = job.tenant or ""
+    return Use(job.id, job.attempt, tenant, now, (share,), asks.terms, asks.preemptible)
+
+
+def _placed(
+    decision: Decision,
+    job: JobRequest,
+    pool: str,
+    nodes: Mapping[str, Node],
+    asks: Mapping[str, Asks],
+    since: datetime,
+) -> Use:
+    shares = tuple(
+        Share(rank, _where(pool, nodes[node_id]), _held(job, nodes[node_id], gpus), _milli(job))
+        for rank, (node_id, gpus) in enumerate(decision.held)
+    )
+    says = asks.get(job.id, Asks())
+    return Use(
+        job.id, job.attempt, job.tenant or "", since, shares, says.terms, says.preemptible
+    )
+
+
+def _held(job: JobRequest, node: Node, gpus: Sequence[int]) -> tuple[int, ...]:
+    """Return the GPUs that are paid for: of a sensitive job all of the node."""
+    return tuple(sorted(gpu.index for gpu in node.gpus)) if job.sensitive else tuple(sorted(gpus))
+
+
+def _where(pool: str, node: Node) -> Where:
+    return Where(pool, node.gpu_type, frozenset(node.labels.items()))
+
+
+def _takes_over(
+    facts: Facts, room: Room, funded: Funded, unfunded: Sequence[Use]
+) -> dict[str, frozenset[str]]:
+    """Return for each job that waits unfunded which jobs of its own tenant would have its budget
+    pay for it if they were stopped."""
+    running: dict[str, list[Attempt]] = {}
+    for use in facts.uses:
+        split = funded.splits[use.job_id, use.attempt]
+        if split.owned and not split.unfunded:
+            running.setdefault(use.tenant, []).append((use.job_id, use.attempt))
+    known: dict[object, frozenset[str]] = {}
+    found: dict[str, frozenset[str]] = {}
+    for use in unfunded:
+        kind = use.tenant, use.shares, use.terms, use.preemptible
+        if kind not in known:
+            if len(known) == _ASKED:
+                continue
+            known[kind] = frozenset(
+                attempt[0]
+                for attempt in running.get(use.tenant, ())
+                if _pays_without(room, attempt, use)
+            )
+        if known[kind]:
+            found[use.job_id] = known[kind]
+    return found
+
+
+def _pays_without(room: Room, attempt: Attempt, use: Use) -> bool:
+    """Return whether somebody would pay for a job if another were stopped."""
+    charges = [paid.charge for paid in room.held.get(attempt, {}).values()]
+    for charge in charges:
+        room.remove(charge)
+    pays = cover(room, use).funded
+    for charge in charges:
+        room.add(charge)
+    return pays
+
+
