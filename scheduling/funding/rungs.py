@@ -1,0 +1,142 @@
+"""The rungs of a job's ladder with the envelopes on each, kept for all jobs that have the same."""
+
+from collections.abc import Iterator
+
+from longshore.models.funding import FundingTerms
+from longshore.scheduling.funding.facts import Where
+from longshore.scheduling.funding.ladder import (
+    AUNT,
+    COUSIN,
+    GRANDPARENT,
+    OWN,
+    PARENT,
+    RELATIVES,
+    SIBLING,
+    lends_to,
+)
+from longshore.scheduling.funding.room import Group, Room
+
+_MANY_DEAD = 8
+
+
+class Rung:
+    """Envelopes that are asked one after the other."""
+
+    __slots__ = ("_group", "_places", "_without_above", "_without_owner", "lent", "steps")
+
+    def __init__(
+        self,
+        steps: int,
+        places: list[int] | None = None,
+        group: Group | None = None,
+        lent: bool = False,
+        without_owner: str | None = None,
+        without_above: str | None = None,
+    ) -> None:
+        """`group` is shared with other tenants: what is `without_owner` or below `without_above`
+        is not for this one."""
+        self.steps = steps
+        self.lent = lent
+        self._places = places or []
+        self._group = group
+        self._without_owner = without_owner
+        self._without_above = without_above
+
+    def live(self, room: Room) -> list[int]:
+        """Return the envelopes, maybe without those that are used up."""
+        group = self._group
+        if group is None:
+            return self._places
+        group.renew(room.given_back)
+        return group.live
+
+    def skips(self, room: Room, place: int) -> bool:
+        """Return whether an envelope that this lists is another's."""
+        return (self._without_owner is not None and room.owner[place] == self._without_owner) or (
+            self._without_above is not None and room.above[place] == self._without_above
+        )
+
+    def note(self, dead: int) -> None:
+        """Note that so many envelopes were found used up."""
+        if self._group is not None and dead > _MANY_DEAD:
+            self._group.dead = dead
+
+    def tidy(self, room: Room) -> None:
+        """Forget envelopes that are used up, until room is given back."""
+        group = self._group
+        if group is not None and group.dead:
+            keeps = self.steps < COUSIN
+            group.live = [
+                place
+                for place in group.live
+                if room.free[place] > 0 or (keeps and room.farther[place])
+            ]
+            group.dead = 0
+
+    def envelopes(self, room: Room) -> list[int]:
+        """Return all envelopes that may be asked."""
+        places = self._places if self._group is None else self._group.everything
+        return [place for place in places if not self.skips(room, place)]
+
+
+class Ladder:
+    """The rungs for all jobs of a tenant that want GPUs at such a place, on the same terms."""
+
+    __slots__ = ("refused", "rungs", "terms")
+
+    def __init__(self, rungs: tuple[Rung, ...], terms: FundingTerms) -> None:
+        self.rungs = rungs
+        self.terms = terms
+        """Kept, since the ladder is found by their id."""
+        self.refused: dict[tuple[int, int], tuple[int, object]] = {}
+        """By how many GPUs of what size: the state of the room, and what was answered."""
+
+
+def ladder_of(
+    room: Room, tenant: str, where: Where, terms: FundingTerms, preemptible: bool
+) -> Ladder:
+    """Return the ladder."""
+    key = tenant, where, id(terms), preemptible
+    found = room.ladders.get(key)
+    if found is None:
+        rungs = tuple(_rungs(room, tenant, where, terms, preemptible))
+        found = room.ladders[key] = Ladder(rungs, terms)
+    return found
+
+
+def _rungs(
+    room: Room, tenant: str, where: Where, terms: FundingTerms, preemptible: bool
+) -> Iterator[Rung]:
+    yield Rung(OWN, room.of(tenant, where))
+    if preemptible:
+        for steps in RELATIVES:
+            rung = _relatives(room, tenant, where, steps)
+            if rung is not None:
+                yield rung
+    if terms.allow_borrow:
+        for sponsor in terms.sponsors:
+            places = room.of(sponsor, where) if sponsor != tenant else []
+            lent = [place for place in places if lends_to(room.owned[place].spec, tenant)]
+            if lent:
+                yield Rung(OWN, lent, lent=True)
+
+
+def _relatives(room: Room, tenant: str, where: Where, steps: int) -> Rung | None:
+    tree = room.tree
+    above = tree.parent(tenant)
+    top = above if above is None or steps < GRANDPARENT else tree.parent(above)
+    if above is None or top is None:
+        return None
+    if steps in (PARENT, GRANDPARENT):
+        owners, without = [top], (None, None)
+    elif steps == SIBLING:
+        owners, without = tree.children(top), (tenant, None)
+    elif steps == AUNT:
+        owners, without = tree.children(top), (above, None)
+    else:
+        owners = [name for aunt in tree.children(top) for name in tree.children(aunt)]
+        without = None, above
+    group = room.group(steps, top, owners, where)
+    if not group.everything:
+        return None
+    return Rung(steps, group=group, without_owner=without[0], without_above=without[1])
