@@ -137,9 +137,7 @@ def _milli(job: JobRequest) -> int:
 def _waiting(job: JobRequest, pool: str, asks: Asks, now: datetime) -> Use:
     """Return what a job asks for: a malleable one its fewest GPUs, a gang its spares too."""
     least = job.smallest
-    share = Share(
-        0, Where(pool, job.gpu_type, None), tuple(range(least.gpus_held)), _milli(least)
-    )
+    share = Share(0, Where(pool, job.gpu_type, None), tuple(range(least.gpus_held)), _milli(least))
     tenant = job.tenant or ""
     return Use(job.id, job.attempt, tenant, now, (share,), asks.terms, asks.preemptible)
 
@@ -157,9 +155,7 @@ def _placed(
         for rank, (node_id, gpus) in enumerate(decision.held)
     )
     says = asks.get(job.id, Asks())
-    return Use(
-        job.id, job.attempt, job.tenant or "", since, shares, says.terms, says.preemptible
-    )
+    return Use(job.id, job.attempt, job.tenant or "", since, shares, says.terms, says.preemptible)
 
 
 def _held(job: JobRequest, node: Node, gpus: Sequence[int]) -> tuple[int, ...]:
@@ -207,5 +203,3 @@ def _pays_without(room: Room, attempt: Attempt, use: Use) -> bool:
     for charge in charges:
         room.add(charge)
     return pays
-
-
