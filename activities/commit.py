@@ -8,6 +8,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from longshore.activities.funding.planning import Settlement
 from longshore.activities.placements import GIVE_LEASES, LEASED_COLUMNS, PLACEMENT_COLUMNS
 from longshore.activities.snapshot import to_mb, to_milli
 from longshore.models.messages import CycleRequest
@@ -23,10 +24,12 @@ async def commit(
     decided: CyclePlan,
     queue: Sequence[JobRequest],
     nodes: Sequence[Node],
+    settlement: Settlement | None = None,
 ) -> set[str]:
     """Note the cycle and commit those of its placements that still hold; return whose they are.
 
     A job that has left the queue, a node of another epoch, GPUs taken since: the database refuses.
+    With who pays for them, and for what runs, where a `settlement` says so.
     """
     await connection.execute(
         text(
@@ -38,12 +41,30 @@ async def commit(
     jobs = {job.id: job for job in queue}
     by_id = {node.id: node for node in nodes}
     by_job = [rows_of(decision, jobs[decision.job_id], by_id) for decision in decided.placements]
+    if settlement is None:
+        return await _place(connection, request.cycle_id, by_job)
+    while True:
+        # Nodes before envelopes, as whoever ends a placement locks them.
+        savepoint = await connection.begin_nested()
+        placed = await _place(connection, request.cycle_id, by_job)
+        await settlement.settle(connection)
+        unpaid = await settlement.pay_for(connection, placed)
+        if not unpaid:
+            await savepoint.commit()
+            return placed
+        await savepoint.rollback()
+        by_job = [rows for rows in by_job if rows[0]["job_id"] not in unpaid]
+
+
+async def _place(
+    connection: AsyncConnection, cycle_id: str, by_job: Sequence[Sequence[Mapping[str, Any]]]
+) -> set[str]:
     if not by_job:
         return set()
     # All at once is the rule; job by job only when the database refused a part of it.
-    placed = await _insert(connection, request.cycle_id, [row for rows in by_job for row in rows])
+    placed = await _insert(connection, cycle_id, [row for rows in by_job for row in rows])
     if placed is None:
-        one_by_one = [await _insert(connection, request.cycle_id, rows) for rows in by_job]
+        one_by_one = [await _insert(connection, cycle_id, rows) for rows in by_job]
         placed = {job_id for jobs_placed in one_by_one for job_id in jobs_placed or ()}
     return placed
 

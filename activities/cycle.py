@@ -25,6 +25,12 @@ from longshore.activities.durations import forget_runs
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.explanations import explain_waiting
 from longshore.activities.failpoints import failpoint
+from longshore.activities.funding.planning import (
+    Settlement,
+    funded_by,
+    read_funding,
+    settlement_of,
+)
 from longshore.activities.growth import Growths
 from longshore.activities.locality import forget_data, load_locality, note_data
 from longshore.activities.metrics import SILENT, Metrics
@@ -49,6 +55,7 @@ from longshore.models.placement import (
     RecentJobs,
 )
 from longshore.models.pool import PoolSpec
+from longshore.scheduling.order import queue_order
 from longshore.scheduling.placement.mix import Mix
 from longshore.scheduling.unplannable_jobs import plan_without, set_aside_unread, tellable
 
@@ -164,7 +171,9 @@ class CycleActivities:
         made = await self._decide(request.pool)
         async with self._database.transaction() as connection:
             commits = time.perf_counter()
-            placed = await commit(connection, request, made.plan, made.queue, made.nodes)
+            placed = await commit(
+                connection, request, made.plan, made.queue, made.nodes, made.settlement
+            )
             asked = [made.waiting.entries[job_id].request for job_id in placed]
             await note_data(connection, asked, made.plan, placed)
             waiting = {job.id: job for job in made.queue if job.id not in placed}
@@ -204,7 +213,11 @@ class CycleActivities:
         await self._signals.tell_jobs("waiting", told)
         free = made.gpus.free - _newly_taken(made.nodes, placements)
         reply = _reply(pool, len(made.waiting.entries), len(placed))
-        reply = reply.model_copy(update={"gpus": made.gpus.there, "free_gpus": free})
+        changes = made.settlement.next_change if made.settlement else None
+        wake = min(filter(None, (reply.next_wake, changes)))
+        reply = reply.model_copy(
+            update={"gpus": made.gpus.there, "free_gpus": free, "next_wake": wake}
+        )
         hungry = any(
             made.waiting.entries[each.job_id].request.may_grow(each.gpus)
             for each in made.plan.placements
@@ -227,7 +240,11 @@ class CycleActivities:
             waiting = kept.queue.waiting(now)
             aside = tuple(set_aside_unread(*each) for each in waiting.unreadable.items())
             turn = self._turns.of(pool, whole=whole)
-            part = kept.queue.to_plan(
+            funding = await read_funding(
+                connection, (each.request for each in waiting.entries.values())
+            )
+            # Who pays for one depends on who is before it: all are planned then.
+            part = None if funding else kept.queue.to_plan(
                 kept.nodes.open_gpus, kept.nodes.gpus, pool.packing, now,
                 share=turn.share, whole=turn.whole,
             )  # fmt: skip
@@ -237,10 +254,16 @@ class CycleActivities:
                 self._kept.keep(pool_name, kept)
                 took = (time.perf_counter() - began, 0.0)
                 plan = CyclePlan(decisions=aside)
-                return _Decided(pool, waiting, queue, (), plan, now, gpus, took)
+                settlement = settlement_of(funding, pool_name, plan, queue, (), now)
+                return _Decided(
+                    pool, waiting, queue, (), plan, now, gpus, took, settlement=settlement
+                )
             recent = await self._recent_jobs(connection, pool)
             queue, data = await load_locality(connection, pool_name, pool.packing, queue)
             packing = (await with_usage(connection, pool)).packing
+            if funding:
+                ordered = queue_order(queue, packing, now, kept.nodes.nodes, kept.nodes.running)
+                packing = funded_by(packing, pool_name, funding, ordered, now)
         kept.nodes.hold_data(data)
         plans = time.perf_counter()
         wanted, mix = (part.wanted, turn.mix) if part else (None, None)
@@ -263,8 +286,9 @@ class CycleActivities:
         self._kept.keep(pool_name, kept)
         took = (plans - began, planned + time.perf_counter() - plans)
         return _Decided(
-            pool, waiting, queue, nodes, decided, now, gpus, took, planning.mix, seconds
-        )
+            pool, waiting, queue, nodes, decided, now, gpus, took, planning.mix, seconds,
+            settlement_of(funding, pool_name, decided, queue, nodes, now),
+        )  # fmt: skip
 
     async def _recent_jobs(
         self, connection: AsyncConnection, pool: PoolSpec
@@ -319,6 +343,8 @@ class _Decided(NamedTuple):
     """What the plan expected to be asked for."""
     seconds: float = 0.0
     """What the plan took of the processor."""
+    settlement: Settlement | None = None
+    """What is to change of who pays."""
 
     @property
     def looked(self) -> Looked:

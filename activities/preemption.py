@@ -22,6 +22,7 @@ from longshore.activities.pool_cache import PoolCache
 from longshore.activities.preemption_inputs import PreemptionInputs, read_inputs
 from longshore.activities.signals import Signals
 from longshore.models.checkpoint import CheckpointsRequest
+from longshore.models.funding import PoolFunding
 from longshore.models.margins import DEFAULT_MARGINS, Margins
 from longshore.models.messages import Displacement
 from longshore.models.packing import QueueOrder
@@ -29,6 +30,7 @@ from longshore.models.placement import JobRequest
 from longshore.models.preemption import PreemptionPlan
 from longshore.models.text import count
 from longshore.scheduling.placement.mix import Mix
+from longshore.scheduling.preemption.payers import Right, right_over
 from longshore.scheduling.preemption.plan import plan_preemptions
 
 _TO_STOP = timedelta(seconds=5)
@@ -126,7 +128,10 @@ class Preempting:
         waiting = {job.id: job for job in seen.queue}
         running = {work.id: work.request for work in seen.running}
         chosen = [plan for plan in plans if plan.preempts]
-        rows = [row for plan in chosen for row in _rows(plan, waiting[plan.job_id], running)]
+        funding = seen.spec.packing.funding
+        rows = [
+            row for plan in chosen for row in _rows(plan, waiting[plan.job_id], running, funding)
+        ]
         pool = seen.spec.name
         spared = [plan.model_dump(mode="json", include={"job_id", "spared"})
                   for plan in plans if plan.spared]  # fmt: skip
@@ -157,7 +162,10 @@ async def why_store_is_away(checkpoints: CheckpointActivities | None, pool: str)
 
 
 def _rows(
-    plan: PreemptionPlan, job: JobRequest, running: Mapping[str, JobRequest]
+    plan: PreemptionPlan,
+    job: JobRequest,
+    running: Mapping[str, JobRequest],
+    funding: PoolFunding | None,
 ) -> list[dict[str, Any]]:
     longest = max(victim.save for victim in plan.victims)
     return [
@@ -169,6 +177,7 @@ def _rows(
             "for_attempt": job.attempt,
             "for_priority": job.priority,
             "plan": plan.model_dump(mode="json"),
+            "unpaid": right_over(victim.job_id, job.id, funding) is Right.FIRST,
             "frees_by": (plan.at + longest + _TO_STOP).isoformat(),
         }
         for victim in plan.victims
@@ -180,13 +189,15 @@ def _told(row: Mapping[Any, Any]) -> tuple[str, Displacement]:
     left = next((each.gpus_left for each in victims if each.job_id == row["job_id"]), None)
     what = "preempted" if left is None else f"shrunk to {count(left, 'GPU')}"
     reason = f"{what} for {row['for_job']} of class {row['for_priority']}"
+    if row["unpaid"]:
+        reason = f"{what} for {row['for_job']}, which a budget pays for: none did for this one"
     return row["job_id"], Displacement(
         attempt=row["attempt"], reason=reason, for_job=row["for_job"], gpus_left=left
     )
 
 
 _MIGHT_HELP = """
-    SELECT EXISTS (
+    SELECT EXISTS (SELECT FROM tenants WHERE budget_since IS NOT NULL) OR EXISTS (
         SELECT FROM queue q
          WHERE q.pool = :pool AND NOT q.held
            AND q.priority + (SELECT count(*) FROM pools WHERE name = :pool
@@ -201,7 +212,7 @@ may be stopped too. A priority that somebody has written as another thing than a
 none."""
 
 _STORED = """
-    SELECT d.job_id, d.attempt, d.for_job, d.for_priority, d.plan
+    SELECT d.job_id, d.attempt, d.for_job, d.for_priority, d.unpaid, d.plan
       FROM preemptions d
      WHERE d.cycle_id = :cycle
      ORDER BY d.job_id
@@ -222,12 +233,12 @@ _STORE = f"""
     WITH wanted AS (
         SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r (
             job_id text, attempt integer, priority integer, for_job text, for_attempt integer,
-            for_priority integer, plan jsonb, frees_by timestamptz)
+            for_priority integer, plan jsonb, unpaid boolean, frees_by timestamptz)
     )
     INSERT INTO preemptions AS d (job_id, attempt, pool, cycle_id, for_job, for_attempt, priority,
-                             for_priority, plan, frees_by)
+                             for_priority, plan, unpaid, frees_by)
     SELECT w.job_id, w.attempt, :pool, :cycle, w.for_job, w.for_attempt, w.priority,
-           w.for_priority, w.plan, w.frees_by
+           w.for_priority, w.plan, w.unpaid, w.frees_by
       FROM wanted w
       JOIN placements p
         ON p.job_id = w.job_id AND p.attempt = w.attempt AND p.rank = 0 AND p.ended_at IS NULL
@@ -236,9 +247,10 @@ _STORE = f"""
        SET pool = excluded.pool, cycle_id = excluded.cycle_id, for_job = excluded.for_job,
            for_attempt = excluded.for_attempt, priority = excluded.priority,
            for_priority = excluded.for_priority, plan = excluded.plan,
+           unpaid = excluded.unpaid,
            frees_by = excluded.frees_by, decided_at = clock_timestamp()
      WHERE {SETTLED}
-    RETURNING job_id, attempt, for_job, for_priority, plan
+    RETURNING job_id, attempt, for_job, for_priority, unpaid, plan
 """
 """What has ended since, or is wanted no more, is left out. An attempt that gave up a part in place
 may give way again."""

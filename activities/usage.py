@@ -1,5 +1,5 @@
-"""What a score asks beside jobs and nodes: what tenants of a pool have had of its GPUs of
-late, and what energy costs now."""
+"""What the order of a queue asks beside jobs and nodes: what tenants of a pool have had of its
+GPUs of late, what energy costs now, and who pays for its jobs."""
 
 import time
 from datetime import datetime
@@ -9,6 +9,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from longshore.activities.database import clock
+from longshore.activities.funding.planning import with_funding
 from longshore.activities.prices.views import price_now
 from longshore.activities.snapshot import load_pool
 from longshore.models.margins import DEFAULT_MARGINS, Margins
@@ -34,7 +35,7 @@ async def load_pool_to_plan(
     """Return the pool's settings as `load_pool` does, with all that the order of its queue asks
     beside its jobs and nodes."""
     spec = await load_pool(connection, pool, margins, known=known)
-    return await with_usage(connection, spec)
+    return await with_funding(connection, await with_usage(connection, spec))
 
 
 async def with_usage(connection: AsyncConnection, spec: PoolSpec) -> PoolSpec:

@@ -1,0 +1,163 @@
+"""Who pays for the jobs of a pool, read for a plan, and written with what comes of it."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from itertools import groupby
+from typing import NamedTuple
+
+from longshore.activities.funding.rows import (
+    close_charges,
+    load_facts,
+    open_charges,
+    terms_of,
+)
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from longshore.activities.database import clock
+from longshore.activities.snapshot import load_nodes, load_queue, load_running
+from longshore.models.node import Node
+from longshore.models.placement import CyclePlan, JobRequest, PackingPolicy
+from longshore.models.pool import PoolSpec
+from longshore.scheduling.funding.evaluate import Funded
+from longshore.scheduling.funding.facts import Charge, Facts, Use
+from longshore.scheduling.funding.holding import Ended
+from longshore.scheduling.funding.pool import Asks, next_change, placed, pool_funding, settled
+from longshore.scheduling.order import queue_order
+
+
+class Funding(NamedTuple):
+    """What a cycle knows of who pays, where a tenant has a budget."""
+
+    facts: Facts
+    asks: Mapping[str, Asks]
+
+
+class Settlement(NamedTuple):
+    """What a transaction changes of the charges."""
+
+    funded: Funded
+    begins: tuple[Use, ...] = ()
+    """What it places."""
+    must: frozenset[str] = frozenset()
+    """Jobs of these that do not start unfunded."""
+    next_change: timedelta | None = None
+    """In what time an envelope begins or ends next."""
+
+    async def settle(self, connection: AsyncConnection) -> None:
+        """Close what no longer holds, and open what pays for jobs that run already."""
+        for reason, ended in groupby(sorted(self.funded.ended, key=_reason), _reason):
+            await close_charges(connection, [each.charge.id for each in ended], reason)
+        begin = {(use.job_id, use.attempt) for use in self.begins}
+        others = [each for each in self.funded.opened if (each.job_id, each.attempt) not in begin]
+        for _, charges in groupby(sorted(others, key=_attempt), _attempt):
+            await _open_whole(connection, list(charges))
+
+    async def pay_for(
+        self, connection: AsyncConnection, job_ids: Collection[str]
+    ) -> frozenset[str]:
+        """Open the charges of jobs that have been placed in this transaction. Return those that
+        start only where somebody pays, where nobody does any more: they have to be taken back."""
+        mine = [use for use in self.begins if use.job_id in job_ids]
+        by_job: dict[str, list[Charge]] = {use.job_id: [] for use in mine}
+        attempts = {(use.job_id, use.attempt) for use in mine}
+        for charge in self.funded.opened:
+            if _attempt(charge) in attempts:
+                by_job[charge.job_id].append(charge)
+        paid = {job_id for job_id, charges in by_job.items() if charges}
+        if not await _open_whole(connection, [each for one in by_job.values() for each in one]):
+            for job_id in sorted(paid):
+                if not await _open_whole(connection, by_job[job_id]):
+                    paid.discard(job_id)
+        return frozenset(by_job.keys() - paid) & self.must
+
+
+async def read_funding(connection: AsyncConnection, queue: Iterable[JobRequest]) -> Funding | None:
+    """Return what decides who pays, with these jobs that wait; None where no tenant has a
+    budget. All pools are read: what one job is paid another has not, wherever it runs."""
+    facts = await load_facts(connection, None)
+    if facts is None:
+        return None
+    with_budget = {name for name, branch in facts.tenants.items() if branch.budget_since}
+    ids = [job.id for job in queue if job.tenant in with_budget]
+    rows = await connection.execute(text(_ASKS), {"ids": ids}) if ids else ()
+    asks = {row.id: Asks(terms_of(row.funding), row.preemptible) for row in rows}
+    return Funding(facts, asks)
+
+
+async def with_funding(connection: AsyncConnection, spec: PoolSpec) -> PoolSpec:
+    """Return a pool's settings with who pays for its jobs, where a tenant has a budget. For
+    whoever plans what a cycle would."""
+    facts = await load_facts(connection, None)
+    if facts is None:
+        return spec
+    entries = await load_queue(connection, spec.name)
+    queue = [entry.request for entry in entries if not entry.held]
+    nodes = await load_nodes(connection, spec.name)
+    running = await load_running(connection, spec.name)
+    now = await clock(connection)
+    ordered = queue_order(queue, spec.packing, now, nodes, running)
+    found = await read_funding(connection, ordered)
+    assert found is not None
+    packing = funded_by(spec.packing, spec.name, found, ordered, now)
+    return spec.model_copy(update={"packing": packing})
+
+
+def funded_by(
+    packing: PackingPolicy,
+    pool: str,
+    funding: Funding,
+    ordered: Sequence[JobRequest],
+    now: datetime,
+) -> PackingPolicy:
+    """Return a policy with who pays for the jobs of its pool. The queue comes in its order."""
+    found = pool_funding(funding.facts, pool, ordered, funding.asks, now)
+    return packing.model_copy(update={"funding": found})
+
+
+def settlement_of(
+    funding: Funding | None,
+    pool: str,
+    plan: CyclePlan,
+    queue: Iterable[JobRequest],
+    nodes: Iterable[Node],
+    now: datetime,
+) -> Settlement | None:
+    """Return what is to change of the charges with a plan; None where no tenant has a budget."""
+    if funding is None:
+        return None
+    facts, asks = funding
+    jobs, by_id = {job.id: job for job in queue}, {node.id: node for node in nodes}
+    begins = placed(facts, pool, plan.placements, jobs, by_id, asks, now)
+    must = {use.job_id for use in begins if asks.get(use.job_id, Asks()).must_be_funded}
+    funded = settled(facts, begins, now)
+    return Settlement(funded, begins, frozenset(must), next_change(facts, now))
+
+
+async def _open_whole(connection: AsyncConnection, charges: Sequence[Charge]) -> bool:
+    """Open all of these charges, or none where the database refuses one."""
+    if not charges:
+        return True
+    savepoint = await connection.begin_nested()
+    refused = await open_charges(connection, charges)
+    if refused:
+        await savepoint.rollback()
+        return False
+    await savepoint.commit()
+    return True
+
+
+def _attempt(charge: Charge) -> tuple[str, int]:
+    return charge.job_id, charge.attempt
+
+
+def _reason(ended: Ended) -> str:
+    taken = f", which {ended.for_job} takes over" if ended.for_job else ""
+    return f"{ended.code}{taken}"
+
+
+_ASKS = """
+    SELECT id, CASE WHEN jsonb_typeof(spec) = 'object' THEN spec -> 'funding' END AS funding,
+           spec -> 'preemptible' IS DISTINCT FROM 'false'::jsonb AS preemptible
+      FROM jobs WHERE id = ANY(:ids)
+"""
