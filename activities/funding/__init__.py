@@ -1,0 +1,1 @@
+"""Tenants, budgets and charges in the database."""

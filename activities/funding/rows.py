@@ -1,0 +1,290 @@
+"""Tenants, envelopes, caps and charges in the database, as the values that decisions look at."""
+
+import json
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from pydantic import ValidationError
+from sqlalchemy import RowMapping, text
+from sqlalchemy.exc import DataError, IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from longshore.models.funding import Cap, Envelope, FundingTerms, Lending, Sharing
+from longshore.scheduling.funding.facts import (
+    Branch,
+    Capped,
+    Charge,
+    Facts,
+    Owned,
+    Share,
+    Use,
+    Where,
+)
+
+MILLI = """CASE WHEN p.slices > 0 THEN bit_count(p.slices::bit(8)) * 125 ELSE p.milli END"""
+"""Of a placement `p`: thousandths of each of its GPUs. Of a MIG instance an eighth for each slice,
+as in the ledger."""
+
+
+async def has_budgets(connection: AsyncConnection) -> bool:
+    """Return whether any tenant has a budget."""
+    return bool(await connection.scalar(text(_ANY)))
+
+
+async def load_facts(connection: AsyncConnection, pool: str | None) -> Facts | None:
+    """Return all that decides who pays, with the jobs that run in one pool, or in all (None);
+    None where no tenant has a budget.
+
+    To be read in one snapshot.
+    """
+    if not await has_budgets(connection):
+        return None
+    tenants = await connection.execute(text(_TENANTS))
+    envelopes = (await connection.execute(text(_ENVELOPES))).mappings()
+    caps = (await connection.execute(text(_CAPS))).mappings()
+    charges = (await connection.execute(text(_CHARGES))).mappings()
+    # By a part of the statement that one pool alone needs: a plan for both would be for neither.
+    uses = text(_USES.format(where="" if pool is None else "AND n.pool = :pool"))
+    rows = (await connection.execute(uses, {} if pool is None else {"pool": pool})).mappings()
+    return Facts(
+        tenants={row.name: Branch(row.parent, row.budget_since) for row in tenants},
+        envelopes={row["id"]: _owned(row) for row in envelopes},
+        caps=tuple(_capped(row) for row in caps),
+        uses=tuple(_uses(rows.all())),
+        charges=tuple(_charge(row) for row in charges),
+    )
+
+
+class Refused(NamedTuple):
+    """A charge that the database did not take."""
+
+    charge: Charge
+    why: str
+    """In its words."""
+
+
+async def lock_funding(connection: AsyncConnection, envelopes: Iterable[int]) -> None:
+    """Lock envelopes, and the caps over them, in the order in which all lock them.
+
+    For a transaction that opens and closes charges in several statements: two of them would else
+    wait for each other. Nodes are locked before, placements of others not at all.
+    """
+    ids = sorted(set(envelopes))
+    if ids:
+        await connection.execute(text(_LOCK_ENVELOPES), {"ids": ids})
+        await connection.execute(text(_LOCK_CAPS), {"ids": ids})
+
+
+async def open_charges(
+    connection: AsyncConnection, charges: Sequence[Charge]
+) -> tuple[Refused, ...]:
+    """Open charges as far as the database takes them; return the others, each with why.
+
+    A charge that is open already, by the same envelope for the same GPUs, is left as it is. All
+    at once is the rule; one by one only where the database refused a part of it.
+    """
+    if not charges:
+        return ()
+    await lock_funding(connection, [charge.envelope for charge in charges])
+    if await _opened(connection, charges) is None:
+        return ()
+    found = [(charge, await _opened(connection, [charge])) for charge in charges]
+    return tuple(Refused(charge, why) for charge, why in found if why is not None)
+
+
+async def close_charges(
+    connection: AsyncConnection, ids: Collection[int], reason: str
+) -> frozenset[int]:
+    """Close charges that are open still; return which of them were.
+
+    One of an envelope that has ended meanwhile ends with it.
+    """
+    if not ids:
+        return frozenset()
+    values = {"ids": sorted(ids), "reason": reason[:1000]}
+    return frozenset(await connection.scalars(text(_CLOSE), values))
+
+
+async def charges_of(connection: AsyncConnection, job_id: str, attempt: int) -> tuple[Charge, ...]:
+    """Return the charges of an attempt that are open."""
+    rows = await connection.execute(text(_CHARGES_OF), {"id": job_id, "attempt": attempt})
+    return tuple(_charge(row) for row in rows.mappings())
+
+
+async def _opened(connection: AsyncConnection, charges: Sequence[Charge]) -> str | None:
+    """Return why the database refuses these charges; None where they are open now."""
+    rows: list[dict[str, Any]] = [
+        {
+            "job_id": charge.job_id, "attempt": charge.attempt, "rank": charge.rank,
+            "envelope": charge.envelope, "gpus": list(charge.gpus), "milli": charge.milli,
+            "lent": charge.lent, "since": charge.since.isoformat(),
+        }
+        for charge in charges
+    ]  # fmt: skip
+    try:
+        async with connection.begin_nested():
+            await connection.execute(text(_OPEN), {"rows": json.dumps(rows)})
+    except (IntegrityError, DataError) as error:
+        return str(error.orig).partition("\n")[0]
+    return None
+
+
+def _owned(row: RowMapping) -> Owned:
+    return Owned(row["id"], row["tenant"], envelope_of(row))
+
+
+def envelope_of(row: RowMapping) -> Envelope:
+    """Return what an envelope is, from its row."""
+    return Envelope.trusted(
+        name=row["name"], gpus=row["milli"] / 1000, gpu_type=row["gpu_type"], pool=row["pool"],
+        labels=dict(row["labels"]), start=row["starts_at"], end=row["ends_at"],
+        sharing=Sharing(row["sharing"]),
+        lending=Lending.trusted(to=tuple(row["lend_to"]), max=row["lend_milli"] / 1000)
+        if row["lend_to"] else None,
+    )  # fmt: skip
+
+
+def _capped(row: RowMapping) -> Capped:
+    spec = Cap.trusted(
+        name=row["name"], gpus=row["milli"] / 1000, subtree=row["subtree"],
+        envelopes=() if row["subtree"] else tuple(row["names"]),
+    )  # fmt: skip
+    return Capped(row["id"], row["tenant"], spec, frozenset(row["members"]))
+
+
+def _charge(row: RowMapping) -> Charge:
+    return Charge(
+        job_id=row["job_id"], attempt=row["attempt"], rank=row["rank"],
+        envelope=row["envelope_id"], gpus=tuple(sorted(row["gpu_indices"])), milli=row["milli"],
+        lent=row["lent"], since=row["since"], id=row["id"],
+    )  # fmt: skip
+
+
+def _uses(rows: Sequence[RowMapping]) -> Iterable[Use]:
+    places: dict[str, Where] = {}
+    for (job_id, attempt), found in groupby(rows, lambda row: (row["job_id"], row["attempt"])):
+        ranks = list(found)
+        first = ranks[0]
+        yield Use(
+            job_id=job_id, attempt=attempt, tenant=first["tenant"],
+            since=min(row["placed_at"] for row in ranks),
+            shares=tuple(_share(row, places) for row in ranks),
+            terms=terms_of(first["funding"]), preemptible=first["preemptible"],
+        )  # fmt: skip
+
+
+def _share(row: RowMapping, places: dict[str, Where]) -> Share:
+    where = places.get(row["node_id"])
+    if where is None:
+        # Somebody may have written by hand what are no labels: the node has none then.
+        labels = row["labels"] if isinstance(row["labels"], dict) else {}
+        pairs = frozenset((str(name), str(value)) for name, value in labels.items())
+        where = places[row["node_id"]] = Where(row["pool"], row["gpu_type"], pairs)
+    return Share(row["rank"], where, tuple(sorted(row["gpu_indices"])), row["milli"])
+
+
+_NO_TERMS = FundingTerms()
+
+
+def terms_of(stored: object) -> FundingTerms:
+    """Return what a stored job says of who may pay; the defaults where that cannot be read."""
+    if not stored:
+        return _NO_TERMS
+    try:
+        return FundingTerms.model_validate(stored)
+    except ValidationError:
+        return _NO_TERMS
+
+
+def since_of(charges: Iterable[Charge]) -> datetime | None:
+    """Return since when what these charges are of has been paid for."""
+    return min((charge.since for charge in charges), default=None)
+
+
+_ANY = "SELECT EXISTS (SELECT FROM tenants WHERE budget_since IS NOT NULL)"
+
+_TENANTS = "SELECT name, parent, budget_since FROM tenants ORDER BY name"
+
+_ENVELOPES = """
+    SELECT id, tenant, name, gpu_type, pool, labels, milli, starts_at, ends_at, sharing, lend_to,
+           lend_milli
+      FROM envelopes e
+     WHERE removed_at IS NULL
+        OR id IN (SELECT envelope_id FROM charges WHERE ended_at IS NULL)
+     ORDER BY id
+"""
+
+_CAPS = """
+    SELECT k.id, k.tenant, k.name, k.milli, k.subtree, coalesce(m.ids, '{}') AS members,
+           coalesce(m.names, '{}') AS names
+      FROM funding_caps k
+      LEFT JOIN (SELECT m.cap_id, array_agg(e.id ORDER BY e.id) AS ids,
+                        array_agg(e.name ORDER BY e.id) AS names
+                   FROM funding_cap_members m JOIN envelopes e ON e.id = m.envelope_id
+                  WHERE e.removed_at IS NULL OR e.used > 0
+                  GROUP BY m.cap_id) m ON m.cap_id = k.id
+     WHERE k.removed_at IS NULL ORDER BY k.id
+"""
+
+_COLUMNS = "id, job_id, attempt, rank, envelope_id, gpu_indices, milli, lent, since"
+
+_CHARGES = f"SELECT {_COLUMNS} FROM charges WHERE ended_at IS NULL ORDER BY id"
+
+_CHARGES_OF = f"""
+    SELECT {_COLUMNS} FROM charges
+     WHERE job_id = :id AND attempt = :attempt AND ended_at IS NULL ORDER BY id
+"""
+
+_USES = f"""
+    SELECT p.job_id, p.attempt, p.rank, p.gpu_indices, {MILLI} AS milli, p.placed_at, p.node_id,
+           n.pool, n.gpu_type, n.labels, j.tenant,
+           CASE WHEN jsonb_typeof(j.spec) = 'object' THEN j.spec -> 'funding' END AS funding,
+           j.spec -> 'preemptible' IS DISTINCT FROM 'false'::jsonb AS preemptible
+      FROM placements p
+      JOIN jobs j ON j.id = p.job_id
+      JOIN tenants t ON t.name = j.tenant AND t.budget_since IS NOT NULL
+      JOIN nodes n ON n.id = p.node_id
+     WHERE p.ended_at IS NULL {{where}}
+     ORDER BY p.job_id, p.attempt, p.rank
+"""
+"""A spare is held, and paid for, like any other GPU."""
+
+_LOCK_ENVELOPES = "SELECT FROM envelopes WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE"
+
+_LOCK_CAPS = """
+    SELECT FROM funding_caps
+     WHERE id IN (SELECT cap_id FROM funding_cap_members WHERE envelope_id = ANY(:ids))
+     ORDER BY id FOR NO KEY UPDATE
+"""
+
+_OPEN = """
+    INSERT INTO charges (job_id, attempt, rank, envelope_id, gpu_indices, milli, lent, since,
+                         started_at)
+    SELECT w.job_id, w.attempt, w.rank, w.envelope, w.gpus, w.milli, w.lent, w.since,
+           CASE WHEN p.placed_at >= now() THEN p.placed_at ELSE clock_timestamp() END
+      FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS w (
+               job_id text, attempt integer, rank integer, envelope bigint, gpus integer[],
+               milli integer, lent boolean, since timestamptz)
+      LEFT JOIN placements p
+        ON (p.job_id, p.attempt, p.rank) = (w.job_id, w.attempt, w.rank)
+     WHERE NOT EXISTS (SELECT FROM charges c
+                        WHERE (c.job_id, c.attempt, c.rank) = (w.job_id, w.attempt, w.rank)
+                          AND c.ended_at IS NULL AND c.envelope_id = w.envelope
+                          AND c.gpu_indices @> w.gpus AND c.gpu_indices <@ w.gpus)
+     ORDER BY w.envelope, w.job_id, w.attempt, w.rank
+"""
+"""What is placed in this transaction is paid for from the start: now() is when that began."""
+
+_CLOSE = """
+    WITH its AS MATERIALIZED (
+        SELECT id FROM charges WHERE id = ANY(:ids) AND ended_at IS NULL
+         ORDER BY id FOR NO KEY UPDATE)
+    UPDATE charges c
+       SET ended_at = greatest(c.started_at, least(clock_timestamp(), e.ends_at)),
+           end_reason = :reason
+      FROM its, envelopes e
+     WHERE c.id = its.id AND e.id = c.envelope_id
+    RETURNING c.id
+"""
