@@ -241,7 +241,7 @@ class CycleActivities:
             aside = tuple(set_aside_unread(*each) for each in waiting.unreadable.items())
             turn = self._turns.of(pool, whole=whole)
             funding = await read_funding(
-                connection, (each.request for each in waiting.entries.values())
+                connection, pool_name, (each.request for each in waiting.entries.values())
             )
             # Who pays for one depends on who is before it: all are planned then.
             part = None if funding else kept.queue.to_plan(

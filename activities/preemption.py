@@ -16,6 +16,7 @@ from sqlalchemy import text
 from longshore.activities.checkpoints.rows import CheckpointActivities
 from longshore.activities.database import Database, clock
 from longshore.activities.failpoints import failpoint
+from longshore.activities.funding.planning import RUNS_WITH_BUDGET
 from longshore.activities.metrics import PREEMPTIONS, SILENT, Metrics
 from longshore.activities.placements import SETTLED
 from longshore.activities.pool_cache import PoolCache
@@ -196,12 +197,12 @@ def _told(row: Mapping[Any, Any]) -> tuple[str, Displacement]:
     )
 
 
-_MIGHT_HELP = """
-    SELECT EXISTS (SELECT FROM tenants WHERE budget_since IS NOT NULL) OR EXISTS (
+_MIGHT_HELP = f"""
+    SELECT {RUNS_WITH_BUDGET} OR EXISTS (
         SELECT FROM queue q
          WHERE q.pool = :pool AND NOT q.held
            AND q.priority + (SELECT count(*) FROM pools WHERE name = :pool
-                                AND spec #>> '{packing,order}' = :by_rank)
+                                AND spec #>> '{{packing,order}}' = :by_rank)
              > (SELECT min(CASE jsonb_typeof(j.spec -> 'priority')
                                         WHEN 'number' THEN (j.spec ->> 'priority')::numeric END)
                                FROM placements p JOIN jobs j ON j.id = p.job_id

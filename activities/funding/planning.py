@@ -5,16 +5,17 @@ from datetime import datetime, timedelta
 from itertools import groupby
 from typing import NamedTuple
 
-from longshore.activities.funding.rows import (
-    close_charges,
-    load_facts,
-    open_charges,
-    terms_of,
-)
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import clock
+from longshore.activities.funding.rows import (
+    close_charges,
+    has_budgets,
+    load_facts,
+    open_charges,
+    terms_of,
+)
 from longshore.activities.snapshot import load_nodes, load_queue, load_running
 from longshore.models.node import Node
 from longshore.models.placement import CyclePlan, JobRequest, PackingPolicy
@@ -72,9 +73,22 @@ class Settlement(NamedTuple):
         return frozenset(by_job.keys() - paid) & self.must
 
 
-async def read_funding(connection: AsyncConnection, queue: Iterable[JobRequest]) -> Funding | None:
-    """Return what decides who pays, with these jobs that wait; None where no tenant has a
-    budget. All pools are read: what one job is paid another has not, wherever it runs."""
+RUNS_WITH_BUDGET = """EXISTS (
+    SELECT FROM leases l JOIN nodes n ON n.id = l.node_id JOIN tenants t ON t.name = l.tenant
+     WHERE l.ended_at IS NULL AND n.pool = :pool AND t.budget_since IS NOT NULL)"""
+"""Whether a job of a tenant with a budget runs in a pool."""
+
+
+async def read_funding(
+    connection: AsyncConnection, pool: str, queue: Iterable[JobRequest]
+) -> Funding | None:
+    """Return what decides who pays, with these jobs that wait; None where no tenant with a budget
+    has a job in the pool. All pools are read then: what pays for one job pays for no other,
+    wherever that runs."""
+    queue = tuple(queue)
+    asked = {"pool": pool, "tenants": sorted({job.tenant for job in queue if job.tenant})}
+    if not await connection.scalar(text(_CONCERNS), asked):
+        return None
     facts = await load_facts(connection, None)
     if facts is None:
         return None
@@ -88,17 +102,17 @@ async def read_funding(connection: AsyncConnection, queue: Iterable[JobRequest])
 async def with_funding(connection: AsyncConnection, spec: PoolSpec) -> PoolSpec:
     """Return a pool's settings with who pays for its jobs, where a tenant has a budget. For
     whoever plans what a cycle would."""
-    facts = await load_facts(connection, None)
-    if facts is None:
+    if not await has_budgets(connection):
         return spec
     entries = await load_queue(connection, spec.name)
     queue = [entry.request for entry in entries if not entry.held]
+    found = await read_funding(connection, spec.name, queue)
+    if found is None:
+        return spec
     nodes = await load_nodes(connection, spec.name)
     running = await load_running(connection, spec.name)
     now = await clock(connection)
     ordered = queue_order(queue, spec.packing, now, nodes, running)
-    found = await read_funding(connection, ordered)
-    assert found is not None
     packing = funded_by(spec.packing, spec.name, found, ordered, now)
     return spec.model_copy(update={"packing": packing})
 
@@ -155,6 +169,11 @@ def _reason(ended: Ended) -> str:
     taken = f", which {ended.for_job} takes over" if ended.for_job else ""
     return f"{ended.code}{taken}"
 
+
+_CONCERNS = f"""
+    SELECT EXISTS (SELECT FROM tenants WHERE budget_since IS NOT NULL AND name = ANY(:tenants))
+        OR (EXISTS (SELECT FROM tenants WHERE budget_since IS NOT NULL) AND {RUNS_WITH_BUDGET})
+"""
 
 _ASKS = """
     SELECT id, CASE WHEN jsonb_typeof(spec) = 'object' THEN spec -> 'funding' END AS funding,

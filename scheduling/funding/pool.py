@@ -61,7 +61,7 @@ def pool_funding(
     unfunded: dict[str, str] = {}
     held: set[str] = set()
     for use in waiting:
-        found = covers[use.job_id]
+        found = _as_it_is_left(room, use, covers[use.job_id])
         if found.funded:
             owners = frozenset(facts.envelopes[each.envelope].tenant for each in found.charges)
             payers[use.job_id] = Payer(owners)
@@ -122,6 +122,17 @@ _WHY = {
     FundingCode.BORROW_LIMIT: "it may not borrow as many GPUs",
     FundingCode.QUOTA: "a quota of its tenant leaves no room",
 }
+
+
+def _as_it_is_left(room: Room, use: Use, found: Cover) -> Cover:
+    """Return who would pay for a job, once those behind it in the queue have taken back what is
+    nearer to them."""
+    held = room.held.get((use.job_id, use.attempt), {}).values()
+    asked = sum(share.amount for share in use.shares)
+    missing = asked - sum(paid.charge.amount for paid in held)
+    if not (found.funded and missing):
+        return found
+    return Cover(False, code=FundingCode.NO_ROOM, missing=missing)
 
 
 def _has_budget(facts: Facts, tenant: str | None) -> bool:

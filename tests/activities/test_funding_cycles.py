@@ -1,0 +1,241 @@
+"""Cycles where tenants have budgets: who starts, who pays, who gives way."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from longshore.models.messages import CycleReply
+from longshore.models.placement import Decision
+from tests.support.funding import envelope, tenant
+from tests.support.ledger import Ledger
+
+
+@pytest.fixture
+async def funded(ledger: Ledger) -> Ledger:
+    """A tree `root` over `red` and `blue`, each with a budget, and a node of eight GPUs."""
+    await ledger.register(gpus=8)
+    await tenant(ledger, "root")
+    await tenant(ledger, "red", "root")
+    await tenant(ledger, "blue", "root")
+    return ledger
+
+
+async def queued(ledger: Ledger, job: str, owner: str, gpus: int = 4, **spec: Any) -> str:
+    await ledger.enqueue(job, gpus=gpus, tenant=owner, **spec)
+    return job
+
+
+async def cycle(ledger: Ledger, number: int, *jobs: str) -> CycleReply:
+    async with ledger.listening(*jobs):
+        return await ledger.cycle(f"cycle-{number}")
+
+
+async def running(ledger: Ledger) -> list[str]:
+    rows = await ledger.rows("SELECT job_id FROM placements WHERE ended_at IS NULL ORDER BY 1")
+    return [row["job_id"] for row in rows]
+
+
+async def paid(ledger: Ledger) -> list[tuple[str, str, int]]:
+    """Return the open charges: job, who pays, and for how many GPUs."""
+    rows = await ledger.rows(
+        "SELECT c.job_id, e.tenant || '/' || e.name AS payer, cardinality(c.gpu_indices) AS gpus"
+        " FROM charges c JOIN envelopes e ON e.id = c.envelope_id"
+        " WHERE c.ended_at IS NULL ORDER BY c.id"
+    )
+    return [(row["job_id"], row["payer"], row["gpus"]) for row in rows]
+
+
+async def reason(ledger: Ledger, job: str) -> str:
+    stored = await ledger.value("SELECT decision FROM queue WHERE job_id = :job", job=job)
+    return Decision.model_validate(stored).reason
+
+
+async def stopped(ledger: Ledger) -> list[dict[str, Any]]:
+    return await ledger.rows(
+        "SELECT job_id, for_job, priority, for_priority, unpaid FROM preemptions ORDER BY job_id"
+    )
+
+
+async def test_charges_come_with_the_placement_and_go_with_it(funded: Ledger):
+    await envelope(funded, "red", milli=2000)
+    await queued(funded, "a", "red", 2)
+    await queued(funded, "free", "default", 2)
+    await cycle(funded, 1, "a", "free")
+    assert await running(funded) == ["a", "free"]
+    assert await paid(funded) == [("a", "red/main", 2)]
+    row = (await funded.rows(
+        "SELECT c.started_at = p.placed_at AS same, c.gpu_indices = p.gpu_indices AS all_of_it"
+        " FROM charges c JOIN placements p USING (job_id, attempt, rank)"
+    ))[0]  # fmt: skip
+    assert row == {"same": True, "all_of_it": True}
+    await funded.finish("a")
+    assert await paid(funded) == []
+    assert await funded.value("SELECT used FROM envelopes") == 0
+
+
+async def test_a_job_that_somebody_pays_for_goes_before_one_of_a_higher_class(funded: Ledger):
+    await envelope(funded, "red", milli=6000)
+    await queued(funded, "urgent", "blue", 6, priority=9)
+    await queued(funded, "low", "red", 6, priority=1)
+    await cycle(funded, 1, "urgent", "low")
+    assert await running(funded) == ["low"]
+    await funded.rows("UPDATE jobs SET spec = spec || '{\"preemptible\": false}' WHERE id = 'low'")
+    await cycle(funded, 2, "urgent")
+    assert await stopped(funded) == []
+
+
+async def test_what_nobody_pays_for_runs_on_idle_gpus_and_gives_them_up(funded: Ledger):
+    await envelope(funded, "red", milli=8000, sharing="none")
+    await queued(funded, "idle", "blue", 6, priority=9)
+    await cycle(funded, 1, "idle")
+    assert await running(funded) == ["idle"]
+    assert await paid(funded) == []
+    await queued(funded, "owner", "red", 8, priority=0)
+    async with funded.listening("idle", "owner"):
+        await funded.cycle("cycle-2")
+        told = (await funded.signals("idle", "preempt"))[0]
+    assert await stopped(funded) == [
+        {"job_id": "idle", "for_job": "owner", "priority": 9, "for_priority": 0, "unpaid": True}
+    ]
+    assert told["reason"] == "preempted for owner, which a budget pays for: none did for this one"
+    await funded.finish("idle")
+    await cycle(funded, 3, "owner")
+    assert await paid(funded) == [("owner", "red/main", 8)]
+
+
+async def test_a_tenant_without_a_budget_takes_back_from_the_unfunded_too(funded: Ledger):
+    await queued(funded, "idle", "blue", 8, priority=9)
+    await cycle(funded, 1, "idle")
+    await queued(funded, "other", "default", 4, priority=0)
+    await cycle(funded, 2, "idle", "other")
+    assert [row["for_job"] for row in await stopped(funded)] == ["other"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ({"funding": {"unfunded": "wait"}}, "the envelopes that it may use have no room"),
+        ({"preemptible": False}, "the envelopes that it may use have no room"),
+    ],
+)
+async def test_a_job_that_has_to_be_paid_for_waits_for_that(
+    funded: Ledger, spec: dict[str, Any], says: str
+):
+    one = await envelope(funded, "red", milli=2000)
+    await queued(funded, "waits", "red", 4, **spec)
+    await cycle(funded, 1, "waits")
+    assert await running(funded) == []
+    told = await reason(funded, "waits")
+    assert says in told
+    assert "starts only where one does" in told
+    await funded.rows("UPDATE envelopes SET milli = 4000 WHERE id = :id", id=one)
+    await cycle(funded, 2, "waits")
+    assert await paid(funded) == [("waits", "red/main", 4)]
+
+
+async def test_a_relative_gives_back_at_once_and_runs_on(funded: Ledger):
+    await envelope(funded, "red", milli=4000)
+    await queued(funded, "guest", "blue")
+    await cycle(funded, 1, "guest")
+    assert await paid(funded) == [("guest", "red/main", 4)]
+    await queued(funded, "owner", "red")
+    await cycle(funded, 2, "guest", "owner")
+    assert await running(funded) == ["guest", "owner"]
+    assert await paid(funded) == [("owner", "red/main", 4)]
+    closed = await funded.value("SELECT end_reason FROM charges WHERE ended_at IS NOT NULL")
+    assert closed == "NO_ROOM, which owner takes over"
+    await funded.finish("owner")
+    await cycle(funded, 3)  # nobody waits, and the guest is covered anew
+    assert await paid(funded) == [("guest", "red/main", 4)]
+    assert await stopped(funded) == []
+
+
+async def test_a_window_that_ends_demotes_and_kills_nobody(funded: Ledger):
+    one = await envelope(funded, "red", milli=4000)
+    await queued(funded, "a", "red")
+    await cycle(funded, 1, "a")
+    soon = datetime.now(UTC) + timedelta(milliseconds=1)
+    await funded.rows("UPDATE envelopes SET ends_at = :at WHERE id = :id", at=soon, id=one)
+    await cycle(funded, 2)
+    assert await running(funded) == ["a"]
+    assert await paid(funded) == []
+    ended = await funded.value("SELECT ended_at FROM charges")
+    assert ended == soon, "what came after its end the envelope did not pay"
+    await envelope(funded, "red", "next", milli=4000)
+    await cycle(funded, 3)
+    assert await paid(funded) == [("a", "red/next", 4)]
+
+
+async def test_the_next_cycle_comes_when_an_envelope_begins(funded: Ledger):
+    await envelope(funded, "red", milli=4000, starts_at=datetime.now(UTC) + timedelta(seconds=30))
+    await queued(funded, "a", "red")
+    reply = await cycle(funded, 1, "a")
+    assert reply.next_wake <= timedelta(seconds=30)
+    assert await running(funded) == ["a"], "on GPUs that nobody else uses"
+    assert await paid(funded) == []
+
+
+async def test_who_loses_the_race_for_the_last_room_does_not_start_unpaid(
+    funded: Ledger, monkeypatch: pytest.MonkeyPatch
+):
+    one = await envelope(funded, "red", milli=4000)
+    await queued(funded, "must", "red", 4, funding={"unfunded": "wait"})
+    await queued(funded, "may", "default", 2)
+    decide = funded.cycles._decide  # pyright: ignore[reportPrivateUsage]
+
+    async def meanwhile(pool: str, **rest: Any) -> object:
+        made = await decide(pool, **rest)
+        await funded.rows("UPDATE envelopes SET milli = 3000 WHERE id = :id", id=one)
+        return made
+
+    monkeypatch.setattr(funded.cycles, "_decide", meanwhile)
+    await cycle(funded, 1, "must", "may")
+    assert await running(funded) == ["may"]
+    assert await funded.value("SELECT count(*) FROM queue WHERE job_id = 'must'") == 1
+    assert await paid(funded) == []
+
+
+async def test_a_higher_class_takes_over_what_its_tenant_pays_for_a_lower_one(funded: Ledger):
+    await envelope(funded, "red", milli=4000)
+    await queued(funded, "low", "red", 4, priority=1)
+    await queued(funded, "blocks", "default", 4, preemptible=False)
+    await cycle(funded, 1, "low", "blocks")
+    await queued(funded, "high", "red", 4, priority=9)
+    await queued(funded, "other", "blue", 4, priority=9)
+    await cycle(funded, 2, "low", "high", "other")
+    assert [(row["job_id"], row["for_job"]) for row in await stopped(funded)] == [("low", "high")]
+    await funded.finish("low")
+    await cycle(funded, 3, "high", "other")
+    assert await running(funded) == ["blocks", "high"]
+    assert await paid(funded) == [("high", "red/main", 4)]
+
+
+async def test_without_a_budget_nothing_is_written(ledger: Ledger):
+    await ledger.register(gpus=8)
+    await tenant(ledger, "root", budget=False)
+    await queued(ledger, "a", "root")
+    reply = await cycle(ledger, 1, "a")
+    assert reply.placed == 1
+    assert await paid(ledger) == []
+
+
+async def test_the_sums_are_those_of_the_open_charges(funded: Ledger):
+    await envelope(funded, "red", milli=3000)
+    await envelope(funded, "blue", milli=5000)
+    for number in range(4):
+        await queued(funded, f"red-{number}", "red", 1)
+        await queued(funded, f"blue-{number}", "blue", 1)
+    jobs = [f"{owner}-{number}" for owner in ("red", "blue") for number in range(4)]
+    await cycle(funded, 1, *jobs)
+    assert len(await running(funded)) == 8
+    assert sum(gpus for _, _, gpus in await paid(funded)) == 8
+    for job in jobs[::2]:
+        await funded.finish(job)
+    rows = await funded.rows(
+        "SELECT e.used, (SELECT coalesce(sum(c.milli * cardinality(c.gpu_indices)), 0)"
+        " FROM charges c WHERE c.envelope_id = e.id AND c.ended_at IS NULL) AS open"
+        " FROM envelopes e"
+    )
+    assert rows
+    assert all(row["used"] == row["open"] for row in rows)
