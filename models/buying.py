@@ -190,6 +190,13 @@ class RefusedOffer(Frozen):
     """By the market."""
 
 
+class BudgetLeft(Frozen):
+    """What is left of the money of a budget; no limit where one is left out."""
+
+    day: int | None = None
+    month: int | None = None
+
+
 class CapsLeft(Frozen):
     """What is left of the caps now; no limit where one is left out. Below zero where a pool's own
     was lowered below what is committed."""
@@ -200,6 +207,10 @@ class CapsLeft(Frozen):
     tenants: dict[str, int] = Field(default_factory=dict[str, int])
     tenant: int | None = None
     """For a tenant that `tenants` does not name."""
+    budgets: dict[str, BudgetLeft] = Field(default_factory=dict[str, BudgetLeft])
+    """Of tenants whose budgets have money."""
+    above: dict[str, tuple[str, ...]] = Field(default_factory=dict[str, tuple[str, ...]])
+    """By tenant: those of them that pay for its purchases too, itself and those above it."""
     own: Caps = Caps()
     """The pool's, of which this is left."""
     general: dict[str, str] = Field(default_factory=dict[str, str])

@@ -134,6 +134,10 @@ class PurchaseRequest(StartInput):
     instead: ClassVar[str] = "purchases start by themselves, as the policy of their pool allows"
     pool: Name = "default"
     tenant: Annotated[str, _WORD] = "default"
+    split: Annotated[dict[str, int], Most(1000, on_arrival=True)] = Field(
+        default_factory=dict[str, int], exclude_if=lambda split: not split
+    )
+    """By what weights several tenants pay for it; whole by `tenant` where nothing is said."""
     tier: Tier = Tier.FAST
     nodes: int = Field(default=1, ge=1, le=64)
     options: Annotated[tuple[PurchaseOption, ...], Most(100, on_arrival=True)] = Field(

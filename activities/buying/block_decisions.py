@@ -174,7 +174,8 @@ def _request(
         fast_fabric=first.options[0].fast_fabric, for_gang=first.options[0].for_gang,
     )  # fmt: skip
     return PurchaseRequest(
-        pool=block["pool"], tenant=bought["tenant"], tier=block["tier"], nodes=renewal.nodes,
+        pool=block["pool"], tenant=bought["tenant"], split=first.split, tier=block["tier"],
+        nodes=renewal.nodes,
         options=(option,), ready_within=first.ready_within, drain_before=first.drain_before,
         renews=block["id"], decision=_record(decision),
     )  # fmt: skip

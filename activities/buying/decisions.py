@@ -21,6 +21,7 @@ from longshore.activities.buying.switch import why_stopped
 from longshore.activities.buying.window_reclaim import ReleasedWindow, windows_to_use
 from longshore.activities.database import Database, clock
 from longshore.activities.error_translation import reports_errors
+from longshore.activities.funding.money import money_left
 from longshore.activities.heartbeat import heartbeats
 from longshore.activities.providers import registry
 from longshore.activities.usage import load_pool_to_plan
@@ -40,6 +41,7 @@ from longshore.models.purchase import Bought, BuyingRequest, PurchaseOption, Pur
 from longshore.models.settings import Settings
 from longshore.models.spending import HeldBy
 from longshore.models.text import listed
+from longshore.scheduling.buying.caps import split_of
 from longshore.scheduling.buying.incoming_capacity import with_bought
 from longshore.scheduling.buying.start_below import decide_below, lacks_nothing
 from longshore.scheduling.buying.words import WAIT, best_options, line_of
@@ -246,6 +248,7 @@ def _request(
     ]  # fmt: skip
     return PurchaseRequest(
         pool=spec.name, tenant=max(sorted(set(tenants)), key=tenants.count), tier=plan.tier,
+        split=split if len(split := dict(split_of(served, plan))) > 1 else {},
         nodes=plan.nodes, options=tuple(options),
         ready_within=_ready_within(spec.buying, plan),
         decision=_record(decision, plan.serves),
@@ -340,6 +343,7 @@ async def caps_left(
         )
         for name in names
     }  # fmt: skip
+    budgets, above = await money_left(connection, names)
     return CapsLeft(
         purchase=least("caps.per_purchase", caps.per_purchase, ("purchase", "*")),
         day=least("caps.per_day", caps.per_day, ("pool", spec.name), ("day", "all")),
@@ -347,6 +351,8 @@ async def caps_left(
         tenants={name: each for name, each in of_tenants.items() if each is not None},
         tenant=caps.per_tenant_day,
         own=caps,
+        budgets=budgets,
+        above=above,
         general=general,
         stopped=await why_stopped(connection),
         unreadable=listed([id for id, _ in await unreadable_purchases(connection, spec.name)], 3),

@@ -58,6 +58,7 @@ async def insert_purchase(
             "decision": request.decision and json.dumps(request.decision),
             "planned": request.planned, "committed": 0 if refused else request.planned,
             "refused": bool(refused), "renews": request.renews,
+            "split": json.dumps(request.split) if request.split else None,
         },
     )  # fmt: skip
 
@@ -149,10 +150,10 @@ async def _one(connection: AsyncConnection, statement: str, **values: object) ->
 
 _INSERT_PURCHASE = """
     INSERT INTO purchases (id, pool, tenant, tier, state, reason, request, decision, planned,
-                           committed, buying, ended_at, renews)
+                           committed, buying, ended_at, renews, split)
     VALUES (:id, :pool, :tenant, :tier, :state, :reason, CAST(:request AS jsonb),
             CAST(:decision AS jsonb), :planned, :committed, NOT :refused,
-            CASE WHEN :refused THEN clock_timestamp() END, :renews)
+            CASE WHEN :refused THEN clock_timestamp() END, :renews, CAST(:split AS jsonb))
 """
 
 _BLOCK_TO_START = """

@@ -107,6 +107,8 @@ class PurchaseRow(SQLModel, table=True):
     ended_at: datetime | None = Field(sa_column=_time(nullable=True))
     renews: str | None = Field(default=None, sa_type=Text)
     """The block whose machines are to go on in what is bought."""
+    split: dict[str, int] | None = Field(sa_column=_json(nullable=True))
+    """By what weights tenants pay for it; `tenant` alone where there is none."""
 
 
 class OrderRow(SQLModel, table=True):

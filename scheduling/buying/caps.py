@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 
-from longshore.models.buying import CapsLeft, Option, PurchasePlan, UnmetJob
+from longshore.models.buying import BudgetLeft, CapsLeft, Option, PurchasePlan, UnmetJob
 from longshore.models.spending import HeldBy
 from longshore.models.text import at_most, dollars
 from longshore.scheduling.buying.words import Lost
@@ -31,6 +31,13 @@ def over_a_cap(left: CapsLeft, jobs: Iterable[UnmetJob], option: Option) -> Lost
             says = _over_today(tenant, amount, of_tenant)
             own, lacks = left.own.per_tenant_day, amount - of_tenant
             return _lost(says, left, "caps.per_tenant_day", own, lacks, tenant)
+    for tenant, amount in _of_budgets(left, shares(jobs, option.plans)).items():
+        budget = left.budgets[tenant]
+        for when, most in (("today", budget.day), ("this month", budget.month)):
+            if most is not None and amount > most:
+                amounts = f"its part may cost {at_most(amount)}, {dollars(max(most, 0))} is left"
+                says = f"it is over the money of the budget of {tenant} {when}: {amounts}"
+                return Lost(f"{says} (`longshore budget show {tenant}`)", HeldBy.REFUSED)
     return None
 
 
@@ -46,7 +53,35 @@ def spent(left: CapsLeft, jobs: Iterable[UnmetJob], option: Option) -> CapsLeft:
         for tier, amount in left.tiers.items()
     }
     day = None if left.day is None else left.day - option.max_total
-    return left.model_copy(update={"day": day, "tiers": tiers, "tenants": tenants})
+    budgets = dict(left.budgets)
+    for tenant, amount in _of_budgets(left, shares(jobs, option.plans)).items():
+        budgets[tenant] = _less(budgets[tenant], amount)
+    return left.model_copy(
+        update={"day": day, "tiers": tiers, "tenants": tenants, "budgets": budgets}
+    )
+
+
+def split_of(jobs: Iterable[UnmetJob], plan: PurchasePlan) -> Mapping[str, int]:
+    """Return by what weights the tenants pay for an order: the GPU-seconds of their jobs."""
+    weights: dict[str, int] = {}
+    for job in jobs:
+        if job.request.id in plan.serves:
+            weights[job.tenant] = weights.get(job.tenant, 0) + _gpu_seconds(job)
+    return weights
+
+
+def _of_budgets(left: CapsLeft, owed: Mapping[str, int]) -> Mapping[str, int]:
+    """Return what each budget with money has to pay, for its tenant and for those below it."""
+    found: dict[str, int] = {}
+    for tenant, amount in owed.items():
+        for above in left.above.get(tenant, ()):
+            found[above] = found.get(above, 0) + amount
+    return found
+
+
+def _less(left: BudgetLeft, amount: int) -> BudgetLeft:
+    day = None if left.day is None else left.day - amount
+    return BudgetLeft(day=day, month=None if left.month is None else left.month - amount)
 
 
 def shares(jobs: Iterable[UnmetJob], plans: Iterable[PurchasePlan]) -> Mapping[str, int]:

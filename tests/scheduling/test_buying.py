@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from longshore.models.buying import (
+    BudgetLeft,
     BuyDecision,
     BuyingPolicy,
     BuyingRule,
@@ -238,6 +239,12 @@ def test_demand_of_late_makes_unused_time_worth_something():
     assert usual_demand(demand, Tier.FAST, NOW) == 8.0
 
 
+OF_BUDGETS = CapsLeft(
+    budgets={"default": BudgetLeft(day=10**9), "root": BudgetLeft(month=micro_of("1.00"))},
+    above={"default": ("default", "root")},
+)
+
+
 @pytest.mark.parametrize(
     ("caps", "why", "held_by"),
     [
@@ -245,6 +252,7 @@ def test_demand_of_late_makes_unused_time_worth_something():
         (CapsLeft(day=micro_of("1.00")), "cap of today", "caps.per_day"),
         (CapsLeft(tiers={Tier.FAST: 0}), "for FAST", "caps.per_tier_day.FAST"),
         (CapsLeft(tenants={"default": 1}), "for default", "caps.per_tenant_day"),
+        (OF_BUDGETS, "over the money of the budget of root this month", "refused"),
         (CapsLeft(stopped="too dear today"), "buying is stopped: too dear today", "stopped"),
         (CapsLeft(unreadable="p-1"), "it cannot be read what comes of p-1", "unreadable"),
     ],
@@ -276,9 +284,12 @@ def test_caps_are_used_up_by_what_was_chosen_before():
     jobs = [a_job("a", 8, 4), a_job("b", 8, 4, tier=Tier.FLEX)]
     prices = {"flex_price": micro_of("3.00")}
     both = decided(jobs, BOOK, policy=prices)
-    one = decided(jobs, BOOK, caps=CapsLeft(day=both.plans[0].max_total), policy=prices)
+    most = both.plans[0].max_total
+    of_budget = CapsLeft(budgets={"root": BudgetLeft(day=most)}, above={"default": ("root",)})
     assert [plan.tier for plan in both.plans] == [Tier.FAST, Tier.FLEX]
-    assert [plan.tier for plan in one.plans] == [Tier.FAST]
+    for caps in (CapsLeft(day=most), of_budget):
+        one = decided(jobs, BOOK, caps=caps, policy=prices)
+        assert [plan.tier for plan in one.plans] == [Tier.FAST]
 
 
 def test_nothing_is_bought_for_what_is_there_or_comes_in_time():

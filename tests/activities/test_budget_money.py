@@ -1,0 +1,149 @@
+"""Money of budgets: purchases over it are refused, each split over the tenants that it serves."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy.exc import IntegrityError
+
+from longshore.activities.buying.decisions import caps_left
+from longshore.activities.buying.purchase_rows import store_intent
+from longshore.activities.queue import ensure_pool
+from longshore.models.buying import BudgetLeft
+from longshore.models.money import MICRO
+from longshore.models.pool import PoolSpec
+from longshore.models.purchase import PurchaseOption, PurchaseRequest
+from tests.support.funding import tenant
+from tests.support.ledger import Ledger
+
+TEN = 10 * MICRO
+"""What a purchase of these tests costs: a GPU for an hour."""
+
+
+@pytest.fixture
+async def tree(ledger: Ledger) -> Ledger:
+    """A tree `root` over `red`, which is over `infra`, and `blue`."""
+    for name, parent in (("root", None), ("red", "root"), ("infra", "red"), ("blue", "root")):
+        await tenant(ledger, name, parent)
+    async with ledger.database.transaction() as connection:
+        await ensure_pool(connection, ledger.pool)
+    return ledger
+
+
+async def give(ledger: Ledger, name: str, day: int | None = None, month: int | None = None):
+    await ledger.rows(
+        "UPDATE tenants SET money_per_day = :day, money_per_month = :month WHERE name = :name",
+        name=name, day=None if day is None else day * MICRO,
+        month=None if month is None else month * MICRO,
+    )  # fmt: skip
+
+
+async def buy(ledger: Ledger, number: int, owner: str = "red", **fields: Any) -> str:
+    """Store an intent of ten dollars; return why it was refused."""
+    option = PurchaseOption(
+        provider="sfcompute", instance_type="1xH100", gpus_per_node=1, length=timedelta(hours=1),
+        limit=TEN,
+    )  # fmt: skip
+    request = PurchaseRequest(pool=ledger.pool, tenant=owner, options=(option,), **fields)
+    assert request.planned == TEN
+    return await store_intent(ledger.database, f"p-{number}", request)
+
+
+async def spent(ledger: Ledger, name: str) -> int:
+    return await ledger.value(
+        "SELECT budget_spent(:name, current_date - 1, current_date + 1)", name=name
+    )
+
+
+async def test_money_of_a_tenant_above_counts_too(tree: Ledger):
+    await give(tree, "root", day=25)
+    assert await buy(tree, 1, "infra") == ""
+    assert await buy(tree, 2, "blue") == ""
+    refused = await buy(tree, 3, "red")
+    assert refused.startswith("with it $30.00 would be committed for the budget of root on ")
+    assert refused.endswith(", and $25.00 is the most")
+    assert await buy(tree, 4, "default") == "", "it is not in the tree"
+    assert await spent(tree, "root") == 2 * TEN
+    assert (await spent(tree, "red"), await spent(tree, "infra")) == (TEN, TEN)
+
+
+async def test_a_month_is_limited_too(tree: Ledger):
+    await give(tree, "red", day=100, month=15)
+    assert await buy(tree, 1) == ""
+    assert "for the budget of red in the month of " in await buy(tree, 2)
+
+
+async def test_each_tenant_pays_by_its_part(tree: Ledger):
+    await give(tree, "red", day=3)
+    split = {"red": 1, "blue": 3}
+    assert await buy(tree, 1, "blue", split=split) == ""
+    assert (await spent(tree, "red"), await spent(tree, "blue")) == (2_500_000, 7_500_000)
+    assert "the budget of red" in await buy(tree, 2, "blue", split=split)
+    assert await buy(tree, 3, "blue") == ""
+
+
+async def test_what_comes_cheaper_is_given_back_and_what_was_spent_is_never_refused(tree: Ledger):
+    await give(tree, "red", day=10)
+    assert await buy(tree, 1) == ""
+    assert await buy(tree, 2) != ""
+    await tree.rows("UPDATE purchases SET committed = 4000000 WHERE id = 'p-1'")
+    assert await spent(tree, "red") == 4 * MICRO
+    with pytest.raises(IntegrityError, match="budget of red"):
+        await tree.rows("UPDATE purchases SET committed = 12000000 WHERE id = 'p-1'")
+    await tree.rows("UPDATE purchases SET committed = 12000000, spent = 12000000 WHERE id = 'p-1'")
+    assert await spent(tree, "red") == 12 * MICRO
+
+
+async def test_money_and_a_parent_that_come_later_count_what_was_bought_before(tree: Ledger):
+    await tenant(tree, "new", None)
+    assert await buy(tree, 1, "new") == ""
+    await tree.rows("UPDATE tenants SET parent = 'red' WHERE name = 'new'")
+    await give(tree, "root", day=15)
+    assert "the budget of root" in await buy(tree, 2, "blue")
+    await tree.rows("UPDATE purchases SET committed = 0 WHERE id = 'p-1'")
+    assert await buy(tree, 3, "blue") == ""
+
+
+async def test_of_many_at_once_no_more_are_taken_than_there_is_money_for(tree: Ledger):
+    await give(tree, "root", day=30)
+    owners = ("red", "blue", "infra", "root")
+    told = await asyncio.gather(*(buy(tree, n, owners[n % 4]) for n in range(12)))
+    assert told.count("") == 3
+    assert await spent(tree, "root") == 3 * TEN
+
+
+async def test_who_decides_knows_what_is_left(tree: Ledger):
+    await give(tree, "root", day=25, month=100)
+    await give(tree, "infra", month=40)
+    await buy(tree, 1, "infra")
+    async with tree.database.transaction() as connection:
+        left = await caps_left(connection, PoolSpec(name=tree.pool), ["infra", "blue", "default"])
+    assert left.budgets == {
+        "root": BudgetLeft(day=15 * MICRO, month=90 * MICRO),
+        "infra": BudgetLeft(month=30 * MICRO),
+    }
+    assert {name: set(each) for name, each in left.above.items()} == {
+        "infra": {"infra", "root"}, "blue": {"root"},
+    }  # fmt: skip
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@given(
+    st.lists(st.integers(0, 10**12), min_size=1, max_size=4),
+    st.dictionaries(st.sampled_from("abcd"), st.integers(1, 10**9), min_size=1),
+)
+async def test_the_parts_are_the_whole_and_the_sums_are_the_parts(
+    tree: Ledger, totals: list[int], split: dict[str, int]
+):
+    for total in totals:
+        parts = await tree.rows(
+            "SELECT tenant, part FROM purchase_parts(:t, CAST(:s AS jsonb), 'x')",
+            t=total, s=str(split).replace("'", '"'),
+        )  # fmt: skip
+        assert sum(row["part"] for row in parts) == total
+        whole = sum(split.values())
+        for row in parts:
+            assert abs(row["part"] - total * split[row["tenant"]] / whole) < 1 + total * 1e-12
