@@ -62,6 +62,26 @@ MUST_BE_EMPTY = {
         "SELECT id, held_alone_by FROM nodes WHERE held_alone_by IS NOT NULL"
     ),
     "a job ran beside one that holds its node alone": _BESIDE_ONE_ALONE,
+    "a charge is open": "SELECT id, job_id, attempt FROM charges WHERE ended_at IS NULL",
+    "the sum of an envelope or a cap is not at zero": (
+        "SELECT tenant, name, used FROM envelopes WHERE used <> 0 OR lent <> 0"
+        " UNION ALL SELECT tenant, name, used FROM funding_caps WHERE used <> 0"
+    ),
+    "a GPU was paid for twice at one time": (
+        "SELECT a.id, b.id AS other FROM charges a JOIN charges b USING (job_id, attempt, rank)"
+        " WHERE a.id < b.id AND a.gpu_indices && b.gpu_indices"
+        " AND tstzrange(a.started_at, a.ended_at) && tstzrange(b.started_at, b.ended_at)"
+    ),
+    "a charge is longer than its placement": (
+        "SELECT c.id FROM charges c JOIN placements p USING (job_id, attempt, rank)"
+        " WHERE c.started_at < p.placed_at"
+        " OR c.ended_at > greatest(p.ended_at, c.started_at)"
+    ),
+    "a charge is outside the window of its envelope": (
+        "SELECT c.id FROM charges c JOIN envelopes e ON e.id = c.envelope_id"
+        " WHERE c.started_at < e.starts_at"
+        " OR c.ended_at > greatest(e.ends_at, c.started_at)"
+    ),
     "a GPU's ledger is not at zero": (
         "SELECT node_id, index, vram_mb_used, milli_used, slices_used, kind FROM gpus"
         " WHERE vram_mb_used <> 0 OR milli_used <> 0 OR slices_used <> 0 OR kind IS NOT NULL"

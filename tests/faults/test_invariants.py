@@ -31,6 +31,15 @@ _COPY_LEASE = (
     " started_at, ended_at, end_reason) SELECT job_id, attempt, rank, node_id, epoch, gpu_index,"
     " vram_mb, milli, tenant, started_at, ended_at, end_reason FROM leases"
 )
+_A_CHARGE = (
+    "INSERT INTO tenants (name, budget_since) VALUES ('red', now() - interval '1 day')",
+    "INSERT INTO envelopes (tenant, name, milli, starts_at)"
+    " VALUES ('red', 'main', 1000, now() - interval '1 day')",
+    "INSERT INTO charges (job_id, attempt, rank, envelope_id, gpu_indices, milli, since,"
+    " started_at, ended_at, end_reason)"
+    " SELECT job_id, attempt, rank, e.id, p.gpu_indices, 1000, placed_at, placed_at, p.ended_at,"
+    " 'finished' FROM placements p, envelopes e",
+)
 VIOLATIONS = {
     "a GPU was leased twice at one time": (_COPY_LEASE,),
     "a GPU was shared beyond its size": (
@@ -51,6 +60,19 @@ VIOLATIONS = {
         "UPDATE placements SET alone = true",
         "INSERT INTO placements SELECT (jsonb_populate_record(p, '{\"job_id\": \"other\"}')).*"
         " FROM placements p",
+    ),
+    "a charge is open": (
+        *_A_CHARGE, "UPDATE charges SET ended_at = NULL, end_reason = NULL",
+    ),
+    "the sum of an envelope or a cap is not at zero": (
+        *_A_CHARGE, "UPDATE envelopes SET used = 1000",
+    ),
+    "a GPU was paid for twice at one time": (*_A_CHARGE, _A_CHARGE[-1]),
+    "a charge is longer than its placement": (
+        *_A_CHARGE, "UPDATE charges SET ended_at = ended_at + interval '1 second'",
+    ),
+    "a charge is outside the window of its envelope": (
+        *_A_CHARGE, "UPDATE envelopes SET ends_at = starts_at + interval '1 microsecond'",
     ),
     "a GPU's ledger is not at zero": ("UPDATE gpus SET vram_mb_used = 1 WHERE index = 0",),
     "an element of an array has not ended": (

@@ -25,6 +25,7 @@ from pathlib import Path
 from benchmarks.installation import forget_environment
 from longshore.client.process import leave, run
 from tests.faults.buyers import found_in
+from tests.faults.chaos import budgets
 from tests.faults.chaos.counting import counting_of
 from tests.faults.chaos.faults import FAULTS
 from tests.faults.chaos.load import submit_for
@@ -73,6 +74,7 @@ async def chaos(seed: int, seconds: float, names: list[str], every: float) -> in
             scene = Scene(fleet, counting_of(fleet), Trading(fleet, market), ManyAsOne(fleet))
             await scene.trading.begin()
             await scene.many.begin()
+            budgets.begin(scene)
             looking = asyncio.create_task(scene.counting.keep_looking())
             done, failed = await _run(scene, planned, seed, seconds)
             began = time.monotonic()
@@ -117,6 +119,7 @@ async def _run(
 async def _violations(scene: Scene) -> list[str]:
     _say("no more faults: waiting for the last jobs")
     await scene.mend()
+    await budgets.give_enough(scene)
     found: list[str] = []
     try:
         await _all_ended(scene)
@@ -182,6 +185,7 @@ def _report(
         f"{scene.trading.purchases()} purchases at the simulated market, whose money and"
         " machines were compared with the ledger"
     )
+    print(budgets.summary(scene))
     print(f"violations: {len(violations)}")
     for violation in violations:
         print(f"  {violation}")

@@ -12,7 +12,7 @@ import psutil
 
 from longshore.workers.stack import agent_process
 from tests.faults import scenes
-from tests.faults.chaos import blocks, machines, store
+from tests.faults.chaos import blocks, budgets, machines, store
 from tests.faults.chaos.many import MOST_ELEMENTS
 from tests.faults.chaos.scene import Fault, Scene
 from tests.faults.fleet import CONTROL, NODE_LOST_AFTER, POSTGRES, TEMPORAL
@@ -160,6 +160,7 @@ FAULTS: dict[str, Fault] = {
     "cancel a job": cancel,
     "requeue a job": requeue,
     "resize an elastic job": resize,
+    "edit a budget": budgets.edit,
     "cancel an element": cancel_elements,
     "requeue a slot": requeue_slot,
     "drain a node for a while": machines.drain,

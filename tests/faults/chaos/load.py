@@ -5,7 +5,7 @@ import random
 from typing import Any
 
 from tests.faults import scenes
-from tests.faults.chaos import growing
+from tests.faults.chaos import budgets, growing
 from tests.faults.chaos.counting import counting_job
 from tests.faults.chaos.scene import Scene
 
@@ -77,7 +77,7 @@ async def _submit_counting(
 def _wish(chance: random.Random) -> dict[str, Any]:
     """Return what a job wants: a part of a GPU, some, or more than a node has."""
     kind = chance.choices(("some", "part", "gang"), (6, 2, 1))[0]
-    wish: dict[str, Any] = {"priority": chance.choice((2, 5, 5, 8))}
+    wish: dict[str, Any] = {"priority": chance.choice((2, 5, 5, 8)), **budgets.wish(chance)}
     if kind == "part":
         return wish | {"milli": chance.choice((250, 500)), "vram_per_gpu": 20}
     if kind == "gang":

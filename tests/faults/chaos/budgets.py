@@ -1,0 +1,89 @@
+"""Tenants with budgets in the load, and edits of these while it runs."""
+
+import asyncio
+import random
+from typing import Any
+
+from tests.faults.chaos.scene import Scene
+
+TENANTS = ("default", "default", "lab", "vision", "audio")
+"""Whose jobs come: those of `default` have no budget."""
+_BEGIN = (
+    "INSERT INTO tenants (name, parent, budget_since) VALUES ('lab', NULL, now()),"
+    " ('vision', 'lab', now()), ('audio', 'lab', now()) RETURNING name",
+    "INSERT INTO envelopes (tenant, name, milli, sharing, lend_to, lend_milli) VALUES"
+    " ('lab', 'rest', 4000, 'family', '{}', 0), ('vision', 'main', 6000, 'family', '{}', 0),"
+    " ('audio', 'main', 3000, 'none', '{vision}', 2000) RETURNING name",
+    "INSERT INTO funding_caps (tenant, name, milli, subtree) VALUES ('lab', 'all', 12000, true)"
+    " RETURNING name",
+)
+_SIZES = (0, 500, 2000, 6000, 12000)
+
+
+def begin(scene: Scene) -> None:
+    """Give three of the tenants of the load a budget, for fewer GPUs than their jobs want."""
+    for statement in _BEGIN:
+        scene.fleet.rows(statement)
+
+
+def wish(chance: random.Random) -> dict[str, Any]:
+    """Return whose a job is, and what it says of who pays."""
+    tenant = chance.choice(TENANTS)
+    found: dict[str, Any] = {"tenant": tenant}
+    if tenant == "vision" and chance.random() < 0.5:
+        found["funding"] = {"allow_borrow": True, "sponsors": ["audio"]}
+    elif tenant != "default" and chance.random() < 0.2:
+        found["funding"] = {"unfunded": "wait"}
+    return found
+
+
+async def edit(scene: Scene, chance: random.Random) -> str:
+    """Give an envelope another size; now and then have its window end, and another begin."""
+    tenant = chance.choice(("lab", "vision"))
+    name = {"lab": "rest", "vision": "main"}[tenant]
+    size = chance.choice(_SIZES)
+    if chance.random() < 0.6:
+        rows = await asyncio.to_thread(
+            scene.fleet.rows,
+            "UPDATE envelopes SET milli = %s WHERE tenant = %s AND name = %s"
+            " AND removed_at IS NULL RETURNING id",
+            size, tenant, name,
+        )  # fmt: skip
+        return f"{tenant}/{name} has {size / 1000:g} GPUs now" if rows else ""
+    await asyncio.to_thread(
+        scene.fleet.rows,
+        "WITH over AS (UPDATE envelopes SET ends_at = clock_timestamp() + interval '10 ms',"
+        " removed_at = clock_timestamp() WHERE tenant = %s AND name = %s AND removed_at IS NULL"
+        " RETURNING tenant, name)"
+        " INSERT INTO envelopes (tenant, name, milli, sharing, starts_at)"
+        " SELECT tenant, name, %s, 'family', clock_timestamp() + interval '2 s' FROM over"
+        " RETURNING id",
+        tenant, name, size,
+    )  # fmt: skip
+    return f"{tenant}/{name} ends, and another of {size / 1000:g} GPUs begins in two seconds"
+
+
+async def give_enough(scene: Scene) -> None:
+    """Let everybody who waits for a budget start, so that all jobs end."""
+    await asyncio.to_thread(
+        scene.fleet.rows,
+        "INSERT INTO envelopes (tenant, name, milli) SELECT name, 'enough', 100000 FROM tenants"
+        " RETURNING name",
+    )
+    await asyncio.to_thread(
+        scene.fleet.rows, "UPDATE funding_caps SET milli = 1000000 RETURNING name"
+    )
+
+
+def summary(scene: Scene) -> str:
+    """Return what came of it, in one line."""
+    (found,) = scene.fleet.rows(
+        "SELECT count(*) AS charges, count(*) FILTER (WHERE lent) AS lent,"
+        " count(*) FILTER (WHERE c.end_reason = ANY(%s)) AS demoted,"
+        " (SELECT count(*) FROM preemptions WHERE unpaid) AS unpaid FROM charges c",
+        ["NO_ROOM", "CAP", "NOT_OPEN", "NO_ENVELOPE", "ACL_DENIED"],
+    )
+    return (
+        f"{found['charges']} charges, {found['lent']} of them lent, {found['demoted']} ended by an"
+        f" edit; {found['unpaid']} jobs that nobody paid for gave way"
+    )
