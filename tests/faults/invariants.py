@@ -80,7 +80,7 @@ MUST_BE_EMPTY = {
     "a charge is outside the window of its envelope": (
         "SELECT c.id FROM charges c JOIN envelopes e ON e.id = c.envelope_id"
         " WHERE c.started_at < e.starts_at"
-        " OR c.ended_at > greatest(e.ends_at, c.started_at)"
+        " OR c.ended_at > greatest(coalesce(e.ends_at, 'infinity'), c.started_at)"
     ),
     "a GPU's ledger is not at zero": (
         "SELECT node_id, index, vram_mb_used, milli_used, slices_used, kind FROM gpus"

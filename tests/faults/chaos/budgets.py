@@ -4,15 +4,18 @@ import asyncio
 import random
 from typing import Any
 
+from longshore.models.funding import FundingCode
 from tests.faults.chaos.scene import Scene
 
-TENANTS = ("default", "default", "lab", "vision", "audio")
+TENANTS = ("default", "lab", "vision", "vision", "audio")
 """Whose jobs come: those of `default` have no budget."""
 _BEGIN = (
     "INSERT INTO tenants (name, parent, budget_since) VALUES ('lab', NULL, now()),"
     " ('vision', 'lab', now()), ('audio', 'lab', now()) RETURNING name",
-    "INSERT INTO envelopes (tenant, name, milli, sharing, lend_to, lend_milli) VALUES"
-    " ('lab', 'rest', 4000, 'family', '{}', 0), ('vision', 'main', 6000, 'family', '{}', 0),"
+    "INSERT INTO envelopes (tenant, name, milli, sharing, lend_to, lend_milli) VALUES"(
+        "lab", "rest", 2000, "family", "{}", 0
+    ),
+    ("vision", "main", 2000, "family", "{}", 0),
     " ('audio', 'main', 3000, 'none', '{vision}', 2000) RETURNING name",
     "INSERT INTO funding_caps (tenant, name, milli, subtree) VALUES ('lab', 'all', 12000, true)"
     " RETURNING name",
@@ -38,6 +41,15 @@ def wish(chance: random.Random) -> dict[str, Any]:
 
 
 async def edit(scene: Scene, chance: random.Random) -> str:
+    """Edit envelopes a few times, a second or two apart."""
+    done: list[str] = []
+    for _ in range(chance.randint(2, 5)):
+        done.append(await _edit(scene, chance))
+        await asyncio.sleep(chance.uniform(0.5, 2))  # the load goes on meanwhile
+    return ", ".join(done)
+
+
+async def _edit(scene: Scene, chance: random.Random) -> str:
     """Give an envelope another size; now and then have its window end, and another begin."""
     tenant = chance.choice(("lab", "vision"))
     name = {"lab": "rest", "vision": "main"}[tenant]
@@ -49,7 +61,7 @@ async def edit(scene: Scene, chance: random.Random) -> str:
             " AND removed_at IS NULL RETURNING id",
             size, tenant, name,
         )  # fmt: skip
-        return f"{tenant}/{name} has {size / 1000:g} GPUs now" if rows else ""
+        return f"{tenant}/{name} has {size / 1000:g} GPUs" if rows else f"{tenant} has none"
     await asyncio.to_thread(
         scene.fleet.rows,
         "WITH over AS (UPDATE envelopes SET ends_at = clock_timestamp() + interval '10 ms',"
@@ -60,7 +72,7 @@ async def edit(scene: Scene, chance: random.Random) -> str:
         " RETURNING id",
         tenant, name, size,
     )  # fmt: skip
-    return f"{tenant}/{name} ends, and another of {size / 1000:g} GPUs begins in two seconds"
+    return f"{tenant}/{name} ends, and one of {size / 1000:g} GPUs begins"
 
 
 async def give_enough(scene: Scene) -> None:
@@ -81,7 +93,7 @@ def summary(scene: Scene) -> str:
         "SELECT count(*) AS charges, count(*) FILTER (WHERE lent) AS lent,"
         " count(*) FILTER (WHERE c.end_reason = ANY(%s)) AS demoted,"
         " (SELECT count(*) FROM preemptions WHERE unpaid) AS unpaid FROM charges c",
-        ["NO_ROOM", "CAP", "NOT_OPEN", "NO_ENVELOPE", "ACL_DENIED"],
+        [code.value for code in FundingCode],
     )
     return (
         f"{found['charges']} charges, {found['lent']} of them lent, {found['demoted']} ended by an"
