@@ -1,33 +1,18 @@
-"""Who would pay for a job: all of its GPUs, or none.
+"""Who would pay for jobs that wait: for all GPUs of one, or for none."""
 
-A job looks at envelopes rung by rung (`ladder`): at what nobody uses first, then, where it is
-nearer to the owner than a relative that has it, at what that one gives back.
-"""
-
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from longshore.models.funding import FundingCode
-from longshore.scheduling.funding.facts import Charge, Use
-from longshore.scheduling.funding.holding import age
-from longshore.scheduling.funding.ladder import COUSIN, OWN
-from longshore.scheduling.funding.room import Attempt, Paid, Room, key_of
-from longshore.scheduling.funding.rungs import Ladder, Rung, ladder_of
+from longshore.scheduling.funding.asked import why_none
+from longshore.scheduling.funding.facts import Charge, Use, Where
+from longshore.scheduling.funding.holding import Attempt
+from longshore.scheduling.funding.room import Key, Room
+from longshore.scheduling.funding.rungs import Ladder, ladder_of
+from longshore.scheduling.funding.taking import Recall, Taking
 
-
-class Recall(NamedTuple):
-    """GPUs of a relative that an envelope pays for no longer, since somebody nearer wants it."""
-
-    charge: Charge
-    """As it was. It ends."""
-    lost: tuple[int, ...]
-
-    @property
-    def left(self) -> Charge | None:
-        """The charge for the others of its GPUs, that begins in its place."""
-        lost = set(self.lost)
-        gpus = tuple(gpu for gpu in self.charge.gpus if gpu not in lost)
-        return self.charge._replace(gpus=gpus, id=0) if gpus else None
+__all__ = ["Cover", "Recall", "cover", "fund", "settle", "take"]
 
 
 class Cover(NamedTuple):
@@ -37,6 +22,7 @@ class Cover(NamedTuple):
     charges: tuple[Charge, ...] = ()
     """To open. None for a tenant without a budget, which pays for itself."""
     recalls: tuple[Recall, ...] = ()
+    """What relatives lose for it, of charges that are open."""
     code: FundingCode | None = None
     """Why nobody pays."""
     missing: int = 0
@@ -49,246 +35,33 @@ class Cover(NamedTuple):
 
     @property
     def borrowed(self) -> int:
-        """How much is a sponsor's, in thousandths."""
+        """How much sponsors pay for, in thousandths."""
         return sum(charge.amount for charge in self.charges if charge.lent)
-
-
-class Taken(NamedTuple):
-    """What an envelope gives."""
-
-    share: int
-    place: int
-    gpus: int
-    each: int
-    steps: int
-    lent: bool
 
 
 ITSELF = Cover(True)
 """For a tenant without a budget."""
 
 
-class Taking:
-    """One job's way through its rungs. It takes as it goes; `undo` gives all of it back."""
-
-    __slots__ = (
-        "attempt",
-        "borrowed",
-        "cap_cut",
-        "ignore_caps",
-        "limit",
-        "limit_cut",
-        "recalled",
-        "room",
-        "share",
-        "taken",
-    )  # fmt: skip
-
-    def __init__(
-        self, room: Room, attempt: Attempt, limit: int | None, ignore_caps: bool = False
-    ) -> None:
-        """`limit` is how much it may borrow."""
-        self.room = room
-        self.attempt = attempt
-        self.limit = limit
-        self.ignore_caps = ignore_caps
-        self.share = 0
-        self.borrowed = 0
-        self.cap_cut = self.limit_cut = False
-        """Whether a cap, or `limit`, has left it less."""
-        self.taken: list[Taken] = []
-        self.recalled: list[tuple[Paid, int]] = []
-        """What relatives had, and how many GPUs of it they have lost."""
-
-    def take(self, ladder: Ladder, want: int, each: int) -> int:
-        """Take room for so many GPUs, as thousandths of each; return how many nobody pays for."""
-        for rung in ladder.rungs:
-            if want:
-                want = self._lent(rung, want, each) if rung.lent else self._kept(rung, want, each)
-        return want
-
-    def _kept(self, rung: Rung, want: int, each: int) -> int:
-        room, steps = self.room, rung.steps
-        free, caps, farther = room.free, room.caps, room.farther
-        dead, may_recall = 0, False
-        live = rung.live(room)
-        for place in live:
-            found = free[place]
-            if farther[place] and steps < COUSIN:
-                may_recall = True
-            elif found <= 0:
-                dead += 1
-                continue
-            if found < each or rung.skips(room, place):
-                continue
-            if caps[place]:
-                found = self._below_caps(place, found, want * each)
-            count = min(found // each, want)
-            if count <= 0:
-                continue
-            room.pay(place, count * each, False)
-            self.taken.append(Taken(self.share, place, count, each, steps, False))
-            want -= count
-            if not want:
-                return 0
-        rung.note(dead)
-        if may_recall:
-            for place in live:
-                if farther[place] and not rung.skips(room, place):
-                    want -= self._recall(place, steps, want, each)
-                    if not want:
-                        return 0
-        return want
-
-    def _lent(self, rung: Rung, want: int, each: int) -> int:
-        room = self.room
-        for place in rung.live(room):
-            found = min(room.free[place], room.lendable[place])
-            if found < each:
-                continue
-            if room.caps[place]:
-                found = self._below_caps(place, found, want * each)
-            count = min(found // each, want)
-            if self.limit is not None and count > (self.limit - self.borrowed) // each:
-                self.limit_cut = True
-                count = (self.limit - self.borrowed) // each
-            if count <= 0:
-                continue
-            room.pay(place, count * each, True)
-            self.borrowed += count * each
-            self.taken.append(Taken(self.share, place, count, each, OWN, True))
-            want -= count
-            if not want:
-                return 0
-        return want
-
-    def _below_caps(self, place: int, found: int, wanted: int) -> int:
-        if self.ignore_caps:
-            return found
-        left = min(self.room.cap_free[cap] for cap in self.room.caps[place])
-        if left < min(found, wanted):
-            self.cap_cut = True
-            return left
-        return found
-
-    def _recall(self, place: int, steps: int, want: int, each: int) -> int:
-        """Have relatives who are farther away give back what is wanted; return how many GPUs."""
-        room = self.room
-        caps = () if self.ignore_caps else room.caps[place]
-        alone = room.free[place] + self._farther(room.farther[place], [place], steps)
-        found = alone
-        for cap in caps:
-            below = self._farther(room.cap_farther[cap], room.members[cap], steps)
-            found = min(found, room.cap_free[cap] + below)
-        if found < min(alone, want * each):
-            self.cap_cut = True
-        count = min(found // each, want)
-        if count <= 0:
-            return 0
-        amount = count * each
-        if room.free[place] < amount:
-            self._cut([place], steps, amount, room.free, place)
-        for cap in caps:
-            if room.cap_free[cap] < amount:
-                self._cut(room.members[cap], steps, amount, room.cap_free, cap)
-        room.pay(place, amount, False)
-        self.taken.append(Taken(self.share, place, count, each, steps, False))
-        return count
-
-    def _farther(self, counts: dict[int, int], places: Sequence[int], steps: int) -> int:
-        found = sum(amount for at, amount in counts.items() if at > steps)
-        own = self.room.held.get(self.attempt)
-        if found and own:
-            here = {self.room.ids[place] for place in places}
-            found -= sum(
-                paid.charge.amount
-                for paid in own.values()
-                if paid.steps > steps and paid.charge.envelope in here
-            )
-        return found
-
-    def _cut(
-        self, places: Sequence[int], steps: int, amount: int, free: list[int], index: int
-    ) -> None:
-        """Have the farthest, of those the youngest, give back until so much is free."""
-        room = self.room
-        victims = [
-            paid
-            for place in places
-            for paid in room.shared[place].values()
-            if paid.steps > steps and (paid.charge.job_id, paid.charge.attempt) != self.attempt
-        ]
-        victims.sort(key=lambda paid: (paid.steps, age(paid.charge)))
-        while free[index] < amount:
-            paid = victims.pop()
-            charge = paid.charge
-            count = min(-((free[index] - amount) // charge.milli), len(charge.gpus))
-            room.remove(charge)
-            if count < len(charge.gpus):
-                left = charge._replace(gpus=charge.gpus[:-count])
-                room.add_paid(room.place[charge.envelope], Paid(left, paid.steps))
-            self.recalled.append((paid, count))
-
-    def undo(self) -> None:
-        """Give all of it back."""
-        room = self.room
-        for taken in reversed(self.taken):
-            room.pay(taken.place, -taken.gpus * taken.each, taken.lent)
-        for paid, count in reversed(self.recalled):
-            charge = paid.charge
-            if count < len(charge.gpus):
-                room.remove(charge._replace(gpus=charge.gpus[:-count]))
-            room.add_paid(room.place[charge.envelope], paid)
-
-    def keep(self, use: Use) -> tuple[list[Charge], list[Recall]]:
-        """Write what was taken down as charges; return them, and what was recalled for them."""
-        room, now = self.room, self.room.now
-        next_gpu = [0] * len(use.shares)
-        charges: list[Charge] = []
-        for share_index, place, count, each, steps, lent in self.taken:
-            room.pay(place, -count * each, lent)
-            share, begin = use.shares[share_index], next_gpu[share_index]
-            next_gpu[share_index] = begin + count
-            charge = Charge(
-                use.job_id, use.attempt, share.rank, room.ids[place],
-                share.gpus[begin : begin + count], each, lent, now,
-            )  # fmt: skip
-            room.add_paid(place, Paid(charge, steps))
-            charges.append(charge)
-        return charges, self._recalls()
-
-    def _recalls(self) -> list[Recall]:
-        """Return each charge once that something was recalled of, as it was before."""
-        found: dict[tuple[str, int, int, int], tuple[Charge, int]] = {}
-        for paid, count in self.recalled:
-            key = key_of(paid.charge)
-            charge, before = found.get(key, (paid.charge, 0))
-            found[key] = charge, before + count
-        return [
-            Recall(charge, charge.gpus[len(charge.gpus) - count :])
-            for charge, count in found.values()
-        ]
-
-
 def cover(room: Room, use: Use) -> Cover:
-    """Return who would pay for a job now. It takes nothing (`take`)."""
+    """Return who would pay for a job now. It takes nothing: `take` does."""
     if not room.tree.has_budget(use.tenant):
         return ITSELF
-    taking = _taking(room, use)
-    missing = _walk(taking, use)
+    taking = start(room, use)
+    missing = taking.walk(use)
     if missing:
         taking.undo()
-        return _refusal(room, use, taking, missing)
-    charges, recalls = taking.keep(use)
-    for charge in charges:
-        room.remove(charge)
-    taking.taken = []
+        return _refused(room, use, taking, missing)
+    charges = taking.charges(use)
+    recalls = taking.recalls()
     taking.undo()
     return Cover(True, tuple(charges), tuple(recalls))
 
 
 def take(room: Room, use: Use, found: Cover) -> None:
-    """Have a cover hold: the room that it takes is gone, and so are the charges it recalls."""
+    """Have a cover hold: what it takes is gone from the room, and what it recalls is nobody's."""
+    if not found.charges:
+        return
     room.uses[use.job_id, use.attempt] = use
     for recall in found.recalls:
         room.remove(recall.charge)
@@ -298,35 +71,47 @@ def take(room: Room, use: Use, found: Cover) -> None:
         room.add(charge)
 
 
-def fund(room: Room, queue: Sequence[Use]) -> dict[str, Cover]:
-    """Return who would pay for each job of a queue, by job.
-
-    Each takes its room at its turn, whether it then is placed or not.
-    """
-    covers: dict[str, Cover] = {}
-    for use in queue:
-        if not room.tree.has_budget(use.tenant):
-            covers[use.job_id] = ITSELF
-            continue
-        covers[use.job_id] = settle(room, use)
-    return covers
-
-
 def settle(room: Room, use: Use) -> Cover:
     """Return who pays for a job now, and have it hold."""
-    taking = _taking(room, use)
-    missing = _walk(taking, use)
+    if not room.tree.has_budget(use.tenant):
+        return ITSELF
+    shares, attempt = use.shares, (use.job_id, use.attempt)
+    if len(shares) != 1 or attempt in room.held:
+        return _settle(room, use)
+    share, limit = shares[0], use.terms.max_borrow
+    ladder = ladder_of(room, use.tenant, share.where, use.terms, use.preemptible)
+    asks = len(share.gpus), share.milli, limit
+    known = ladder.refused.get(asks)
+    if known is not None and known[0] == room.changes:
+        return known[1]
+    taking = Taking(room, attempt, None if limit is None else limit * 1000)
+    missing = taking.take(ladder, asks[0], asks[1]) * asks[1]
     if missing:
         taking.undo()
-        return _refusal(room, use, taking, missing)
-    room.uses[use.job_id, use.attempt] = use
+        refused = _refused(room, use, taking, missing)
+        ladder.refused[asks] = room.changes, refused
+        return refused
+    return _kept(room, use, taking)
+
+
+def _settle(room: Room, use: Use) -> Cover:
+    taking = start(room, use)
+    missing = taking.walk(use)
+    if missing:
+        taking.undo()
+        return _refused(room, use, taking, missing)
+    return _kept(room, use, taking)
+
+
+def _kept(room: Room, use: Use, taking: Taking) -> Cover:
+    room.uses.setdefault((use.job_id, use.attempt), use)
     charges, recalls = taking.keep(use)
     return Cover(True, tuple(charges), tuple(recalls))
 
 
-def _taking(room: Room, use: Use, ignore_caps: bool = False, unlimited: bool = False) -> Taking:
-    limit = use.terms.max_borrow
-    attempt = use.job_id, use.attempt
+def start(room: Room, use: Use, ignore_caps: bool = False, unlimited: bool = False) -> Taking:
+    """Return the way of a job through its rungs, from the beginning."""
+    limit, attempt = use.terms.max_borrow, (use.job_id, use.attempt)
     if limit is None or unlimited:
         return Taking(room, attempt, None, ignore_caps)
     held = room.held.get(attempt, {}).values()
@@ -334,30 +119,168 @@ def _taking(room: Room, use: Use, ignore_caps: bool = False, unlimited: bool = F
     return Taking(room, attempt, max(limit * 1000 - borrowed, 0), ignore_caps)
 
 
-def _walk(taking: Taking, use: Use) -> int:
-    """Take for all shares; return for how much nobody pays."""
-    room, missing = taking.room, 0
-    for index, share in enumerate(use.shares):
-        ladder = ladder_of(room, use.tenant, share.where, use.terms, use.preemptible)
-        taking.share = index
-        missing += taking.take(ladder, len(share.gpus), share.milli) * share.milli
-    return missing
-
-
-def _refusal(room: Room, use: Use, taking: Taking, missing: int) -> Cover:
+def _refused(room: Room, use: Use, taking: Taking, missing: int) -> Cover:
     return Cover(False, code=_why(room, use, taking), missing=missing)
 
 
 def _why(room: Room, use: Use, taking: Taking) -> FundingCode:
-    if taking.limit_cut and _would_do(room, use, unlimited=True):
+    if taking.limit_cut and _would_do(start(room, use, unlimited=True), use):
         return FundingCode.BORROW_LIMIT
-    if taking.cap_cut and _would_do(room, use, ignore_caps=True):
+    if taking.cap_cut and _would_do(start(room, use, ignore_caps=True), use):
         return FundingCode.CAP
+    for share in use.shares:
+        ladder = ladder_of(room, use.tenant, share.where, use.terms, use.preemptible)
+        if ladder.code is None:
+            ladder.code = _code_of(ladder, room, use, share.where)
+        if ladder.code is not FundingCode.NO_ROOM:
+            return ladder.code
     return FundingCode.NO_ROOM
 
 
-def _would_do(room: Room, use: Use, ignore_caps: bool = False, unlimited: bool = False) -> bool:
-    taking = _taking(room, use, ignore_caps, unlimited)
-    missing = _walk(taking, use)
+def _code_of(ladder: Ladder, room: Room, use: Use, where: Where) -> FundingCode:
+    if any(rung.envelopes(room) for rung in ladder.rungs):
+        return FundingCode.NO_ROOM
+    return why_none(room, use, where)
+
+
+def _would_do(taking: Taking, use: Use) -> bool:
+    missing = taking.walk(use)
     taking.undo()
     return not missing
+
+
+MOST_TRIES = 4
+"""How often a job of a queue is covered anew whose room somebody nearer has taken. Wholes that
+take from each other may have no order that all of them are content with."""
+
+
+def fund(room: Room, queue: Sequence[Use]) -> dict[str, Cover]:
+    """Return who would pay for each job of a queue, by job.
+
+    Each takes its room at its turn, whether it then is placed or not. Where one takes back what
+    a relative before it in the queue would have had, that one is covered anew at once. What is
+    recalled of a job that runs is given up only for the job that it is recalled for: if more is
+    given up than that one uses, nobody else is told of it.
+    """
+    covers: dict[str, Cover] = {}
+    turns: _Turns | None = None
+    has_budget = room.tree.has_budget
+    for use in queue:
+        if not has_budget(use.tenant):
+            covers[use.job_id] = ITSELF
+            continue
+        found = covers[use.job_id] = settle(room, use)
+        if found.recalls:
+            if turns is None:
+                turns = _Turns(room, queue, covers)
+            turns.sort_out(use)
+    return covers
+
+
+class _Turns:
+    """What jobs of a queue have taken back from each other and from others."""
+
+    def __init__(self, room: Room, queue: Sequence[Use], covers: dict[str, Cover]) -> None:
+        self._room = room
+        self._waiting = {(use.job_id, use.attempt): use for use in queue}
+        self._covers = covers
+        self._tries: dict[str, int] = {}
+        self._kept_back: dict[Attempt, tuple[dict[int, int], dict[int, int]]] = {}
+        """By whom something was recalled for: what nobody else is told of, by envelope and cap."""
+
+    def sort_out(self, use: Use) -> None:
+        """Cover those anew who have lost to a job; and those who lost to them."""
+        todo = deque([use])
+        while todo:
+            one = todo.popleft()
+            if one is not use or self._tries.get(one.job_id):
+                self._covers[one.job_id] = self._again(one)
+            todo.extend(self._losers(one))
+
+    def _again(self, use: Use) -> Cover:
+        if self._tries[use.job_id] < MOST_TRIES:
+            return settle(self._room, use)
+        whole = sum(share.amount for share in use.shares)
+        return Cover(False, code=FundingCode.NO_ROOM, missing=whole)
+
+    def _losers(self, use: Use) -> list[Use]:
+        found = self._covers[use.job_id]
+        recalls: dict[Key, Recall] = {}
+        losers: dict[Attempt, Use] = {}
+        for recall in found.recalls:
+            attempt = recall.charge.job_id, recall.charge.attempt
+            if attempt in self._waiting:
+                losers[attempt] = self._waiting[attempt]
+            else:
+                _put(recalls, recall)
+        self._keep_back(use, recalls.values(), found)
+        for attempt, loser in losers.items():
+            for recall in self._revoke(attempt, loser):
+                _put(recalls, recall)
+            self._tries[loser.job_id] = self._tries.get(loser.job_id, 0) + 1
+        if found.recalls:
+            self._covers[use.job_id] = found._replace(recalls=tuple(recalls.values()))
+        return list(losers.values())
+
+    def _keep_back(self, use: Use, recalls: Iterable[Recall], found: Cover) -> None:
+        """Tell nobody else of what is given up for a job beyond what it uses."""
+        room = self._room
+        places: dict[int, int] = {}
+        caps: dict[int, int] = {}
+        changes = [(recall.charge, len(recall.lost)) for recall in recalls]
+        changes += [(charge, -len(charge.gpus)) for charge in found.charges]
+        for charge, gpus in changes:
+            place = room.place[charge.envelope]
+            places[place] = places.get(place, 0) + gpus * charge.milli
+            for cap in room.caps[place]:
+                caps[cap] = caps.get(cap, 0) + gpus * charge.milli
+        kept_back = _over_zero(places), _over_zero(caps)
+        self._change(kept_back, -1)
+        self._kept_back[use.job_id, use.attempt] = kept_back
+
+    def _change(self, amounts: tuple[dict[int, int], dict[int, int]], by: int) -> None:
+        for place, amount in amounts[0].items():
+            self._room.free[place] += by * amount
+        for cap, amount in amounts[1].items():
+            self._room.cap_free[cap] += by * amount
+
+    def _revoke(self, attempt: Attempt, use: Use) -> list[Recall]:
+        """Take a job's cover away; return what cannot be given back of what was recalled for it,
+        since the room is now another's."""
+        room = self._room
+        for paid in list(room.held.get(attempt, {}).values()):
+            room.remove(paid.charge)
+        self._change(self._kept_back.pop(attempt, ({}, {})), 1)
+        recalls = self._covers[use.job_id].recalls
+        left = [self._give_back(recall) for recall in recalls]
+        return [recall for recall in left if recall.lost]
+
+    def _give_back(self, recall: Recall) -> Recall:
+        """Have a charge of a job that runs go on, as far as there is room; return the rest."""
+        room, charge = self._room, recall.charge
+        place = room.place[charge.envelope]
+        left = min([room.free[place], *(room.cap_free[cap] for cap in room.caps[place])])
+        count = min(max(left, 0) // charge.milli, len(recall.lost))
+        if count:
+            gpus = set(recall.lost[:count])
+            for paid in list(room.held.get((charge.job_id, charge.attempt), {}).values()):
+                one = paid.charge
+                if (one.rank, one.envelope) == (charge.rank, charge.envelope):
+                    gpus.update(one.gpus)
+                    room.remove(one)
+            room.add(charge._replace(gpus=tuple(sorted(gpus))))
+        return Recall(charge, recall.lost[count:])
+
+
+def _over_zero(amounts: dict[int, int]) -> dict[int, int]:
+    return {place: amount for place, amount in amounts.items() if amount > 0}
+
+
+def _put(recalls: dict[Key, Recall], recall: Recall) -> None:
+    charge = recall.charge
+    key = charge.job_id, charge.attempt, charge.rank, charge.envelope
+    before = recalls.get(key)
+    if before is not None:
+        whole = max(charge, before.charge, key=lambda one: len(one.gpus))
+        recall = Recall(whole, tuple(sorted({*before.lost, *recall.lost})))
+    recalls[key] = recall

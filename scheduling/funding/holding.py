@@ -4,13 +4,37 @@ Where an envelope or a cap has become too small, it pays for contracts first, th
 then for relatives by their steps, of each for who has it longest.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import NamedTuple
 
 from longshore.models.funding import FundingCode
-from longshore.scheduling.funding.facts import Charge, Facts, Use, Where
+from longshore.scheduling.funding.facts import Charge, Facts, Owned, Use, Where
 from longshore.scheduling.funding.ladder import OWN, Tree, is_for, is_open, shares_with
+
+Attempt = tuple[str, int]
+"""The id of a job, and the number of its attempt."""
+
+
+class Paid(NamedTuple):
+    """A charge, and how far from the envelope's owner the tenant is that it is for."""
+
+    charge: Charge
+    steps: int
+    """`OWN` also where it is lent, or for a tenant that nothing is known of: nobody recalls it."""
+
+    @property
+    def attempt(self) -> Attempt:
+        return self.charge.job_id, self.charge.attempt
+
+
+class Cut(NamedTuple):
+    """A charge for which there is room in part, or not at all."""
+
+    paid: Paid
+    keeps: int
+    """How many of its GPUs, the first ones."""
+    code: FundingCode
 
 
 class Ended(NamedTuple):
@@ -24,123 +48,153 @@ class Ended(NamedTuple):
     """The job that has taken the room, where one has."""
 
 
+class Limit(NamedTuple):
+    """An envelope or a cap that pays for more than it has."""
+
+    milli: int
+    envelopes: Iterable[int]
+    code: FundingCode
+    """Why a charge ends that it has no room for."""
+
+
 class Holding(NamedTuple):
     """Which charges hold."""
 
-    kept: list[Charge]
-    """In order. One that holds in part has fewer GPUs, and its id."""
+    kept: list[Paid]
+    """One that holds in part has fewer GPUs, and its id."""
     ended: list[Ended]
+
+
+class Validity:
+    """Whether a charge holds, however many others there are."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._steps: dict[tuple[str, str], int | None] = {}
+        self._is_for: dict[tuple[int, Where], bool] = {}
+
+    def forget(self) -> None:
+        """Forget what envelopes were for."""
+        self._is_for = {}
+
+    def steps(self, charge: Charge, use: Use | None, owner: str) -> int:
+        """Return how far the tenant is from the owner, as `Paid` has it."""
+        if use is None or charge.lent or use.tenant == owner:
+            return OWN
+        return self._between(use.tenant, owner) or OWN
+
+    def why_not(self, charge: Charge, use: Use | None, owned: Owned) -> FundingCode | None:
+        """Return why a charge on an open envelope does not hold."""
+        if use is None:
+            return None  # of a job that is not looked at: nothing says that it has ended
+        if not self._tree.has_budget(use.tenant):
+            return FundingCode.NO_ENVELOPE
+        if not charge.lent and use.tenant != owned.tenant:
+            steps = self._between(use.tenant, owned.tenant)
+            if steps is None or not shares_with(owned.spec, steps):
+                return FundingCode.ACL_DENIED
+        for share in use.shares:
+            if share.rank == charge.rank:
+                if share.gpus != charge.gpus and not set(share.gpus).issuperset(charge.gpus):
+                    continue
+                key = charge.envelope, share.where
+                found = self._is_for.get(key)
+                if found is None:
+                    found = self._is_for[key] = is_for(owned.spec, share.where)
+                return None if found else FundingCode.NO_ENVELOPE
+        return FundingCode.NO_ENVELOPE
+
+    def _between(self, tenant: str, owner: str) -> int | None:
+        pair = tenant, owner
+        if pair not in self._steps:
+            self._steps[pair] = self._tree.steps(tenant, owner)
+        return self._steps[pair]
 
 
 def holding(facts: Facts, now: datetime) -> Holding:
     """Return which of the open charges hold."""
-    tree = Tree(facts.tenants)
+    valid = Validity(Tree(facts.tenants))
     uses = {(use.job_id, use.attempt): use for use in facts.uses}
-    matching: dict[tuple[int, Where], bool] = {}
-    kept: list[Charge] = []
-    ended: list[Ended] = []
-    steps_of: list[int] = []
-    steps_known: dict[tuple[str, str], int | None] = {}
     opens = {id: is_open(owned.spec, now) for id, owned in facts.envelopes.items()}
+    kept: list[Paid] = []
+    ended: list[Ended] = []
     sums: dict[int, int] = {}
     for charge in facts.charges:
+        is_opened = opens.get(charge.envelope)
+        if not is_opened:
+            code = FundingCode.NO_ENVELOPE if is_opened is None else FundingCode.NOT_OPEN
+            ended.append(Ended(charge, charge.gpus, code))
+            continue
         use = uses.get((charge.job_id, charge.attempt))
-        code, steps = None, OWN
-        if charge.envelope not in opens:
-            code = FundingCode.NO_ENVELOPE
-        elif not opens[charge.envelope]:
-            code = FundingCode.NOT_OPEN
-        elif use is not None:
-            owned = facts.envelopes[charge.envelope]
-            pair = use.tenant, owned.tenant
-            if pair not in steps_known:
-                steps_known[pair] = tree.steps(*pair)
-            found = steps_known[pair]
-            if not tree.has_budget(use.tenant):
-                code = FundingCode.NO_ENVELOPE
-            elif not charge.lent and (found is None or not shares_with(owned.spec, found)):
-                code = FundingCode.ACL_DENIED
-            else:
-                steps = OWN if charge.lent or found is None else found
-                share = _share(use, charge)
-                if share is None:
-                    code = FundingCode.NO_ENVELOPE
-                elif (key := (charge.envelope, share)) not in matching:
-                    matching[key] = is_for(owned.spec, share)
-                    code = None if matching[key] else FundingCode.NO_ENVELOPE
-                elif not matching[key]:
-                    code = FundingCode.NO_ENVELOPE
+        owned = facts.envelopes[charge.envelope]
+        code = valid.why_not(charge, use, owned)
         if code is not None:
             ended.append(Ended(charge, charge.gpus, code))
             continue
-        kept.append(charge)
-        steps_of.append(steps)
+        kept.append(Paid(charge, valid.steps(charge, use, owned.tenant)))
         sums[charge.envelope] = sums.get(charge.envelope, 0) + charge.amount
-    return _within(facts, kept, steps_of, ended, sums)
+    limits = _over(facts, sums)
+    if limits:
+        kept = _within(kept, limits, ended)
+    return Holding(kept, ended)
 
 
-def _share(use: Use, charge: Charge) -> Where | None:
-    for share in use.shares:
-        if share.rank == charge.rank:
-            return share.where
-    return None
-
-
-def _within(
-    facts: Facts,
-    kept: list[Charge],
-    steps_of: list[int],
-    ended: list[Ended],
-    sums: dict[int, int],
-) -> Holding:
-    """Cut what is too much for an envelope or a cap."""
-    left: dict[tuple[str, int], int] = {}
-    over: dict[int, list[tuple[str, int]]] = {}
+def _over(facts: Facts, sums: Mapping[int, int]) -> list[Limit]:
+    limits: list[Limit] = []
     for id, amount in sums.items():
-        gpus = round(facts.envelopes[id].spec.gpus * 1000)
-        if amount > gpus:
-            left["envelope", id] = gpus
-            over.setdefault(id, []).append(("envelope", id))
+        milli = round(facts.envelopes[id].spec.gpus * 1000)
+        if amount > milli:
+            limits.append(Limit(milli, (id,), FundingCode.NO_ROOM))
     for cap in facts.caps:
-        gpus = round(cap.spec.gpus * 1000)
-        if sum(sums.get(id, 0) for id in cap.envelopes) > gpus:
-            left["cap", cap.id] = gpus
-            for id in cap.envelopes:
-                over.setdefault(id, []).append(("cap", cap.id))
-    if not over:
-        return Holding(kept, ended)
-    remains: dict[int, Charge | None] = {}
-    for index in _ranked(kept, steps_of, over):
-        charge = kept[index]
-        limits = over[charge.envelope]
-        room = min(left[limit] for limit in limits)
-        count = min(max(room, 0) // charge.milli, len(charge.gpus))
+        milli = round(cap.spec.gpus * 1000)
+        if sum(sums.get(id, 0) for id in cap.envelopes) > milli:
+            limits.append(Limit(milli, cap.envelopes, FundingCode.CAP))
+    return limits
+
+
+def _within(kept: list[Paid], limits: list[Limit], ended: list[Ended]) -> list[Paid]:
+    """Return what there is room for."""
+    cuts = {cut.paid.charge: cut for cut in too_much(limits, kept)}
+    held: list[Paid] = []
+    for paid in kept:
+        cut = cuts.get(paid.charge)
+        if cut is None:
+            held.append(paid)
+            continue
+        gpus = paid.charge.gpus
+        ended.append(Ended(paid.charge, gpus[cut.keeps :], cut.code))
+        if cut.keeps:
+            held.append(Paid(paid.charge._replace(gpus=gpus[: cut.keeps]), paid.steps))
+    return held
+
+
+def too_much(limits: Iterable[Limit], held: Iterable[Paid]) -> list[Cut]:
+    """Return what limits have no room for, of all that their envelopes pay for."""
+    over: dict[int, list[int]] = {}
+    left: list[int] = []
+    codes: list[FundingCode] = []
+    for number, limit in enumerate(limits):
+        left.append(limit.milli)
+        codes.append(limit.code)
+        for id in limit.envelopes:
+            over.setdefault(id, []).append(number)
+    cuts: list[Cut] = []
+    for paid in sorted((paid for paid in held if paid.charge.envelope in over), key=_first):
+        charge = paid.charge
+        numbers = over[charge.envelope]
+        tight = min(numbers, key=left.__getitem__)
+        count = min(max(left[tight], 0) // charge.milli, len(charge.gpus))
         if charge.lent:
-            count = len(charge.gpus)  # a contract: the database refuses to cut below it
-        for limit in limits:
-            left[limit] -= count * charge.milli
+            count = len(charge.gpus)  # a contract: nobody may cut below it
         if count < len(charge.gpus):
-            tight = min(limits, key=lambda limit: left[limit])
-            code = FundingCode.CAP if tight[0] == "cap" else FundingCode.NO_ROOM
-            ended.append(Ended(charge, charge.gpus[count:], code))
-            remains[index] = charge._replace(gpus=charge.gpus[:count]) if count else None
-    return Holding(list(_remaining(kept, remains)), ended)
+            cuts.append(Cut(paid, count, codes[tight]))
+        for number in numbers:
+            left[number] -= count * charge.milli
+    return cuts
 
 
-def _ranked(kept: list[Charge], steps_of: list[int], over: Iterable[int]) -> list[int]:
-    """Return places of the charges of some envelopes, those first that keep them."""
-    wanted = set(over)
-    return sorted(
-        (index for index, charge in enumerate(kept) if charge.envelope in wanted),
-        key=lambda index: (not kept[index].lent, steps_of[index], age(kept[index])),
-    )
-
-
-def _remaining(kept: list[Charge], remains: dict[int, Charge | None]) -> Iterator[Charge]:
-    for index, charge in enumerate(kept):
-        left = remains.get(index, charge)
-        if left is not None:
-            yield left
+def _first(paid: Paid) -> tuple[bool, int, tuple[datetime, str, int, int, tuple[int, ...]]]:
+    return not paid.charge.lent, paid.steps, age(paid.charge)
 
 
 def age(charge: Charge) -> tuple[datetime, str, int, int, tuple[int, ...]]:

@@ -1,8 +1,9 @@
 """The rungs of a job's ladder with the envelopes on each, kept for all jobs that have the same."""
 
 from collections.abc import Iterator
+from typing import Any
 
-from longshore.models.funding import FundingTerms
+from longshore.models.funding import FundingCode, FundingTerms
 from longshore.scheduling.funding.facts import Where
 from longshore.scheduling.funding.ladder import (
     AUNT,
@@ -16,13 +17,19 @@ from longshore.scheduling.funding.ladder import (
 )
 from longshore.scheduling.funding.room import Group, Room
 
-_MANY_DEAD = 8
-
 
 class Rung:
     """Envelopes that are asked one after the other."""
 
-    __slots__ = ("_group", "_places", "_without_above", "_without_owner", "lent", "steps")
+    __slots__ = (
+        "_group",
+        "_places",
+        "_without_above",
+        "_without_owner",
+        "lent",
+        "selective",
+        "steps",
+    )
 
     def __init__(
         self,
@@ -41,6 +48,8 @@ class Rung:
         self._group = group
         self._without_owner = without_owner
         self._without_above = without_above
+        self.selective = without_owner is not None or without_above is not None
+        """Whether some of the envelopes are another's."""
 
     def live(self, room: Room) -> list[int]:
         """Return the envelopes, maybe without those that are used up."""
@@ -56,22 +65,18 @@ class Rung:
             self._without_above is not None and room.above[place] == self._without_above
         )
 
-    def note(self, dead: int) -> None:
-        """Note that so many envelopes were found used up."""
-        if self._group is not None and dead > _MANY_DEAD:
-            self._group.dead = dead
-
     def tidy(self, room: Room) -> None:
         """Forget envelopes that are used up, until room is given back."""
         group = self._group
-        if group is not None and group.dead:
+        if group is not None:
+            group.renew(room.given_back)
             keeps = self.steps < COUSIN
             group.live = [
                 place
                 for place in group.live
                 if room.free[place] > 0 or (keeps and room.farther[place])
             ]
-            group.dead = 0
+            group.seen = room.given_back
 
     def envelopes(self, room: Room) -> list[int]:
         """Return all envelopes that may be asked."""
@@ -80,27 +85,28 @@ class Rung:
 
 
 class Ladder:
-    """The rungs for all jobs of a tenant that want GPUs at such a place, on the same terms."""
+    """The rungs of all jobs of a tenant that want such GPUs, and name these sponsors."""
 
-    __slots__ = ("refused", "rungs", "terms")
+    __slots__ = ("code", "refused", "rungs")
 
-    def __init__(self, rungs: tuple[Rung, ...], terms: FundingTerms) -> None:
+    def __init__(self, rungs: tuple[Rung, ...]) -> None:
         self.rungs = rungs
-        self.terms = terms
-        """Kept, since the ladder is found by their id."""
-        self.refused: dict[tuple[int, int], tuple[int, object]] = {}
-        """By how many GPUs of what size: the state of the room, and what was answered."""
+        self.refused: dict[tuple[int, int, int | None], tuple[int, Any]] = {}
+        """By GPUs, thousandths of each and how much may be borrowed: in what state of the room
+        jobs were refused, and how."""
+        self.code: FundingCode | None = None
+        """`NO_ROOM`, or why there is no envelope on any rung; once that was looked for."""
 
 
 def ladder_of(
     room: Room, tenant: str, where: Where, terms: FundingTerms, preemptible: bool
 ) -> Ladder:
     """Return the ladder."""
-    key = tenant, where, id(terms), preemptible
+    key = tenant, where, terms.sponsors, preemptible
     found = room.ladders.get(key)
     if found is None:
         rungs = tuple(_rungs(room, tenant, where, terms, preemptible))
-        found = room.ladders[key] = Ladder(rungs, terms)
+        found = room.ladders[key] = Ladder(rungs)
     return found
 
 
