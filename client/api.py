@@ -29,6 +29,7 @@ from longshore.activities.signals import Signals
 from longshore.activities.views import set_pool
 from longshore.client.array_status import as_on_record
 from longshore.client.arrays import ArrayControl
+from longshore.client.budgets import BudgetControl
 from longshore.client.code_submit import CodeStorer
 from longshore.client.connection import connect
 from longshore.client.errors import as_ours
@@ -73,7 +74,7 @@ from longshore.workflows.job import JobWorkflow
 _TEMPORAL_PATIENCE = timedelta(seconds=15)
 
 
-class Longshore(NodeControl, ScheduleControl, ArrayControl, OutputReading):
+class Longshore(NodeControl, ScheduleControl, ArrayControl, BudgetControl, OutputReading):
     """A connection to Longshore. Use one for many calls, and `close` it in the end."""
 
     def __init__(

@@ -21,6 +21,7 @@ from longshore.activities.node.system import keep_private
 from longshore.client import (
     accept_command,
     array_commands,
+    budget_commands,
     buy_command,
     checkpoint_commands,
     dag_commands,
@@ -166,6 +167,7 @@ watch_command.register(app)
 node_commands.register(app)
 accept_command.register(app)
 file_commands.register(app)
+budget_commands.register(app)
 market_commands.register(app)
 market_group.register(app)
 purchase_commands.register(app)

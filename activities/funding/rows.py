@@ -51,7 +51,7 @@ async def load_facts(connection: AsyncConnection, pool: str | None) -> Facts | N
     return Facts(
         tenants={row.name: Branch(row.parent, row.budget_since) for row in tenants},
         envelopes={row["id"]: _owned(row) for row in envelopes},
-        caps=tuple(_capped(row) for row in caps),
+        caps=tuple(capped_of(row) for row in caps),
         uses=tuple(_uses(rows.all())),
         charges=tuple(_charge(row) for row in charges),
     )
@@ -146,7 +146,8 @@ def envelope_of(row: RowMapping) -> Envelope:
     )  # fmt: skip
 
 
-def _capped(row: RowMapping) -> Capped:
+def capped_of(row: RowMapping) -> Capped:
+    """Return a cap with its members, from its row."""
     spec = Cap.trusted(
         name=row["name"], gpus=row["milli"] / 1000, subtree=row["subtree"],
         envelopes=() if row["subtree"] else tuple(row["names"]),
@@ -207,10 +208,11 @@ _ANY = "SELECT EXISTS (SELECT FROM tenants WHERE budget_since IS NOT NULL)"
 
 _TENANTS = "SELECT name, parent, budget_since FROM tenants ORDER BY name"
 
-_ENVELOPES = """
-    SELECT id, tenant, name, gpu_type, pool, labels, milli, starts_at, ends_at, sharing, lend_to,
-           lend_milli
-      FROM envelopes e
+ENVELOPE_COLUMNS = """id, tenant, name, gpu_type, pool, labels, milli, starts_at, ends_at, sharing,
+    lend_to, lend_milli, used, lent"""
+
+_ENVELOPES = f"""
+    SELECT {ENVELOPE_COLUMNS} FROM envelopes e
      WHERE removed_at IS NULL
         OR id IN (SELECT envelope_id FROM charges WHERE ended_at IS NULL)
      ORDER BY id

@@ -1,0 +1,132 @@
+"""What the application of budgets would change, without applying them."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from longshore.activities.database import Database, clock
+from longshore.activities.funding.edits import apply_budgets
+from longshore.activities.funding.rows import load_facts
+from longshore.activities.funding.views import names_without_budget
+from longshore.models.funding import Budget, FundingClass
+from longshore.models.funding_views import BudgetChange, BudgetEdit, ClassMove
+from longshore.models.text import listed
+from longshore.scheduling.funding.evaluate import evaluate
+from longshore.scheduling.funding.facts import Facts, Use
+from longshore.scheduling.funding.split import Split
+
+_NAMED = 10
+
+
+class _Seen(NamedTuple):
+    changes: tuple[BudgetChange, ...]
+    notes: tuple[str, ...]
+    before: Facts | None
+    after: Facts | None
+    names: Mapping[str, str]
+    now: datetime
+
+
+class _Undone(Exception):
+    """Ends the transaction without its changes; no error."""
+
+    def __init__(self, seen: _Seen) -> None:
+        self.seen = seen
+
+
+async def check_budgets(database: Database, budgets: Sequence[Budget]) -> BudgetEdit:
+    """Return what the application of budgets would change, and for whose jobs others would pay.
+
+    It is applied for the moment, and taken back: what the database would refuse is refused here.
+    """
+    try:
+        async with database.transaction() as connection:
+            raise _Undone(await _seen(connection, budgets))
+    except _Undone as undone:
+        seen = undone.seen
+    # Outside: nobody waits for the locks of the edit while this counts.
+    moves = moves_between(seen.before, seen.after, seen.names, seen.now)
+    return BudgetEdit(changes=seen.changes, notes=seen.notes, moves=moves)
+
+
+async def _seen(connection: AsyncConnection, budgets: Sequence[Budget]) -> _Seen:
+    before = await load_facts(connection, None)
+    changes = await apply_budgets(connection, budgets)
+    after = await load_facts(connection, None)
+    ids = [use.job_id for use in after.uses] if after else []
+    rows = await connection.execute(
+        text("SELECT id, name FROM jobs WHERE id = ANY(:ids)"), {"ids": ids}
+    )
+    names = {row.id: row.name for row in rows}
+    notes = await notes_on(connection, budgets)
+    return _Seen(changes, notes, before, after, names, await clock(connection))
+
+
+async def notes_on(connection: AsyncConnection, budgets: Sequence[Budget]) -> tuple[str, ...]:
+    """Return what is right in budgets, and perhaps not meant."""
+    borrowers = [
+        name
+        for budget in budgets
+        for each in budget.envelopes
+        if each.lending is not None
+        for name in each.lending.to
+    ]
+    without = await names_without_budget(connection, borrowers)
+    if not without:
+        return ()
+    who = listed(without, _NAMED)
+    return (
+        f"{who} {'has' if len(without) == 1 else 'have'} no budget: a tenant without one pays for "
+        "all that it uses, and borrows nothing",
+    )
+
+
+def moves_between(
+    before: Facts | None, after: Facts | None, names: Mapping[str, str], now: datetime
+) -> tuple[ClassMove, ...]:
+    """Return the jobs that run for which others pay `after`, those that lose first."""
+    if after is None:
+        return ()
+    was = evaluate(before, now).splits if before else {}
+    split = evaluate(after, now).splits
+    moves: list[ClassMove] = []
+    for use in after.uses:
+        key = use.job_id, use.attempt
+        old, new = was.get(key) or _by_itself(use), split[key]
+        if old == new:
+            continue
+        moves.append(
+            ClassMove(
+                job_id=use.job_id, job_name=names.get(use.job_id, ""), attempt=use.attempt,
+                tenant=use.tenant, before=_classes(old), after=_classes(new),
+                payers_before=_payers(old), payers_after=_payers(new),
+                loses=(new.unfunded, new.unfunded + new.shared)
+                > (old.unfunded, old.unfunded + old.shared),
+            )
+        )  # fmt: skip
+    moves.sort(key=lambda move: (not move.loses, move.tenant, move.job_id))
+    return tuple(moves)
+
+
+def _by_itself(use: Use) -> Split:
+    """Return the split of a tenant without a budget."""
+    whole = sum(share.amount for share in use.shares)
+    return Split(owned=whole, payers=((use.tenant, FundingClass.OWNED, whole),))
+
+
+def _classes(split: Split) -> dict[FundingClass, float]:
+    found = {
+        FundingClass.OWNED: split.owned, FundingClass.SHARED: split.shared,
+        FundingClass.BORROWED: split.borrowed, FundingClass.UNFUNDED: split.unfunded,
+    }  # fmt: skip
+    return {each: milli / 1000 for each, milli in found.items() if milli}
+
+
+def _payers(split: Split) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for tenant, _, milli in split.payers:
+        found[tenant] = found.get(tenant, 0.0) + milli / 1000
+    return found

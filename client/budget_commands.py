@@ -1,0 +1,208 @@
+"""`longshore tenants`, `longshore tenant` and `longshore budget`: whose GPUs are whose."""
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from longshore.client.budget_file import read_budgets
+from longshore.client.budget_view import (
+    budgets_table,
+    change_line,
+    money_lines,
+    moves_table,
+    quotas_words,
+    tenants_table,
+)
+from longshore.client.calls import call
+from longshore.client.terminal import JSON, note, print_json, say, show, warn
+from longshore.models.document import Override, load_document
+from longshore.models.funding import Tenant
+from longshore.models.text import count
+
+if TYPE_CHECKING:
+    from longshore.client.api import Longshore
+
+tenant_app = typer.Typer(help="Where a tenant stands, and what it may hold.", no_args_is_help=True)
+budget_app = typer.Typer(
+    help="Whose GPUs are whose: envelopes, caps and money of tenants.", no_args_is_help=True
+)
+_PANEL = "Tenants and budgets"
+_NONE = "none"
+
+FILE = Annotated[
+    str,
+    typer.Argument(metavar="FILE", help="Budget file (YAML or JSON); - reads stdin."),
+]
+TENANT = Annotated[str, typer.Argument(metavar="TENANT", help="The tenant.")]
+
+
+def register(app: typer.Typer) -> None:
+    app.command(rich_help_panel=_PANEL)(tenants)
+    app.add_typer(tenant_app, name="tenant", rich_help_panel=_PANEL)
+    app.add_typer(budget_app, name="budget", rich_help_panel=_PANEL)
+
+
+def tenants(as_json: JSON = False) -> None:
+    """List the tenants as a tree, with what each and those below it hold, and may."""
+    found = call(lambda api: api.tenants())
+    if as_json:
+        return print_json(found)
+    if not found:
+        return note("No tenants yet. One is made by its first job, or `longshore tenant set`.")
+    show(tenants_table(found))
+    return None
+
+
+@tenant_app.command("set")
+def set_(
+    name: Annotated[str, typer.Argument(help="The tenant; made where it is new.")],
+    parent: Annotated[
+        str | None, typer.Option(metavar="TENANT|none", help="The tenant that it is below.")
+    ] = None,
+    shares: Annotated[
+        str | None, typer.Option(metavar="NUMBER", help="Of its parent's part; 1 by default.")
+    ] = None,
+    max_gpus: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBER|none", help="That it and those below it hold at one time, at most."
+        ),
+    ] = None,
+    max_nodes: Annotated[
+        str | None,
+        typer.Option(metavar="NUMBER|none", help="Nodes on which they have a job, at most."),
+    ] = None,
+    max_jobs: Annotated[
+        str | None, typer.Option(metavar="NUMBER|none", help="Jobs that run, at most.")
+    ] = None,
+    max_queued: Annotated[
+        str | None, typer.Option(metavar="NUMBER|none", help="Jobs that wait, at most.")
+    ] = None,
+    sensitive_nodes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBER|none", help="Nodes that their sensitive jobs hold alone, at most."
+        ),
+    ] = None,
+    gpu_hours: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBER|none",
+            help="Over 90 rolling days; whoever has had more comes later, and is not refused.",
+        ),
+    ] = None,
+    as_json: JSON = False,
+) -> None:
+    """Change where a tenant stands, its shares and its quotas; what is not named stays as it is.
+
+    A quota that is lowered stops new work only.
+    """
+    given = (
+        ("parent", "parent", parent), ("shares", "shares", shares),
+        ("quotas.max_gpus", "max-gpus", max_gpus), ("quotas.max_nodes", "max-nodes", max_nodes),
+        ("quotas.max_jobs", "max-jobs", max_jobs), ("quotas.max_queued", "max-queued", max_queued),
+        ("quotas.sensitive_nodes", "sensitive-nodes", sensitive_nodes),
+        ("quotas.gpu_hours", "gpu-hours", gpu_hours),
+    )  # fmt: skip
+    changes = [
+        Override(field, _value(field, value), f"--{option} {value}")
+        for field, option, value in given
+        if value is not None
+    ]
+
+    async def store(api: "Longshore") -> Tenant:
+        known = {each.name: each for each in await api.tenants() if each.known}
+        before = known.get(name)
+        fields = {"name", "parent", "shares", "quotas"}
+        text = before.model_dump_json(include=fields) if before else json.dumps({"name": name})
+        tenant = load_document(text, f"tenant {name}", Tenant, changes)
+        await api.set_tenant(tenant)
+        return tenant
+
+    tenant = call(store)
+    if as_json:
+        return print_json(tenant)
+    parts = [f"below {tenant.parent}"] if tenant.parent else []
+    parts += [f"shares {tenant.shares:g}", *filter(None, [quotas_words(tenant.quotas)])]
+    say(f"tenant {name} is set: {', '.join(parts)}")
+    return None
+
+
+def _value(field: str, value: str) -> str:
+    if value == _NONE and field != "shares":
+        return "null"
+    return json.dumps(value) if field == "parent" else value
+
+
+@budget_app.command("apply")
+def apply(file: FILE, as_json: JSON = False) -> None:
+    """Make the budgets in a file those of their tenants; what is not in it is removed from them.
+
+    A tenant that has none yet stops paying for all that it uses.
+    """
+    budgets = read_budgets(file)
+    edit = call(lambda api: api.apply_budgets(budgets))
+    if as_json:
+        return print_json(edit)
+    for each in edit.notes:
+        warn(each)
+    if not edit.changes:
+        return say("Nothing is changed: the budgets are as the file says.")
+    for change in edit.changes:
+        say(change_line(change))
+    return note("The next cycle of each pool goes by this; `longshore budget show` tells it.")
+
+
+@budget_app.command("check")
+def check(file: FILE, as_json: JSON = False) -> None:
+    """Say what a file would change, and which running jobs would lose their payer by it."""
+    budgets = read_budgets(file)
+    edit = call(lambda api: api.check_budgets(budgets))
+    if as_json:
+        return print_json(edit)
+    for each in edit.notes:
+        warn(each)
+    for change in edit.changes:
+        say(f"would: {change_line(change)}")
+    if not edit.changes:
+        return say("Nothing would change: the budgets are as the file says.")
+    lose = sum(move.loses for move in edit.moves)
+    if not edit.moves:
+        return say("No running job would have another payer.")
+    show(moves_table(edit.moves))
+    others = len(edit.moves) - lose
+    said = f"{count(lose, 'job')} would lose a payer, or the right to keep it"
+    note(
+        f"{said}; {count(others, 'other')} would be paid for otherwise." if others else f"{said}."
+    )
+    return None
+
+
+@budget_app.command("show")
+def show_(
+    tenant: Annotated[
+        str | None, typer.Argument(metavar="[TENANT]", help="Of one tenant; of all without.")
+    ] = None,
+    as_json: JSON = False,
+) -> None:
+    """List envelopes and caps, with what is used of each now."""
+    found = call(lambda api: api.budgets(tenant))
+    if as_json:
+        return print_json(found)
+    if not found:
+        return note(
+            "No tenant has a budget: each pays for all that it uses. `longshore budget apply "
+            "FILE` gives one."
+        )
+    show(budgets_table(found))
+    for line in money_lines(found):
+        say(line)
+    return None
+
+
+@budget_app.command("remove")
+def remove(tenant: TENANT) -> None:
+    """Take a tenant's budget away: it pays for all that it uses again."""
+    call(lambda api: api.remove_budget(tenant))
+    say(f"tenant {tenant} has no budget any more, and pays for all that it uses")

@@ -1,0 +1,96 @@
+"""Tenants and budgets in the typed client."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import text
+from temporalio.client import Client
+
+from longshore.activities.funding.checks import check_budgets, notes_on
+from longshore.activities.funding.edits import apply_budgets, remove_budget, set_tenant
+from longshore.activities.funding.views import budgets_view, tenants_view
+from longshore.activities.signals import Signals
+from longshore.client.reading import Reading
+from longshore.models.errors import NotFoundError
+from longshore.models.funding import Budget, Tenant
+from longshore.models.funding_views import BudgetEdit, BudgetView, TenantView
+from longshore.models.visible import shown
+
+
+class BudgetReading(Reading):
+    """What the capacity database says of tenants and budgets."""
+
+    async def tenants(self) -> tuple[TenantView, ...]:
+        """Return the tenants by name: those that somebody has told something about, and those
+        that have jobs."""
+        async with self._db().snapshot() as connection:
+            return await tenants_view(connection)
+
+    async def budgets(self, tenant: str | None = None) -> tuple[BudgetView, ...]:
+        """Return the budgets by tenant, or that of one. Raises NotFoundError where it has none."""
+        async with self._db().snapshot() as connection:
+            found = await budgets_view(connection, tenant)
+        if tenant is not None and not found:
+            raise NotFoundError(
+                f"tenant {shown(tenant)} has no budget: it pays for all that it uses. "
+                "`longshore budget apply FILE` gives it one"
+            )
+        return found
+
+    async def check_budgets(self, budgets: Sequence[Budget]) -> BudgetEdit:
+        """Return what `apply_budgets` would change, and for which running jobs others would pay
+        then. Raises what that would raise."""
+        return await check_budgets(self._db(), budgets)
+
+
+class BudgetControl(BudgetReading):
+    """What the client can do with tenants and budgets."""
+
+    temporal: Client
+
+    async def set_tenant(self, tenant: Tenant) -> None:
+        """Store where a tenant stands, its shares and quotas; it is made where it is new.
+
+        Raises NotFoundError for a parent that is not known, RefusedError for a circle in the tree.
+        """
+        async with self._db().transaction() as connection:
+            await set_tenant(connection, tenant)
+        await self._wake_pools()
+
+    async def apply_budgets(self, budgets: Sequence[Budget]) -> BudgetEdit:
+        """Make the budgets of these tenants what is given, all or none of them.
+
+        What is not in one of them any more is removed. The next cycles close the charges that no
+        longer fit. Raises SpecError for a window in the past, RefusedError for a cut below what is
+        lent.
+        """
+        async with self._db().transaction() as connection:
+            changes = await apply_budgets(connection, budgets)
+            notes = await notes_on(connection, budgets)
+        if changes:
+            await self._wake_pools()
+        return BudgetEdit(changes=changes, notes=notes)
+
+    async def remove_budget(self, tenant: str) -> None:
+        """Take a tenant's budget away: it pays for all that it uses again.
+
+        Raises NotFoundError where it has none, RefusedError where it has GPUs on loan to others.
+        """
+        async with self._db().transaction() as connection:
+            await remove_budget(connection, tenant)
+        await self._wake_pools()
+
+    async def _wake_pools(self) -> None:
+        """Have the pools decide anew that have jobs: who pays for them may be another now."""
+        async with self._db().transaction() as connection:
+            pools = list(await connection.scalars(text(_IN_USE)))
+        for pool in pools:
+            await Signals(self.temporal).poke_pool(pool)
+
+
+_IN_USE = """
+    SELECT name FROM pools
+     WHERE EXISTS (SELECT FROM queue q WHERE q.pool = name)
+        OR EXISTS (SELECT FROM nodes n JOIN placements p ON p.node_id = n.id
+                    WHERE n.pool = name AND p.ended_at IS NULL)
+     ORDER BY name
+"""

@@ -1,0 +1,204 @@
+"""Budgets in a file, for `longshore budget apply`: one, or a list of them below `budgets`."""
+
+import difflib
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from longshore.models.base import Frozen, Instant, Name
+from longshore.models.funding import (
+    MOST_ENVELOPES,
+    NEVER,
+    Budget,
+    BudgetMoney,
+    Cap,
+    Envelope,
+    GPUs,
+    Lending,
+    Sharing,
+)
+from longshore.models.mistakes import Mistake, refuse
+from longshore.models.money import MicroDollars, micro_of
+from longshore.models.text import listed
+from longshore.models.visible import shown
+
+_MOST_BUDGETS = 1000
+_MOST_CAPS = 50
+_LONGEST_AMOUNT = 100
+
+
+def _micro_of_dollars(value: object) -> object:
+    # A bare number would be taken for micro-dollars, of which nobody thinks who writes one.
+    if not isinstance(value, str) or not value.startswith("$") or len(value) > _LONGEST_AMOUNT:
+        raise ValueError(f"must be dollars, such as $500, got {shown(value)}")
+    return micro_of(value[1:].replace(",", ""))
+
+
+Dollars = Annotated[MicroDollars, BeforeValidator(_micro_of_dollars, json_schema_input_type=str)]
+"""Dollars as text in the file; micro-dollars in the model."""
+
+
+class LendingDocument(Frozen):
+    """To whom an envelope is lent, and how much of it."""
+
+    to: tuple[Name, ...] = Field(default=(), max_length=1000)
+    """Tenants. Nobody else."""
+    max: Annotated[GPUs, Field(gt=0)] | None = None
+    """The most GPUs that are lent at one time, in all."""
+
+    @model_validator(mode="after")
+    def _said(self) -> Self:
+        found: list[Mistake] = []
+        if not self.to:
+            why = "is required: the tenants that it is lent to. Lent to nobody, leave lending out"
+            found.append(Mistake(("to",), why))
+        if self.max is None:
+            found.append(
+                Mistake(
+                    ("max",), "is required: the most GPUs that are lent at one time, such as 8"
+                )
+            )
+        found += (
+            Mistake(("to", number), f"names {name} twice")
+            for number, name in enumerate(self.to)
+            if name in self.to[:number]
+        )
+        refuse(found)
+        return self
+
+
+class EnvelopeDocument(Frozen):
+    """A claim to so many GPUs at one time, of a type, somewhere, for a time."""
+
+    gpus: GPUs
+    """At one time. A part of a GPU counts as that part."""
+    gpu_type: str | None = Field(default=None, min_length=1, max_length=100)
+    """Any, when left out."""
+    pool: Name | None = None
+    """Any, when left out."""
+    labels: dict[str, str] = Field(default_factory=dict[str, str], max_length=20)
+    """Of the nodes that it is for."""
+    start: Instant | None = None
+    """From when on; from the time that it is applied, when left out."""
+    end: Literal["never"] | Instant | None = None
+    """Until when: a time, or `never`. It has to be said."""
+    sharing: Sharing = Sharing.FAMILY
+    """`family`: relatives may use it while its tenant does not; or `none`."""
+    lending: LendingDocument | None = None
+    """By contract, to tenants that name this one as a sponsor."""
+
+    @model_validator(mode="after")
+    def _right(self) -> Self:
+        found: list[Mistake] = []
+        if self.end is None:
+            found.append(
+                Mistake(("end",), "is required: a time, such as 2027-04-01T00:00:00Z, or never")
+            )
+        elif self.end != NEVER and self.start is not None and self.end <= self.start:
+            why = f"must be after start, {self.start:%Y-%m-%dT%H:%M:%SZ}, got "
+            found.append(Mistake(("end",), f"{why}{self.end:%Y-%m-%dT%H:%M:%SZ}", (("start",),)))
+        most = self.lending and self.lending.max
+        if most and most > self.gpus:
+            why = f"must be at most the {self.gpus:g} GPUs of the envelope, got {most:g}"
+            found.append(Mistake(("lending", "max"), why, (("gpus",),)))
+        refuse(found)
+        return self
+
+    def envelope(self, name: str) -> Envelope:
+        lending = None
+        if self.lending is not None and self.lending.max is not None:
+            lending = Lending(to=self.lending.to, max=self.lending.max)
+        return Envelope(
+            name=name, gpus=self.gpus, gpu_type=self.gpu_type, pool=self.pool, labels=self.labels,
+            start=self.start, end=None if self.end == NEVER else self.end, sharing=self.sharing,
+            lending=lending,
+        )  # fmt: skip
+
+
+class CapDocument(Frozen):
+    """A joint limit over several envelopes."""
+
+    gpus: GPUs
+    """That they pay for at one time, together."""
+    envelopes: tuple[str, ...] = Field(default=(), max_length=MOST_ENVELOPES)
+    """Names of this budget's envelopes."""
+    subtree: bool = False
+    """Over all envelopes of this tenant and of those below it, also ones made later."""
+
+    @model_validator(mode="after")
+    def _members(self) -> Self:
+        if bool(self.envelopes) == self.subtree:
+            raise ValueError("give the envelopes of the cap, or subtree: true")
+        return self
+
+
+class MoneyDocument(Frozen):
+    """What purchases for a tenant and those below it may cost."""
+
+    per_day: Dollars | None = None
+    """Each day in UTC, such as `$500`."""
+    per_month: Dollars | None = None
+    """Each month in UTC."""
+
+
+class BudgetDocument(Frozen):
+    """The budget of one tenant."""
+
+    tenant: Name
+    envelopes: dict[Name, EnvelopeDocument] = Field(
+        default_factory=dict[str, EnvelopeDocument], max_length=MOST_ENVELOPES
+    )
+    """By name. Without any the tenant has a budget all the same, and all that it runs is UNFUNDED,
+    or paid for by others."""
+    caps: dict[Name, CapDocument] = Field(
+        default_factory=dict[str, CapDocument], max_length=_MOST_CAPS
+    )
+    """By name."""
+    money: MoneyDocument | None = None
+    """What purchases for it and those below it may cost."""
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        found: list[Mistake] = []
+        for name, cap in self.caps.items():
+            for number, member in enumerate(cap.envelopes):
+                if member not in self.envelopes:
+                    why = f"there is no envelope {shown(member)} here"
+                    close = difflib.get_close_matches(member, self.envelopes, n=1)
+                    there = listed([*self.envelopes], 10) or "none"
+                    known = f"; did you mean {close[0]}?" if close else f"; there is {there}"
+                    place = ("caps", name, "envelopes", number)
+                    found.append(Mistake(place, why + known, (("envelopes",),)))
+                elif member in cap.envelopes[:number]:
+                    place = ("caps", name, "envelopes", number)
+                    found.append(Mistake(place, f"names {member} twice"))
+        refuse(found)
+        return self
+
+    def budget(self) -> Budget:
+        return Budget(
+            tenant=self.tenant,
+            envelopes=tuple(each.envelope(name) for name, each in self.envelopes.items()),
+            caps=tuple(
+                Cap(name=name, gpus=each.gpus, envelopes=each.envelopes, subtree=each.subtree)
+                for name, each in self.caps.items()
+            ),
+            money=self.money
+            and BudgetMoney(per_day=self.money.per_day, per_month=self.money.per_month),
+        )
+
+
+class BudgetsDocument(Frozen):
+    """The budgets of several tenants."""
+
+    budgets: tuple[BudgetDocument, ...] = Field(min_length=1, max_length=_MOST_BUDGETS)
+
+    @model_validator(mode="after")
+    def _once(self) -> Self:
+        named = [each.tenant for each in self.budgets]
+        refuse([
+            Mistake(("budgets", number, "tenant"), f"{name} has a budget in this file already")
+            for number, name in enumerate(named)
+            if name in named[:number]
+        ])  # fmt: skip
+        return self
