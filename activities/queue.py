@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from sqlalchemy import text
-from sqlalchemy.exc import DataError
+from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
@@ -20,6 +20,7 @@ from longshore.activities.deadlines import note_end
 from longshore.activities.durations import keep_run, learnt_for
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
+from longshore.activities.funding.quotas import refused_by_quota, why_never_within_quotas
 from longshore.activities.metrics import JOB_ENDS, SILENT, Metrics
 from longshore.activities.outputs import store_output
 from longshore.activities.placements import ATTAINED
@@ -90,6 +91,13 @@ class QueueActivities:
                 await failpoint("enqueue.before-commit")
         except DataError as error:
             return EnqueueReply(queued=False, refusal=f"the database refuses it: {error.orig}")
+        except IntegrityError as error:
+            refusal = refused_by_quota(error)
+            if not refusal:
+                raise
+            async with self._database.transaction() as connection:
+                await put_into_queue(connection, request, refusal)
+            return EnqueueReply(queued=False, refusal=refusal)
         await failpoint("enqueue.after-commit")
         await self._poke(spec.pool, poke)
         await failpoint("enqueue.after-poke")
@@ -276,12 +284,17 @@ async def _is_slot(connection: AsyncConnection, job_id: str) -> bool:
 
 
 async def _why_never(connection: AsyncConnection, request: EnqueueRequest, pool: PoolSpec) -> str:
-    """Return why the pool never takes the job: for its time limit, or because it is fixed and no
-    node of it could ever hold the job. Empty where it may."""
+    """Return why the pool never takes the job: for its time limit, for a quota of its tenant that
+    is less than the job alone, or because it is fixed and no node of it could ever hold the job.
+    Empty where it may."""
     job_id, spec = request.job_id, request.spec
     why = why_too_long(spec, pool) if request.attempt == 1 else ""
     if why and not await _is_slot(connection, job_id):
         return why
+    if request.attempt == 1:
+        job = JobRequest.of(job_id, spec, request.submitted_at, 1)
+        if why := await why_never_within_quotas(connection, job, spec.tenant):
+            return why
     if pool.growth is Growth.OPEN:
         return ""
     nodes = await load_nodes(connection, spec.pool)

@@ -43,6 +43,7 @@ class TenantRow(SQLModel, table=True):
     __tablename__: ClassVar[str] = "tenants"  # pyright: ignore[reportIncompatibleVariableOverride]
     __table_args__ = (
         Index("tenants_by_parent", "parent"),
+        Index("tenants_with_quotas", "name", postgresql_where=text("quotas <> '{}'")),
         Index("tenants_with_budget", "name", postgresql_where=text("budget_since IS NOT NULL")),
     )
 

@@ -1,10 +1,10 @@
 """What a decision about funding looks at. GPUs are counted in thousandths, as integers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from longshore.models.funding import Cap, Envelope, FundingTerms
+from longshore.models.funding import Cap, Envelope, FundingTerms, Quotas
 
 
 class Where(NamedTuple):
@@ -104,3 +104,42 @@ class Facts(NamedTuple):
     """What runs, of tenants with a budget."""
     charges: Sequence[Charge] = ()
     """That are open, whoever's jobs they are for."""
+
+
+class Wall(NamedTuple):
+    """A hard quota of a tenant and those below it, with what they hold together."""
+
+    tenant: str
+    below: frozenset[str]
+    """Whom it is for: the tenant and those below it."""
+    quotas: Quotas
+    milli: int = 0
+    jobs: int = 0
+    nodes: frozenset[str] = frozenset()
+    """On which they have a job."""
+    sensitive: frozenset[str] = frozenset()
+    """That they hold alone."""
+
+    def refuses(self, milli: int, nodes: Collection[str] = (), *, alone: bool = False) -> str:
+        """Return why one more job of these tenants may not have so much, on these nodes; empty
+        where it may. In the words of the database, which decides."""
+        on = self.nodes.union(nodes)
+        held_alone = self.sensitive.union(nodes if alone else ())
+        for field, used, after, most in (
+            ("max_gpus", self.milli / 1000, (self.milli + milli) / 1000, self.quotas.max_gpus),
+            ("max_nodes", len(self.nodes), len(on), self.quotas.max_nodes),
+            ("max_jobs", self.jobs, self.jobs + 1, self.quotas.max_jobs),
+            ("sensitive_nodes", len(self.sensitive), len(held_alone),
+             self.quotas.sensitive_nodes),
+        ):  # fmt: skip
+            if most is not None and after > used and after > most:
+                more = after - used
+                return f"quota of tenant {self.tenant}: {field}: {used:g} + {more:g} > {most:g}"
+        return ""
+
+    def having(self, milli: int, nodes: Collection[str] = (), *, alone: bool = False) -> "Wall":
+        """Return it with one more job of these tenants."""
+        return self._replace(
+            milli=self.milli + milli, jobs=self.jobs + 1, nodes=self.nodes.union(nodes),
+            sensitive=self.sensitive.union(nodes if alone else ()),
+        )  # fmt: skip
