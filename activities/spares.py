@@ -16,6 +16,7 @@ from temporalio import activity
 from longshore.activities.database import Database
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
+from longshore.activities.funding.rows import carry_charges
 from longshore.activities.placements import (
     ATTAINED,
     GIVE_LEASES,
@@ -164,6 +165,7 @@ async def _carry_out(
         async with connection.begin_nested():
             await connection.execute(text(_END), values)
             await connection.execute(text(_BEGIN), values)
+            await carry_charges(connection, key.job_id, key.attempt)
     except IntegrityError:
         return False
     return True

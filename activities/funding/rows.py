@@ -113,6 +113,19 @@ async def charges_of(connection: AsyncConnection, job_id: str, attempt: int) -> 
     return tuple(_charge(row) for row in rows.mappings())
 
 
+async def carry_charges(
+    connection: AsyncConnection, job_id: str, attempt: int
+) -> tuple[Refused, ...]:
+    """Have the next attempt of a job go on with the payers of this one, GPU by GPU: the same
+    transaction has ended this one as swapped, and begun that one on GPUs of the same nodes.
+
+    What was paid for them until now can be taken by nobody in between: the envelopes are locked.
+    Return what the database refuses, as of a budget that was cut meanwhile.
+    """
+    rows = await connection.execute(text(_CARRIED), {"id": job_id, "attempt": attempt})
+    return await open_charges(connection, [_charge(row) for row in rows.mappings()])
+
+
 async def _opened(connection: AsyncConnection, charges: Sequence[Charge]) -> str | None:
     """Return why the database refuses these charges; None where they are open now."""
     rows: list[dict[str, Any]] = [
@@ -238,6 +251,24 @@ _CHARGES_OF = f"""
     SELECT {_COLUMNS} FROM charges
      WHERE job_id = :id AND attempt = :attempt AND ended_at IS NULL ORDER BY id
 """
+
+_CARRIED = """
+    SELECT 0 AS id, n.job_id, n.attempt, n.rank, c.envelope_id, c.milli, c.lent, c.since,
+           ARRAY(SELECT g FROM unnest(c.gpu_indices) AS g WHERE g = ANY(n.gpu_indices) ORDER BY g)
+           AS gpu_indices
+      FROM placements o
+      JOIN placements n
+        ON n.job_id = o.job_id AND n.attempt = o.attempt + 1 AND n.node_id = o.node_id
+       AND n.ended_at IS NULL
+      JOIN charges c
+        ON (c.job_id, c.attempt, c.rank) = (o.job_id, o.attempt, o.rank)
+       AND c.end_reason = o.end_reason AND c.ended_at >= o.ended_at
+      JOIN envelopes e ON e.id = c.envelope_id AND e.removed_at IS NULL
+     WHERE o.job_id = :id AND o.attempt = :attempt AND o.ended_at >= now()
+       AND c.gpu_indices && n.gpu_indices
+     ORDER BY c.id
+"""
+"""What the end of the placement has closed, and not what ended before it."""
 
 _USES = f"""
     SELECT p.job_id, p.attempt, p.rank, p.gpu_indices, {MILLI} AS milli, p.placed_at, p.node_id,

@@ -1,22 +1,17 @@
 """Orders of a database of before, in two tables, are in one after the upgrade, with all rules."""
 
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import LiteralString, NamedTuple
 
 import psycopg
 import pytest
-from alembic import command
-from alembic.config import Config
-from psycopg import errors, sql
+from psycopg import errors
 from psycopg.rows import DictRow, dict_row
-from sqlalchemy import create_engine
 
-from longshore.activities.database import with_driver
 from longshore.activities.migrations import upgrade
-from longshore.activities.revisions import MIGRATIONS
 from longshore.workers.stack import Stack
+from tests.support.databases import database_of
 
 BEFORE = "0033"
 _ROWS = """
@@ -77,23 +72,14 @@ def after(stack: Stack) -> Iterator[Before]:
 
 @contextmanager
 def _database_of_before(stack: Stack) -> Iterator[Before]:
-    name = f"before_{uuid.uuid4().hex[:12]}"
-    with psycopg.connect(stack.postgres.url("postgres"), autocommit=True) as admin:
-        admin.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        url = stack.postgres.url(name)
-        engine = create_engine(with_driver(url))
-        with engine.begin() as connection:
-            config = Config()
-            config.set_main_option("script_location", str(MIGRATIONS))
-            config.attributes["connection"] = connection
-            command.upgrade(config, BEFORE)
-        engine.dispose()
-        with psycopg.Connection[DictRow].connect(
+    with (
+        database_of(stack, BEFORE) as url,
+        psycopg.Connection[DictRow].connect(
             url, autocommit=True, row_factory=dict_row
-        ) as connection:
-            connection.execute(_ROWS)
-            yield Before(url, connection)
-        admin.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+        ) as connection,
+    ):
+        connection.execute(_ROWS)
+        yield Before(url, connection)
 
 
 def test_every_value_of_both_tables_is_kept(before: Before):

@@ -12,6 +12,15 @@ from longshore.models.messages import LeaseEnd, NodeEnd
 from longshore.models.node import NodeState
 from longshore.models.placement import PlacementKey
 from longshore.models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL
+from tests.support.funding import (
+    SINCE,
+    charge,
+    envelope,
+    funding_drift,
+    sums,
+    tenant,
+    write_charge,
+)
 from tests.support.ledger import Ledger
 
 FABRIC = {REGION_LABEL: "eu", CLUSTER_LABEL: "c1", DOMAIN_LABEL: "a"}
@@ -123,3 +132,38 @@ async def test_a_spare_and_a_rank_are_never_one_node_and_never_change(gang: Ledg
             " SELECT job_id, 2, 0, true, cycle_id, node_id, epoch, gpu_indices, 0, 0, 0, 1, '{}'"
             " FROM placements WHERE rank = 2"
         )
+
+
+async def test_the_next_attempt_keeps_who_pays_for_its_gpus(gang: Ledger):
+    await tenant(gang, "default")
+    await tenant(gang, "other")
+    main = await envelope(gang, "default", milli=6000, name="main")
+    for rank, since in ((0, SINCE), (1, SINCE), (2, SINCE + timedelta(days=1))):
+        await write_charge(gang, charge("wide", main, (0, 1), rank=rank, since=since))
+    await lose(gang, "node-b")
+    assert (await swap(gang)).placement is not None
+    open_ = (
+        "SELECT attempt, rank, gpu_indices, since FROM charges WHERE ended_at IS NULL ORDER BY 2"
+    )
+    assert [tuple(row.values()) for row in await gang.rows(open_)] == [
+        (2, 0, [0, 1], SINCE), (2, 1, [0, 1], SINCE + timedelta(days=1)),
+    ]  # fmt: skip
+    gap = (
+        "SELECT n.started_at = p.placed_at AS alike FROM charges n"
+        " JOIN placements p USING (job_id, attempt, rank) WHERE attempt = 2"
+    )
+    assert await gang.rows(gap) == [{"alike": True}] * 2
+    assert await sums(gang) == {"default/main": 4000}
+    assert await funding_drift(gang) == []
+
+
+async def test_a_swap_goes_on_without_a_payer_whose_budget_was_cut(gang: Ledger):
+    await tenant(gang, "default")
+    main = await envelope(gang, "default", milli=6000)
+    for rank in range(3):
+        await write_charge(gang, charge("wide", main, (0, 1), rank=rank))
+    await gang.rows("UPDATE envelopes SET milli = 3000")
+    await lose(gang, "node-b")
+    assert (await swap(gang)).placement is not None
+    assert await sums(gang) == {"default/main": 2000}
+    assert await funding_drift(gang) == []

@@ -5,8 +5,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psycopg
+from alembic import command
+from alembic.config import Config
 from psycopg import sql
+from sqlalchemy import create_engine
 
+from longshore.activities.database import with_driver
+from longshore.activities.revisions import MIGRATIONS
 from longshore.workers.stack import Stack
 
 TEMPLATE = "longshore_template"
@@ -27,6 +32,23 @@ def own_database(stack: Stack) -> Iterator[str]:
     name = f"test_{uuid.uuid4().hex[:12]}"
     _administer(stack, f"CREATE DATABASE {{}} TEMPLATE {TEMPLATE} STRATEGY FILE_COPY", name)
     yield stack.postgres.url(name)
+    _administer(stack, "DROP DATABASE {} WITH (FORCE)", name)
+
+
+@contextmanager
+def database_of(stack: Stack, revision: str) -> Iterator[str]:
+    """Yield the URL of a new database with the tables of an earlier revision; 1 s."""
+    name = f"before_{uuid.uuid4().hex[:12]}"
+    _administer(stack, "CREATE DATABASE {}", name)
+    url = stack.postgres.url(name)
+    engine = create_engine(with_driver(url))
+    with engine.begin() as connection:
+        config = Config()
+        config.set_main_option("script_location", str(MIGRATIONS))
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+    engine.dispose()
+    yield url
     _administer(stack, "DROP DATABASE {} WITH (FORCE)", name)
 
 
