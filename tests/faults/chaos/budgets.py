@@ -12,10 +12,8 @@ TENANTS = ("default", "lab", "vision", "vision", "audio")
 _BEGIN = (
     "INSERT INTO tenants (name, parent, budget_since) VALUES ('lab', NULL, now()),"
     " ('vision', 'lab', now()), ('audio', 'lab', now()) RETURNING name",
-    "INSERT INTO envelopes (tenant, name, milli, sharing, lend_to, lend_milli) VALUES"(
-        "lab", "rest", 2000, "family", "{}", 0
-    ),
-    ("vision", "main", 2000, "family", "{}", 0),
+    "INSERT INTO envelopes (tenant, name, milli, sharing, lend_to, lend_milli) VALUES"
+    " ('lab', 'rest', 2000, 'family', '{}', 0), ('vision', 'main', 2000, 'family', '{}', 0),"
     " ('audio', 'main', 3000, 'none', '{vision}', 2000) RETURNING name",
     "INSERT INTO funding_caps (tenant, name, milli, subtree) VALUES ('lab', 'all', 12000, true)"
     " RETURNING name",

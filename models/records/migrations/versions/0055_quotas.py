@@ -12,8 +12,8 @@ not held against it, nor is an attempt that a spare goes on with.
 
 from alembic import op
 
-revision = "0053"
-down_revision = "0052"
+revision = "0055"
+down_revision = "0054"
 
 
 def upgrade() -> None:
