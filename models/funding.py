@@ -136,6 +136,13 @@ class PoolFunding(NamedTuple):
     takes_over: Mapping[str, frozenset[str]] = MappingProxyType({})
     """By job for which nobody would pay: those that run of its own tenant each of which pays for
     enough, were it stopped."""
+    factors: Mapping[str, float] = MappingProxyType({})
+    """By tenant: by what its jobs count in the queue, where it has had more than its soft quota
+    of GPU-hours."""
+
+    def of_tenant(self, tenant: str) -> float:
+        """Return by what the jobs of a tenant count in the order of a class."""
+        return self.factors.get(tenant, 1.0)
 
     def of(self, job_id: str) -> Payer:
         """Return who pays for a job."""

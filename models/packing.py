@@ -184,6 +184,10 @@ class PackingPolicy(Frozen):
         """Why nobody would pay for it, of jobs that wait."""
         return self.funding.unfunded if self.funding else _NONE
 
+    def factor(self, tenant: str | None) -> float:
+        """Return by what the jobs of a tenant count in the order of a class."""
+        return 1.0 if self.funding is None or tenant is None else self.funding.of_tenant(tenant)
+
     @property
     def by_terms(self) -> bool:
         """Whether more than waiting puts the jobs of a class into order."""

@@ -3,15 +3,17 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
+from types import MappingProxyType
 from typing import NamedTuple
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import clock
+from longshore.activities.funding.hours import share_factors
+from longshore.activities.funding.quotas import quota_room
 from longshore.activities.funding.rows import (
     close_charges,
-    has_budgets,
     load_facts,
     open_charges,
     terms_of,
@@ -21,7 +23,7 @@ from longshore.models.node import Node
 from longshore.models.placement import CyclePlan, JobRequest, PackingPolicy
 from longshore.models.pool import PoolSpec
 from longshore.scheduling.funding.evaluate import Funded
-from longshore.scheduling.funding.facts import Charge, Facts, Use
+from longshore.scheduling.funding.facts import Charge, Facts, Use, Wall
 from longshore.scheduling.funding.holding import Ended
 from longshore.scheduling.funding.pool import Asks, next_change, placed, pool_funding, settled
 from longshore.scheduling.order import queue_order
@@ -32,6 +34,8 @@ class Funding(NamedTuple):
 
     facts: Facts
     asks: Mapping[str, Asks]
+    walls: tuple[Wall, ...] = ()
+    factors: Mapping[str, float] = MappingProxyType({})
 
 
 class Settlement(NamedTuple):
@@ -83,26 +87,33 @@ async def read_funding(
     connection: AsyncConnection, pool: str, queue: Iterable[JobRequest]
 ) -> Funding | None:
     """Return what decides who pays, with these jobs that wait; None where no tenant with a budget
-    has a job in the pool. All pools are read then: what pays for one job pays for no other,
-    wherever that runs."""
+    has a job in the pool, and no quota matters to who waits. All pools are read then: what pays
+    for one job pays for no other, wherever that runs."""
     queue = tuple(queue)
-    asked = {"pool": pool, "tenants": sorted({job.tenant for job in queue if job.tenant})}
-    if not await connection.scalar(text(_CONCERNS), asked):
-        return None
-    facts = await load_facts(connection, None)
+    tenants = {job.tenant for job in queue if job.tenant}
+    asked = {"pool": pool, "tenants": sorted(tenants)}
+    concerns = (await connection.execute(text(_CONCERNS), asked)).one()
+    walls: tuple[Wall, ...] = ()
+    factors: dict[str, float] = {}
+    if concerns.quotas:
+        found = await quota_room(connection)
+        walls = tuple(wall for wall in found if not tenants.isdisjoint(wall.below))
+        factors = await share_factors(connection)
+        factors = {name: factor for name, factor in factors.items() if name in tenants}
+    facts = await load_facts(connection, None) if concerns.budgets else None
     if facts is None:
-        return None
+        return Funding(_NO_BUDGETS, {}, walls, factors) if walls or factors else None
     with_budget = {name for name, branch in facts.tenants.items() if branch.budget_since}
     ids = [job.id for job in queue if job.tenant in with_budget]
     rows = await connection.execute(text(_ASKS), {"ids": ids}) if ids else ()
     asks = {row.id: Asks(terms_of(row.funding), row.preemptible) for row in rows}
-    return Funding(facts, asks)
+    return Funding(facts, asks, walls, factors)
 
 
 async def with_funding(connection: AsyncConnection, spec: PoolSpec) -> PoolSpec:
     """Return a pool's settings with who pays for its jobs, where a tenant has a budget. For
     whoever plans what a cycle would."""
-    if not await has_budgets(connection):
+    if not await connection.scalar(text(_ANY)):
         return spec
     entries = await load_queue(connection, spec.name)
     queue = [entry.request for entry in entries if not entry.held]
@@ -125,7 +136,9 @@ def funded_by(
     now: datetime,
 ) -> PackingPolicy:
     """Return a policy with who pays for the jobs of its pool. The queue comes in its order."""
-    found = pool_funding(funding.facts, pool, ordered, funding.asks, now)
+    found = pool_funding(
+        funding.facts, pool, ordered, funding.asks, now, funding.walls, funding.factors
+    )
     return packing.model_copy(update={"funding": found})
 
 
@@ -140,7 +153,7 @@ def settlement_of(
     """Return what is to change of the charges with a plan; None where no tenant has a budget."""
     if funding is None:
         return None
-    facts, asks = funding
+    facts, asks = funding.facts, funding.asks
     jobs, by_id = {job.id: job for job in queue}, {node.id: node for node in nodes}
     begins = placed(facts, pool, plan.placements, jobs, by_id, asks, now)
     must = {use.job_id for use in begins if asks.get(use.job_id, Asks()).must_be_funded}
@@ -170,10 +183,16 @@ def _reason(ended: Ended) -> str:
     return f"{ended.code}{taken}"
 
 
+_ANY = "SELECT EXISTS (SELECT FROM tenants WHERE budget_since IS NOT NULL OR quotas <> '{}')"
+
 _CONCERNS = f"""
     SELECT EXISTS (SELECT FROM tenants WHERE budget_since IS NOT NULL AND name = ANY(:tenants))
         OR (EXISTS (SELECT FROM tenants WHERE budget_since IS NOT NULL) AND {RUNS_WITH_BUDGET})
+           AS budgets,
+           EXISTS (SELECT FROM tenants WHERE quotas <> '{{}}') AS quotas
 """
+
+_NO_BUDGETS = Facts({}, {})
 
 _ASKS = """
     SELECT id, CASE WHEN jsonb_typeof(spec) = 'object' THEN spec -> 'funding' END AS funding,

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import NamedTuple
 
 from longshore.models.funding import (
@@ -17,7 +18,7 @@ from longshore.models.placement import Decision, JobRequest
 from longshore.models.text import count
 from longshore.scheduling.funding.cover import Cover, cover, fund
 from longshore.scheduling.funding.evaluate import Funded, evaluate, evaluated
-from longshore.scheduling.funding.facts import Facts, Share, Use, Where
+from longshore.scheduling.funding.facts import Facts, Share, Use, Wall, Where
 from longshore.scheduling.funding.room import Attempt, Room
 
 _ASKED = 20
@@ -43,9 +44,13 @@ def pool_funding(
     queue: Sequence[JobRequest],
     asks: Mapping[str, Asks],
     now: datetime,
+    walls: Sequence[Wall] = (),
+    factors: Mapping[str, float] = MappingProxyType({}),
 ) -> PoolFunding:
     """Return who pays for what runs, and who would for the jobs of a queue, which come in its
-    order. Each takes its room at its turn, whether it is placed then or not."""
+    order. Each takes its room at its turn, of budgets and of hard quotas (`walls`), whether it is
+    placed then or not. `factors` go with it as they are."""
+    over = over_quotas(walls, queue)
     funded, room = evaluated(facts, now)
     payers = {
         job_id: Payer(split.owners, funded=not split.unfunded)
@@ -55,11 +60,11 @@ def pool_funding(
     waiting = [
         _waiting(job, pool, asks.get(job.id, Asks()), now)
         for job in queue
-        if _has_budget(facts, job.tenant)
+        if job.id not in over and _has_budget(facts, job.tenant)
     ]
     covers = fund(room, waiting)
-    unfunded: dict[str, str] = {}
-    held: set[str] = set()
+    unfunded = dict(over)
+    held = set(over)
     for use in waiting:
         found = _as_it_is_left(room, use, covers[use.job_id])
         if found.funded:
@@ -71,8 +76,33 @@ def pool_funding(
         unfunded[use.job_id] = says_unfunded(found, must=must)
         if must:
             held.add(use.job_id)
-    over = _takes_over(facts, room, funded, [use for use in waiting if use.job_id in unfunded])
-    return PoolFunding(payers, unfunded, frozenset(held), over)
+    takes = _takes_over(facts, room, funded, [use for use in waiting if use.job_id in unfunded])
+    return PoolFunding(payers, unfunded, frozenset(held), takes, factors)
+
+
+def over_quotas(walls: Sequence[Wall], queue: Sequence[JobRequest]) -> dict[str, str]:
+    """Return which jobs of a queue, in its order, do not start for a hard quota, and why: nodes
+    are counted when they are known, by the database."""
+    if not walls:
+        return {}
+    found: dict[str, str] = {}
+    now = list(walls)
+    for job in queue:
+        its = [place for place, wall in enumerate(now) if job.tenant in wall.below]
+        if not its:
+            continue
+        least = job.smallest
+        amount = least.gpus_held * _milli(least)
+        why = next((why for place in its if (why := now[place].refuses(amount))), "")
+        if why:
+            found[job.id] = (
+                f"{why}: it waits for others of its tenant to end ({FundingCode.QUOTA})"
+            )
+            continue
+        for place in its:
+            wall = now[place]
+            now[place] = wall._replace(milli=wall.milli + amount, jobs=wall.jobs + 1)
+    return found
 
 
 def placed(

@@ -4,7 +4,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
+from longshore.activities.funding.hours import load_hours, share_factors
 from longshore.models.messages import CycleReply
 from longshore.models.placement import Decision
 from tests.support.funding import envelope, tenant
@@ -239,3 +241,48 @@ async def test_the_sums_are_those_of_the_open_charges(funded: Ledger):
     )
     assert rows
     assert all(row["used"] == row["open"] for row in rows)
+
+
+async def test_a_job_over_a_hard_quota_waits_and_says_so(ledger: Ledger):
+    await ledger.register(gpus=8)
+    await tenant(ledger, "red", budget=False)
+    await ledger.rows("UPDATE tenants SET quotas = '{\"max_gpus\": 4}'")
+    for number in range(3):
+        await queued(ledger, f"job-{number}", "red", 2)
+    jobs = [f"job-{number}" for number in range(3)]
+    await cycle(ledger, 1, *jobs)
+    assert await running(ledger) == jobs[:2]
+    assert await ledger.value("SELECT refused FROM cycles") == 0, "it is left out before"
+    assert (await reason(ledger, "job-2")).startswith("quota of tenant red: max_gpus: 4 + 2 > 4:")
+    await ledger.finish("job-0")
+    await cycle(ledger, 2, *jobs[1:])
+    assert await running(ledger) == jobs[1:]
+
+
+async def test_gpu_hours_of_90_days_count_against_a_soft_quota(ledger: Ledger):
+    """Q4 to Q6 of the seed: 10 h on 4 nodes of 4 GPUs are 160, what is older counts no more."""
+    await ledger.register(gpus=8)
+    await tenant(ledger, "red", budget=False)
+    await ledger.add_job("a")
+    await ledger.rows("UPDATE jobs SET tenant = 'red'")
+    await ledger.place("a", range(4))
+    spans = ((100 * 24 + 125, 100 * 24), (240 + 50, 240), (10, 0))
+    async with ledger.database.transaction() as connection:
+        await connection.execute(text("SET LOCAL session_replication_role = replica"))
+        for since, until in spans:
+            await connection.execute(
+                text("UPDATE placements SET placed_at = now() - make_interval(hours => :since),"
+                     " ended_at = now() - make_interval(hours => :until), end_reason = 'x'"),
+                {"since": since, "until": until},
+            )  # fmt: skip
+            hours = await load_hours(connection)
+            expected = {100 * 24: {}, 240: {"red": pytest.approx(200, rel=1e-3)}}.get(
+                until, {"red": pytest.approx(40, rel=1e-3)}
+            )
+            assert hours == expected
+        await connection.execute(text("UPDATE placements SET ended_at = NULL, end_reason = NULL"))
+        await connection.execute(
+            text("UPDATE tenants SET quotas = CAST(:quotas AS jsonb)"),
+            {"quotas": '{"gpu_hours": 40}'},
+        )
+        assert await share_factors(connection) == {"red": pytest.approx(0.525, rel=1e-2)}
