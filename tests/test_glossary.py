@@ -18,6 +18,7 @@ from longshore.models import cycles, domains, spending, views
 from longshore.models.block import BlockState
 from longshore.models.dag import DagState, StepState
 from longshore.models.elements import ElementState
+from longshore.models.funding import FundingClass
 from longshore.models.job import FailureClass, JobState, Tier
 from longshore.models.market import MachineState, OrderState
 from longshore.models.messages import LeaseEnd
@@ -35,6 +36,7 @@ SHOWN: tuple[type[StrEnum], ...] = (
     JobState, ElementState, DagState, StepState, Overlap, Oddity, FailureClass, LeaseEnd, Tier,
     NodeState, PlacementKind, RejectionCode, QueueOrder, PackingRule,
     LinkClass, PurchaseState, BlockState, OrderState, MachineState, HeldBy,
+    FundingClass,
 )  # fmt: skip
 """What people are shown by its value."""
 VIEWS = (views, spending, cycles, domains)

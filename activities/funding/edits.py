@@ -53,7 +53,7 @@ async def set_tenant(connection: AsyncConnection, tenant: Tenant) -> None:
                 f"{'are' if len(names) > 1 else 'is'} {listed(sorted(names), _NAMED) or 'none'}. "
                 f"`longshore tenant set {tenant.parent}` makes it"
             )
-    async with told(f"tenant {tenant.name}: parent"):
+    async with told("parent"):
         await connection.execute(
             text(_SET_TENANT),
             {
