@@ -28,6 +28,11 @@ MILLI = """CASE WHEN p.slices > 0 THEN bit_count(p.slices::bit(8)) * 125 ELSE p.
 as in the ledger."""
 
 
+LASTS = "least(c.ended_at, p.ended_at, e.ends_at)"
+"""Until when a charge `c` of a placement `p` and an envelope `e` lasts, or has; null where all
+three go on. Of one with a start after that nobody has paid anything."""
+
+
 async def has_budgets(connection: AsyncConnection) -> bool:
     """Return whether any tenant has a budget."""
     return bool(await connection.scalar(text(_ANY)))

@@ -129,7 +129,9 @@ class FundingCapMemberRow(SQLModel, table=True):
 class ChargeRow(SQLModel, table=True):
     """This envelope pays for these GPUs of this placement, from, to, and why that ended.
 
-    Never rewritten. Of one that is open the end is that of its envelope, where that has ended.
+    Never rewritten. It lasts no longer than its envelope, which may end without anybody closing
+    it, and than its placement: where a cycle closes it while that ends, the end here may be a
+    moment after. Whoever counts takes the least of the three (`activities.funding.rows.LASTS`).
     """
 
     __tablename__: ClassVar[str] = "charges"  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -102,8 +102,7 @@ _DRIFT = """
     UNION ALL
     SELECT 'outlives', c.id FROM charges c
       JOIN placements p USING (job_id, attempt, rank)
-     WHERE p.ended_at IS NOT NULL
-       AND coalesce(c.ended_at, 'infinity') > greatest(p.ended_at, c.started_at)
+     WHERE p.ended_at IS NOT NULL AND c.ended_at IS NULL
     UNION ALL
     SELECT 'twice', a.id FROM open a JOIN open b USING (job_id, attempt, rank)
      WHERE a.id < b.id AND a.gpu_indices && b.gpu_indices
