@@ -138,7 +138,7 @@ def _why(room: Room, use: Use, taking: Taking) -> FundingCode:
 
 
 def _code_of(ladder: Ladder, room: Room, use: Use, where: Where) -> FundingCode:
-    if any(rung.envelopes(room) for rung in ladder.rungs):
+    if any(rung.envelopes(room) for rung in ladder.rungs):  # all: it was refused on each
         return FundingCode.NO_ROOM
     return why_none(room, use, where)
 
@@ -224,17 +224,7 @@ class _Turns:
 
     def _keep_back(self, use: Use, recalls: Iterable[Recall], found: Cover) -> None:
         """Tell nobody else of what is given up for a job beyond what it uses."""
-        room = self._room
-        places: dict[int, int] = {}
-        caps: dict[int, int] = {}
-        changes = [(recall.charge, len(recall.lost)) for recall in recalls]
-        changes += [(charge, -len(charge.gpus)) for charge in found.charges]
-        for charge, gpus in changes:
-            place = room.place[charge.envelope]
-            places[place] = places.get(place, 0) + gpus * charge.milli
-            for cap in room.caps[place]:
-                caps[cap] = caps.get(cap, 0) + gpus * charge.milli
-        kept_back = _over_zero(places), _over_zero(caps)
+        kept_back = surplus(self._room, recalls, found.charges)
         self._change(kept_back, -1)
         self._kept_back[use.job_id, use.attempt] = kept_back
 
@@ -270,6 +260,22 @@ class _Turns:
                     room.remove(one)
             room.add(charge._replace(gpus=tuple(sorted(gpus))))
         return Recall(charge, recall.lost[count:])
+
+
+def surplus(
+    room: Room, recalls: Iterable[Recall], charges: Iterable[Charge]
+) -> tuple[dict[int, int], dict[int, int]]:
+    """Return what is given up for a job beyond what it uses, by envelope and by cap."""
+    places: dict[int, int] = {}
+    caps: dict[int, int] = {}
+    changes = [(recall.charge, len(recall.lost)) for recall in recalls]
+    changes += [(charge, -len(charge.gpus)) for charge in charges]
+    for charge, gpus in changes:
+        place = room.place[charge.envelope]
+        places[place] = places.get(place, 0) + gpus * charge.milli
+        for cap in room.caps[place]:
+            caps[cap] = caps.get(cap, 0) + gpus * charge.milli
+    return _over_zero(places), _over_zero(caps)
 
 
 def _over_zero(amounts: dict[int, int]) -> dict[int, int]:

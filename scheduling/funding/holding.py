@@ -97,12 +97,16 @@ class Validity:
             if share.rank == charge.rank:
                 if share.gpus != charge.gpus and not set(share.gpus).issuperset(charge.gpus):
                     continue
-                key = charge.envelope, share.where
-                found = self._is_for.get(key)
-                if found is None:
-                    found = self._is_for[key] = is_for(owned.spec, share.where)
-                return None if found else FundingCode.NO_ENVELOPE
+                return None if self.fits(owned, share.where) else FundingCode.NO_ENVELOPE
         return FundingCode.NO_ENVELOPE
+
+    def fits(self, owned: Owned, where: Where) -> bool:
+        """Return whether an envelope is for GPUs there."""
+        key = owned.id, where
+        found = self._is_for.get(key)
+        if found is None:
+            found = self._is_for[key] = is_for(owned.spec, where)
+        return found
 
     def _between(self, tenant: str, owner: str) -> int | None:
         pair = tenant, owner

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from longshore.models.funding import FundingCode
-from longshore.scheduling.funding.cover import Cover, settle
+from longshore.scheduling.funding.cover import Cover, settle, surplus
 from longshore.scheduling.funding.facts import Charge, Facts, Owned, Use
 from longshore.scheduling.funding.holding import (
     Attempt,
@@ -49,8 +49,9 @@ class KeptFunding:
         """What was open when changes were told last, of all who have had another change since."""
         self._why: dict[tuple[Attempt, int, int], tuple[FundingCode, str | None]] = {}
         """By GPU: why it was lost."""
-        self._uncovered: dict[str, set[Attempt]] = {}
-        """By tenant: who has GPUs that nobody pays for."""
+        self._uncovered: dict[str, dict[Attempt, int]] = {}
+        """By tenant: who has GPUs that nobody pays for, and how many at least have to be freed of
+        what it may ask before somebody does; 0 where that is not known."""
         self._times: list[tuple[datetime, int]] = []
         """When envelopes begin and end."""
         concerned = {(one.charge.job_id, one.charge.attempt) for one in found.ended}
@@ -97,11 +98,14 @@ class KeptFunding:
         room, key = self.room, (job_id, attempt)
         use = room.uses.pop(key)
         held = [paid.charge for paid in room.held.get(key, {}).values()]
+        freed: dict[int, int] = {}
         for charge in held:
             room.remove(charge)
+            place = room.place[charge.envelope]
+            freed[place] = freed.get(place, 0) + charge.amount
         self._told.pop(key, None)
         self._covered(use)
-        self._settle(self._who_look_at({room.place[charge.envelope] for charge in held}))
+        self._settle(self._whom_it_helps(freed))
 
     def change(self, owned: Owned) -> None:
         """Have an envelope be another than it was. It stays its tenant's."""
@@ -175,7 +179,7 @@ class KeptFunding:
             concerned.add(place)
             self._cut(cut.paid, cut.keeps, cut.code, losers)
         wanting = [use for use in losers.values() if self._wants(use)]
-        self._settle([*wanting, *self._who_look_at(concerned)])
+        self._settle([*wanting, *self._whom_it_helps(dict.fromkeys(concerned, 0))])
 
     def _over(self, places: Iterable[int]) -> list[Limit]:
         room = self.room
@@ -217,7 +221,7 @@ class KeptFunding:
         waiting = {_turn(use) for use in uses}
         for _, job_id, attempt in waiting:
             tenant = self.room.uses[job_id, attempt].tenant
-            self._uncovered.setdefault(tenant, set()).add((job_id, attempt))
+            self._uncovered.setdefault(tenant, {})[job_id, attempt] = 0
         while waiting:
             turns, later = sorted(waiting), set[_Turn]()
             while turns:
@@ -243,6 +247,9 @@ class KeptFunding:
             return []
         found = settle(room, claim)
         if not found.funded:
+            if len(claim.shares) == 1:
+                lacks = found.missing // claim.shares[0].milli
+                self._uncovered[use.tenant][use.job_id, use.attempt] = lacks
             return []
         self._note_cover((use.job_id, use.attempt), found)
         self._covered(use)
@@ -252,12 +259,11 @@ class KeptFunding:
             self._lost(charge, recall.lost, FundingCode.NO_ROOM, use.job_id)
             loser = room.uses[charge.job_id, charge.attempt]
             losers.append(loser)
-            uncovered = self._uncovered.setdefault(loser.tenant, set())
-            uncovered.add((charge.job_id, charge.attempt))
+            self._uncovered.setdefault(loser.tenant, {})[charge.job_id, charge.attempt] = 0
         if losers:
-            losers += self._who_look_at(
-                {room.place[recall.charge.envelope] for recall in found.recalls}
-            )
+            freed, below = surplus(room, found.recalls, found.charges)
+            freed.update((member, 0) for cap in below for member in room.members[cap])
+            losers += self._whom_it_helps(freed) if freed else []
         return losers
 
     def _claim(self, use: Use) -> Use | None:
@@ -273,20 +279,36 @@ class KeptFunding:
         shares = [share for share in shares if share.gpus]
         return use._replace(shares=tuple(shares)) if shares else None
 
-    def _who_look_at(self, places: Iterable[int]) -> list[Use]:
-        """Return those whom nobody pays for, and who might be paid for from some envelopes or
-        from others below the same caps."""
+    def _whom_it_helps(self, freed: Mapping[int, int]) -> list[Use]:
+        """Return those whom nobody pays for, and who might be paid for now that so much of some
+        envelopes is free; where that is 0, or there is a cap, whatever they lack."""
         room = self.room
-        below = {
-            member for place in places for cap in room.caps[place] for member in room.members[cap]
-        }
-        looked_at = [place for place in {*places, *below} if room.open[place]]
-        return [
-            room.uses[attempt]
-            for tenant, attempts in self._uncovered.items()
-            if attempts and any(self._may_ask(tenant, place) for place in looked_at)
-            for attempt in attempts
-        ]
+        freed = {place: amount for place, amount in freed.items() if room.open[place]}
+        caps = {cap for place in freed for cap in room.caps[place]}
+        freed.update((member, 0) for cap in caps for member in room.members[cap])
+        found: list[Use] = []
+        for tenant, attempts in self._uncovered.items():
+            places = [place for place in freed if self._may_ask(tenant, place)]
+            for attempt, lacks in attempts.items() if places else ():
+                use = room.uses[attempt]
+                helps = self._helps(use, places, freed)
+                if helps is None or helps >= lacks:
+                    found.append(use)
+                else:
+                    attempts[attempt] = lacks - helps
+        return found
+
+    def _helps(self, use: Use, places: Iterable[int], freed: Mapping[int, int]) -> int | None:
+        """Return with how many more of a job's GPUs that helps at most; None: nobody knows."""
+        if len(use.shares) != 1:
+            return None
+        where, each, sum_of = use.shares[0].where, use.shares[0].milli, 0
+        for place in places:
+            if self.room.valid.fits(self.room.owned[place], where):
+                if not freed[place]:
+                    return None
+                sum_of += -(-freed[place] // each)
+        return sum_of
 
     def _may_ask(self, tenant: str, place: int) -> bool:
         spec = self.room.owned[place].spec
@@ -303,7 +325,7 @@ class KeptFunding:
     def _covered(self, use: Use) -> None:
         attempts = self._uncovered.get(use.tenant)
         if attempts is not None:
-            attempts.discard((use.job_id, use.attempt))
+            attempts.pop((use.job_id, use.attempt), None)
             if not attempts:
                 del self._uncovered[use.tenant]
 

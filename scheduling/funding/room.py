@@ -24,18 +24,23 @@ Key = tuple[str, int, int, int]
 class Group:
     """Envelopes that are asked one after the other, without those that are used up."""
 
-    __slots__ = ("everything", "live", "seen")
+    __slots__ = ("everything", "live", "members", "seen")
 
-    def __init__(self, everything: list[int]) -> None:
+    def __init__(self, everything: list[int], seen: int) -> None:
         self.everything = everything
         self.live = everything
-        self.seen = -1
+        self.members = frozenset(everything)
+        self.seen = seen
         """How often room had been given back when `live` was made."""
 
-    def renew(self, given_back: int) -> None:
-        """Have everything again where room has been given back."""
-        if self.seen != given_back:
-            self.live, self.seen = self.everything, given_back
+    def renew(self, given_back: list[int]) -> None:
+        """Have everything again where some of it has been given back."""
+        if self.seen < len(given_back):
+            if self.live is not self.everything and not self.members.isdisjoint(
+                given_back[self.seen :]
+            ):
+                self.live = self.everything
+            self.seen = len(given_back)
 
 
 class Room:
@@ -72,8 +77,8 @@ class Room:
         self.on: list[dict[Key, Paid]] = [{} for _ in self.ids]
         """By envelope: what it pays for."""
         self.held: dict[Attempt, dict[Key, Paid]] = {}
-        self.given_back = 0
-        """How often there has come to be more room than before."""
+        self.given_back: list[int] = []
+        """The envelopes that have come to have more room than before, one after the other."""
         self.changes = 0
         """How often any has changed."""
         self.ladders: dict[object, Any] = {}
@@ -124,7 +129,7 @@ class Room:
         self.pay(place, -paid.charge.amount, charge.lent)
         if paid.steps:
             self._count(place, paid.steps, -paid.charge.amount)
-        self.given_back += 1
+        self.given_back.append(place)
         self.changes += 1
 
     def shorten(self, paid: Paid, keeps: int) -> None:
@@ -170,7 +175,6 @@ class Room:
         """Forget which envelopes are asked by whom: one has changed."""
         self.ladders, self._of, self._groups = {}, {}, {}
         self.valid.forget()
-        self.given_back += 1
         self.changes += 1
 
     def of(self, owner: str, where: Where) -> list[int]:
@@ -203,7 +207,8 @@ class Room:
                     for owner in owners
                     for place in self.of(owner, where)
                     if shares_with(self.owned[place].spec, steps)
-                )
+                ),
+                len(self.given_back),
             )
         return group
 

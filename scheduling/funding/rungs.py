@@ -76,7 +76,6 @@ class Rung:
                 for place in group.live
                 if room.free[place] > 0 or (keeps and room.farther[place])
             ]
-            group.seen = room.given_back
 
     def envelopes(self, room: Room) -> list[int]:
         """Return all envelopes that may be asked."""
@@ -87,15 +86,24 @@ class Rung:
 class Ladder:
     """The rungs of all jobs of a tenant that want such GPUs, and name these sponsors."""
 
-    __slots__ = ("code", "refused", "rungs")
+    __slots__ = ("_rest", "code", "refused", "rungs")
 
-    def __init__(self, rungs: tuple[Rung, ...]) -> None:
-        self.rungs = rungs
+    def __init__(self, rungs: Iterator[Rung]) -> None:
+        self.rungs: list[Rung] = []
+        """As far as any job has had to look; `more` has the next."""
+        self._rest = rungs
         self.refused: dict[tuple[int, int, int | None], tuple[int, Any]] = {}
         """By GPUs, thousandths of each and how much may be borrowed: in what state of the room
         jobs were refused, and how."""
         self.code: FundingCode | None = None
         """`NO_ROOM`, or why there is no envelope on any rung; once that was looked for."""
+
+    def more(self) -> bool:
+        """Add the next rung; return whether there is one."""
+        rung = next(self._rest, None)
+        if rung is not None:
+            self.rungs.append(rung)
+        return rung is not None
 
 
 def ladder_of(
@@ -105,8 +113,7 @@ def ladder_of(
     key = tenant, where, terms.sponsors, preemptible
     found = room.ladders.get(key)
     if found is None:
-        rungs = tuple(_rungs(room, tenant, where, terms, preemptible))
-        found = room.ladders[key] = Ladder(rungs)
+        found = room.ladders[key] = Ladder(_rungs(room, tenant, where, terms, preemptible))
     return found
 
 

@@ -67,7 +67,7 @@ class Taking:
         """What relatives had, and how many GPUs of it they have lost."""
         self.stuck: list[Rung] = []
         """Rungs where many envelopes were found used up."""
-        self._began = room.changes, room.given_back
+        self._began = room.changes
 
     def walk(self, use: Use) -> int:
         """Take for all shares of a job; return for how much nobody pays."""
@@ -80,9 +80,10 @@ class Taking:
 
     def take(self, ladder: Ladder, want: int, each: int) -> int:
         """Take room for so many GPUs, as thousandths of each; return how many nobody pays for."""
-        for rung in ladder.rungs:
-            if not want:
-                break
+        rungs, next_one = ladder.rungs, 0
+        while want and (next_one < len(rungs) or ladder.more()):
+            rung = rungs[next_one]
+            next_one += 1
             want = self._lent(rung, want, each) if rung.lent else self._kept(rung, want, each)
         return want
 
@@ -217,7 +218,7 @@ class Taking:
             if keeps:
                 room.remove(charge._replace(gpus=charge.gpus[:keeps]))
             room.add_paid(room.place[charge.envelope], paid)
-        room.changes, room.given_back = self._began
+        room.changes = self._began
         self.tidy()
 
     def charges(self, use: Use) -> list[Charge]:
