@@ -30,6 +30,11 @@ class Asked(NamedTuple):
     code: FundingCode | None
     """Why it may not pay, however much room there is."""
 
+    @property
+    def lent(self) -> bool:
+        """Whether it pays by contract."""
+        return self.rung in (SPONSOR, LENDER)
+
 
 def all_asked(room: Room, use: Use, where: Where) -> Iterator[Asked]:
     """Return the envelopes for GPUs there, in the order of the ladder."""
