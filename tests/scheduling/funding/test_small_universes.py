@@ -1,0 +1,173 @@
+"""All that can happen in small universes: 3 tenants, 2 envelopes, 4 jobs, up to 6 events.
+
+Each state is visited once, however it was come to. In a state that is settled, whatever happens
+next is decided three times: kept from before, at once, and by a plain implementation.
+"""
+
+from collections.abc import Iterator
+from itertools import product
+from typing import NamedTuple
+
+import pytest
+
+from longshore.models.funding import Lending, Sharing
+from longshore.scheduling.funding.evaluate import Funded, evaluate
+from longshore.scheduling.funding.facts import Branch, Charge, Facts, Owned, Use
+from longshore.scheduling.funding.kept import KeptFunding
+from tests.support.funding_scenes import (
+    HOUR,
+    NOW,
+    applied,
+    borrowing,
+    facts_of,
+    owned,
+    tree,
+    use,
+)
+from tests.support.reference_funding import Plain, Steps, payers_of, plain_payers
+
+TREES = {
+    "family": tree(a=None, b="a", c="a"),
+    "line": tree(a=None, b="a", c="b"),
+    "strangers": tree(a=None, b="a", c=None),
+}
+OWNERS = [("b", "b"), ("a", "b"), ("b", "c")]
+SIZES = [(1, 2), (2, 3)]
+EVENTS = 6
+State = frozenset[tuple[object, ...]]
+
+
+class Universe(NamedTuple):
+    tenants: dict[str, Branch]
+    envelopes: tuple[Owned, ...]
+    jobs: tuple[Use, ...]
+
+
+def all_of() -> list[Universe]:
+    """Each tree with each two owners and sizes; the second is lent, and closes for an hour."""
+    found: list[Universe] = []
+    for tenants, owners, sizes in product(TREES.values(), OWNERS, SIZES):
+        lending = Lending(to=("a", "b", "c"), max=1)
+        envelopes = (
+            owned(1, owners[0], sizes[0]),
+            owned(2, owners[1], sizes[1], lending=lending),
+        )
+        jobs = (
+            use("j1", "a", 1), use("j2", "b", 2), use("j3", "c", 1, terms=borrowing("b", most=1)),
+            use("j4", "c", 2, preemptible=False),
+        )  # fmt: skip
+        found.append(Universe(tenants, envelopes, jobs))
+    return found
+
+
+def events(universe: Universe, facts: Facts) -> Iterator[tuple[str, Facts]]:
+    """What can happen next: a job begins or ends, an envelope closes, opens, shrinks or is no
+    longer shared."""
+    running = {one.job_id for one in facts.uses}
+    for job in universe.jobs:
+        if job.job_id in running:
+            yield (
+                f"end {job.job_id}",
+                facts._replace(
+                    uses=[one for one in facts.uses if one.job_id != job.job_id],
+                    charges=[one for one in facts.charges if one.job_id != job.job_id],
+                ),
+            )
+        else:
+            since = NOW - HOUR + len(running) * HOUR / 10
+            begun = [*facts.uses, job._replace(since=since)]
+            yield f"begin {job.job_id}", facts._replace(uses=begun)
+    for first in universe.envelopes:
+        now = facts.envelopes[first.id]
+        others = [
+            first._replace(spec=first.spec.model_copy(update=update))
+            for update in ({}, {"gpus": 1.0}, {"start": NOW + HOUR}, {"sharing": Sharing.NONE})
+        ]
+        lent = sum(one.amount for one in facts.charges if one.lent and one.envelope == first.id)
+        for number, other in enumerate(others):
+            if other != now and other.spec.gpus * 1000 >= lent:
+                changed = {**facts.envelopes, first.id: other}
+                yield f"change {first.id} to {number}", facts._replace(envelopes=changed)
+
+
+def state_of(facts: Facts) -> State:
+    """What tells states apart: who runs in which order, who pays, and what envelopes are."""
+    order = sorted(facts.uses, key=lambda one: (one.since, one.job_id))
+    return frozenset(
+        [
+            *(("runs", place, one.job_id) for place, one in enumerate(order)),
+            *(("pays", one.envelope, one.job_id, one.gpus, one.lent) for one in facts.charges),
+            *(
+                ("is", one.id, one.spec.gpus, one.spec.start, one.spec.sharing)
+                for one in facts.envelopes.values()
+            ),
+        ]
+    )
+
+
+def explore(universe: Universe, depth: int) -> int:
+    """Visit each state that so many events lead to; return how many there are."""
+    first = facts_of(universe.tenants, universe.envelopes)
+    seen = {state_of(first)}
+    front = [first]
+    for _ in range(depth):
+        following: list[Facts] = []
+        for facts in front:
+            for event, after in events(universe, facts):
+                settled = check(facts, event, after)
+                if (state := state_of(settled)) not in seen:
+                    seen.add(state)
+                    following.append(settled)
+        front = following
+    return len(seen)
+
+
+def check(before: Facts, event: str, after: Facts) -> Facts:
+    """Return what is settled after an event; all that must hold of it does."""
+    funded = evaluate(after, NOW)
+    settled = applied(after, funded)
+    found = payers_of(settled.charges)
+    assert found == plain_payers(after, NOW), event
+    again = evaluate(settled, NOW)
+    assert (again.ended, again.opened) == ((), ()), event
+    kept = KeptFunding(before, NOW)
+    kept.changes()
+    happen(kept, event, after)
+    assert found == payers_of([paid.charge for held in kept.room.held.values()
+                               for paid in held.values()]), event  # fmt: skip
+    plain = Plain(settled, NOW)
+    assert payers_of(plain.charges) == found, "all of it holds"
+    assert all(plain.left(id) >= 0 for id in settled.envelopes), event
+    if event.startswith("end"):
+        assert all(loses_to_who_is_nearer(after, funded)), event
+    return settled
+
+
+def happen(kept: KeptFunding, event: str, after: Facts) -> None:
+    what, name, *_ = event.split()
+    if what == "end":
+        kept.end(name, 1)
+    elif what == "begin":
+        kept.start(next(one for one in after.uses if one.job_id == name))
+    else:
+        kept.change(after.envelopes[int(name)])
+
+
+def loses_to_who_is_nearer(facts: Facts, funded: Funded) -> Iterator[bool]:
+    plain = Plain(facts, NOW)
+    for one in funded.ended:
+        new: list[Charge] = [each for each in funded.opened if each.job_id == one.for_job]
+        nearest: Steps = min(map(plain.steps, new))
+        yield nearest < plain.steps(one.charge)
+
+
+@pytest.mark.parametrize("number", range(0, len(all_of()), 5))
+def test_some_small_universes(number: int) -> None:
+    assert explore(all_of()[number], 3) > 100
+
+
+@pytest.mark.exhaustive  # minutes; the test above has some of them
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("number", range(len(all_of())))
+def test_all_small_universes(number: int) -> None:
+    assert explore(all_of()[number], EVENTS) > 1000
