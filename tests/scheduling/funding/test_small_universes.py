@@ -5,6 +5,7 @@ next is decided three times: kept from before, at once, and by a plain implement
 """
 
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from itertools import product
 from typing import NamedTuple
 
@@ -34,6 +35,7 @@ TREES = {
 OWNERS = [("b", "b"), ("a", "b"), ("b", "c")]
 SIZES = [(1, 2), (2, 3)]
 EVENTS = 6
+MINUTE = timedelta(minutes=1)
 State = frozenset[tuple[object, ...]]
 
 
@@ -60,7 +62,7 @@ def all_of() -> list[Universe]:
     return found
 
 
-def events(universe: Universe, facts: Facts) -> Iterator[tuple[str, Facts]]:
+def events(universe: Universe, facts: Facts, now: datetime) -> Iterator[tuple[str, Facts]]:
     """What can happen next: a job begins or ends, an envelope closes, opens, shrinks or is no
     longer shared."""
     running = {one.job_id for one in facts.uses}
@@ -74,29 +76,29 @@ def events(universe: Universe, facts: Facts) -> Iterator[tuple[str, Facts]]:
                 ),
             )
         else:
-            since = NOW - HOUR + len(running) * HOUR / 10
-            begun = [*facts.uses, job._replace(since=since)]
+            begun = [*facts.uses, job._replace(since=now)]
             yield f"begin {job.job_id}", facts._replace(uses=begun)
     for first in universe.envelopes:
-        now = facts.envelopes[first.id]
+        is_now = facts.envelopes[first.id]
         others = [
             first._replace(spec=first.spec.model_copy(update=update))
             for update in ({}, {"gpus": 1.0}, {"start": NOW + HOUR}, {"sharing": Sharing.NONE})
         ]
         lent = sum(one.amount for one in facts.charges if one.lent and one.envelope == first.id)
         for number, other in enumerate(others):
-            if other != now and other.spec.gpus * 1000 >= lent:
+            if other != is_now and other.spec.gpus * 1000 >= lent:
                 changed = {**facts.envelopes, first.id: other}
                 yield f"change {first.id} to {number}", facts._replace(envelopes=changed)
 
 
 def state_of(facts: Facts) -> State:
-    """What tells states apart: who runs in which order, who pays, and what envelopes are."""
-    order = sorted(facts.uses, key=lambda one: (one.since, one.job_id))
+    """What tells states apart: who runs, who pays, since when in order, and what envelopes are."""
+    times = sorted({one.since for one in (*facts.uses, *facts.charges)})
+    order = {since: place for place, since in enumerate(times)}
     return frozenset(
         [
-            *(("runs", place, one.job_id) for place, one in enumerate(order)),
-            *(("pays", one.envelope, one.job_id, one.gpus, one.lent) for one in facts.charges),
+            *(("runs", order[one.since], one.job_id) for one in facts.uses),
+            *((order[one.since], one.envelope, one.job_id, one.gpus) for one in facts.charges),
             *(
                 ("is", one.id, one.spec.gpus, one.spec.start, one.spec.sharing)
                 for one in facts.envelopes.values()
@@ -110,11 +112,12 @@ def explore(universe: Universe, depth: int) -> int:
     first = facts_of(universe.tenants, universe.envelopes)
     seen = {state_of(first)}
     front = [first]
-    for _ in range(depth):
+    for number in range(depth):
+        now = NOW + number * MINUTE
         following: list[Facts] = []
         for facts in front:
-            for event, after in events(universe, facts):
-                settled = check(facts, event, after)
+            for event, after in events(universe, facts, now):
+                settled = check(facts, event, after, now)
                 if (state := state_of(settled)) not in seen:
                     seen.add(state)
                     following.append(settled)
@@ -122,24 +125,25 @@ def explore(universe: Universe, depth: int) -> int:
     return len(seen)
 
 
-def check(before: Facts, event: str, after: Facts) -> Facts:
+def check(before: Facts, event: str, after: Facts, now: datetime) -> Facts:
     """Return what is settled after an event; all that must hold of it does."""
-    funded = evaluate(after, NOW)
+    funded = evaluate(after, now)
     settled = applied(after, funded)
     found = payers_of(settled.charges)
-    assert found == plain_payers(after, NOW), event
-    again = evaluate(settled, NOW)
+    assert found == plain_payers(after, now), event
+    again = evaluate(settled, now)
     assert (again.ended, again.opened) == ((), ()), event
-    kept = KeptFunding(before, NOW)
+    kept = KeptFunding(before, now - MINUTE)
     kept.changes()
+    kept.advance(now)
     happen(kept, event, after)
     assert found == payers_of([paid.charge for held in kept.room.held.values()
                                for paid in held.values()]), event  # fmt: skip
-    plain = Plain(settled, NOW)
+    plain = Plain(settled, now)
     assert payers_of(plain.charges) == found, "all of it holds"
     assert all(plain.left(id) >= 0 for id in settled.envelopes), event
     if event.startswith("end"):
-        assert all(loses_to_who_is_nearer(after, funded)), event
+        assert all(loses_to_who_is_nearer(after, funded, now)), event
     return settled
 
 
@@ -153,8 +157,8 @@ def happen(kept: KeptFunding, event: str, after: Facts) -> None:
         kept.change(after.envelopes[int(name)])
 
 
-def loses_to_who_is_nearer(facts: Facts, funded: Funded) -> Iterator[bool]:
-    plain = Plain(facts, NOW)
+def loses_to_who_is_nearer(facts: Facts, funded: Funded, now: datetime) -> Iterator[bool]:
+    plain = Plain(facts, now)
     for one in funded.ended:
         new: list[Charge] = [each for each in funded.opened if each.job_id == one.for_job]
         nearest: Steps = min(map(plain.steps, new))
