@@ -26,6 +26,7 @@ from longshore.models.funding import Envelope, FundingTerms, Lending
 from longshore.scheduling.funding.cover import fund
 from longshore.scheduling.funding.evaluate import evaluate
 from longshore.scheduling.funding.facts import Branch, Charge, Facts, Owned, Share, Use, Where
+from longshore.scheduling.funding.holding import age
 from longshore.scheduling.funding.kept import KeptFunding
 from longshore.scheduling.funding.ladder import (
     Tree,
@@ -75,6 +76,26 @@ class Report:
         return 1e6 * self.queue / self.waiting
 
 
+class _Jobs:
+    """Jobs that ask for GPUs of which their tenant has an envelope."""
+
+    def __init__(self, envelopes: dict[int, Owned], chance: random.Random) -> None:
+        self._chance = chance
+        self._of: dict[str, list[Envelope]] = {}
+        for owned in envelopes.values():
+            self._of.setdefault(owned.tenant, []).append(owned.spec)
+        self._tenants = sorted(self._of)
+
+    def one(self, job: str, since: datetime) -> Use:
+        chance = self._chance
+        tenant = chance.choice(self._tenants)
+        spec = chance.choice(self._of[tenant])
+        pool = spec.pool or chance.choice(_POOLS)
+        where = Where(pool, spec.gpu_type, frozenset({("region", "eu")}))
+        share = Share(0, where, tuple(range(chance.choice([1, 1, 2, 4, 8]))), 1000)
+        return Use(job, 1, tenant, since, (share,), FundingTerms())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--placements", type=int, default=50_000)
@@ -122,8 +143,9 @@ def measure(
     covered = sum(len(one.gpus) for one in found.opened) - sum(
         len(one.charge.gpus) - len(one.lost) for one in found.ended
     )
-    took = sorted(_changes(kept, facts, changes, chance))
-    queue = [_use(f"waits-{number}", tenants, chance, NOW) for number in range(waiting)]
+    jobs = _Jobs(dict(facts.envelopes), chance)
+    took = sorted(_changes(kept, facts, changes, jobs, chance))
+    queue = [jobs.one(f"waits-{number}", NOW) for number in range(waiting)]
     queue = [one._replace(shares=(_anywhere(one.shares[0]),)) for one in queue]
     room = KeptFunding(facts, NOW).room
     gc.freeze()
@@ -137,11 +159,11 @@ def measure(
 
 
 def _changes(
-    kept: KeptFunding, facts: Facts, count: int, chance: random.Random
+    kept: KeptFunding, facts: Facts, count: int, jobs: _Jobs, chance: random.Random
 ) -> Iterator[float]:
     gone = chance.sample(list(facts.uses), count)
     for number, use in enumerate(gone):
-        new = _use(f"new-{number}", len(facts.tenants), chance, NOW)
+        new = jobs.one(f"new-{number}", NOW)
         began = time.process_time()
         kept.end(use.job_id, use.attempt)
         kept.changes()
@@ -158,8 +180,9 @@ def _scene(placements: int, envelopes: int, tenants: int, chance: random.Random)
         for number in range(tenants)
     }
     all_of = {id: _envelope(id, tenants, chance) for id in range(1, envelopes + 1)}
+    jobs = _Jobs(all_of, chance)
     uses = [
-        _use(f"job-{number}", tenants, chance, NOW - timedelta(seconds=chance.randint(0, 86_400)))
+        jobs.one(f"job-{number}", NOW - timedelta(seconds=chance.randint(0, 86_400)))
         for number in range(placements)
     ]
     return Facts(tree, all_of, (), uses, list(_charges(tree, all_of, uses, chance)))
@@ -197,12 +220,6 @@ def _envelope(id: int, tenants: int, chance: random.Random) -> Owned:
     return Owned(id, tenant, spec)
 
 
-def _use(job: str, tenants: int, chance: random.Random, since: datetime) -> Use:
-    where = Where(chance.choice(_POOLS), chance.choice(_TYPES), frozenset({("region", "eu")}))
-    share = Share(0, where, tuple(range(chance.choice([1, 1, 2, 4, 8]))), 1000)
-    return Use(job, 1, _name(chance.randrange(tenants)), since, (share,), FundingTerms())
-
-
 def _anywhere(share: Share) -> Share:
     return share._replace(where=share.where._replace(labels=None))
 
@@ -232,7 +249,7 @@ class Plain:
         self.held: dict[int, list[tuple[int, Charge]]] = {one.id: [] for one in self.envelopes}
         self.paid: dict[str, set[int]] = {use.job_id: set() for use in facts.uses}
         valid = [(steps, one) for one in facts.charges if (steps := self.steps(one)) is not None]
-        for steps, one in sorted(valid, key=lambda each: (each[0], each[1].since, each[1].job_id)):
+        for steps, one in sorted(valid, key=lambda each: (each[0], age(each[1]))):
             count = min(max(self.left[one.envelope], 0) // one.milli, len(one.gpus))
             if count:
                 self.pay(steps, one._replace(gpus=one.gpus[:count]))
@@ -289,7 +306,7 @@ class Plain:
 
     def take_back(self, id: int) -> None:
         """Take a GPU from the farthest, of those from the youngest."""
-        last = max(self.held[id], key=lambda each: (each[0], each[1].since, each[1].job_id))
+        last = max(self.held[id], key=lambda each: (each[0], age(each[1])))
         self.held[id].remove(last)
         steps, charge = last
         *others, lost = charge.gpus
