@@ -178,7 +178,7 @@ def _rows(
             "for_attempt": job.attempt,
             "for_priority": job.priority,
             "plan": plan.model_dump(mode="json"),
-            "unpaid": right_over(victim.job_id, job.id, funding) is Right.FIRST,
+            "by_payer": right_over(victim.job_id, job.id, funding) is Right.FIRST,
             "frees_by": (plan.at + longest + _TO_STOP).isoformat(),
         }
         for victim in plan.victims
@@ -190,8 +190,8 @@ def _told(row: Mapping[Any, Any]) -> tuple[str, Displacement]:
     left = next((each.gpus_left for each in victims if each.job_id == row["job_id"]), None)
     what = "preempted" if left is None else f"shrunk to {count(left, 'GPU')}"
     reason = f"{what} for {row['for_job']} of class {row['for_priority']}"
-    if row["unpaid"]:
-        reason = f"{what} for {row['for_job']}, which a budget pays for: none did for this one"
+    if row["by_payer"]:
+        reason = f"{what} for {row['for_job']}, which a budget pays for before this one"
     return row["job_id"], Displacement(
         attempt=row["attempt"], reason=reason, for_job=row["for_job"], gpus_left=left
     )
@@ -213,7 +213,7 @@ may be stopped too. A priority that somebody has written as another thing than a
 none."""
 
 _STORED = """
-    SELECT d.job_id, d.attempt, d.for_job, d.for_priority, d.unpaid, d.plan
+    SELECT d.job_id, d.attempt, d.for_job, d.for_priority, d.by_payer, d.plan
       FROM preemptions d
      WHERE d.cycle_id = :cycle
      ORDER BY d.job_id
@@ -234,12 +234,12 @@ _STORE = f"""
     WITH wanted AS (
         SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r (
             job_id text, attempt integer, priority integer, for_job text, for_attempt integer,
-            for_priority integer, plan jsonb, unpaid boolean, frees_by timestamptz)
+            for_priority integer, plan jsonb, by_payer boolean, frees_by timestamptz)
     )
     INSERT INTO preemptions AS d (job_id, attempt, pool, cycle_id, for_job, for_attempt, priority,
-                             for_priority, plan, unpaid, frees_by)
+                             for_priority, plan, by_payer, frees_by)
     SELECT w.job_id, w.attempt, :pool, :cycle, w.for_job, w.for_attempt, w.priority,
-           w.for_priority, w.plan, w.unpaid, w.frees_by
+           w.for_priority, w.plan, w.by_payer, w.frees_by
       FROM wanted w
       JOIN placements p
         ON p.job_id = w.job_id AND p.attempt = w.attempt AND p.rank = 0 AND p.ended_at IS NULL
@@ -248,10 +248,10 @@ _STORE = f"""
        SET pool = excluded.pool, cycle_id = excluded.cycle_id, for_job = excluded.for_job,
            for_attempt = excluded.for_attempt, priority = excluded.priority,
            for_priority = excluded.for_priority, plan = excluded.plan,
-           unpaid = excluded.unpaid,
+           by_payer = excluded.by_payer,
            frees_by = excluded.frees_by, decided_at = clock_timestamp()
      WHERE {SETTLED}
-    RETURNING job_id, attempt, for_job, for_priority, unpaid, plan
+    RETURNING job_id, attempt, for_job, for_priority, by_payer, plan
 """
 """What has ended since, or is wanted no more, is left out. An attempt that gave up a part in place
 may give way again."""

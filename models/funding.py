@@ -117,6 +117,10 @@ class Payer(NamedTuple):
     budget: it pays for itself."""
     funded: bool = True
     """False: nobody pays for one of its GPUs at least."""
+    owner: str = ""
+    """Its own tenant, where that has a budget."""
+    shared: frozenset[str] = frozenset()
+    """Of the tenants those that may take back at any time what pays for it."""
 
 
 ITSELF = Payer(frozenset())
@@ -133,6 +137,8 @@ class PoolFunding(NamedTuple):
     """Why nobody would pay for it, of jobs that wait."""
     held: frozenset[str]
     """Jobs of these that do not start unfunded."""
+    recalls: Mapping[str, frozenset[str]] = MappingProxyType({})
+    """By job that waits and would be paid for: those that run for which nobody would pay then."""
     takes_over: Mapping[str, frozenset[str]] = MappingProxyType({})
     """By job for which nobody would pay: those that run of its own tenant each of which pays for
     enough, were it stopped."""

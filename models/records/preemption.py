@@ -19,7 +19,7 @@ class PreemptionRow(SQLModel, table=True):
         Index("preemptions_by_cycle", "cycle_id"),
         Index("preemptions_by_beneficiary", "for_job"),
         Index("preemptions_by_change", "changed_in"),
-        CheckConstraint("unpaid OR priority <= for_priority", name="no_higher_class_gives_way"),
+        CheckConstraint("by_payer OR priority <= for_priority", name="no_higher_class_gives_way"),
     )
 
     job_id: str = Field(primary_key=True, foreign_key="jobs.id", sa_type=Text)
@@ -33,8 +33,8 @@ class PreemptionRow(SQLModel, table=True):
     for_priority: int
     plan: dict[str, Any] = Field(sa_column=Column(JSONB(none_as_null=True), nullable=False))
     """The `PreemptionPlan`, with every way that was compared."""
-    unpaid: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
-    """No budget paid for it, and one does for `for_job`: their classes do not matter."""
+    by_payer: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
+    """A budget pays for `for_job` before it: their classes do not matter."""
     frees_by: datetime = Field(sa_column=Column(DateTime(timezone=True), nullable=False))
     """When its GPUs will probably be free."""
     decided_at: datetime = Field(

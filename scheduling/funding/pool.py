@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from longshore.models.funding import (
+    FundingClass,
     FundingCode,
     FundingTerms,
     Payer,
@@ -52,32 +53,46 @@ def pool_funding(
     placed then or not. `factors` go with it as they are."""
     over = over_quotas(walls, queue)
     funded, room = evaluated(facts, now)
+    tenants = {(use.job_id, use.attempt): use.tenant for use in facts.uses}
     payers = {
-        job_id: Payer(split.owners, funded=not split.unfunded)
-        if split.owners or split.unfunded else Payer(frozenset())
-        for (job_id, _), split in funded.splits.items()
-    }  # fmt: skip
+        attempt[0]: Payer(
+            split.owners,
+            not split.unfunded,
+            tenants[attempt],
+            frozenset(name for name, of, _ in split.payers if of is FundingClass.SHARED),
+        )
+        for attempt, split in funded.splits.items()
+    }
     waiting = [
         _waiting(job, pool, asks.get(job.id, Asks()), now)
         for job in queue
         if job.id not in over and _has_budget(facts, job.tenant)
     ]
     covers = fund(room, waiting)
+    recalls: dict[str, frozenset[str]] = {}
     unfunded = dict(over)
     held = set(over)
     for use in waiting:
         found = _as_it_is_left(room, use, covers[use.job_id])
         if found.funded:
-            owners = frozenset(facts.envelopes[each.envelope].tenant for each in found.charges)
-            payers[use.job_id] = Payer(owners)
+            payers[use.job_id] = _payer(facts, use, found)
+            if found.recalls:
+                recalls[use.job_id] = frozenset(one.charge.job_id for one in found.recalls)
             continue
         must = asks.get(use.job_id, Asks()).must_be_funded
-        payers[use.job_id] = Payer(frozenset({use.tenant}), funded=False)
+        payers[use.job_id] = Payer(frozenset({use.tenant}), False, use.tenant)
         unfunded[use.job_id] = says_unfunded(found, must=must)
         if must:
             held.add(use.job_id)
     takes = _takes_over(facts, room, funded, [use for use in waiting if use.job_id in unfunded])
-    return PoolFunding(payers, unfunded, frozenset(held), takes, factors)
+    return PoolFunding(payers, unfunded, frozenset(held), recalls, takes, factors)
+
+
+def _payer(facts: Facts, use: Use, found: Cover) -> Payer:
+    """Return who would pay for a job that waits."""
+    owners = [(facts.envelopes[each.envelope].tenant, each.lent) for each in found.charges]
+    shared = frozenset(owner for owner, lent in owners if not lent and owner != use.tenant)
+    return Payer(frozenset(owner for owner, _ in owners), True, use.tenant, shared)
 
 
 def over_quotas(walls: Sequence[Wall], queue: Sequence[JobRequest]) -> dict[str, str]:

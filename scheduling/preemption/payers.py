@@ -1,9 +1,11 @@
 """By what right a job may have a running one stopped, as far as who pays for them says.
 
-What nobody pays for is stopped for whoever is paid for, whatever their classes. Class decides
-between jobs that the same tenants pay for, and between those that nobody does. What somebody pays
-for is never stopped for a job that another pays for; nor for one that nobody pays for, unless that
-is of a higher class of its own tenant, and paid for then: else it would be stopped for it in turn.
+What nobody pays for is stopped for whoever is paid for, whatever their classes; and what a
+relative shares is stopped for the relative's own jobs, and for those that take it over. Class
+decides between jobs that the same tenants pay for, and between those that nobody does. What
+somebody pays for is never stopped for a job that another pays for; nor for one that nobody pays
+for, unless that is of a higher class of its own tenant, and paid for then: else it would be
+stopped for it in turn.
 """
 
 from enum import Enum
@@ -15,7 +17,7 @@ class Right(Enum):
     """What of two jobs decides."""
 
     FIRST = "first"
-    """It is stopped: nobody pays for it, and somebody does for the one that asks."""
+    """It is stopped: nobody pays for it, or not for as long as the one that asks wants that."""
     CLASS = "class"
     NONE = "none"
 
@@ -27,6 +29,10 @@ def right_over(running: str, asking: str, funding: PoolFunding | None) -> Right:
         return Right.CLASS
     theirs, mine = funding.of(running), funding.of(asking)
     if theirs.funded and mine.funded:
+        if mine.owner in theirs.shared or running in funding.recalls.get(asking, ()):
+            return Right.FIRST
+        if theirs.owner in mine.shared:
+            return Right.NONE  # it would take back at once what it shares
         return Right.CLASS if theirs.tenants == mine.tenants else Right.NONE
     if theirs.funded:
         may = running in funding.takes_over.get(asking, ())

@@ -270,8 +270,10 @@ class _Scene:
             victim_of(one.work, one.wait, self.policy, self.now, in_place=one.in_place)
             for one in sorted(chosen, key=lambda one: one.id)
         )
-        unpaid = self._stoppable.unpaid((one.id for one in chosen), job)
-        plan = weigh(job, victims, start, quote, rejected, self.policy, self.now, unpaid=unpaid)
+        by_payer = self._stoppable.by_payer((one.id for one in chosen), job)
+        plan = weigh(
+            job, victims, start, quote, rejected, self.policy, self.now, by_payer=by_payer
+        )
         if not plan.preempts:
             return plan
         decision = self.cluster.decide(job, frozenset(one.id for one in chosen))

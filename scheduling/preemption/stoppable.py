@@ -72,9 +72,9 @@ class Stoppable:
         work = self._works[place]
         return why_not(work, job, self._policy, self._now, self._yielding, self._funding)
 
-    def unpaid(self, victims: Iterable[str], job: JobRequest) -> frozenset[str]:
-        """Return which of these running jobs are stopped for `job` whatever that costs: nobody
-        pays for them, and somebody does for it."""
+    def by_payer(self, victims: Iterable[str], job: JobRequest) -> frozenset[str]:
+        """Return which of these running jobs are stopped for `job` whatever that costs: a budget
+        pays for it before them."""
         right = partial(right_over, asking=job.id, funding=self._funding)
         return frozenset(each for each in victims if right(each) is Right.FIRST)
 

@@ -36,14 +36,14 @@ def weigh(
     policy: PreemptionPolicy,
     now: datetime,
     *,
-    unpaid: Collection[str] = (),
+    by_payer: Collection[str] = (),
 ) -> PreemptionPlan:
     """Return the plan to stop these jobs, or not to, where another way costs less. What the job
     gets by it is left open.
 
     `start` is when the job starts if nobody is stopped; None where that is not known. Where one of
     its own class yields to it, its rank has decided already against waiting. Where all of them are
-    `unpaid`, nobody pays for them and somebody does for it: then no other way counts.
+    stopped `by_payer`, a budget pays for it before them: then no other way counts.
     """
     freed = now + max((victim.save for victim in victims), default=timedelta(0))
     cost = sum(victim.total for victim in victims)
@@ -53,13 +53,13 @@ def weigh(
     )  # fmt: skip
     waiting = _waiting(job, start, policy, now)
     buying = _buying(job, quote, policy, now)
-    paid = [victim for victim in victims if victim.job_id not in unpaid]
+    paid = [victim for victim in victims if victim.job_id not in by_payer]
     first = not paid
     ranked = any(victim.priority >= job.priority for victim in paid)
     if ranked and start is not None and start - freed <= policy.restart:
         ranked = False  # a stop would take longer than the wait
     if first:
-        lost = "nobody pays for the GPUs of those that are stopped, and somebody does for its own"
+        lost = "a budget pays for it before those that are stopped"
         others = (way.model_copy(update={"lost": lost}) for way in (waiting, *buying))
         ways = (preempting.model_copy(update={"chosen": True}), *others)
     elif ranked:
@@ -182,8 +182,8 @@ def _sentence(
         they = "it loses" if victims == 1 else "they lose"
         if first:
             return (
-                f"{preempting.title}, which nobody pays for: {they} {dollars(preempting.cost)}; "
-                f"to wait would cost {dollars(waiting.total)}"
+                f"{preempting.title}, before which a budget pays for it: {they} "
+                f"{dollars(preempting.cost)}; to wait would cost {dollars(waiting.total)}"
             )
         if ranked:
             yields = "yields to twice its rank" if victims == 1 else "yield to twice their ranks"

@@ -55,7 +55,7 @@ async def reason(ledger: Ledger, job: str) -> str:
 
 async def stopped(ledger: Ledger) -> list[dict[str, Any]]:
     return await ledger.rows(
-        "SELECT job_id, for_job, priority, for_priority, unpaid FROM preemptions ORDER BY job_id"
+        "SELECT job_id, for_job, priority, for_priority, by_payer FROM preemptions ORDER BY job_id"
     )
 
 
@@ -98,9 +98,9 @@ async def test_what_nobody_pays_for_runs_on_idle_gpus_and_gives_them_up(funded: 
         await funded.cycle("cycle-2")
         told = (await funded.signals("idle", "preempt"))[0]
     assert await stopped(funded) == [
-        {"job_id": "idle", "for_job": "owner", "priority": 9, "for_priority": 0, "unpaid": True}
+        {"job_id": "idle", "for_job": "owner", "priority": 9, "for_priority": 0, "by_payer": True}
     ]
-    assert told["reason"] == "preempted for owner, which a budget pays for: none did for this one"
+    assert told["reason"] == "preempted for owner, which a budget pays for before this one"
     await funded.finish("idle")
     await cycle(funded, 3, "owner")
     assert await paid(funded) == [("owner", "red/main", 8)]
@@ -286,3 +286,13 @@ async def test_gpu_hours_of_90_days_count_against_a_soft_quota(ledger: Ledger):
             {"quotas": '{"gpu_hours": 40}'},
         )
         assert await share_factors(connection) == {"red": pytest.approx(0.525, rel=1e-2)}
+
+
+async def test_an_owner_whose_gpus_a_relative_has_does_not_wait_for_it(funded: Ledger):
+    """The envelope has room for both, and the node has not."""
+    await envelope(funded, "red", milli=12000)
+    await queued(funded, "guest", "blue", 8, priority=9)
+    await cycle(funded, 1, "guest")
+    await queued(funded, "owner", "red", 4, priority=0)
+    await cycle(funded, 2, "guest", "owner")
+    assert [(row["job_id"], row["by_payer"]) for row in await stopped(funded)] == [("guest", True)]

@@ -25,7 +25,11 @@ NOBODY = Payer(frozenset({"red"}), funded=False)
 """Of a job of red for which no budget pays."""
 
 
-PAYERS = st.sampled_from([RED, BLUE, NOBODY, Payer(frozenset({"blue"}), funded=False), ITSELF])
+PAYERS = st.sampled_from([
+    RED, BLUE, NOBODY, Payer(frozenset({"blue"}), funded=False), ITSELF,
+    Payer(frozenset({"red"}), True, "red"), Payer(frozenset({"red"}), True, "blue",
+                                                  frozenset({"red"})),
+])  # fmt: skip
 
 
 def funded(**payers: Payer) -> PackingPolicy:
@@ -95,7 +99,7 @@ def test_it_is_stopped_for_a_job_that_somebody_pays_for(priority: int):
     works = [half("paid", 0, 0), half("idle", 4, priority)]
     plan = planned(a_job("owner", 4, priority=5), works, funded(idle=NOBODY, paid=RED, owner=BLUE))
     assert stopped(plan) == ["idle"]
-    assert "stop idle, which nobody pays for: it loses $" in plan.reason
+    assert "stop idle, before which a budget pays for it: it loses $" in plan.reason
     assert [way.kind.value for way in plan.ways if way.chosen] == ["preempt"]
 
 
@@ -155,11 +159,35 @@ def test_a_higher_class_takes_over_what_a_lower_one_of_its_tenant_is_paid(
     works = [half("one", 0, 1), half("two", 4, 1)]
     payers = {"one": RED, "two": RED, "urgent": NOBODY}
     funding = PoolFunding(
-        payers, {"urgent": "no room"}, frozenset(), {"urgent": frozenset({"two"})}
+        payers, {"urgent": "no room"}, frozenset(), takes_over={"urgent": frozenset({"two"})}
     )
     policy = POLICY.model_copy(update={"funding": funding})
     job = a_job("urgent", 4, priority=priority)
     assert stopped(planned(job, works, policy)) == (["two"] if may else [])
+
+
+GUEST = Payer(frozenset({"red"}), True, "blue", frozenset({"red"}))
+"""A job of blue for which red pays as long as it does not need its GPUs."""
+OWNER = Payer(frozenset({"red"}), True, "red")
+
+
+@pytest.mark.parametrize("priority", [0, 9])
+def test_what_a_relative_shares_is_stopped_for_its_own_jobs_and_never_the_other_way(priority: int):
+    guests = [half("one", 0, 9 - priority), half("two", 4, 9 - priority)]
+    policy = funded(one=GUEST, two=GUEST, asks=OWNER)
+    assert len(stopped(planned(a_job("asks", 4, priority=priority), guests, policy))) == 1
+    owners = funded(one=OWNER, two=OWNER, asks=GUEST)
+    plan = planned(a_job("asks", 4, priority=9), [half("one", 0, 0), half("two", 4, 0)], owners)
+    assert not plan.preempts
+
+
+def test_whose_payer_is_recalled_for_a_job_is_stopped_for_it():
+    works = [half("far", 0, 9), half("near", 4, 9)]
+    payers = {"far": GUEST, "near": GUEST, "asks": Payer(frozenset({"red"}), True, "green",
+                                                         frozenset({"red"}))}  # fmt: skip
+    funding = PoolFunding(payers, {}, frozenset(), {"asks": frozenset({"far"})})
+    policy = POLICY.model_copy(update={"funding": funding})
+    assert stopped(planned(a_job("asks", 4, priority=0), works, policy)) == ["far"]
 
 
 @given(st.lists(st.tuples(PAYERS, st.integers(0, 10)), min_size=2, max_size=6))

@@ -90,10 +90,10 @@ def summary(scene: Scene) -> str:
     (found,) = scene.fleet.rows(
         "SELECT count(*) AS charges, count(*) FILTER (WHERE lent) AS lent,"
         " count(*) FILTER (WHERE c.end_reason = ANY(%s)) AS demoted,"
-        " (SELECT count(*) FROM preemptions WHERE unpaid) AS unpaid FROM charges c",
+        " (SELECT count(*) FROM preemptions WHERE by_payer) AS by_payer FROM charges c",
         [code.value for code in FundingCode],
     )
     return (
         f"{found['charges']} charges, {found['lent']} of them lent, {found['demoted']} ended by an"
-        f" edit; {found['unpaid']} jobs that nobody paid for gave way"
+        f" edit; {found['by_payer']} jobs that nobody paid for gave way"
     )

@@ -1,4 +1,4 @@
-"""A job that no budget pays for gives way to one that a budget pays for, whatever their class."""
+"""Who pays comes before the class: a job gives way to one that a budget pays for before it."""
 
 from alembic import op
 
@@ -8,10 +8,10 @@ down_revision = "0052"
 
 def upgrade() -> None:
     op.execute(
-        "ALTER TABLE preemptions ADD COLUMN unpaid boolean NOT NULL DEFAULT false,"
+        "ALTER TABLE preemptions ADD COLUMN by_payer boolean NOT NULL DEFAULT false,"
         " DROP CONSTRAINT no_higher_class_gives_way"
     )
     op.execute(
         "ALTER TABLE preemptions ADD CONSTRAINT no_higher_class_gives_way"
-        " CHECK (unpaid OR priority <= for_priority)"
+        " CHECK (by_payer OR priority <= for_priority)"
     )
