@@ -1,10 +1,9 @@
 """Tenants, envelopes, caps and charges in the database, as the values that decisions look at."""
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from pydantic import ValidationError
 from sqlalchemy import RowMapping, text
@@ -49,15 +48,18 @@ async def load_facts(connection: AsyncConnection, pool: str | None) -> Facts | N
     tenants = await connection.execute(text(_TENANTS))
     envelopes = (await connection.execute(text(_ENVELOPES))).mappings()
     caps = (await connection.execute(text(_CAPS))).mappings()
-    charges = (await connection.execute(text(_CHARGES))).mappings()
+    charges = await connection.execute(text(_CHARGES))
     # By a part of the statement that one pool alone needs: a plan for both would be for neither.
-    uses = text(_USES.format(where="" if pool is None else "AND n.pool = :pool"))
-    rows = (await connection.execute(uses, {} if pool is None else {"pool": pool})).mappings()
+    where, values = ("", {}) if pool is None else ("AND n.pool = :pool", {"pool": pool})
+    uses = (await connection.execute(text(_USES.format(where=where)), values)).all()
+    on = sorted({row.node_id for row in uses})
+    nodes = await connection.execute(text(_PLACES), {"ids": on})
+    places = {id: _where(*facts) for id, *facts in nodes}
     return Facts(
         tenants={row.name: Branch(row.parent, row.budget_since) for row in tenants},
         envelopes={row["id"]: _owned(row) for row in envelopes},
         caps=tuple(capped_of(row) for row in caps),
-        uses=tuple(_uses(rows.all())),
+        uses=tuple(_uses(uses, places)),
         charges=tuple(_charge(row) for row in charges),
     )
 
@@ -115,7 +117,7 @@ async def close_charges(
 async def charges_of(connection: AsyncConnection, job_id: str, attempt: int) -> tuple[Charge, ...]:
     """Return the charges of an attempt that are open."""
     rows = await connection.execute(text(_CHARGES_OF), {"id": job_id, "attempt": attempt})
-    return tuple(_charge(row) for row in rows.mappings())
+    return tuple(_charge(row) for row in rows)
 
 
 async def carry_charges(
@@ -128,7 +130,7 @@ async def carry_charges(
     Return what the database refuses, as of a budget that was cut meanwhile.
     """
     rows = await connection.execute(text(_CARRIED), {"id": job_id, "attempt": attempt})
-    return await open_charges(connection, [_charge(row) for row in rows.mappings()])
+    return await open_charges(connection, [_charge(row) for row in rows])
 
 
 async def _opened(connection: AsyncConnection, charges: Sequence[Charge]) -> str | None:
@@ -173,35 +175,34 @@ def capped_of(row: RowMapping) -> Capped:
     return Capped(row["id"], row["tenant"], spec, frozenset(row["members"]))
 
 
-def _charge(row: RowMapping) -> Charge:
-    return Charge(
-        job_id=row["job_id"], attempt=row["attempt"], rank=row["rank"],
-        envelope=row["envelope_id"], gpus=tuple(sorted(row["gpu_indices"])), milli=row["milli"],
-        lent=row["lent"], since=row["since"], id=row["id"],
-    )  # fmt: skip
+def _charge(row: Sequence[Any]) -> Charge:
+    id, job, attempt, rank, envelope, gpus, milli, lent, since = row
+    return Charge(job, attempt, rank, envelope, tuple(sorted(gpus)), milli, lent, since, id)
 
 
-def _uses(rows: Sequence[RowMapping]) -> Iterable[Use]:
-    places: dict[str, Where] = {}
-    for (job_id, attempt), found in groupby(rows, lambda row: (row["job_id"], row["attempt"])):
-        ranks = list(found)
-        first = ranks[0]
-        yield Use(
-            job_id=job_id, attempt=attempt, tenant=first["tenant"],
-            since=min(row["placed_at"] for row in ranks),
-            shares=tuple(_share(row, places) for row in ranks),
-            terms=terms_of(first["funding"]), preemptible=first["preemptible"],
-        )  # fmt: skip
+def _uses(rows: Iterable[Sequence[Any]], places: Mapping[str, Where]) -> Iterable[Use]:
+    """Return the jobs that run, of rows by job, attempt and rank. Thousands at a time."""
+    terms: dict[str | None, FundingTerms] = {}
+    last: Use | None = None
+    for job, attempt, rank, gpus, milli, placed_at, node, tenant, funding, preemptible in rows:
+        share = Share(rank, places[node], tuple(sorted(gpus)), milli)
+        if last is not None and last[0] == job and last[1] == attempt:
+            since = min(last.since, placed_at)
+            last = last._replace(shares=(*last.shares, share), since=since)
+            continue
+        if last is not None:
+            yield last
+        if funding not in terms:
+            terms[funding] = terms_of(funding and json.loads(funding))
+        last = Use(job, attempt, tenant, placed_at, (share,), terms[funding], preemptible)
+    if last is not None:
+        yield last
 
 
-def _share(row: RowMapping, places: dict[str, Where]) -> Share:
-    where = places.get(row["node_id"])
-    if where is None:
-        # Somebody may have written by hand what are no labels: the node has none then.
-        labels = row["labels"] if isinstance(row["labels"], dict) else {}
-        pairs = frozenset((str(name), str(value)) for name, value in labels.items())
-        where = places[row["node_id"]] = Where(row["pool"], row["gpu_type"], pairs)
-    return Share(row["rank"], where, tuple(sorted(row["gpu_indices"])), row["milli"])
+def _where(pool: str, gpu_type: str, labels: object) -> Where:
+    # Somebody may have written by hand what are no labels: the node has none then.
+    given = cast("dict[str, object]", labels) if isinstance(labels, dict) else {}
+    return Where(pool, gpu_type, frozenset((name, str(value)) for name, value in given.items()))
 
 
 _NO_TERMS = FundingTerms()
@@ -258,9 +259,9 @@ _CHARGES_OF = f"""
 """
 
 _CARRIED = """
-    SELECT 0 AS id, n.job_id, n.attempt, n.rank, c.envelope_id, c.milli, c.lent, c.since,
-           ARRAY(SELECT g FROM unnest(c.gpu_indices) AS g WHERE g = ANY(n.gpu_indices) ORDER BY g)
-           AS gpu_indices
+    SELECT 0, n.job_id, n.attempt, n.rank, c.envelope_id,
+           ARRAY(SELECT g FROM unnest(c.gpu_indices) AS g WHERE g = ANY(n.gpu_indices) ORDER BY g),
+           c.milli, c.lent, c.since
       FROM placements o
       JOIN placements n
         ON n.job_id = o.job_id AND n.attempt = o.attempt + 1 AND n.node_id = o.node_id
@@ -275,11 +276,13 @@ _CARRIED = """
 """
 """What the end of the placement has closed, and not what ended before it."""
 
+_PLACES = "SELECT id, pool, gpu_type, labels FROM nodes WHERE id = ANY(:ids)"
+
 _USES = f"""
-    SELECT p.job_id, p.attempt, p.rank, p.gpu_indices, {MILLI} AS milli, p.placed_at, p.node_id,
-           n.pool, n.gpu_type, n.labels, j.tenant,
-           CASE WHEN jsonb_typeof(j.spec) = 'object' THEN j.spec -> 'funding' END AS funding,
-           j.spec -> 'preemptible' IS DISTINCT FROM 'false'::jsonb AS preemptible
+    SELECT p.job_id, p.attempt, p.rank, p.gpu_indices, {MILLI}, p.placed_at, p.node_id, j.tenant,
+           CASE WHEN jsonb_typeof(j.spec) = 'object'
+                THEN CAST(j.spec -> 'funding' AS text) END,
+           j.spec -> 'preemptible' IS DISTINCT FROM 'false'::jsonb
       FROM placements p
       JOIN jobs j ON j.id = p.job_id
       JOIN tenants t ON t.name = j.tenant AND t.budget_since IS NOT NULL
