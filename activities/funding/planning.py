@@ -15,6 +15,7 @@ from longshore.activities.funding.quotas import quota_room
 from longshore.activities.funding.rows import (
     close_charges,
     load_facts,
+    lock_funding,
     open_charges,
     terms_of,
 )
@@ -51,10 +52,17 @@ class Settlement(NamedTuple):
 
     async def settle(self, connection: AsyncConnection) -> None:
         """Close what no longer holds, and open what pays for jobs that run already."""
+        closed = [each.charge for each in self.funded.ended]
+        both = (*closed, *self.funded.opened)
+        await lock_funding(
+            connection, [each.envelope for each in both], [each.id for each in closed]
+        )
         for reason, ended in groupby(sorted(self.funded.ended, key=_reason), _reason):
             await close_charges(connection, [each.charge.id for each in ended], reason)
         begin = {(use.job_id, use.attempt) for use in self.begins}
         others = [each for each in self.funded.opened if (each.job_id, each.attempt) not in begin]
+        if await _open_whole(connection, others):
+            return
         for _, charges in groupby(sorted(others, key=_attempt), _attempt):
             await _open_whole(connection, list(charges))
 

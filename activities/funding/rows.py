@@ -72,12 +72,17 @@ class Refused(NamedTuple):
     """In its words."""
 
 
-async def lock_funding(connection: AsyncConnection, envelopes: Iterable[int]) -> None:
-    """Lock envelopes, and the caps over them, in the order in which all lock them.
+async def lock_funding(
+    connection: AsyncConnection, envelopes: Iterable[int], charges: Iterable[int] = ()
+) -> None:
+    """Lock charges that are to be closed, then envelopes, and the caps over them, in the order in
+    which all lock them.
 
     For a transaction that opens and closes charges in several statements: two of them would else
     wait for each other. Nodes are locked before, placements of others not at all.
     """
+    if closed := sorted(set(charges)):
+        await connection.execute(text(_LOCK_CHARGES), {"ids": closed})
     ids = sorted(set(envelopes))
     if ids:
         await connection.execute(text(_LOCK_ENVELOPES), {"ids": ids})
@@ -291,6 +296,10 @@ _USES = f"""
      ORDER BY p.job_id, p.attempt, p.rank
 """
 """A spare is held, and paid for, like any other GPU."""
+
+_LOCK_CHARGES = """
+    SELECT FROM charges WHERE id = ANY(:ids) AND ended_at IS NULL ORDER BY id FOR NO KEY UPDATE
+"""
 
 _LOCK_ENVELOPES = "SELECT FROM envelopes WHERE id = ANY(:ids) ORDER BY id FOR NO KEY UPDATE"
 

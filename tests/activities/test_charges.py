@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
+from longshore.activities.funding.planning import Settlement
 from longshore.activities.funding.rows import (
     charges_of,
     close_charges,
@@ -15,10 +16,12 @@ from longshore.activities.funding.rows import (
     lock_funding,
     open_charges,
 )
-from longshore.models.funding import Sharing
+from longshore.models.funding import FundingCode, Sharing
 from longshore.models.messages import NodeEnd
 from longshore.models.node import NodeState
+from longshore.scheduling.funding.evaluate import Funded
 from longshore.scheduling.funding.facts import Charge
+from longshore.scheduling.funding.holding import Ended
 from tests.support.funding import (
     SINCE,
     cap,
@@ -291,6 +294,30 @@ async def test_two_cycles_on_the_same_envelopes_in_crossed_order_never_lock_each
 
     async with asyncio.timeout(60):
         await asyncio.gather(cycle(range(4), made), cycle(range(4, 8), made[::-1]))
+    assert await funding_drift(funded) == []
+
+
+async def test_two_settlements_of_cycles_never_lock_each_other(funded: Ledger):
+    """Each closes charges for several reasons and opens others, in a statement for each."""
+    made = [await envelope(funded, name, milli=8000) for name in ("a", "b", "root")]
+    for gpu in range(8):
+        await job_of(funded, f"j{gpu}", "a", (gpu,))
+    codes = (FundingCode.NO_ROOM, FundingCode.CAP, FundingCode.NOT_OPEN)
+
+    async def cycle(gpus: list[int], order: list[int]) -> None:
+        for turn in range(12):
+            async with funded.database.transaction() as connection:
+                held = [await charges_of(connection, f"j{gpu}", 1) for gpu in gpus]
+            ended = tuple(
+                Ended(one, one.gpus, codes[one.envelope % 3]) for each in held for one in each
+            )
+            wanted = tuple(charge(f"j{gpu}", order[(gpu + turn) % 3], (gpu,)) for gpu in gpus)
+            async with funded.database.transaction() as connection:
+                await Settlement(Funded(ended, wanted, {})).settle(connection)
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(cycle([0, 1, 2, 3], made), cycle([7, 6, 5, 4], made[::-1]))
+    assert sum((await sums(funded)).values()) == 8000
     assert await funding_drift(funded) == []
 
 
