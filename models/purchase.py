@@ -134,7 +134,7 @@ class PurchaseRequest(StartInput):
     instead: ClassVar[str] = "purchases start by themselves, as the policy of their pool allows"
     pool: Name = "default"
     tenant: Annotated[str, _WORD] = "default"
-    split: Annotated[dict[str, int], Most(1000, on_arrival=True)] = Field(
+    split: Annotated[dict[Name, int], Most(1000, on_arrival=True)] = Field(
         default_factory=dict[str, int], exclude_if=lambda split: not split
     )
     """By what weights several tenants pay for it; whole by `tenant` where nothing is said."""
