@@ -10,7 +10,15 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Annotated, NamedTuple, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, core_schema
 
 from longshore.models.base import Frozen, Instant, Name
 from longshore.models.bounds import Most
@@ -145,6 +153,19 @@ class PoolFunding(NamedTuple):
     factors: Mapping[str, float] = MappingProxyType({})
     """By tenant: by what its jobs count in the queue, where it has had more than its soft quota
     of GPU-hours."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """A policy carries it as it is: it is in no document."""
+        return core_schema.is_instance_schema(cls)
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {"type": "null"}
 
     def of_tenant(self, tenant: str) -> float:
         """Return by what the jobs of a tenant count in the order of a class."""

@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
-from pydantic.json_schema import SkipJsonSchema
 
 from longshore.models.base import Frozen
 from longshore.models.counts import DIGITS
@@ -130,7 +129,7 @@ class PackingPolicy(Frozen):
     """What energy costs now, as a part of the most that it may cost; None where nobody knows. Who
     plans reads it."""
 
-    funding: SkipJsonSchema[PoolFunding] | None = Field(default=None, exclude=True)
+    funding: PoolFunding | None = Field(default=None, exclude=True)
     """Who pays for the pool's jobs; None where no tenant has a budget. Who plans reads it."""
 
     @model_validator(mode="after")
