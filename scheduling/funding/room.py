@@ -11,6 +11,7 @@ from typing import Any
 from longshore.scheduling.funding.facts import Charge, Facts, Owned, Use, Where
 from longshore.scheduling.funding.holding import Attempt, Paid, Validity, holding
 from longshore.scheduling.funding.ladder import (
+    OWN,
     Tree,
     is_for,
     is_open,
@@ -24,22 +25,24 @@ Key = tuple[str, int, int, int]
 class Group:
     """Envelopes that are asked one after the other, without those that are used up."""
 
-    __slots__ = ("everything", "live", "members", "seen")
+    __slots__ = ("_turn", "everything", "live", "seen")
 
     def __init__(self, everything: list[int], seen: int) -> None:
         self.everything = everything
         self.live = everything
-        self.members = frozenset(everything)
+        self._turn = {place: turn for turn, place in enumerate(everything)}
         self.seen = seen
         """How often room had been given back when `live` was made."""
 
     def renew(self, given_back: list[int]) -> None:
-        """Have everything again where some of it has been given back."""
+        """Have those again of which some has been given back."""
         if self.seen < len(given_back):
-            if self.live is not self.everything and not self.members.isdisjoint(
-                given_back[self.seen :]
-            ):
-                self.live = self.everything
+            if self.live is not self.everything:
+                turns = self._turn
+                again = {place for place in given_back[self.seen :] if place in turns}
+                again.difference_update(self.live)
+                if again:
+                    self.live = sorted([*self.live, *again], key=turns.__getitem__)
             self.seen = len(given_back)
 
 
@@ -74,6 +77,9 @@ class Room:
         self.farther: list[dict[int, int]] = [{} for _ in self.ids]
         """By envelope: how much relatives have of it, by their steps."""
         self.cap_farther: list[dict[int, int]] = [{} for _ in facts.caps]
+        self.farthest = [OWN] * len(self.ids)
+        """By envelope: how many steps away those are of them that are farthest."""
+        self.cap_farthest = [OWN] * len(facts.caps)
         self.on: list[dict[Key, Paid]] = [{} for _ in self.ids]
         """By envelope: what it pays for."""
         self.held: dict[Attempt, dict[Key, Paid]] = {}
@@ -155,9 +161,9 @@ class Room:
             self.cap_free[cap] -= amount
 
     def _count(self, place: int, steps: int, amount: int) -> None:
-        _add(self.farther[place], steps, amount)
+        self.farthest[place] = _add(self.farther[place], steps, amount)
         for cap in self.caps[place]:
-            _add(self.cap_farther[cap], steps, amount)
+            self.cap_farthest[cap] = _add(self.cap_farther[cap], steps, amount)
 
     # --- envelopes
 
@@ -228,9 +234,11 @@ def key_of(charge: Charge) -> Key:
     return charge.job_id, charge.attempt, charge.rank, charge.gpus[0]
 
 
-def _add(counts: dict[int, int], steps: int, amount: int) -> None:
+def _add(counts: dict[int, int], steps: int, amount: int) -> int:
+    """Add to what relatives have; return how many steps away the farthest of them are."""
     left = counts.get(steps, 0) + amount
     if left:
         counts[steps] = left
     else:
         del counts[steps]
+    return max(counts, default=OWN)

@@ -7,7 +7,6 @@ from longshore.models.funding import FundingCode, FundingTerms
 from longshore.scheduling.funding.facts import Where
 from longshore.scheduling.funding.ladder import (
     AUNT,
-    COUSIN,
     GRANDPARENT,
     OWN,
     PARENT,
@@ -70,11 +69,10 @@ class Rung:
         group = self._group
         if group is not None:
             group.renew(room.given_back)
-            keeps = self.steps < COUSIN
             group.live = [
                 place
                 for place in group.live
-                if room.free[place] > 0 or (keeps and room.farther[place])
+                if room.free[place] > 0 or room.farthest[place] > self.steps
             ]
 
     def envelopes(self, room: Room) -> list[int]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from longshore.scheduling.funding.facts import Charge, Use
 from longshore.scheduling.funding.holding import Attempt, Paid, age
-from longshore.scheduling.funding.ladder import COUSIN, OWN
+from longshore.scheduling.funding.ladder import OWN
 from longshore.scheduling.funding.room import Key, Room, key_of
 from longshore.scheduling.funding.rungs import Ladder, Rung, ladder_of
 
@@ -88,40 +88,48 @@ class Taking:
         return want
 
     def _kept(self, rung: Rung, want: int, each: int) -> int:
-        room, steps = self.room, rung.steps
-        free, farther, selective = room.free, room.farther, rung.selective
+        room, steps, caps_of = self.room, rung.steps, self.room.caps
+        free, farthest, selective = room.free, room.farthest, rung.selective
         dead, may_recall = 0, False
         live = rung.live(room)
         for place in live:
             found = free[place]
-            if steps < COUSIN and farther[place]:
+            if farthest[place] > steps:
                 may_recall = True
             elif found <= 0:
                 dead += 1
                 continue
-            elif room.caps[place] and steps < COUSIN:
-                may_recall = True  # of what others below the same caps have
-            if found < each or (selective and rung.skips(room, place)):
+            if found < each and not caps_of[place]:
                 continue
-            if room.caps[place]:
+            if selective and rung.skips(room, place):
+                continue
+            if caps_of[place]:
+                may_recall = may_recall or self._recalls_below(place, steps)
                 found = self._below_caps(place, found, want * each)
-            count = min(found // each, want)
+            count = found // each if found > 0 else 0
             if count <= 0:
                 continue
+            count = min(count, want)
             room.pay(place, count * each, False)
             self.taken.append(Taken(self.share, place, count, each, steps, False))
             want -= count
             if not want:
-                return 0
+                break
         if dead > MANY:
             self.stuck.append(rung)
-        if may_recall:
+        if want and may_recall:
             for place in live:
-                if (farther[place] or room.caps[place]) and not rung.skips(room, place):
+                if farthest[place] > steps or self._recalls_below(place, steps):
+                    if selective and rung.skips(room, place):
+                        continue
                     want -= self._recall(place, steps, want, each)
                     if not want:
-                        return 0
+                        break
         return want
+
+    def _recalls_below(self, place: int, steps: int) -> bool:
+        """Return whether relatives who are farther away have any below the same caps."""
+        return any(self.room.cap_farthest[cap] > steps for cap in self.room.caps[place])
 
     def _lent(self, rung: Rung, want: int, each: int) -> int:
         room = self.room
