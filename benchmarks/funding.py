@@ -8,7 +8,7 @@ over them, and running jobs of one to eight GPUs, of which most have a payer. Be
 same run a plain loop: it keeps its sums in dictionaries, and looks through all envelopes for each
 job without a payer. Both give the same answer, which is checked. Then one change after
 the other to what `KeptFunding` has, of which each is the end of a job or the start of one. Last
-a queue of jobs that wait, in the room that is left. Seconds are of the processor. Scenes are made
+the queue of one pool, in the room that is left. Seconds are of the processor. Scenes are made
 from seeds. Nothing runs.
 """
 
@@ -86,11 +86,13 @@ class _Jobs:
             self._of.setdefault(owned.tenant, []).append(owned.spec)
         self._tenants = sorted(self._of)
 
-    def one(self, job: str, since: datetime) -> Use:
+    def one(self, job: str, since: datetime, pool: str | None = None) -> Use:
+        """Return a job, of some pool or of this one."""
         chance = self._chance
         tenant = chance.choice(self._tenants)
-        spec = chance.choice(self._of[tenant])
-        pool = spec.pool or chance.choice(_POOLS)
+        specs = [spec for spec in self._of[tenant] if pool is None or spec.pool in (None, pool)]
+        spec = chance.choice(specs or self._of[tenant])
+        pool = pool or spec.pool or chance.choice(_POOLS)
         where = Where(pool, spec.gpu_type, frozenset({("region", "eu")}))
         share = Share(0, where, tuple(range(chance.choice([1, 1, 2, 4, 8]))), 1000)
         return Use(job, 1, tenant, since, (share,), FundingTerms())
@@ -145,7 +147,7 @@ def measure(
     )
     jobs = _Jobs(dict(facts.envelopes), chance)
     took = sorted(_changes(kept, facts, changes, jobs, chance))
-    queue = [jobs.one(f"waits-{number}", NOW) for number in range(waiting)]
+    queue = [jobs.one(f"waits-{number}", NOW, _POOLS[0]) for number in range(waiting)]
     queue = [one._replace(shares=(_anywhere(one.shares[0]),)) for one in queue]
     room = KeptFunding(facts, NOW).room
     gc.freeze()

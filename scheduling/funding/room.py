@@ -25,25 +25,39 @@ Key = tuple[str, int, int, int]
 class Group:
     """Envelopes that are asked one after the other, without those that are used up."""
 
-    __slots__ = ("_turn", "everything", "live", "seen")
+    __slots__ = ("dead", "everything", "live", "seen", "steps")
 
-    def __init__(self, everything: list[int], seen: int) -> None:
+    def __init__(self, everything: list[int], steps: int, seen: int) -> None:
         self.everything = everything
+        self.steps = steps
         self.live = everything
-        self._turn = {place: turn for turn, place in enumerate(everything)}
+        self.dead: list[int] = []
+        """Those that are used up."""
         self.seen = seen
         """How often room had been given back when `live` was made."""
 
-    def renew(self, given_back: list[int]) -> None:
+    def renew(self, room: "Room") -> None:
         """Have those again of which some has been given back."""
-        if self.seen < len(given_back):
-            if self.live is not self.everything:
-                turns = self._turn
-                again = {place for place in given_back[self.seen :] if place in turns}
-                again.difference_update(self.live)
+        if self.seen < len(room.given_back):
+            if self.dead:
+                new = room.given_back[self.seen :]
+                if len(new) < len(self.dead):
+                    new = set(new)
+                    again = [place for place in self.dead if place in new]
+                else:
+                    again = [place for place in self.dead if room.free[place] > 0]
                 if again:
-                    self.live = sorted([*self.live, *again], key=turns.__getitem__)
-            self.seen = len(given_back)
+                    self.live = room.in_order([*self.live, *again])
+                    self.dead = sorted(set(self.dead).difference(again))
+            self.seen = len(room.given_back)
+
+    def tidy(self, room: "Room") -> None:
+        """Leave out those that are used up."""
+        live, dead = list[int](), self.dead
+        for place in self.live:
+            there = room.free[place] > 0 or room.farthest[place] > self.steps
+            (live if there else dead).append(place)
+        self.live = live
 
 
 class Room:
@@ -92,8 +106,9 @@ class Room:
         self._of: dict[tuple[str, Where], list[int]] = {}
         self._groups: dict[tuple[int, str, Where], Group] = {}
         self._by_owner: dict[str, list[int]] = {}
-        for place, owner in enumerate(self.owner):
-            self._by_owner.setdefault(owner, []).append(place)
+        self._turns: list[int] = []
+        """By envelope: where it comes when all are in order."""
+        self._put_in_order()
         for paid in holding(facts, now).kept if held is None else held:
             self.add_paid(self.place[paid.charge.envelope], paid)
 
@@ -180,6 +195,7 @@ class Room:
     def forget(self) -> None:
         """Forget which envelopes are asked by whom: one has changed."""
         self.ladders, self._of, self._groups = {}, {}, {}
+        self._put_in_order()
         self.valid.forget()
         self.changes += 1
 
@@ -187,20 +203,27 @@ class Room:
         """Return the open envelopes of a tenant for GPUs there, the most specific first."""
         found = self._of.get((owner, where))
         if found is None:
-            found = self._of[owner, where] = self.in_order(
+            found = self._of[owner, where] = [
                 place
                 for place in self._by_owner.get(owner, ())
                 if self.open[place] and is_for(self.owned[place].spec, where)
-            )
+            ]
         return found
 
     def places_of(self, owner: str) -> Sequence[int]:
-        """Return all envelopes of a tenant, those too that are not open."""
+        """Return all envelopes of a tenant in order, those too that are not open."""
         return self._by_owner.get(owner, ())
 
     def in_order(self, places: Iterable[int]) -> list[int]:
         """Return envelopes, the most specific first."""
-        return sorted(places, key=lambda place: most_specific_first(self.owned[place]))
+        return sorted(places, key=self._turns.__getitem__)
+
+    def _put_in_order(self) -> None:
+        order = sorted(range(len(self.owned)), key=lambda at: most_specific_first(self.owned[at]))
+        self._turns, self._by_owner = [0] * len(order), {}
+        for turn, place in enumerate(order):
+            self._turns[place] = turn
+            self._by_owner.setdefault(self.owner[place], []).append(place)
 
     def group(self, steps: int, anchor: str, owners: Iterable[str], where: Where) -> Group:
         """Return the envelopes that tenants below or at `anchor` share, at so many steps."""
@@ -214,6 +237,7 @@ class Room:
                     for place in self.of(owner, where)
                     if shares_with(self.owned[place].spec, steps)
                 ),
+                steps,
                 len(self.given_back),
             )
         return group

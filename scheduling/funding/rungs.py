@@ -55,7 +55,7 @@ class Rung:
         group = self._group
         if group is None:
             return self._places
-        group.renew(room.given_back)
+        group.renew(room)
         return group.live
 
     def skips(self, room: Room, place: int) -> bool:
@@ -68,12 +68,8 @@ class Rung:
         """Forget envelopes that are used up, until room is given back."""
         group = self._group
         if group is not None:
-            group.renew(room.given_back)
-            group.live = [
-                place
-                for place in group.live
-                if room.free[place] > 0 or room.farthest[place] > self.steps
-            ]
+            group.renew(room)
+            group.tidy(room)
 
     def envelopes(self, room: Room) -> list[int]:
         """Return all envelopes that may be asked."""
