@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from longshore.models.funding import FundingCode
 from longshore.scheduling.funding.asked import why_none
-from longshore.scheduling.funding.facts import Charge, Use, Where
-from longshore.scheduling.funding.holding import Attempt
+from longshore.scheduling.funding.facts import Charge, Share, Use, Where
+from longshore.scheduling.funding.holding import Attempt, Paid
+from longshore.scheduling.funding.ladder import OWN
 from longshore.scheduling.funding.room import Key, Room
 from longshore.scheduling.funding.rungs import Ladder, ladder_of
 from longshore.scheduling.funding.taking import Recall, Taking
@@ -78,7 +79,17 @@ def settle(room: Room, use: Use) -> Cover:
     shares, attempt = use.shares, (use.job_id, use.attempt)
     if len(shares) != 1 or attempt in room.held:
         return _settle(room, use)
-    share, limit = shares[0], use.terms.max_borrow
+    share = shares[0]
+    place = _own(room, use.tenant, share)
+    if place is not None:
+        charge = Charge(
+            use.job_id, use.attempt, share.rank, room.ids[place], share.gpus, share.milli, False,
+            room.now,
+        )  # fmt: skip
+        room.uses.setdefault(attempt, use)
+        room.add_paid(place, Paid(charge, OWN))
+        return Cover(True, (charge,))
+    limit = use.terms.max_borrow
     ladder = ladder_of(room, use.tenant, share.where, use.terms, use.preemptible)
     asks = len(share.gpus), share.milli, limit
     known = ladder.refused.get(asks)
@@ -92,6 +103,20 @@ def settle(room: Room, use: Use) -> Cover:
         ladder.refused[asks] = room.changes, refused
         return refused
     return _kept(room, use, taking)
+
+
+def _own(room: Room, tenant: str, share: Share) -> int | None:
+    """Return the own envelope that pays for all of a share, where it is the first one asked that
+    has anything: most jobs need to look no further."""
+    each = share.milli
+    amount = len(share.gpus) * each
+    for place in room.of(tenant, share.where):
+        found = room.free[place]
+        if room.caps[place] or (each <= found < amount):
+            return None
+        if found >= amount > 0:
+            return place
+    return None
 
 
 def _settle(room: Room, use: Use) -> Cover:
