@@ -297,6 +297,30 @@ def test_only_who_is_nearer_takes_back(tenant: str, funded: bool):
     assert cover(Room(facts, NOW), use("x", tenant, 1)).funded is funded
 
 
+def test_what_is_as_near_does_not_count_as_room():
+    """The parent's is half a sibling's, as near, and half a cousin's."""
+    tenants = tree(r=None, p="r", q="r", me="p", sibling="p", cousin="q")
+    jobs = [use("s", "sibling", 1), use("c", "cousin", 1)]
+    charges = [charge("s", 1, 1, 1), charge("c", 1, 1, 2)]
+    room = Room(facts_of(tenants, [owned(1, "p", 2)], (), jobs, charges), NOW)
+    assert cover(room, use("x", "me", 2)).deficit == 1
+    assert [one.charge.job_id for one in cover(room, use("x", "me", 1)).recalls] == ["c"]
+
+
+def test_what_is_given_up_for_one_job_is_told_to_no_other():
+    """Whether the first is placed is not known: its other half is no room for the second yet."""
+    tenants = tree(p=None, me="p", sibling="p")
+    facts = facts_of(
+        tenants, [owned(1, "me", 1)], (), [use("s", "sibling", 1)], [charge("s", 1, 1, 1)]
+    )
+    halves = [use(name, "me", 1, milli=500) for name in ("x", "y")]
+    covers = fund(Room(facts, NOW), halves)
+    assert [one.funded for one in covers.values()] == [True, False]
+    assert [split.unfunded for split in evaluate(runs(facts, *halves), NOW).splits.values()] == [
+        1000, 0, 0,
+    ]  # fmt: skip
+
+
 def test_a_contract_is_never_taken_back():
     lending = Lending(to=("b",), max=2)
     facts = facts_of(
