@@ -73,7 +73,7 @@ def pool_funding(
     unfunded = dict(over)
     held = set(over)
     for use in waiting:
-        found = _as_it_is_left(room, use, covers[use.job_id])
+        found = covers[use.job_id]
         if found.funded:
             payers[use.job_id] = _payer(facts, use, found)
             if found.recalls:
@@ -138,8 +138,19 @@ def placed(
 
 
 def settled(facts: Facts, begins: Sequence[Use], now: datetime) -> Funded:
-    """Return what is to change of the charges, where these jobs begin."""
-    return evaluate(facts._replace(uses=(*facts.uses, *begins)), now)
+    """Return what is to change of the charges, where these jobs begin.
+
+    One that loses a part of what pays for it to another that begins with it starts unfunded: a job
+    starts with all of its GPUs paid for, or none.
+    """
+    found = evaluate(facts._replace(uses=(*facts.uses, *begins)), now)
+    partly = {
+        (use.job_id, use.attempt)
+        for use in begins
+        if (split := found.splits[use.job_id, use.attempt]).unfunded and split.owners
+    }
+    opened = tuple(one for one in found.opened if (one.job_id, one.attempt) not in partly)
+    return found._replace(opened=opened)
 
 
 def next_change(facts: Facts, now: datetime) -> timedelta | None:
@@ -167,17 +178,6 @@ _WHY = {
     FundingCode.BORROW_LIMIT: "it may not borrow as many GPUs",
     FundingCode.QUOTA: "a quota of its tenant leaves no room",
 }
-
-
-def _as_it_is_left(room: Room, use: Use, found: Cover) -> Cover:
-    """Return who would pay for a job, once those behind it in the queue have taken back what is
-    nearer to them."""
-    held = room.held.get((use.job_id, use.attempt), {}).values()
-    asked = sum(share.amount for share in use.shares)
-    missing = asked - sum(paid.charge.amount for paid in held)
-    if not (found.funded and missing):
-        return found
-    return Cover(False, code=FundingCode.NO_ROOM, missing=missing)
 
 
 def _has_budget(facts: Facts, tenant: str | None) -> bool:

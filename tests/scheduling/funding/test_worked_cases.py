@@ -6,12 +6,11 @@ import pytest
 
 from longshore.models.funding import FundingClass, FundingCode, Lending, Sharing
 from longshore.scheduling.funding.cover import Cover, cover, fund, take
-from longshore.scheduling.funding.evaluate import evaluate, evaluated
+from longshore.scheduling.funding.evaluate import evaluate
 from longshore.scheduling.funding.explain import Helps, Remedy, explain
 from longshore.scheduling.funding.facts import Branch, Charge, Facts, Share, Use
 from longshore.scheduling.funding.room import Room
 from longshore.scheduling.funding.split import classes_of
-from longshore.scheduling.funding.yielding import standings, unfunded
 from tests.support.funding_scenes import (
     H100,
     HOUR,
@@ -85,7 +84,7 @@ def test_j1b_a_budget_that_is_cut_stops_nobody():
     assert split == {
         "j1": (24_000, 0, 0, 8_000), "j2": (24_000, 0, 0, 0), "j3": (0, 0, 0, 2_000),
     }  # fmt: skip
-    assert unfunded(funded.splits) == ["j1", "j3"]
+    assert [id for (id, _), split in funded.splits.items() if split.unfunded] == ["j1", "j3"]
 
 
 def test_j1b_a_sibling_pays_for_what_was_cut():
@@ -430,17 +429,3 @@ def test_a_tenant_without_a_budget_asks_nobody():
     assert cover(Room(facts, NOW), use("z", "a", 3)) == Cover(True)
     left = facts._replace(charges=[charge("x", 1, 3, 1)], envelopes={1: owned(1, "a", 3)})
     assert [one.charge.job_id for one in evaluate(left, NOW).ended] == ["x"], "it left its budget"
-
-
-# --- who yields
-
-
-def test_who_yields_and_who_pays_for_the_others():
-    facts = runs(organisation(), use("ra", "al", 64), use("vis", "vis", 1), use("big", "vis", 60))
-    funded, room = evaluated(facts, NOW)
-    found = standings(funded.splits)
-    assert unfunded(funded.splits) == ["big"]
-    assert found["big"].wholly
-    assert found["ra"].payer.funded
-    assert found["ra"].payer.tenants == {"al", "sys"}
-    assert not any(one < 0 for one in room.free)

@@ -1,0 +1,90 @@
+"""Who pays in one pool, before a plan and after it."""
+
+from collections import Counter
+from collections.abc import Iterable
+from datetime import timedelta
+
+from longshore.models.funding import Envelope, FundingTerms, Payer, WhenUnfunded
+from longshore.scheduling.funding.facts import Branch, Charge, Facts, Owned, Share, Use, Where
+from longshore.scheduling.funding.pool import Asks, next_change, pool_funding, settled
+from tests.support.packing import NOW, a_job
+
+WHERE = Where("pool", "H100", frozenset())
+BEFORE = NOW - timedelta(hours=1)
+
+
+def an_envelope(id: int, owner: str, gpus: float, **fields: object) -> Owned:
+    spec = {"name": f"e{id}", "gpus": gpus, "start": BEFORE, "end": None, **fields}
+    return Owned(id, owner, Envelope.model_validate(spec))
+
+
+def facts(*envelopes: Owned, uses: tuple[Use, ...] = ()) -> Facts:
+    tenants = {
+        "root": Branch(None, BEFORE), "red": Branch("root", BEFORE),
+        "blue": Branch("root", BEFORE), "free": Branch("root"),
+    }  # fmt: skip
+    return Facts(tenants, {owned.id: owned for owned in envelopes}, uses=uses)
+
+
+def a_use(job: str, owner: str, gpus: int, since: int = 0) -> Use:
+    shares = (Share(0, WHERE, tuple(range(gpus)), 1000),)
+    return Use(job, 1, owner, NOW + timedelta(microseconds=since), shares)
+
+
+def paid_for(charges: Iterable[Charge]) -> dict[str, int]:
+    """Return for how many GPUs of each job is paid."""
+    found: Counter[str] = Counter()
+    for charge in charges:
+        found[charge.job_id] += len(charge.gpus)
+    return dict(found)
+
+
+def test_each_job_takes_its_room_at_its_turn():
+    queue = [a_job(name, 2, tenant="red") for name in ("a", "b", "c")]
+    queue.append(a_job("free", 8, tenant="free"))
+    found = pool_funding(facts(an_envelope(1, "red", 4)), "pool", queue, {}, NOW)
+    assert set(found.unfunded) == {"c"}
+    assert found.held == frozenset()
+    assert found.payers["a"] == Payer(frozenset({"red"}), True, "red")
+    assert found.payers["c"] == Payer(frozenset({"red"}), False, "red")
+    assert "free" not in found.payers
+    assert found.unfunded["c"].startswith("no budget pays for 2 GPUs: ")
+
+
+def test_who_has_to_be_paid_for_is_held():
+    asks = {"a": Asks(FundingTerms(unfunded=WhenUnfunded.WAIT)), "b": Asks(preemptible=False)}
+    queue = [a_job(name, 2, tenant="blue") for name in ("a", "b", "c")]
+    found = pool_funding(facts(an_envelope(1, "red", 8)), "pool", queue, asks, NOW)
+    assert found.held == {"b"}, "a relative shares, and may take it back"
+    assert found.payers["a"].shared == {"red"}
+
+
+def test_a_relative_that_waits_gives_way_to_the_owner_behind_it():
+    queue = [a_job("guest", 4, tenant="blue"), a_job("owner", 4, tenant="red")]
+    found = pool_funding(facts(an_envelope(1, "red", 4)), "pool", queue, {}, NOW)
+    assert set(found.unfunded) == {"guest"}
+
+
+def test_a_job_that_begins_is_paid_for_whole_or_not_at_all():
+    given = facts(an_envelope(1, "red", 6))
+    both = (a_use("guest", "blue", 4, 1), a_use("owner", "red", 4, 2))
+    found = settled(given, both, NOW)
+    assert paid_for(found.opened) == {"owner": 4}
+    assert paid_for(settled(given, both[:1], NOW).opened) == {"guest": 4}
+
+
+def test_the_next_change_is_the_first_begin_or_end_to_come():
+    later = NOW + timedelta(hours=2)
+    soon = NOW + timedelta(hours=1)
+    assert next_change(facts(an_envelope(1, "red", 4)), NOW) is None
+    given = facts(an_envelope(1, "red", 4, end=later), an_envelope(2, "red", 4, start=soon))
+    assert next_change(given, NOW) == timedelta(hours=1)
+    assert next_change(given, soon) == timedelta(hours=1)
+
+
+def test_a_job_of_a_lower_class_is_known_whose_room_would_do():
+    queue = [a_job("high", 4, tenant="red", priority=9)]
+    running = (a_use("low", "red", 4), a_use("small", "red", 1))
+    given = facts(an_envelope(1, "red", 5), uses=running)
+    found = pool_funding(given, "pool", queue, {}, NOW)
+    assert found.takes_over == {"high": frozenset({"low"})}
