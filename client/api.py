@@ -34,6 +34,7 @@ from longshore.client.code_submit import CodeStorer
 from longshore.client.connection import connect
 from longshore.client.errors import as_ours
 from longshore.client.forecast import forecast_of_submit
+from longshore.client.funding_reading import FundingReading
 from longshore.client.job_output import OutputReading
 from longshore.client.no_record import PATIENCE, message_of, newest_running
 from longshore.client.node_control import NodeControl
@@ -74,7 +75,9 @@ from longshore.workflows.job import JobWorkflow
 _TEMPORAL_PATIENCE = timedelta(seconds=15)
 
 
-class Longshore(NodeControl, ScheduleControl, ArrayControl, BudgetControl, OutputReading):
+class Longshore(
+    NodeControl, ScheduleControl, ArrayControl, BudgetControl, OutputReading, FundingReading
+):
     """A connection to Longshore. Use one for many calls, and `close` it in the end."""
 
     def __init__(

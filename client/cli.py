@@ -41,6 +41,7 @@ from longshore.client import (
     schedule_commands,
     steer_commands,
     submit_command,
+    use_commands,
     watch_command,
 )
 from longshore.client.process import leave
@@ -173,6 +174,7 @@ market_group.register(app)
 purchase_commands.register(app)
 buy_command.register(app)
 preempt_command.register(app)
+use_commands.register(app)
 deployment_commands.register(app)
 
 

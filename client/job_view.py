@@ -34,6 +34,7 @@ from longshore.client.words import (
 from longshore.models.data import StagedData
 from longshore.models.deadline import DeadlineCost, DeadlineOutlook
 from longshore.models.elements import ElementState
+from longshore.models.funding_use import Payers
 from longshore.models.job import (
     AttemptRecord,
     JobSpec,
@@ -133,7 +134,7 @@ def explanation_screen(explanation: Explanation, now: datetime) -> RenderableTyp
     facts = list(_queue_facts(explanation, now))
     facts += _data_facts(explanation.data)
     facts += deadline_facts(job, explanation.meeting, now)
-    facts += _end_facts(explanation, now)
+    facts += _end_facts(explanation, now) + payer_facts(explanation.payers)
     facts += _gave_way_facts(explanation, now) + saving_facts(explanation.saving, now)
     if job.learnt:
         facts.append(("time it takes", job.learnt))
@@ -275,6 +276,7 @@ def _facts(report: JobReport, now: datetime) -> list[tuple[str, RenderableType]]
         facts.append((label, places_of(job.places, simulated=job.simulated)))
     if job.spares:
         facts.append(("stands by", ", ".join(job.spares)))
+    facts += payer_facts(report.payers)
     running = job.state is JobState.RUNNING
     reason = job.reason if running or status is None else status.reason or job.reason
     if reason:
@@ -325,6 +327,18 @@ def _facts(report: JobReport, now: datetime) -> list[tuple[str, RenderableType]]
         )
     if job.ended_at is not None:
         facts.append(("ended", _moment(job.ended_at, now)))
+    return facts
+
+
+def payer_facts(payers: Payers | None) -> list[tuple[str, RenderableType]]:
+    """Return who pays for a job and who has; nothing where no tenant has a budget."""
+    if payers is None:
+        return []
+    facts: list[tuple[str, RenderableType]] = []
+    if payers.now or payers.waiting:
+        facts.append(("paid for", payers.words or payers.waiting))
+    if payers.hours:
+        facts.append(("GPU-hours", payers.hours_words))
     return facts
 
 

@@ -1,20 +1,16 @@
 """`longshore logs`: what a job wrote."""
 
-import contextlib
-import re
 import sys
 from collections.abc import AsyncIterator, Callable
-from datetime import datetime, time, timedelta
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from longshore.client.calls import call, known_job
 from longshore.client.job_commands import REF
-from longshore.client.terminal import note, now
+from longshore.client.past_times import past_time
+from longshore.client.terminal import note
 from longshore.models.errors import LongshoreError, RefusedError
-from longshore.models.units import parse_duration
-from longshore.models.visible import shown
 
 if TYPE_CHECKING:
     from longshore.activities.log_order import Chunk
@@ -72,7 +68,7 @@ def logs(
     if stdout and stderr:
         stdout = stderr = False
     only = "stdout" if stdout else "stderr" if stderr else None
-    from_time = _time_of(since)
+    from_time = None if since is None else past_time("--since", since)
     missing = ""
 
     async def copy(api: "Longshore") -> int:
@@ -123,29 +119,6 @@ async def copy_output(
         target.buffer.flush()
         written += len(chunk.data)
     return written
-
-
-def _time_of(text: str | None) -> datetime | None:
-    """Return the time of ``10m`` (ago), ``14:05`` (the last one) or a date with its time; the
-    zone of this machine counts where none is given. Raises BadParameter."""
-    if text is None:
-        return None
-    if re.fullmatch(r"\d\d:\d\d(:\d\d)?", text, re.ASCII):
-        with contextlib.suppress(ValueError):
-            of_today = datetime.combine(now().astimezone(), time.fromisoformat(text))
-            found = of_today.astimezone()
-            return found if found <= now() else found - timedelta(days=1)
-    try:
-        return now() - parse_duration(text)
-    except ValueError:
-        pass
-    try:
-        return datetime.fromisoformat(text).astimezone()
-    except ValueError:
-        raise typer.BadParameter(
-            f"--since {shown(text)}: give a duration such as 10m, or a time such as 14:05 or "
-            "2026-11-25T14:05"
-        ) from None
 
 
 async def _refuse_array(api: "Longshore", ref: str) -> None:

@@ -4,7 +4,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from longshore.activities.database import Database
+from pydantic import Field
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from longshore.activities.database import Database, clock
+from longshore.activities.funding.rows import has_budgets
+from longshore.activities.funding.use import paid_now
 from longshore.activities.preemption_inputs import PreemptionInputs, read_inputs
 from longshore.activities.snapshot import load_pool
 from longshore.activities.views import Views
@@ -16,6 +21,7 @@ from longshore.models.base import Frozen, Instant
 from longshore.models.buying import UnmetJob
 from longshore.models.document import read_document
 from longshore.models.errors import LongshoreError, RefusedError, UnavailableError
+from longshore.models.funding_use import PaidGPUs
 from longshore.models.job import JobSpec, JobState
 from longshore.models.placement import JobRequest
 from longshore.models.preemption import BuyQuote, PreemptionPlan
@@ -25,6 +31,7 @@ from longshore.models.text import listed
 from longshore.models.views import JobView
 from longshore.scheduling.deadline import start_by
 from longshore.scheduling.forecast import as_if_begun, says_later
+from longshore.scheduling.preemption.payers import says_who_would_pay
 from longshore.scheduling.preemption.plan import plan_preemption
 
 _NAMED = 5
@@ -45,6 +52,12 @@ class PreemptionDryRun(Frozen):
     """Of a file: the `begin` of the job, where that is to come. It is looked at as if it began
     now."""
     simulated: bool = False
+    payers: dict[str, tuple[PaidGPUs, ...]] = Field(
+        default_factory=dict[str, tuple[PaidGPUs, ...]]
+    )
+    """Who pays for the jobs that run, by job; empty where no tenant has a budget."""
+    funding: str = ""
+    """Who would pay for the job itself; empty likewise."""
 
 
 def decide_on_files(
@@ -91,6 +104,7 @@ async def decide_on_job(ref: str, now: datetime) -> PreemptionDryRun:
         away = await store_away(settings, job.id)
         async with database.transaction() as connection:
             inputs = await read_inputs(connection, job.pool, away, margins=settings.margins)
+            payers = await _payers(connection, inputs)
     finally:
         await database.close()
     request = next((one for one in inputs.queue if one.id == job.id), None)
@@ -98,7 +112,28 @@ async def decide_on_job(ref: str, now: datetime) -> PreemptionDryRun:
         raise RefusedError(
             f"{job.id} has just left its queue: `longshore job {job.id}` says where to"
         )
-    return await _decide(inputs, request, now, away)
+    return _with_payers(await _decide(inputs, request, now, away), inputs, payers)
+
+
+async def _payers(
+    connection: AsyncConnection, inputs: PreemptionInputs
+) -> dict[str, tuple[PaidGPUs, ...]] | None:
+    """Return who pays for the jobs that run; None where no tenant has a budget."""
+    if not await has_budgets(connection):
+        return None
+    running = [work.id for work in inputs.running]
+    return await paid_now(connection, running, await clock(connection)) if running else {}
+
+
+def _with_payers(
+    ran: PreemptionDryRun,
+    inputs: PreemptionInputs,
+    payers: dict[str, tuple[PaidGPUs, ...]] | None,
+) -> PreemptionDryRun:
+    if payers is None:
+        return ran
+    funding = says_who_would_pay(ran.request.id, inputs.spec.packing.funding)
+    return ran.model_copy(update={"payers": payers, "funding": funding})
 
 
 async def _job(settings: Settings, database: Database, ref: str) -> JobView:

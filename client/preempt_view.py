@@ -9,10 +9,11 @@ from longshore.client.preempt import PreemptionDryRun
 from longshore.client.terminal import Text, a_table, heading, out, width_of_ids
 from longshore.client.words import cell, clock, zone
 from longshore.models.preemption import PreemptionPlan, RejectedVictim, Victim, Way
-from longshore.models.text import and_more, dollars, format_gpus
+from longshore.models.text import NONE, and_more, dollars, format_gpus
 
 _AMOUNTS = ("lost or paid", "delay", "in all")
 _VICTIMS = ("job", "class", "GPUs", "done again", "saving", "waiting", "in all", "why")
+_PAID = "paid for"
 _TERMS = ("class", "GPUs", "done again", "saving", "waiting", "in all")
 
 
@@ -24,13 +25,15 @@ def render_plan(ran: PreemptionDryRun, *, most: int | None = None) -> Renderable
         heading(plan.reason),
         Text(f"{plan.job_id}, class {job.priority}, {wish}; {ran.source}", style="dim"),
     ]
+    if ran.funding:
+        parts.append(Text(f"Paid for: {ran.funding}"))
     if plan.ways:
         parts += [Text(), _ways(plan.ways, plan.at)]
     if plan.victims:
-        parts += [Text(), heading("Would be stopped"), _victims(plan.victims)]
+        parts += [Text(), heading("Would be stopped"), _victims(plan.victims, ran)]
         parts += [Text(), Text(_gains(plan))]
     if plan.rejected:
-        parts += [Text(), heading("Keep their GPUs"), _kept(plan.rejected, plan, most)]
+        parts += [Text(), heading("Keep their GPUs"), _kept(plan.rejected, ran, most)]
     return Group(*parts)
 
 
@@ -45,15 +48,24 @@ def _ways(ways: Sequence[Way], now: datetime) -> RenderableType:
     return table
 
 
-def _victims(victims: Sequence[Victim]) -> RenderableType:
-    table = a_table(_VICTIMS, right=_TERMS, fold=("why",), widest=_widest_id())
+def _victims(victims: Sequence[Victim], ran: PreemptionDryRun) -> RenderableType:
+    paid = (_PAID,) * bool(ran.payers)
+    headings = (*_VICTIMS[:3], *paid, *_VICTIMS[3:])
+    table = a_table(headings, right=_TERMS, fold=("why", _PAID), widest=_widest_id())
     for victim in victims:
         terms = (victim.recompute, victim.write, victim.requeue, victim.total)
         amounts = (dollars(amount) for amount in terms)
         table.add_row(
-            victim.job_id, str(victim.priority), f"{victim.gpus:g}", *amounts, victim.reason
-        )
+            victim.job_id, str(victim.priority), f"{victim.gpus:g}",
+            *_paid_for(victim.job_id, ran), *amounts, victim.reason,
+        )  # fmt: skip
     return table
+
+
+def _paid_for(job_id: str, ran: PreemptionDryRun) -> tuple[str, ...]:
+    """Return the cell with who pays for a job that runs; none where no tenant has a budget."""
+    payers = ran.payers.get(job_id, ())
+    return (", ".join(each.words for each in payers) or NONE,) if ran.payers else ()
 
 
 def _widest_id() -> dict[str, int]:
@@ -67,12 +79,13 @@ def _gains(plan: PreemptionPlan) -> str:
 
 
 def _kept(
-    rejected: Sequence[RejectedVictim], plan: PreemptionPlan, most: int | None
+    rejected: Sequence[RejectedVictim], ran: PreemptionDryRun, most: int | None
 ) -> RenderableType:
-    table = a_table(("job", "why"), fold=("why",), widest=_widest_id())
+    paid = (_PAID,) * bool(ran.payers)
+    table = a_table(("job", *paid, "why"), fold=("why", _PAID), widest=_widest_id())
     shown = rejected[:most]
     for one in shown:
-        table.add_row(one.job_id, one.reason)
-    if more := and_more(plan.rejected_count - len(shown)):
-        table.add_row("", more)
+        table.add_row(one.job_id, *_paid_for(one.job_id, ran), one.reason)
+    if more := and_more(ran.plan.rejected_count - len(shown)):
+        table.add_row("", *("",) * len(paid), more)
     return table

@@ -13,6 +13,7 @@ from longshore.activities.cycle_views import CycleViews
 from longshore.activities.dag_views import DagViews
 from longshore.activities.database import Database
 from longshore.activities.durations import DurationViews
+from longshore.activities.funding.use import payers_of
 from longshore.activities.growth import growth_of
 from longshore.activities.locality import with_locality
 from longshore.activities.preemption_inputs import may_stop_any, read_inputs
@@ -45,6 +46,7 @@ from longshore.models.deadline import DeadlineCost
 from longshore.models.domains import PoolTopology
 from longshore.models.durations import DurationsView
 from longshore.models.errors import LongshoreError, NotFoundError, NotSubmittedError, StoredError
+from longshore.models.funding_use import Payers
 from longshore.models.growth import GrowthDecision
 from longshore.models.job import JobSpec, JobState, JobStatus
 from longshore.models.job_report import JobReport
@@ -63,6 +65,7 @@ from longshore.scheduling.elastic import changes_of
 from longshore.scheduling.job_changes import agent_command
 from longshore.scheduling.order import seconds_ahead
 from longshore.scheduling.packer import place
+from longshore.scheduling.preemption.payers import says_who_would_pay
 from longshore.scheduling.unready_nodes import look_past_states
 
 if TYPE_CHECKING:
@@ -169,7 +172,7 @@ class Reading:
         checkpoint, missing = await self._stored(job.id, spec)
         return JobReport(
             job=job, spec=spec, attempts=attempts, checkpoint=checkpoint, saving=saving,
-            missing=missing, **await self._buying_for(job),
+            missing=missing, payers=await self._payers_of(job.id), **await self._buying_for(job),
             array=await ArrayViews(self._db()).array(job.id) if spec.array else None,
             stderr_tail=await self.stderr_tail(job), data=await self._staged(job),
         )  # fmt: skip
@@ -199,7 +202,8 @@ class Reading:
             told = explain(
                 job, placed=placed, gave_way=gave_way, saving=saving, blocks=on, mutexes=mutexes
             )
-            told = told.model_copy(update={"sizes": await self._sizes_of(job)})
+            more = {"sizes": await self._sizes_of(job), "payers": await self._payers_of(job.id)}
+            told = told.model_copy(update=more)
             if not job.state.ended:
                 more = {"growth": await self._growth_of(job), "data": await self._staged(job)}
                 return told.model_copy(update=more)
@@ -245,6 +249,10 @@ class Reading:
                     kind = kind_of_node(request, alone.rejections, nodes, moment)
         making_room = await self._views().making_room(job.id)
         spared = await self._views().spared(job.id) if pool.preemption.enabled else ()
+        payers = await self._payers_of(job.id)
+        if payers is not None:
+            would = says_who_would_pay(job.id, pool.packing.funding)
+            payers = payers.model_copy(update={"waiting": would})
         told = explain(
             job, alone=alone, last=last, decided_at=row["decided_at"], position=position or 1,
             path_behind=behind, head_start=timedelta(seconds=seconds_ahead(pool.packing) * behind),
@@ -257,7 +265,7 @@ class Reading:
         )  # fmt: skip
         more = {
             "sizes": await self._sizes_of(job), "data": await self._staged(job),
-            "meeting": await self._meeting_of(job),
+            "meeting": await self._meeting_of(job), "payers": payers,
         }  # fmt: skip
         return told.model_copy(update=more)
 
@@ -401,6 +409,11 @@ class Reading:
     async def _hold_of(self, job: JobView) -> JobStatus | None:
         temporal = await self._temporal() if job.state is JobState.HELD else None
         return await hold_of(temporal, job.id) if temporal else None
+
+    async def _payers_of(self, job_id: str) -> Payers | None:
+        """Return who pays for a job and who has; None where no tenant has a budget."""
+        async with self._db().snapshot() as connection:
+            return await payers_of(connection, job_id)
 
     async def _staged(self, job: JobView) -> tuple[StagedData, ...]:
         """Return how much of its data is where a job runs or is expected to start."""

@@ -71,6 +71,8 @@ class Payers(Wire):
 
     now: tuple[PaidGPUs, ...] = ()
     """By class; none where it does not run."""
+    waiting: str = ""
+    """Of one that waits: who would pay for it by the order of its queue, or why nobody would."""
     hours: tuple[PaidHours, ...] = ()
     """Over all of its attempts, of an array with all of its slots."""
 

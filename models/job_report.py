@@ -7,6 +7,7 @@ from longshore.models.base import Wire
 from longshore.models.checkpoint import CheckpointInfo
 from longshore.models.checkpointing import CheckpointDecision
 from longshore.models.data import StagedData
+from longshore.models.funding_use import Payers
 from longshore.models.job import JobSpec, JobState, JobStatus
 from longshore.models.messages import Progress
 from longshore.models.spending import PurchaseUnderWay
@@ -39,6 +40,8 @@ class JobReport(Wire):
     """Of an array: its elements and slots."""
     stderr_tail: tuple[str, ...] = ()
     """Of a job that failed: the last lines that it wrote to stderr, at most 10."""
+    payers: Payers | None = None
+    """Who pays for it, and who has; null where no tenant has a budget."""
     missing: tuple[str, ...] = ()
     """What could not be asked, and why: a sentence for each."""
 

@@ -12,6 +12,7 @@ from longshore.models.data import HeldData, StagedData
 from longshore.models.deadline import DeadlineCost, DeadlineJudgment
 from longshore.models.elastic import Malleable
 from longshore.models.elements import ElementState
+from longshore.models.funding_use import Payers
 from longshore.models.gpu_hour_price import GPUHourPrice
 from longshore.models.growth import GrowthDecision
 from longshore.models.job import FailureClass, JobResult, JobState, Tier
@@ -340,6 +341,8 @@ class Explanation(Wire):
     """For a job that has ended: where it ran, and how each attempt ended."""
     cost: JobCost | None = None
     """For a job that has ended."""
+    payers: Payers | None = None
+    """Who pays for it, and who has; null where no tenant has a budget."""
     stderr_tail: tuple[str, ...] = ()
     """For a job that failed: the last lines that it wrote to stderr, at most 10."""
 

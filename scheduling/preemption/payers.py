@@ -11,6 +11,9 @@ stopped for it in turn.
 from enum import Enum
 
 from longshore.models.funding import ITSELF, PoolFunding
+from longshore.models.text import listed
+
+_NAMED = 5
 
 
 class Right(Enum):
@@ -38,6 +41,18 @@ def right_over(running: str, asking: str, funding: PoolFunding | None) -> Right:
         may = running in funding.takes_over.get(asking, ())
         return Right.CLASS if may else Right.NONE
     return Right.FIRST if mine.funded else Right.CLASS
+
+
+def says_who_would_pay(job_id: str, funding: PoolFunding | None) -> str:
+    """Return who would pay for a job that waits, or why nobody would; empty without budgets."""
+    if funding is None:
+        return ""
+    payer = funding.of(job_id)
+    if not payer.tenants:
+        return "its tenant has no budget, and pays for itself"
+    if payer.funded:
+        return f"{listed(sorted(payer.tenants), _NAMED)} would pay for it"
+    return funding.unfunded.get(job_id, "no budget pays for it")
 
 
 def says_payer(running: str, funding: PoolFunding | None) -> str:

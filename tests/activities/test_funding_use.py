@@ -24,7 +24,6 @@ from tests.support.ledger import Ledger
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-CLASSES = FundingClass
 
 
 async def own(ledger: Ledger, name: str, owner: str, gpus: tuple[int, ...], **fields: Any) -> str:
@@ -153,7 +152,7 @@ def by_hand(past: dict[str, list[dict[str, Any]]], at: datetime) -> dict[tuple[s
 @pytest.mark.parametrize("seed", range(5))
 async def test_each_gpu_second_is_of_exactly_one_class(ledger: Ledger, seed: int):
     numbers = random.Random(seed)
-    past = await history(ledger, numbers)
+    await history(ledger, numbers)
     for since, until in ((NOW - 400 * HOUR, NOW), (NOW - 30 * HOUR, NOW - 7 * HOUR)):
         held = await ledger.value(
             "SELECT sum(extract(epoch FROM greatest(least(coalesce(ended_at, :until), :until)"
@@ -235,7 +234,7 @@ async def test_without_a_budget_nothing_is_said_of_payers(ledger: Ledger):
     found = await used_since(ledger, datetime.now(UTC) - HOUR, UsedBy.JOB)
     [row] = found.rows
     assert (row.funding, row.payer, row.tenant, row.job_id) == ("OWNED", "red", "red", "j")
-    assert found.by_class == {CLASSES.OWNED: found.gpu_hours}
+    assert found.by_class == {FundingClass.OWNED: found.gpu_hours}
 
 
 async def test_a_lease_of_the_past_has_the_class_of_then(ledger: Ledger):

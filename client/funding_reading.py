@@ -1,0 +1,52 @@
+"""What the capacity database says of who holds GPUs, and of who pays for them."""
+
+from datetime import datetime
+
+from longshore.activities.database import clock
+from longshore.activities.funding.use import leases_at, usage
+from longshore.client.reading import Reading
+from longshore.models.errors import NotFoundError
+from longshore.models.funding_use import Leases, Usage, UsedBy
+from longshore.models.text import format_gpus
+from longshore.models.visible import visible
+
+
+class FundingReading(Reading):
+    """Reads, and changes nothing. Every call may raise UnavailableError."""
+
+    async def usage(
+        self, since: datetime, *, by: UsedBy = UsedBy.TENANT, tenant: str | None = None
+    ) -> Usage:
+        """Return the GPU-hours since a time by class and payer, of one tenant or of all."""
+        async with self._db().snapshot() as connection:
+            return await usage(connection, since, None, by, tenant)
+
+    async def leases(
+        self,
+        at: datetime | None = None,
+        *,
+        node_id: str | None = None,
+        gpu_index: int | None = None,
+        job: str | None = None,
+    ) -> Leases:
+        """Return who held GPUs at a moment, or holds them now, and who paid for them then.
+
+        Raises NotFoundError for a node, a GPU or a job that is not known.
+        """
+        job_ids = (await self._resolve(job),) if job is not None else ()
+        if node_id is not None:
+            await self._known_gpu(node_id, gpu_index)
+        async with self._db().snapshot() as connection:
+            moment = at or await clock(connection)
+            found = await leases_at(
+                connection, moment, node_id=node_id, gpu_index=gpu_index, job_ids=job_ids
+            )
+        return Leases(at=moment, leases=found)
+
+    async def _known_gpu(self, node_id: str, gpu_index: int | None) -> None:
+        node = await self.node(node_id)
+        indices = [gpu.index for gpu in node.gpus]
+        if gpu_index is not None and gpu_index not in indices:
+            raise NotFoundError(
+                f"node {visible(node_id)} has {format_gpus(indices)}, not GPU {gpu_index}"
+            )

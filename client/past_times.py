@@ -1,0 +1,30 @@
+"""Times that have passed, as options take them."""
+
+import contextlib
+import re
+from datetime import datetime, time, timedelta
+
+import typer
+
+from longshore.client.terminal import now
+from longshore.models.units import parse_duration
+from longshore.models.visible import shown
+
+
+def past_time(option: str, text: str) -> datetime:
+    """Return the time of ``10m`` (ago), ``14:05`` (the last one) or a date with its time; the
+    zone of this machine counts where none is given. Raises BadParameter."""
+    if re.fullmatch(r"\d\d:\d\d(:\d\d)?", text, re.ASCII):
+        with contextlib.suppress(ValueError):
+            of_today = datetime.combine(now().astimezone(), time.fromisoformat(text))
+            found = of_today.astimezone()
+            return found if found <= now() else found - timedelta(days=1)
+    with contextlib.suppress(ValueError, OverflowError):
+        return now() - parse_duration(text)
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError):
+        raise typer.BadParameter(
+            f"{option} {shown(text)}: give a duration such as 10m, or a time such as 14:05 or "
+            "2026-11-25T14:05"
+        ) from None

@@ -1,0 +1,100 @@
+"""Commands that say who used GPUs, who paid for them, and who held one at a moment."""
+
+import re
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from longshore.client.calls import call, known_job
+from longshore.client.past_times import past_time
+from longshore.client.terminal import JSON, LIMIT, Text, note, now, print_json, show
+from longshore.client.use_view import leases_table, usage_table, usage_words
+from longshore.client.words import SIMULATED, clock
+from longshore.models.funding_use import Leases, UsedBy
+from longshore.models.text import count
+from longshore.models.visible import shown
+
+if TYPE_CHECKING:
+    from longshore.client.api import Longshore
+
+PANEL = "Tenants and budgets"
+
+
+def register(app: typer.Typer) -> None:
+    for command in (usage, leases):
+        app.command(rich_help_panel=PANEL)(command)
+
+
+def usage(
+    tenant: Annotated[str | None, typer.Option(help="Only what jobs of this tenant had.")] = None,
+    by: Annotated[UsedBy, typer.Option(help="By what it is summed up.")] = UsedBy.TENANT,
+    since: Annotated[
+        str, typer.Option(metavar="TIME", help="From 7d ago on, or from 2026-11-25T14:05.")
+    ] = "7d",
+    limit: LIMIT = 50,
+    as_json: JSON = False,
+) -> None:
+    """Show GPU-hours by class and by who paid.
+
+    Each GPU-second is of one class: OWNED, SHARED, BORROWED, or UNFUNDED, where nobody paid.
+    """
+    begins = past_time("--since", since)
+    found = call(lambda api: api.usage(begins, by=by, tenant=tenant))
+    if as_json:
+        return print_json(found)
+    if not found.rows:
+        whose = f" of tenant {tenant}" if tenant else ""
+        return note(f"No job{whose} has held a GPU since {clock(found.since, now())}.")
+    if found.simulated:
+        note(f"Some of the GPUs are {SIMULATED}.")
+    show(usage_table(found, limit), Text(f"\n{usage_words(found, now())}", style="dim"))
+    if (more := len(found.rows) - limit) > 0:
+        note(f"{count(more, 'more row')}; --limit shows them.")
+    return None
+
+
+def leases(
+    gpu: Annotated[
+        str | None, typer.Option(metavar="NODE/GPU", help="Only this GPU, or all of NODE.")
+    ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="At 2026-11-25T14:05, or 10m ago; now without."),
+    ] = None,
+    job: Annotated[str | None, typer.Option(metavar="JOB", help="Only this job's.")] = None,
+    as_json: JSON = False,
+) -> None:
+    """Show who held a GPU at a moment, and who paid for it then.
+
+    longshore leases --gpu node-a/3 --at 2026-11-25T14:05
+    """
+    node_id, index = _gpu(gpu) if gpu is not None else (None, None)
+    moment = past_time("--at", at) if at is not None else None
+
+    async def ask(api: "Longshore") -> Leases:
+        job_id = (await known_job(api, job)).id if job is not None else None
+        return await api.leases(moment, node_id=node_id, gpu_index=index, job=job_id)
+
+    found = call(ask)
+    if as_json:
+        return print_json(found)
+    if not found.leases:
+        what = f" of {gpu}" if gpu is not None else ""
+        who = f"Job {job}" if job is not None else "Nobody"
+        held = "holds" if moment is None else f"held, {clock(found.at, now())},"
+        not_any = "no GPU" if job is not None else "a GPU"
+        return note(f"{who} {held} {not_any}{what}.")
+    if any(lease.simulated for lease in found.leases):
+        note(f"Some of the GPUs are {SIMULATED}.")
+    show(leases_table(found, now()))
+    return None
+
+
+def _gpu(text: str) -> tuple[str, int | None]:
+    """Return the node of ``NODE/3`` or ``NODE``, and which of its GPUs."""
+    found = re.fullmatch(r"([^/\s]+)(?:/(\d{1,4}))?", text, re.ASCII)
+    if found is None:
+        raise typer.BadParameter(
+            f"--gpu {shown(text)}: give a node and one of its GPUs, such as node-a/3, or a node"
+        )
+    return found[1], None if found[2] is None else int(found[2])

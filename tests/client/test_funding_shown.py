@@ -1,0 +1,149 @@
+"""What commands show of who pays: a job, why it waits, whom it would stop, use, and leases."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from temporalio.client import Client
+
+from longshore.activities.database import Database
+from longshore.client.preempt import PreemptionDryRun
+from longshore.models.funding_use import Leases, Usage
+from longshore.models.job_report import JobReport
+from longshore.models.views import Explanation
+from tests.client.conftest import Command, Ran
+from tests.support.funding import envelope, tenant
+from tests.support.ledger import Ledger
+from tests.support.scripted_node import ScriptedNode
+from tests.support.waiting import eventually
+
+
+async def submitted(longshore: Command, pool: str, owner: str, name: str, *more: str) -> str:
+    asks = ("--pool", pool, "--tenant", owner, "--name", name, "--gpus", "4", *more)
+    ran = await longshore("submit", "-q", *asks, "--", "true")
+    assert ran.code == 0, ran.err
+    return ran.out.strip()
+
+
+async def waits(longshore: Command, job: str) -> None:
+    async def told() -> bool:
+        shown = json.loads((await longshore("why", job, "--json")).out or "{}")
+        return bool(shown.get("last_decision"))
+
+    await eventually(told)
+
+
+def words(ran: Ran) -> str:
+    assert ran.code == 0, ran.err
+    return " ".join(ran.out.split())
+
+
+@pytest.fixture
+async def family(control: Database, temporal: Client, pool: str) -> Ledger:
+    """A tree of tenants with budgets: `root` over `red`, which has 8 GPUs, and `blue`."""
+    ledger = Ledger(control, temporal, pool)
+    if not await ledger.rows("SELECT FROM tenants"):
+        await tenant(ledger, "root")
+        await tenant(ledger, "red", "root")
+        await tenant(ledger, "blue", "root")
+        await envelope(ledger, "red", milli=8000, sharing="none")
+    return ledger
+
+
+async def test_nothing_is_said_of_payers_where_no_tenant_has_a_budget(
+    longshore: Command, pool: str, node: ScriptedNode
+) -> None:
+    job = await submitted(longshore, pool, "grey", "alone")
+    await node.started(job)
+    for command in ("job", "why"):
+        assert "paid for" not in (await longshore(command, job)).out
+        assert json.loads((await longshore(command, job, "--json")).out)["payers"] is None
+    await node.end(job)
+
+
+async def test_who_pays_is_told_of_each_job(
+    longshore: Command, pool: str, node: ScriptedNode, family: Ledger
+) -> None:
+    await longshore("pool", "set", pool, "--preemption", "enabled=false")
+    mine = await submitted(longshore, pool, "red", "mine")
+    await node.started(mine)
+    idle = await submitted(longshore, pool, "blue", "idle")
+    await node.started(idle)
+    next_one = await submitted(longshore, pool, "red", "next", "--set", "priority=2")
+    await waits(longshore, next_one)
+
+    told = words(await longshore("job", mine))
+    assert "paid for 4 OWNED by red/main" in told
+    assert "GPU-hours under 0.01 OWNED by red/main" in told
+    assert "paid for 4 UNFUNDED: give way first" in words(await longshore("why", idle))
+    assert "paid for red would pay for it" in words(await longshore("why", next_one))
+    report = JobReport.model_validate_json((await longshore("job", mine, "--json")).out)
+    assert report.payers is not None
+    assert [(each.envelope, each.gpus) for each in report.payers.now] == [("main", 4)]
+    why = Explanation.model_validate_json((await longshore("why", idle, "--json")).out)
+    assert why.payers is not None
+    assert [each.payer for each in why.payers.now] == [None]
+
+    ran = await longshore("preempt", "--dry-run", next_one)
+    told = words(ran)
+    assert "Paid for: red would pay for it" in told
+    assert f"{idle} 5 4 4 UNFUNDED: give way first" in told
+    assert f"{mine} 4 OWNED by red/main" in told
+    as_json = await longshore("preempt", "--dry-run", next_one, "--json")
+    found = PreemptionDryRun.model_validate_json(as_json.out)
+    assert {job: paid[0].funding for job, paid in found.payers.items()} == {
+        mine: "OWNED", idle: "UNFUNDED",
+    }  # fmt: skip
+
+    table = words(await longshore("usage", "--by", "job"))
+    assert f"{idle} blue UNFUNDED nobody under 0.01" in table
+    assert f"{mine} red OWNED red/main under 0.01" in table
+    used = Usage.model_validate_json((await longshore("usage", "--json")).out)
+    assert used.gpu_hours == pytest.approx(sum(used.by_class.values()), abs=1e-5)
+    assert {(row.tenant, row.funding, row.payer) for row in used.rows} == {
+        ("red", "OWNED", "red"), ("blue", "UNFUNDED", None), ("grey", "OWNED", "grey"),
+    }  # fmt: skip
+    assert "red/main OWNED red" in words(await longshore("usage", "--by", "envelope"))
+    only = Usage.model_validate_json((await longshore("usage", "--tenant", "blue", "--json")).out)
+    assert {row.tenant for row in only.rows} == {"blue"}
+
+    held = Leases.model_validate_json((await longshore("leases", "--job", idle, "--json")).out)
+    gpu = held.leases[0].gpu_index
+    assert {lease.job_id for lease in held.leases} == {idle}
+    shown = words(await longshore("leases", "--gpu", f"{node.id}/{gpu}"))
+    assert f"{node.id} {gpu} {idle} blue 1 UNFUNDED nobody" in shown
+    past = await longshore("leases", "--gpu", f"{node.id}/{gpu}", "--at", "2h")
+    assert (past.code, past.out) == (0, "")
+    assert past.err.startswith("Nobody held, ")
+    for job in (next_one, idle, mine):
+        await longshore("cancel", job)
+    for job in (idle, mine):
+        await node.end(job)
+
+
+async def test_what_is_not_there_is_named(
+    longshore: Command, pool: str, node: ScriptedNode, family: Ledger
+) -> None:
+    wrong = await longshore("leases", "--gpu", f"{node.id}/99")
+    assert wrong.code != 0
+    assert f"node {node.id} has GPUs 0-7, not GPU 99" in wrong.err
+    assert "no node nowhere" in (await longshore("leases", "--gpu", "nowhere/1")).err
+    nothing = await longshore("usage", "--tenant", "nobody-has-this")
+    assert (nothing.code, nothing.out) == (0, "")
+    assert "No job of tenant nobody-has-this has held a GPU since" in nothing.err
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("leases", "--gpu", "a/b/c"), "give a node and one of its GPUs, such as node-a/3"),
+        (("leases", "--at", "yesterday"), "--at yesterday: give a duration such as 10m"),
+        (("usage", "--since", "x"), "--since x: give a duration such as 10m"),
+    ],
+)
+def test_what_cannot_be_read_is_told(
+    cli: Callable[..., Ran], args: tuple[str, ...], says: str
+) -> None:
+    ran = cli(*args)
+    assert ran.code == 2
+    assert says in " ".join(ran.err.replace("│", " ").split())
