@@ -74,11 +74,11 @@ def budgets_table(budgets: Sequence[BudgetView]) -> Table:
         for each in budget.envelopes:
             table.add_row(
                 budget.tenant, each.spec.name, f"{each.spec.gpus:g}", f"{each.used:g}",
-                f"{each.lent:g}" if each.spec.lending else NONE, _for(each),
+                f"{each.lent:g}" if each.spec.lending else NONE, for_words(each),
                 f"{each.spec.start:%Y-%m-%d %H:%M}" if each.spec.start else NONE,
                 f"{each.spec.end:%Y-%m-%d %H:%M}" if each.spec.end else "never",
                 each.state.value if each.state != "open" else each.spec.sharing.value,
-                _lends(each),
+                lends_words(each),
             )  # fmt: skip
         for cap in budget.caps:
             over = "all below" if cap.spec.subtree else listed(cap.spec.envelopes, _NAMED)
@@ -142,13 +142,15 @@ def _of(held: float, most: float | None) -> str:
     return f"{held:g}" if most is None else f"{held:g} of {most:g}"
 
 
-def _for(each: EnvelopeView) -> str:
+def for_words(each: EnvelopeView) -> str:
+    """Return what GPUs an envelope is for: ``H100, pool lab``; ``any``."""
     spec = each.spec
     parts = [spec.gpu_type or "", f"pool {spec.pool}" if spec.pool else ""]
     parts += [f"{name}={value}" for name, value in sorted(spec.labels.items())]
     return ", ".join(filter(None, parts)) or "any"
 
 
-def _lends(each: EnvelopeView) -> str:
+def lends_words(each: EnvelopeView) -> str:
+    """Return how much an envelope lends, and to whom: ``4 to lab``."""
     lending = each.spec.lending
     return f"{lending.max:g} to {listed(lending.to, _NAMED)}" if lending else NONE

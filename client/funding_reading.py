@@ -3,16 +3,26 @@
 from datetime import datetime
 
 from longshore.activities.database import clock
-from longshore.activities.funding.use import leases_at, usage
-from longshore.client.reading import Reading
+from longshore.activities.funding.use import funding_state, leases_at, usage
+from longshore.client.budgets import BudgetReading
 from longshore.models.errors import NotFoundError
-from longshore.models.funding_use import Leases, Usage, UsedBy
+from longshore.models.funding_use import FundingState, Leases, Payers, Usage, UsedBy
 from longshore.models.text import format_gpus
 from longshore.models.visible import visible
 
 
-class FundingReading(Reading):
+class FundingReading(BudgetReading):
     """Reads, and changes nothing. Every call may raise UnavailableError."""
+
+    async def funding(self) -> FundingState:
+        """Return the tenants and budgets, and who pays for what is in use."""
+        async with self._db().snapshot() as connection:
+            return await funding_state(connection)
+
+    async def payers(self, ref: str) -> Payers | None:
+        """Return who pays for a job, and who has; None where no tenant has a budget. Raises
+        NotFoundError."""
+        return await self._payers_of(await self._resolve(ref))
 
     async def usage(
         self, since: datetime, *, by: UsedBy = UsedBy.TENANT, tenant: str | None = None

@@ -16,10 +16,12 @@ from longshore.console import (
     api,
     blocks_page,
     bought_api,
+    budgets_page,
     costs_page,
     cycles_page,
     dags_page,
     fleet_api,
+    funding_api,
     jobs_page,
     nodes_page,
     orderbook_page,
@@ -72,6 +74,7 @@ def build(settings: Settings, token: str) -> FastAPI:
     app.include_router(api.router(quotes, past, simulated=simulated))
     app.include_router(bought_api.router(bought))
     app.include_router(fleet_api.router(fleet))
+    app.include_router(funding_api.router(fleet))
     _add_small_routes(app)
     orderbook_page.add(quotes, past, simulated=simulated)
     for page in (purchases_page, blocks_page, costs_page):
@@ -82,6 +85,7 @@ def build(settings: Settings, token: str) -> FastAPI:
     dags_page.add(fleet)
     schedules_page.add(fleet)
     cycles_page.add(fleet)
+    budgets_page.add(fleet)
     _add_pages(app)
     app.add_middleware(Guard, token=token)
     app.add_middleware(SafeHeaders)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar, cast
 
 from temporalio.client import Client
@@ -11,6 +11,7 @@ from longshore.activities.checkpoints.rows import StoredCheckpoints
 from longshore.activities.queue_history import QueueHistories
 from longshore.client.api import Longshore
 from longshore.client.array_reading import ArrayReading
+from longshore.client.funding_reading import FundingReading
 from longshore.client.web_ui import job_url
 from longshore.console.answer_cache import Shared
 from longshore.models.array_view import ElementView
@@ -21,6 +22,7 @@ from longshore.models.domains import PoolTopology
 from longshore.models.durations import DurationsView
 from longshore.models.elements import ElementState
 from longshore.models.errors import LongshoreError, UnavailableError
+from longshore.models.funding_use import FundingState, Leases, Payers, Usage, UsedBy
 from longshore.models.job import JobState
 from longshore.models.job_report import JobReport
 from longshore.models.labels import Selector
@@ -44,7 +46,7 @@ PATIENCE = 3.0
 T = TypeVar("T")
 
 
-class _Reading(ArrayReading):
+class _Reading(ArrayReading, FundingReading):
     """Reads without Temporal where that does not answer."""
 
     def __init__(
@@ -119,6 +121,34 @@ class Fleet:
         return await self._past.get(
             ("start-errors", pool, over), lambda: self._reading.start_errors(pool, over)
         )
+
+    async def funding(self) -> FundingState:
+        """Return the tenants and budgets, and who pays for what is in use."""
+        return await self._shared(("funding",), self._reading.funding)
+
+    async def usage(self, hours: float, by: UsedBy, tenant: str | None = None) -> Usage:
+        """Return the GPU-hours of the last so many hours by class and payer."""
+
+        def read() -> Awaitable[Usage]:
+            since = datetime.now(UTC) - timedelta(hours=hours)
+            return self._reading.usage(since, by=by, tenant=tenant)
+
+        return await self._past.get(("usage", hours, by, tenant), read)
+
+    async def leases(
+        self, at: datetime | None, node_id: str | None, gpu_index: int | None, job: str | None
+    ) -> Leases:
+        """Return who held GPUs at a moment, or now. Raises NotFoundError."""
+        return await self._shared(
+            ("leases", at, node_id, gpu_index, job),
+            lambda: self._reading.leases(at, node_id=node_id, gpu_index=gpu_index, job=job),
+        )
+
+    async def payers(self, ref: str) -> Payers:
+        """Return who pays for a job, and who has; nobody where no tenant has a budget. Raises
+        NotFoundError."""
+        found = await self._shared(("payers", ref), lambda: self._reading.payers(ref))
+        return found or Payers()
 
     async def jobs(
         self,

@@ -8,6 +8,7 @@ from longshore.client.code_view import travels
 from longshore.client.job_view import command_of, held, wants
 from longshore.client.words import class_of, head_start_of
 from longshore.console.array_view import array_facts
+from longshore.console.budgets_view import hours_html, payers_html
 from longshore.console.escaping import escape
 from longshore.console.formats import with_code
 from longshore.console.jobs_view import label_link, link, waited, waits
@@ -72,6 +73,10 @@ def head_html(report: JobReport, now: datetime, workflow: str | None) -> str:
         pairs.append(("Not brought", "<br>".join(map(escape, report.status.not_brought))))
     if job.labels:
         pairs.append(("Labels", ", ".join(map(label_link, sorted(job.labels.items())))))
+    if report.payers is not None and report.payers.now:
+        pairs.append(("Paid for", payers_html(report.payers.now)))
+    if report.payers is not None and report.payers.hours:
+        pairs.append(("GPU-hours", hours_html(report.payers.hours)))
     if job.ended_at is not None:
         pairs.append(("Ended", when(job.ended_at)))
     if job.exit_code is not None:
@@ -102,6 +107,8 @@ def why_html(explanation: Explanation, now: datetime) -> str:
     said = [f"It {headline}."]
     if explanation.position is not None:
         said.append(_place_in_queue(explanation, now))
+    if explanation.payers is not None and explanation.payers.waiting:
+        said.append(f"Paid for: {escape(explanation.payers.waiting)}.")
     last = explanation.last_decision
     if explanation.decided_at is not None and last is not None:
         also = "" if last.reason in explanation.headline else f": {escape(last.reason)}"

@@ -18,6 +18,7 @@ CONSOLE_PAGES = (
     ("/purchases", "Purchases"),
     ("/blocks", "Blocks"),
     ("/costs", "Costs"),
+    ("/budgets", "Budgets"),
     ("/cycles", "Cycles"),
 )
 """Path and name of each page of the console, in the order of its navigation."""

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from longshore.models.base import Instant, Wire
 from longshore.models.funding import FundingClass
+from longshore.models.funding_views import BudgetView, TenantView
 from longshore.models.text import count
 
 
@@ -113,6 +114,24 @@ class Usage(Wire):
     """Of these, by class."""
     simulated: bool = False
     """True where some were on simulated GPUs."""
+
+
+class InUse(PaidGPUs):
+    """GPUs that jobs of a tenant use now."""
+
+    tenant: str
+
+
+class FundingState(Wire):
+    """Whose GPUs are whose, and who pays for those in use."""
+
+    at: Instant
+    tenants: tuple[TenantView, ...] = ()
+    budgets: tuple[BudgetView, ...] = ()
+    in_use: tuple[InUse, ...] = ()
+    """By tenant, class and envelope."""
+    simulated: bool = False
+    """True where some of the GPUs in use are simulated."""
 
 
 class LeaseView(Payer):

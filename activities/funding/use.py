@@ -14,8 +14,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import clock
 from longshore.activities.funding.rows import has_budgets
+from longshore.activities.funding.views import budgets_view, tenants_view
 from longshore.models.funding import FundingClass
 from longshore.models.funding_use import (
+    FundingState,
+    InUse,
     LeaseView,
     PaidGPUs,
     PaidHours,
@@ -176,10 +179,26 @@ async def leases_at(
     return tuple(_lease(row) for row in rows.mappings())
 
 
+async def funding_state(connection: AsyncConnection) -> FundingState:
+    """Return the tenants and budgets, and who pays for what is in use; to be read in one
+    snapshot."""
+    now = await clock(connection)
+    rows = (await connection.execute(text(_IN_USE), {"at": now})).mappings().all()
+    return FundingState(
+        at=now, tenants=await tenants_view(connection), budgets=await budgets_view(connection),
+        in_use=tuple(
+            InUse(
+                tenant=row["tenant"], funding=row["funding"], payer=row["payer"],
+                envelope=row["envelope"], gpus=row["amount"] / 1000,
+            )
+            for row in rows
+        ),
+        simulated=any(row["simulated"] for row in rows),
+    )  # fmt: skip
+
+
 def _lease(row: RowMapping) -> LeaseView:
-    itself = row["funding"] == FundingClass.OWNED and row["payer"] is None
-    payer = row["tenant"] if itself else row["payer"]
-    return LeaseView.model_validate({**row, "gpus": row["amount"] / 1000, "payer": payer})
+    return LeaseView.model_validate({**row, "gpus": row["amount"] / 1000})
 
 
 def _group(each: Used, by: UsedBy) -> str:
@@ -266,16 +285,11 @@ _USED = f"""
 
 _WITH_SLOTS = "SELECT :id UNION ALL SELECT job_id FROM array_slots WHERE array_id = :id"
 
-_LEASES_AT = f"""
-    SELECT l.node_id, l.gpu_index, {_AMOUNT} AS amount, l.mig_profile AS mig, l.job_id,
-           j.name AS job_name, l.tenant, l.attempt, l.rank, p.spare, l.started_at, l.ended_at,
-           l.end_reason, n.simulated, c.payer, c.envelope, c.since AS paid_since,
-           coalesce(c.funding, CASE WHEN t.budget_since <= CAST(:at AS timestamptz)
-                                    THEN 'UNFUNDED' ELSE 'OWNED' END) AS funding
+_HELD_AT = f"""
+    SELECT l.*, {_AMOUNT} AS amount, n.simulated, c.envelope, c.since AS paid_since, w.funding,
+           coalesce(c.payer, CASE w.funding WHEN 'OWNED' THEN l.tenant END) AS payer
       FROM leases l
       JOIN nodes n ON n.id = l.node_id
-      JOIN jobs j ON j.id = l.job_id
-      JOIN placements p ON (p.job_id, p.attempt, p.rank) = (l.job_id, l.attempt, l.rank)
       LEFT JOIN tenants t ON t.name = l.tenant
       LEFT JOIN LATERAL (
            SELECT e.tenant AS payer, e.name AS envelope, c.since, {_FUNDING} AS funding
@@ -284,7 +298,26 @@ _LEASES_AT = f"""
               AND l.gpu_index = ANY (c.gpu_indices) AND c.started_at <= CAST(:at AS timestamptz)
               AND coalesce(least(c.ended_at, e.ends_at), 'infinity') > CAST(:at AS timestamptz)
             ORDER BY c.started_at, c.id LIMIT 1) c ON true
+     CROSS JOIN LATERAL (
+           SELECT coalesce(c.funding, CASE WHEN t.budget_since <= CAST(:at AS timestamptz)
+                                           THEN 'UNFUNDED' ELSE 'OWNED' END) AS funding) w
      WHERE l.started_at <= CAST(:at AS timestamptz)
        AND (l.ended_at IS NULL OR l.ended_at > CAST(:at AS timestamptz)) {{where}}
+"""
+
+_LEASES_AT = f"""
+    SELECT l.node_id, l.gpu_index, l.amount, l.mig_profile AS mig, l.job_id, j.name AS job_name,
+           l.tenant, l.attempt, l.rank, p.spare, l.started_at, l.ended_at, l.end_reason,
+           l.simulated, l.funding, l.payer, l.envelope, l.paid_since
+      FROM ({_HELD_AT}) l
+      JOIN jobs j ON j.id = l.job_id
+      JOIN placements p ON (p.job_id, p.attempt, p.rank) = (l.job_id, l.attempt, l.rank)
      ORDER BY l.node_id, l.gpu_index, l.slices, l.job_id
+"""
+
+_IN_USE = f"""
+    SELECT tenant, funding, payer, envelope, sum(amount) AS amount,
+           bool_or(simulated) AS simulated
+      FROM ({_HELD_AT.format(where="")}) l
+     GROUP BY tenant, funding, payer, envelope ORDER BY tenant, funding, payer, envelope
 """
