@@ -3,9 +3,11 @@
 from datetime import datetime
 
 from longshore.activities.database import clock
+from longshore.activities.funding.fund import fund_view
 from longshore.activities.funding.use import funding_state, leases_at, usage
 from longshore.client.budgets import BudgetReading
 from longshore.models.errors import NotFoundError
+from longshore.models.fund_view import FundView
 from longshore.models.funding_use import FundingState, Leases, Payers, Usage, UsedBy
 from longshore.models.text import format_gpus
 from longshore.models.visible import visible
@@ -23,6 +25,15 @@ class FundingReading(BudgetReading):
         """Return who pays for a job, and who has; None where no tenant has a budget. Raises
         NotFoundError."""
         return await self._payers_of(await self._resolve(ref))
+
+    async def fund(self, ref: str) -> FundView:
+        """Return who pays for a job that runs, or would for one that waits, envelope by envelope.
+
+        Raises NotFoundError, and RefusedError for one that has ended.
+        """
+        job_id = await self._resolve(ref)
+        async with self._db().snapshot() as connection:
+            return await fund_view(connection, job_id, self.settings.margins)
 
     async def usage(
         self, since: datetime, *, by: UsedBy = UsedBy.TENANT, tenant: str | None = None

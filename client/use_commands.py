@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from longshore.client.calls import call, known_job
+from longshore.client.job_commands import REF
 from longshore.client.past_times import past_time
 from longshore.client.terminal import JSON, LIMIT, Text, note, now, print_json, show
-from longshore.client.use_view import leases_table, usage_table, usage_words
+from longshore.client.use_view import fund_screen, leases_table, usage_table, usage_words
 from longshore.client.words import SIMULATED, clock
+from longshore.models.fund_view import FundView
 from longshore.models.funding_use import Leases, UsedBy
 from longshore.models.text import count
 from longshore.models.visible import shown
@@ -21,8 +23,21 @@ PANEL = "Tenants and budgets"
 
 
 def register(app: typer.Typer) -> None:
-    for command in (usage, leases):
+    for command in (fund, usage, leases):
         app.command(rich_help_panel=PANEL)(command)
+
+
+def fund(ref: REF, as_json: JSON = False) -> None:
+    """Show who pays for a job, or would: each envelope that it asks, and what would help."""
+
+    async def ask(api: "Longshore") -> FundView:
+        return await api.fund((await known_job(api, ref)).id)
+
+    found = call(ask)
+    if as_json:
+        return print_json(found)
+    show(fund_screen(found, now()))
+    return None
 
 
 def usage(

@@ -1,13 +1,15 @@
-"""How the use of GPUs, and who held them, look."""
+"""How the use of GPUs looks, who held them, and who would pay for a job."""
 
 from datetime import datetime
 
+from rich.console import Group, RenderableType
 from rich.table import Table
 
-from longshore.client.terminal import a_table
+from longshore.client.terminal import Text, a_table, heading
 from longshore.client.words import cell, period, zone
+from longshore.models.fund_view import FundRung, FundView
 from longshore.models.funding_use import Leases, LeaseView, Usage, UsageRow, UsedBy, format_hours
-from longshore.models.text import NONE, count
+from longshore.models.text import NONE, count, listed
 
 _HEADINGS = {
     UsedBy.TENANT: ("tenant", "class", "paid by"),
@@ -15,6 +17,7 @@ _HEADINGS = {
     UsedBy.JOB: ("job", "tenant", "class", "paid by"),
 }
 _HOURS = "GPU-hours"
+_NAMED = 5
 
 
 def usage_table(found: Usage, most: int | None = None) -> Table:
@@ -39,6 +42,50 @@ def usage_words(found: Usage, now: datetime) -> str:
     classes = ", ".join(f"{format_hours(hours)} {each}" for each, hours in found.by_class.items())
     when = period(found.since, found.until, now)
     return f"{format_hours(found.gpu_hours)} GPU-hours from {when}: {classes}"
+
+
+def fund_screen(found: FundView, now: datetime) -> RenderableType:
+    """Return who pays for a job, or would, envelope by envelope, and what would help."""
+    wants = f" wants {count(found.wants, 'GPU')}" if found.wants and not found.runs else ""
+    parts: list[RenderableType] = [
+        Text.assemble((found.job_id, "bold"), f" of tenant {found.tenant}{wants}"),
+        Text(f"{'Paid for' if found.runs else 'Would be paid for'}: {found.says}"),
+    ]
+    if found.rungs:
+        parts += [Text(), heading("Who is asked, in this order"), _rungs_table(found, now)]
+    elif found.has_budget:
+        parts.append(Text("No envelope is for such GPUs.", style="dim"))
+    if found.remedies:
+        parts += [Text(), heading("What would help, each by itself")]
+        parts += [Text(f"- {remedy.says}") for remedy in found.remedies]
+    return Group(*parts)
+
+
+def _rungs_table(found: FundView, now: datetime) -> Table:
+    headings = ("who", "envelope", "GPUs", "unused", "to recall", "who has it", "gives", "why not",
+                f"window ({zone(now)})")  # fmt: skip
+    table = a_table(
+        headings, right=("GPUs", "unused", "to recall", "gives"),
+        fold=("envelope", "who has it"),
+    )  # fmt: skip
+    for rung in found.rungs:
+        held = [f"{tenant} {count(gpus)}" for tenant, gpus in rung.held_by.items()]
+        ahead = f"; {count(rung.ahead)} of it for jobs ahead" if rung.ahead else ""
+        table.add_row(
+            rung.rung, f"{rung.tenant}/{rung.envelope}", count(rung.gpus), count(rung.unused),
+            count(rung.recallable) if rung.recallable else NONE,
+            (listed(held, _NAMED) or NONE) + ahead, count(rung.gives), rung.code or "",
+            _window(rung, now),
+        )  # fmt: skip
+    return table
+
+
+def _window(rung: FundRung, now: datetime) -> str:
+    if rung.opens is not None:
+        return f"opens {cell(rung.opens, now)}"
+    if rung.ends is None:
+        return "no end"
+    return f"{'ends' if rung.ends > now else 'ended'} {cell(rung.ends, now)}"
 
 
 def leases_table(found: Leases, now: datetime) -> Table:

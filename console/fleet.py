@@ -22,6 +22,7 @@ from longshore.models.domains import PoolTopology
 from longshore.models.durations import DurationsView
 from longshore.models.elements import ElementState
 from longshore.models.errors import LongshoreError, UnavailableError
+from longshore.models.fund_view import FundView
 from longshore.models.funding_use import FundingState, Leases, Payers, Usage, UsedBy
 from longshore.models.job import JobState
 from longshore.models.job_report import JobReport
@@ -143,6 +144,11 @@ class Fleet:
             ("leases", at, node_id, gpu_index, job),
             lambda: self._reading.leases(at, node_id=node_id, gpu_index=gpu_index, job=job),
         )
+
+    async def fund(self, ref: str) -> FundView:
+        """Return who pays for a job or would, envelope by envelope. Raises NotFoundError, and
+        RefusedError for one that has ended."""
+        return await self._shared(("fund", ref), lambda: self._reading.fund(ref))
 
     async def payers(self, ref: str) -> Payers:
         """Return who pays for a job, and who has; nobody where no tenant has a budget. Raises

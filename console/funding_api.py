@@ -9,6 +9,8 @@ from longshore.console.fleet import Fleet
 from longshore.console.fleet_api import JobRef
 from longshore.console.problems import ApiError, Problem
 from longshore.models.base import Instant, Name
+from longshore.models.errors import RefusedError
+from longshore.models.fund_view import FundView
 from longshore.models.funding_use import FundingState, Leases, Payers, Usage, UsedBy
 
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
@@ -67,5 +69,19 @@ def router(fleet: Fleet) -> APIRouter:
         tenant has a budget. The same is in `longshore job ID --json`.
         """
         return await fleet.payers(job_id)
+
+    @routes.get(
+        "/jobs/{job_id}/fund",
+        summary="Who would pay for a job, envelope by envelope",
+        responses={409: {"model": Problem, "description": "The job has ended."}},
+    )
+    async def fund(job_id: JobRef) -> FundView:
+        """Each envelope that it asks with what it has left and what it gives, the answer, and what
+        would help: `longshore fund ID --json`.
+        """
+        try:
+            return await fleet.fund(job_id)
+        except RefusedError as error:
+            raise ApiError(409, "refused", str(error)) from error
 
     return routes

@@ -153,6 +153,29 @@ def settled(facts: Facts, begins: Sequence[Use], now: datetime) -> Funded:
     return found._replace(opened=opened)
 
 
+def as_found(
+    facts: Facts,
+    pool: str,
+    queue: Sequence[JobRequest],
+    asks: Mapping[str, Asks],
+    job: JobRequest,
+    now: datetime,
+) -> tuple[Room, Use]:
+    """Return the room that a job of a queue, which comes in its order, finds at its turn, and what
+    it asks for."""
+    _, room = evaluated(facts, now)
+    before = queue[: [each.id for each in queue].index(job.id)]
+    fund(
+        room,
+        [
+            _waiting(each, pool, asks.get(each.id, Asks()), now)
+            for each in before
+            if _has_budget(facts, each.tenant)
+        ],
+    )
+    return room, _waiting(job, pool, asks.get(job.id, Asks()), now)
+
+
 def next_change(facts: Facts, now: datetime) -> timedelta | None:
     """Return in what time an envelope begins or ends next; None where none does."""
     specs = [owned.spec for owned in facts.envelopes.values()]

@@ -8,6 +8,7 @@ from temporalio.client import Client
 
 from longshore.activities.database import Database
 from longshore.client.preempt import PreemptionDryRun
+from longshore.models.fund_view import FundView
 from longshore.models.funding_use import Leases, Usage
 from longshore.models.job_report import JobReport
 from longshore.models.views import Explanation
@@ -38,6 +39,11 @@ def words(ran: Ran) -> str:
     return " ".join(ran.out.split())
 
 
+async def _refused(longshore: Command, job: str) -> Ran | None:
+    ran = await longshore("fund", job)
+    return ran if ran.code else None
+
+
 @pytest.fixture
 async def family(control: Database, temporal: Client, pool: str) -> Ledger:
     """A tree of tenants with budgets: `root` over `red`, which has 8 GPUs, and `blue`."""
@@ -58,7 +64,12 @@ async def test_nothing_is_said_of_payers_where_no_tenant_has_a_budget(
     for command in ("job", "why"):
         assert "paid for" not in (await longshore(command, job)).out
         assert json.loads((await longshore(command, job, "--json")).out)["payers"] is None
+    told = words(await longshore("fund", job))
+    assert "Paid for: tenant grey has no budget: it pays for all that it uses" in told
     await node.end(job)
+    ended = await eventually(lambda: _refused(longshore, job))
+    assert ended is not None
+    assert f"job {job} has ended: nobody pays for it any more" in ended.err
 
 
 async def test_who_pays_is_told_of_each_job(
@@ -106,6 +117,17 @@ async def test_who_pays_is_told_of_each_job(
     assert "red/main OWNED red" in words(await longshore("usage", "--by", "envelope"))
     only = Usage.model_validate_json((await longshore("usage", "--tenant", "blue", "--json")).out)
     assert {row.tenant for row in only.rows} == {"blue"}
+
+    told = words(await longshore("fund", mine))
+    assert f"{mine} of tenant red Paid for: 4 OWNED by red/main" in told
+    told = words(await longshore("fund", idle))
+    assert "Paid for: 4 UNFUNDED: give way first; no budget pays for 4 GPUs" in told
+    assert "sibling red/main 8 4 – red 4 0 ACL_DENIED no end" in told
+    told = words(await longshore("fund", next_one))
+    assert f"{next_one} of tenant red wants 4 GPUs Would be paid for: 4 OWNED by red/main" in told
+    assert "own red/main 8 4 – red 4 4 no end" in told
+    view = FundView.model_validate_json((await longshore("fund", next_one, "--json")).out)
+    assert (view.funded, view.wants, view.rungs[0].gives) == (True, 4, 4)
 
     held = Leases.model_validate_json((await longshore("leases", "--job", idle, "--json")).out)
     gpu = held.leases[0].gpu_index

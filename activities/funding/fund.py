@@ -1,0 +1,194 @@
+"""Who would pay for a job, envelope by envelope, as its next cycle would find it."""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from longshore.activities.database import clock
+from longshore.activities.funding.planning import Funding, read_funding
+from longshore.activities.funding.rows import load_facts
+from longshore.activities.snapshot import load_nodes, load_pool, load_queue, load_running
+from longshore.models.errors import NotFoundError, RefusedError
+from longshore.models.fund_view import FundRemedy, FundRung, FundView
+from longshore.models.funding import FundingClass
+from longshore.models.funding_use import PaidGPUs
+from longshore.models.margins import Margins
+from longshore.models.placement import JobRequest
+from longshore.models.text import count, listed
+from longshore.models.visible import shown
+from longshore.scheduling.funding.evaluate import evaluated
+from longshore.scheduling.funding.explain import Explained, Helps, Remedy, Rung, explain
+from longshore.scheduling.funding.facts import Charge, Facts, Use
+from longshore.scheduling.funding.pool import as_found, says_unfunded
+from longshore.scheduling.funding.room import Room
+from longshore.scheduling.funding.split import class_of, split_of
+from longshore.scheduling.order import queue_order
+
+_NAMED = 5
+
+
+async def fund_view(connection: AsyncConnection, job_id: str, margins: Margins) -> FundView:
+    """Return who pays for a job that runs, or would for one that waits; to be read in one
+    snapshot. Raises NotFoundError, and RefusedError for a job that has ended."""
+    row = (await connection.execute(text(_JOB), {"id": job_id})).mappings().first()
+    if row is None:
+        raise NotFoundError(f"no job {shown(job_id)}: `longshore jobs --all` lists them")
+    tenant = row["tenant"]
+    if row["ended_at"] is not None:
+        raise RefusedError(
+            f"job {job_id} has ended: nobody pays for it any more. `longshore job {job_id}` says "
+            "who has"
+        )
+    facts = await load_facts(connection, None)
+    branch = facts.tenants.get(tenant) if facts else None
+    if facts is None or branch is None or branch.budget_since is None:
+        return FundView(
+            job_id=job_id, tenant=tenant, has_budget=False, runs=row["runs"],
+            says=f"tenant {tenant} has no budget: it pays for all that it uses",
+        )  # fmt: skip
+    now = await clock(connection)
+    uses = [use for use in facts.uses if use.job_id == job_id]
+    if uses:
+        return _running(facts, max(uses, key=lambda use: use.attempt), now)
+    spec = await load_pool(connection, row["pool"], margins)
+    entries = await load_queue(connection, row["pool"])
+    mine = next((one.request for one in entries if one.request.id == job_id), None)
+    if mine is None:
+        raise RefusedError(f"job {job_id} neither runs nor waits now: ask again in a moment")
+    queue = [one.request for one in entries if not one.held or one.request.id == job_id]
+    funding = await read_funding(connection, row["pool"], queue)
+    assert funding is not None  # its tenant has a budget, and it waits
+    nodes = await load_nodes(connection, row["pool"])
+    running = await load_running(connection, row["pool"])
+    ordered = queue_order(queue, spec.packing, now, nodes, running)
+    return _waiting(funding, row["pool"], ordered, mine, now)
+
+
+def _running(facts: Facts, use: Use, now: datetime) -> FundView:
+    """Return who pays for what runs; its rungs as if it were covered anew."""
+    _, room = evaluated(facts, now)
+    attempt = use.job_id, use.attempt
+    charges = [paid.charge for paid in room.held.get(attempt, {}).values()]
+    for charge in charges:
+        room.remove(charge)
+    found = explain(room, use)
+    split = split_of(use, charges, facts)
+    answer = _paid(charges, use, facts)
+    if split.unfunded:
+        answer += (PaidGPUs(funding=FundingClass.UNFUNDED, gpus=split.unfunded / 1000),)
+    says = ", ".join(each.words for each in answer)
+    if split.unfunded and not found.cover.funded:
+        says = f"{says}; {says_unfunded(found.cover)}"
+    view = _view(room, use, found, frozenset(), now)
+    return view.model_copy(
+        update={
+            "runs": True, "answer": answer, "says": says, "funded": not split.unfunded,
+            "deficit": split.unfunded / 1000, "code": found.cover.code if split.unfunded else None,
+            "remedies": view.remedies if split.unfunded else (),
+        }
+    )  # fmt: skip
+
+
+def _waiting(
+    funding: Funding, pool: str, ordered: list[JobRequest], mine: JobRequest, now: datetime
+) -> FundView:
+    facts, asks = funding
+    room, use = as_found(facts, pool, ordered, asks, mine, now)
+    found = explain(room, use)
+    before = frozenset(job.id for job in ordered[: ordered.index(mine)])
+    view = _view(room, use, found, before, now)
+    must = asks[mine.id].must_be_funded if mine.id in asks else False
+    answer = _paid(found.cover.charges, use, facts)
+    if not found.cover.funded and not must:
+        answer = (PaidGPUs(funding=FundingClass.UNFUNDED, gpus=view.wants),)
+    says = (
+        ", ".join(each.words for each in answer)
+        if found.cover.funded
+        else says_unfunded(found.cover, must=must)
+    )
+    return view.model_copy(update={"answer": answer, "says": says})
+
+
+def _view(
+    room: Room, use: Use, found: Explained, before: frozenset[str], now: datetime
+) -> FundView:
+    cover = found.cover
+    return FundView(
+        job_id=use.job_id, tenant=use.tenant, has_budget=True, runs=False,
+        wants=sum(share.amount for share in use.shares) / 1000, funded=cover.funded,
+        code=cover.code, deficit=cover.deficit, says="",
+        rungs=tuple(_rung(room, rung, before) for rung in found.rungs),
+        remedies=tuple(_remedy(room.facts, each) for each in found.remedies),
+    )  # fmt: skip
+
+
+def _rung(room: Room, rung: Rung, before: frozenset[str]) -> FundRung:
+    place = room.place[rung.envelope]
+    held: dict[str, int] = {}
+    ahead = 0
+    for paid in room.on[place].values():
+        charge = paid.charge
+        holder = room.uses.get((charge.job_id, charge.attempt))
+        tenant = holder.tenant if holder else "others"
+        held[tenant] = held.get(tenant, 0) + charge.amount
+        ahead += charge.amount if charge.job_id in before else 0
+    spec = room.owned[place].spec
+    return FundRung(
+        rung=rung.rung, tenant=rung.tenant, envelope=rung.name, gpus=spec.gpus,
+        unused=rung.unused / 1000, recallable=rung.recallable / 1000,
+        held_by={tenant: held[tenant] / 1000 for tenant in sorted(held)}, ahead=ahead / 1000,
+        gives=rung.gives / 1000, code=rung.code, opens=rung.opens, ends=spec.end,
+    )  # fmt: skip
+
+
+def _paid(charges: Iterable[Charge], use: Use, facts: Facts) -> tuple[PaidGPUs, ...]:
+    """Return who pays by these charges, by class and envelope."""
+    found: dict[tuple[FundingClass, int], int] = {}
+    for charge in charges:
+        key = class_of(charge, use, facts), charge.envelope
+        found[key] = found.get(key, 0) + charge.amount
+    order = {each: place for place, each in enumerate(FundingClass)}
+    return tuple(
+        PaidGPUs(
+            funding=funding, payer=facts.envelopes[id].tenant,
+            envelope=facts.envelopes[id].spec.name, gpus=found[funding, id] / 1000,
+        )
+        for funding, id in sorted(found, key=lambda key: (order[key[0]], key[1]))
+    )  # fmt: skip
+
+
+def _remedy(facts: Facts, remedy: Remedy) -> FundRemedy:
+    return FundRemedy(what=remedy.what.value, says=_SAYS[remedy.what](facts, remedy))
+
+
+def _cap(facts: Facts, remedy: Remedy) -> str:
+    cap = next(each for each in facts.caps if each.id == remedy.cap)
+    return f"raise cap {cap.tenant}/{cap.spec.name} by {_gpus(remedy)}"
+
+
+def _gpus(remedy: Remedy) -> str:
+    return count(remedy.gpus or 0, "GPU")
+
+
+_SAYS = {
+    Helps.LATER: lambda _, one: f"wait until {one.at:%Y-%m-%d %H:%M} UTC: an envelope opens then",
+    Helps.FEWER: lambda _, one: f"ask for {_gpus(one)}: so many would be paid for",
+    Helps.MAX_BORROW: lambda _, one: f"borrow more: `max_borrow: {-(-(one.gpus or 0) // 1):g}`",
+    Helps.SPONSORS: lambda _, one: (
+        f"ask a sponsor: {listed(one.tenants, _NAMED)} would lend {_gpus(one)}, with "
+        f"`allow_borrow: true` and `sponsors: [{', '.join(one.tenants)}]`"
+    ),
+    Helps.CAP: _cap,
+    Helps.PREEMPTIBLE: lambda _, __: (
+        "let it be preempted, with `preemptible: true`: relatives would pay"
+    ),
+    Helps.RUN_UNFUNDED: lambda _, __: "let it run on idle GPUs, with `unfunded: run`",
+}
+
+_JOB = """
+    SELECT j.id, j.tenant, j.pool, j.ended_at,
+           EXISTS (SELECT FROM placements p WHERE p.job_id = j.id AND p.ended_at IS NULL) AS runs
+      FROM jobs j WHERE j.id = :id
+"""
