@@ -144,7 +144,7 @@ async def test_programs_read_the_same(here: RunningConsole, family: Ledger) -> N
     assert [(each.job_id, each.funding, each.by) for each in held.leases] == [
         ("asr", "BORROWED", "startup/main")
     ]
-    assert here.get("/leases", gpu=6).json()["field"] == "gpu"
+    assert here.get("/leases", gpu=6).json()["error"]["field"] == "gpu"
     assert here.get("/leases", node="nowhere").status_code == 404
     assert here.get("/jobs/nobody/payers").status_code == 404
 
