@@ -17,7 +17,7 @@ from longshore.activities.checkpoints.watch import CheckpointWatches
 from longshore.activities.commit import commit
 from longshore.activities.compiler_warmup import Warming
 from longshore.activities.cycle_inputs import Planning, Turns
-from longshore.activities.cycle_metrics import Took, measure_cycle
+from longshore.activities.cycle_metrics import Took, measure_cycle, measure_funding
 from longshore.activities.database import Database, clock
 from longshore.activities.deadlines import HAS_DEADLINES, note_late
 from longshore.activities.departures import NodeLooks
@@ -207,6 +207,8 @@ class CycleActivities:
             seconds,
             took,
         )
+        if made.settlement is not None:
+            measure_funding(self._metrics, pool.name, made.settlement.funded)
         if has_deadlines:
             late = await note_late(self._database, self._metrics, pool.name, made.now)
             told = list((dict(told) | dict(late)).items())

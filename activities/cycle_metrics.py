@@ -9,6 +9,8 @@ from longshore.activities.metrics import (
     CYCLE_JOBS,
     CYCLE_PART_SECONDS,
     CYCLE_SECONDS,
+    FUNDING_DEMOTIONS,
+    FUNDING_RECALLS,
     PLACEMENTS,
     PLACEMENTS_REFUSED,
     REJECTIONS,
@@ -17,6 +19,7 @@ from longshore.activities.metrics import (
 )
 from longshore.activities.snapshot import QueueEntry
 from longshore.models.placement import CyclePlan, PlacementKind, RejectionCode
+from longshore.scheduling.funding.evaluate import Funded
 
 
 class Took(NamedTuple):
@@ -66,3 +69,14 @@ def measure_cycle(
             rejections[code] += count * times
     for code, count in rejections.items():
         metrics.add(REJECTIONS, count, pool=pool, code=code.value)
+
+
+def measure_funding(metrics: Metrics, pool: str, funded: Funded) -> None:
+    """Count who lost a payer, and who was taken back from, by what a cycle changed of charges."""
+    lost = {(each.charge.job_id, each.charge.attempt): each.code for each in funded.ended}
+    for attempt, code in lost.items():
+        split = funded.splits.get(attempt)
+        if split is not None and split.unfunded:
+            metrics.add(FUNDING_DEMOTIONS, pool=pool, code=code.value)
+    recalled = {(each.charge.job_id, each.charge.attempt) for each in funded.ended if each.for_job}
+    metrics.add(FUNDING_RECALLS, len(recalled), pool=pool)

@@ -117,6 +117,19 @@ MARKET_DIFFERENCES = Metric(
     "Differences between a market and what is known here, by the last pass of reconcile: `order`"
     " and `machine` that nobody here knows, `missing` at the market, `away`.",
 )  # fmt: skip
+GPUS_BY_CLASS = Metric(
+    "gpus_in_use", Kind.GAUGE, "control", ("tenant", "class"),
+    "GPUs in use by tenant and who pays: `OWNED`, `SHARED`, `BORROWED`, `UNFUNDED`. Only where a "
+    "tenant has a budget; of more than 50 tenants the others as `(others)`.",
+)  # fmt: skip
+FUNDING_DEMOTIONS = Metric(
+    "funding_demotions", Kind.COUNTER, "control", ("pool", "code"),
+    "Jobs that lost a payer and run on unfunded, by why; by the pool whose cycle found it.",
+)  # fmt: skip
+FUNDING_RECALLS = Metric(
+    "funding_recalls", Kind.COUNTER, "control", ("pool",),
+    "Jobs of which a relative took its envelope back for a job nearer to it.",
+)  # fmt: skip
 PROCESSES = Metric(
     "processes", Kind.GAUGE, "agent", (), "Processes of jobs that this agent runs.",
 )  # fmt: skip
@@ -142,7 +155,7 @@ CATALOGUE = (
     KEPT_DIFFERENCES, PLACEMENTS, PLACEMENTS_REFUSED,
     PREEMPTIONS, REJECTIONS, WAIT_SECONDS, JOB_ENDS, JOBS_LATE, DEADLINES,
     MARKET_LOOKS, MARKET_ASK,
-    MARKET_DIFFERENCES, PROCESSES, LOG_ERRORS,
+    MARKET_DIFFERENCES, GPUS_BY_CLASS, FUNDING_DEMOTIONS, FUNDING_RECALLS, PROCESSES, LOG_ERRORS,
     HEARTBEAT_SECONDS, HEARTBEATS_MISSED, FENCES,
 )  # fmt: skip
 

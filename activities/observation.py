@@ -24,6 +24,7 @@ from temporalio.exceptions import ApplicationError, CancelledError, TerminatedEr
 from temporalio.service import RPCError
 
 from longshore.activities.database import Database, clock
+from longshore.activities.funding.differences import FUNDING_DIFFERENCES
 from longshore.activities.job_runs import run_of_job
 from longshore.activities.pollers import is_polled
 from longshore.activities.rpc_errors import is_unknown
@@ -124,6 +125,7 @@ async def _rows(connection: AsyncConnection, node_lost_after: timedelta) -> Obse
     purchases = (await connection.execute(text(PURCHASES))).mappings()
     dags = (await connection.execute(text(DAGS))).mappings()
     ledgers = (await connection.execute(text(_LEDGERS))).mappings()
+    funding = (await connection.execute(text(FUNDING_DIFFERENCES))).mappings()
     assert at is not None
     return Observed(
         at=at,
@@ -135,6 +137,7 @@ async def _rows(connection: AsyncConnection, node_lost_after: timedelta) -> Obse
         purchases=tuple(PurchaseSeen.model_validate(dict(row)) for row in purchases),
         dags=tuple(DagSeen.model_validate(dict(row)) for row in dags),
         ledgers=tuple(LedgerSeen.model_validate(dict(row)) for row in ledgers),
+        funding=tuple(LedgerSeen.model_validate(dict(row)) for row in funding),
     )
 
 

@@ -53,6 +53,9 @@ class FindingKind(StrEnum):
     """A DAG has not ended, and no workflow follows it."""
     LEDGER_DIFFERS = "ledger-differs"
     """What a node or GPU counts as used is not the sum of what is held there."""
+    FUNDING_DIFFERS = "funding-differs"
+    """What an envelope or a cap counts as used is not the sum of its open charges, or a charge is
+    open for a placement that has ended."""
     AGENT_SILENT = "agent-silent"
     """A node counts as alive, and its agent asks for no work."""
     MARKET_UNKNOWN = "market-unknown"
@@ -377,6 +380,8 @@ class Observed(Frozen):
     purchases: tuple[PurchaseSeen, ...] = ()
     dags: tuple[DagSeen, ...] = ()
     ledgers: tuple[LedgerSeen, ...] = ()
+    funding: tuple[LedgerSeen, ...] = ()
+    """Kept sums of charges, and attempts charged beyond their end, in thousandths of a GPU."""
     workflows: dict[str, WorkflowSeen] = Field(default_factory=dict[str, WorkflowSeen])
     """By id: all that run, and those that were expected to."""
     ended_jobs: frozenset[str] = frozenset()

@@ -29,6 +29,7 @@ from longshore.models.reconcile import (
     TellPlaced,
     WorkflowState,
 )
+from longshore.models.text import count
 from longshore.scheduling.reconcile_lost import (
     Lost,
     lost_blocks,
@@ -81,8 +82,8 @@ def to_ask(seen: Observed, request: ReconcileRequest) -> frozenset[str]:
 
 
 def compare(seen: Observed, request: ReconcileRequest) -> tuple[Finding, ...]:
-    """Return every disagreement: jobs first, then pools, nodes, blocks, purchases, DAGs, ledgers
-    and agents."""
+    """Return every disagreement: jobs first, then pools, nodes, blocks, purchases, DAGs, ledgers,
+    charges and agents."""
     open_jobs = [job for job in seen.jobs if job.ended_at is None]
     live_nodes = [node for node in seen.nodes if node.alive]
     jobs = (*_jobs(seen, request), *_by_now(lost_jobs(seen, request), seen))
@@ -99,6 +100,7 @@ def compare(seen: Observed, request: ReconcileRequest) -> tuple[Finding, ...]:
         *_hold_back(bought, len(seen.purchases), "purchases", request),
         *_hold_back(dags, len(seen.dags), "DAGs", request),
         *_ledgers(seen),
+        *_funding(seen),
         *_agents(seen, request),
     )
 
@@ -326,6 +328,15 @@ def _ledgers(seen: Observed) -> Iterator[Finding]:
             subject=ledger.subject,
             problem=f"{ledger.what} counts {ledger.counted}, and {ledger.held} are held",
         )
+
+
+def _funding(seen: Observed) -> Iterator[Finding]:
+    for sum_ in seen.funding:
+        counted = count(sum_.counted / 1000, "GPU")
+        problem = f"{sum_.what} counts {counted}, and {sum_.held / 1000:g} are charged"
+        if sum_.subject.startswith("job "):
+            problem = f"{sum_.what} is charged {counted}, and its placement has ended"
+        yield Finding(kind=FindingKind.FUNDING_DIFFERS, subject=sum_.subject, problem=problem)
 
 
 def _agents(seen: Observed, request: ReconcileRequest) -> Iterator[Finding]:

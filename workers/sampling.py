@@ -2,23 +2,37 @@
 
 import asyncio
 import logging
+from collections.abc import Set
 
 from sqlalchemy import text
 
 from longshore.activities.database import Database
-from longshore.activities.metrics import GPUS, LEASES_LIVE, QUEUE_JOBS, Metrics
+from longshore.activities.funding.rows import has_budgets
+from longshore.activities.funding.use import in_use
+from longshore.activities.metrics import (
+    GPUS,
+    GPUS_BY_CLASS,
+    LEASES_LIVE,
+    QUEUE_JOBS,
+    Metrics,
+)
 from longshore.models.errors import LongshoreError
 from longshore.models.node import NodeState
 
 SAMPLE_EVERY = 5.0
+MOST_TENANTS = 50
+"""That have gauges of their own: those that were first, and then those that use most."""
+OTHERS = "(others)"
 _log = logging.getLogger(__name__)
 
 
 async def keep_sampling(database: Database, metrics: Metrics) -> None:
     """Set the gauges every `SAMPLE_EVERY` seconds, until cancelled."""
+    shown: set[tuple[str, str]] = set()
     while True:
         try:
             await sample(database, metrics)
+            shown |= await sample_funding(database, metrics, shown)
         except LongshoreError as error:
             _log.warning("metrics of the queue stand still: %s", error)
         await asyncio.sleep(SAMPLE_EVERY)
@@ -37,6 +51,34 @@ async def sample(database: Database, metrics: Metrics) -> None:
             metrics.set(GPUS, 0, pool=row["pool"], state=state)
     for row in gpus:
         metrics.set(GPUS, row["gpus"], pool=row["pool"], state=row["state"])
+
+
+async def sample_funding(
+    database: Database, metrics: Metrics, shown: Set[tuple[str, str]] = frozenset()
+) -> frozenset[tuple[str, str]]:
+    """Set how many GPUs each tenant uses of each class; return which gauges were set. Of those
+    `shown` before what nobody has any more goes to 0. Nothing where no tenant has a budget.
+
+    Raises UnavailableError.
+    """
+    async with database.transaction() as connection:
+        if not await has_budgets(connection):
+            return frozenset()
+        rows = await in_use(connection)
+    of_tenant: dict[str, float] = {}
+    for row in rows:
+        of_tenant[row.tenant] = of_tenant.get(row.tenant, 0.0) + row.gpus
+    before = {tenant for tenant, _ in shown} - {OTHERS}
+    most = sorted(of_tenant, key=lambda tenant: (-of_tenant[tenant], tenant))
+    kept = [*sorted(before), *(tenant for tenant in most if tenant not in before)]
+    named = frozenset(kept[:MOST_TENANTS])
+    gpus: dict[tuple[str, str], float] = dict.fromkeys(shown, 0.0)
+    for row in rows:
+        key = row.tenant if row.tenant in named else OTHERS, row.funding.value
+        gpus[key] = gpus.get(key, 0.0) + row.gpus
+    for (tenant, funding), value in gpus.items():
+        metrics.set(GPUS_BY_CLASS, value, tenant=tenant, **{"class": funding})
+    return frozenset(gpus)
 
 
 _COUNTED = tuple(state.value for state in NodeState if state is not NodeState.GONE)

@@ -183,17 +183,23 @@ async def funding_state(connection: AsyncConnection) -> FundingState:
     """Return the tenants and budgets, and who pays for what is in use; to be read in one
     snapshot."""
     now = await clock(connection)
-    rows = (await connection.execute(text(_IN_USE), {"at": now})).mappings().all()
+    rows = await in_use(connection, now)
     return FundingState(
         at=now, tenants=await tenants_view(connection), budgets=await budgets_view(connection),
-        in_use=tuple(
-            InUse(
-                tenant=row["tenant"], funding=row["funding"], payer=row["payer"],
-                envelope=row["envelope"], gpus=row["amount"] / 1000,
-            )
-            for row in rows
-        ),
-        simulated=any(row["simulated"] for row in rows),
+        in_use=rows, simulated=bool(await connection.scalar(text(_SIMULATED))),
+    )  # fmt: skip
+
+
+async def in_use(connection: AsyncConnection, at: datetime | None = None) -> tuple[InUse, ...]:
+    """Return who pays for what is in use, by tenant, class and envelope."""
+    asked = {"at": at or await clock(connection)}
+    rows = (await connection.execute(text(_IN_USE), asked)).mappings()
+    return tuple(
+        InUse(
+            tenant=row["tenant"], funding=row["funding"], payer=row["payer"],
+            envelope=row["envelope"], gpus=row["amount"] / 1000,
+        )
+        for row in rows
     )  # fmt: skip
 
 
@@ -316,8 +322,12 @@ _LEASES_AT = f"""
 """
 
 _IN_USE = f"""
-    SELECT tenant, funding, payer, envelope, sum(amount) AS amount,
-           bool_or(simulated) AS simulated
+    SELECT tenant, funding, payer, envelope, sum(amount) AS amount
       FROM ({_HELD_AT.format(where="")}) l
      GROUP BY tenant, funding, payer, envelope ORDER BY tenant, funding, payer, envelope
+"""
+
+_SIMULATED = """
+    SELECT EXISTS (SELECT FROM leases l JOIN nodes n ON n.id = l.node_id
+                    WHERE l.ended_at IS NULL AND n.simulated)
 """

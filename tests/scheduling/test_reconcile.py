@@ -344,6 +344,20 @@ def test_ledgers_and_silent_agents_are_reported():
     assert all(finding.mend is None for finding in findings)
 
 
+def test_sums_of_charges_that_differ_are_reported():
+    sums = [
+        LedgerSeen(subject="envelope red/main", what="used", counted=2500, held=1000),
+        LedgerSeen(subject="job j", what="attempt 2", counted=1000, held=0),
+    ]
+    findings = found(a_flow("node-n"), nodes=[a_node()], funding=sums)
+    assert [(finding.kind, finding.problem) for finding in findings] == [
+        (FindingKind.FUNDING_DIFFERS, "used counts 2.5 GPUs, and 1 are charged"),
+        (FindingKind.FUNDING_DIFFERS,
+         "attempt 2 is charged 1 GPU, and its placement has ended"),
+    ]  # fmt: skip
+    assert all(finding.mend is None for finding in findings)
+
+
 def test_a_workflow_that_the_list_does_not_show_is_looked_at_itself():
     state = seen(
         a_flow("job-x"), a_flow("job-y", started_at=YOUNG),
