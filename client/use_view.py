@@ -49,7 +49,7 @@ def fund_screen(found: FundView, now: datetime) -> RenderableType:
     wants = f" wants {count(found.wants, 'GPU')}" if found.wants and not found.runs else ""
     parts: list[RenderableType] = [
         Text.assemble((found.job_id, "bold"), f" of tenant {found.tenant}{wants}"),
-        Text(f"{'Paid for' if found.runs else 'Would be paid for'}: {found.says}"),
+        Text(f"{_answer(found)}: {found.says}"),
     ]
     if found.rungs:
         parts += [Text(), heading("Who is asked, in this order"), _rungs_table(found, now)]
@@ -59,6 +59,12 @@ def fund_screen(found: FundView, now: datetime) -> RenderableType:
         parts += [Text(), heading("What would help, each by itself")]
         parts += [Text(f"- {remedy.says}") for remedy in found.remedies]
     return Group(*parts)
+
+
+def _answer(found: FundView) -> str:
+    if found.runs or not found.has_budget:
+        return "Paid for"
+    return "Would be paid for" if found.funded else "Nobody would pay"
 
 
 def _rungs_table(found: FundView, now: datetime) -> Table:
