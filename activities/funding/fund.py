@@ -94,7 +94,7 @@ def _running(facts: Facts, use: Use, now: datetime) -> FundView:
 def _waiting(
     funding: Funding, pool: str, ordered: list[JobRequest], mine: JobRequest, now: datetime
 ) -> FundView:
-    facts, asks = funding
+    facts, asks = funding.facts, funding.asks
     room, use = as_found(facts, pool, ordered, asks, mine, now)
     found = explain(room, use)
     before = frozenset(job.id for job in ordered[: ordered.index(mine)])
