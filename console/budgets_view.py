@@ -24,7 +24,7 @@ _MEANS = {
     FundingClass.OWNED: "owned: its tenant pays",
     FundingClass.SHARED: "shared: a relative pays, and may take it back",
     FundingClass.BORROWED: "borrowed: a sponsor pays, by contract",
-    FundingClass.UNFUNDED: "unfunded: nobody pays, gives way first",
+    FundingClass.UNFUNDED: "unfunded: nobody pays, preempted first",
 }
 _NOTHING = f'<td class="n nil">{NONE}</td>'
 _Classes = Mapping[FundingClass, float]
@@ -129,7 +129,7 @@ def payers_html(payers: Iterable[PaidGPUs]) -> str:
     """Return a line for each class and payer of a job's GPUs."""
     return "<br>".join(
         f"{_gpus(each.gpus)} {each.funding.value} <small>"
-        f"{f'by {escape(each.by)}' if each.by else 'gives way first'}</small>"
+        f"{f'by {escape(each.by)}' if each.by else 'preempted first'}</small>"
         for each in payers
     )
 

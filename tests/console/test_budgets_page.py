@@ -104,7 +104,7 @@ async def test_the_page_tells_who_pays_for_whom(
     await expect(loans.locator("tr", has_text="startup/main")).to_contain_text("a sponsor pays")
     await expect(loans.locator("tr", has_text="research/pool")).to_contain_text("vision")
     await expect(page.get_by_role("table", name="GPU-hours by class")).to_contain_text("vision")
-    await expect(page.locator(".legend")).to_contain_text("nobody pays, gives way first")
+    await expect(page.locator(".legend")).to_contain_text("nobody pays, preempted first")
 
 
 @pytest.mark.parametrize("size", [PHONE, DESK], ids=["phone", "desk"])
@@ -125,7 +125,7 @@ async def test_the_page_of_a_job_names_its_payers(
     facts = page.get_by_role("region", name="Job")
     await expect(facts).to_contain_text("2 SHARED by research/pool")
     await page.goto(f"{here.url}/jobs/sweep")
-    await expect(facts).to_contain_text("1 UNFUNDED gives way first")
+    await expect(facts).to_contain_text("1 UNFUNDED preempted first")
 
 
 async def test_programs_read_the_same(here: RunningConsole, family: Ledger) -> None:
