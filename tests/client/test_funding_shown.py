@@ -159,8 +159,8 @@ async def test_what_is_not_there_is_named(
     ("args", "says"),
     [
         (("leases", "--gpu", "a/b/c"), "give a node and one of its GPUs, such as node-a/3"),
-        (("leases", "--at", "yesterday"), "--at yesterday: give a duration such as 10m"),
-        (("usage", "--since", "x"), "--since x: give a duration such as 10m"),
+        (("leases", "--at", "yesterday"), "--at 'yesterday': give a duration such as 10m"),
+        (("usage", "--since", "x"), "--since 'x': give a duration such as 10m"),
     ],
 )
 def test_what_cannot_be_read_is_told(
