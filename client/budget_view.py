@@ -13,8 +13,7 @@ from longshore.models.funding_views import (
     EnvelopeView,
     TenantView,
 )
-from longshore.models.money import dollars_of
-from longshore.models.text import NONE, listed
+from longshore.models.text import NONE, dollars, listed
 
 _NAMED = 10
 
@@ -92,22 +91,22 @@ def budgets_table(budgets: Sequence[BudgetView]) -> Table:
 
 
 def money_lines(budgets: Sequence[BudgetView]) -> list[str]:
-    lines: list[str] = []
-    for budget in budgets:
-        money = budget.money
-        said = [
-            f"${dollars_of(micro):,.2f} a {each}"
-            for each, micro in (
-                ("day", money and money.per_day),
-                ("month", money and money.per_month),
-            )
-            if micro is not None
-        ]
-        if said:
-            lines.append(
-                f"Purchases for {budget.tenant} and those below it: at most {' and '.join(said)}."
-            )
-    return lines
+    """Return what purchases have taken of the money of each budget that has any."""
+    return [f"Purchases for {one.tenant} and those below it: {said}."
+            for one in budgets if (said := says_money(one))]  # fmt: skip
+
+
+def says_money(budget: BudgetView) -> str:
+    """Return ``$4.00 of $500.00 today, $90.00 of $9,000.00 this month, about $200.00 by its end``;
+    empty for one without money."""
+    money, spent = budget.money, budget.spent
+    if money is None or spent is None:
+        return ""
+    parts = [f"{dollars(spent.today)} of {dollars(money.per_day)} today"] if money.per_day else []
+    of = f" of {dollars(money.per_month)}" if money.per_month else ""
+    parts.append(f"{dollars(spent.this_month)}{of} this month")
+    parts.append(f"about {dollars(spent.forecast)} by its end, as in the last week")
+    return ", ".join(parts)
 
 
 def change_line(change: BudgetChange) -> str:

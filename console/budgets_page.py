@@ -64,10 +64,11 @@ class BudgetsPage:
         if not state.tenants:
             self._only(view.nothing_html())
             return
-        self._put("Tenants", view.tenants_html(state))
+        self._put("Tenants", view.tenants_html(state, used))
         self._put("Envelopes", view.envelopes_html(state))
         self._put("Caps", view.caps_html(state))
         self._put("Who lends to whom", view.loans_html(state))
+        self._put("Money", view.money_html(state))
         self._put("GPU-hours", view.usage_html(used))
         self._cards["GPU-hours"].remark(f"since {used.since:%d %b %H:%M} UTC, by class")
 
@@ -89,6 +90,7 @@ _CARDS = {
     "Envelopes": "what each pays for now",
     "Caps": "joint limits of envelopes",
     "Who lends to whom": "now",
+    "Money": "that purchases have taken, in UTC; the forecast is of the whole month",
     "GPU-hours": "",
 }
 """Each with its remark."""

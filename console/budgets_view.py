@@ -16,7 +16,7 @@ from longshore.models.funding_use import (
     format_hours,
 )
 from longshore.models.funding_views import BudgetView, EnvelopeState, EnvelopeView
-from longshore.models.text import NONE, ago, count, listed
+from longshore.models.text import NONE, ago, count, dollars, listed
 
 PATH = "/budgets"
 _NAMED = 5
@@ -40,8 +40,9 @@ def nothing_html() -> str:
     )
 
 
-def tenants_html(state: FundingState) -> str:
-    """Return the tenants in their tree, each with what its jobs use, by class."""
+def tenants_html(state: FundingState, of_late: Usage) -> str:
+    """Return the tenants in their tree, each with what its jobs use, by class; and what the
+    colours of the page mean, those too of what was used of late."""
     used = _by_tenant(state)
     gpus = {each.tenant: _open_gpus(each) for each in state.budgets}
     most = max((*(sum(each.values()) for each in used.values()), *gpus.values(), 1.0))
@@ -57,7 +58,8 @@ def tenants_html(state: FundingState) -> str:
             f"{cell(escape(budget), 'Budget')}</tr>"
         )
     heads = ("Tenant", "Use", "In use", *map(_head, FundingClass), "Budget")
-    return _legend(used.values()) + table(
+    seen = {row.funding: row.gpu_hours for row in of_late.rows}
+    return _legend([*used.values(), seen]) + table(
         "Tenants", heads, rows, numbers=("In use", *map(_head, FundingClass))
     )
 
@@ -105,6 +107,23 @@ def loans_html(state: FundingState) -> str:
     ]
     heads = ("From", "To", "How", "GPUs")
     return table("Who lends to whom", heads, rows, numbers=("GPUs",)) if rows else ""
+
+
+def money_html(state: FundingState) -> str:
+    """Return what purchases have taken of the money of each budget; nothing where none has any."""
+    rows: list[str] = []
+    for each in state.budgets:
+        if each.money is None or each.spent is None:
+            continue
+        day, month, spent = each.money.per_day, each.money.per_month, each.spent
+        rows.append(
+            f"<tr>{cell(escape(each.tenant), 'Budget', folds=True)}"
+            f"{number(dollars(spent.today), 'Today')}{number(dollars(day), 'Of')}"
+            f"{number(dollars(spent.this_month), 'This month')}{number(dollars(month), 'Of')}"
+            f"{number(dollars(spent.forecast), 'Forecast')}</tr>"
+        )
+    heads = ("Budget", "Today", "Of", "This month", "Of", "Forecast")
+    return table("Money", heads, rows, numbers=heads[1:]) if rows else ""
 
 
 def usage_html(used: Usage) -> str:

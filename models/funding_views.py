@@ -6,6 +6,7 @@ from pydantic import Field
 
 from longshore.models.base import Frozen, Instant, Name
 from longshore.models.funding import BudgetMoney, Cap, Envelope, FundingClass, Quotas
+from longshore.models.money import MicroDollars
 
 
 class Holdings(Frozen):
@@ -63,6 +64,15 @@ class CapView(Frozen):
     used: float
 
 
+class BudgetSpent(Frozen):
+    """What purchases for a tenant and those below it may cost, of those of some time."""
+
+    today: MicroDollars = 0
+    this_month: MicroDollars = 0
+    forecast: MicroDollars = 0
+    """Of the whole month, at the pace of the last seven days."""
+
+
 class BudgetView(Frozen):
     """The budget of a tenant."""
 
@@ -71,6 +81,8 @@ class BudgetView(Frozen):
     envelopes: tuple[EnvelopeView, ...] = ()
     caps: tuple[CapView, ...] = ()
     money: BudgetMoney | None = None
+    spent: BudgetSpent | None = None
+    """Where it has money."""
 
 
 class Edit(StrEnum):

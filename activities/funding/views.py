@@ -12,6 +12,7 @@ from longshore.activities.database import clock
 from longshore.activities.funding.rows import ENVELOPE_COLUMNS, MILLI, capped_of, envelope_of
 from longshore.models.funding import BudgetMoney, Quotas
 from longshore.models.funding_views import (
+    BudgetSpent,
     BudgetView,
     CapView,
     EnvelopeState,
@@ -19,6 +20,7 @@ from longshore.models.funding_views import (
     Holdings,
     TenantView,
 )
+from longshore.scheduling.funding.money import forecast
 
 
 class Held(NamedTuple):
@@ -93,6 +95,7 @@ async def budgets_view(
     return tuple(
         BudgetView(
             tenant=row["name"], since=row["budget_since"], money=_money(row),
+            spent=_spent(row),
             envelopes=tuple(_envelope(e, now) for e in envelopes if e["tenant"] == row["name"]),
             caps=tuple(
                 CapView(spec=capped_of(cap).spec, used=cap["used"] / 1000)
@@ -145,6 +148,15 @@ def _shown(held: Held) -> Holdings:
     )  # fmt: skip
 
 
+def _spent(row: RowMapping) -> BudgetSpent | None:
+    if _money(row) is None:
+        return None
+    month, late = row["this_month"], row["of_late"]
+    return BudgetSpent(
+        today=row["today"], this_month=month, forecast=forecast(month, late, row["day"])
+    )
+
+
 def _money(row: RowMapping) -> BudgetMoney | None:
     per_day, per_month = row["money_per_day"], row["money_per_month"]
     if per_day is None and per_month is None:
@@ -184,7 +196,11 @@ _QUEUED = """
 _TENANTS = "SELECT name, parent, shares, quotas, budget_since FROM tenants"
 
 _BUDGETS = """
-    SELECT name, budget_since, money_per_day, money_per_month FROM tenants
+    SELECT name, budget_since, money_per_day, money_per_month, day,
+           budget_spent(name, day, day) AS today,
+           budget_spent(name, month_of(day), day) AS this_month,
+           budget_spent(name, day - 6, day) AS of_late
+      FROM tenants CROSS JOIN (SELECT (clock_timestamp() AT TIME ZONE 'UTC')::date AS day) AS now
      WHERE budget_since IS NOT NULL AND name = coalesce(CAST(:tenant AS text), name)
      ORDER BY name
 """

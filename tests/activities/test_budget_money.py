@@ -1,7 +1,7 @@
 """Money of budgets: purchases over it are refused, each split over the tenants that it serves."""
 
 import asyncio
-from datetime import timedelta
+from datetime import date, timedelta
 from typing import Any
 
 import pytest
@@ -11,11 +11,13 @@ from sqlalchemy.exc import IntegrityError
 
 from longshore.activities.buying.decisions import caps_left
 from longshore.activities.buying.purchase_rows import store_intent
+from longshore.activities.funding.views import budgets_view
 from longshore.activities.queue import ensure_pool
 from longshore.models.buying import BudgetLeft
 from longshore.models.money import MICRO
 from longshore.models.pool import PoolSpec
 from longshore.models.purchase import PurchaseOption, PurchaseRequest
+from longshore.scheduling.funding.money import forecast
 from tests.support.funding import tenant
 from tests.support.ledger import Ledger
 
@@ -128,6 +130,25 @@ async def test_who_decides_knows_what_is_left(tree: Ledger):
     assert {name: set(each) for name, each in left.above.items()} == {
         "infra": {"infra", "root"}, "blue": {"root"},
     }  # fmt: skip
+
+
+async def test_what_was_spent_is_shown_with_a_forecast(tree: Ledger):
+    await give(tree, "root", day=25)
+    await buy(tree, 1, "infra")
+    async with tree.database.transaction() as connection:
+        shown = {each.tenant: each.spent for each in await budgets_view(connection)}
+    assert shown["blue"] is None, "it has no money"
+    spent = shown["root"]
+    assert spent is not None
+    assert (spent.today, spent.this_month) == (TEN, TEN)
+    assert spent.forecast >= TEN
+
+
+@pytest.mark.parametrize(
+    ("today", "comes_to"), [((2026, 11, 30), 100), ((2026, 11, 16), 240), ((2028, 2, 1), 380)]
+)
+def test_a_month_goes_on_as_the_last_week(today: tuple[int, int, int], comes_to: int):
+    assert forecast(100, 70, date(*today)) == comes_to
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)

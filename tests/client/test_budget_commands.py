@@ -76,7 +76,7 @@ async def test_tenants_and_budgets_from_the_first_to_none(
         "cap both",
         "main, spot",
         "all below",
-        f"Purchases for {a} and those below it: at most $500.00 a day and",
+        f"Purchases for {a} and those below it: $0.00 of $500.00 today, $0.00 of $9,000.00 this",
     ):
         assert said in shown.out, said  # fmt: skip
     (budget,) = json.loads((await longshore("budget", "show", a, "--json")).out)
