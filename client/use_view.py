@@ -49,7 +49,7 @@ def fund_screen(found: FundView, now: datetime) -> RenderableType:
     wants = f" wants {count(found.wants, 'GPU')}" if found.wants and not found.runs else ""
     parts: list[RenderableType] = [
         Text.assemble((found.job_id, "bold"), f" of tenant {found.tenant}{wants}"),
-        Text(f"{_answer(found)}: {found.says}"),
+        Text(_answer(found)),
     ]
     if found.rungs:
         parts += [Text(), heading("Who is asked, in this order"), _rungs_table(found, now)]
@@ -63,8 +63,10 @@ def fund_screen(found: FundView, now: datetime) -> RenderableType:
 
 def _answer(found: FundView) -> str:
     if found.runs or not found.has_budget:
-        return "Paid for"
-    return "Would be paid for" if found.funded else "Nobody would pay"
+        return f"Paid for: {found.says}"
+    if found.funded:
+        return f"Would be paid for: {found.says}"
+    return found.says[:1].upper() + found.says[1:]
 
 
 def _rungs_table(found: FundView, now: datetime) -> Table:
