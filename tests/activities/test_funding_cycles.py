@@ -11,6 +11,7 @@ from longshore.models.messages import CycleReply
 from longshore.models.placement import Decision
 from tests.support.funding import envelope, tenant
 from tests.support.ledger import Ledger
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -157,8 +158,11 @@ async def test_a_window_that_ends_demotes_and_kills_nobody(funded: Ledger):
     one = await envelope(funded, "red", milli=4000)
     await queued(funded, "a", "red")
     await cycle(funded, 1, "a")
-    soon = datetime.now(UTC) + timedelta(milliseconds=1)
-    await funded.rows("UPDATE envelopes SET ends_at = :at WHERE id = :id", at=soon, id=one)
+    soon = await funded.value(
+        "UPDATE envelopes SET ends_at = clock_timestamp() + interval '0.2 s' WHERE id = :id"
+        " RETURNING ends_at", id=one,
+    )  # fmt: skip
+    await eventually(lambda: funded.value("SELECT clock_timestamp() > ends_at FROM envelopes"))
     await cycle(funded, 2)
     assert await running(funded) == ["a"]
     assert await paid(funded) == []
