@@ -184,6 +184,11 @@ class PackingPolicy(Frozen):
         """Why nobody would pay for it, of jobs that wait."""
         return self.funding.unfunded if self.funding else _NONE
 
+    def is_paid_for(self, job_id: str) -> bool:
+        """Return whether somebody pays for a job that runs, or would for one that waits: for no
+        other is time bought."""
+        return self.funding is None or self.funding.of(job_id).funded
+
     def factor(self, tenant: str | None) -> float:
         """Return by what the jobs of a tenant count in the order of a class."""
         return 1.0 if self.funding is None or tenant is None else self.funding.of_tenant(tenant)

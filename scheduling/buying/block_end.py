@@ -310,8 +310,11 @@ def _beyond(scene: BlockScene) -> list[BlockJob]:
     else the pool has, or has bought, holds.
     """
     ends_at, margin = scene.block.ends_at, scene.policy.safety_margin
-    running = [job for job in scene.jobs if job.ends_unasked(margin) > ends_at]
-    wanted = {job.request.id: job.request for job in scene.queue[:MOST_QUEUED]}
+    paid = scene.packing.is_paid_for
+    running = [job for job in scene.jobs if job.ends_unasked(margin) > ends_at and paid(job.id)]
+    wanted = {
+        job.request.id: job.request for job in scene.queue[:MOST_QUEUED] if paid(job.request.id)
+    }
     if not wanted:
         return running
     fleet, now = fleet_of_scene(scene), scene.now

@@ -87,4 +87,5 @@ def decides_from(
 
 def _beyond(scene: BlockScene) -> list[BlockJob]:
     ends_at, margin = scene.block.ends_at, scene.policy.safety_margin
-    return [job for job in scene.jobs if job.ends_unasked(margin) > ends_at]
+    paid = scene.packing.is_paid_for
+    return [job for job in scene.jobs if job.ends_unasked(margin) > ends_at and paid(job.id)]

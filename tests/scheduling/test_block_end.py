@@ -17,6 +17,7 @@ from longshore.models.block_end import (
     SaleTerms,
 )
 from longshore.models.buying import BookQuote, BuyingPolicy, CapacityUnderWay, Release, UnmetJob
+from longshore.models.funding import Payer, PoolFunding
 from longshore.models.job import Tier
 from longshore.models.market import Level, NoQuote, NoQuoteReason, OrderBook
 from longshore.models.money import micro_of
@@ -216,6 +217,22 @@ def test_the_time_after_a_block_is_bought_for_queued_work_that_would_run_there()
     other = a_release("n2")
     beside = a_scene(node, other, machines=(BlockMachine(name="n1"),), **fields)
     assert "renew" not in kinds(decide_block(beside)), "another node holds it"
+
+
+@pytest.mark.parametrize("paid", [True, False])
+def test_no_time_is_bought_for_a_job_that_nobody_pays_for(paid: bool):
+    """Neither for one that runs nor for one that waits."""
+    node = a_release("n1", expires_at=NOW + timedelta(minutes=20))
+    queued = a_scene(
+        node, block=a_block(ends_at=NOW + timedelta(minutes=20)), queue=(a_job("long", 8, 3),),
+        following=quote(asks=(("2.00", 16),)), elsewhere=micro_of("2.00"),
+    )  # fmt: skip
+    for scene, job in ((ending(), ending().jobs[0].id), (queued, "long")):
+        payers = {job: Payer(frozenset({"red"}), paid, "red")}
+        funding = PoolFunding(payers, {} if paid else {job: "no room"}, frozenset())
+        packing = scene.packing.model_copy(update={"funding": funding})
+        renews = decide_block(scene.model_copy(update={"packing": packing}))
+        assert ("renew" in kinds(renews)) is paid
 
 
 def test_a_dear_renewal_loses_against_cheap_machines_elsewhere():
