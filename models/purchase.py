@@ -135,7 +135,7 @@ class PurchaseRequest(StartInput):
     pool: Name = "default"
     tenant: Annotated[str, _WORD] = "default"
     split: Annotated[dict[Name, int], Most(1000, on_arrival=True)] = Field(
-        default_factory=dict[str, int], exclude_if=lambda split: not split
+        default_factory=dict[str, int]
     )
     """By what weights several tenants pay for it; whole by `tenant` where nothing is said."""
     tier: Tier = Tier.FAST
