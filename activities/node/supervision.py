@@ -180,9 +180,11 @@ class ForkServer:
         """
         until = boot_clock() + orphans.STRAY_PATIENCE
         told = orphans.Told()
+        tried = False  # on a busy machine the first look alone may take as long
         while self._adopts and (found := orphans.adopted_strays(self._stays)):
-            if boot_clock() > until:
+            if tried and boot_clock() > until:
                 return self._unended.give_up(found)
+            tried = True
             told.killing(found)
             orphans.kill(found)
             await asyncio.sleep(0.01)  # the end of one may leave others, and takes a moment

@@ -70,6 +70,16 @@ async def test_what_cannot_be_ended_is_said_of_one_job_alone(
     assert [record.message.split()[0] for record in caplog.records] == ["killing", "processes"]
 
 
+async def test_nothing_is_given_up_before_it_was_killed_once(
+    adopting: ForkServer, left: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long the first look takes."""
+    monkeypatch.setattr(orphans, "_adopted", lambda _children: [left.pid])  # pyright: ignore
+    monkeypatch.setattr(orphans, "STRAY_PATIENCE", -1.0)
+    await adopting.collected(left, *_GONE)
+    await eventually(lambda: not orphans.runs(left.pid))
+
+
 async def test_what_could_not_be_ended_before_a_job_asked_is_said_of_the_next(
     adopting: ForkServer,
     left: subprocess.Popen[bytes],
