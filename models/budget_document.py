@@ -12,6 +12,7 @@ from longshore.models.funding import (
     Budget,
     BudgetMoney,
     Cap,
+    CapTerms,
     Envelope,
     GPUs,
     Lending,
@@ -115,23 +116,6 @@ class EnvelopeDocument(Frozen):
         )  # fmt: skip
 
 
-class CapDocument(Frozen):
-    """A joint limit over several envelopes."""
-
-    gpus: GPUs
-    """That they pay for at one time, together."""
-    envelopes: tuple[str, ...] = Field(default=(), max_length=MOST_ENVELOPES)
-    """Names of this budget's envelopes."""
-    subtree: bool = False
-    """Over all envelopes of this tenant and of those below it, also ones made later."""
-
-    @model_validator(mode="after")
-    def _members(self) -> Self:
-        if bool(self.envelopes) == self.subtree:
-            raise ValueError("give the envelopes of the cap, or subtree: true")
-        return self
-
-
 class MoneyDocument(Frozen):
     """What purchases for a tenant and those below it may cost."""
 
@@ -150,8 +134,8 @@ class BudgetDocument(Frozen):
     )
     """By name. Without any the tenant has a budget all the same, and all that it runs is UNFUNDED,
     or paid for by others."""
-    caps: dict[Name, CapDocument] = Field(
-        default_factory=dict[str, CapDocument], max_length=_MOST_CAPS
+    caps: dict[Name, CapTerms] = Field(
+        default_factory=dict[str, CapTerms], max_length=_MOST_CAPS
     )
     """By name."""
     money: MoneyDocument | None = None

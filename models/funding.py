@@ -213,22 +213,27 @@ class Envelope(Frozen):
     lending: Lending | None = None
 
 
-class Cap(Frozen):
+class CapTerms(Frozen):
     """A joint limit over several envelopes."""
 
-    name: Name
     gpus: GPUs
     """That they pay for at one time, together."""
     envelopes: tuple[str, ...] = Field(default=(), max_length=MOST_ENVELOPES)
     """Names of this budget's envelopes."""
     subtree: bool = False
-    """Over all envelopes of this tenant and of those below it, in place of a list."""
+    """Over all envelopes of this tenant and of those below it, also ones made later."""
 
     @model_validator(mode="after")
     def _members(self) -> Self:
         if bool(self.envelopes) == self.subtree:
             raise ValueError("give the envelopes of the cap, or subtree: true")
         return self
+
+
+class Cap(CapTerms):
+    """A joint limit over several envelopes, with its name."""
+
+    name: Name
 
 
 class BudgetMoney(Frozen):

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import Any, NamedTuple, cast
 
 from pydantic import ValidationError
@@ -221,11 +220,6 @@ def terms_of(stored: object) -> FundingTerms:
         return FundingTerms.model_validate(stored)
     except ValidationError:
         return _NO_TERMS
-
-
-def since_of(charges: Iterable[Charge]) -> datetime | None:
-    """Return since when what these charges are of has been paid for."""
-    return min((charge.since for charge in charges), default=None)
 
 
 _ANY = "SELECT EXISTS (SELECT FROM tenants WHERE budget_since IS NOT NULL)"

@@ -9,8 +9,6 @@ from datetime import datetime
 from longshore.models.funding import Envelope, Sharing
 from longshore.scheduling.funding.facts import Branch, Owned, Where
 
-MOST_UP = 2
-"""Steps up in the tree to a tenant in common, at most."""
 _ONE_UP = 8
 OWN = 0
 """The steps to an own envelope. Others are `_ONE_UP` for each up, and one for each down: so they
