@@ -132,7 +132,7 @@ async def may_stop_any(
         nodes = await load_nodes(connection, spec.name)
         yielding = Yielding(works, [job], nodes, spec.preemption, spec.packing, now)
     return any(
-        why_not(work, job, spec.preemption, now, yielding) is None
+        why_not(work, job, spec.preemption, now, yielding, spec.packing.funding) is None
         for work in works
         if not names.isdisjoint(work.nodes)
     )
