@@ -134,9 +134,7 @@ class BudgetDocument(Frozen):
     )
     """By name. Without any the tenant has a budget all the same, and all that it runs is UNFUNDED,
     or paid for by others."""
-    caps: dict[Name, CapTerms] = Field(
-        default_factory=dict[str, CapTerms], max_length=_MOST_CAPS
-    )
+    caps: dict[Name, CapTerms] = Field(default_factory=dict[str, CapTerms], max_length=_MOST_CAPS)
     """By name."""
     money: MoneyDocument | None = None
     """What purchases for it and those below it may cost."""
