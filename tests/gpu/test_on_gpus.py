@@ -68,9 +68,7 @@ async def test_a_job_sees_its_gpu_and_no_other(jobs: Jobs, cards: list[Card]) ->
         assert answer["uuids"][0] in mine.uuid
     saw("PyTorch", answer["torch"], answer["names"], f"CUDA_VISIBLE_DEVICES={answer['visible']}")
     saw("from submit to the process", f"{answer['began'] - submitted:.2f} s")
-    saw(
-        "seconds of import, of first kernel", answer["import_seconds"], answer["kernel_seconds"]
-    )
+    saw("seconds of import, of first kernel", answer["import_seconds"], answer["kernel_seconds"])
 
 
 async def test_more_gpus_than_the_machine_has_wait_with_the_reason(
