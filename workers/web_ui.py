@@ -57,7 +57,6 @@ async def _pass_on(request: Request) -> Response:
     if _from_another_site(request):
         return PlainTextResponse("this came from another site\n", 403)
     client: httpx.AsyncClient = request.app.state.client
-    url = httpx.URL(path=request.url.path, query=request.url.query.encode())
     try:
         # Whole before it is passed on: what never comes must hold no connection behind here.
         content = await _whole(request)
@@ -65,9 +64,14 @@ async def _pass_on(request: Request) -> Response:
         return PlainTextResponse("the rest of the request did not come\n", 400)
     if content is None:
         return PlainTextResponse(f"this is longer than {_LONGEST} bytes\n", 413)
-    asked = client.build_request(
-        request.method, url, headers=_passed(request.headers.raw), content=content
-    )
+    headers = _passed(request.headers.raw)
+    if "accept-encoding" not in request.headers:  # the client here would name its own
+        headers.append((b"accept-encoding", b"identity"))
+    try:
+        url = httpx.URL(path=request.url.path, query=request.url.query.encode())
+        asked = client.build_request(request.method, url, headers=headers, content=content)
+    except httpx.InvalidURL as error:
+        return PlainTextResponse(f"this is no path of the Temporal Web UI: {error}\n", 400)
     try:
         answer = await client.send(asked, stream=True)
     except httpx.HTTPError as error:
