@@ -14,6 +14,7 @@ from longshore.activities.job_selection import label_conditions, like
 from longshore.activities.placements import SETTLED
 from longshore.activities.prices.rows import forget_series, store_series
 from longshore.activities.prices.views import price_view, with_prices
+from longshore.activities.risen import with_classes
 from longshore.activities.snapshot import WAITS_SINCE
 from longshore.activities.stored_learnt import stored_learnt
 from longshore.activities.stored_pools import pool_and_trouble
@@ -75,7 +76,8 @@ class Views:
         query, values = _of_jobs(asked, wanted), asked | values | {"limit": limit}
         async with self._database.transaction() as connection:
             rows = await connection.execute(text(query), values)
-            return await with_prices(connection, [_job(row) for row in rows.mappings()])
+            found = await with_classes(connection, [_job(row) for row in rows.mappings()])
+            return await with_prices(connection, found)
 
     async def id_of(self, ref: str) -> str:
         """Return the id of the job with this id, or of the newest of this name.
