@@ -26,6 +26,9 @@ from longshore.models.spending import BuyingRecord, JobCost, PurchaseUnderWay
 from longshore.models.start_range import StartRange
 from longshore.models.units import Duration
 
+UNREADABLE = "cannot be read"
+"""What is said of a job whose row somebody, or a newer version, has written into."""
+
 
 class JobView(Wire):
     id: str
