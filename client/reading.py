@@ -458,8 +458,9 @@ class Reading:
         )
 
     async def _looked_up(self, ref: str, look: Callable[[str], Awaitable[T]]) -> T:
-        """Return what the database has of a job. Raises NotFoundError, NoRecordError where
-        Temporal says that it is over, and NotSubmittedError of a job of a DAG that waits."""
+        """Return what the database has of a job. Raises NotFoundError, which says so where
+        it is submitted and not in a queue yet; NoRecordError where Temporal says that it is over,
+        and NotSubmittedError of a job of a DAG that waits."""
         try:
             return await look(ref)
         except NotFoundError:
