@@ -20,6 +20,7 @@ from longshore.activities.deadlines import note_end
 from longshore.activities.durations import keep_run, learnt_for
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
+from longshore.activities.funding.planning import RUNS_UNFUNDED
 from longshore.activities.funding.quotas import refused_by_quota, why_never_within_quotas
 from longshore.activities.metrics import JOB_ENDS, SILENT, Metrics
 from longshore.activities.outputs import store_output
@@ -471,8 +472,8 @@ async def mark_poked(connection: AsyncConnection, pool: str) -> bool:
 
 
 async def mark_poked_if_useful(connection: AsyncConnection, pool: str) -> bool:
-    """Like `mark_poked`, where a job waits that the freed capacity could help, or where bought
-    time may have lost its work."""
+    """Like `mark_poked`, where a job waits that the freed capacity could help, where bought time
+    may have lost its work, or where nobody pays for a job that runs: there may be room now."""
     if await _lock_pool(connection, pool):  # first: a job may be on its way into the queue
         return False
     marked = await connection.scalar(
@@ -480,7 +481,8 @@ async def mark_poked_if_useful(connection: AsyncConnection, pool: str) -> bool:
             "UPDATE pools SET poked = true WHERE name = :pool"
             " AND (EXISTS (SELECT FROM queue WHERE pool = :pool AND NOT held)"
             "      OR EXISTS (SELECT FROM blocks"
-            "                  WHERE pool = :pool AND state IN ('STARTING', 'OPEN')))"
+            "                  WHERE pool = :pool AND state IN ('STARTING', 'OPEN'))"
+            f"     OR {RUNS_UNFUNDED})"
             " RETURNING name"
         ),
         {"pool": pool},

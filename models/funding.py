@@ -20,7 +20,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from longshore.models.base import Frozen, Instant, Name
+from longshore.models.base import Frozen, Instant, Name, Reason, Wire, known_or
 from longshore.models.bounds import Most
 from longshore.models.counts import DIGITS
 from longshore.models.money import Money
@@ -58,6 +58,17 @@ class FundingClass(StrEnum):
     """An envelope of a sponsor: a contract until the attempt or the envelope ends."""
     UNFUNDED = "UNFUNDED"
     """Nobody. It runs on GPUs that are idle, and gives them up first."""
+
+
+class PaidFor(Wire):
+    """What a job hears of who pays for its attempt, where its tenant has a budget: with its
+    placement, and as a signal when that changes."""
+
+    attempt: int
+    funding: Annotated[FundingClass | None, known_or(FundingClass, None)]
+    """Of its GPUs that it would lose first; null: of a newer version."""
+    says: Reason = ""
+    """Who pays for how many, and before that why others did."""
 
 
 class FundingCode(StrEnum):
