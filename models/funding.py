@@ -140,8 +140,12 @@ class Payer(NamedTuple):
     """Its own tenant, where that has a budget."""
     shared: frozenset[str] = frozenset()
     """Of the tenants those that may take back at any time what pays for it."""
+    far: int = 0
+    """How many steps away of these that is that is farthest, as `scheduling.funding.ladder`
+    counts; 0 where there are none."""
 
 
+_LAST = 1_000_000
 ITSELF = Payer(frozenset())
 """Of a job whose tenant has no budget."""
 
@@ -161,6 +165,9 @@ class PoolFunding(NamedTuple):
     takes_over: Mapping[str, frozenset[str]] = MappingProxyType({})
     """By job for which nobody would pay: those that run of its own tenant each of which pays for
     enough, were it stopped."""
+    behind: Mapping[str, int] = MappingProxyType({})
+    """By job that waits and that others than its own tenant would pay for: after how many others
+    it comes, one after the other, where jobs of its relatives wait."""
     factors: Mapping[str, float] = MappingProxyType({})
     """By tenant: by what its jobs count in the queue, where it has had more than its soft quota
     of GPU-hours."""
@@ -181,6 +188,10 @@ class PoolFunding(NamedTuple):
     def of_tenant(self, tenant: str) -> float:
         """Return by what the jobs of a tenant count in the order of a class."""
         return self.factors.get(tenant, 1.0)
+
+    def turn(self, job_id: str) -> int:
+        """Return when a job that waits comes, before its class counts: the lowest is first."""
+        return _LAST if job_id in self.unfunded else self.behind.get(job_id, 0)
 
     def of(self, job_id: str) -> Payer:
         """Return who pays for a job."""
