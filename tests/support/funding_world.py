@@ -85,7 +85,7 @@ class World:
 
     def _envelope(self, id: int, owner: str, names: str) -> Owned:
         chance = self.chance
-        to = tuple(chance.sample(names, 2)) if chance.random() < 0.6 else ()
+        to = tuple(chance.sample(names, 2)) if chance.random() < 0.4 else ()
         return owned(
             id, owner, chance.randint(1, 5),
             lending=Lending(to=to, max=chance.randint(1, 3)) if to else None,
@@ -160,7 +160,7 @@ class World:
         chance, tenants = self.chance, sorted(self.facts.tenants)
         self._number += 1
         terms = FundingTerms()
-        if chance.random() < 0.5:
+        if chance.random() < 0.3:
             terms = borrowing(*chance.sample(tenants, 2), most=chance.choice([None, 1, 2]))
         if chance.random() < 0.15:
             terms = terms.model_copy(update={"unfunded": WhenUnfunded.WAIT})
