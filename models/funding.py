@@ -153,6 +153,9 @@ class PoolFunding(NamedTuple):
     factors: Mapping[str, float] = MappingProxyType({})
     """By tenant: by what its jobs count in the queue, where it has had more than its soft quota
     of GPU-hours."""
+    sizes: Mapping[str, int] = MappingProxyType({})
+    """By malleable job that somebody pays for, or would: the largest size for which that is so,
+    where it is less than the desired one."""
 
     @classmethod
     def __get_pydantic_core_schema__(

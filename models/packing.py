@@ -189,6 +189,11 @@ class PackingPolicy(Frozen):
         other is time bought."""
         return self.funding is None or self.funding.of(job_id).funded
 
+    def most_paid_for(self, job_id: str) -> int | None:
+        """Return the largest size of a malleable job that somebody pays for; None where who pays
+        keeps it from none of its sizes."""
+        return self.funding.sizes.get(job_id) if self.funding else None
+
     def factor(self, tenant: str | None) -> float:
         """Return by what the jobs of a tenant count in the order of a class."""
         return 1.0 if self.funding is None or tenant is None else self.funding.of_tenant(tenant)

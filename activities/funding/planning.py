@@ -27,6 +27,7 @@ from longshore.scheduling.funding.evaluate import Funded
 from longshore.scheduling.funding.facts import Charge, Facts, Use, Wall
 from longshore.scheduling.funding.holding import Ended
 from longshore.scheduling.funding.pool import Asks, next_change, placed, pool_funding, settled
+from longshore.scheduling.funding.sizes import MayGrow
 from longshore.scheduling.order import queue_order
 
 
@@ -118,21 +119,24 @@ async def read_funding(
     return Funding(facts, asks, walls, factors)
 
 
-async def with_funding(connection: AsyncConnection, spec: PoolSpec) -> PoolSpec:
+async def with_funding(
+    connection: AsyncConnection, spec: PoolSpec, growing: Sequence[MayGrow] = ()
+) -> PoolSpec:
     """Return a pool's settings with who pays for its jobs, where a tenant has a budget. For
-    whoever plans what a cycle would."""
+    whoever plans what a cycle would, or what the jobs that are `growing` get."""
     if not await connection.scalar(text(_ANY)):
         return spec
     entries = await load_queue(connection, spec.name)
     queue = [entry.request for entry in entries if not entry.held]
-    found = await read_funding(connection, spec.name, queue)
+    asking = [*queue, *(each.job for each in growing)]
+    found = await read_funding(connection, spec.name, asking)
     if found is None:
         return spec
     nodes = await load_nodes(connection, spec.name)
     running = await load_running(connection, spec.name)
     now = await clock(connection)
     ordered = queue_order(queue, spec.packing, now, nodes, running)
-    packing = funded_by(spec.packing, spec.name, found, ordered, now)
+    packing = funded_by(spec.packing, spec.name, found, ordered, now, growing)
     return spec.model_copy(update={"packing": packing})
 
 
@@ -142,10 +146,11 @@ def funded_by(
     funding: Funding,
     ordered: Sequence[JobRequest],
     now: datetime,
+    growing: Sequence[MayGrow] = (),
 ) -> PackingPolicy:
     """Return a policy with who pays for the jobs of its pool. The queue comes in its order."""
     found = pool_funding(
-        funding.facts, pool, ordered, funding.asks, now, funding.walls, funding.factors
+        funding.facts, pool, ordered, funding.asks, now, funding.walls, funding.factors, growing
     )
     return packing.model_copy(update={"funding": found})
 
@@ -167,6 +172,15 @@ def settlement_of(
     must = {use.job_id for use in begins if asks.get(use.job_id, Asks()).must_be_funded}
     funded = settled(facts, begins, now)
     return Settlement(funded, begins, frozenset(must), next_change(facts, now))
+
+
+async def settle_now(connection: AsyncConnection, pool: str) -> None:
+    """Have somebody pay at once for what a running job of a pool has come to have in this
+    transaction, where somebody does."""
+    funding = await read_funding(connection, pool, ())
+    if funding is not None:
+        funded = settled(funding.facts, (), await clock(connection))
+        await Settlement(funded).settle(connection)
 
 
 async def _open_whole(connection: AsyncConnection, charges: Sequence[Charge]) -> bool:

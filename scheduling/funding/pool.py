@@ -11,7 +11,6 @@ from longshore.models.funding import (
     FundingTerms,
     Payer,
     PoolFunding,
-    WhenUnfunded,
 )
 from longshore.models.mig import SLICES, profile_slices
 from longshore.models.node import Node
@@ -19,8 +18,14 @@ from longshore.models.placement import Decision, JobRequest
 from longshore.models.text import count
 from longshore.scheduling.funding.cover import Cover, cover, fund
 from longshore.scheduling.funding.evaluate import Funded, evaluate, evaluated
-from longshore.scheduling.funding.facts import Facts, Share, Use, Wall, Where
+from longshore.scheduling.funding.facts import Facts, Share, Use, Wall, Where, must_be_funded
 from longshore.scheduling.funding.room import Attempt, Room
+from longshore.scheduling.funding.sizes import (
+    MayGrow,
+    below_quotas,
+    sizes_to_grow,
+    sizes_to_start,
+)
 
 _ASKED = 20
 """Kinds of jobs that wait unfunded for which it is looked at whose room they could take over."""
@@ -35,8 +40,8 @@ class Asks(NamedTuple):
 
     @property
     def must_be_funded(self) -> bool:
-        """Whether it does not start where nobody pays: it says so, or nobody could stop it."""
-        return self.terms.unfunded is WhenUnfunded.WAIT or not self.preemptible
+        """Whether it does not start where nobody pays."""
+        return must_be_funded(self.terms, preemptible=self.preemptible)
 
 
 def pool_funding(
@@ -47,11 +52,15 @@ def pool_funding(
     now: datetime,
     walls: Sequence[Wall] = (),
     factors: Mapping[str, float] = MappingProxyType({}),
+    growing: Sequence[MayGrow] = (),
 ) -> PoolFunding:
     """Return who pays for what runs, and who would for the jobs of a queue, which come in its
     order. Each takes its room at its turn, of budgets and of hard quotas (`walls`), whether it is
-    placed then or not. `factors` go with it as they are."""
-    over = over_quotas(walls, queue)
+    placed then or not. `factors` go with it as they are.
+
+    `growing` are malleable jobs that run, in the order in which they may grow.
+    """
+    over, left = _at_quotas(walls, queue)
     funded, room = evaluated(facts, now)
     tenants = {(use.job_id, use.attempt): use.tenant for use in facts.uses}
     payers = {
@@ -85,7 +94,17 @@ def pool_funding(
         if must:
             held.add(use.job_id)
     takes = _takes_over(facts, room, funded, [use for use in waiting if use.job_id in unfunded])
-    return PoolFunding(payers, unfunded, frozenset(held), recalls, takes, factors)
+    paid = [use for use in waiting if use.job_id not in unfunded]
+    sizes = sizes_to_start(room, pool, queue, paid) | sizes_to_grow(
+        room, pool, growing, funded.splits, waiting
+    )
+    starting = [
+        MayGrow(job, job.malleable.min)
+        for job in queue
+        if job.malleable is not None and job.id not in over
+    ]
+    sizes = below_quotas(left, [*starting, *growing], sizes)
+    return PoolFunding(payers, unfunded, frozenset(held), recalls, takes, factors, sizes)
 
 
 def _payer(facts: Facts, use: Use, found: Cover) -> Payer:
@@ -98,10 +117,17 @@ def _payer(facts: Facts, use: Use, found: Cover) -> Payer:
 def over_quotas(walls: Sequence[Wall], queue: Sequence[JobRequest]) -> dict[str, str]:
     """Return which jobs of a queue, in its order, do not start for a hard quota, and why: nodes
     are counted when they are known, by the database."""
-    if not walls:
-        return {}
+    return _at_quotas(walls, queue)[0]
+
+
+def _at_quotas(
+    walls: Sequence[Wall], queue: Sequence[JobRequest]
+) -> tuple[dict[str, str], list[Wall]]:
+    """Return the same, with the quotas as they are when all others have started."""
     found: dict[str, str] = {}
     now = list(walls)
+    if not walls:
+        return found, now
     for job in queue:
         its = [place for place, wall in enumerate(now) if job.tenant in wall.below]
         if not its:
@@ -117,7 +143,7 @@ def over_quotas(walls: Sequence[Wall], queue: Sequence[JobRequest]) -> dict[str,
         for place in its:
             wall = now[place]
             now[place] = wall._replace(milli=wall.milli + amount, jobs=wall.jobs + 1)
-    return found
+    return found, now
 
 
 def placed(
