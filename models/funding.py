@@ -129,6 +129,11 @@ class Payer(NamedTuple):
     """Its own tenant, where that has a budget."""
     shared: frozenset[str] = frozenset()
     """Of the tenants those that may take back at any time what pays for it."""
+    keeps: int = 0
+    """Of one that runs, and that is paid for in part: the GPUs that are. Where all are, and
+    relatives may take back some: the others. 0 where that is so of all, or of none."""
+    ranks: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Of the same: its nodes in the order of its ranks, with the GPUs that it does not keep."""
 
 
 ITSELF = Payer(frozenset())

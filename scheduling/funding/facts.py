@@ -26,6 +26,8 @@ class Share(NamedTuple):
     """Ascending. Of a job that waits 0, 1, 2 ..."""
     milli: int
     """Of each GPU: 1000 of a whole one. Of a MIG instance an eighth for each slice."""
+    node: str = ""
+    """Of a job that runs, where that is known."""
 
     @property
     def amount(self) -> int:

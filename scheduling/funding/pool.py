@@ -26,6 +26,7 @@ from longshore.scheduling.funding.sizes import (
     sizes_to_grow,
     sizes_to_start,
 )
+from longshore.scheduling.funding.split import Split, classes_of
 
 _ASKED = 20
 """Kinds of jobs that wait unfunded for which it is looked at whose room they could take over."""
@@ -62,15 +63,9 @@ def pool_funding(
     """
     over, left = _at_quotas(walls, queue)
     funded, room = evaluated(facts, now)
-    tenants = {(use.job_id, use.attempt): use.tenant for use in facts.uses}
     payers = {
-        attempt[0]: Payer(
-            split.owners,
-            not split.unfunded,
-            tenants[attempt],
-            frozenset(name for name, of, _ in split.payers if of is FundingClass.SHARED),
-        )
-        for attempt, split in funded.splits.items()
+        use.job_id: _payer_of(room, use, funded.splits[use.job_id, use.attempt])
+        for use in facts.uses
     }
     waiting = [
         _waiting(job, pool, asks.get(job.id, Asks()), now)
@@ -105,6 +100,23 @@ def pool_funding(
     ]
     sizes = below_quotas(left, [*starting, *growing], sizes)
     return PoolFunding(payers, unfunded, frozenset(held), recalls, takes, factors, sizes)
+
+
+def _payer_of(room: Room, use: Use, split: Split) -> Payer:
+    """Return who pays for a job that runs."""
+    shared = frozenset(name for name, of, _ in split.payers if of is FundingClass.SHARED)
+    payer = Payer(split.owners, not split.unfunded, use.tenant, shared)
+    keeps = split.owned + split.borrowed + (split.shared if split.unfunded else 0)
+    if not keeps or not (split.unfunded or split.shared):
+        return payer
+    charges = [paid.charge for paid in room.held[use.job_id, use.attempt].values()]
+    of_each = classes_of(use, charges, room.facts)
+    loses = FundingClass.UNFUNDED if split.unfunded else FundingClass.SHARED
+    ranks = tuple(
+        (share.node, tuple(gpu for gpu in share.gpus if of_each[share.rank, gpu] is loses))
+        for share in use.shares
+    )
+    return payer._replace(keeps=keeps // 1000, ranks=ranks)
 
 
 def _payer(facts: Facts, use: Use, found: Cover) -> Payer:

@@ -31,6 +31,7 @@ from longshore.scheduling.placement.mix import Mix, mix_of
 from longshore.scheduling.placement.state import Need
 from longshore.scheduling.preemption.candidates import Candidate, Candidates, least_cost
 from longshore.scheduling.preemption.costs import probable_end, victim_of
+from longshore.scheduling.preemption.parts import parts_of
 from longshore.scheduling.preemption.search import EXACT, Best, search
 from longshore.scheduling.preemption.stoppable import Stoppable
 from longshore.scheduling.preemption.ways import no_node, refused, weigh
@@ -151,12 +152,14 @@ class _Scene:
         self.policy = policy
         self.now = now
         self.works = {work.id: work for work in works}
+        found = ((work.id, parts_of(work, packing.funding)) for work in works)
+        self._parts = {id: parts for id, parts in found if parts is not None}
         shares = list(chain.from_iterable(map(self._shares_of, works, repeat(packing.by_rank))))
         asking = chain(queue, (work.request for work in works), (k.need for k in mix.kinds))
         self.cluster = WhatIfCluster(nodes, shares, packing, now, mix, labels_named(asking))
         self.candidates = Candidates(
             works, stoppable, policy, now, self._kind, self._wait, self.cluster.free_gpus,
-            self.cluster.changes, yielding,
+            self.cluster.changes, yielding, self._parts,
         )  # fmt: skip
         self._stoppable = stoppable
         self._stops_only = stops_only
@@ -169,7 +172,9 @@ class _Scene:
         """Return what a job holds, with the end that a plan expects."""
         end = probable_end(work, self.policy, self.now, in_class=in_class)
         new = {"expected_end": end, "ends": (), "waited": work.waited}
-        return [RunningJob.trusted(**{**share.__dict__, **new}) for share in work.shares]
+        parts = self._parts.get(work.id)
+        shares = parts.shares if parts else work.shares
+        return [RunningJob.trusted(**{**share.__dict__, **new}) for share in shares]
 
     def begin(self, under_way: Sequence[PreemptionUnderWay]) -> None:
         """Put what is being freed where it goes."""
