@@ -101,6 +101,7 @@ class Candidates:
         changes: Sequence[str],
         yielding: Yielding | None = None,
         parts: Mapping[str, Parts] = MappingProxyType({}),
+        later: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         """`works` come in the order in which they are named, and in which `stoppable` has them.
 
@@ -108,9 +109,10 @@ class Candidates:
         kind. `free_gpus` says how many GPUs of a node nobody has. `changes` are the nodes that
         have changed, in order; it grows, and what both say holds until it does. `yielding` has who
         yields to whom within a class, where anybody does; `parts` what those have to lose that may
-        not be stopped whole.
+        not be stopped whole, and `later` who of them gives way after how many kinds of others.
         """
         self._parts = parts
+        self._later = later
         self._yielding = yielding
         self.busy: dict[str, str] = {}
         """Why a job is out of the question, whoever asks. Its nodes are among `changes`."""
@@ -203,6 +205,10 @@ class Candidates:
         cost = at_once + cost_of(wait, known.gpus, known.price)
         if self._stoppable.comes_later(known.id, job):
             cost += _PAID_FOR
+        part = self._parts.get(known.id)
+        if part is not None and part.spares_alone:
+            cost = 0
+        cost += self._later.get(known.id, 0) * _PAID_FOR
         return Candidate(
             known.work, known.id, known.gpus, known.frees, wait, cost, known.submitted,
             in_place is not None,
@@ -298,6 +304,8 @@ class Candidates:
     def _least_cost(self, known: _Known, runs: timedelta) -> int:
         """Return what a job costs at least that is stopped, or gives up a part, for one that runs
         so long at least."""
+        if known.part and self._parts[known.id].spares_alone:
+            return 0
         at_once = known.at_once if known.in_place is None else min(known.in_place, known.at_once)
         wait = _NO_WAIT if known.work.malleable else min(self._wait(known), runs)
         return at_once + cost_of(wait, known.gpus, known.price)

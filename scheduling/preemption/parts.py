@@ -13,7 +13,7 @@ from longshore.models.preemption import RunningWork
 from longshore.scheduling.funding.sizes import held_at
 from longshore.scheduling.ranks import staying
 
-_KEPT = "\0kept"
+KEPT = "\0kept"
 """What a job keeps has an id of its own, so that nobody takes it away."""
 
 
@@ -24,6 +24,11 @@ class Parts(NamedTuple):
     kept: tuple[RunningJob, ...]
 
     @property
+    def spares_alone(self) -> bool:
+        """Whether the job goes on as it is."""
+        return all(share.spare for share in self.taken)
+
+    @property
     def most(self) -> int:
         """The most GPUs that it gives up."""
         return sum(len(share.gpu_indices) for share in self.taken)
@@ -31,7 +36,7 @@ class Parts(NamedTuple):
     @property
     def shares(self) -> tuple[RunningJob, ...]:
         """Both, as of two jobs of which the other can be taken away."""
-        kept = (share.job_id + _KEPT for share in self.kept)
+        kept = (share.job_id + KEPT for share in self.kept)
         renamed = (
             share.model_copy(update={"job_id": name})
             for share, name in zip(self.kept, kept, strict=True)
@@ -47,11 +52,28 @@ def parts_of(work: RunningWork, funding: PoolFunding | None) -> Parts | None:
     if payer is ITSELF or not payer.keeps:
         return None
     fits = [s for s in work.malleable.sizes if held_at(work.request, s) <= payer.keeps]
+    return shrunk_to(work, fits[-1], payer) if fits else None
+
+
+def shrunk_to(work: RunningWork, size: int, payer: Payer) -> Parts | None:
+    """Return what a malleable job loses that shrinks to one of its sizes, and what it keeps; None
+    where it has no more than that."""
     held = sum(len(share.gpu_indices) for share in work.shares)
-    if not fits or held_at(work.request, fits[-1]) >= held:
+    more = held - held_at(work.request, size)
+    if more <= 0:
         return None
-    taken = _whole_ranks(work, payer, fits[-1])
-    taken = taken or _gpus(work, payer, held - held_at(work.request, fits[-1]))
+    return _without(work, _whole_ranks(work, payer, size) or _gpus(work, payer, more))
+
+
+def spares_of(work: RunningWork) -> Parts | None:
+    """Return what stands by for a gang as what it may lose; None where nothing does."""
+    spares = {
+        (share.node_id, gpu) for share in work.shares if share.spare for gpu in share.gpu_indices
+    }
+    return _without(work, spares) if spares else None
+
+
+def _without(work: RunningWork, taken: set[tuple[str, int]]) -> Parts:
     gone: list[RunningJob] = []
     stays: list[RunningJob] = []
     for share in work.shares:
@@ -66,7 +88,8 @@ def _whole_ranks(work: RunningWork, payer: Payer, size: int) -> set[tuple[str, i
     not."""
     assert work.malleable is not None
     held = {share.node_id: share.gpu_indices for share in work.shares}
-    ranks = [node for node, _ in payer.ranks if node in held]
+    # By their ids where their ranks are not known: at worst it is stopped to shrink.
+    ranks = [node for node, _ in payer.ranks if node in held] or list(held)
     if not work.malleable.in_place or len(ranks) < len(held):
         return set()
     gpus = {rank: len(held[node]) for rank, node in enumerate(ranks)}
