@@ -161,6 +161,9 @@ class PoolFunding(NamedTuple):
     sizes: Mapping[str, int] = MappingProxyType({})
     """By malleable job that somebody pays for, or would: the largest size for which that is so,
     where it is less than the desired one."""
+    first: frozenset[str] = frozenset()
+    """Jobs that wait, and for which others gave way that are paid for, as their start was due: who
+    gave way is not to have the room back before them."""
 
     @classmethod
     def __get_pydantic_core_schema__(

@@ -83,27 +83,25 @@ def queue_order(
     nodes: Iterable[Node] = (),
     running: Iterable[RunningJob] = (),
 ) -> list[JobRequest]:
-    """Return the jobs that somebody pays for, then the others. Of both by the class that each
-    counts as, highest first; in a class as the pool's order says: by the time of submission less
-    its head start, or by rank, and by the score, which is less where the tenant has had more than
-    its GPU-hours. Then by id.
+    """Return the jobs that somebody pays for, then the others; before all those for which others
+    gave way as their start was due. Of each by the class that each counts as, highest first; in a
+    class as the pool's order says: by the time of submission less its head start, or by rank, and
+    by the score, which is less where the tenant has had more than its GPU-hours. Then by id.
 
     The `nodes` of the pool and what is `running` there bound how many jobs come first for having
     waited long; the nodes say some terms of the score, too.
     """
     counted = _counting(policy, now)
-    unfunded = policy.unfunded
+    turn = policy.turn
     if not (policy.by_rank or policy.by_terms):
         if policy.funding and policy.funding.factors:
             # As if it had waited for a part of the time that it has.
             return sorted(queue, key=lambda job: (
-                job.id in unfunded, -counted(job),
+                turn(job.id), -counted(job),
                 -policy.factor(job.tenant) * aged(job, policy, now).total_seconds(),
                 *by_age(job, policy),
             ))  # fmt: skip
-        return sorted(
-            queue, key=lambda job: (job.id in unfunded, -counted(job), *by_age(job, policy))
-        )
+        return sorted(queue, key=lambda job: (turn(job.id), -counted(job), *by_age(job, policy)))
     queue, nodes = list(queue), list(nodes)
     stand = standings(
         (waiting(job, now) for job in queue), room_of(nodes, running), worth(policy, nodes, now)
@@ -112,7 +110,7 @@ def queue_order(
     def key(job: JobRequest) -> tuple[object, ...]:
         guaranteed, rank = stand[job.id]
         rank *= policy.factor(job.tenant)
-        return job.id in unfunded, -counted(job), -guaranteed, -rank, *by_age(job, policy)
+        return turn(job.id), -counted(job), -guaranteed, -rank, *by_age(job, policy)
 
     return sorted(queue, key=key)
 

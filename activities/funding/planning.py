@@ -38,6 +38,8 @@ class Funding(NamedTuple):
     asks: Mapping[str, Asks]
     walls: tuple[Wall, ...] = ()
     factors: Mapping[str, float] = MappingProxyType({})
+    first: frozenset[str] = frozenset()
+    """For whom others gave way as their start was due."""
 
 
 class Settlement(NamedTuple):
@@ -116,7 +118,8 @@ async def read_funding(
     ids = [job.id for job in queue if job.tenant in with_budget]
     rows = await connection.execute(text(_ASKS), {"ids": ids}) if ids else ()
     asks = {row.id: Asks(terms_of(row.funding), row.preemptible) for row in rows}
-    return Funding(facts, asks, walls, factors)
+    first = frozenset(await connection.scalars(text(_FIRST), {"pool": pool}))
+    return Funding(facts, asks, walls, factors, first)
 
 
 async def with_funding(
@@ -150,8 +153,9 @@ def funded_by(
 ) -> PackingPolicy:
     """Return a policy with who pays for the jobs of its pool. The queue comes in its order."""
     found = pool_funding(
-        funding.facts, pool, ordered, funding.asks, now, funding.walls, funding.factors, growing
-    )
+        funding.facts, pool, ordered, funding.asks, now, funding.walls, funding.factors, growing,
+        funding.first,
+    )  # fmt: skip
     return packing.model_copy(update={"funding": found})
 
 
@@ -215,6 +219,12 @@ _CONCERNS = f"""
 """
 
 _NO_BUDGETS = Facts({}, {})
+
+_FIRST = """
+    SELECT DISTINCT d.for_job
+      FROM preemptions d JOIN queue q ON (q.job_id, q.attempt) = (d.for_job, d.for_attempt)
+     WHERE q.pool = :pool AND jsonb_exists(d.plan, 'cut')
+"""
 
 _ASKS = """
     SELECT id, CASE WHEN jsonb_typeof(spec) = 'object' THEN spec -> 'funding' END AS funding,

@@ -54,10 +54,11 @@ def pool_funding(
     walls: Sequence[Wall] = (),
     factors: Mapping[str, float] = MappingProxyType({}),
     growing: Sequence[MayGrow] = (),
+    first: frozenset[str] = frozenset(),
 ) -> PoolFunding:
     """Return who pays for what runs, and who would for the jobs of a queue, which come in its
     order. Each takes its room at its turn, of budgets and of hard quotas (`walls`), whether it is
-    placed then or not. `factors` go with it as they are.
+    placed then or not. `factors` and who is `first` go with it as they are.
 
     `growing` are malleable jobs that run, in the order in which they may grow.
     """
@@ -99,7 +100,7 @@ def pool_funding(
         if job.malleable is not None and job.id not in over
     ]
     sizes = below_quotas(left, [*starting, *growing], sizes)
-    return PoolFunding(payers, unfunded, frozenset(held), recalls, takes, factors, sizes)
+    return PoolFunding(payers, unfunded, frozenset(held), recalls, takes, factors, sizes, first)
 
 
 def _payer_of(room: Room, use: Use, split: Split) -> Payer:

@@ -21,11 +21,13 @@ from longshore.models.preemption import (
     PreemptionPolicy,
     RunningWork,
 )
+from longshore.models.text import count, listed
 from longshore.scheduling.preemption.costs import why_spared
 from longshore.scheduling.preemption.parts import Parts, shrunk_to, spares_of
 from longshore.scheduling.preemption.payers import Right, right_over
 
 _DIGITS = 16
+_NAMED = 4
 
 
 def cuts(overcommit: Overcommit) -> tuple[Cut, ...]:
@@ -121,6 +123,18 @@ def is_as_drawn(lottery: Lottery) -> bool:
     """Return whether a lottery that was stored comes to the same when it is drawn again."""
     again = draws(lottery.seed, lottery.entries)
     return all(job == next(again, None) for job in lottery.drawn)
+
+
+def lottery_words(lottery: Lottery) -> str:
+    """Return what was drawn, and whether that comes out again: ``sweep of 3 jobs of 2 tenants,
+    with seed 7c4a8d09ca3762af; drawn again it is the same``."""
+    tenants = count(len(lottery.entries), "tenant")
+    jobs = count(sum(len(entry.jobs) for entry in lottery.entries), "job")
+    same = "the same" if is_as_drawn(lottery) else "another"
+    return (
+        f"{listed(lottery.drawn, _NAMED)} of {jobs} of {tenants}, with seed {lottery.seed}; drawn "
+        f"again it is {same}"
+    )
 
 
 def having_right(funding: PoolFunding, job: JobRequest, gives: Mapping[str, Parts]) -> PoolFunding:
