@@ -26,7 +26,14 @@ from longshore.models.pool import PoolSpec
 from longshore.scheduling.funding.evaluate import Funded
 from longshore.scheduling.funding.facts import Charge, Facts, Use, Wall
 from longshore.scheduling.funding.holding import Ended
-from longshore.scheduling.funding.pool import Asks, next_change, placed, pool_funding, settled
+from longshore.scheduling.funding.pool import (
+    Asks,
+    fewest,
+    next_change,
+    placed,
+    pool_funding,
+    settled,
+)
 from longshore.scheduling.funding.sizes import MayGrow
 from longshore.scheduling.order import queue_order
 
@@ -174,7 +181,7 @@ def settlement_of(
     jobs, by_id = {job.id: job for job in queue}, {node.id: node for node in nodes}
     begins = placed(facts, pool, plan.placements, jobs, by_id, asks, now)
     must = {use.job_id for use in begins if asks.get(use.job_id, Asks()).must_be_funded}
-    funded = settled(facts, begins, now)
+    funded = settled(facts, begins, now, fewest(jobs[use.job_id] for use in begins))
     return Settlement(funded, begins, frozenset(must), next_change(facts, now))
 
 

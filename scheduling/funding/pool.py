@@ -17,12 +17,14 @@ from longshore.models.node import Node
 from longshore.models.placement import Decision, JobRequest
 from longshore.models.text import count
 from longshore.scheduling.funding.cover import Cover, cover, fund
-from longshore.scheduling.funding.evaluate import Funded, evaluate, evaluated
+from longshore.scheduling.funding.evaluate import evaluated
 from longshore.scheduling.funding.facts import Facts, Share, Use, Wall, Where, must_be_funded
+from longshore.scheduling.funding.kept import Funded, KeptFunding
 from longshore.scheduling.funding.room import Attempt, Room
 from longshore.scheduling.funding.sizes import (
     MayGrow,
     below_quotas,
+    held_at,
     sizes_to_grow,
     sizes_to_start,
 )
@@ -159,6 +161,11 @@ def _at_quotas(
     return found, now
 
 
+def fewest(jobs: Iterable[JobRequest]) -> dict[str, int]:
+    """Return the GPUs of malleable jobs at their smallest sizes."""
+    return {job.id: held_at(job, job.malleable.min) for job in jobs if job.malleable is not None}
+
+
 def placed(
     facts: Facts,
     pool: str,
@@ -176,13 +183,25 @@ def placed(
     )
 
 
-def settled(facts: Facts, begins: Sequence[Use], now: datetime) -> Funded:
-    """Return what is to change of the charges, where these jobs begin.
+def settled(
+    facts: Facts,
+    begins: Sequence[Use],
+    now: datetime,
+    fewest: Mapping[str, int] = MappingProxyType({}),
+) -> Funded:
+    """Return what is to change of the charges, where these jobs begin. `fewest` are the GPUs of
+    malleable jobs at their smallest sizes: what they have beyond comes after all others, as it
+    does before a plan (`scheduling.funding.sizes`).
 
     One that loses a part of what pays for it to another that begins with it starts unfunded: a job
     starts with all of its GPUs paid for, or none.
     """
-    found = evaluate(facts._replace(uses=(*facts.uses, *begins)), now)
+    small = [_first(use, fewest[use.job_id]) if use.job_id in fewest else use for use in begins]
+    kept = KeptFunding(facts._replace(uses=(*facts.uses, *small)), now)
+    for use, least in zip(begins, small, strict=True):
+        if use != least:
+            kept.start(use)
+    found = kept.everything()
     partly = {
         (use.job_id, use.attempt)
         for use in begins
@@ -190,6 +209,16 @@ def settled(facts: Facts, begins: Sequence[Use], now: datetime) -> Funded:
     }
     opened = tuple(one for one in found.opened if (one.job_id, one.attempt) not in partly)
     return found._replace(opened=opened)
+
+
+def _first(use: Use, gpus: int) -> Use:
+    """Return a job as if it had the first of its GPUs alone."""
+    shares: list[Share] = []
+    for share in use.shares:
+        if gpus > 0:
+            shares.append(share._replace(gpus=share.gpus[:gpus]))
+        gpus -= len(share.gpus)
+    return use._replace(shares=tuple(shares))
 
 
 def as_found(

@@ -1,6 +1,11 @@
 """Malleable jobs start, and grow, on the largest size that somebody pays for."""
 
+from collections import Counter
+from datetime import timedelta
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from longshore.models.elastic import Malleable
 from longshore.models.funding import FundingTerms, Lending, PoolFunding, Quotas, WhenUnfunded
@@ -8,8 +13,8 @@ from longshore.models.placement import JobRequest, PlacementKind
 from longshore.models.topology import Gang
 from longshore.scheduling.cycle import plan
 from longshore.scheduling.funding.evaluate import evaluate
-from longshore.scheduling.funding.facts import Facts, Use, Wall
-from longshore.scheduling.funding.pool import Asks, pool_funding
+from longshore.scheduling.funding.facts import Facts, Use, Wall, Where
+from longshore.scheduling.funding.pool import Asks, fewest, pool_funding, settled
 from longshore.scheduling.funding.sizes import MayGrow
 from tests.support.funding_scenes import (
     NOW,
@@ -19,10 +24,12 @@ from tests.support.funding_scenes import (
     facts_of,
     owned,
     tree,
+    universes,
     use,
 )
 from tests.support.packing import POLICY, a_job, a_node
 
+MICROSECOND = timedelta(microseconds=1)
 J4 = Malleable(min=96, max=160, step=32)
 J5 = Malleable(min=96, max=128, step=32)
 
@@ -213,3 +220,74 @@ def test_a_hard_quota_bounds_the_size_too():
 def test_without_budgets_no_size_is_bound():
     funding = found(facts_of({}, []), elastic("e", "a", SMALL))
     assert (funding.sizes, dict(funding.payers)) == ({}, {})
+
+
+def test_at_the_commit_too_nothing_is_taken_from_who_begins_behind_it():
+    """The parent's two GPUs are what the sibling can have; the other may borrow instead."""
+    lending = Lending(to=("a",), max=4)
+    tenants = tree(p=None, a="p", b="p", bank=None)
+    facts = facts_of(tenants, [owned(1, "p", 4), owned(2, "bank", 4, lending=lending)])
+    sizes = Malleable(min=2, max=4, step=2)
+    terms = borrowing("bank")
+    queue = [elastic("e", "a", sizes), a_job("last", 2, tenant="b")]
+    funding = pool_funding(facts, "pool", queue, {"e": Asks(terms)}, NOW)
+    assert (dict(funding.unfunded), funding.sizes) == ({}, {})
+    begins = (
+        use("e", "a", 4, terms=terms, since=NOW), use("last", "b", 2, since=NOW + MICROSECOND),
+    )  # fmt: skip
+    opened = settled(facts, begins, NOW, fewest(queue)).opened
+    assert sorted((one.job_id, one.envelope, one.gpus) for one in opened) == [
+        ("e", 1, (0, 1)), ("e", 2, (2, 3)), ("last", 1, (0, 1)),
+    ]  # fmt: skip
+
+
+@st.composite
+def queues(draw: st.DrawFn) -> tuple[Facts, list[JobRequest], dict[str, Asks]]:
+    facts = draw(universes())
+    names = sorted(facts.tenants)
+    queue: list[JobRequest] = []
+    asks: dict[str, Asks] = {}
+    for number in range(draw(st.integers(1, 5))):
+        owner, low = draw(st.sampled_from(names)), draw(st.integers(1, 2))
+        sizes = Malleable(min=low, max=low + draw(st.integers(0, 3)))
+        job = elastic(f"q{number}", owner, sizes).model_copy(update={"gpu_type": "H100"})
+        others = [name for name in names if name != owner]
+        terms = FundingTerms()
+        if others and draw(st.booleans()):
+            terms = borrowing(draw(st.sampled_from(others)), most=draw(st.sampled_from((None, 1))))
+        asks[job.id] = Asks(terms, draw(st.integers(0, 4)) > 0)
+        queue.append(job)
+    return facts, queue, asks
+
+
+@given(queues())
+def test_whoever_is_paid_for_with_its_fewest_gpus_is_so_with_its_size(
+    drawn: tuple[Facts, list[JobRequest], dict[str, Asks]],
+) -> None:
+    """Where all start at once, with the largest sizes: no GPU of them is unfunded, and no sum is
+    exceeded."""
+    facts, queue, asks = drawn
+    facts = applied(facts, evaluate(facts, NOW))
+    funding = pool_funding(facts, "pool", queue, asks, NOW)
+    rack = Where("pool", "H100", frozenset({("rack", "1")}))
+    begins: list[Use] = []
+    for place, job in enumerate(queue):
+        if job.id in funding.unfunded or not facts.tenants[job.tenant or ""].budget_since:
+            continue
+        assert job.malleable is not None
+        size = funding.sizes.get(job.id, job.malleable.target)
+        assert job.malleable.min <= size <= job.malleable.target
+        says = asks[job.id]
+        begins.append(
+            use(
+                job.id, job.tenant or "", size, where=rack, since=NOW + place * MICROSECOND,
+                terms=says.terms, preemptible=says.preemptible,
+            )
+        )  # fmt: skip
+    found = settled(facts, begins, NOW, fewest(queue))
+    paid: Counter[str] = Counter()
+    for one in found.opened:
+        paid[one.job_id] += len(one.gpus)
+    assert {one.job_id: paid[one.job_id] for one in begins} == {
+        one.job_id: len(one.shares[0].gpus) for one in begins
+    }
