@@ -4,7 +4,10 @@ from typing import Any
 
 import pytest
 
+from longshore.activities.database import clock
+from longshore.activities.preemption_inputs import read_inputs
 from longshore.activities.views import set_pool
+from longshore.client.preempt_plan import plan_of
 from longshore.models.elastic import Malleable
 from longshore.models.pool import PoolSpec
 from longshore.models.preemption import Overcommit, PreemptionPlan, PreemptionPolicy
@@ -133,3 +136,28 @@ async def test_else_it_waits_or_jobs_are_drawn(full: Ledger, overcommit: Overcom
     await full.enqueue(drawn, attempt=2, gpus=4, tenant="red", checkpoint=SAVES, priority=9)
     await cycle(full, 4, "owner", "x", "y")
     assert {job for job, _ in await running(full)} == {"x", "y", "owner"} - {drawn}
+
+
+async def test_a_dry_run_says_who_gives_way_and_draws_nobody(full: Ledger):
+    policy = PreemptionPolicy(overcommit=Overcommit.LOTTERY)
+    async with full.database.transaction() as connection:
+        await set_pool(connection, PoolSpec(name=full.pool, preemption=policy))
+    await full.register("a", gpus=8)
+    sizes = Malleable(min=4, max=8, step=2)
+    await full.enqueue("e", gpus=8, tenant="red", malleable=sizes, checkpoint=SAVES)
+    await cycle(full, 1, "e")
+    for name, gpus in (("narrow", 3), ("wide", 5)):
+        await full.enqueue(name, gpus=gpus, tenant="blue")
+        await cycle(full, gpus, name, "e")
+        for is_due in (False, True):
+            if is_due:
+                await due(full)
+            async with full.database.transaction() as connection:
+                inputs = await read_inputs(connection, full.pool)
+                now = await clock(connection)
+            request = next(one for one in inputs.queue if one.id == name)
+            found = plan_of(inputs, request, None, now)
+            assert found is not None
+            assert (name in inputs.due) is is_due
+            assert found.preempts is (is_due and name == "narrow")
+        await full.rows("DELETE FROM queue WHERE job_id = :id", id=name)
