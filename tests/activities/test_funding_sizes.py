@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from longshore.activities.funding.fund import fund_view
 from longshore.activities.growth import growth_of
 from longshore.activities.views import set_pool
 from longshore.models.elastic import Malleable
@@ -126,3 +127,11 @@ async def test_a_quota_bounds_its_size_and_not_its_start(red: Ledger):
     await red.rows("UPDATE tenants SET budget_since = NULL, quotas = '{\"max_gpus\": 7}'")
     await nodes(red, "abcd")
     assert await start(red) == 6
+
+
+async def test_who_asks_is_told_up_to_which_size_it_is_paid_for(red: Ledger):
+    await envelope(red, "red", milli=7000)
+    await red.enqueue("e", **GANG)
+    async with red.database.snapshot() as connection:
+        view = await fund_view(connection, "e", DEFAULT_MARGINS)
+    assert view.says == "2 OWNED by red/main; it starts on up to 6 of 8 GPUs"
