@@ -166,6 +166,21 @@ def test_the_order_is_unfunded_then_spares_then_shrinking():
     assert plan.cut is Cut.SHRINK
 
 
+def test_no_more_is_taken_of_a_later_kind_than_it_takes():
+    """Two spares would cost nothing; one of them, and a job that nobody pays for, are enough."""
+    works = [
+        runs("g1", {"node-a": range(4), "node-b": range(2)}, spares=("node-b",)),
+        runs("g2", {"node-a": range(4, 8), "node-b": range(2, 4)}, spares=("node-b",)),
+        fixed("u", "node-b", range(4, 6), checkpoint=None, ran=24 * HOUR),
+        fixed("x", "node-b", range(6, 8)),
+    ]
+    (plan,) = planned(works, a_job("owner", 4, tenant="owner"), unpaid=("u",))
+    assert [victim.job_id for victim in plan.victims] in (["g1", "u"], ["g2", "u"])
+    elastic = runs("e", {"node-b": range(6, 8)}, malleable=Malleable(min=1, max=2))
+    (plan,) = planned([*works[:3], elastic], a_job("owner", 7, tenant="owner"), unpaid=("u",))
+    assert [victim.job_id for victim in plan.victims] == ["e", "g1", "g2", "u"]
+
+
 def test_who_is_drawn_is_only_stopped_where_others_are_too_few():
     works = [gang_with_spare(), fixed("x", "node-b", range(2, 8))]
     (plan,) = planned(works, policy=LOTTERY)
