@@ -13,6 +13,7 @@ from temporalio import activity
 from longshore.activities.database import Database, clock
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
+from longshore.activities.placements import end_spare
 from longshore.activities.queue import mark_poked
 from longshore.activities.signals import Signals
 from longshore.activities.stored_learnt import stored_learnt
@@ -210,13 +211,7 @@ async def _give_up_spares(
     """End the spares that leave: nothing of them runs, so nobody has to be asked."""
     for each in plan.departures:
         if each.spare:
-            await connection.execute(
-                text(_END_SPARE),
-                {
-                    "job": each.key.job_id, "attempt": each.key.attempt, "id": request.node_id,
-                    "moved": LeaseEnd.MOVED.value, "message": each.reason,
-                },
-            )  # fmt: skip
+            await end_spare(connection, each.key, request.node_id, LeaseEnd.MOVED, each.reason)
 
 
 async def _set_cordon(connection: AsyncConnection, node_id: str, reason: str) -> bool:
@@ -234,12 +229,6 @@ _OCCUPANTS = """
      WHERE p.node_id = :id AND p.epoch = :epoch AND p.ended_at IS NULL
      GROUP BY p.job_id, p.attempt, j.id
      ORDER BY p.job_id
-"""
-
-_END_SPARE = """
-    UPDATE placements
-       SET ended_at = clock_timestamp(), end_reason = :moved, end_message = :message
-     WHERE job_id = :job AND attempt = :attempt AND node_id = :id AND spare AND ended_at IS NULL
 """
 
 _CORDON = """

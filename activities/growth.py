@@ -18,6 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from longshore.activities.checkpoints.rows import CheckpointActivities
 from longshore.activities.database import Database, clock
 from longshore.activities.failpoints import failpoint
+from longshore.activities.funding.planning import with_funding
 from longshore.activities.growth_inputs import load_elastic, load_idle, running_malleable
 from longshore.activities.locality import with_locality
 from longshore.activities.pool_cache import CachedPool, PoolCache
@@ -25,15 +26,17 @@ from longshore.activities.preemption import why_store_is_away
 from longshore.activities.signals import Signals
 from longshore.activities.snapshot import (
     load_nodes,
+    load_pool,
     load_queue,
     load_recent,
     load_running,
 )
-from longshore.activities.usage import load_pool_to_plan
+from longshore.activities.usage import with_usage
 from longshore.models.base import as_reason
 from longshore.models.growth import Elastic, Growing, GrowthDecision
 from longshore.models.margins import Margins
 from longshore.models.pool import PoolSpec
+from longshore.scheduling.funding.sizes import MayGrow
 from longshore.scheduling.growth import Foreseen, Look, Pool
 
 _SURE_FOR = 600.0
@@ -223,7 +226,7 @@ async def room_to_grow(
     """Return what a job that runs, and grows to so many GPUs in place, gets now; or why that does
     not hold any more."""
     async with database.snapshot() as connection:
-        spec = await load_pool_to_plan(connection, pool, margins)
+        spec = await with_usage(connection, await load_pool(connection, pool, margins))
         seen = await _read(connection, spec, [job_id])
         if seen is None:
             return "it has all the GPUs that it is to have, or does not run"
@@ -240,7 +243,7 @@ async def growth_of(
     """Return what would be decided now about a job that runs; None where it does not, or has as
     many GPUs as it is to have. What the checkpoint store says is left out."""
     async with database.snapshot() as connection:
-        spec = await load_pool_to_plan(connection, pool, margins)
+        spec = await with_usage(connection, await load_pool(connection, pool, margins))
         seen = await _read(connection, spec, [job_id])
         if seen is None:
             return None
@@ -277,6 +280,8 @@ async def _read(
         nodes = kept.nodes.nodes
         waiting = kept.queue.waiting(now).entries.values()
         queue = [entry.request for entry in waiting]
+    growing = [MayGrow(job.asked, job.gpus) for job in jobs]
+    packing = (await with_funding(connection, spec, growing)).packing
     recent = await load_recent(connection, spec.name) if spec.packing.rule.learns else ()
     requests, nodes = await with_locality(
         connection, spec.name, spec.packing, [*queue, *(job.asked for job in jobs)], nodes
@@ -287,7 +292,7 @@ async def _read(
         for job, asked in zip(jobs, requests[len(queue) :], strict=True)
     )
     pool = Pool(
-        nodes, running, queue, recent, spec.packing, spec.preemption, spec.grow_after, now,
+        nodes, running, queue, recent, packing, spec.preemption, spec.grow_after, now,
         spec.buying.keeps_warm,
     )  # fmt: skip
     return _Seen(spec, now, jobs, Look(pool))

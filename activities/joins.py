@@ -14,6 +14,7 @@ from longshore.activities.database import Database, clock
 from longshore.activities.departures import NodeLooks
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
+from longshore.activities.funding.planning import settle_now
 from longshore.activities.growth import room_to_grow
 from longshore.activities.locality import with_locality
 from longshore.activities.placements import (
@@ -131,6 +132,7 @@ class JoinActivities:
                         return "the attempt is over"
             except (IntegrityError, DataError):
                 return "its GPUs were taken meanwhile"
+            await settle_now(connection, request.spec.pool)
             await failpoint("join_ranks.before-commit")
         return ""
 

@@ -77,6 +77,21 @@ def seen_of(row: RowMapping) -> tuple[int, ...]:
     return tuple([index for index in row["gpu_indices"] if index not in idle])
 
 
+async def end_spare(
+    connection: AsyncConnection, key: PlacementKey, node_id: str, end: LeaseEnd, message: str
+) -> bool:
+    """End what stands by for a gang on a node; return whether anything did. Nothing of it runs, so
+    nobody has to be asked, and the gang goes on."""
+    ended = await connection.execute(
+        text(_END_SPARE),
+        {
+            "job": key.job_id, "attempt": key.attempt, "id": node_id, "reason": end.value,
+            "message": message[:2000],
+        },
+    )  # fmt: skip
+    return ended.rowcount > 0
+
+
 async def load_placement(connection: AsyncConnection, key: PlacementKey) -> Placement | None:
     """Return an attempt's placement, unless its leases ended otherwise than with a node."""
     return await _load(connection, key, "o.ended_at IS NULL OR o.end_reason = :lost")
@@ -110,4 +125,10 @@ _PLACEMENT = """
                     WHERE o.job_id = p.job_id AND o.attempt = p.attempt AND NOT o.spare
                       AND ({ended}))
      ORDER BY p.rank
+"""
+
+_END_SPARE = """
+    UPDATE placements
+       SET ended_at = clock_timestamp(), end_reason = :reason, end_message = :message
+     WHERE job_id = :job AND attempt = :attempt AND node_id = :id AND spare AND ended_at IS NULL
 """

@@ -12,25 +12,28 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.checkpoints.rows import CheckpointActivities
 from longshore.activities.database import Database, clock
 from longshore.activities.failpoints import failpoint
 from longshore.activities.funding.planning import RUNS_WITH_BUDGET
 from longshore.activities.metrics import PREEMPTIONS, SILENT, Metrics
-from longshore.activities.placements import SETTLED
+from longshore.activities.placements import SETTLED, end_spare
 from longshore.activities.pool_cache import PoolCache
 from longshore.activities.preemption_inputs import PreemptionInputs, read_inputs
+from longshore.activities.queue import lock_job, mark_poked_if_useful
 from longshore.activities.signals import Signals
 from longshore.models.checkpoint import CheckpointsRequest
 from longshore.models.funding import PoolFunding
 from longshore.models.margins import DEFAULT_MARGINS, Margins
-from longshore.models.messages import Displacement
+from longshore.models.messages import Displacement, LeaseEnd
 from longshore.models.packing import QueueOrder
-from longshore.models.placement import JobRequest
+from longshore.models.placement import JobRequest, PlacementKey
 from longshore.models.preemption import PreemptionPlan
 from longshore.models.text import count
 from longshore.scheduling.placement.mix import Mix
+from longshore.scheduling.preemption.due import seed_of
 from longshore.scheduling.preemption.payers import Right, right_over
 from longshore.scheduling.preemption.plan import plan_preemptions
 
@@ -113,7 +116,7 @@ class Preempting:
             plans = await asyncio.to_thread(
                 plan_preemptions, seen.queue, seen.nodes, seen.running, seen.spec.preemption,
                 seen.spec.packing, now, seen.under_way, seen.quotes(now), seen.recent,
-                mix=looked.mix,
+                mix=looked.mix, due={id: seed_of(f"{cycle_id}|{id}") for id in seen.due},
             )  # fmt: skip
         except Exception:
             # A fault of ours, or of one job: the pool's cycles go on, and stop nobody.
@@ -134,19 +137,28 @@ class Preempting:
             row for plan in chosen for row in _rows(plan, waiting[plan.job_id], running, funding)
         ]
         pool = seen.spec.name
+        spares = [
+            _Spare(waiting[plan.job_id], running[victim.job_id], node)
+            for plan in chosen for victim in plan.victims for node in victim.spares_on
+        ]  # fmt: skip
         spared = [plan.model_dump(mode="json", include={"job_id", "spared"})
                   for plan in plans if plan.spared]  # fmt: skip
         async with self._database.transaction() as connection:
             asked = {"rows": json.dumps(spared), "pool": pool, "decided": list(waiting)}
             await connection.execute(text(_SPARE), asked)
-            if not rows:
+            if not (rows or spares):
                 return []
+            freed = [await _give_up(connection, each) for each in spares]
             stored = await connection.execute(
                 text(_STORE), {"rows": json.dumps(rows), "cycle": cycle_id, "pool": pool}
             )
             told = [_told(row) for row in stored.mappings()]
+            # Where others stop too, the cycle after them is early enough.
+            poke = any(freed) and not told and await mark_poked_if_useful(connection, pool)
             await failpoint("preempt.before-commit")
         await failpoint("preempt.after-commit")
+        if poke:
+            await self._signals.poke_pool(pool)
         self._metrics.add(PREEMPTIONS, len(told), pool=pool)
         return told
 
@@ -178,19 +190,46 @@ def _rows(
             "for_attempt": job.attempt,
             "for_priority": job.priority,
             "plan": plan.model_dump(mode="json"),
-            "by_payer": right_over(victim.job_id, job.id, funding) is Right.FIRST,
+            "by_payer": plan.cut is not None
+            or right_over(victim.job_id, job.id, funding) is Right.FIRST,
             "frees_by": (plan.at + longest + _TO_STOP).isoformat(),
         }
         for victim in plan.victims
+        if not victim.spares_on
     ]
 
 
+async def _give_up(connection: AsyncConnection, spare: "_Spare") -> bool:
+    """Have a gang give up what stands by for it on a node, where the other still waits."""
+    job, gang = spare.job, spare.gang
+    asked = {"job": job.id, "attempt": job.attempt}
+    if not await connection.scalar(text(_WAITS), asked):
+        return False
+    await lock_job(connection, gang.id)  # as whoever ends it, or swaps
+    key = PlacementKey(job_id=gang.id, attempt=gang.attempt)
+    message = f"given up for {job.id}, whose start was due"
+    return await end_spare(connection, key, spare.node_id, LeaseEnd.PREEMPTED, message)
+
+
+class _Spare(NamedTuple):
+    """What stands by for a gang, and the job for which it is given up."""
+
+    job: JobRequest
+    gang: JobRequest
+    node_id: str
+
+
 def _told(row: Mapping[Any, Any]) -> tuple[str, Displacement]:
-    victims = PreemptionPlan.model_validate(row["plan"]).victims
+    plan = PreemptionPlan.model_validate(row["plan"])
+    victims = plan.victims
     left = next((each.gpus_left for each in victims if each.job_id == row["job_id"]), None)
     what = "preempted" if left is None else f"shrunk to {count(left, 'GPU')}"
     reason = f"{what} for {row['for_job']} of class {row['for_priority']}"
-    if row["by_payer"]:
+    if plan.cut is not None:
+        reason = f"{what} for {row['for_job']}, whose start was due"
+        if plan.lottery is not None and row["job_id"] in plan.lottery.drawn:
+            reason += f": drawn by lottery with seed {plan.lottery.seed}"
+    elif row["by_payer"]:
         reason = f"{what} for {row['for_job']}, which a budget pays for before this one"
     return row["job_id"], Displacement(
         attempt=row["attempt"], reason=reason, for_job=row["for_job"], gpus_left=left
@@ -211,6 +250,10 @@ _MIGHT_HELP = f"""
 """Whether anything runs that is of a lower class than a job that waits, or of the same where that
 may be stopped too. A priority that somebody has written as another thing than a number counts as
 none."""
+
+_WAITS = """
+    SELECT EXISTS (SELECT FROM queue WHERE job_id = :job AND attempt = :attempt AND NOT held)
+"""
 
 _STORED = """
     SELECT d.job_id, d.attempt, d.for_job, d.for_priority, d.by_payer, d.plan

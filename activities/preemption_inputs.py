@@ -65,6 +65,9 @@ class PreemptionInputs(Frozen):
     """The jobs for which others are being stopped now."""
     prices: tuple[SeenPrice, ...] = ()
     """What markets asked of late, where the pool buys."""
+    due: tuple[str, ...] = ()
+    """Jobs that wait on though what they were told first of their start has passed, where tenants
+    have budgets."""
 
     def quotes(self, now: datetime) -> dict[str, BuyQuote]:
         """Return what it would probably cost to buy for each job that waits."""
@@ -112,6 +115,7 @@ async def read_inputs(
         recent=await load_recent(connection, pool) if spec.packing.rule.learns else (),
         under_way=_under_way(stops, queue, nodes),
         prices=await _prices(connection) if spec.buying.enabled else (),
+        due=await _due(connection, spec),
     )
 
 
@@ -247,6 +251,12 @@ async def _prices(connection: AsyncConnection) -> tuple[SeenPrice, ...]:
     )  # fmt: skip
 
 
+async def _due(connection: AsyncConnection, spec: PoolSpec) -> tuple[str, ...]:
+    if spec.packing.funding is None:
+        return ()
+    return tuple(await connection.scalars(text(_DUE), {"pool": spec.name}))
+
+
 def _gains(stored: object) -> tuple[GainedGPUs, ...]:
     """Return what a stored plan gains its job; nothing of what somebody wrote by hand."""
     try:
@@ -312,6 +322,13 @@ _UNDER_WAY = f"""
      WHERE d.pool = :pool AND NOT {SETTLED}
      GROUP BY d.for_job, d.plan
      ORDER BY d.for_job
+"""
+
+_DUE = """
+    SELECT q.job_id FROM queue q JOIN start_estimates e USING (job_id, attempt)
+     WHERE q.pool = :pool AND NOT q.held
+       AND coalesce(e.latest, e.starts_at) <= clock_timestamp()
+     ORDER BY q.job_id
 """
 
 _PRICES = """

@@ -2,6 +2,7 @@
 what a change of its size in place asks of the database."""
 
 import asyncio
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -28,7 +29,13 @@ from longshore.activities.snapshot import (
 from longshore.activities.usage import load_pool_to_plan
 from longshore.models.margins import DEFAULT_MARGINS, Margins
 from longshore.models.messages import LeaseEnd
-from longshore.models.placement import Decision, JobRequest, PlacementKind, RunningJob
+from longshore.models.placement import (
+    Decision,
+    JobRequest,
+    PackingPolicy,
+    PlacementKind,
+    RunningJob,
+)
 from longshore.models.resize import (
     LeaveRequest,
     ResizeReply,
@@ -39,6 +46,7 @@ from longshore.models.resize import (
 from longshore.models.text import count
 from longshore.scheduling.cycle import foresee
 from longshore.scheduling.elastic import resized
+from longshore.scheduling.funding.sizes import MayGrow
 from longshore.scheduling.joining import larger
 from longshore.scheduling.placement.state import without_job
 from longshore.scheduling.preemption.costs import victim_of
@@ -102,11 +110,14 @@ class ResizeActivities:
             # None where what is stored of the job cannot be read.
             work = next(iter(works), None)
             victim = work and victim_of(work, now - now, policy, now)
-            decision = await self._foresee(connection, spec.pool, job, running, mine, now)
             gpus = sum(len(share.gpu_indices) for share in mine if not share.spare)
+            growing = (MayGrow(job, gpus),)
+            packing = await self._packing(connection, spec.pool, growing)
+            decision = await self._foresee(connection, spec.pool, packing, job, running, mine, now)
             joins = None
             counts_saves = bool(work and work.checkpoint and work.checkpoint.without_step)
-            if ranks and not counts_saves and (sizes := larger(job, gpus)):
+            sizes = larger(job, gpus, packing.most_paid_for(job.id))
+            if ranks and not counts_saves and sizes:
                 held = {share.node_id: len(share.gpu_indices) for share in mine}
                 joins = await plan_of_joining(
                     connection, spec.pool, job, held, sizes, self._margins
@@ -143,7 +154,10 @@ class ResizeActivities:
                 if share.job_id == request.key.job_id and share.node_id in left
             ]  # fmt: skip
             now = await clock(connection)
-            decision = await self._foresee(connection, request.pool, job, running, gone, now)
+            packing = await self._packing(connection, request.pool)
+            decision = await self._foresee(
+                connection, request.pool, packing, job, running, gone, now
+            )
         return "" if decision.kind is PlacementKind.EXISTING_NODE else decision.reason
 
     @activity.defn
@@ -167,10 +181,17 @@ class ResizeActivities:
         if poke or activity.info().attempt > 1:
             await self._signals.poke_pool(request.pool)
 
+    async def _packing(
+        self, connection: AsyncConnection, pool: str, growing: Sequence[MayGrow] = ()
+    ) -> PackingPolicy:
+        found = await load_pool_to_plan(connection, pool, self._margins, growing=growing)
+        return found.packing
+
     async def _foresee(
         self,
         connection: AsyncConnection,
         pool: str,
+        packing: PackingPolicy,
         job: JobRequest,
         running: tuple[RunningJob, ...],
         gone: list[RunningJob],
@@ -178,7 +199,6 @@ class ResizeActivities:
     ) -> Decision:
         """Return what the next cycle would decide for a job in the queue, were these shares of
         nodes given up."""
-        packing = (await load_pool_to_plan(connection, pool, self._margins)).packing
         entries = await load_queue(connection, pool)
         waiting = [e.request for e in entries if not e.held and e.request.id != job.id]
         by_id = {node.id: node for node in await load_nodes(connection, pool)}

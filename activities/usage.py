@@ -2,6 +2,7 @@
 GPUs of late, what energy costs now, and who pays for its jobs."""
 
 import time
+from collections.abc import Sequence
 from datetime import datetime
 from weakref import WeakKeyDictionary
 
@@ -15,6 +16,7 @@ from longshore.activities.snapshot import load_pool
 from longshore.models.margins import DEFAULT_MARGINS, Margins
 from longshore.models.mig import SLICES
 from longshore.models.pool import PoolSpec
+from longshore.scheduling.funding.sizes import MayGrow
 from longshore.scheduling.prices.series import energy_term
 
 _HALF_LIVES = 5
@@ -30,12 +32,12 @@ _kept: "WeakKeyDictionary[AsyncEngine, _Kept]" = WeakKeyDictionary()
 
 async def load_pool_to_plan(
     connection: AsyncConnection, pool: str, margins: Margins = DEFAULT_MARGINS, *,
-    known: bool = False,
+    known: bool = False, growing: Sequence[MayGrow] = (),
 ) -> PoolSpec:  # fmt: skip
     """Return the pool's settings as `load_pool` does, with all that the order of its queue asks
-    beside its jobs and nodes."""
+    beside its jobs and nodes; with up to which sizes jobs that are `growing` are paid for."""
     spec = await load_pool(connection, pool, margins, known=known)
-    return await with_funding(connection, await with_usage(connection, spec))
+    return await with_funding(connection, await with_usage(connection, spec), growing)
 
 
 async def with_usage(connection: AsyncConnection, spec: PoolSpec) -> PoolSpec:

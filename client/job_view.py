@@ -66,6 +66,7 @@ from longshore.models.views import AttemptView, Explanation, JobView
 from longshore.models.visible import in_one_line
 from longshore.scheduling.arrays import progress_text
 from longshore.scheduling.buying.words import under_way
+from longshore.scheduling.preemption.due import lottery_words
 
 
 def jobs_table(
@@ -540,7 +541,12 @@ def _gave_way_facts(explanation: Explanation, now: datetime) -> list[tuple[str, 
         return []
     lost = f"{dollars(mine[0].total)} in all: {mine[0].reason}"
     what = "preempted" if mine[0].gpus_left is None else "shrunk"
-    return [(what, f"for {plan.job_id}, {ago(plan.at, now)}, for {lost}")]
+    facts: list[tuple[str, RenderableType]] = [
+        (what, f"for {plan.job_id}, {ago(plan.at, now)}, for {lost}")
+    ]
+    if plan.lottery is not None and explanation.job.id in plan.lottery.drawn:
+        facts.append(("lottery", lottery_words(plan.lottery)))
+    return facts
 
 
 def _verdicts_table(decision: Decision) -> Table:

@@ -16,7 +16,7 @@ from longshore.models.checkpointing import CheckpointPolicy
 from longshore.models.gpu_hour_price import format_gpu_hour_price
 from longshore.models.job import Tier
 from longshore.models.node import NodeState
-from longshore.models.preemption import PreemptionLevels, PreemptionPolicy
+from longshore.models.preemption import Overcommit, PreemptionLevels, PreemptionPolicy
 from longshore.models.score import ScorePolicy
 from longshore.models.text import ago, count, format_dollars, format_duration
 from longshore.models.views import GPUView, NodeView, PartView, PoolView
@@ -234,10 +234,13 @@ def _from_whom(policy: BuyingPolicy) -> list[str]:
 def _preemption(policy: PreemptionPolicy) -> str:
     if not policy.enabled:
         return "off"
+    draws = ""
+    if policy.overcommit is Overcommit.LOTTERY:
+        draws = "; by lottery where budgets pay for more than there is"
     from_whom = "bands" if policy.levels is PreemptionLevels.BANDS else "classes"
     return (
         f"from lower {from_whom}, at most {count(policy.max_victims, 'job')} for one, none within "
-        f"{format_duration(policy.near_end)} of its end"
+        f"{format_duration(policy.near_end)} of its end{draws}"
     )
 
 

@@ -26,7 +26,7 @@ from longshore.models.funding_use import PaidGPUs
 from longshore.models.job import JobSpec, JobState
 from longshore.models.node import Node
 from longshore.models.placement import JobRequest, PackingPolicy, RecentJobs
-from longshore.models.preemption import BuyQuote, PreemptionPlan, RunningWork
+from longshore.models.preemption import BuyQuote, Overcommit, PreemptionPlan, RunningWork
 from longshore.models.preemption_document import PreemptionState
 from longshore.models.settings import Settings
 from longshore.models.text import listed
@@ -224,6 +224,9 @@ async def _decide(
     notes = [away] if away else []
     if quote is None and found and (inputs.spec.buying.enabled or not found.ways):
         notes.append(f"no price to buy at: {no_price}")
+    draws = inputs.spec.preemption.overcommit is Overcommit.LOTTERY
+    if request.id in inputs.due and draws and not (found and found.preempts):
+        notes.append("its start is due: the next cycle may draw jobs to be stopped for it")
     return PreemptionDryRun(
         source=f"pool {inputs.spec.name}",
         request=request,

@@ -9,7 +9,7 @@ from longshore.models.buying import BuyDecision
 from longshore.models.deadline import DeadlineCost, DeadlineJudgment, DeadlineOutlook
 from longshore.models.errors import StoreError, UnavailableError
 from longshore.models.placement import JobRequest
-from longshore.models.preemption import BuyQuote, PreemptionPlan, Way, WayKind
+from longshore.models.preemption import BuyQuote, Overcommit, PreemptionPlan, Way, WayKind
 from longshore.models.settings import Settings
 from longshore.scheduling.deadline import LikelyDuration, what_it_costs
 from longshore.scheduling.order import queue_order
@@ -22,16 +22,19 @@ def plan_of(
     """Return who would be preempted for a job of the queue, beside the jobs before it, as if the
     pool allowed it; None where it needs nobody's GPUs, or gets some already.
 
-    `quote` is what it costs to buy for it; without one what the cycle thinks that counts.
+    `quote` is what it costs to buy for it; without one what the cycle thinks that counts. Where
+    its start is due others give way as in a cycle, but that nobody is drawn.
     """
     shares = [share for work in inputs.running for share in work.shares]
     queue = queue_order(inputs.queue, inputs.spec.packing, now, inputs.nodes, shares)
     ahead = queue[: queue.index(request) + 1]
-    policy = inputs.spec.preemption.model_copy(update={"enabled": True})
+    nobody_drawn = {"enabled": True, "overcommit": Overcommit.WAIT}
+    policy = inputs.spec.preemption.model_copy(update=nobody_drawn)
+    due = {request.id: ""} if request.id in inputs.due else {}
     quotes = inputs.quotes(now) | ({request.id: quote} if quote else {})
     plans = plan_preemptions(
         ahead, inputs.nodes, inputs.running, policy, inputs.spec.packing, now, inputs.under_way,
-        quotes, inputs.recent,
+        quotes, inputs.recent, due=due,
     )  # fmt: skip
     return next((plan for plan in plans if plan.job_id == request.id), None)
 

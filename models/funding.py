@@ -143,9 +143,14 @@ class Payer(NamedTuple):
     far: int = 0
     """How many steps away of these that is that is farthest, as `scheduling.funding.ladder`
     counts; 0 where there are none."""
+    keeps: int = 0
+    """Of one that runs, and that is paid for in part: the GPUs that are. Where all are, and
+    relatives may take back some: the others. 0 where that is so of all, or of none."""
+    ranks: tuple[tuple[str, tuple[int, ...]], ...] = ()
+    """Of the same: its nodes in the order of its ranks, with the GPUs that it does not keep."""
 
 
-_LAST = 1_000_000
+_FIRST, _LAST = -1, 1_000_000
 ITSELF = Payer(frozenset())
 """Of a job whose tenant has no budget."""
 
@@ -171,6 +176,12 @@ class PoolFunding(NamedTuple):
     factors: Mapping[str, float] = MappingProxyType({})
     """By tenant: by what its jobs count in the queue, where it has had more than its soft quota
     of GPU-hours."""
+    sizes: Mapping[str, int] = MappingProxyType({})
+    """By malleable job that somebody pays for, or would: the largest size for which that is so,
+    where it is less than the desired one."""
+    first: frozenset[str] = frozenset()
+    """Jobs that wait, and for which others gave way that are paid for, as their start was due: who
+    gave way is not to have the room back before them."""
 
     @classmethod
     def __get_pydantic_core_schema__(
@@ -190,8 +201,11 @@ class PoolFunding(NamedTuple):
         return self.factors.get(tenant, 1.0)
 
     def turn(self, job_id: str) -> int:
-        """Return when a job that waits comes, before its class counts: the lowest is first."""
-        return _LAST if job_id in self.unfunded else self.behind.get(job_id, 0)
+        """Return when a job that waits comes, before its class counts, the lowest first: those for
+        which others have given way, and last those that nobody would pay for."""
+        if job_id in self.unfunded:
+            return _LAST
+        return _FIRST if job_id in self.first else self.behind.get(job_id, 0)
 
     def of(self, job_id: str) -> Payer:
         """Return who pays for a job."""

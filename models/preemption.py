@@ -28,6 +28,26 @@ class PreemptionLevels(StrEnum):
     """From every lower band only; the bands are 0, 1 to 3, 4 to 6, 7 to 9, and 10."""
 
 
+class Overcommit(StrEnum):
+    """What a job does that a budget pays for, and whose start is due, while others that are paid
+    for have all of its GPUs: more is paid for than there is."""
+
+    WAIT = "wait"
+    """It waits for one of them to end."""
+    LOTTERY = "lottery"
+    """Jobs are drawn to be stopped for it."""
+
+
+class Cut(StrEnum):
+    """How far it goes to make room for a job whose start is due: what is named first is taken
+    first."""
+
+    SPARES = "spares"
+    SHRINK = "shrink"
+    """Malleable jobs, to no less than their fewest GPUs."""
+    LOTTERY = "lottery"
+
+
 # Left out where they are the defaults: control workers of before know none of these.
 _YIELDS_AFTER = timedelta(minutes=10)
 _RESTART = timedelta(seconds=90)
@@ -72,6 +92,10 @@ class PreemptionPolicy(Frozen):
     """Each class above or below 5 raises or lowers that price by this factor."""
     save_risk: float = Field(default=0.1, ge=0, le=1)
     """The share of saves that come to nothing when a job is stopped."""
+    overcommit: Overcommit = Field(
+        default=Overcommit.WAIT, exclude_if=lambda what: what is Overcommit.WAIT
+    )
+    """Whether jobs that budgets pay for are drawn to be stopped for one whose start is due."""
     owned_gpu_price: Money = 2_000_000
     """What a GPU-hour is worth on a node that was not bought."""
 
@@ -210,6 +234,8 @@ class Victim(Frozen):
     """How long it will take to save."""
     gpus_left: int | None = None
     """Of a malleable job that keeps a part of its GPUs: the size with which it goes on."""
+    spares_on: tuple[str, ...] = Field(default=(), exclude_if=lambda nodes: not nodes)
+    """Of one that goes on as it is: the nodes on which it gives up what stands by for it."""
     reason: str = ""
     """The terms in words."""
 
@@ -266,6 +292,25 @@ class Way(Frozen):
         return self.cost + self.delay
 
 
+class LotteryEntry(Frozen):
+    """Whose jobs take part in a lottery."""
+
+    tenant: str
+    jobs: tuple[str, ...]
+
+
+class Lottery(Frozen):
+    """Which jobs were drawn, and all that it takes to draw them again
+    (`scheduling.preemption.due.draws`)."""
+
+    seed: str
+    """Sixteen hexadecimal digits."""
+    entries: tuple[LotteryEntry, ...]
+    """By tenant."""
+    drawn: tuple[str, ...]
+    """In order, until there was room."""
+
+
 class PreemptionPlan(Frozen):
     """Whether to stop running jobs for one job, which, and what else was looked at."""
 
@@ -288,6 +333,9 @@ class PreemptionPlan(Frozen):
     rejected_count: int = 0
     spared: tuple[Spared, ...] = ()
     """Where no set of jobs makes room: those that may be stopped later, the first few of them."""
+    cut: Cut | None = Field(default=None, exclude_if=lambda cut: cut is None)
+    """How far it goes for a job whose start is due; None where that did not matter."""
+    lottery: Lottery | None = Field(default=None, exclude_if=lambda lottery: lottery is None)
     reason: str
     """The answer in one sentence."""
 

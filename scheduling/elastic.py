@@ -18,33 +18,37 @@ def start(
     job: JobRequest,
     place: Callable[[JobRequest], Decision | None],
     otherwise: Callable[[JobRequest], Decision],
+    paid_for: int | None = None,
 ) -> Decision:
     """Return the decision for a malleable job: on the largest size up to its desired one that
-    `place` finds GPUs for now.
+    `place` finds GPUs for now, and that is `paid_for`, where it is not for all.
 
     `place` returns None, and changes nothing, where a job of that size does not start now.
     `otherwise` decides for the smallest size: that one may wait, and have a start kept.
     """
     assert job.malleable is not None
     sizes = job.malleable.up_to_target
+    if paid_for is not None:
+        sizes = tuple(size for size in sizes if size <= paid_for) or sizes[-1:]
     for size in sizes[:-1]:
         decision = place(job.at_size(size))
         if decision is not None:
-            return _at_size(decision, size, job.malleable)
+            return _at_size(decision, size, job.malleable, paid_for)
     decision = otherwise(job.smallest)
     if decision.kind is PlacementKind.EXISTING_NODE:
-        return _at_size(decision, sizes[-1], job.malleable)
+        return _at_size(decision, sizes[-1], job.malleable, paid_for)
     if len(sizes) == 1:
         return decision
     reason = f"for {sizes[-1]} GPUs, the fewest of {sizes[-1]} to {sizes[0]}: {decision.reason}"
     return decision.model_copy(update={"reason": reason})
 
 
-def _at_size(decision: Decision, size: int, sizes: Malleable) -> Decision:
+def _at_size(decision: Decision, size: int, sizes: Malleable, paid_for: int | None) -> Decision:
     """Return the decision with its size in words, where it is not the desired one."""
     if size == sizes.target:
         return decision
-    said = f"{size} of {sizes.target} desired GPUs, as many as fit now"
+    why = "as many as budgets and quotas allow" if size == paid_for else "as many as fit now"
+    said = f"{size} of {sizes.target} desired GPUs, {why}"
     return decision.model_copy(update={"reason": f"{said}; {decision.reason}"})
 
 

@@ -156,7 +156,7 @@ class Look:
         Where they are gone it takes what nobody who waits could use, since the save is made.
         """
         job, joining = foreseen.job, foreseen.joining
-        if joining is None or size not in larger(job.asked, job.gpus):
+        if joining is None or size not in self._larger(job):
             return f"{count(size, 'GPU')} are no size that it may grow to now"
         found = self._idle_for(self._pool.grow_after, joining, idle).at(size)
         if not found.gpus:
@@ -169,7 +169,7 @@ class Look:
         """Yield the answers for the sizes for which enough GPUs are idle for long enough; and for
         the next one, which may say when that is."""
         job = foreseen.job
-        sizes = larger(job.asked, job.gpus)
+        sizes = self._larger(job)
         ready = self._idle_for(self._wait(job), joining, idle)
         most = job.gpus + ready.largest(sizes).gpus
         beyond = [size for size in sizes if size > most]
@@ -245,8 +245,15 @@ class Look:
                 f"{again:%H:%M:%S} UTC on"
             )
             return self._kept(job, said, again=again)
-        best = self._weighed(job, job.sizes.target, None)
+        most = pool.packing.most_paid_for(job.id)
+        if most is not None and most <= job.gpus:
+            return self._kept(job, "no budget pays for more, or a quota leaves no room for it")
+        best = self._weighed(job, job.sizes.target if most is None else most, None)
         return None if best.grows else best
+
+    def _larger(self, job: Elastic) -> tuple[int, ...]:
+        """Return the sizes that a job may grow to, the largest first."""
+        return larger(job.asked, job.gpus, self._pool.packing.most_paid_for(job.id))
 
     def _foresee(self, job: Elastic) -> Foreseen:
         """Return what the next cycle would decide, were the job stopped now and queued again; or
@@ -257,7 +264,7 @@ class Look:
                 job.asked, job.gpus_by_node, pool.queue, pool.nodes, pool.running, pool.packing,
                 pool.now, pool.recent,
             )  # fmt: skip
-            return Foreseen(job, joining.largest(larger(job.asked, job.gpus)), joining)
+            return Foreseen(job, joining.largest(self._larger(job)), joining)
         nodes = list(pool.nodes)
         positions = {node.id: position for position, node in enumerate(nodes)}
         others: list[RunningJob] = []
@@ -286,7 +293,7 @@ class Look:
         if foreseen.joining is None:
             return refused or foreseen
         joining = self._unwanted(foreseen.joining, its)
-        if refused and not joining.largest(larger(job.asked, job.gpus)).gpus:
+        if refused and not joining.largest(self._larger(job)).gpus:
             return refused
         return foreseen._replace(joining=joining, refused=refused)
 

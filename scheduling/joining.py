@@ -132,11 +132,11 @@ def plan_joining(
     return joining.largest(sizes)
 
 
-def larger(job: JobRequest, gpus: int) -> tuple[int, ...]:
+def larger(job: JobRequest, gpus: int, paid_for: int | None = None) -> tuple[int, ...]:
     """Return the sizes up to its desired one that a job with so many GPUs may grow to, the largest
-    first."""
+    first; those alone that are `paid_for`, where not all are."""
     sizes = job.malleable.up_to_target if job.malleable else ()
-    return tuple(size for size in sizes if size > gpus)
+    return tuple(size for size in sizes if size > gpus and (paid_for or size) >= size)
 
 
 def _added(job: JobRequest, size: int, more: int) -> JobRequest:

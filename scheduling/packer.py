@@ -67,7 +67,7 @@ def place(
             decision = of_size(sized)
             return decision if decision.kind is PlacementKind.EXISTING_NODE else None
 
-        return elastic.start(job, start_now, of_size)
+        return elastic.start(job, start_now, of_size, policy.most_paid_for(job.id))
     views = view_nodes(nodes, (), now)
     if job.gang is not None:
         return place_gang(job, GangNodes.of(views), policy, now, explain=explain)

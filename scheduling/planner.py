@@ -174,7 +174,8 @@ class Planner:
         """Decide for the next job; with `explain` name every candidate and rejection."""
         if job.malleable is not None:
             start_now = partial(self._start_now, explain=explain)
-            return elastic.start(job, start_now, partial(self.decide, explain=explain))
+            paid_for = self.policy.most_paid_for(job.id)
+            return elastic.start(job, start_now, partial(self.decide, explain=explain), paid_for)
         if job.gang is None:
             return self._decide_one(job, explain)
         return self._decide_gang(job, job.gang, explain)

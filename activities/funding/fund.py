@@ -6,7 +6,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import clock
-from longshore.activities.funding.planning import Funding, read_funding
+from longshore.activities.funding.planning import Funding, funded_by, read_funding
 from longshore.activities.funding.rows import load_facts
 from longshore.activities.snapshot import load_nodes, load_pool, load_queue, load_running
 from longshore.models.errors import NotFoundError, RefusedError
@@ -63,7 +63,13 @@ async def fund_view(connection: AsyncConnection, job_id: str, margins: Margins) 
     nodes = await load_nodes(connection, row["pool"])
     running = await load_running(connection, row["pool"])
     ordered = queue_order(queue, spec.packing, now, nodes, running)
-    return _waiting(funding, row["pool"], ordered, mine, now)
+    found = _waiting(funding, row["pool"], ordered, mine, now)
+    if mine.malleable is None or not found.funded:
+        return found
+    packing = funded_by(spec.packing, row["pool"], funding, ordered, now)
+    most, target = packing.most_paid_for(mine.id), mine.malleable.target
+    upto = f"; it starts on up to {target if most is None else most} of {target} GPUs"
+    return found.model_copy(update={"says": found.says + upto})
 
 
 def _running(facts: Facts, use: Use, now: datetime) -> FundView:

@@ -28,7 +28,15 @@ from longshore.scheduling.funding.evaluate import Funded
 from longshore.scheduling.funding.facts import Charge, Facts, Use, Wall
 from longshore.scheduling.funding.holding import Ended
 from longshore.scheduling.funding.news import News, news_of
-from longshore.scheduling.funding.pool import Asks, next_change, placed, pool_funding, settled
+from longshore.scheduling.funding.pool import (
+    Asks,
+    fewest,
+    next_change,
+    placed,
+    pool_funding,
+    settled,
+)
+from longshore.scheduling.funding.sizes import MayGrow
 from longshore.scheduling.order import queue_order
 
 
@@ -39,6 +47,8 @@ class Funding(NamedTuple):
     asks: Mapping[str, Asks]
     walls: tuple[Wall, ...] = ()
     factors: Mapping[str, float] = MappingProxyType({})
+    first: frozenset[str] = frozenset()
+    """For whom others gave way as their start was due."""
 
 
 class Settlement(NamedTuple):
@@ -136,24 +146,28 @@ async def read_funding(
     ids = [job.id for job in queue if job.tenant in with_budget]
     rows = await connection.execute(text(_ASKS), {"ids": ids}) if ids else ()
     asks = {row.id: Asks(terms_of(row.funding), row.preemptible) for row in rows}
-    return Funding(facts, asks, walls, factors)
+    first = frozenset(await connection.scalars(text(_FIRST), {"pool": pool}))
+    return Funding(facts, asks, walls, factors, first)
 
 
-async def with_funding(connection: AsyncConnection, spec: PoolSpec) -> PoolSpec:
+async def with_funding(
+    connection: AsyncConnection, spec: PoolSpec, growing: Sequence[MayGrow] = ()
+) -> PoolSpec:
     """Return a pool's settings with who pays for its jobs, where a tenant has a budget. For
-    whoever plans what a cycle would."""
+    whoever plans what a cycle would, or what the jobs that are `growing` get."""
     if not await connection.scalar(text(_ANY)):
         return spec
     entries = await load_queue(connection, spec.name)
     queue = [entry.request for entry in entries if not entry.held]
-    found = await read_funding(connection, spec.name, queue)
+    asking = [*queue, *(each.job for each in growing)]
+    found = await read_funding(connection, spec.name, asking)
     if found is None:
         return spec
     nodes = await load_nodes(connection, spec.name)
     running = await load_running(connection, spec.name)
     now = await clock(connection)
     ordered = queue_order(queue, spec.packing, now, nodes, running)
-    packing = funded_by(spec.packing, spec.name, found, ordered, now)
+    packing = funded_by(spec.packing, spec.name, found, ordered, now, growing)
     return spec.model_copy(update={"packing": packing})
 
 
@@ -163,11 +177,13 @@ def funded_by(
     funding: Funding,
     ordered: Sequence[JobRequest],
     now: datetime,
+    growing: Sequence[MayGrow] = (),
 ) -> PackingPolicy:
     """Return a policy with who pays for the jobs of its pool. The queue comes in its order."""
     found = pool_funding(
-        funding.facts, pool, ordered, funding.asks, now, funding.walls, funding.factors
-    )
+        funding.facts, pool, ordered, funding.asks, now, funding.walls, funding.factors, growing,
+        funding.first,
+    )  # fmt: skip
     return packing.model_copy(update={"funding": found})
 
 
@@ -186,9 +202,18 @@ def settlement_of(
     jobs, by_id = {job.id: job for job in queue}, {node.id: node for node in nodes}
     begins = placed(facts, pool, plan.placements, jobs, by_id, asks, now)
     must = {use.job_id for use in begins if asks.get(use.job_id, Asks()).must_be_funded}
-    funded = settled(facts, begins, now)
+    funded = settled(facts, begins, now, fewest(jobs[use.job_id] for use in begins))
     news = news_of(facts, funded, begins)
     return Settlement(funded, begins, frozenset(must), next_change(facts, now), news)
+
+
+async def settle_now(connection: AsyncConnection, pool: str) -> None:
+    """Have somebody pay at once for what a running job of a pool has come to have in this
+    transaction, where somebody does."""
+    funding = await read_funding(connection, pool, ())
+    if funding is not None:
+        funded = settled(funding.facts, (), await clock(connection))
+        await Settlement(funded).settle(connection)
 
 
 async def _open_whole(connection: AsyncConnection, charges: Sequence[Charge]) -> bool:
@@ -223,6 +248,12 @@ _CONCERNS = f"""
 """
 
 _NO_BUDGETS = Facts({}, {})
+
+_FIRST = """
+    SELECT DISTINCT d.for_job
+      FROM preemptions d JOIN queue q ON (q.job_id, q.attempt) = (d.for_job, d.for_attempt)
+     WHERE q.pool = :pool AND jsonb_exists(d.plan, 'cut')
+"""
 
 _ASKS = """
     SELECT id, CASE WHEN jsonb_typeof(spec) = 'object' THEN spec -> 'funding' END AS funding,

@@ -194,7 +194,7 @@ def _uses(rows: Iterable[Sequence[Any]], places: Mapping[str, Where]) -> Iterabl
     terms: dict[str | None, FundingTerms] = {}
     last: Use | None = None
     for job, attempt, rank, gpus, milli, placed_at, node, tenant, funding, preemptible in rows:
-        share = Share(rank, places[node], tuple(sorted(gpus)), milli)
+        share = Share(rank, places[node], tuple(sorted(gpus)), milli, node)
         if last is not None and last[0] == job and last[1] == attempt:
             since = min(last.since, placed_at)
             last = last._replace(shares=(*last.shares, share), since=since)

@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from longshore.models.funding import Cap, Envelope, FundingTerms, Quotas
+from longshore.models.funding import Cap, Envelope, FundingTerms, Quotas, WhenUnfunded
 
 
 class Where(NamedTuple):
@@ -26,6 +26,8 @@ class Share(NamedTuple):
     """Ascending. Of a job that waits 0, 1, 2 ..."""
     milli: int
     """Of each GPU: 1000 of a whole one. Of a MIG instance an eighth for each slice."""
+    node: str = ""
+    """Of a job that runs, where that is known."""
 
     @property
     def amount(self) -> int:
@@ -43,6 +45,17 @@ class Use(NamedTuple):
     shares: tuple[Share, ...]
     terms: FundingTerms = FundingTerms()
     preemptible: bool = True
+
+    @property
+    def must_be_funded(self) -> bool:
+        """Whether it does not start where nobody pays."""
+        return must_be_funded(self.terms, preemptible=self.preemptible)
+
+
+def must_be_funded(terms: FundingTerms, *, preemptible: bool) -> bool:
+    """Return whether a job does not start where nobody pays: it says so, or nobody could stop
+    it."""
+    return terms.unfunded is WhenUnfunded.WAIT or not preemptible
 
 
 class Charge(NamedTuple):

@@ -11,17 +11,25 @@ from longshore.models.funding import (
     FundingTerms,
     Payer,
     PoolFunding,
-    WhenUnfunded,
 )
 from longshore.models.mig import SLICES, profile_slices
 from longshore.models.node import Node
 from longshore.models.placement import Decision, JobRequest
 from longshore.models.text import count
 from longshore.scheduling.funding.cover import Cover, cover, fund
-from longshore.scheduling.funding.evaluate import Funded, evaluate, evaluated
-from longshore.scheduling.funding.facts import Facts, Share, Use, Wall, Where
+from longshore.scheduling.funding.evaluate import evaluated
+from longshore.scheduling.funding.facts import Facts, Share, Use, Wall, Where, must_be_funded
+from longshore.scheduling.funding.kept import Funded, KeptFunding
 from longshore.scheduling.funding.ladder import OWN, Tree
 from longshore.scheduling.funding.room import Attempt, Room
+from longshore.scheduling.funding.sizes import (
+    MayGrow,
+    below_quotas,
+    held_at,
+    sizes_to_grow,
+    sizes_to_start,
+)
+from longshore.scheduling.funding.split import Split, classes_of
 
 _ASKED = 20
 """Kinds of jobs that wait unfunded for which it is looked at whose room they could take over."""
@@ -38,8 +46,8 @@ class Asks(NamedTuple):
 
     @property
     def must_be_funded(self) -> bool:
-        """Whether it does not start where nobody pays: it says so, or nobody could stop it."""
-        return self.terms.unfunded is WhenUnfunded.WAIT or not self.preemptible
+        """Whether it does not start where nobody pays."""
+        return must_be_funded(self.terms, preemptible=self.preemptible)
 
 
 def pool_funding(
@@ -50,22 +58,20 @@ def pool_funding(
     now: datetime,
     walls: Sequence[Wall] = (),
     factors: Mapping[str, float] = MappingProxyType({}),
+    growing: Sequence[MayGrow] = (),
+    first: frozenset[str] = frozenset(),
 ) -> PoolFunding:
     """Return who pays for what runs, and who would for the jobs of a queue, which come in its
     order. Each takes its room at its turn, of budgets and of hard quotas (`walls`), whether it is
-    placed then or not. `factors` go with it as they are."""
-    over = over_quotas(walls, queue)
+    placed then or not. `factors` and who is `first` go with it as they are.
+
+    `growing` are malleable jobs that run, in the order in which they may grow.
+    """
+    over, left = _at_quotas(walls, queue)
     funded, room = evaluated(facts, now)
-    tenants = {(use.job_id, use.attempt): use.tenant for use in facts.uses}
     payers = {
-        attempt[0]: _paid_by(
-            room.tree,
-            tenants[attempt],
-            split.owners,
-            (name for name, of, _ in split.payers if of is FundingClass.SHARED),
-            funded=not split.unfunded,
-        )
-        for attempt, split in funded.splits.items()
+        use.job_id: _payer_of(room, use, funded.splits[use.job_id, use.attempt])
+        for use in facts.uses
     }
     waiting = [
         _waiting(job, pool, asks.get(job.id, Asks()), now)
@@ -90,7 +96,36 @@ def pool_funding(
             held.add(use.job_id)
     behind = _behind(room.tree, {use.job_id: payers[use.job_id] for use in waiting})
     takes = _takes_over(facts, room, funded, [use for use in waiting if use.job_id in unfunded])
-    return PoolFunding(payers, unfunded, frozenset(held), recalls, takes, behind, factors)
+    paid = [use for use in waiting if use.job_id not in unfunded]
+    sizes = sizes_to_start(room, pool, queue, paid) | sizes_to_grow(
+        room, pool, growing, funded.splits, waiting
+    )
+    starting = [
+        MayGrow(job, job.malleable.min)
+        for job in queue
+        if job.malleable is not None and job.id not in over
+    ]
+    sizes = below_quotas(left, [*starting, *growing], sizes)
+    return PoolFunding(
+        payers, unfunded, frozenset(held), recalls, takes, behind, factors, sizes, first
+    )
+
+
+def _payer_of(room: Room, use: Use, split: Split) -> Payer:
+    """Return who pays for a job that runs."""
+    shared = frozenset(name for name, of, _ in split.payers if of is FundingClass.SHARED)
+    payer = _paid_by(room.tree, use.tenant, split.owners, shared, funded=not split.unfunded)
+    keeps = split.owned + split.borrowed + (split.shared if split.unfunded else 0)
+    if not keeps or not (split.unfunded or split.shared):
+        return payer
+    charges = [paid.charge for paid in room.held[use.job_id, use.attempt].values()]
+    of_each = classes_of(use, charges, room.facts)
+    loses = FundingClass.UNFUNDED if split.unfunded else FundingClass.SHARED
+    ranks = tuple(
+        (share.node, tuple(gpu for gpu in share.gpus if of_each[share.rank, gpu] is loses))
+        for share in use.shares
+    )
+    return payer._replace(keeps=keeps // 1000, ranks=ranks)
 
 
 def _behind(tree: Tree, waiting: Mapping[str, Payer]) -> dict[str, int]:
@@ -138,10 +173,17 @@ def _paid_by(
 def over_quotas(walls: Sequence[Wall], queue: Sequence[JobRequest]) -> dict[str, str]:
     """Return which jobs of a queue, in its order, do not start for a hard quota, and why: nodes
     are counted when they are known, by the database."""
-    if not walls:
-        return {}
+    return _at_quotas(walls, queue)[0]
+
+
+def _at_quotas(
+    walls: Sequence[Wall], queue: Sequence[JobRequest]
+) -> tuple[dict[str, str], list[Wall]]:
+    """Return the same, with the quotas as they are when all others have started."""
     found: dict[str, str] = {}
     now = list(walls)
+    if not walls:
+        return found, now
     for job in queue:
         its = [place for place, wall in enumerate(now) if job.tenant in wall.below]
         if not its:
@@ -157,7 +199,12 @@ def over_quotas(walls: Sequence[Wall], queue: Sequence[JobRequest]) -> dict[str,
         for place in its:
             wall = now[place]
             now[place] = wall._replace(milli=wall.milli + amount, jobs=wall.jobs + 1)
-    return found
+    return found, now
+
+
+def fewest(jobs: Iterable[JobRequest]) -> dict[str, int]:
+    """Return the GPUs of malleable jobs at their smallest sizes."""
+    return {job.id: held_at(job, job.malleable.min) for job in jobs if job.malleable is not None}
 
 
 def placed(
@@ -177,13 +224,25 @@ def placed(
     )
 
 
-def settled(facts: Facts, begins: Sequence[Use], now: datetime) -> Funded:
-    """Return what is to change of the charges, where these jobs begin.
+def settled(
+    facts: Facts,
+    begins: Sequence[Use],
+    now: datetime,
+    fewest: Mapping[str, int] = MappingProxyType({}),
+) -> Funded:
+    """Return what is to change of the charges, where these jobs begin. `fewest` are the GPUs of
+    malleable jobs at their smallest sizes: what they have beyond comes after all others, as it
+    does before a plan (`scheduling.funding.sizes`).
 
     One that loses a part of what pays for it to another that begins with it starts unfunded: a job
     starts with all of its GPUs paid for, or none.
     """
-    found = evaluate(facts._replace(uses=(*facts.uses, *begins)), now)
+    small = [_first(use, fewest[use.job_id]) if use.job_id in fewest else use for use in begins]
+    kept = KeptFunding(facts._replace(uses=(*facts.uses, *small)), now)
+    for use, least in zip(begins, small, strict=True):
+        if use != least:
+            kept.start(use)
+    found = kept.everything()
     partly = {
         (use.job_id, use.attempt)
         for use in begins
@@ -191,6 +250,16 @@ def settled(facts: Facts, begins: Sequence[Use], now: datetime) -> Funded:
     }
     opened = tuple(one for one in found.opened if (one.job_id, one.attempt) not in partly)
     return found._replace(opened=opened)
+
+
+def _first(use: Use, gpus: int) -> Use:
+    """Return a job as if it had the first of its GPUs alone."""
+    shares: list[Share] = []
+    for share in use.shares:
+        if gpus > 0:
+            shares.append(share._replace(gpus=share.gpus[:gpus]))
+        gpus -= len(share.gpus)
+    return use._replace(shares=tuple(shares))
 
 
 def as_found(

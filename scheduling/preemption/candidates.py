@@ -4,11 +4,12 @@ What does not depend on who asks is worked out once in a round of plans.
 """
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import MappingProxyType
 
-from longshore.models.placement import JobRequest
+from longshore.models.placement import JobRequest, RunningJob
 from longshore.models.preemption import PreemptionPolicy, RejectedVictim, RunningWork
 from longshore.scheduling.preemption.costs import (
     cost_of,
@@ -16,6 +17,7 @@ from longshore.scheduling.preemption.costs import (
     same_class,
     shrinks_in_place,
 )
+from longshore.scheduling.preemption.parts import Parts
 from longshore.scheduling.preemption.stoppable import Asks, Stoppable
 from longshore.scheduling.preemption.yielding import Yielding
 
@@ -55,6 +57,10 @@ class _Known:
     nodes: tuple[str, ...]
     gpus: float
     frees: int
+    shares: tuple[RunningJob, ...]
+    """What may be taken of it."""
+    part: bool
+    """Whether that is not all that it has."""
     at_once: int
     """What stopping it costs, however long it then waits."""
     in_place: int | None
@@ -94,14 +100,19 @@ class Candidates:
         free_gpus: Callable[[str], int],
         changes: Sequence[str],
         yielding: Yielding | None = None,
+        parts: Mapping[str, Parts] = MappingProxyType({}),
+        later: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         """`works` come in the order in which they are named, and in which `stoppable` has them.
 
         `wait_of` says for how long a job waits that is stopped now: the same for jobs of one
         kind. `free_gpus` says how many GPUs of a node nobody has. `changes` are the nodes that
         have changed, in order; it grows, and what both say holds until it does. `yielding` has who
-        yields to whom within a class, where anybody does.
+        yields to whom within a class, where anybody does; `parts` what those have to lose that may
+        not be stopped whole, and `later` who of them gives way after how many kinds of others.
         """
+        self._parts = parts
+        self._later = later
         self._yielding = yielding
         self.busy: dict[str, str] = {}
         """Why a job is out of the question, whoever asks. Its nodes are among `changes`."""
@@ -163,9 +174,11 @@ class Candidates:
         known = self._known.get(place)
         if known is None:
             work = self._works[place]
+            part = self._parts.get(work.id)
+            shares = part.taken if part else work.shares
             known = self._known[place] = _Known(
-                work, work.id, work.nodes, work.gpus,
-                sum(len(share.gpu_indices) for share in work.shares),
+                work, work.id, tuple(dict.fromkeys(share.node_id for share in shares)),
+                work.gpus, sum(len(share.gpu_indices) for share in shares), shares, bool(part),
                 lost_at_once(work, self._policy, self._now),
                 lost_at_once(work, self._policy, self._now, in_place=True)
                 if shrinks_in_place(work) else None,
@@ -183,6 +196,8 @@ class Candidates:
         `missing` ones, all that are asked for when left out.
         """
         gives_up = job.gpus if missing is None else min(max(missing, 1), job.gpus)
+        if known.part:
+            gives_up = min(gives_up, known.frees)
         shrinks = known.work.without(gives_up) is not None
         wait = _NO_WAIT if shrinks else min(self._wait(known), self._longest(known, job))
         in_place = known.in_place if shrinks else None
@@ -190,6 +205,10 @@ class Candidates:
         cost = at_once + cost_of(wait, known.gpus, known.price)
         if self._stoppable.comes_later(known.id, job):
             cost += _PAID_FOR
+        part = self._parts.get(known.id)
+        if part is not None and part.spares_alone:
+            cost = 0
+        cost += self._later.get(known.id, 0) * _PAID_FOR
         return Candidate(
             known.work, known.id, known.gpus, known.frees, wait, cost, known.submitted,
             in_place is not None,
@@ -234,7 +253,7 @@ class Candidates:
         if found is None:
             found = self._on[asks] = {}
             for known in map(self._knows, self._stoppable.whom(job)):
-                for share in known.work.shares:
+                for share in known.shares:
                     here = found.setdefault(share.node_id, [])
                     here.append((known, len(share.gpu_indices)))
         return found
@@ -285,6 +304,8 @@ class Candidates:
     def _least_cost(self, known: _Known, runs: timedelta) -> int:
         """Return what a job costs at least that is stopped, or gives up a part, for one that runs
         so long at least."""
+        if known.part and self._parts[known.id].spares_alone:
+            return 0
         at_once = known.at_once if known.in_place is None else min(known.in_place, known.at_once)
         wait = _NO_WAIT if known.work.malleable else min(self._wait(known), runs)
         return at_once + cost_of(wait, known.gpus, known.price)

@@ -1,0 +1,143 @@
+"""Who gives way to a job whose start is due, in which order, where budgets pay for all of them.
+
+A job that somebody pays for has those stopped at once that nobody pays for. Once the start is due
+that was kept for it, and these are too few, further ones follow: what stands by for gangs, then
+what malleable jobs have beyond their fewest GPUs, and by lottery, where the pool says so, whole
+jobs. No budget says which of them should: their tenants are drawn, each as likely as any other,
+then one job of the tenant that was drawn, until there is room.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+
+from longshore.models.funding import PoolFunding
+from longshore.models.placement import JobRequest
+from longshore.models.preemption import (
+    Cut,
+    Lottery,
+    LotteryEntry,
+    Overcommit,
+    PreemptionPolicy,
+    RunningWork,
+)
+from longshore.models.text import count, listed
+from longshore.scheduling.preemption.costs import why_spared
+from longshore.scheduling.preemption.parts import Parts, shrunk_to, spares_of
+from longshore.scheduling.preemption.payers import Right, right_over
+
+_DIGITS = 16
+_NAMED = 4
+
+
+def cuts(overcommit: Overcommit) -> tuple[Cut, ...]:
+    """Return how far it goes for a job whose start is due, one after the other."""
+    draws = overcommit is Overcommit.LOTTERY
+    return (Cut.SPARES, Cut.SHRINK, Cut.LOTTERY) if draws else (Cut.SPARES, Cut.SHRINK)
+
+
+def may_cut(job: JobRequest, funding: PoolFunding | None) -> bool:
+    """Return whether a job whose start is due has others give way that are paid for: a budget
+    pays for it, and not its tenant for all that it uses."""
+    if funding is None:
+        return False
+    payer = funding.of(job.id)
+    return payer.funded and bool(payer.tenants)
+
+
+def gives_up(
+    works: Iterable[RunningWork],
+    job: JobRequest,
+    cut: Cut,
+    funding: PoolFunding,
+    policy: PreemptionPolicy,
+    now: datetime,
+) -> dict[str, Parts]:
+    """Return what jobs that another pays for give up for one whose start is due."""
+    found: dict[str, Parts] = {}
+    for work in works:
+        if not _is_asked(work, job, funding):
+            continue
+        parts = spares_of(work)
+        may_shrink = work.malleable is not None and why_spared(work, policy, now) is None
+        if cut is not Cut.SPARES and may_shrink and work.malleable is not None:
+            parts = shrunk_to(work, work.malleable.min, funding.of(work.id)) or parts
+        if parts is not None:
+            found[work.id] = parts
+    return found
+
+
+def entries(
+    works: Iterable[RunningWork],
+    job: JobRequest,
+    funding: PoolFunding,
+    policy: PreemptionPolicy,
+    now: datetime,
+) -> tuple[LotteryEntry, ...]:
+    """Return whose jobs take part in a lottery for one whose start is due. Who was stopped lately,
+    or ends soon, takes no part."""
+    found: dict[str, list[str]] = {}
+    for work in works:
+        if _is_asked(work, job, funding) and why_spared(work, policy, now) is None:
+            found.setdefault(work.tenant, []).append(work.id)
+    return tuple(
+        LotteryEntry(tenant=tenant, jobs=tuple(sorted(found[tenant]))) for tenant in sorted(found)
+    )
+
+
+def _is_asked(work: RunningWork, job: JobRequest, funding: PoolFunding) -> bool:
+    """Return whether a running job is one that budgets, and classes, protect from another."""
+    return work.preemptible and right_over(work.id, job.id, funding) is Right.NONE
+
+
+def seed_of(source: str) -> str:
+    """Return the seed of a lottery: the first 64 bits of the SHA-256 of where it is drawn."""
+    return hashlib.sha256(source.encode()).hexdigest()[:_DIGITS]
+
+
+def draws(seed: str, entries: Sequence[LotteryEntry]) -> Iterator[str]:
+    """Yield jobs in the order in which they are drawn: a tenant, then a job of it, in turns.
+
+    Number n of a seed is the first 64 bits of the SHA-256 of `SEED/n`, from 0; of so many names in
+    their order that one is drawn whose place is the remainder.
+    """
+    left = {entry.tenant: list(entry.jobs) for entry in entries if entry.jobs}
+    number = 0
+
+    def drawn(names: Sequence[str]) -> str:
+        nonlocal number
+        digits = seed_of(f"{seed}/{number}")
+        number += 1
+        return names[int(digits, 16) % len(names)]
+
+    while left:
+        tenant = drawn(sorted(left))
+        job = drawn(sorted(left[tenant]))
+        yield job
+        left[tenant].remove(job)
+        if not left[tenant]:
+            del left[tenant]
+
+
+def is_as_drawn(lottery: Lottery) -> bool:
+    """Return whether a lottery that was stored comes to the same when it is drawn again."""
+    again = draws(lottery.seed, lottery.entries)
+    return all(job == next(again, None) for job in lottery.drawn)
+
+
+def lottery_words(lottery: Lottery) -> str:
+    """Return what was drawn, and whether that comes out again: ``sweep of 3 jobs of 2 tenants,
+    with seed 7c4a8d09ca3762af; drawn again it is the same``."""
+    tenants = count(len(lottery.entries), "tenant")
+    jobs = count(sum(len(entry.jobs) for entry in lottery.entries), "job")
+    same = "the same" if is_as_drawn(lottery) else "another"
+    return (
+        f"{listed(lottery.drawn, _NAMED)} of {jobs} of {tenants}, with seed {lottery.seed}; drawn "
+        f"again it is {same}"
+    )
+
+
+def having_right(funding: PoolFunding, job: JobRequest, gives: Mapping[str, Parts]) -> PoolFunding:
+    """Return who pays, with the right of a job over what these give up."""
+    more = funding.recalls.get(job.id, frozenset[str]()) | gives.keys()
+    return funding._replace(recalls={**funding.recalls, job.id: more})

@@ -1,0 +1,350 @@
+"""The state of one round of plans: who may be stopped where, for whom, and what that costs."""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from functools import cache, partial
+from itertools import chain, repeat
+from operator import attrgetter, itemgetter
+from types import MappingProxyType
+
+from longshore.models.node import Node
+from longshore.models.placement import JobRequest, PackingPolicy, RecentJobs, RunningJob
+from longshore.models.preemption import (
+    BuyQuote,
+    GainedGPUs,
+    PreemptionPlan,
+    PreemptionPolicy,
+    PreemptionUnderWay,
+    RejectedVictim,
+    RunningWork,
+    Victim,
+    WayKind,
+)
+from longshore.models.text import count
+from longshore.models.topology import Gang
+from longshore.scheduling import cycle
+from longshore.scheduling.order import queue_order
+from longshore.scheduling.placement.filters import labels_named
+from longshore.scheduling.placement.mix import Mix
+from longshore.scheduling.placement.state import Need
+from longshore.scheduling.preemption.candidates import Candidate, Candidates, least_cost
+from longshore.scheduling.preemption.costs import probable_end, victim_of
+from longshore.scheduling.preemption.parts import Parts, parts_of
+from longshore.scheduling.preemption.search import EXACT, Best, search
+from longshore.scheduling.preemption.stoppable import Stoppable
+from longshore.scheduling.preemption.ways import no_node, refused, weigh
+from longshore.scheduling.preemption.what_if import WhatIfCluster, gains_of
+from longshore.scheduling.preemption.yielding import Yielding
+from longshore.scheduling.topology import DomainKey, domain_of
+
+_OWN = {"id", "attempt", "submitted_at", "waits_since", "attained", "path_behind", "tenant",
+        "data"}  # fmt: skip
+"""What two jobs that ask for the same differ in: a plan looks at none of it but the data."""
+_asked = attrgetter(*sorted(JobRequest.model_fields.keys() - _OWN))
+
+
+class Scene:
+    """The state of one round of plans."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        works: Sequence[RunningWork],
+        policy: PreemptionPolicy,
+        packing: PackingPolicy,
+        now: datetime,
+        mix: Mix,
+        queue: Sequence[JobRequest],
+        stoppable: Stoppable,
+        yielding: Yielding | None,
+        *,
+        stops_only: bool = False,
+        parts: Mapping[str, Parts] = MappingProxyType({}),
+        later: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        """With `stops_only` nobody hears why nobody is stopped. `parts` are what jobs give up
+        beside those that are paid for in part, `later` as `Candidates` has it."""
+        self.policy = policy
+        self.now = now
+        self.works = {work.id: work for work in works}
+        found = ((work.id, parts_of(work, packing.funding)) for work in works)
+        self._parts = {id: each for id, each in found if each is not None} | {**parts}
+        shares = list(chain.from_iterable(map(self._shares_of, works, repeat(packing.by_rank))))
+        asking = chain(queue, (work.request for work in works), (k.need for k in mix.kinds))
+        self.cluster = WhatIfCluster(nodes, shares, packing, now, mix, labels_named(asking))
+        self.candidates = Candidates(
+            works, stoppable, policy, now, self._kind, self._wait, self.cluster.free_gpus,
+            self.cluster.changes, yielding, self._parts, later,
+        )  # fmt: skip
+        self.mix = mix
+        self.yielding = yielding
+        self._stoppable = stoppable
+        self._stops_only = stops_only
+        self._in_vain: dict[Hashable, PreemptionPlan] = {}
+        """By what a job asks for: plans that stop nobody."""
+        self._tight: set[Hashable] = set()
+        """Of these what finds no room either: there is only less, until somebody is stopped."""
+
+    def _shares_of(self, work: RunningWork, in_class: bool) -> list[RunningJob]:
+        """Return what a job holds, with the end that a plan expects."""
+        end = probable_end(work, self.policy, self.now, in_class=in_class)
+        new = {"expected_end": end, "ends": (), "waited": work.waited}
+        parts = self._parts.get(work.id)
+        shares = parts.shares if parts else work.shares
+        return [RunningJob.trusted(**{**share.__dict__, **new}) for share in shares]
+
+    def begin(self, under_way: Sequence[PreemptionUnderWay]) -> None:
+        """Put what is being freed where it goes."""
+        for one in sorted(under_way, key=lambda one: one.job_id):
+            self.cluster.remove(frozenset(one.victims))
+            self.candidates.busy |= dict.fromkeys(
+                one.victims, f"is being stopped for {one.job_id}"
+            )
+            self.candidates.busy[one.job_id] = "its GPUs are being freed"
+            self.cluster.hold(one.shares)
+
+    def plan_all(
+        self,
+        queue: Sequence[JobRequest],
+        quotes: Mapping[str, BuyQuote],
+        stopping: int,
+        recent: Sequence[RecentJobs],
+        when_due: "WhenDue | None" = None,
+    ) -> tuple[PreemptionPlan, ...]:
+        """`when_due` says whom a job has give way whose start is due; None where it is not."""
+        plans: list[PreemptionPlan] = []
+        waiting = [job for job in queue if job.id not in self.candidates.busy]
+        nodes, running = self.cluster.as_it_is()
+
+        @cache
+        def start_next() -> frozenset[str]:
+            """Return the jobs that a cycle starts now."""
+            made = cycle.plan(waiting, nodes, running, self.cluster.packing, self.now, recent)
+            return frozenset(decision.job_id for decision in made.placements)
+
+        reserved = 0
+        ordered = queue_order(queue, self.cluster.packing, self.now, nodes, running)
+        if self._stops_only:  # who is behind the last that may stop anybody is in nobody's way
+            while ordered and not self._stoppable.whom(ordered[-1]):
+                ordered.pop()
+        for job in ordered:
+            if job.id in self.candidates.busy:
+                continue
+            stops = self.candidates.asks(job)
+            alike = _asked(job), tuple(job.data.items()), quotes.get(job.id), stops
+            if alike not in self._tight and self.cluster.fits(job):
+                self.cluster.put(job, gains_of(self.cluster.decide(job)))
+                continue
+            room = self.policy.max_under_way - stopping
+            plan = None
+            if not self._stops_only or self._stoppable.whom(job):
+                plan = self._plan_alike(job, alike, quotes.get(job.id), room)
+            cut = None
+            if when_due and not (plan and (plan.preempts or _buys(plan))):
+                cut = when_due(self, job, room)
+            plan = cut or plan
+            if plan and plan.preempts and job.id in start_next():
+                break
+            if plan and (plan.preempts or not self._stops_only):
+                plans.append(plan)
+            if cut:
+                break  # what it leaves of those that go on is known in the next cycle
+            if plan and plan.preempts:
+                stopping += len(plan.victims)
+                self._take(job, plan)
+                self._tight.clear()
+                continue
+            self._tight.add(alike)
+            if reserved < self.cluster.packing.starts_kept:
+                reserved += self.cluster.reserve(job)
+        return tuple(plans)
+
+    def _plan_alike(
+        self, job: JobRequest, alike: Hashable, quote: BuyQuote | None, room: int
+    ) -> PreemptionPlan:
+        """Return the plan for one job: that of one before it which asks for the same and has
+        nobody stopped, where there is one. It went first, so what is possible since is for it."""
+        if before := self._in_vain.get(alike):
+            return before.model_copy(update={"job_id": job.id})
+        plan = self.plan(job, quote, room)
+        if not plan.preempts:
+            self._in_vain[alike] = plan
+        return plan
+
+    def plan(self, job: JobRequest, quote: BuyQuote | None, room: int) -> PreemptionPlan:
+        """Return the plan for one job; at most `room` jobs may be stopped."""
+        if not self.policy.enabled:
+            return self._none(job, "preemption is off for this pool")
+        if self.cluster.fits(job):
+            reason = self.cluster.decide(job).reason
+            return self._none(job, f"it needs nobody's GPUs: {reason}")
+        if never := self.cluster.why_never(job):
+            reason = f"{never}: no end and no stop of running jobs helps"
+            return no_node(job, reason, quote, self.policy, self.now)
+        names = self.cluster.nodes_for(job)
+        if not names:
+            reason = "no node could take it, were nobody there"
+            return no_node(job, reason, quote, self.policy, self.now)
+        if room < 1:
+            return self._none(job, f"{self.policy.max_under_way} jobs are being stopped already")
+        known = self.candidates.among(job, names)
+        chosen = self._cheapest(job, names, min(room, self.policy.max_victims)) if known else ()
+        if not chosen and self._stops_only:
+            return self._none(job, "nobody is stopped for it")
+        rejected = self.candidates.kept(job, names)
+        if not chosen:
+            return refused(job, self.cluster.first_start(job), len(known), rejected, self.policy,
+                           self.now, quote)  # fmt: skip
+        victims = tuple(
+            victim_of(one.work, one.wait, self.policy, self.now, in_place=one.in_place)
+            for one in sorted(chosen, key=lambda one: one.id)
+        )
+        out = frozenset(one.id for one in chosen)
+        return self._weighed(job, victims, out, quote, rejected)
+
+    def _weighed(
+        self,
+        job: JobRequest,
+        victims: tuple[Victim, ...],
+        out: frozenset[str],
+        quote: BuyQuote | None,
+        rejected: Sequence[RejectedVictim],
+    ) -> PreemptionPlan:
+        """Return the plan to stop these jobs, with what the job gets where all of `out` is gone;
+        or another way, where that costs less."""
+        start = self.cluster.first_start(job)
+        by_payer = self._by_payer([victim.job_id for victim in victims], job)
+        plan = weigh(
+            job, victims, start, quote, rejected, self.policy, self.now, by_payer=by_payer
+        )
+        if not plan.preempts:
+            return plan
+        gains = gains_of(self.cluster.decide(job, out))
+        shrunk = plan.victims
+        if not job.sensitive:  # who would stay on its nodes
+            shrunk = tuple(self._shrunk(victim, gains) for victim in shrunk)
+        return plan.model_copy(update={"gains": gains, "victims": shrunk})
+
+    def _by_payer(self, victims: Sequence[str], job: JobRequest) -> frozenset[str]:
+        """Return which of these are stopped whatever that costs."""
+        return self._stoppable.by_payer(victims, job)
+
+    def _shrunk(self, victim: Victim, gains: Sequence[GainedGPUs]) -> Victim:
+        """Return a malleable job as one that goes on with what the other does not get of it, as
+        far as that is one of its sizes. What is free on its nodes is in exchange for what it
+        loses there."""
+        work = self.works[victim.job_id]
+        left = work.without(self._lost(work.shares, gains))
+        if left is None:
+            return victim
+        said = f"goes on with {count(left, 'GPU')} of {victim.gpus:g}; {victim.reason}"
+        return victim.model_copy(update={"gpus_left": left, "reason": said})
+
+    def _lost(self, shares: Iterable[RunningJob], gains: Sequence[GainedGPUs]) -> int:
+        """Return how many GPUs of these go to another."""
+        gets = {gain.node_id: set(gain.gpu_indices) for gain in gains}
+        lost = 0
+        for share in shares:
+            gained = gets.get(share.node_id, set())
+            missing = len(gained) - self.cluster.free_gpus(share.node_id)
+            lost += min(len(gained & set(share.gpu_indices)), max(missing, 0))
+        return lost
+
+    def _take(self, job: JobRequest, plan: PreemptionPlan) -> None:
+        victims = [victim.job_id for victim in plan.victims]
+        self.cluster.remove(frozenset(victims))
+        self.candidates.busy |= dict.fromkeys(victims, f"is to be stopped for {job.id}")
+        self.cluster.put(job, plan.gains)
+
+    def _kind(self, job: JobRequest) -> tuple[Need, Gang | None]:
+        return Need.of(job, self.cluster.packing), job.gang
+
+    def _wait(self, job: JobRequest) -> timedelta:
+        """Return for how long a job waits that is stopped now: until there is room for it beside
+        all that runs."""
+        fits = job.gang is not None and self.cluster.fits(job)
+        start = self.now if fits else self.cluster.first_start(job)
+        return start - self.now if start else timedelta.max
+
+    def _cheapest(
+        self, job: JobRequest, names: tuple[str, ...], most: int
+    ) -> tuple[Candidate, ...]:
+        """Return the set of jobs to stop that costs least; none where no set suffices."""
+        best = Best(most)
+        if job.gang is not None:
+            self._search_domains(job, job.gang, names, best)
+        else:
+            self._search_nodes(job, names, best)
+        return self._necessary(job, best.chosen)
+
+    def _search_nodes(self, job: JobRequest, names: tuple[str, ...], best: Best) -> None:
+        need = Need.of(job, self.cluster.packing)
+        for least, name in self.candidates.cheapest_first(job, names):
+            if best.beats(least, 1):
+                return
+            here = self.candidates.on(name, job)
+            missing = job.gpus - self.cluster.free_gpus(name) if job.gpu.whole else 0
+            if job.gpus == 1 and len(here) > EXACT:  # jobs that share a GPU go together
+                for gpu in self.cluster.node(name).gpus:
+                    some = [one for one in here if _holds(one.work, name, gpu.index)]
+                    search(some, partial(self.cluster.node_fits, name, need), best, missing)
+            search(here, partial(self.cluster.node_fits, name, need), best, missing)
+
+    def _search_domains(
+        self, job: JobRequest, gang: Gang, names: tuple[str, ...], best: Best
+    ) -> None:
+        """Look in each domain, and where there are several in all of them together."""
+        of = {
+            name: domain_of(self.cluster.node(name), unlabelled=gang.unlabelled_nodes)
+            for name in names
+        }
+        scopes: dict[DomainKey | None, list[str]] = {}
+        for name, domain in of.items():
+            scopes.setdefault(domain, []).append(name)
+        known = self.candidates.among(job, names)
+        candidates = [self.candidates.cost(one, job) for one in known]
+        inside: dict[DomainKey | None, list[Candidate]] = {domain: [] for domain in scopes}
+        for one in candidates:
+            for domain in {of[name] for name in one.work.nodes if name in of}:
+                inside[domain].append(one)
+        looks: list[tuple[float, int, Sequence[str], list[Candidate]]] = []
+        for domain, scope in [*scopes.items(), (None, names)][: None if len(scopes) > 1 else 1]:
+            here = candidates if scope is names else inside[domain]
+            missing = job.gpus - sum(map(self.cluster.free_gpus, scope))
+            least = least_cost([(one.cost, one.frees) for one in here], missing)
+            looks.append((least, missing, scope, here))
+        for least, missing, scope, here in sorted(looks, key=itemgetter(0)):
+            if best.beats(least, 1):
+                return
+            search(here, self.cluster.gang_on(scope, job, gang), best, missing)
+
+    def _necessary(self, job: JobRequest, chosen: tuple[Candidate, ...]) -> tuple[Candidate, ...]:
+        """Return the chosen without those that the packer can do without, dearest first; none
+        where it finds that the job does not fit after all."""
+
+        def fits(some: Sequence[Candidate]) -> bool:
+            return self.cluster.fits(job, frozenset(one.id for one in some))
+
+        if not chosen or not fits(chosen):
+            return ()
+        for one in sorted(chosen, key=lambda one: (-one.cost, one.submitted, one.id)):
+            fewer = tuple(other for other in chosen if other.id != one.id)
+            if fits(fewer):
+                chosen = fewer
+        return chosen
+
+    def _none(self, job: JobRequest, reason: str) -> PreemptionPlan:
+        return PreemptionPlan(job_id=job.id, at=self.now, reason=reason)
+
+
+WhenDue = Callable[[Scene, JobRequest, int], PreemptionPlan | None]
+"""Asked with the state of a round of plans, a job, and how many jobs may be stopped for it."""
+
+
+def _buys(plan: PreemptionPlan) -> bool:
+    """Return whether to buy is the best way."""
+    return any(way.chosen and way.kind is WayKind.BUY for way in plan.ways)
+
+
+def _holds(work: RunningWork, node_id: str, gpu: int) -> bool:
+    return any(share.node_id == node_id and gpu in share.gpu_indices for share in work.shares)
