@@ -92,6 +92,13 @@ def set_(
             help="Over 90 rolling days; whoever has had more comes later, and is not refused.",
         ),
     ] = None,
+    node_hours: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBER|none",
+            help="The same of nodes; of both that counts of which they have had more.",
+        ),
+    ] = None,
     as_json: JSON = False,
 ) -> None:
     """Change where a tenant stands, its shares and its quotas; what is not named stays as it is.
@@ -104,6 +111,7 @@ def set_(
         ("quotas.max_jobs", "max-jobs", max_jobs), ("quotas.max_queued", "max-queued", max_queued),
         ("quotas.sensitive_nodes", "sensitive-nodes", sensitive_nodes),
         ("quotas.gpu_hours", "gpu-hours", gpu_hours),
+        ("quotas.node_hours", "node-hours", node_hours),
     )  # fmt: skip
     changes = [
         Override(field, _value(field, value), f"--{option} {value}")

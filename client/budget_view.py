@@ -22,8 +22,8 @@ def tenants_table(tenants: Sequence[TenantView]) -> Table:
     """Return a row for each tenant, below its parent; of what is limited also the limit."""
     table = a_table(
         ["tenant", "shares", "budget", "GPUs", "nodes", "jobs", "waiting", "alone on",
-         "GPU-hours"],
-        right=("shares", "GPUs", "nodes", "jobs", "waiting", "alone on", "GPU-hours"),
+         "hours in 90d"],
+        right=("shares", "GPUs", "nodes", "jobs", "waiting", "alone on", "hours in 90d"),
         fold=("tenant",),
     )  # fmt: skip
     for depth, tenant in in_tree(tenants):
@@ -37,9 +37,15 @@ def tenants_table(tenants: Sequence[TenantView]) -> Table:
             _of(held.jobs, quotas.max_jobs),
             _of(held.queued, quotas.max_queued),
             _of(held.sensitive_nodes, quotas.sensitive_nodes),
-            NONE if quotas.gpu_hours is None else f"{quotas.gpu_hours:,g} in 90d",
+            _hours(quotas),
         )
     return table
+
+
+def _hours(quotas: Quotas) -> str:
+    """Return ``1,000 GPU, 200 node``: of what there is a soft quota."""
+    of = (("GPU", quotas.gpu_hours), ("node", quotas.node_hours))
+    return ", ".join(f"{most:,g} {what}" for what, most in of if most is not None) or NONE
 
 
 def in_tree(tenants: Sequence[TenantView]) -> Iterator[tuple[int, TenantView]]:

@@ -308,6 +308,9 @@ class Quotas(Frozen):
     """That sensitive jobs hold alone."""
     gpu_hours: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Soft, over 90 rolling days: whoever has had more comes later."""
+    node_hours: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """The same of nodes: of each that part counts which they hold of its GPUs. Of both quotas that
+    one counts of which they have had more."""
 
 
 class Tenant(Frozen):

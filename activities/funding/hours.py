@@ -1,4 +1,4 @@
-"""GPU-hours of tenants that have a soft quota of them, over the last 90 days."""
+"""GPU- and node-hours of tenants that have a soft quota of them, over the last 90 days."""
 
 import time
 from weakref import WeakKeyDictionary
@@ -9,11 +9,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from longshore.activities.funding.rows import MILLI
 from longshore.activities.funding.views import quotas_of
 from longshore.models.funding import QUOTA_WINDOW
-from longshore.scheduling.funding.hours import factors
+from longshore.scheduling.funding.hours import Hours, factors
 
 _PART = 50
 """What was read is kept for so many times as long as the reading took."""
-_kept: "WeakKeyDictionary[AsyncEngine, tuple[float, dict[str, float], dict[str, float]]]" = (
+_kept: "WeakKeyDictionary[AsyncEngine, tuple[float, dict[str, Hours], dict[str, Hours]]]" = (
     WeakKeyDictionary()
 )
 """Of each database: until when it holds, the quotas that it was read for, and the hours."""
@@ -21,9 +21,14 @@ _kept: "WeakKeyDictionary[AsyncEngine, tuple[float, dict[str, float], dict[str, 
 
 async def share_factors(connection: AsyncConnection) -> dict[str, float]:
     """Return by what the jobs of each tenant count in a queue, of those that count less since
-    they, or those above them, have had more than their GPU-hours."""
+    they, or those above them, have had more than their hours."""
     rows = (await connection.execute(text(_TENANTS))).all()
-    quotas = {row.name: most for row in rows if (most := quotas_of(row.quotas).gpu_hours)}
+    given = {row.name: quotas_of(row.quotas) for row in rows}
+    quotas = {
+        name: Hours(each.gpu_hours, each.node_hours)
+        for name, each in given.items()
+        if each.gpu_hours or each.node_hours
+    }
     if not quotas:
         return {}
     until, of, hours = _kept.get(connection.engine, (0.0, {}, {}))
@@ -35,27 +40,30 @@ async def share_factors(connection: AsyncConnection) -> dict[str, float]:
     return factors({row.name: row.parent for row in rows}, quotas, hours)
 
 
-async def load_hours(connection: AsyncConnection) -> dict[str, float]:
-    """Return the GPU-hours of each tenant within the window, those of a node that it held alone
-    whole."""
+async def load_hours(connection: AsyncConnection) -> dict[str, Hours]:
+    """Return the hours of each tenant within the window, those of a node that it held alone whole;
+    of another node that part counts which it held of its GPUs."""
     rows = await connection.execute(text(_HOURS), {"window": QUOTA_WINDOW})
-    return {row.tenant: float(row.had) for row in rows}
+    return {row.tenant: Hours(float(row.gpus), float(row.nodes)) for row in rows}
 
 
 _TENANTS = """
     SELECT name, parent, quotas FROM tenants
-     WHERE EXISTS (SELECT FROM tenants WHERE jsonb_exists(quotas, 'gpu_hours'))
+     WHERE EXISTS (SELECT FROM tenants WHERE quotas ?| '{gpu_hours,node_hours}')
 """
 
 _HOURS = f"""
-    SELECT j.tenant,
-           sum(cardinality(p.gpu_indices) * {MILLI} / 1000.0
-               * greatest(extract(epoch FROM coalesce(p.ended_at, t.now)
-                                             - greatest(p.placed_at, t.now - :window)), 0)) / 3600
-               AS had
+    SELECT j.tenant, sum(used.gpus * used.hours) AS gpus,
+           sum(used.gpus * used.hours / greatest(g.count, 1)) AS nodes
       FROM placements p
       JOIN jobs j ON j.id = p.job_id
      CROSS JOIN (SELECT clock_timestamp() AS now) t
+     CROSS JOIN LATERAL (
+            SELECT cardinality(p.gpu_indices) * {MILLI} / 1000.0 AS gpus,
+                   greatest(extract(epoch FROM coalesce(p.ended_at, t.now)
+                                               - greatest(p.placed_at, t.now - :window)), 0)
+                       / 3600 AS hours) used
+      LEFT JOIN (SELECT node_id, count(*) FROM gpus GROUP BY node_id) g ON g.node_id = p.node_id
      WHERE p.ended_at IS NULL OR p.ended_at > t.now - CAST(:window AS interval)
      GROUP BY j.tenant
 """

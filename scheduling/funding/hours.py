@@ -1,4 +1,4 @@
-"""What a tenant that has had more than its soft quota of GPU-hours is worth in the queue.
+"""What a tenant that has had more than its soft quota of hours is worth in the queue.
 
 Source: the seed on the knapsack algorithm and its public documents (a penalty on the score, no
 wall): full up to four fifths of the quota, a twentieth from six fifths on, a cosine in between.
@@ -6,9 +6,26 @@ wall): full up to four fifths of the quota, a twentieth from six fifths on, a co
 
 import math
 from collections.abc import Mapping
+from typing import NamedTuple
 
 LEAST = 0.05
 FULL_UP_TO, LEAST_FROM = 0.8, 1.2
+
+
+class Hours(NamedTuple):
+    """What a tenant has had, or may have: GPU-hours and node-hours."""
+
+    gpus: float | None = None
+    """No quota, where None."""
+    nodes: float | None = None
+
+    def __add__(self, other: "Hours") -> "Hours":  # type: ignore[override]
+        return Hours((self.gpus or 0) + (other.gpus or 0), (self.nodes or 0) + (other.nodes or 0))
+
+    def used_of(self, quota: "Hours") -> float:
+        """Return which part of a quota this is: the larger one, of GPU- and of node-hours."""
+        parts = ((had or 0) / most for had, most in zip(self, quota, strict=True) if most)
+        return max(parts, default=0.0)
 
 
 def penalty(used: float) -> float:
@@ -22,21 +39,20 @@ def penalty(used: float) -> float:
 
 
 def factors(
-    parents: Mapping[str, str | None], quotas: Mapping[str, float], hours: Mapping[str, float]
+    parents: Mapping[str, str | None], quotas: Mapping[str, Hours], hours: Mapping[str, Hours]
 ) -> dict[str, float]:
     """Return by what the jobs of each tenant count, of those that count less: the least of its own
     and of those above it.
 
-    `quotas` are in GPU-hours, for a tenant and those below it; `hours` are what each tenant has
-    had itself.
+    `quotas` are for a tenant and those below it; `hours` are what each tenant has had itself.
     """
     above = {name: _above(name, parents) for name in {*parents, *hours}}
-    used = dict.fromkeys(quotas, 0.0)
+    used = dict.fromkeys(quotas, Hours())
     for name, had in hours.items():
         for each in above[name]:
             if each in used:
-                used[each] += had
-    of_quota = {name: penalty(used[name] / most) for name, most in quotas.items()}
+                used[each] = used[each] + had
+    of_quota = {name: penalty(used[name].used_of(quota)) for name, quota in quotas.items()}
     found = {
         name: min((of_quota[each] for each in line if each in of_quota), default=1.0)
         for name, line in above.items()

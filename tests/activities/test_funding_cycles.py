@@ -263,8 +263,10 @@ async def test_a_job_over_a_hard_quota_waits_and_says_so(ledger: Ledger):
     assert await running(ledger) == jobs[1:]
 
 
-async def test_gpu_hours_of_90_days_count_against_a_soft_quota(ledger: Ledger):
-    """Q4 to Q6 of the seed: 10 h on 4 nodes of 4 GPUs are 160, what is older counts no more."""
+async def test_hours_of_90_days_count_against_a_soft_quota(ledger: Ledger):
+    """Q4 to Q6 of the seed: 10 h on 4 nodes of 4 GPUs are 160, what is older counts no more.
+
+    Four of the eight GPUs of a node are half of it."""
     await ledger.register(gpus=8)
     await tenant(ledger, "red", budget=False)
     await ledger.add_job("a")
@@ -280,14 +282,19 @@ async def test_gpu_hours_of_90_days_count_against_a_soft_quota(ledger: Ledger):
                 {"since": since, "until": until},
             )  # fmt: skip
             hours = await load_hours(connection)
-            expected = {100 * 24: {}, 240: {"red": pytest.approx(200, rel=1e-3)}}.get(
-                until, {"red": pytest.approx(40, rel=1e-3)}
+            expected = {100 * 24: {}, 240: {"red": pytest.approx((200, 25), rel=1e-3)}}.get(
+                until, {"red": pytest.approx((40, 5), rel=1e-3)}
             )
             assert hours == expected
         await connection.execute(text("UPDATE placements SET ended_at = NULL, end_reason = NULL"))
         await connection.execute(
             text("UPDATE tenants SET quotas = CAST(:quotas AS jsonb)"),
             {"quotas": '{"gpu_hours": 40}'},
+        )
+        assert await share_factors(connection) == {"red": pytest.approx(0.525, rel=1e-2)}
+        await connection.execute(
+            text("UPDATE tenants SET quotas = CAST(:quotas AS jsonb)"),
+            {"quotas": '{"gpu_hours": 400, "node_hours": 5}'},
         )
         assert await share_factors(connection) == {"red": pytest.approx(0.525, rel=1e-2)}
 

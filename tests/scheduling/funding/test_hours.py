@@ -10,7 +10,7 @@ from longshore.models.funding import PoolFunding, Quotas
 from longshore.models.packing import QueueOrder
 from longshore.models.score import ScorePolicy, ScoreProfile
 from longshore.scheduling.funding.facts import Wall
-from longshore.scheduling.funding.hours import factors, penalty
+from longshore.scheduling.funding.hours import Hours, factors, penalty
 from longshore.scheduling.funding.pool import over_quotas
 from longshore.scheduling.order import queue_order
 from tests.support.packing import NOW, POLICY, a_job
@@ -33,12 +33,21 @@ def test_more_use_never_counts_more(one: float, other: float):
 
 def test_a_quota_counts_the_whole_subtree_and_the_least_factor_holds():
     parents = {"root": None, "red": "root", "infra": "red", "blue": "root"}
-    hours = {"infra": 850.0, "blue": 100.0, "other": 9000.0}
-    found = factors(parents, {"red": 1000.0}, hours)
+    hours = {"infra": Hours(850, 0), "blue": Hours(100, 0), "other": Hours(9000, 0)}
+    found = factors(parents, {"red": Hours(1000)}, hours)
     assert found == {"red": pytest.approx(0.9638, abs=5e-5), "infra": found["red"]}
-    both = factors(parents, {"red": 1000.0, "root": 950.0}, hours)
+    both = factors(parents, {"red": Hours(1000), "root": Hours(950)}, hours)
     assert both["infra"] == both["blue"] == pytest.approx(0.525)
     assert factors(parents, {}, hours) == {}
+
+
+def test_of_gpu_and_node_hours_that_counts_of_which_there_was_more():
+    parents, hours = {"red": None}, {"red": Hours(850, 300)}
+    of_gpus = {"red": pytest.approx(0.9638, abs=5e-5)}
+    assert factors(parents, {"red": Hours(1000)}, hours) == of_gpus
+    assert factors(parents, {"red": Hours(1000, 1000)}, hours) == of_gpus
+    assert factors(parents, {"red": Hours(1000, 300)}, hours) == {"red": pytest.approx(0.525)}
+    assert factors(parents, {"red": Hours(None, 1000)}, hours) == {}
 
 
 def funded(**factor: float):
