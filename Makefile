@@ -3,7 +3,7 @@
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help install demo survive up down test test-fast bench-test faults chaos histories lint \
+.PHONY: help install demo survive up down test test-fast bench-test faults chaos gpu-checks histories lint \
   format bench docs site lock clean
 
 # A run of all tests starts several hundred Python processes: what they import is compiled once.
@@ -69,6 +69,10 @@ SEARCH = echo "Now each property on 300 random cases: about 5 minutes on two cor
 
 chaos: $(STAMP) ## Random faults under load, then count what was lost; MINUTES=10 SEED=n to repeat a run
 	@$(BIN)/python -m tests.faults.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
+# TESTS_TORCH names a Python with PyTorch, where `python3` has none.
+gpu-checks: $(STAMP) ## Check what only a machine with a GPU shows, and print what was seen
+	@$(BIN)/python -m pytest -s -v tests/gpu -m "gpu" $(PYTEST)
 
 histories: $(STAMP) ## Record histories of new paths for the replay test; what is there stays
 	@$(BIN)/python -m tests.histories.record

@@ -31,6 +31,8 @@ from longshore.activities.funding.planning import (
     read_funding,
     settlement_of,
 )
+from longshore.activities.funding.rows import has_budgets
+from longshore.activities.funding.use import paid_now
 from longshore.activities.growth import Growths
 from longshore.activities.locality import forget_data, load_locality, note_data
 from longshore.activities.metrics import SILENT, Metrics
@@ -50,11 +52,14 @@ from longshore.models.node import Node
 from longshore.models.placement import (
     CyclePlan,
     JobRequest,
+    Placed,
     Placement,
     PlacementKey,
     RecentJobs,
 )
 from longshore.models.pool import PoolSpec
+from longshore.scheduling.funding.news import Told as PayersTold
+from longshore.scheduling.funding.news import paid_for
 from longshore.scheduling.order import queue_order
 from longshore.scheduling.placement.mix import Mix
 from longshore.scheduling.unplannable_jobs import plan_without, set_aside_unread, tellable
@@ -100,6 +105,7 @@ class CycleActivities:
         self._turns = Turns()
         self._kept = PoolCache(metrics)
         self._warming = Warming()
+        self._told = PayersTold()
         self._blocks = BlockWakeups(database, signals)
         self._margins = margins
         self._preempting = Preempting(database, signals, checkpoints, metrics, self._kept, margins)
@@ -161,7 +167,8 @@ class CycleActivities:
                 await _begin(connection, request.pool)
                 return None, await keep_for_price(connection, request.pool)
             pool = await load_pool(connection, request.pool, self._margins)
-            placements = await _placements(connection, request.cycle_id)
+            pays = await has_budgets(connection)
+            placements = await _placements(connection, request.cycle_id, pays)
             prepares = await noted_preparations(connection, request.pool, request.cycle_id)
         reply = _reply(pool, row["queued"], row["placed"])
         return (reply, placements, pool, bool(placements), prepares, NOBODY), NOTHING
@@ -191,7 +198,8 @@ class CycleActivities:
                     "took": (time.perf_counter() - began) * 1000, **took.in_ms(),
                 },
             )  # fmt: skip
-            placements = await _placements(connection, request.cycle_id) if placed else ()
+            pays = made.settlement is not None
+            placements = await _placements(connection, request.cycle_id, pays) if placed else ()
             if placed:
                 await failpoint("cycle.before-commit")
         seconds = time.perf_counter() - began
@@ -209,6 +217,9 @@ class CycleActivities:
         )
         if made.settlement is not None:
             measure_funding(self._metrics, pool.name, made.settlement.funded)
+            if due := self._told.due(made.settlement.news, made.now):
+                await failpoint("tell_paid.before-signal")
+                await self._signals.tell_jobs("paid", due)
         if has_deadlines:
             late = await note_late(self._database, self._metrics, pool.name, made.now)
             told = list((dict(told) | dict(late)).items())
@@ -385,13 +396,26 @@ async def _begin(connection: AsyncConnection, pool: str) -> None:
     )
 
 
-async def _placements(connection: AsyncConnection, cycle_id: str) -> tuple[Placement, ...]:
-    """Return what a cycle has placed and its jobs are to hear of."""
+async def _placements(
+    connection: AsyncConnection, cycle_id: str, pays: bool
+) -> tuple[Placed, ...]:
+    """Return what a cycle has placed and its jobs are to hear of; with who `pays`, if anybody is
+    asked."""
     rows = await connection.execute(
         text(_PLACED), {"cycle": cycle_id, "lost": LeaseEnd.NODE_LOST.value}
     )
     by_job = itertools.groupby(rows.mappings(), key=lambda row: (row["job_id"], row["attempt"]))
-    return tuple(placement_of(list(group)) for _, group in by_job)
+    placements = tuple(placement_of(list(group)) for _, group in by_job)
+    if not pays or not placements:
+        return placements
+    ids = [placement.job_id for placement in placements]
+    paid = await paid_now(connection, ids, await clock(connection))
+    return tuple(
+        placement.model_copy(
+            update={"paid": paid_for(placement.attempt, paid.get(placement.job_id, ()))}
+        )
+        for placement in placements
+    )
 
 
 def _reply(pool: PoolSpec, queued: int, placed: int) -> CycleReply:

@@ -85,6 +85,17 @@ ArrayPoint = Literal[
 ]
 """Steps of an array."""
 
+FundingPoint = Literal[
+    "settle_charges.before-commit",
+    "pay_charges.before-commit",
+    "carry_charges.before-commit",
+    "tell_paid.before-signal",
+    "apply_budgets.before-commit",
+    "apply_budgets.after-commit",
+]
+"""Steps of who pays: charges closed and opened for what runs, opened for what begins, carried on
+by a swap; jobs told; a budget edited, in the client."""
+
 ArtifactPoint = Literal[
     "upload.before-snapshot",
     "upload.before-commit",
@@ -201,6 +212,7 @@ async def failpoint(
     | ArrayPoint
     | ArtifactPoint
     | EnvironmentPoint
+    | FundingPoint
     | HoldingPoint,
 ) -> None:
     """Stop here while a test wants it."""

@@ -32,6 +32,7 @@ from longshore.models.visible import visible
 
 JOB_STATE = SearchAttributeKey.for_keyword(search.JOB_STATE)
 NODE_ID = SearchAttributeKey.for_keyword(search.NODE_ID)
+FUNDING_CLASS = SearchAttributeKey.for_keyword(search.FUNDING_CLASS)
 _TENANT = SearchAttributeKey.for_keyword(search.TENANT)
 _POOL = SearchAttributeKey.for_keyword(search.POOL)
 _DAG = SearchAttributeKey.for_keyword(search.DAG)

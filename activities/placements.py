@@ -6,7 +6,7 @@ from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.models.messages import LeaseEnd
-from longshore.models.placement import Placement, PlacementKey, Rank
+from longshore.models.placement import Placed, Placement, PlacementKey, Rank
 
 PLACEMENT_COLUMNS = """job_id, attempt, rank, spare, cycle_id, node_id, epoch, gpu_indices,
     cpu_milli, ram_mb, storage_mb_s, milliwatts, vram_mb, milli, slices, mig_profile,
@@ -43,14 +43,14 @@ SETTLED = """EXISTS (SELECT FROM placements e
 on."""
 
 
-def placement_of(rows: Sequence[RowMapping]) -> Placement:
+def placement_of(rows: Sequence[RowMapping]) -> Placed:
     """Return a placement as it is signalled to its job, from its rows joined with their nodes'.
 
     One row for each node, by rank, its spares last.
     """
     first = rows[0]
     ranks = tuple(rank_of(row) for row in rows if not row["spare"])
-    return Placement(
+    return Placed(
         job_id=first["job_id"], attempt=first["attempt"], rank=first["rank"],
         node_id=first["node_id"], epoch=first["epoch"],
         gpu_indices=seen_of(first), slices=first["slices"],

@@ -20,7 +20,9 @@ from longshore.activities.deadlines import note_end
 from longshore.activities.durations import keep_run, learnt_for
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
+from longshore.activities.funding.planning import RUNS_UNFUNDED
 from longshore.activities.funding.quotas import refused_by_quota, why_never_within_quotas
+from longshore.activities.funding.sponsors import why_no_sponsor
 from longshore.activities.metrics import JOB_ENDS, SILENT, Metrics
 from longshore.activities.outputs import store_output
 from longshore.activities.placements import ATTAINED
@@ -285,7 +287,8 @@ async def _is_slot(connection: AsyncConnection, job_id: str) -> bool:
 
 async def _why_never(connection: AsyncConnection, request: EnqueueRequest, pool: PoolSpec) -> str:
     """Return why the pool never takes the job: for its time limit, for a quota of its tenant that
-    is less than the job alone, or because it is fixed and no node of it could ever hold the job.
+    is less than the job alone, for a sponsor that there is not, or because it is fixed and no node
+    of it could ever hold the job.
     Empty where it may."""
     job_id, spec = request.job_id, request.spec
     why = why_too_long(spec, pool) if request.attempt == 1 else ""
@@ -294,6 +297,8 @@ async def _why_never(connection: AsyncConnection, request: EnqueueRequest, pool:
     if request.attempt == 1:
         job = JobRequest.of(job_id, spec, request.submitted_at, 1)
         if why := await why_never_within_quotas(connection, job, spec.tenant):
+            return why
+        if why := await why_no_sponsor(connection, spec):
             return why
     if pool.growth is Growth.OPEN:
         return ""
@@ -471,8 +476,8 @@ async def mark_poked(connection: AsyncConnection, pool: str) -> bool:
 
 
 async def mark_poked_if_useful(connection: AsyncConnection, pool: str) -> bool:
-    """Like `mark_poked`, where a job waits that the freed capacity could help, or where bought
-    time may have lost its work."""
+    """Like `mark_poked`, where a job waits that the freed capacity could help, where bought time
+    may have lost its work, or where nobody pays for a job that runs: there may be room now."""
     if await _lock_pool(connection, pool):  # first: a job may be on its way into the queue
         return False
     marked = await connection.scalar(
@@ -480,7 +485,8 @@ async def mark_poked_if_useful(connection: AsyncConnection, pool: str) -> bool:
             "UPDATE pools SET poked = true WHERE name = :pool"
             " AND (EXISTS (SELECT FROM queue WHERE pool = :pool AND NOT held)"
             "      OR EXISTS (SELECT FROM blocks"
-            "                  WHERE pool = :pool AND state IN ('STARTING', 'OPEN')))"
+            "                  WHERE pool = :pool AND state IN ('STARTING', 'OPEN'))"
+            f"     OR {RUNS_UNFUNDED})"
             " RETURNING name"
         ),
         {"pool": pool},

@@ -270,6 +270,7 @@ def _topology(stored: str) -> NodeTopology | None:
 def _node(
     row: RowMapping, gpus: tuple[GPU, ...], read: Callable[[str], NodeTopology | None]
 ) -> Node:
+    draining = row["state"] == NodeState.DRAINING.value
     return Node.trusted(
         id=row["id"], block_id=row["block_id"], provider=row["provider"], tier=Tier(row["tier"]),
         gpu_type=row["gpu_type"], gpus=gpus, cpus=row["cpu_milli"] / 1000,
@@ -280,7 +281,8 @@ def _node(
         power_used=row["milliwatts_used"] / 1000, gpu_power=row["gpu_milliwatts"] / 1000,
         expires_at=row["expires_at"],
         state=NodeState(row["state"]),
-        cordoned=row["state"] == NodeState.DRAINING.value and not row["clearing"],
+        cordoned=draining and not row["clearing"],
+        state_reason=row["state_reason"] if draining else "",
         container_runtime=row["container_runtime"], fetches=row["agent_protocol"] >= PREPARES,
         # Somebody may have written by hand what are no labels: the node has none then.
         labels=row["labels"] if isinstance(row["labels"], dict) else {}, epoch=row["epoch"],
@@ -339,8 +341,8 @@ _AHEAD = f"""
 _NODES = """
     SELECT id, block_id, provider, tier, gpu_type, cpu_milli, cpu_milli_used, ram_mb, ram_mb_used,
            storage_mb_s, storage_mb_s_used, milliwatts, milliwatts_used, gpu_milliwatts,
-           expires_at, state, clearing, container_runtime, agent_protocol, labels, epoch,
-           CAST(topology AS text) AS topology, conformance, accepted, b.price
+           expires_at, state, state_reason, clearing, container_runtime, agent_protocol, labels,
+           epoch, CAST(topology AS text) AS topology, conformance, accepted, b.price
       FROM nodes n
       LEFT JOIN (SELECT id AS bought, nullif(price_micro_per_gpu_hour, 0) AS price
                    FROM blocks) b ON b.bought = n.block_id

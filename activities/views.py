@@ -14,10 +14,11 @@ from longshore.activities.job_selection import label_conditions, like
 from longshore.activities.placements import SETTLED
 from longshore.activities.prices.rows import forget_series, store_series
 from longshore.activities.prices.views import price_view, with_prices
+from longshore.activities.risen import with_classes
 from longshore.activities.snapshot import WAITS_SINCE
 from longshore.activities.stored_learnt import stored_learnt
 from longshore.activities.stored_pools import pool_and_trouble
-from longshore.activities.stored_specs import stored_error
+from longshore.activities.stored_specs import stored_error, why_unreadable
 from longshore.models.checkpointing import CheckpointDecision
 from longshore.models.errors import NotFoundError, SpecError
 from longshore.models.job import JobSpec, JobState, Tier
@@ -30,7 +31,15 @@ from longshore.models.preemption import PreemptionPlan, Spared
 from longshore.models.price_series import PriceSeries
 from longshore.models.problems import beyond_bounds, describe_all
 from longshore.models.resources import WHOLE
-from longshore.models.views import AttemptView, GPUView, JobView, NodeView, PartView, PoolView
+from longshore.models.views import (
+    UNREADABLE,
+    AttemptView,
+    GPUView,
+    JobView,
+    NodeView,
+    PartView,
+    PoolView,
+)
 from longshore.models.visible import shown
 from longshore.scheduling.durations import says_learnt
 
@@ -75,7 +84,8 @@ class Views:
         query, values = _of_jobs(asked, wanted), asked | values | {"limit": limit}
         async with self._database.transaction() as connection:
             rows = await connection.execute(text(query), values)
-            return await with_prices(connection, [_job(row) for row in rows.mappings()])
+            found = await with_classes(connection, [_job(row) for row in rows.mappings()])
+            return await with_prices(connection, found)
 
     async def id_of(self, ref: str) -> str:
         """Return the id of the job with this id, or of the newest of this name.
@@ -108,6 +118,14 @@ class Views:
             return JobSpec.as_known(spec)
         except ValidationError as error:
             raise stored_error(f"what is stored of job {job_id}", spec, error) from error
+
+    async def why_unreadable(self, job_id: str) -> str:
+        """Return why what was submitted as this job cannot be read; empty where it can."""
+        async with self._database.transaction() as connection:
+            spec = await connection.scalar(
+                text("SELECT spec FROM jobs WHERE id = :id"), {"id": job_id}
+            )
+        return why_unreadable(spec)
 
     async def last_decision(self, job_id: str) -> tuple[Decision | None, RowMapping | None]:
         """Return what the last cycle said of a queued job, and its queue row."""
@@ -229,7 +247,7 @@ def _job(stored: Mapping[Any, Any]) -> JobView:
     except ValidationError as error:
         # Somebody has written into the row by hand. The list shows the others, and says so of it.
         wrong = {field: _UNREADABLE[str(field)] for field in {m["loc"][0] for m in error.errors()}}
-        said = f"cannot be read as it is stored: {'; '.join(describe_all(error, row))}"
+        said = f"{UNREADABLE} as it is stored: {'; '.join(describe_all(error, row))}"
         found = JobView.model_validate({**row, **wrong, "reason": said})
     if row["deadline_at"] is None:
         return found

@@ -2,6 +2,7 @@
 
     python -m benchmarks.funding [--placements 50000] [--envelopes 5000] [--tenants 1000]
                                  [--waiting 10000] [--changes 200] [--json]
+    python -m benchmarks.funding --commits [--placements 1000] [--turns 8] [--at-once 25] [--json]
 
 Tenants in a tree of three levels with ten below each, envelopes of three types of GPU spread
 over them, and running jobs of one to eight GPUs, of which most have a payer. Beside it in the
@@ -9,10 +10,12 @@ same run a plain loop: it keeps its sums in dictionaries, and looks through all 
 job without a payer. Both give the same answer, which is checked. Then one change after
 the other to what `KeptFunding` has, of which each is the end of a job or the start of one. Last
 the queue of one pool, in the room that is left. Seconds are of the processor. Scenes are made
-from seeds. Nothing runs.
+from seeds. Nothing runs. `--commits` measures the other half, in a database
+(`benchmarks.funding_commits`).
 """
 
 import argparse
+import asyncio
 import gc
 import json
 import random
@@ -20,9 +23,14 @@ import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 
+from benchmarks import funding_commits
+from benchmarks.kept_nodes import own_postgres
 from longshore.models.funding import Envelope, FundingTerms, Lending
+from longshore.scheduling.bulk.warm import warm
 from longshore.scheduling.funding.cover import Cover, fund
 from longshore.scheduling.funding.evaluate import evaluate
 from longshore.scheduling.funding.facts import Branch, Charge, Facts, Owned, Share, Use, Where
@@ -107,16 +115,22 @@ class _Jobs:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--placements", type=int, default=50_000)
+    parser.add_argument("--commits", action="store_true", help="what charges add to a commit")
+    parser.add_argument("--placements", type=int, help="50,000, or 1,000 with --commits")
     parser.add_argument("--envelopes", type=int, default=5_000)
     parser.add_argument("--tenants", type=int, default=1_000)
     parser.add_argument("--waiting", type=int, default=10_000)
     parser.add_argument("--changes", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--turns", type=int, default=8, help="with --commits")
+    parser.add_argument("--at-once", type=int, default=25, help="with --commits: of each pool")
     parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args()
+    if arguments.commits:
+        _commits(arguments.placements or 1_000, arguments.turns, arguments.at_once, arguments.json)
+        return
     made = measure(
-        arguments.placements, arguments.envelopes, arguments.tenants, arguments.waiting,
+        arguments.placements or 50_000, arguments.envelopes, arguments.tenants, arguments.waiting,
         arguments.changes, arguments.seed,
     )  # fmt: skip
     if arguments.json:
@@ -132,6 +146,16 @@ def main() -> None:
           f"{1e3 * made.slowest_change:.2f} ms), {made.times_change:,.0f} times")  # fmt: skip
     print(f"{made.waiting:,} jobs that wait, {made.funded:,} with a payer: {made.us_a_job:.1f} us "
           f"a job; the same where nothing runs: {made.us_a_job_empty:.1f} us")  # fmt: skip
+
+
+def _commits(placements: int, turns: int, at_once: int, as_json: bool) -> None:
+    warm()
+    with TemporaryDirectory(prefix="longshore-") as folder, own_postgres(Path(folder)) as url:
+        made = asyncio.run(funding_commits.measure(url, placements, turns, at_once))
+    if as_json:
+        print(json.dumps(asdict(made) | {"of_the_rate": made.of_the_rate}, indent=2))
+    else:
+        print(funding_commits.told(made))
 
 
 def measure(

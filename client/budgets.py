@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from sqlalchemy import text
 from temporalio.client import Client
 
+from longshore.activities.failpoints import failpoint
 from longshore.activities.funding.checks import check_budgets, notes_on
 from longshore.activities.funding.edits import apply_budgets, remove_budget, set_tenant
 from longshore.activities.funding.views import budgets_view, tenants_view
@@ -66,7 +67,10 @@ class BudgetControl(BudgetReading):
         async with self._db().transaction() as connection:
             changes = await apply_budgets(connection, budgets)
             notes = await notes_on(connection, budgets)
+            if changes:
+                await failpoint("apply_budgets.before-commit")
         if changes:
+            await failpoint("apply_budgets.after-commit")
             await self._wake_pools()
         return BudgetEdit(changes=changes, notes=notes)
 

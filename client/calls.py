@@ -54,11 +54,9 @@ async def known_job(api: "Longshore", ref: str) -> "JobView":
     if job is None and await _has_control_worker(api):
         job = await _queued_within(api, job_id, _BUSY_PATIENCE - _ENQUEUE_PATIENCE)
     if job is None:
-        raise UnavailableError(
-            f"job {job_id} is submitted, but no control worker has taken it up yet. Is one "
-            "running? `longshore up` starts one, or `longshore worker`; `longshore doctor` "
-            "looks for one."
-        )
+        from longshore.client.no_record import not_taken_up
+
+        raise UnavailableError(not_taken_up(job_id))
     return job
 
 

@@ -13,7 +13,8 @@ from longshore.models.pool import Growth
 from longshore.models.preemption import PreemptionPlan, Spared
 from longshore.models.spending import BuyingRecord, PurchaseUnderWay
 from longshore.models.text import count
-from longshore.models.views import Explanation, JobView
+from longshore.models.views import UNREADABLE, Explanation, JobView
+from longshore.models.visible import brief
 from longshore.scheduling.arrays import progress_text
 from longshore.scheduling.buying.buying_status import NO_BUYING, BuyingStatus
 from longshore.scheduling.buying.words import under_way
@@ -109,6 +110,19 @@ def explain(
         if queued and not coming
         else (),
     )
+
+
+def with_trouble(told: Explanation, trouble: str) -> Explanation:
+    """Return what is told of a job whose stored spec cannot be read, with `trouble`: why."""
+    job_id = told.job.id
+    mend = (
+        f"`longshore cancel {job_id}` ends it, where somebody wrote into its row; where a newer "
+        "version has stored it, run that one. Until then it is not preempted"
+    )
+    headline = told.headline
+    if UNREADABLE not in headline:  # of some fields a list says so, too
+        headline += f"; its stored spec {UNREADABLE}: {brief(trouble)}"
+    return told.model_copy(update={"headline": headline, "hints": (*told.hints, mend)})
 
 
 def _keeps_waiting(mutex: HeldMutex) -> str:

@@ -14,7 +14,7 @@ from temporalio.service import RPCError
 from longshore.activities.job_runs import failure_of, has_result
 from longshore.client.submission import GENERATED_ID
 from longshore.models.dag import DagJobView
-from longshore.models.errors import NoRecordError, NotSubmittedError
+from longshore.models.errors import NoRecordError, NotFoundError, NotSubmittedError
 from longshore.models.job import JobResult
 from longshore.models.messages import job_workflow_id
 
@@ -33,16 +33,17 @@ _ENDS = {
 }
 
 
-async def why_no_record(temporal: Client, job_id: str) -> NoRecordError | None:
-    """Return what to say of a job that the database does not know and whose workflow is over.
+async def why_no_record(temporal: Client, job_id: str) -> NotFoundError | None:
+    """Return what to say of a job that the database does not know, and Temporal does: a
+    NoRecordError where its workflow is over.
 
-    None where its workflow goes on, where there is none, and where nobody says.
+    None where there is no workflow, and where nobody says.
     """
     handle = temporal.get_workflow_handle(job_workflow_id(job_id))
     try:
         found = await handle.describe(rpc_timeout=PATIENCE)
         if found.status is None or found.status in _GOES_ON:
-            return None
+            return NotFoundError(not_taken_up(job_id))
         failed = await failure_of(temporal, found, within=PATIENCE)
     except RPCError:
         return None
@@ -51,6 +52,15 @@ async def why_no_record(temporal: Client, job_id: str) -> NoRecordError | None:
     why = f": {message_of(failed)}" if failed is not None else ""
     return NoRecordError(
         f"the database has no job {job_id}, and its workflow {_ENDS[found.status]}{why}"
+    )
+
+
+def not_taken_up(job_id: str) -> str:
+    """Return what to say of a job that is submitted and not in its queue yet."""
+    return (
+        f"job {job_id} is submitted, but no control worker has taken it up yet: ask again in a "
+        "moment. Is one running? `longshore up` starts one, or `longshore worker`; `longshore "
+        "doctor` looks for one."
     )
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
@@ -27,8 +28,9 @@ from longshore.client.terminal import (
     show,
     warn,
 )
+from longshore.models.departures import DISK_REFUSES, mend_of_disk
 from longshore.models.document import Override, load_document
-from longshore.models.errors import SpecError
+from longshore.models.errors import SpecError, UnavailableError
 from longshore.models.gang import GangPacking
 from longshore.models.messages import NodeStatus
 from longshore.models.packing import QueueOrder, ScoreWeights
@@ -128,7 +130,22 @@ def cordon(node: NODE, reason: WHY = "", as_json: JSON = False) -> None:
 
 def uncordon(node: NODE, reason: WHY = "", as_json: JSON = False) -> None:
     """Let a node take jobs again, after a cordon or a drain."""
-    _say(call(lambda api: api.uncordon(node, reason)), as_json)
+    status, before = call(lambda api: _uncordoned(api, node, reason))
+    if before.startswith(DISK_REFUSES):
+        warn(
+            f"{node} took no jobs because {before}. Where that is still so, the next job that is "
+            f"to start there fails, and its agent cordons it again: "
+            f"{mend_of_disk(before, node, node)}"
+        )
+    _say(status, as_json)
+
+
+async def _uncordoned(api: "Longshore", node: str, reason: str) -> tuple[NodeStatus, str]:
+    """Let a node take jobs again; return also why it took none, where that is known."""
+    before = ""
+    with suppress(UnavailableError):
+        before = next((each.state_reason for each in await api.nodes() if each.id == node), "")
+    return await api.uncordon(node, reason), before
 
 
 def drain(

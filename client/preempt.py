@@ -1,5 +1,6 @@
 """Decides who would be preempted without stopping any job: for a waiting job, or for files."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,16 +24,19 @@ from longshore.models.document import read_document
 from longshore.models.errors import LongshoreError, RefusedError, UnavailableError
 from longshore.models.funding_use import PaidGPUs
 from longshore.models.job import JobSpec, JobState
-from longshore.models.placement import JobRequest
-from longshore.models.preemption import BuyQuote, Overcommit, PreemptionPlan
+from longshore.models.node import Node
+from longshore.models.placement import JobRequest, PackingPolicy, RecentJobs
+from longshore.models.preemption import BuyQuote, Overcommit, PreemptionPlan, RunningWork
 from longshore.models.preemption_document import PreemptionState
 from longshore.models.settings import Settings
 from longshore.models.text import listed
 from longshore.models.views import JobView
+from longshore.scheduling.cycle import foresee
 from longshore.scheduling.deadline import start_by
 from longshore.scheduling.forecast import as_if_begun, says_later
 from longshore.scheduling.preemption.payers import says_who_would_pay
 from longshore.scheduling.preemption.plan import plan_preemption
+from longshore.scheduling.preemption.ways import as_told
 
 _NAMED = 5
 
@@ -72,10 +76,28 @@ def decide_on_files(
     plan = plan_preemption(
         request, state.packer_nodes(), state.works(), policy, state.policy, at, state.buy
     )
+    start = _kept_start(request, (), state.packer_nodes(), state.works(), state.policy, at)
     return PreemptionDryRun(
-        source=str(state_path), request=request, plan=plan, switched_on=state.preemption.enabled,
+        source=str(state_path), request=request, plan=as_told(plan, start),
+        switched_on=state.preemption.enabled,
         **_later(begins_at, at),
     )  # fmt: skip
+
+
+def _kept_start(
+    job: JobRequest,
+    queue: Sequence[JobRequest],
+    nodes: Sequence[Node],
+    running: Sequence[RunningWork],
+    packing: PackingPolicy,
+    now: datetime,
+    recent: Sequence[RecentJobs] = (),
+) -> datetime | None:
+    """Return when a cycle would have the job start, with the others of its queue; None where it
+    keeps no start for it."""
+    others = [each for each in queue if each.id != job.id]
+    shares = [share for work in running for share in work.shares]
+    return foresee(job, others, nodes, shares, packing, now, recent).decision.estimated_start
 
 
 def _later(
@@ -112,7 +134,9 @@ async def decide_on_job(ref: str, now: datetime) -> PreemptionDryRun:
         raise RefusedError(
             f"{job.id} has just left its queue: `longshore job {job.id}` says where to"
         )
-    return _with_payers(await _decide(inputs, request, now, away), inputs, payers)
+    start = job.estimated_start  # what `why` says: nobody is told two moments
+    found = await _decide(inputs, request, now, away, start if start and start > now else None)
+    return _with_payers(found, inputs, payers)
 
 
 async def _payers(
@@ -168,7 +192,11 @@ async def decide_on_file(job_path: str | Path, now: datetime) -> PreemptionDryRu
     inputs = inputs.model_copy(update={"queue": (*inputs.queue, request)})
     latest = start_by(request, spec.deadline_at(now), inputs.spec.buying, now)
     beside = UnmetJob(request=request, tenant=spec.tenant, start_by=latest)
-    found = await _decide(inputs, request, now, away, beside)
+    start = _kept_start(
+        request, inputs.queue, inputs.nodes, inputs.running, inputs.spec.packing, now,
+        inputs.recent,
+    )  # fmt: skip
+    found = await _decide(inputs, request, now, away, start, beside)
     later = _later(begins_at, now, found.notes)
     return found.model_copy(update=later) if later else found
 
@@ -178,12 +206,13 @@ async def _decide(
     request: JobRequest,
     now: datetime,
     away: str,
+    start: datetime | None,
     beside: UnmetJob | None = None,
 ) -> PreemptionDryRun:
     """Return who would be preempted for a job of the queue, beside the jobs before it.
 
-    `away` says why the checkpoint store is away, empty where it is there; `beside` is the job
-    where the pool's queue in the database is without it.
+    `away` says why the checkpoint store is away, empty where it is there; `start` is what a cycle
+    keeps for the job; `beside` is the job where the pool's queue in the database is without it.
     """
     quote, no_price = None, "buying is off for this pool"
     if inputs.spec.buying.enabled:
@@ -201,7 +230,7 @@ async def _decide(
     return PreemptionDryRun(
         source=f"pool {inputs.spec.name}",
         request=request,
-        plan=found or PreemptionPlan(
+        plan=as_told(found, start) if found else PreemptionPlan(
             job_id=request.id, at=now, reason=_no_plan(inputs, request)
         ),
         switched_on=inputs.spec.preemption.enabled,

@@ -30,7 +30,7 @@ from longshore.activities.snapshot import (
 from longshore.activities.staged_data import held_by, staged_data
 from longshore.activities.usage import load_pool_to_plan
 from longshore.activities.views import Views
-from longshore.client.explain import explain
+from longshore.client.explain import explain, with_trouble
 from longshore.client.holds import hold_of
 from longshore.client.logs import stderr_tail
 from longshore.client.no_record import not_submitted, why_no_record
@@ -191,6 +191,11 @@ class Reading:
     async def explain(self, ref: str) -> Explanation:
         """Say why a job is where it is; for a queued one node by node, as things are now."""
         job = await self.job(ref)
+        told = await self._explained(job)
+        trouble = "" if job.state.ended else await self._views().why_unreadable(job.id)
+        return with_trouble(told, trouble) if trouble else told
+
+    async def _explained(self, job: JobView) -> Explanation:
         last, row = await self._views().last_decision(job.id)
         gave_way = await self._views().gave_way(job.id)
         saving = await self._views().saving(job.id)
@@ -398,10 +403,13 @@ class Reading:
         judgment = job.deadline
         if judgment is None or job.state is not JobState.QUEUED or not asks_for_cost(judgment):
             return None
+        try:
+            spec = await self._views().spec(job.id)
+        except StoredError:  # that is told beside
+            return None
         away, now = await store_away(self.settings, job.id), datetime.now(UTC)
         async with self._db().transaction() as connection:
             inputs = await read_inputs(connection, job.pool, away, margins=self.settings.margins)
-        spec = await self._views().spec(job.id)
         learnt = next((each.learnt for each in inputs.queue if each.id == job.id), None)
         duration = LikelyDuration.of(spec.expected_duration, spec.max_duration, learnt)
         return cost_of_meeting(judgment, inputs, job.id, duration, None, now)
@@ -450,8 +458,9 @@ class Reading:
         )
 
     async def _looked_up(self, ref: str, look: Callable[[str], Awaitable[T]]) -> T:
-        """Return what the database has of a job. Raises NotFoundError, NoRecordError where
-        Temporal says that it is over, and NotSubmittedError of a job of a DAG that waits."""
+        """Return what the database has of a job. Raises NotFoundError, which says so where
+        it is submitted and not in a queue yet; NoRecordError where Temporal says that it is over,
+        and NotSubmittedError of a job of a DAG that waits."""
         try:
             return await look(ref)
         except NotFoundError:

@@ -67,10 +67,8 @@ def class_of(job: JobView, now: datetime) -> str:
     """Return ``class 4``, or ``class 4, counted as 5 after 31d in the queue``."""
     if job.counted_as is None:
         return f"class {job.priority}"
-    waited = job.waited
-    if job.state is JobState.QUEUED and job.queued_at is not None:
-        waited += now - job.queued_at
-    return f"class {job.priority}, counted as {job.counted_as} after {span(waited)} in the queue"
+    waited = span(job.waited_by(now))
+    return f"class {job.priority}, counted as {job.counted_as} after {waited} in the queue"
 
 
 def head_start_of(explanation: Explanation) -> str:

@@ -23,6 +23,10 @@ CONSOLE_PAGES = (
 )
 """Path and name of each page of the console, in the order of its navigation."""
 LOOPBACK = "127.0.0.1"
+LOCALHOST = "localhost"
+_HOST = re.compile(
+    r"(?:\[(?P<ip6>[0-9A-Fa-f:.]+)\]|(?P<name>[^\s:/@\[\]]+))(?::\d{0,5})?", re.ASCII
+)
 _PASSWORD = re.compile(r"""(?<=://)([^/?#@\s:"']*):([^/?#\s"']*)@""")
 _SECRET_PARAMETER = re.compile(
     r"""([?&][^=&\s]*(?:password|secret|token|key)[^=&\s]*=)[^&#\s"']*""", re.IGNORECASE
@@ -42,7 +46,7 @@ def parse_address(value: object) -> object:
     if value.strip().lower() == "off":
         return None
     host, _, port = value.strip().rpartition(":")
-    host = {"": LOOPBACK, "localhost": LOOPBACK}.get(host, host)
+    host = {"": LOOPBACK, LOCALHOST: LOOPBACK}.get(host, host)
     try:
         ip = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
         if not (port.isascii() and port.isdecimal() and 1 <= int(port) <= 65535):
@@ -59,6 +63,24 @@ def host_and_port(address: str) -> tuple[str, int]:
     """Return the parts of an `Address`, the host without brackets."""
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)
+
+
+def host_of(named: str) -> str | None:
+    """Return the host that a `Host` header names, in small letters and without its port; None
+    where it is none.
+
+    A page of a browser cannot choose it: it is what the page's own address names.
+    """
+    found = _HOST.fullmatch(named)
+    return found and (found["ip6"] or found["name"]).lower()
+
+
+def is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def url_of(address: str) -> str:

@@ -1,5 +1,7 @@
 """Jobs that are to leave a node: why, by when, and what is decided for each of them."""
 
+import errno
+import os
 from datetime import timedelta
 from enum import StrEnum
 from typing import ClassVar
@@ -10,6 +12,30 @@ from longshore.models.placement import PlacementKey
 
 DISK_REFUSES = "the work folder of its agent cannot be written"
 """Why an agent has its node take no more jobs; the error follows."""
+CORDONED_BY_HAND, DRAINED_BY_HAND = "cordoned by hand", "drained by hand"
+"""Why a node takes no more jobs, where nobody gave a reason."""
+FULL_DISK = (errno.ENOSPC, errno.EDQUOT)
+
+
+def disk_refuses(code: int) -> str:
+    """Return why an agent has its node take no more jobs, from the error of its disk."""
+    return f"{DISK_REFUSES}: {os.strerror(code)}"
+
+
+def is_full(why: str) -> bool:
+    """Return whether a node takes no jobs because the disk of its agent was full."""
+    return why in map(disk_refuses, FULL_DISK)
+
+
+def mend_of_disk(why: str, node_id: str, where: str) -> str:
+    """Return what to do where the disk of an agent refuses, which is on the machine `where`: it is
+    not enough to let its node take jobs again."""
+    if is_full(why):
+        return (
+            f"make room on {where} (docs/operations.md, Disk space): its agent lifts the cordon "
+            "once that lasts"
+        )
+    return f"mend the disk of {where}, then run `longshore uncordon {node_id}`"
 
 
 class Cause(StrEnum):

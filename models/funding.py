@@ -20,7 +20,7 @@ from pydantic import (
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from longshore.models.base import Frozen, Instant, Name
+from longshore.models.base import Frozen, Instant, Name, Reason, Wire, known_or
 from longshore.models.bounds import Most
 from longshore.models.counts import DIGITS
 from longshore.models.money import Money
@@ -58,6 +58,17 @@ class FundingClass(StrEnum):
     """An envelope of a sponsor: a contract until the attempt or the envelope ends."""
     UNFUNDED = "UNFUNDED"
     """Nobody. It runs on GPUs that are idle, and gives them up first."""
+
+
+class PaidFor(Wire):
+    """What a job hears of who pays for its attempt, where its tenant has a budget: with its
+    placement, and as a signal when that changes."""
+
+    attempt: int
+    funding: Annotated[FundingClass | None, known_or(FundingClass, None)]
+    """Of its GPUs that it would lose first; null: of a newer version."""
+    says: Reason = ""
+    """Who pays for how many, and before that why others did."""
 
 
 class FundingCode(StrEnum):
@@ -129,6 +140,9 @@ class Payer(NamedTuple):
     """Its own tenant, where that has a budget."""
     shared: frozenset[str] = frozenset()
     """Of the tenants those that may take back at any time what pays for it."""
+    far: int = 0
+    """How many steps away of these that is that is farthest, as `scheduling.funding.ladder`
+    counts; 0 where there are none."""
     keeps: int = 0
     """Of one that runs, and that is paid for in part: the GPUs that are. Where all are, and
     relatives may take back some: the others. 0 where that is so of all, or of none."""
@@ -136,6 +150,7 @@ class Payer(NamedTuple):
     """Of the same: its nodes in the order of its ranks, with the GPUs that it does not keep."""
 
 
+_FIRST, _LAST = -1, 1_000_000
 ITSELF = Payer(frozenset())
 """Of a job whose tenant has no budget."""
 
@@ -155,6 +170,9 @@ class PoolFunding(NamedTuple):
     takes_over: Mapping[str, frozenset[str]] = MappingProxyType({})
     """By job for which nobody would pay: those that run of its own tenant each of which pays for
     enough, were it stopped."""
+    behind: Mapping[str, int] = MappingProxyType({})
+    """By job that waits and that others than its own tenant would pay for: after how many others
+    it comes, one after the other, where jobs of its relatives wait."""
     factors: Mapping[str, float] = MappingProxyType({})
     """By tenant: by what its jobs count in the queue, where it has had more than its soft quota
     of GPU-hours."""
@@ -181,6 +199,12 @@ class PoolFunding(NamedTuple):
     def of_tenant(self, tenant: str) -> float:
         """Return by what the jobs of a tenant count in the order of a class."""
         return self.factors.get(tenant, 1.0)
+
+    def turn(self, job_id: str) -> int:
+        """Return when a job that waits comes, before its class counts: the lowest is first."""
+        if job_id in self.unfunded:
+            return _LAST
+        return _FIRST if job_id in self.first else self.behind.get(job_id, 0)
 
     def of(self, job_id: str) -> Payer:
         """Return who pays for a job."""

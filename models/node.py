@@ -128,6 +128,8 @@ class Node(Frozen):
     state: NodeState = NodeState.READY
     cordoned: bool = False
     """Of one that is DRAINING, where that is known: its jobs may stay."""
+    state_reason: str = Field(default="", exclude_if=lambda reason: not reason)
+    """Of one that is DRAINING, where that is known: why."""
     container_runtime: str | None = None
     fetches: bool = True
     """Whether its agent fetches data for jobs, and knows conda: from protocol 10 on."""

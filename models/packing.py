@@ -184,15 +184,6 @@ class PackingPolicy(Frozen):
         """Why nobody would pay for it, of jobs that wait."""
         return self.funding.unfunded if self.funding else _NONE
 
-    def turn(self, job_id: str) -> int:
-        """Return when a job that waits has its turn, as far as who pays for it says: those first
-        for which others have given way, those last that nobody would pay for."""
-        if self.funding is None:
-            return 1
-        if job_id in self.funding.unfunded:
-            return 2
-        return 0 if job_id in self.funding.first else 1
-
     def is_paid_for(self, job_id: str) -> bool:
         """Return whether somebody pays for a job that runs, or would for one that waits: for no
         other is time bought."""

@@ -10,6 +10,7 @@ from longshore.models.base import Frozen, Instant, Name, Wire
 from longshore.models.constraints import Constraints
 from longshore.models.durations import Learnt
 from longshore.models.elastic import Malleable
+from longshore.models.funding import PaidFor
 from longshore.models.gang import GangPlan
 from longshore.models.gpu_hour_price import GPUHourPrice
 from longshore.models.job import ASSUMED_DURATION, JobSpec, Tier
@@ -543,3 +544,10 @@ class Placement(Wire):
             )
             for rank in self.ranks
         )  # fmt: skip
+
+
+class Placed(Placement):
+    """Signal to a job: a cycle has given it GPUs."""
+
+    paid: PaidFor | None = Field(default=None, exclude_if=lambda paid: paid is None)
+    """Who pays for them, where its tenant has a budget. Agents need not know."""

@@ -1,7 +1,7 @@
 """Search attributes of jobs: what people filter by in the Temporal UI.
 
 A namespace on PostgreSQL has room for 10 keywords, 3 lists of them and 3 integers in all; these
-take 6, 1 and 2.
+take 7, 1 and 2.
 They are stored in plain text. `JobState` is what a running job does; how one ended is Temporal's
 own `ExecutionStatus`.
 """
@@ -14,6 +14,8 @@ NODE_ID = "NodeId"
 DAG = "LongshoreDag"
 LABELS = "LongshoreLabels"
 """A list of ``name=value``, as people select jobs by them."""
+FUNDING_CLASS = "FundingClass"
+"""Of a job that runs, of a tenant with a budget."""
 GPU_COUNT = "GpuCount"
 PRIORITY_CLASS = "PriorityClass"
 
@@ -24,6 +26,7 @@ SEARCH_ATTRIBUTES: dict[str, str] = {
     GPU_TYPE: "Keyword",
     NODE_ID: "Keyword",
     DAG: "Keyword",
+    FUNDING_CLASS: "Keyword",
     LABELS: "KeywordList",
     GPU_COUNT: "Int",
     PRIORITY_CLASS: "Int",

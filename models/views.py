@@ -26,6 +26,9 @@ from longshore.models.spending import BuyingRecord, JobCost, PurchaseUnderWay
 from longshore.models.start_range import StartRange
 from longshore.models.units import Duration
 
+UNREADABLE = "cannot be read"
+"""What is said of a job whose row somebody, or a newer version, has written into."""
+
 
 class JobView(Wire):
     id: str
@@ -37,7 +40,7 @@ class JobView(Wire):
     labels: dict[str, str] = Field(default_factory=dict[str, str])
     """As they were submitted."""
     counted_as: int | None = None
-    """The class that its wait had lifted it to when a cycle looked last; null where it counts as
+    """The class that its wait has lifted it to, or had when it was placed; null where it counts as
     its own."""
     waited: Duration = timedelta(0)
     """In the queue in all, over its attempts and without holds; of a job that is queued now,
@@ -110,6 +113,12 @@ class JobView(Wire):
     def waits_from(self) -> datetime:
         """From when on its wait counts: its submit, or its `begin`."""
         return self.begins_at or self.submitted_at
+
+    def waited_by(self, now: datetime) -> timedelta:
+        """Return what it has waited in its queue in all. While it is held, and while it waits for
+        a price, that stands still."""
+        waits = self.state is JobState.QUEUED and not self.waits_for_price
+        return self.waited + (now - self.queued_at if waits and self.queued_at else timedelta(0))
 
     @property
     def size(self) -> str:

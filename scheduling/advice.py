@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from longshore.models.departures import DISK_REFUSES, is_full, mend_of_disk
 from longshore.models.node import Node, NodeState
 from longshore.models.placement import JobRequest, PackingPolicy, Rejection, RejectionCode
 from longshore.models.text import count, listed
@@ -270,17 +271,21 @@ def _wait_for_ends(job: JobRequest, *, may_stop: bool) -> str:
 
 def _of_states(rejections: Sequence[Rejection], nodes: Sequence[Node]) -> list[str]:
     """Return what helps with nodes that are not ready: of those that somebody shut, the one with
-    most free GPUs is let in again. Nothing keeps a bought one whose jobs leave it. Of another one
-    the agent is looked at."""
+    most free GPUs is let in again. Where the disk of an agent refuses, that is mended. Nothing
+    keeps a bought one whose jobs leave it. Of another one the agent is looked at."""
     states = {each.node_id: each.reason for each in rejections if each.code is RejectionCode.STATE}
     unready = [node for node in nodes if node.id in states]
     draining = [node for node in unready if node.state is NodeState.DRAINING]
-    shut = [node for node in draining if _is_shut_by_hand(node)]
+    refusing = [node for node in draining if node.state_reason.startswith(DISK_REFUSES)]
+    shut = [node for node in draining if node not in refusing and _is_shut_by_hand(node)]
     other = next((node for node in unready if node.state is not NodeState.DRAINING), None)
     hints: list[str] = []
     if shut:
         best = max(shut, key=lambda node: sum(gpu.is_free for gpu in node.gpus)).id
         hints.append(f"let {best} take jobs again: `longshore uncordon {best}`")
+    if refusing:  # to let it in again places the job there in vain
+        first = min(refusing, key=lambda node: not is_full(node.state_reason))
+        hints.append(mend_of_disk(first.state_reason, first.id, first.id))
     if other:
         hints.append(
             f"look at the agent of {other.id}, which {states[other.id]} (`longshore nodes`)"

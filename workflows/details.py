@@ -8,13 +8,18 @@ from longshore.models.visible import visible
 
 
 def job_details(
-    status: JobStatus, spec: JobSpec, *, simulated: bool, is_another: bool = False
+    status: JobStatus,
+    spec: JobSpec,
+    *,
+    simulated: bool,
+    is_another: bool = False,
+    paid_for: str = "",
 ) -> str:
     """Return the job in a line, state and reason, what it needs, and its attempts so far.
 
     The line is the summary of the workflow. That can be given at the start alone, and some start a
     job without one. With `is_another` the job on record under the id is another, or
-    had ended: this is not its state.
+    had ended: this is not its state. `paid_for` says who pays, where its tenant has a budget.
     """
     headline = _headline(status, simulated)
     if is_another:
@@ -22,6 +27,8 @@ def job_details(
     lines = [summary_of(spec), "", f"### {headline}", ""]
     if status.reason:
         lines += [status.reason, ""]
+    if paid_for and not status.state.ended:
+        lines += [f"**Paid for** {paid_for}", ""]
     lines += [f"**Needs** {_needs(spec)}", ""]
     if status.attempts:
         # A list, newest first: the page shows tables without room between their columns.

@@ -17,6 +17,7 @@ with workflow.unsafe.imports_passed_through():
     from longshore.models.array_messages import StopElements
     from longshore.models.base import as_reason
     from longshore.models.failover import SwapRequest
+    from longshore.models.funding import PaidFor
     from longshore.models.growth import Growing
     from longshore.models.job import (
         FailureClass,
@@ -40,7 +41,7 @@ with workflow.unsafe.imports_passed_through():
         Waiting,
     )
     from longshore.models.output import why_unusable
-    from longshore.models.placement import Placement, PlacementKey
+    from longshore.models.placement import Placed, Placement, PlacementKey
     from longshore.models.resize import JoinRequest, Resize, ResizeReply, ResizeRequest
     from longshore.models.text import format_duration
     from longshore.models.visible import visible
@@ -54,6 +55,7 @@ with workflow.unsafe.imports_passed_through():
     from longshore.workflows.holding import FREE, Holding, Kept
     from longshore.workflows.interruption import Interruption, Swaps
     from longshore.workflows.naming import refuse_input, refuse_odd_id
+    from longshore.workflows.paying import Paying
     from longshore.workflows.preparing import Preparing
     from longshore.workflows.resizing import with_size
     from longshore.workflows.slots import SlotAttempt, tell_node
@@ -96,7 +98,9 @@ class JobWorkflow(Started):
         self._attempts = list(history.attempts)
         self._first_attempt = history.attempt
         self._state = JobState.SUBMITTED
-        self._listed = workflow.info().typed_search_attributes.get(attributes.JOB_STATE)
+        listed = workflow.info().typed_search_attributes
+        self._listed = listed.get(attributes.JOB_STATE)
+        self._paying = Paying(listed.get(attributes.FUNDING_CLASS))
         self._reason = ""
         self._since = workflow.now()
         self._placement: Placement | None = None
@@ -137,7 +141,7 @@ class JobWorkflow(Started):
         return result
 
     @workflow.signal(description="A cycle has given it GPUs")
-    def placed(self, placement: Placement) -> None:
+    def placed(self, placement: Placed) -> None:
         """A cycle has given the job GPUs for this attempt."""
         if placement.attempt == self._attempt and self._placement is None:
             self._placement = placement
@@ -152,6 +156,16 @@ class JobWorkflow(Started):
         if waiting.attempt == self._attempt and self._state is JobState.QUEUED:
             self._reason = waiting.reason
             self._show()
+
+    @workflow.signal(description="Others pay for its GPUs now, or nobody does any more")
+    def paid(self, told: PaidFor) -> None:
+        """Others pay for this attempt than before, or nobody does; of a tenant with a budget."""
+        if told.attempt == self._attempt and self._state is JobState.RUNNING:
+            self._paying.heard(told, workflow.now())
+            self._show()
+            attributes.tell_funding(self._paying)
+        elif isinstance(here := self._placement, Placed) and told.attempt == here.attempt:
+            self._placement = here.model_copy(update={"paid": told})  # it begins in a moment
 
     @workflow.signal(
         description="A cycle expects it to start there: bring what it needs while it waits"
@@ -406,6 +420,8 @@ class JobWorkflow(Started):
         self._attempts.append(attempt_records.begun(placement))
         if self._interruption is not None:  # it heard of that before the placement itself
             return self._interruption.before_start()
+        if isinstance(placement, Placed) and placement.paid is not None:
+            self._paying.heard(placement.paid, workflow.now())
         self._enter(JobState.RUNNING, placement.reason or f"on {steps.where(placement)}")
         stopping = partial(self._enter, JobState.STOPPING)
         if self._job.slot is not None:
@@ -562,6 +578,8 @@ class JobWorkflow(Started):
         self._attempt += 1
         self._preparing.stop()
         swaps, self._swaps = self._swaps, None
+        if swaps is None or swaps.queued or swaps.placement is None:
+            self._paying.forget()  # else spares have taken places, and their payers stay
         self._placement = self._interruption = None
         if swaps is not None and swaps.placement is not None:
             self._is_queued = False
@@ -663,11 +681,15 @@ class JobWorkflow(Started):
             self._listed = state.value
             running_on = self._placement if state is JobState.RUNNING else None
             node_id = running_on.node_id if running_on else None
-            attributes.tell(state, node_id, self._spec)
+            attributes.tell(state, node_id, self._spec, self._paying)
 
     def _show(self) -> None:
         """Keep the card in the Temporal UI up to date; it is read on demand and costs nothing."""
         simulated = self._placement is not None and self._placement.simulated
         status, other = self.status(), self._is_another
-        card = job_details(status, self._spec, simulated=simulated, is_another=other)
+        holds = self._state in (JobState.RUNNING, JobState.STOPPING)
+        card = job_details(
+            status, self._spec, simulated=simulated, is_another=other,
+            paid_for=self._paying.words if holds else "",
+        )  # fmt: skip
         workflow.set_current_details(card)

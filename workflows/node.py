@@ -15,7 +15,14 @@ with workflow.unsafe.imports_passed_through():
     from longshore.activities.node.process import NodeActivities
     from longshore.activities.registry import RegistryActivities
     from longshore.models.data import HeldReport
-    from longshore.models.departures import DISK_REFUSES, ExpiryChange, NodeDrain, SpotNotice
+    from longshore.models.departures import (
+        CORDONED_BY_HAND,
+        DISK_REFUSES,
+        DRAINED_BY_HAND,
+        ExpiryChange,
+        NodeDrain,
+        SpotNotice,
+    )
     from longshore.models.errors import NodeTakenError, StaleError, TokenError
     from longshore.models.messages import (
         NODE_WORKFLOW,
@@ -129,7 +136,7 @@ class NodeWorkflow(Started):
         its_disk = command.reason.startswith(DISK_REFUSES)
         if its_disk and self._drain_reason and workflow.patched("keep-earlier-drain"):
             return self.status()
-        return await self._close(NodeDrain(reason=command.reason or "cordoned by hand"))
+        return await self._close(NodeDrain(reason=command.reason or CORDONED_BY_HAND))
 
     @described_update("Take jobs again")
     async def uncordon(self, command: CommandReason) -> NodeStatus:
@@ -305,7 +312,7 @@ class NodeWorkflow(Started):
 
     async def _close(self, drain: NodeDrain) -> NodeStatus:
         async with self._lock:
-            self._drain_reason = drain.reason or "drained by hand"
+            self._drain_reason = drain.reason or DRAINED_BY_HAND
             await self._set_draining(True, clearing=drain.move)
             self._clearing.set_drain(drain, self._drain_reason)
         self._show()

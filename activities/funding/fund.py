@@ -1,6 +1,5 @@
 """Who would pay for a job, envelope by envelope, as its next cycle would find it."""
 
-from collections.abc import Iterable
 from datetime import datetime
 
 from sqlalchemy import text
@@ -20,10 +19,11 @@ from longshore.models.text import count, listed
 from longshore.models.visible import shown
 from longshore.scheduling.funding.evaluate import evaluated
 from longshore.scheduling.funding.explain import Explained, Helps, Remedy, Rung, explain
-from longshore.scheduling.funding.facts import Charge, Facts, Use
+from longshore.scheduling.funding.facts import Facts, Use
+from longshore.scheduling.funding.news import funded_gpus, paid_gpus
 from longshore.scheduling.funding.pool import as_found, says_unfunded
 from longshore.scheduling.funding.room import Room
-from longshore.scheduling.funding.split import class_of, split_of
+from longshore.scheduling.funding.split import split_of
 from longshore.scheduling.order import queue_order
 
 _NAMED = 5
@@ -81,9 +81,7 @@ def _running(facts: Facts, use: Use, now: datetime) -> FundView:
         room.remove(charge)
     found = explain(room, use)
     split = split_of(use, charges, facts)
-    answer = _paid(charges, use, facts)
-    if split.unfunded:
-        answer += (PaidGPUs(funding=FundingClass.UNFUNDED, gpus=split.unfunded / 1000),)
+    answer = paid_gpus(charges, use, facts)
     says = ", ".join(each.words for each in answer)
     if split.unfunded and not found.cover.funded:
         says = f"{says}; {says_unfunded(found.cover)}"
@@ -106,7 +104,7 @@ def _waiting(
     before = frozenset(job.id for job in ordered[: ordered.index(mine)])
     view = _view(room, use, found, before, now)
     must = asks[mine.id].must_be_funded if mine.id in asks else False
-    answer = _paid(found.cover.charges, use, facts)
+    answer = funded_gpus(found.cover.charges, use, facts)
     if not found.cover.funded and not must:
         answer = (PaidGPUs(funding=FundingClass.UNFUNDED, gpus=view.wants),)
     says = (
@@ -146,22 +144,6 @@ def _rung(room: Room, rung: Rung, before: frozenset[str]) -> FundRung:
         unused=rung.unused / 1000, recallable=rung.recallable / 1000,
         held_by={tenant: held[tenant] / 1000 for tenant in sorted(held)}, ahead=ahead / 1000,
         gives=rung.gives / 1000, code=rung.code, opens=rung.opens, ends=spec.end,
-    )  # fmt: skip
-
-
-def _paid(charges: Iterable[Charge], use: Use, facts: Facts) -> tuple[PaidGPUs, ...]:
-    """Return who pays by these charges, by class and envelope."""
-    found: dict[tuple[FundingClass, int], int] = {}
-    for charge in charges:
-        key = class_of(charge, use, facts), charge.envelope
-        found[key] = found.get(key, 0) + charge.amount
-    order = {each: place for place, each in enumerate(FundingClass)}
-    return tuple(
-        PaidGPUs(
-            funding=funding, payer=facts.envelopes[id].tenant,
-            envelope=facts.envelopes[id].spec.name, gpus=found[funding, id] / 1000,
-        )
-        for funding, id in sorted(found, key=lambda key: (order[key[0]], key[1]))
     )  # fmt: skip
 
 

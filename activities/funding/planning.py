@@ -10,6 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import clock
+from longshore.activities.failpoints import failpoint
 from longshore.activities.funding.hours import share_factors
 from longshore.activities.funding.quotas import quota_room
 from longshore.activities.funding.rows import (
@@ -26,6 +27,7 @@ from longshore.models.pool import PoolSpec
 from longshore.scheduling.funding.evaluate import Funded
 from longshore.scheduling.funding.facts import Charge, Facts, Use, Wall
 from longshore.scheduling.funding.holding import Ended
+from longshore.scheduling.funding.news import News, news_of
 from longshore.scheduling.funding.pool import (
     Asks,
     fewest,
@@ -59,6 +61,8 @@ class Settlement(NamedTuple):
     """Jobs of these that do not start unfunded."""
     next_change: timedelta | None = None
     """In what time an envelope begins or ends next."""
+    news: tuple[News, ...] = ()
+    """What jobs that run are to hear of it."""
 
     async def settle(self, connection: AsyncConnection) -> None:
         """Close what no longer holds, and open what pays for jobs that run already."""
@@ -71,10 +75,11 @@ class Settlement(NamedTuple):
             await close_charges(connection, [each.charge.id for each in ended], reason)
         begin = {(use.job_id, use.attempt) for use in self.begins}
         others = [each for each in self.funded.opened if (each.job_id, each.attempt) not in begin]
-        if await _open_whole(connection, others):
-            return
-        for _, charges in groupby(sorted(others, key=_attempt), _attempt):
-            await _open_whole(connection, list(charges))
+        if not await _open_whole(connection, others):
+            for _, charges in groupby(sorted(others, key=_attempt), _attempt):
+                await _open_whole(connection, list(charges))
+        if closed or others:
+            await failpoint("settle_charges.before-commit")
 
     async def pay_for(
         self, connection: AsyncConnection, job_ids: Collection[str]
@@ -92,6 +97,8 @@ class Settlement(NamedTuple):
             for job_id in sorted(paid):
                 if not await _open_whole(connection, by_job[job_id]):
                     paid.discard(job_id)
+        if paid:
+            await failpoint("pay_charges.before-commit")
         return frozenset(by_job.keys() - paid) & self.must
 
 
@@ -99,6 +106,20 @@ RUNS_WITH_BUDGET = """EXISTS (
     SELECT FROM leases l JOIN nodes n ON n.id = l.node_id JOIN tenants t ON t.name = l.tenant
      WHERE l.ended_at IS NULL AND n.pool = :pool AND t.budget_since IS NOT NULL)"""
 """Whether a job of a tenant with a budget runs in a pool."""
+
+
+RUNS_UNFUNDED = """CASE WHEN EXISTS (SELECT FROM tenants WHERE budget_since IS NOT NULL)
+    THEN EXISTS (
+        SELECT FROM placements p JOIN jobs j ON j.id = p.job_id
+          JOIN tenants t ON t.name = j.tenant AND t.budget_since IS NOT NULL
+          JOIN nodes n ON n.id = p.node_id
+         WHERE p.ended_at IS NULL AND n.pool = :pool
+           AND cardinality(p.gpu_indices) > (
+                SELECT coalesce(sum(cardinality(c.gpu_indices)), 0) FROM charges c
+                 WHERE (c.job_id, c.attempt, c.rank) = (p.job_id, p.attempt, p.rank)
+                   AND c.ended_at IS NULL))
+    ELSE false END"""
+"""Whether in a pool a job of a tenant with a budget runs on GPUs that nobody pays for."""
 
 
 async def read_funding(
@@ -182,7 +203,8 @@ def settlement_of(
     begins = placed(facts, pool, plan.placements, jobs, by_id, asks, now)
     must = {use.job_id for use in begins if asks.get(use.job_id, Asks()).must_be_funded}
     funded = settled(facts, begins, now, fewest(jobs[use.job_id] for use in begins))
-    return Settlement(funded, begins, frozenset(must), next_change(facts, now))
+    news = news_of(facts, funded, begins)
+    return Settlement(funded, begins, frozenset(must), next_change(facts, now), news)
 
 
 async def settle_now(connection: AsyncConnection, pool: str) -> None:

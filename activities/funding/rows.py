@@ -9,6 +9,7 @@ from sqlalchemy import RowMapping, text
 from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from longshore.activities.failpoints import failpoint
 from longshore.models.funding import Cap, Envelope, FundingTerms, Lending, Sharing
 from longshore.scheduling.funding.facts import (
     Branch,
@@ -134,7 +135,11 @@ async def carry_charges(
     Return what the database refuses, as of a budget that was cut meanwhile.
     """
     rows = await connection.execute(text(_CARRIED), {"id": job_id, "attempt": attempt})
-    return await open_charges(connection, [_charge(row) for row in rows])
+    charges = [_charge(row) for row in rows]
+    refused = await open_charges(connection, charges)
+    if charges:
+        await failpoint("carry_charges.before-commit")
+    return refused
 
 
 async def _opened(connection: AsyncConnection, charges: Sequence[Charge]) -> str | None:

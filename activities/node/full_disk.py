@@ -20,11 +20,10 @@ from temporalio.client import (
 from temporalio.service import RPCError
 
 from longshore.activities.node.system import boot_clock
-from longshore.models.departures import DISK_REFUSES
+from longshore.models.departures import FULL_DISK, disk_refuses, is_full
 from longshore.models.messages import CommandReason, node_workflow_id
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_REFUSES = (*_FULL, errno.EROFS, errno.EIO)
+_REFUSES = (*FULL_DISK, errno.EROFS, errno.EIO)
 """Faults of a disk that another start would meet as well."""
 _ROOM = 1 << 20
 """Bytes that have to fit: far more than a start writes."""
@@ -120,19 +119,10 @@ def has_room(folder: Path) -> bool:
 def why_refused(error: Exception) -> str | None:
     """Return what to say of a disk of the agent that refused; None of any other error."""
     if isinstance(error, OSError) and error.errno in _REFUSES:
-        return _why(error.errno)
+        return disk_refuses(error.errno)
     return None
 
 
 def is_full_disk(lines: Iterable[str]) -> bool:
     """Return whether a program says that a disk is full."""
-    return any(os.strerror(code) in line for line in lines for code in _FULL)
-
-
-def is_full(why: str) -> bool:
-    """Return whether a node takes no jobs because the disk of its agent was full."""
-    return why in map(_why, _FULL)
-
-
-def _why(code: int) -> str:
-    return f"{DISK_REFUSES}: {os.strerror(code)}"
+    return any(os.strerror(code) in line for line in lines for code in FULL_DISK)

@@ -20,6 +20,7 @@ from longshore.scheduling.funding.cover import Cover, cover, fund
 from longshore.scheduling.funding.evaluate import evaluated
 from longshore.scheduling.funding.facts import Facts, Share, Use, Wall, Where, must_be_funded
 from longshore.scheduling.funding.kept import Funded, KeptFunding
+from longshore.scheduling.funding.ladder import OWN, Tree
 from longshore.scheduling.funding.room import Attempt, Room
 from longshore.scheduling.funding.sizes import (
     MayGrow,
@@ -32,6 +33,8 @@ from longshore.scheduling.funding.split import Split, classes_of
 
 _ASKED = 20
 """Kinds of jobs that wait unfunded for which it is looked at whose room they could take over."""
+_DEEPEST = 4
+"""How many jobs may wait for each other, that share with each other."""
 _IN_ORDER = timedelta(microseconds=1)
 
 
@@ -82,7 +85,7 @@ def pool_funding(
     for use in waiting:
         found = covers[use.job_id]
         if found.funded:
-            payers[use.job_id] = _payer(facts, use, found)
+            payers[use.job_id] = _payer(facts, room.tree, use, found)
             if found.recalls:
                 recalls[use.job_id] = frozenset(one.charge.job_id for one in found.recalls)
             continue
@@ -91,6 +94,7 @@ def pool_funding(
         unfunded[use.job_id] = says_unfunded(found, must=must)
         if must:
             held.add(use.job_id)
+    behind = _behind(room.tree, {use.job_id: payers[use.job_id] for use in waiting})
     takes = _takes_over(facts, room, funded, [use for use in waiting if use.job_id in unfunded])
     paid = [use for use in waiting if use.job_id not in unfunded]
     sizes = sizes_to_start(room, pool, queue, paid) | sizes_to_grow(
@@ -102,13 +106,15 @@ def pool_funding(
         if job.malleable is not None and job.id not in over
     ]
     sizes = below_quotas(left, [*starting, *growing], sizes)
-    return PoolFunding(payers, unfunded, frozenset(held), recalls, takes, factors, sizes, first)
+    return PoolFunding(
+        payers, unfunded, frozenset(held), recalls, takes, behind, factors, sizes, first
+    )
 
 
 def _payer_of(room: Room, use: Use, split: Split) -> Payer:
     """Return who pays for a job that runs."""
-    shared = frozenset(name for name, of, _ in split.payers if of is FundingClass.SHARED)
-    payer = Payer(split.owners, not split.unfunded, use.tenant, shared)
+    shared = (name for name, of, _ in split.payers if of is FundingClass.SHARED)
+    payer = _paid_by(room.tree, use.tenant, split.owners, shared, funded=not split.unfunded)
     keeps = split.owned + split.borrowed + (split.shared if split.unfunded else 0)
     if not keeps or not (split.unfunded or split.shared):
         return payer
@@ -122,11 +128,46 @@ def _payer_of(room: Room, use: Use, split: Split) -> Payer:
     return payer._replace(keeps=keeps // 1000, ranks=ranks)
 
 
-def _payer(facts: Facts, use: Use, found: Cover) -> Payer:
+def _behind(tree: Tree, waiting: Mapping[str, Payer]) -> dict[str, int]:
+    """Return which jobs come behind others, and behind how many: one that others than its own
+    tenant would pay for comes after the jobs of its relatives that their own envelopes pay for.
+
+    These may have it stopped, whatever its class: before them it would take the GPUs back that
+    were freed for them. Whose envelope pays is only known when it begins.
+    """
+    owners: dict[str, set[str]] = {}
+    for job_id, payer in waiting.items():
+        if payer.funded and payer.owner in payer.tenants:
+            owners.setdefault(payer.owner, set()).add(job_id)
+    ahead: dict[str, list[str]] = {}
+    for job_id, payer in waiting.items():
+        if payer.funded and payer.tenants - {payer.owner}:
+            near = (name for name in owners if tree.steps(payer.owner, name) not in (None, OWN))
+            ahead[job_id] = [each for name in near for each in owners[name]]
+    found: dict[str, int] = {}
+    for _ in range(_DEEPEST):
+        before = dict(found)
+        for job_id, others in ahead.items():
+            if others:
+                found[job_id] = 1 + max(before.get(each, 0) for each in others)
+        if found == before:
+            break
+    return found
+
+
+def _payer(facts: Facts, tree: Tree, use: Use, found: Cover) -> Payer:
     """Return who would pay for a job that waits."""
     owners = [(facts.envelopes[each.envelope].tenant, each.lent) for each in found.charges]
-    shared = frozenset(owner for owner, lent in owners if not lent and owner != use.tenant)
-    return Payer(frozenset(owner for owner, _ in owners), True, use.tenant, shared)
+    shared = (owner for owner, lent in owners if not lent and owner != use.tenant)
+    return _paid_by(tree, use.tenant, (owner for owner, _ in owners), shared)
+
+
+def _paid_by(
+    tree: Tree, tenant: str, owners: Iterable[str], shared: Iterable[str], *, funded: bool = True
+) -> Payer:
+    relatives = frozenset(shared)
+    far = max((tree.steps(tenant, each) or OWN for each in relatives), default=OWN)
+    return Payer(frozenset(owners), funded, tenant, relatives, far)
 
 
 def over_quotas(walls: Sequence[Wall], queue: Sequence[JobRequest]) -> dict[str, str]:

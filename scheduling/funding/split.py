@@ -18,6 +18,15 @@ class Split(NamedTuple):
     """Tenants that pay, of what class that is, and how much. In order."""
 
     @property
+    def loses_first(self) -> FundingClass:
+        """Return of which class those of its GPUs are that it would lose first."""
+        if self.unfunded:
+            return FundingClass.UNFUNDED
+        if self.shared:
+            return FundingClass.SHARED
+        return FundingClass.BORROWED if self.borrowed else FundingClass.OWNED
+
+    @property
     def owners(self) -> frozenset[str]:
         """Return the tenants that pay."""
         return frozenset(tenant for tenant, _, _ in self.payers)

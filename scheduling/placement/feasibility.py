@@ -3,12 +3,14 @@
 from collections.abc import Hashable
 from datetime import datetime, timedelta
 
+from longshore.models.departures import CORDONED_BY_HAND, DRAINED_BY_HAND
 from longshore.models.node import Node, NodeState
 from longshore.models.placement import JobRequest, PackingPolicy, Rejection, RejectionCode
 from longshore.models.resources import HostAmounts
 from longshore.models.text import count, format_duration
 from longshore.models.topology import FLAVOR_LABEL
 from longshore.models.units import format_gb, format_gb_per_second, format_watts
+from longshore.models.visible import brief
 from longshore.scheduling.node_lifetime import why_too_short
 from longshore.scheduling.placement.filters import (
     WHY,
@@ -92,7 +94,8 @@ def _reason(view: NodeView, need: Need, code: RejectionCode, now: datetime) -> s
     node = view.node
     match code:
         case RejectionCode.STATE:
-            return CORDONED if node.cordoned else f"is {node.state.value.lower()}"
+            state = CORDONED if node.cordoned else f"is {node.state.value.lower()}"
+            return f"{state} ({brief(node.state_reason)})" if _says_why(node) else state
         case RejectionCode.FLAVOR:
             flavor = node.labels.get(FLAVOR_LABEL, "")
             return f"is of the flavor {flavor}, job wants {need.gpu_type.upper()}"
@@ -123,6 +126,10 @@ def _reason(view: NodeView, need: Need, code: RejectionCode, now: datetime) -> s
             return "could take a part, but the domains cannot hold the whole gang"
         case _:
             return WHY[code](node, need)
+
+
+def _says_why(node: Node) -> bool:
+    return node.state_reason not in ("", CORDONED_BY_HAND, DRAINED_BY_HAND)
 
 
 def _expiry_reason(view: NodeView, need: Need, now: datetime) -> str:

@@ -36,6 +36,8 @@ def right_over(running: str, asking: str, funding: PoolFunding | None) -> Right:
             return Right.FIRST
         if theirs.owner in mine.shared:
             return Right.NONE  # it would take back at once what it shares
+        if theirs.far < mine.far:
+            return Right.NONE  # nearer to who shares with both: it would take that back
         return Right.CLASS if theirs.tenants == mine.tenants else Right.NONE
     if theirs.funded:
         may = running in funding.takes_over.get(asking, ())

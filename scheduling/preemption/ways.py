@@ -15,7 +15,7 @@ from longshore.models.preemption import (
     Way,
     WayKind,
 )
-from longshore.models.text import count, dollars, listed
+from longshore.models.text import count, dollars, listed, span
 from longshore.scheduling.buying.costs import UNSERVED
 from longshore.scheduling.preemption.costs import cost_of
 from longshore.scheduling.rank import AHEAD
@@ -133,12 +133,35 @@ def no_node(
     return PreemptionPlan(job_id=job.id, at=now, ways=ways, reason=reason)
 
 
+def as_told(plan: PreemptionPlan, start: datetime | None) -> PreemptionPlan:
+    """Return a plan whose way to wait says the `start` that a cycle keeps for the job, as all
+    others who tell it do; None where it keeps none.
+
+    A cycle plans with an hour for a job of which nobody knows how long it takes, so that a start
+    can be kept at all. What waiting costs is by the time that those in the way probably run on
+    (`costs.probable_end`), and that is said beside.
+    """
+    waiting = next((way for way in plan.ways if way.kind is WayKind.WAIT), None)
+    if waiting is None or start is None or waiting.start is None:
+        return plan
+    title = _until(start)
+    if abs(waiting.start - start) >= timedelta(seconds=1):
+        counted = span(waiting.start - plan.at)
+        title += f", counted as {counted}: nobody knows how long those take that run there"
+    told = waiting.model_copy(update={"title": title, "start": start})
+    ways = tuple(told if way is waiting else way for way in plan.ways)
+    reason = plan.reason.replace(waiting.title, title)
+    return plan.model_copy(update={"ways": ways, "reason": reason})
+
+
+def _until(start: datetime) -> str:
+    return f"wait until {start:%Y-%m-%d %H:%M:%S} UTC"
+
+
 def _waiting(
     job: JobRequest, start: datetime | None, policy: PreemptionPolicy, now: datetime
 ) -> Way:
-    title = (
-        f"wait until {start:%Y-%m-%d %H:%M:%S} UTC" if start else "wait, nobody knows for how long"
-    )
+    title = _until(start) if start else "wait, nobody knows for how long"
     delay = _delay(job, start or now + UNSERVED, policy, now)
     return Way(kind=WayKind.WAIT, title=title, start=start, delay=delay)
 

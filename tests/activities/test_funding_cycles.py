@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy import text
 
 from longshore.activities.funding.hours import load_hours, share_factors
-from longshore.models.messages import CycleReply
-from longshore.models.placement import Decision
+from longshore.models.messages import CycleReply, LeaseEnd, ReleaseRequest
+from longshore.models.placement import Decision, PlacementKey
 from tests.support.funding import envelope, tenant
 from tests.support.ledger import Ledger
 from tests.support.waiting import eventually
@@ -300,3 +300,28 @@ async def test_an_owner_whose_gpus_a_relative_has_does_not_wait_for_it(funded: L
     await queued(funded, "owner", "red", 4, priority=0)
     await cycle(funded, 2, "guest", "owner")
     assert [(row["job_id"], row["by_payer"]) for row in await stopped(funded)] == [("guest", True)]
+    # It waits again before the next cycle, of a higher class, and is paid for as before.
+    guest = PlacementKey(job_id="guest", attempt=1)
+    freed = ReleaseRequest(key=guest, reason=LeaseEnd.PREEMPTED, message="for owner")
+    await funded.run(funded.queue.release, freed)
+    await funded.enqueue("guest", attempt=2, gpus=8, tenant="blue", priority=9)
+    await cycle(funded, 3, "guest", "owner")
+    assert await running(funded) == ["owner"], "what was freed for it is not taken back"
+
+
+async def test_a_sponsor_that_there_is_not_is_refused_and_who_lends_is_told(funded: Ledger):
+    await tenant(funded, "bank")
+    await envelope(funded, "bank", lend_to=["red"], lend_milli=1000)
+
+    async def refusal(job: str, owner: str, *sponsors: str) -> str:
+        funding = {"allow_borrow": True, "sponsors": list(sponsors)}
+        return (await funded.enqueue(job, gpus=1, tenant=owner, funding=funding)).refusal
+
+    assert await refusal("a", "red", "bnak") == (
+        "funding.sponsors: there is no tenant 'bnak'; did you mean bank? To red lends bank"
+    )
+    assert await refusal("b", "blue", "bank", "x", "y") == (
+        "funding.sponsors: there are no tenants 'x', 'y'. To blue lends nobody"
+    )
+    assert await refusal("c", "blue", "bank") == "", "it may lend later what it does not lend now"
+    assert await refusal("d", "red", "bank") == ""

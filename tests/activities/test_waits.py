@@ -3,7 +3,7 @@ queue, the stops of others and its views make of it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -11,6 +11,7 @@ from longshore.activities.database import clock
 from longshore.activities.preemption_inputs import read_inputs
 from longshore.activities.snapshot import load_place, load_pool, read_queue
 from longshore.activities.views import Views, set_pool
+from longshore.client.words import class_of
 from longshore.models.job import JobState
 from longshore.models.messages import HoldRequest, LeaseEnd, ReleaseRequest
 from longshore.models.placement import PackingPolicy, PlacementKey, ScoreWeights
@@ -72,6 +73,24 @@ async def test_a_cycle_says_what_a_job_that_waits_on_counted_as(ledger: Ledger):
     await ledger.cycle("one")
     wide = await Views(ledger.database).job("wide")
     assert (wide.state, wide.counted_as, wide.waited) == (JobState.QUEUED, 6, timedelta(0))
+
+
+async def test_the_class_that_is_told_is_of_the_moment_of_the_wait_beside_it(ledger: Ledger):
+    """A cycle writes what a job counts as with its news, and no news comes for long."""
+    await ledger.register(gpus=1)
+    for name in ("wide", "held"):
+        await ledger.enqueue(name, gpus=2, priority=4)
+        await _age(ledger, name, 61)
+    await ledger.cycle("one")
+    for name in ("wide", "held"):
+        await _age(ledger, name, 30)
+    await _set_hold(ledger, True, "held")
+    for name, state in (("wide", JobState.QUEUED), ("held", JobState.HELD)):
+        job = await Views(ledger.database).job(name)
+        assert (job.state, job.counted_as) == (state, 7)
+        assert class_of(job, datetime.now(UTC)).startswith("class 4, counted as 7 after 91d")
+    await _rises_every(ledger, timedelta(0))
+    assert (await Views(ledger.database).job("wide")).counted_as is None
 
 
 async def test_what_was_waited_before_an_attempt_counts_in_the_next(ledger: Ledger):

@@ -26,3 +26,15 @@ def test_it_is_told_as_json():
     told = json.loads(done.stdout)
     assert told["us_a_job"] > 0
     assert told["placements"] == 1500
+
+
+def test_what_charges_add_to_a_commit():
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.funding", "--commits", "--placements", "40",
+         "--turns", "1", "--at-once", "4", "--json"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    told = json.loads(done.stdout)
+    assert told["without"] > 0
+    assert told["of_the_rate"] > 0
+    assert told["deadlocks"] == 0

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from longshore.client.budget_file import read_budgets
 from longshore.models.funding_views import BudgetEdit, BudgetView, TenantView
 from tests.client.conftest import Command, Ran
 
@@ -144,6 +145,12 @@ async def test_wrong_options_of_a_tenant(longshore: Command, options: tuple[str,
          "b.yaml:2: money.per_day: must be dollars, such as $500, got 500"),
         ("budgets:\n- tenant: a\n- tenant: a",
          "b.yaml:3: budgets[1].tenant: a has a budget in this file already"),
+        ("tenant: a\n---\ntenant: b\n---\ntenant: a",
+         "b.yaml:4: tenant: a has a budget in this file already"),
+        ("tenant: a\nmoney: {per_day: 5}\n--- # b\nbudgets:\n- tenant: b\n  caps: 1\n",
+         "b.yaml:2: money.per_day: must be dollars, such as $500, got 5\n"),
+        ("tenant: a\nmoney: {per_day: 5}\n--- # b\nbudgets:\n- tenant: b\n  caps: 1\n",
+         "b.yaml:6: budgets[0].caps: must be"),
         ("budgets: []", "b.yaml:1: budgets: must have at least 1 entry, got none"),
         ("- tenant: a", "b.yaml:1: must hold one mapping (name: value lines), not a list"),
     ],
@@ -157,6 +164,14 @@ def test_a_wrong_file_names_field_line_value_and_what_would_be_right(
         ran = cli("budget", command, "b.yaml")
         assert ran.code == 65
         assert said in ran.err, ran.err
+
+
+def test_several_documents_are_several_budgets(tmp_path: Path):
+    file = tmp_path / "b.yaml"
+    file.write_text(
+        "# all\n---\ntenant: a\n---\nbudgets: [{tenant: b}, {tenant: c}]\n---\n# none\n"
+    )
+    assert [budget.tenant for budget in read_budgets(str(file))] == ["a", "b", "c"]
 
 
 def test_a_file_that_is_not_there(cli: Callable[..., Ran]):

@@ -14,6 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from longshore.models.departures import DISK_REFUSES
 from longshore.models.job import JobResult, JobSpec
 from longshore.models.messages import ProcessReport, Progress
 from longshore.models.settings import Settings
@@ -196,6 +197,28 @@ async def test_only_a_running_job_can_be_queued_again(longshore: Command, pool: 
     assert await longshore("requeue", job_id) == Ran(
         77, "", f"error: job {job_id} is HELD: only one that runs can be queued again\n"
     )
+
+
+async def test_why_and_uncordon_say_that_an_agent_has_cordoned_its_node(
+    longshore: Command, pool: str, node: ScriptedNode
+) -> None:
+    full = f"{DISK_REFUSES}: No space left on device"
+    assert (await longshore("cordon", node.id, "--reason", full)).code == 0
+    job_id = await submitted(longshore, pool)
+
+    async def told() -> str | None:
+        why = (await longshore("why", job_id)).out
+        return why if "cordoned" in why else None
+
+    why = " ".join((await eventually(told)).split())
+    assert f"is cordoned ({full})" in why
+    assert f"make room on {node.id}" in why
+    assert "uncordon" not in why
+    ran = await longshore("uncordon", node.id)
+    assert (ran.code, ran.out) == (0, f"{node.id} is READY and takes jobs\n")
+    assert f"warning: {node.id} took no jobs because {full}" in ran.err
+    assert "its agent cordons it again: make room on" in ran.err
+    assert (await longshore("uncordon", node.id)).err == ""
 
 
 async def test_a_node_that_does_not_exist(longshore: Command) -> None:

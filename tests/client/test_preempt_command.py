@@ -1,7 +1,7 @@
 """`longshore preempt --dry-run`: for files, and for a job that waits in a pool."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from longshore.models.messages import ProcessReport
 from longshore.models.money import micro_of
 from longshore.models.preemption import Way, WayKind
 from longshore.models.settings import Settings
-from longshore.models.views import Explanation
+from longshore.models.views import Explanation, JobView
 from tests.client.conftest import Command, Ran
 from tests.support.market import RunningMarket
 from tests.support.scripted_node import ScriptedNode
@@ -153,6 +153,44 @@ async def test_a_job_that_waits_is_decided_for_in_its_pool(
         for job in (high, low):
             await longshore("cancel", job)
         await node.end(low)
+
+
+async def test_one_moment_is_told_where_nobody_knows_how_long_those_take_that_run(
+    longshore: Command, pool: str, temporal: Client, settings: Settings, tmp_path: Path
+) -> None:
+    node = ScriptedNode(temporal, pool, settings.resolve_agent_token())
+    await node.register()
+    assert (await longshore("pool", "set", pool, "--order", "attained-service")).code == 0
+    file = tmp_path / "low.yaml"
+    file.write_text(f"{{name: low, command: 'true', pool: {pool}, gpus: 8, priority: 1}}")
+    async with node.serving():
+        high = await submitted(longshore, pool, "--gpus", "8", "--set", "priority=9")
+        await node.started(high)
+        foreseen = PreemptionDryRun.model_validate_json(
+            (await longshore("preempt", "--dry-run", str(file), "--json")).out
+        )
+        ran = await longshore("submit", "-q", str(file))
+        low = ran.out.strip()
+
+        async def told() -> JobView:
+            shown = json.loads((await longshore("why", low, "--json")).out)
+            return Explanation.model_validate(shown).job
+
+        start = (await eventually(lambda: _with_start(told))).estimated_start
+        assert start
+        ran = await longshore("preempt", "--dry-run", low, "--json")
+        for found in (PreemptionDryRun.model_validate_json(ran.out), foreseen):
+            (way,) = found.plan.ways
+            assert way.start == start
+            assert way.title.startswith(f"wait until {start:%Y-%m-%d %H:%M:%S} UTC, counted as ")
+        for job in (low, high):
+            await longshore("cancel", job)
+        await node.end(high)
+
+
+async def _with_start(told: Callable[[], Awaitable[JobView]]) -> JobView | None:
+    job = await told()
+    return job if job.estimated_start else None
 
 
 async def test_the_price_to_buy_at_is_compared_for_a_file_too(

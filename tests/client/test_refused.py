@@ -110,6 +110,16 @@ async def test_a_job_without_a_row_that_was_not_refused_has_ended_as_temporal_sa
     with pytest.raises(NotFoundError) as open_one:
         await api.job(job_id)
     assert not isinstance(open_one.value, NoRecordError)
+    for ask in (api.job, api.explain, api.report, api.spec):
+        with pytest.raises(NotFoundError) as early:
+            await ask(job_id)
+        assert str(early.value) == (
+            f"job {job_id} is submitted, but no control worker has taken it up yet: ask again in "
+            "a moment. Is one running? `longshore up` starts one, or `longshore worker`; "
+            "`longshore doctor` looks for one."
+        )
+    with pytest.raises(NotFoundError, match="no job 'never-was'"):
+        await api.job("never-was")
     await temporal.get_workflow_handle(job_workflow_id(job_id)).terminate("by mistake")
     with pytest.raises(NoRecordError) as over:
         await api.job(job_id)

@@ -20,6 +20,7 @@ from longshore.activities.failpoints import (
     BlockEndPoint,
     BuyingPoint,
     DagPoint,
+    FundingPoint,
     HoldingPoint,
     Point,
 )
@@ -38,7 +39,9 @@ from tests.support.local_stack import ROOT, running_stack, settings_in
 from tests.support.relay import Relay, relay_to
 from tests.support.waiting import eventually
 
-AnyPoint = Point | BuyingPoint | BlockEndPoint | DagPoint | ArrayPoint | HoldingPoint
+AnyPoint = (
+    Point | BuyingPoint | BlockEndPoint | DagPoint | ArrayPoint | FundingPoint | HoldingPoint
+)
 CONTROL, TEMPORAL, POSTGRES = "control", "temporal", "postgres"
 NODE_LOST_AFTER = timedelta(seconds=6)
 UNCORDON_AFTER = timedelta(seconds=3)
@@ -135,6 +138,10 @@ class Fleet:
         for name in (point, f"{point}.reached"):
             (self._points / name).unlink(missing_ok=True)
 
+    def stops_at_points(self) -> dict[str, str]:
+        """Return the environment of a program that stops at armed points, too."""
+        return self.stack.child_env() | {VARIABLE: str(self._points), "PYTHONPATH": str(ROOT)}
+
     def set_clock(self, name: str, seconds: float) -> None:
         """Have the clock of a process jump so far from the machine's, for as long as it lives."""
         self.set_clock_of(self.pid(name), seconds)
@@ -215,12 +222,10 @@ class Fleet:
             return cursor.execute(statement, values).fetchall()  # pyright: ignore[reportArgumentType]
 
     def _spawn(self, name: str, argv: Sequence[str]) -> None:
-        env = self.stack.child_env() | {
-            VARIABLE: str(self._points),
+        env = self.stops_at_points() | {
             "LONGSHORE_HEALTH_ADDRESS": "off",
             "LONGSHORE_NODE_LOST_AFTER": f"{self.lost_after.total_seconds():g}s",
             "LONGSHORE_UNCORDON_AFTER": f"{UNCORDON_AFTER.total_seconds():g}s",
-            "PYTHONPATH": str(ROOT),
         }
         if len(self.controls) > 1:
             env["TESTS_SPREAD"] = "yes"

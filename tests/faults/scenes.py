@@ -157,11 +157,11 @@ async def submit_and_drain(fleet: Fleet) -> list[str]:
     return [*jobs, running]
 
 
-async def submit_and_swap(fleet: Fleet) -> list[str]:
+async def submit_and_swap(fleet: Fleet, **fields: Any) -> list[str]:
     """Submit a gang with a spare, and drain its node while it runs: the spare takes its place."""
     whole = GPUS_PER_NODE
     gang = {"group_gpus": whole, "spares_per_group": whole, "unlabelled_nodes": True}
-    job = await submit(fleet, fleet.journal.job("spared", 2.5, gang=gang, gpus=whole))
+    job = await submit(fleet, fleet.journal.job("spared", 2.5, gang=gang, gpus=whole, **fields))
     await eventually(lambda: fleet.journal.running(job), timeout=PATIENCE)
     node = (await until_answered(lambda: fleet.longshore.status(job))).attempts[-1].node_id
     await until_taken(lambda: fleet.longshore.drain(node, "for a test", now=True))

@@ -76,6 +76,7 @@ from tests.histories import (
     given_up_scene,
     going_on_scene,
     in_place_scene,
+    paid_scene,
     preparing_scene,
     price_scene,
     schedule_scene,
@@ -109,7 +110,7 @@ SCENES = (
     "start_failures", "pools", "nodes", "market_watched", "checkpoints_watched", "bought",
     "spares", "going_on", "ended_machine", "given_up", "cut_off", "started_anew", "pinged",
     "arrays", "dags", "schedules", "resized", "grown", "in_place", "grown_in_place",
-    "time_limits", "prepared", "begun", "priced",
+    "time_limits", "prepared", "begun", "priced", "paid",
 )  # fmt: skip
 
 
@@ -271,6 +272,9 @@ class Scenarios:
     async def priced(self) -> None:
         self._record(price_workflow_id(price_scene.POOL))
         await price_scene.play(self._temporal, self._database, self._start_job, self._node)
+
+    async def paid(self) -> None:
+        await paid_scene.play(self._temporal, self._database, self._start_job, self._node)
 
     async def in_place(self) -> None:
         await in_place_scene.play(self._start_job, self._node)

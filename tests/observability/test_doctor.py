@@ -343,7 +343,7 @@ async def test_a_node_that_longshore_has_cordoned_is_named_with_what_to_do(plant
     disk = said.pop(f"node full-1 takes no more jobs: {full}")
     assert disk.level is Level.WARN
     assert "Make room" in disk.mend
-    assert "its agent lifts this" in disk.mend
+    assert "its agent lifts the cordon" in disk.mend
     assert "`longshore uncordon full-1`" in disk.mend
     disk = said.pop(f"node broken-1 takes no more jobs: {broken}")
     assert disk.mend.startswith("Mend the disk of")

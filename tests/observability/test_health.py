@@ -1,8 +1,10 @@
 """/healthz of real processes, well and ill."""
 
 import asyncio
+import socket
 import urllib.error
 import urllib.request
+from socket import gethostname
 
 import pytest
 
@@ -34,6 +36,48 @@ def test_only_healthz_is_answered(plant: Plant):
     with pytest.raises(urllib.error.HTTPError) as error:
         urllib.request.urlopen(request, timeout=30)
     assert error.value.code == 405
+
+
+def by_host(address: str, *hosts: str) -> tuple[int, bytes]:
+    """Return the status and the body of an answer to a request with these `Host` headers."""
+    host, port = address.split(":")
+    lines = "".join(f"Host: {each}\r\n" for each in hosts)
+    with socket.create_connection((host, int(port)), timeout=30) as sending:
+        sending.sendall(f"GET /healthz HTTP/1.1\r\n{lines}\r\n".encode())
+        answer = b"".join(iter(lambda: sending.recv(65536), b""))
+    return int(answer.split()[1]), answer.partition(b"\r\n\r\n")[2]
+
+
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        ("evil.example",), ("evil.example:8086",), ("127.0.0.1.evil.example",), ("localhost.",),
+        ("127.0.0.1", "evil.example"), ("",), ("evil@127.0.0.1",), ("[::1",), ("::1",),
+    ],
+)  # fmt: skip
+async def test_a_page_whose_name_leads_here_is_told_nothing(hosts: tuple[str, ...]):
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    async with serving_health(address, lambda: {"secret": "ok"}):
+        status, body = await asyncio.to_thread(by_host, address, *hosts)
+    assert (status, b"secret" in body, b"error" in body) == (400, False, True)
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["10.1.2.3:8086", "10.1.2.3", "[fd00::1]:8086", "LOCALHOST:1", gethostname(), None],
+)
+async def test_who_asks_by_an_address_or_the_name_of_this_machine_is_answered(host: str | None):
+    """A kubelet asks by the address of the pod, a balancer of load by no name."""
+    address = f"127.0.0.1:{free_ports(1)[0]}"
+    async with serving_health(address, lambda: {"a": "ok"}):
+        status, _ = await asyncio.to_thread(by_host, address, *filter(None, [host]))
+    assert status == 200
+
+
+async def test_both_workers_check_who_is_asked_for(plant: Plant):
+    for address in (plant.control_health, plant.agent_health):
+        status, _ = await asyncio.to_thread(by_host, address, "evil.example")
+        assert status == 400
 
 
 def parts_of(address: str) -> dict[str, str]:

@@ -65,6 +65,25 @@ def test_jobs_that_somebody_pays_for_go_first_whatever_their_class():
     assert queue_order([high, low, other], POLICY, NOW)[0] is high
 
 
+def test_whom_others_pay_for_waits_behind_the_own_jobs_of_its_relatives():
+    """Else it would take back what was freed for them, and be stopped for them again."""
+    own, guest, other = a_job("own", priority=1), a_job("guest", priority=9), a_job("other")
+    payers = {"own": RED, "guest": Payer(frozenset({"red"}), True, "blue", frozenset({"red"}))}
+    funding = PoolFunding(payers, {}, frozenset(), behind={"guest": 1})
+    policy = POLICY.model_copy(update={"funding": funding})
+    assert [job.id for job in queue_order([guest, own, other], policy, NOW)] == [
+        "other", "own", "guest",
+    ]  # fmt: skip
+
+
+def test_class_does_not_decide_where_the_other_is_nearer_to_who_shares_with_both():
+    shares = frozenset({"root"})
+    near, far = Payer(shares, True, "near", shares, 8), Payer(shares, True, "far", shares, 16)
+    funding = PoolFunding({"near": near, "far": far}, {}, frozenset())
+    assert right_over("near", "far", funding) is Right.NONE
+    assert right_over("far", "near", funding) is Right.CLASS
+
+
 def test_what_nobody_pays_for_fills_what_is_left_and_delays_no_start_that_is_kept():
     work = half("runs", 0, left=HOUR)
     wide, idle = a_job("wide", 8, priority=1), a_job("idle", 4, priority=9)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from longshore.client.explain import explain
+from longshore.models.departures import CORDONED_BY_HAND, DISK_REFUSES, DRAINED_BY_HAND
 from longshore.models.job import JobState, Tier
 from longshore.models.node import GPU, GPUParts, Node, NodeState
 from longshore.models.placement import Decision, JobRequest, PlacementKind, RejectionCode
@@ -99,6 +100,35 @@ def test_a_node_that_was_drained_by_hand_is_let_in_again() -> None:
     assert why(a_job(gpus=8), bought).hints == ("add a node: bought is on its way out",)
     shut = bought.model_copy(update={"cordoned": True})
     assert why(a_job(gpus=8), shut).hints == (UNCORDON.format("bought"),)
+
+
+FULL = f"{DISK_REFUSES}: No space left on device"
+BROKEN = f"{DISK_REFUSES}: Input/output error"
+
+
+def test_a_node_whose_agent_has_cordoned_it_is_mended_and_not_let_in_again() -> None:
+    full = cordoned("full", state_reason=FULL)
+    found = why(a_job(gpus=8), full)
+    assert rejected(found) == [(RejectionCode.STATE, f"is cordoned ({FULL})")]
+    (hint,) = found.hints
+    assert hint.startswith("make room on full (docs/operations.md, Disk space)")
+    assert "uncordon" not in hint
+    # One that somebody shut helps as well; of a disk that is broken a person decides.
+    broken, shut = cordoned("broken", state_reason=BROKEN), cordoned("shut", state_reason="fan")
+    assert why(a_job(gpus=8), broken, full, shut).hints == (UNCORDON.format("shut"), hint)
+    assert why(a_job(gpus=8), broken).hints == (
+        "mend the disk of broken, then run `longshore uncordon broken`",
+    )
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [("new disk", " (new disk)"), (CORDONED_BY_HAND, ""), (DRAINED_BY_HAND, ""), ("", "")],
+)
+def test_why_a_node_takes_no_jobs_is_told_where_somebody_said_it(reason: str, told: str) -> None:
+    for is_cordoned, state in ((True, "is cordoned"), (False, "is draining")):
+        node = cordoned("a", state_reason=reason).model_copy(update={"cordoned": is_cordoned})
+        assert rejected(why(a_job(gpus=8), node)) == [(RejectionCode.STATE, f"{state}{told}")]
 
 
 def test_a_node_whose_time_is_too_short_and_one_that_is_gone() -> None:

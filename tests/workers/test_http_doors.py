@@ -164,6 +164,30 @@ def test_the_ui_itself_is_at_no_address_that_a_page_would_ask(stack: Stack, web_
     assert stack.temporal.hidden_ui == f"http://{hidden}:{port}"
 
 
+def test_a_path_that_is_none_is_refused(web_ui: str):
+    port = int(web_ui.rpartition(":")[2])
+    for path in ("//evil.example/x", "//[/x", "/" + "x" * 70_000):
+        assert _sent(port, path).startswith(b"HTTP/1.1 400 "), path
+
+
+@pytest.mark.parametrize("wanted", ["", "Accept-Encoding: gzip\r\n"])
+def test_what_comes_back_is_coded_as_the_client_can_read_it(web_ui: str, wanted: str):
+    answer = _sent(int(web_ui.rpartition(":")[2]), "/api/v1/settings", wanted)
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 ")
+    assert (b"content-encoding: gzip" in head.lower()) is bool(wanted)
+    if not wanted:
+        assert b'"' in body
+
+
+def _sent(port: int, path: str, headers: str = "") -> bytes:
+    """Return the answer to a request as it is written, to its end."""
+    request = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{headers}Connection: close\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as sending:
+        sending.sendall(request.encode())
+        return b"".join(iter(lambda: sending.recv(65536), b""))
+
+
 async def test_the_door_says_that_the_ui_is_away():
     app = door("http://127.0.0.1:9")
     async with (

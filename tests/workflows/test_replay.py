@@ -49,6 +49,7 @@ PATHS = {
     "job-begun": COMPLETED,
     "job-begun-held": COMPLETED,
     "job-priced": COMPLETED,
+    "job-recalled": COMPLETED,
     "price-priced": COMPLETED,
     "job-success": COMPLETED,
     "job-user-failure": FAILED,

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 from longshore.models.funding import Envelope, FundingTerms, Payer, WhenUnfunded
 from longshore.scheduling.funding.facts import Branch, Charge, Facts, Owned, Share, Use, Where
+from longshore.scheduling.funding.ladder import OWN, PARENT
 from longshore.scheduling.funding.pool import Asks, next_change, pool_funding, settled
 from tests.support.packing import NOW, a_job
 
@@ -88,3 +89,18 @@ def test_a_job_of_a_lower_class_is_known_whose_room_would_do():
     given = facts(an_envelope(1, "red", 5), uses=running)
     found = pool_funding(given, "pool", queue, {}, NOW)
     assert found.takes_over == {"high": frozenset({"low"})}
+
+
+def test_who_comes_behind_whom():
+    """Behind the own jobs of its relatives, whatever the class: they may have it stopped."""
+    given = facts(an_envelope(1, "root", 9), an_envelope(2, "red", 3))
+    queue = [
+        a_job(name, 2, tenant=tenant)
+        for name, tenant in (("b", "blue"), ("f", "free"), ("r", "red"), ("top", "root"))
+    ]
+    found = pool_funding(given, "pool", queue, {}, NOW)
+    assert found.payers["b"].shared == {"root"}
+    assert (found.payers["b"].far, found.payers["r"].far) == (PARENT, OWN)
+    assert found.behind == {"b": 1}
+    assert [found.turn(job.id) for job in queue] == [1, 0, 0, 0]
+    assert pool_funding(given, "pool", queue[:2], {}, NOW).behind == {}

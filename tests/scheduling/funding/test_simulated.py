@@ -1,0 +1,40 @@
+"""Budgets in a small world that goes on: tenants, envelopes, jobs, edits, starts and ends."""
+
+import math
+
+import pytest
+
+from tests.support.funding_world import World
+from tests.support.searches import seeds
+
+EVENTS = 60
+
+
+def played(seed: int) -> World:
+    world = World(seed)
+    for number in range(EVENTS):
+        world.happen()
+        if number % 5 == 4:
+            world.settle_down()
+    return world
+
+
+@pytest.mark.parametrize("seed", seeds(10))
+def test_it_holds_after_each_event(seed: int) -> None:
+    """No overdraft, nobody starts half paid for, owners wait for nobody beyond the grace, the end
+    of a job demotes nobody, and nobody is stopped in a circle: the world looks at each event."""
+    world = played(seed)
+    classes = ("OWNED", "SHARED", "BORROWED", "UNFUNDED", "itself")
+    of_class = {name: world.counted[name] for name in classes}
+    assert math.isclose(sum(of_class.values()), world.counted["held"]), "each in one class"
+    world.close_all()
+    paid = of_class["OWNED"] + of_class["SHARED"] + of_class["BORROWED"]
+    assert math.isclose(world.paid, paid, abs_tol=1e-6), "as the charges say"
+
+
+def test_all_of_it_happens() -> None:
+    worlds = [played(seed) for seed in range(10)]
+    for what in ("paid", "lent", "recalled", "stopped", "owners waited"):
+        assert sum(world.seen[what] for world in worlds) > 2, what
+    for what in ("OWNED", "SHARED", "BORROWED", "UNFUNDED", "itself"):
+        assert sum(world.counted[what] for world in worlds) > 0, what
