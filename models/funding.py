@@ -201,8 +201,7 @@ class PoolFunding(NamedTuple):
         return self.factors.get(tenant, 1.0)
 
     def turn(self, job_id: str) -> int:
-        """Return when a job that waits comes, before its class counts, the lowest first: those for
-        which others have given way, and last those that nobody would pay for."""
+        """Return when a job that waits comes, before its class counts: the lowest is first."""
         if job_id in self.unfunded:
             return _LAST
         return _FIRST if job_id in self.first else self.behind.get(job_id, 0)

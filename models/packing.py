@@ -184,11 +184,6 @@ class PackingPolicy(Frozen):
         """Why nobody would pay for it, of jobs that wait."""
         return self.funding.unfunded if self.funding else _NONE
 
-    def turn(self, job_id: str) -> int:
-        """Return when a job that waits has its turn, as far as who pays for it says; the lowest is
-        first."""
-        return self.funding.turn(job_id) if self.funding else 0
-
     def is_paid_for(self, job_id: str) -> bool:
         """Return whether somebody pays for a job that runs, or would for one that waits: for no
         other is time bought."""

@@ -83,18 +83,18 @@ def queue_order(
     nodes: Iterable[Node] = (),
     running: Iterable[RunningJob] = (),
 ) -> list[JobRequest]:
-    """Return the jobs that somebody pays for, then the others; before all those for which others
-    gave way as their start was due, and of the first those that others than their tenant pay for
-    after the own jobs of their relatives. Of each by the class that it counts as, highest first;
-    in a class as the pool's order says: by the time of submission less its head start, or by
-    rank, and by the score, which is less where the tenant has had more than its GPU-hours. Then
+    """Return the jobs that somebody pays for, then the others; of the first those before all for
+    which others were stopped as their start was due, and those that others than their tenant pay
+    for after the own jobs of their relatives. Of each by the class that it counts as, highest
+    first; in a class as the pool's order says: by the time of submission less its head start, or
+    by rank, and by the score, which is less where the tenant has had more than its GPU-hours. Then
     by id.
 
     The `nodes` of the pool and what is `running` there bound how many jobs come first for having
     waited long; the nodes say some terms of the score, too.
     """
     counted = _counting(policy, now)
-    turn = policy.turn
+    turn = policy.funding.turn if policy.funding else _at_once
     if not (policy.by_rank or policy.by_terms):
         if policy.funding and policy.funding.factors:
             # As if it had waited for a part of the time that it has.
@@ -115,6 +115,10 @@ def queue_order(
         return turn(job.id), -counted(job), -guaranteed, -rank, *by_age(job, policy)
 
     return sorted(queue, key=key)
+
+
+def _at_once(job_id: str) -> int:
+    return 0
 
 
 def worth(

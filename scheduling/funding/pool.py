@@ -113,7 +113,7 @@ def pool_funding(
 
 def _payer_of(room: Room, use: Use, split: Split) -> Payer:
     """Return who pays for a job that runs."""
-    shared = frozenset(name for name, of, _ in split.payers if of is FundingClass.SHARED)
+    shared = (name for name, of, _ in split.payers if of is FundingClass.SHARED)
     payer = _paid_by(room.tree, use.tenant, split.owners, shared, funded=not split.unfunded)
     keeps = split.owned + split.borrowed + (split.shared if split.unfunded else 0)
     if not keeps or not (split.unfunded or split.shared):

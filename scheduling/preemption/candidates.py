@@ -198,7 +198,7 @@ class Candidates:
         gives_up = job.gpus if missing is None else min(max(missing, 1), job.gpus)
         if known.part:
             gives_up = min(gives_up, known.frees)
-        shrinks = known.work.without(gives_up) is not None
+        shrinks = known.part or known.work.without(gives_up) is not None
         wait = _NO_WAIT if shrinks else min(self._wait(known), self._longest(known, job))
         in_place = known.in_place if shrinks else None
         at_once = known.at_once if in_place is None else in_place

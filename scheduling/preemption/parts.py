@@ -65,6 +65,16 @@ def shrunk_to(work: RunningWork, size: int, payer: Payer) -> Parts | None:
     return _without(work, _whole_ranks(work, payer, size) or _gpus(work, payer, more))
 
 
+def size_without(work: RunningWork, lost: int) -> int | None:
+    """Return the largest of its sizes that a malleable job can have, with the spares of that,
+    once it has lost so many GPUs; None where there is none."""
+    if work.malleable is None:
+        return None
+    left = sum(len(share.gpu_indices) for share in work.shares) - lost
+    fits = [size for size in work.malleable.sizes if held_at(work.request, size) <= left]
+    return fits[-1] if fits else None
+
+
 def spares_of(work: RunningWork) -> Parts | None:
     """Return what stands by for a gang as what it may lose; None where nothing does."""
     spares = {

@@ -29,7 +29,7 @@ from longshore.scheduling.placement.mix import Mix
 from longshore.scheduling.placement.state import Need
 from longshore.scheduling.preemption.candidates import Candidate, Candidates, least_cost
 from longshore.scheduling.preemption.costs import probable_end, victim_of
-from longshore.scheduling.preemption.parts import Parts, parts_of
+from longshore.scheduling.preemption.parts import Parts, parts_of, size_without
 from longshore.scheduling.preemption.search import EXACT, Best, search
 from longshore.scheduling.preemption.stoppable import Stoppable
 from longshore.scheduling.preemption.ways import no_node, refused, weigh
@@ -234,7 +234,9 @@ class Scene:
         far as that is one of its sizes. What is free on its nodes is in exchange for what it
         loses there."""
         work = self.works[victim.job_id]
-        left = work.without(self._lost(work.shares, gains))
+        lost = self._lost(work.shares, gains)
+        known = victim.job_id in self._parts
+        left = size_without(work, lost) if known else work.without(lost)
         if left is None:
             return victim
         said = f"goes on with {count(left, 'GPU')} of {victim.gpus:g}; {victim.reason}"

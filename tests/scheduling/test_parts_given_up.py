@@ -8,6 +8,7 @@ from longshore.models.elastic import Malleable
 from longshore.models.funding import Payer, PoolFunding
 from longshore.models.placement import JobRequest
 from longshore.models.preemption import PreemptionPlan, RunningWork
+from longshore.models.topology import Gang
 from longshore.scheduling.funding.evaluate import evaluate
 from longshore.scheduling.funding.facts import Facts, Share, Use, Where
 from longshore.scheduling.funding.pool import pool_funding
@@ -102,6 +103,29 @@ def test_what_a_node_has_beside_gpus_is_divided_with_them():
     assert {share.job_id for share in parts.shares} == {"elastic", "elastic\0kept"}
     assert parts_of(work, None) is None
     assert parts_of(work, funding()) is None
+
+
+def test_spares_are_kept_with_the_size_that_they_are_for():
+    """Of four GPUs with a spare for each two, three are paid for: two and a spare."""
+    sizes = Malleable(min=2, max=4, step=2)
+    gang = Gang(group_gpus=2, spares_per_group=1, unlabelled_nodes=True)
+    work = elastic({"node-a": range(4), "node-b": range(2)}, sizes)
+    shares = (work.shares[0], work.shares[1].model_copy(update={"spare": True}))
+    request = work.request.model_copy(update={"gang": gang})
+    work = work.model_copy(update={"shares": shares, "request": request})
+    paid = funding(elastic=partly(3, ("node-a", (2, 3)), ("node-b", (1,))), owner=OTHER)
+    wide = fill("node-a", 4), fill("node-b", 2)
+    policy = POLICY.model_copy(update={"funding": paid})
+    works = [work, *wide]
+    there = nodes_with(works, [a_node("node-a"), a_node("node-b")])
+    for wants, stays in ((1, [2]), (2, [2]), (3, [])):
+        plan = plan_preemption(a_job("owner", wants), there, works, RULES, policy, NOW)
+        assert left(plan) == stays, wants
+
+
+def fill(node: str, first: int) -> RunningWork:
+    """A job that has the rest of a node, of a tenant that pays for it."""
+    return a_work(f"rest-{node}", {node: range(first, 8)}, priority=9)
 
 
 def test_two_jobs_of_a_round_get_no_more_than_one_part():
