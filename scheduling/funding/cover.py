@@ -256,6 +256,7 @@ class _Turns:
     def _change(self, amounts: tuple[dict[int, int], dict[int, int]], by: int) -> None:
         for place, amount in amounts[0].items():
             self._room.free[place] += by * amount
+            self._room.given_back.append(place)
         for cap, amount in amounts[1].items():
             self._room.cap_free[cap] += by * amount
 

@@ -31,7 +31,7 @@ class Group:
         self.everything = everything
         self.steps = steps
         self.live = everything
-        self.dead: list[int] = []
+        self.dead: set[int] = set()
         """Those that are used up."""
         self.seen = seen
         """How often room had been given back when `live` was made."""
@@ -40,24 +40,20 @@ class Group:
         """Have those again of which some has been given back."""
         if self.seen < len(room.given_back):
             if self.dead:
-                new = room.given_back[self.seen :]
-                if len(new) < len(self.dead):
-                    new = set(new)
-                    again = [place for place in self.dead if place in new]
-                else:
-                    again = [place for place in self.dead if room.free[place] > 0]
+                again = self.dead.intersection(room.given_back[self.seen :])
                 if again:
                     self.live = room.in_order([*self.live, *again])
-                    self.dead = sorted(set(self.dead).difference(again))
+                    self.dead -= again
             self.seen = len(room.given_back)
 
     def tidy(self, room: "Room") -> None:
         """Leave out those that are used up."""
-        live, dead = list[int](), self.dead
-        for place in self.live:
-            there = room.free[place] > 0 or room.farthest[place] > self.steps
-            (live if there else dead).append(place)
-        self.live = live
+        free, farthest, steps = room.free, room.farthest, self.steps
+        live = [place for place in self.live if free[place] > 0 or farthest[place] > steps]
+        if len(live) < len(self.live):
+            self.dead.update(place for place in self.live if free[place] <= 0)
+            self.dead.difference_update(live)
+            self.live = live
 
 
 class Room:
