@@ -24,7 +24,7 @@ from longshore.models.messages import (
     EnqueueRequest,
     JobInput,
 )
-from longshore.models.placement import Placement, Rank
+from longshore.models.placement import Placed, Rank
 from longshore.models.settings import Settings
 from longshore.workers.control import workflow_runner
 from longshore.workflows.job import JobWorkflow
@@ -146,13 +146,13 @@ async def test_a_gang_on_many_nodes_is_stopped_for_a_reason_of_any_length(tempor
             await handle.terminate()
 
 
-def _placement_on(nodes: int, job_id: str) -> Placement:
+def _placement_on(nodes: int, job_id: str) -> Placed:
     """Return a placement with a GPU on each of so many nodes, which nobody serves."""
     ranks = tuple(
         Rank(rank=rank, node_id=f"{job_id}-{rank}", epoch=1, gpu_indices=(0,))
         for rank in range(nodes)
     )
-    return Placement(
+    return Placed(
         job_id=job_id, attempt=1, node_id=ranks[0].node_id, epoch=1, gpu_indices=(0,),
         cycle_id="one", placed_at=datetime.now(UTC), ranks=ranks,
     )  # fmt: skip
