@@ -87,21 +87,25 @@ def place(
     compared = _rules(rules)
     if state is None:
         return _place_live(job, pool, compared, as_json)
-    from longshore.client.place import by_rule, run_place
-    from longshore.client.place_view import render_place, render_rules
+    from longshore.client.place import by_gang_packing, by_rule, run_place
+    from longshore.client.place_view import render_gang_rules, render_place, render_rules
 
     cluster, request, decision = run_place(state, job, now())
     console, nodes = out(), cluster.packer_nodes()
     decided_at = cluster.now or now()
     _say_later(read_document(job, JobSpec).begins_at(decided_at), decided_at)
     others = by_rule(compared, request, nodes, cluster.policy, decided_at)
+    of_gangs = by_gang_packing(request, nodes, cluster.policy, decided_at) if compared else {}
     if as_json:
         found = {"now": decided_at.isoformat(), "decision": decision}
-        return print_json({**found, "by_rule": others} if compared else found)
+        beside = {"by_rule": others} | ({"by_gang_packing": of_gangs} if of_gangs else {})
+        return print_json({**found, **beside} if compared else found)
     plain = not console.is_terminal
     show(render_place(decision, request, decided_at, nodes, plain=plain))
     if others:
         show(render_rules(others, cluster.policy.rule, plain=plain))
+    if of_gangs:
+        show(render_gang_rules(of_gangs, cluster.policy.gang_packing, plain=plain))
     return None
 
 

@@ -20,6 +20,7 @@ from longshore.activities.usage import load_pool_to_plan
 from longshore.models.document import read_document
 from longshore.models.domains import Foreseen
 from longshore.models.errors import SpecError
+from longshore.models.gang import GangPacking
 from longshore.models.job import JobSpec
 from longshore.models.node import Node
 from longshore.models.placement import (
@@ -83,6 +84,18 @@ def by_rule(
     }
 
 
+def by_gang_packing(
+    job: JobRequest, nodes: Sequence[Node], policy: PackingPolicy, now: datetime
+) -> dict[GangPacking, Decision]:
+    """Return what each rule of gangs would choose for a job with a gang, with all else as it is;
+    none of another job."""
+    rules = GangPacking if job.gang is not None else ()
+    return {
+        rule: place(job, nodes, policy.model_copy(update={"gang_packing": rule}), now)
+        for rule in rules
+    }
+
+
 def foreseen_by_rule(
     rules: Iterable[PackingRule],
     used: Decision,
@@ -104,6 +117,28 @@ def foreseen_by_rule(
         return foresee(job, queue, nodes, running, other, now, recent).decision
 
     return {rule: decide(rule) for rule in rules}
+
+
+def foreseen_by_gang_packing(
+    used: Decision,
+    job: JobRequest,
+    queue: Sequence[JobRequest],
+    nodes: Sequence[Node],
+    running: Sequence[RunningJob],
+    policy: PackingPolicy,
+    now: datetime,
+    recent: Sequence[RecentJobs] = (),
+) -> dict[GangPacking, Decision]:
+    """Return the same by each rule of gangs for a job with a gang; none of another job."""
+    found: dict[GangPacking, Decision] = {}
+    for rule in GangPacking if job.gang is not None else ():
+        other = policy.model_copy(update={"gang_packing": rule})
+        found[rule] = (
+            used
+            if rule is policy.gang_packing
+            else foresee(job, queue, nodes, running, other, now, recent).decision
+        )
+    return found
 
 
 async def place_live(
@@ -161,6 +196,11 @@ async def place_live(
         by_rule=foreseen_by_rule(
             rules, found.decision, job, queue, nodes, running, packing, now, recent
         ),
+        by_gang_packing=foreseen_by_gang_packing(
+            found.decision, job, queue, nodes, running, packing, now, recent
+        )
+        if rules
+        else {},
     )
     return ahead, tuple(by_id.values())
 

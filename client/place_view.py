@@ -5,7 +5,7 @@ For a job that spans nodes: its groups, and what each domain has left.
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -21,6 +21,7 @@ from longshore.client.limits import Column, limit_columns
 from longshore.client.terminal import Text
 from longshore.client.words import SIMULATED, moment
 from longshore.models.domains import Foreseen
+from longshore.models.gang import GangPacking, GangPlan
 from longshore.models.node import Node
 from longshore.models.placement import (
     Candidate,
@@ -30,13 +31,20 @@ from longshore.models.placement import (
     PlacementKind,
     ScoreTerms,
 )
-from longshore.models.text import count, format_duration, format_gpus, format_slices
+from longshore.models.text import count, format_duration, format_gpus, format_slices, listed
 from longshore.models.topology import Gang
 from longshore.models.units import format_cores, format_gb, format_limits
 
 _HEADINGS = ("node", "GPUs", "score", "util", "frag", "expiry", "provider")
 _LEFT_HEADINGS = ("domain", "nodes", "GPUs", "free", "left")
 _HEADINGS_BY_RULE = ("node", "GPUs", "value", "made of")
+_MOST_DOMAINS = 4
+"""That a line names."""
+_OF_NODES = (
+    "These rules rank nodes for jobs on one node: what they change for a gang is where the jobs "
+    "before it go. Its own nodes are chosen by gang_packing."
+)
+_Rule = TypeVar("_Rule", PackingRule, GangPacking)
 _HEADINGS_OF_RULES = ("rule", "node", "GPUs", "value", "made of")
 
 
@@ -100,6 +108,10 @@ def render_foreseen(
             parts += [Text(), _table(section)]
     if foreseen.by_rule:
         parts.append(render_rules(foreseen.by_rule, foreseen.rule, plain=plain))
+    if foreseen.by_gang_packing:
+        plan = decision.gang
+        used = plan.packing if plan else None
+        parts.append(render_gang_rules(foreseen.by_gang_packing, used, plain=plain))
     return Group(*parts, Text(f"\n{_beside(foreseen)}", style="dim"))
 
 
@@ -107,13 +119,35 @@ def render_rules(
     decisions: Mapping[PackingRule, Decision], used: PackingRule | None, *, plain: bool = False
 ) -> RenderableType:
     """Return what each rule chooses, side by side; `used` is the one that decides."""
+    return _render_rules("By rule", decisions, used, plain=plain)
+
+
+def render_gang_rules(
+    decisions: Mapping[GangPacking, Decision], used: GangPacking | None, *, plain: bool = False
+) -> RenderableType:
+    """Return what each rule of gangs chooses for one, which alone choose its nodes."""
+    return Group(
+        Text(f"\n{_OF_NODES}", style="dim"),
+        _render_rules("By gang_packing", decisions, used, plain=plain),
+    )
+
+
+def _render_rules(
+    title: str,
+    decisions: Mapping[_Rule, Decision],
+    used: _Rule | None,
+    *,
+    plain: bool,
+) -> RenderableType:
     rows = [_by_rule(rule, decision, used) for rule, decision in decisions.items()]
     headings = _HEADINGS_OF_RULES
-    if not any(decision.terms for decision in decisions.values()):
-        # No rule has a value for a gang, or for a job that fits nowhere: the reasons are left.
+    if any(decision.gang for decision in decisions.values()):
+        headings = (*headings[:-1], "why")
+    if not any(row[3] for row in rows):
+        # No rule has a value for a job that fits nowhere: the reasons are left.
         headings = ("rule", "node", "GPUs", "why")
         rows = [(*row[:3], row[4]) for row in rows]
-    section = _Section("By rule", headings, rows, len(headings))
+    section = _Section(title, headings, rows, len(headings))
     if plain:
         lines = ["", section.title, *_aligned([section.headings, *section.rows])]
         return Text("\n".join(lines))
@@ -121,7 +155,7 @@ def render_rules(
 
 
 def _by_rule(
-    rule: PackingRule, decision: Decision, used: PackingRule | None
+    rule: PackingRule | GangPacking, decision: Decision, used: PackingRule | GangPacking | None
 ) -> tuple[str, str, str, str, str]:
     name = f"{rule.value} (used)" if rule is used else rule.value
     if decision.node_id is None:
@@ -129,9 +163,26 @@ def _by_rule(
     nodes = ", ".join(node_id for node_id, _ in decision.by_node)
     gpus = "; ".join(format_gpus(indices) for _, indices in decision.by_node)
     terms = decision.terms
+    if decision.gang is not None:
+        value, left = _value_of_gang(decision.gang)
+        return name, nodes, gpus, value, f"{decision.reason}; {left}"
     if terms is None:
         return name, nodes, gpus, "", decision.reason
     return name, nodes, gpus, f"{terms.total:.3f}", _made_of(terms)
+
+
+def _value_of_gang(plan: GangPlan) -> tuple[str, str]:
+    """Return what the plan of a gang is compared by, and what it leaves of its domains."""
+    spares = f", {plan.spares_found} of {count(plan.spares_wanted, 'spare')}"
+    value = f"{count(plan.domains_used, 'domain')}, {count(plan.nodes_used, 'node')}"
+    used = {group.domain for group in plan.groups}
+    left = [
+        f"{room.residual} of {count(room.free, 'free GPU')} left in {room.domain}"
+        for room in plan.domains
+        if room.domain in used
+    ]
+    one = ", one fingerprint" if plan.conformance else ""
+    return f"{value}{spares if plan.spares_wanted else ''}{one}", listed(left, _MOST_DOMAINS)
 
 
 def _made_of(terms: ScoreTerms) -> str:

@@ -5,6 +5,7 @@ from typing import Self
 from pydantic import Field
 
 from longshore.models.base import Frozen, Instant
+from longshore.models.gang import GangPacking
 from longshore.models.node import NodeState
 from longshore.models.placement import Decision, JobRequest, PackingRule
 from longshore.models.topology import LinkClass
@@ -113,3 +114,7 @@ class Foreseen(Frozen):
     """The pool's, by which it is decided."""
     by_rule: dict[PackingRule, Decision] = Field(default_factory=dict[PackingRule, Decision])
     """What a cycle of the pool would do with it by each rule that was asked for."""
+    by_gang_packing: dict[GangPacking, Decision] = Field(
+        default_factory=dict[GangPacking, Decision]
+    )
+    """For a gang, where rules were asked for: by each rule of gangs."""

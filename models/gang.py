@@ -80,5 +80,10 @@ class GangPlan(Frozen):
         return sum(len(share.gpu_indices) for group in self.groups for share in group.spares)
 
     @property
+    def nodes_used(self) -> int:
+        """Without those of its spares."""
+        return len({share.node_id for group in self.groups for share in group.nodes})
+
+    @property
     def domains_used(self) -> int:
         return len({group.domain for group in self.groups})

@@ -9,13 +9,20 @@ import pytest
 from rich.console import Console
 
 from longshore.client.gang_view import slots
-from longshore.client.place import by_rule, foreseen_by_rule, run_place
-from longshore.client.place_view import render_foreseen, render_place
+from longshore.client.place import (
+    by_gang_packing,
+    by_rule,
+    foreseen_by_gang_packing,
+    foreseen_by_rule,
+    run_place,
+)
+from longshore.client.place_view import render_foreseen, render_gang_rules, render_place
 from longshore.models.domains import Foreseen
 from longshore.models.errors import SpecError
 from longshore.models.placement import Decision, PackingRule, RejectionCode
 from longshore.models.pool import PoolSpec
 from longshore.scheduling.cycle import foresee
+from tests.support.gangs import a_gang, in_domain
 from tests.support.packing import NOW as THEN
 from tests.support.packing import POLICY, a_job, a_node, running
 
@@ -174,24 +181,44 @@ def test_a_terminal_gets_tables_of_groups_and_domains() -> None:
     assert "│ eu-north/c1/b │     2 │   16 │    7 │      7 │    7 │" in text
 
 
-def test_no_rule_has_a_value_for_a_gang_and_of_several_nodes_is_spoken_as_such() -> None:
+def test_each_rule_has_a_value_and_reasons_for_a_gang() -> None:
     state, job, decision = run_place(EXAMPLES / "state-topology.yaml", EXAMPLES / "gang.yaml", NOW)
     nodes = state.packer_nodes()
     foreseen = Foreseen(
         pool="default", at=NOW, request=job, decision=decision, running=0, ahead=0,
         placed_ahead=0, kept_ahead=0, simulated=True,
         by_rule=by_rule(PackingRule, job, nodes, state.policy, NOW),
+        by_gang_packing=by_gang_packing(job, nodes, state.policy, NOW),
     )  # fmt: skip
     console = Console(file=io.StringIO(), force_terminal=False, width=100)
     console.print(render_foreseen(foreseen, nodes, plain=True), soft_wrap=True)
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
     heading, *rows = text[text.index("By rule") :].splitlines()[1 : len(PackingRule) + 2]
-    assert heading.split() == ["rule", "node", "GPUs", "why"]
-    assert {row.split("  ", 1)[1].strip() for row in rows} == {
-        f"a2, a3  GPUs 0-7; GPUs 0-7  {decision.reason}"
-    }
+    assert heading.split() == ["rule", "node", "GPUs", "value", "why"]
+    left = "6 of 22 free GPUs left in eu-north/c1/a"
+    said = f"a2, a3  GPUs 0-7; GPUs 0-7  1 domain, 2 nodes  {decision.reason}; {left}"
+    assert {row.split("  ", 1)[1].strip() for row in rows} == {said}
+    (_, _, *rows) = text[text.index("By gang_packing") :].splitlines()[:4]
+    assert [row.split()[:2] for row in rows] == [["best-fit", "(used)"], ["pack-to-empty", "a2,"]]
     assert "its nodes are simulated. Nothing was placed." in text
+
+
+def test_the_rules_of_gangs_are_compared_where_they_differ() -> None:
+    """One takes the domain with the least room that suffices, the other the one with most."""
+    nodes = [in_domain("A", "a1"), in_domain("A", "a2"), in_domain("B", "b1")]
+    gang = a_gang(6)
+    used = foresee(gang, [], nodes, [], POLICY, THEN).decision
+    found = by_gang_packing(gang, nodes, POLICY, THEN)
+    assert foreseen_by_gang_packing(used, gang, [], nodes, [], POLICY, THEN) == found
+    console = Console(file=io.StringIO(), force_terminal=False, width=100)
+    console.print(render_gang_rules(found, used.gang and used.gang.packing, plain=True))
+    assert isinstance(console.file, io.StringIO)
+    said = " ".join(console.file.getvalue().split())
+    assert "best-fit (used) b1 GPUs 0-5 1 domain, 1 node 6 GPUs on 1 node of" in said
+    assert "2 of 8 free GPUs left in r/c/B pack-to-empty a1 GPUs 0-5 1 domain, 1 node" in said
+    assert "10 of 16 free GPUs left in r/c/A" in said
+    assert by_gang_packing(a_job(), nodes, POLICY, THEN) == {}
 
 
 def test_by_each_rule_a_pool_keeps_what_waits_before_the_job_and_what_runs() -> None:
