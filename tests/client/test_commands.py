@@ -210,7 +210,7 @@ async def test_why_and_uncordon_say_that_an_agent_has_cordoned_its_node(
         why = (await longshore("why", job_id)).out
         return why if "cordoned" in why else None
 
-    why = " ".join((await eventually(told)).split())
+    why = " ".join((await eventually(told) or "").split())
     assert f"is cordoned ({full})" in why
     assert f"make room on {node.id}" in why
     assert "uncordon" not in why

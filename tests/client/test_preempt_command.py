@@ -176,7 +176,8 @@ async def test_one_moment_is_told_where_nobody_knows_how_long_those_take_that_ru
             shown = json.loads((await longshore("why", low, "--json")).out)
             return Explanation.model_validate(shown).job
 
-        start = (await eventually(lambda: _with_start(told))).estimated_start
+        waits = await eventually(lambda: _with_start(told))
+        start = waits and waits.estimated_start
         assert start
         ran = await longshore("preempt", "--dry-run", low, "--json")
         for found in (PreemptionDryRun.model_validate_json(ran.out), foreseen):
