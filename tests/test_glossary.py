@@ -19,6 +19,7 @@ from longshore.models.block import BlockState
 from longshore.models.dag import DagState, StepState
 from longshore.models.elements import ElementState
 from longshore.models.funding import FundingClass
+from longshore.models.gang import GangPacking
 from longshore.models.job import FailureClass, JobState, Tier
 from longshore.models.market import MachineState, OrderState
 from longshore.models.messages import LeaseEnd
@@ -35,7 +36,7 @@ GLOSSARY = (ROOT / "docs" / "glossary.md").read_text()
 SHOWN: tuple[type[StrEnum], ...] = (
     JobState, ElementState, DagState, StepState, Overlap, Oddity, FailureClass, LeaseEnd, Tier,
     NodeState, PlacementKind, RejectionCode, QueueOrder, PackingRule,
-    LinkClass, PurchaseState, BlockState, OrderState, MachineState, HeldBy,
+    GangPacking, LinkClass, PurchaseState, BlockState, OrderState, MachineState, HeldBy,
     FundingClass,
 )  # fmt: skip
 """What people are shown by its value."""
