@@ -59,6 +59,7 @@ from longshore.models.text import (
     format_gpus,
     format_places,
     format_slices,
+    listed,
     span,
 )
 from longshore.models.units import format_cores, format_gb, format_limits
@@ -295,6 +296,8 @@ def _facts(report: JobReport, now: datetime) -> list[tuple[str, RenderableType]]
         facts.append(("resized", count(status.resizes, "time")))
     if status and not job.state.ended and status.attempts and status.attempts[-1].left:
         facts.append(("in place", status.reason))
+    if report.not_ready:
+        facts.append(("not ready", listed(report.not_ready, MOST_NODES)))
     facts += _begin_facts(job, now)
     if job.estimated_start is not None:
         facts.append(("may start", _may_start(job.estimated_start, now, job.start_range)))

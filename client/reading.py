@@ -51,7 +51,8 @@ from longshore.models.growth import GrowthDecision
 from longshore.models.job import JobSpec, JobState, JobStatus
 from longshore.models.job_report import JobReport
 from longshore.models.labels import Selector
-from longshore.models.placement import PlacementKind
+from longshore.models.node import NodeState
+from longshore.models.placement import PlacementKind, RejectionCode
 from longshore.models.pool import no_such_pool
 from longshore.models.queue_view import QueueView, StartErrorsView
 from longshore.models.resize import SizeChange
@@ -65,6 +66,7 @@ from longshore.scheduling.elastic import changes_of
 from longshore.scheduling.job_changes import agent_command
 from longshore.scheduling.order import seconds_ahead
 from longshore.scheduling.packer import place
+from longshore.scheduling.placement.feasibility import why_not_ready
 from longshore.scheduling.preemption.payers import says_who_would_pay
 from longshore.scheduling.unready_nodes import look_past_states
 
@@ -75,6 +77,9 @@ T = TypeVar("T")
 
 RECENT = timedelta(hours=1)
 """A list of jobs shows those that ended so lately, unless it is asked for others."""
+
+_FOR_STATE = RejectionCode.STATE.value
+"""In the reason of a job that waits, where nodes are not ready."""
 
 
 class Reading:
@@ -172,7 +177,7 @@ class Reading:
         checkpoint, missing = await self._stored(job.id, spec)
         return JobReport(
             job=job, spec=spec, attempts=attempts, checkpoint=checkpoint, saving=saving,
-            missing=missing, payers=await self._payers_of(job.id), **await self._buying_for(job),
+            missing=missing, payers=await self._payers_of(job.id), **await self._waiting_for(job),
             array=await ArrayViews(self._db()).array(job.id) if spec.array else None,
             stderr_tail=await self.stderr_tail(job), data=await self._staged(job),
         )  # fmt: skip
@@ -430,16 +435,23 @@ class Reading:
         async with self._db().transaction() as connection:
             return await staged_data(connection, job.id)
 
-    async def _buying_for(self, job: JobView) -> dict[str, Any]:
-        """Return what is bought for a job that waits, and why nothing is."""
+    async def _waiting_for(self, job: JobView) -> dict[str, Any]:
+        """Return what is bought for a job that waits, why nothing is, and which nodes are not
+        ready where some are."""
         if job.state is not JobState.QUEUED:
             return {}
         async with self._db().transaction() as connection:
             pool = await load_pool(connection, job.pool, self.settings.margins)
+            nodes = await load_nodes(connection, job.pool) if _FOR_STATE in job.reason else ()
             purchases = await purchases_for(connection, pool, job.id)
             standing = await read_standing(connection, pool, job.submitted_at, job.tier, job.id)
         not_bought = "" if standing.buys or purchases else standing.says
-        return {"purchases": purchases, "not_bought": not_bought}
+        not_ready = tuple(
+            f"{node.id} {why_not_ready(node)}"
+            for node in nodes
+            if node.state is not NodeState.READY
+        )
+        return {"purchases": purchases, "not_bought": not_bought, "not_ready": not_ready}
 
     async def _resolve(self, ref: str) -> str:
         """Return the id of the job that `ref` names: an id, or the name of the newest."""

@@ -34,6 +34,8 @@ class JobReport(Wire):
     """While it waits: purchases under way that it is to start on."""
     not_bought: str = ""
     """While it waits: why its pool, which may buy, buys nothing for it; empty where it buys."""
+    not_ready: tuple[str, ...] = ()
+    """While it waits and nodes of its pool take no jobs: which, and why."""
     data: tuple[StagedData, ...] = ()
     """Of what nodes fetch for it: how much is where it runs, or is expected to start."""
     array: ArrayView | None = None

@@ -94,8 +94,7 @@ def _reason(view: NodeView, need: Need, code: RejectionCode, now: datetime) -> s
     node = view.node
     match code:
         case RejectionCode.STATE:
-            state = CORDONED if node.cordoned else f"is {node.state.value.lower()}"
-            return f"{state} ({brief(node.state_reason)})" if _says_why(node) else state
+            return why_not_ready(node)
         case RejectionCode.FLAVOR:
             flavor = node.labels.get(FLAVOR_LABEL, "")
             return f"is of the flavor {flavor}, job wants {need.gpu_type.upper()}"
@@ -128,8 +127,11 @@ def _reason(view: NodeView, need: Need, code: RejectionCode, now: datetime) -> s
             return WHY[code](node, need)
 
 
-def _says_why(node: Node) -> bool:
-    return node.state_reason not in ("", CORDONED_BY_HAND, DRAINED_BY_HAND)
+def why_not_ready(node: Node) -> str:
+    """Return ``is cordoned (new disk)``; without the reason where nobody gave one."""
+    state = CORDONED if node.cordoned else f"is {node.state.value.lower()}"
+    says_why = node.state_reason not in ("", CORDONED_BY_HAND, DRAINED_BY_HAND)
+    return f"{state} ({brief(node.state_reason)})" if says_why else state
 
 
 def _expiry_reason(view: NodeView, need: Need, now: datetime) -> str:

@@ -214,6 +214,8 @@ async def test_why_and_uncordon_say_that_an_agent_has_cordoned_its_node(
     assert f"is cordoned ({full})" in why
     assert f"make room on {node.id}" in why
     assert "uncordon" not in why
+    job = " ".join((await longshore("job", job_id)).out.split())
+    assert f"not ready {node.id} is cordoned ({full})" in job
     ran = await longshore("uncordon", node.id)
     assert (ran.code, ran.out) == (0, f"{node.id} is READY and takes jobs\n")
     assert f"warning: {node.id} took no jobs because {full}" in ran.err
