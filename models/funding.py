@@ -180,8 +180,8 @@ class PoolFunding(NamedTuple):
     """By malleable job that somebody pays for, or would: the largest size for which that is so,
     where it is less than the desired one."""
     first: frozenset[str] = frozenset()
-    """Jobs that wait, and for which others gave way that are paid for, as their start was due: who
-    gave way is not to have the room back before them."""
+    """Jobs for which others gave way that are paid for, as their start was due: who gave way is
+    not to have the room back before them. And who goes on with the part of it that is paid for."""
 
     @classmethod
     def __get_pydantic_core_schema__(

@@ -48,7 +48,9 @@ class Funding(NamedTuple):
     walls: tuple[Wall, ...] = ()
     factors: Mapping[str, float] = MappingProxyType({})
     first: frozenset[str] = frozenset()
-    """For whom others gave way as their start was due."""
+    """For whom others gave way as their start was due, waiting or running since."""
+    shrunk: Mapping[str, int] = MappingProxyType({})
+    """Jobs that wait to go on with so many GPUs: the part of them that is paid for."""
 
 
 class Settlement(NamedTuple):
@@ -147,7 +149,10 @@ async def read_funding(
     rows = await connection.execute(text(_ASKS), {"ids": ids}) if ids else ()
     asks = {row.id: Asks(terms_of(row.funding), row.preemptible) for row in rows}
     first = frozenset(await connection.scalars(text(_FIRST), {"pool": pool}))
-    return Funding(facts, asks, walls, factors, first)
+    shrunk = {
+        row.job_id: row.gpus for row in await connection.execute(text(_SHRUNK), {"pool": pool})
+    }
+    return Funding(facts, asks, walls, factors, first, shrunk)
 
 
 async def with_funding(
@@ -182,7 +187,7 @@ def funded_by(
     """Return a policy with who pays for the jobs of its pool. The queue comes in its order."""
     found = pool_funding(
         funding.facts, pool, ordered, funding.asks, now, funding.walls, funding.factors, growing,
-        funding.first,
+        funding.first, funding.shrunk,
     )  # fmt: skip
     return packing.model_copy(update={"funding": found})
 
@@ -250,9 +255,25 @@ _CONCERNS = f"""
 _NO_BUDGETS = Facts({}, {})
 
 _FIRST = """
-    SELECT DISTINCT d.for_job
+    SELECT d.for_job
       FROM preemptions d JOIN queue q ON (q.job_id, q.attempt) = (d.for_job, d.for_attempt)
      WHERE q.pool = :pool AND jsonb_exists(d.plan, 'cut')
+     UNION
+    SELECT d.for_job
+      FROM placements p
+      JOIN nodes n ON n.id = p.node_id AND n.pool = :pool
+      JOIN preemptions d ON (d.for_job, d.for_attempt) = (p.job_id, p.attempt)
+     WHERE p.ended_at IS NULL AND jsonb_exists(d.plan, 'cut')
+"""
+
+_SHRUNK = """
+    SELECT q.job_id, min((v.victim ->> 'gpus_left')::integer) AS gpus
+      FROM queue q
+      JOIN preemptions d ON (d.job_id, d.attempt) = (q.job_id, q.attempt - 1) AND d.by_payer
+     CROSS JOIN LATERAL jsonb_array_elements(d.plan -> 'victims') AS v (victim)
+     WHERE q.pool = :pool AND NOT jsonb_exists(d.plan, 'cut')
+       AND v.victim ->> 'job_id' = q.job_id AND v.victim ->> 'gpus_left' IS NOT NULL
+     GROUP BY q.job_id
 """
 
 _ASKS = """

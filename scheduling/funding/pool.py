@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -60,15 +61,21 @@ def pool_funding(
     factors: Mapping[str, float] = MappingProxyType({}),
     growing: Sequence[MayGrow] = (),
     first: frozenset[str] = frozenset(),
+    shrunk: Mapping[str, int] = MappingProxyType({}),
 ) -> PoolFunding:
     """Return who pays for what runs, and who would for the jobs of a queue, which come in its
     order. Each takes its room at its turn, of budgets and of hard quotas (`walls`), whether it is
     placed then or not. `factors` and who is `first` go with it as they are.
+    Who was `shrunk` to the part of it that is paid for has that part first, and no more.
 
     `growing` are malleable jobs that run, in the order in which they may grow.
     """
     over, left = _at_quotas(walls, queue)
     funded, room = evaluated(facts, now)
+    if shrunk:
+        keeping = partial(_keeping, room=room, pool=pool, asks=asks, shrunk=shrunk, now=now)
+        kept = [keeping(job) for job in queue if job.id in shrunk]
+        queue = [*kept, *(job for job in queue if job.id not in shrunk)]
     payers = {
         use.job_id: _payer_of(room, use, funded.splits[use.job_id, use.attempt])
         for use in facts.uses
@@ -106,9 +113,34 @@ def pool_funding(
         if job.malleable is not None and job.id not in over
     ]
     sizes = below_quotas(left, [*starting, *growing], sizes)
+    for job_id, most in shrunk.items():
+        sizes[job_id] = min(sizes.get(job_id, most), most)
     return PoolFunding(
-        payers, unfunded, frozenset(held), recalls, takes, behind, factors, sizes, first
+        payers,
+        unfunded,
+        frozenset(held),
+        recalls,
+        takes,
+        behind,
+        factors,
+        sizes,
+        first | shrunk.keys(),
     )
+
+
+def _keeping(
+    job: JobRequest,
+    room: Room,
+    pool: str,
+    asks: Mapping[str, Asks],
+    shrunk: Mapping[str, int],
+    now: datetime,
+) -> JobRequest:
+    """Return a job that was shrunk to a part of it as one of that size, where that still is paid
+    for."""
+    sized = job.at_size(shrunk[job.id])
+    use = _waiting(sized, pool, asks.get(job.id, Asks()), now)
+    return sized if cover(room, use).funded else job
 
 
 def _payer_of(room: Room, use: Use, split: Split) -> Payer:

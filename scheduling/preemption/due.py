@@ -86,8 +86,12 @@ def entries(
 
 
 def _is_asked(work: RunningWork, job: JobRequest, funding: PoolFunding) -> bool:
-    """Return whether a running job is one that budgets, and classes, protect from another."""
-    return work.preemptible and right_over(work.id, job.id, funding) is Right.NONE
+    """Return whether a running job is one that budgets, and classes, protect from another. One for
+    which others gave way itself is not asked while it runs: they would have each other stopped in
+    turn."""
+    if not work.preemptible or work.id in funding.first:
+        return False
+    return right_over(work.id, job.id, funding) is Right.NONE
 
 
 def seed_of(source: str) -> str:

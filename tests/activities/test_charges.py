@@ -213,6 +213,23 @@ async def test_a_charge_ends_once_and_is_never_rewritten(funded: Ledger):
     assert await sums(funded) == {"a/main": 0}
 
 
+async def test_a_charge_begins_when_it_is_written_and_ends_by_now(funded: Ledger):
+    main = await envelope(funded, "a")
+    await job_of(funded, "j", "a")
+    insert = (
+        "INSERT INTO charges (job_id, attempt, rank, envelope_id, gpu_indices, milli, since,"
+        f" started_at) VALUES ('j', 1, 0, {main}, '{{{{0}}}}', 1000, now(), now() + interval '{{}}')"
+    )
+    for moment in ("-1 minute", "1 hour"):
+        with pytest.raises(IntegrityError, match="it begins now"):
+            await funded.rows(insert.format(moment))
+    await write_charge(funded, charge("j", main))
+    end = "UPDATE charges SET end_reason = 'x', ended_at = now() + interval '1 hour'"
+    with pytest.raises(IntegrityError, match="still to come"):
+        await funded.rows(end)
+    assert await sums(funded) == {"a/main": 1000}
+
+
 @pytest.mark.parametrize("way", ["finish", "release", "node-lost", "by-hand"])
 async def test_charges_close_with_their_placement(funded: Ledger, way: str):
     main = await envelope(funded, "a", milli=8000)

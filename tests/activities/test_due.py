@@ -1,5 +1,6 @@
 """Cycles with a job that a budget pays for, and whose start is due."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -136,6 +137,10 @@ async def test_else_it_waits_or_jobs_are_drawn(full: Ledger, overcommit: Overcom
     await full.enqueue(drawn, attempt=2, gpus=4, tenant="red", checkpoint=SAVES, priority=9)
     await cycle(full, 4, "owner", "x", "y")
     assert {job for job, _ in await running(full)} == {"x", "y", "owner"} - {drawn}
+    # Nor does it have the other stopped in turn, when its own start is due.
+    await due(full)
+    await cycle(full, 5, "owner", "x", "y")
+    assert all(job != "owner" for job, _, _ in await stopped(full))
 
 
 async def test_a_dry_run_says_who_gives_way_and_draws_nobody(full: Ledger):
@@ -161,3 +166,31 @@ async def test_a_dry_run_says_who_gives_way_and_draws_nobody(full: Ledger):
             assert (name in inputs.due) is is_due
             assert found.preempts is (is_due and name == "narrow")
         await full.rows("DELETE FROM queue WHERE job_id = :id", id=name)
+
+
+async def test_the_part_of_a_job_that_is_paid_for_is_not_given_to_another_while_it_is_shrunk(
+    ledger: Ledger,
+):
+    await tenant(ledger, "red")
+    await envelope(ledger, "red", milli=6000)
+    await tenant(ledger, "blue")
+    await envelope(ledger, "blue", milli=4000)
+    sizes = Malleable(min=2, max=8, step=2)
+    job: dict[str, Any] = {
+        "gpus": 6, "malleable": sizes, "tenant": "red", "checkpoint": SAVES, "priority": 5,
+        "expected_duration": timedelta(hours=4),
+    }  # fmt: skip
+    await ledger.register("a", gpus=8)
+    await ledger.enqueue("m", **job)
+    await cycle(ledger, 1, "m")
+    assert await sums(ledger) == {"blue/main": 0, "red/main": 6000}
+    await ledger.rows("UPDATE envelopes SET milli = 4000 WHERE tenant = 'red'")
+    await ledger.enqueue("four", gpus=4, tenant="red", funding={"unfunded": "wait"}, priority=9)
+    await ledger.enqueue("owner", gpus=4, tenant="blue", priority=0)
+    (told,) = await cycle(ledger, 2, "m", "four", "owner", tells="m")
+    assert told["gpus_left"] == 4
+    await ledger.release("m")
+    await ledger.enqueue("m", attempt=2, **job)
+    await cycle(ledger, 3, "m", "four", "owner")
+    assert await running(ledger) == [("m", "a"), ("owner", "a")]
+    assert await sums(ledger) == {"blue/main": 4000, "red/main": 4000}
