@@ -218,7 +218,8 @@ async def test_a_charge_begins_when_it_is_written_and_ends_by_now(funded: Ledger
     await job_of(funded, "j", "a")
     insert = (
         "INSERT INTO charges (job_id, attempt, rank, envelope_id, gpu_indices, milli, since,"
-        f" started_at) VALUES ('j', 1, 0, {main}, '{{{{0}}}}', 1000, now(), now() + interval '{{}}')"
+        f" started_at) VALUES ('j', 1, 0, {main}, '{{{{0}}}}', 1000, now(), "
+        "now() + interval '{}')"
     )
     for moment in ("-1 minute", "1 hour"):
         with pytest.raises(IntegrityError, match="it begins now"):
