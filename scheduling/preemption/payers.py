@@ -50,8 +50,8 @@ def says_who_would_pay(job_id: str, funding: PoolFunding | None) -> str:
     if funding is None:
         return ""
     payer = funding.of(job_id)
-    if not payer.tenants:
-        return "its tenant has no budget, and pays for itself"
+    if not payer.tenants:  # nor is anybody asked for one that is over its quota
+        return funding.unfunded.get(job_id, "its tenant has no budget, and pays for itself")
     if payer.funded:
         return f"{listed(sorted(payer.tenants), _NAMED)} would pay for it"
     return funding.unfunded.get(job_id, "no budget pays for it")

@@ -13,7 +13,7 @@ from longshore.models.preemption import BuyQuote, PreemptionPlan, RunningWork
 from longshore.scheduling import cycle
 from longshore.scheduling.order import queue_order
 from longshore.scheduling.preemption.costs import why_not
-from longshore.scheduling.preemption.payers import Right, right_over
+from longshore.scheduling.preemption.payers import Right, right_over, says_who_would_pay
 from longshore.scheduling.preemption.plan import plan_preemption
 from longshore.scheduling.preemption.stoppable import Stoppable
 from longshore.scheduling.thresholds import held_back, not_bought_for
@@ -258,3 +258,10 @@ def test_without_budgets_all_is_as_before():
     queue = [a_job(f"job-{n}", priority=n % 3, submitted_at=NOW - timedelta(minutes=n))
              for n in range(6)]  # fmt: skip
     assert queue_order(queue, nobody, NOW) == queue_order(queue, POLICY, NOW)
+
+
+def test_of_a_job_over_its_quota_the_quota_is_told_and_not_that_it_has_no_budget():
+    why = "quota of tenant red: max_gpus: 4 + 4 > 4: it waits (QUOTA)"
+    funding = PoolFunding({}, {"walled": why}, frozenset({"walled"}))
+    assert says_who_would_pay("walled", funding) == why
+    assert says_who_would_pay("other", funding) == "its tenant has no budget, and pays for itself"
