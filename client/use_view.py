@@ -62,7 +62,7 @@ def fund_screen(found: FundView, now: datetime) -> RenderableType:
 
 
 def _answer(found: FundView) -> str:
-    if found.runs or not found.has_budget:
+    if found.runs or (found.funded and not found.has_budget):
         return f"Paid for: {found.says}"
     if found.funded:
         return f"Would be paid for: {found.says}"

@@ -1,5 +1,6 @@
 """Who would pay for a job, envelope by envelope, as its next cycle would find it."""
 
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from sqlalchemy import text
@@ -11,7 +12,7 @@ from longshore.activities.funding.rows import load_facts
 from longshore.activities.snapshot import load_nodes, load_pool, load_queue, load_running
 from longshore.models.errors import NotFoundError, RefusedError
 from longshore.models.fund_view import FundRemedy, FundRung, FundView
-from longshore.models.funding import FundingClass
+from longshore.models.funding import FundingClass, FundingCode
 from longshore.models.funding_use import PaidGPUs
 from longshore.models.margins import Margins
 from longshore.models.placement import JobRequest
@@ -19,9 +20,10 @@ from longshore.models.text import count, listed
 from longshore.models.visible import shown
 from longshore.scheduling.funding.evaluate import evaluated
 from longshore.scheduling.funding.explain import Explained, Helps, Remedy, Rung, explain
-from longshore.scheduling.funding.facts import Facts, Use
+from longshore.scheduling.funding.facts import Facts, OverQuota, Use, Wall
 from longshore.scheduling.funding.news import funded_gpus, paid_gpus
 from longshore.scheduling.funding.pool import as_found, says_unfunded
+from longshore.scheduling.funding.quotas import in_its_way, milli_of, over_quotas
 from longshore.scheduling.funding.room import Room
 from longshore.scheduling.funding.split import split_of
 from longshore.scheduling.order import queue_order
@@ -43,33 +45,80 @@ async def fund_view(connection: AsyncConnection, job_id: str, margins: Margins) 
         )
     facts = await load_facts(connection, None)
     branch = facts.tenants.get(tenant) if facts else None
-    if facts is None or branch is None or branch.budget_since is None:
-        return FundView(
-            job_id=job_id, tenant=tenant, has_budget=False, runs=row["runs"],
-            says=f"tenant {tenant} has no budget: it pays for all that it uses",
-        )  # fmt: skip
+    has_budget = branch is not None and branch.budget_since is not None
+    pays_all = FundView(
+        job_id=job_id, tenant=tenant, has_budget=False, runs=row["runs"],
+        says=f"tenant {tenant} has no budget: it pays for all that it uses",
+    )  # fmt: skip
+    if not has_budget and row["runs"]:
+        return pays_all
     now = await clock(connection)
-    uses = [use for use in facts.uses if use.job_id == job_id]
-    if uses:
+    uses = [use for use in facts.uses if use.job_id == job_id] if facts and has_budget else []
+    if facts and uses:
         return _running(facts, max(uses, key=lambda use: use.attempt), now)
     spec = await load_pool(connection, row["pool"], margins)
     entries = await load_queue(connection, row["pool"])
     mine = next((one.request for one in entries if one.request.id == job_id), None)
     if mine is None:
+        if not has_budget:
+            return pays_all
         raise RefusedError(f"job {job_id} neither runs nor waits now: ask again in a moment")
     queue = [one.request for one in entries if not one.held or one.request.id == job_id]
     funding = await read_funding(connection, row["pool"], queue)
-    assert funding is not None  # its tenant has a budget, and it waits
+    if funding is None:
+        return pays_all
     nodes = await load_nodes(connection, row["pool"])
     running = await load_running(connection, row["pool"])
     ordered = queue_order(queue, spec.packing, now, nodes, running)
-    found = _waiting(funding, row["pool"], ordered, mine, now)
+    over = over_quotas(funding.walls, ordered)
+    why = over.get(mine.id)
+    if not has_budget:
+        return _over(pays_all, why, funding, ordered, mine) if why else pays_all
+    # What is over its quota asks nobody, and takes no room of those behind it.
+    asking = [job for job in ordered if job.id == mine.id or job.id not in over]
+    found = _waiting(funding, row["pool"], asking, mine, now)
+    if why:
+        return _over(found, why, funding, ordered, mine)
     if mine.malleable is None or not found.funded:
         return found
     packing = funded_by(spec.packing, row["pool"], funding, ordered, now)
     most, target = packing.most_paid_for(mine.id), mine.malleable.target
     upto = f"; it starts on up to {target if most is None else most} of {target} GPUs"
     return found.model_copy(update={"says": found.says + upto})
+
+
+def _over(
+    found: FundView, why: str, funding: Funding, ordered: Sequence[JobRequest], mine: JobRequest
+) -> FundView:
+    """Return what is found of a job with the hard quota for which it waits, whoever would pay."""
+    walls = in_its_way(funding.walls, ordered, mine)
+    asks = funding.asks.get(mine.id)
+    paid = found.funded or not (asks and asks.must_be_funded)
+    then = "" if paid else "; then a budget has to pay for it still"
+    ends = FundRemedy(what="quota_room", says=f"wait for jobs of {_whose(walls)} to end{then}")
+    sets = listed([_set(wall, over) for wall, over in walls], _NAMED)
+    more = FundRemedy(what="quota", says=f"raise the quota: {sets}{then}")
+    may_fit = all(over.asked <= over.most for _, over in walls)
+    says = why if found.funded else f"{why}; besides, {found.says}"
+    return found.model_copy(
+        update={
+            "says": says, "funded": False, "code": FundingCode.QUOTA,
+            "answer": (), "remedies": (ends, more) if may_fit else (more,),
+            "wants": found.wants or mine.smallest.gpus_held * milli_of(mine.smallest) / 1000,
+        }
+    )  # fmt: skip
+
+
+def _whose(walls: Iterable[tuple[Wall, OverQuota]]) -> str:
+    """Return ``tenant red``, or ``tenant root or one below it``."""
+    each = {wall.tenant: len(wall.below) > 1 for wall, _ in walls}
+    says = [f"tenant {name}{' or one below it' * below}" for name, below in each.items()]
+    return " and of ".join(says)
+
+
+def _set(wall: Wall, over: OverQuota) -> str:
+    option = over.field.replace("_", "-")
+    return f"`longshore tenant set {wall.tenant} --{option} {over.used + over.asked:g}`"
 
 
 def _running(facts: Facts, use: Use, now: datetime) -> FundView:

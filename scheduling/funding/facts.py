@@ -1,6 +1,6 @@
 """What a decision about funding looks at. GPUs are counted in thousandths, as integers."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -119,6 +119,16 @@ class Facts(NamedTuple):
     """That are open, whoever's jobs they are for."""
 
 
+class OverQuota(NamedTuple):
+    """A hard quota that leaves less than a job asks for."""
+
+    field: str
+    """Of `Quotas`, such as ``max_gpus``."""
+    used: float
+    asked: float
+    most: float
+
+
 class Wall(NamedTuple):
     """A hard quota of a tenant and those below it, with what they hold together."""
 
@@ -136,6 +146,15 @@ class Wall(NamedTuple):
     def refuses(self, milli: int, nodes: Collection[str] = (), *, alone: bool = False) -> str:
         """Return why one more job of these tenants may not have so much, on these nodes; empty
         where it may. In the words of the database, which decides."""
+        for over in self.over(milli, nodes, alone=alone):
+            said = f"{over.field}: {over.used:g} + {over.asked:g} > {over.most:g}"
+            return f"quota of tenant {self.tenant}: {said}"
+        return ""
+
+    def over(
+        self, milli: int, nodes: Collection[str] = (), *, alone: bool = False
+    ) -> Iterator[OverQuota]:
+        """Yield each quota over which that would be."""
         on = self.nodes.union(nodes)
         held_alone = self.sensitive.union(nodes if alone else ())
         for field, used, after, most in (
@@ -146,9 +165,7 @@ class Wall(NamedTuple):
              self.quotas.sensitive_nodes),
         ):  # fmt: skip
             if most is not None and after > used and after > most:
-                more = after - used
-                return f"quota of tenant {self.tenant}: {field}: {used:g} + {more:g} > {most:g}"
-        return ""
+                yield OverQuota(field, used, after - used, most)
 
     def having(self, milli: int, nodes: Collection[str] = (), *, alone: bool = False) -> "Wall":
         """Return it with one more job of these tenants."""

@@ -13,7 +13,6 @@ from longshore.models.funding import (
     Payer,
     PoolFunding,
 )
-from longshore.models.mig import SLICES, profile_slices
 from longshore.models.node import Node
 from longshore.models.placement import Decision, JobRequest
 from longshore.models.text import count
@@ -22,6 +21,7 @@ from longshore.scheduling.funding.evaluate import evaluated
 from longshore.scheduling.funding.facts import Facts, Share, Use, Wall, Where, must_be_funded
 from longshore.scheduling.funding.kept import Funded, KeptFunding
 from longshore.scheduling.funding.ladder import OWN, Tree
+from longshore.scheduling.funding.quotas import at_quotas, milli_of
 from longshore.scheduling.funding.room import Attempt, Room
 from longshore.scheduling.funding.sizes import (
     MayGrow,
@@ -70,7 +70,7 @@ def pool_funding(
 
     `growing` are malleable jobs that run, in the order in which they may grow.
     """
-    over, left = _at_quotas(walls, queue)
+    over, left = at_quotas(walls, queue)
     funded, room = evaluated(facts, now)
     if shrunk:
         keeping = partial(_keeping, room=room, pool=pool, asks=asks, shrunk=shrunk, now=now)
@@ -202,38 +202,6 @@ def _paid_by(
     return Payer(frozenset(owners), funded, tenant, relatives, far)
 
 
-def over_quotas(walls: Sequence[Wall], queue: Sequence[JobRequest]) -> dict[str, str]:
-    """Return which jobs of a queue, in its order, do not start for a hard quota, and why: nodes
-    are counted when they are known, by the database."""
-    return _at_quotas(walls, queue)[0]
-
-
-def _at_quotas(
-    walls: Sequence[Wall], queue: Sequence[JobRequest]
-) -> tuple[dict[str, str], list[Wall]]:
-    """Return the same, with the quotas as they are when all others have started."""
-    found: dict[str, str] = {}
-    now = list(walls)
-    if not walls:
-        return found, now
-    for job in queue:
-        its = [place for place, wall in enumerate(now) if job.tenant in wall.below]
-        if not its:
-            continue
-        least = job.smallest
-        amount = least.gpus_held * _milli(least)
-        why = next((why for place in its if (why := now[place].refuses(amount))), "")
-        if why:
-            found[job.id] = (
-                f"{why}: it waits for others of its tenant to end ({FundingCode.QUOTA})"
-            )
-            continue
-        for place in its:
-            wall = now[place]
-            now[place] = wall._replace(milli=wall.milli + amount, jobs=wall.jobs + 1)
-    return found, now
-
-
 def fewest(jobs: Iterable[JobRequest]) -> dict[str, int]:
     """Return the GPUs of malleable jobs at their smallest sizes."""
     return {job.id: held_at(job, job.malleable.min) for job in jobs if job.malleable is not None}
@@ -349,15 +317,12 @@ def _has_budget(facts: Facts, tenant: str | None) -> bool:
     return branch is not None and branch.budget_since is not None
 
 
-def _milli(job: JobRequest) -> int:
-    """Return the thousandths of each GPU that a job asks for."""
-    return profile_slices(job.mig) * 1000 // SLICES if job.mig else job.milli
-
-
 def _waiting(job: JobRequest, pool: str, asks: Asks, now: datetime) -> Use:
     """Return what a job asks for: a malleable one its fewest GPUs, a gang its spares too."""
     least = job.smallest
-    share = Share(0, Where(pool, job.gpu_type, None), tuple(range(least.gpus_held)), _milli(least))
+    share = Share(
+        0, Where(pool, job.gpu_type, None), tuple(range(least.gpus_held)), milli_of(least)
+    )
     tenant = job.tenant or ""
     return Use(job.id, job.attempt, tenant, now, (share,), asks.terms, asks.preemptible)
 
@@ -371,7 +336,7 @@ def _placed(
     since: datetime,
 ) -> Use:
     shares = tuple(
-        Share(rank, _where(pool, nodes[node_id]), _held(job, nodes[node_id], gpus), _milli(job))
+        Share(rank, _where(pool, nodes[node_id]), _held(job, nodes[node_id], gpus), milli_of(job))
         for rank, (node_id, gpus) in enumerate(decision.held)
     )
     says = asks.get(job.id, Asks())

@@ -4,8 +4,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 from longshore.activities.funding.fund import fund_view
+from longshore.client.use_view import fund_screen
 from longshore.models.errors import NotFoundError
 from longshore.models.fund_view import FundView
 from longshore.models.margins import DEFAULT_MARGINS
@@ -94,3 +96,70 @@ async def test_a_tenant_without_a_budget_asks_nobody(funded: Ledger):
     assert view.says == "tenant free has no budget: it pays for all that it uses"
     with pytest.raises(NotFoundError):
         await asked(funded, "nobody")
+
+
+QUOTA = (
+    "quota of tenant root: max_gpus: 3 + 2 > 4: it waits for others of its tenant to end (QUOTA)"
+)
+
+
+async def _walled(ledger: Ledger, owner: str, **spec: Any) -> FundView:
+    """Let three GPUs run below `root`, which may have four, and return what waits for two."""
+    await ledger.rows(
+        "UPDATE tenants SET quotas = jsonb_build_object('max_gpus', 4) WHERE name = 'root'"
+    )
+    await runs(ledger, "ran", 3, tenant="blue")
+    await ledger.enqueue("walled", gpus=2, tenant=owner, priority=9, **spec)
+    return await asked(ledger, "walled")
+
+
+async def test_what_waits_for_a_quota_is_told_so_whoever_would_pay(funded: Ledger):
+    await envelope(funded, "red", milli=2000)
+    view = await _walled(funded, "red")
+    assert (view.says, view.funded, view.code, view.deficit) == (QUOTA, False, "QUOTA", 0)
+    assert rungs(view) == [("own", "red/main", 2, None)]
+    assert [each.says for each in view.remedies] == [
+        "wait for jobs of tenant root or one below it to end",
+        "raise the quota: `longshore tenant set root --max-gpus 5`",
+    ]
+    # It asks nobody, so that the room of its budget is for who comes behind it.
+    await funded.enqueue("behind", gpus=1, tenant="red")
+    behind = await asked(funded, "behind")
+    assert (behind.says, behind.code) == ("1 OWNED by red/main", None)
+
+
+async def test_a_quota_and_a_budget_that_are_both_in_the_way_are_both_told(funded: Ledger):
+    await envelope(funded, "red", milli=1000)
+    view = await _walled(funded, "red", funding={"unfunded": "wait"})
+    assert view.says == (
+        f"{QUOTA}; besides, no budget pays for 1 GPU: the envelopes that it may use have no room "
+        "(NO_ROOM), and it starts only where one does"
+    )
+    assert view.code == "QUOTA"
+    assert all(
+        each.says.endswith("; then a budget has to pay for it still") for each in view.remedies
+    )
+
+
+async def test_a_quota_is_told_of_a_tenant_without_a_budget(funded: Ledger):
+    await tenant(funded, "grey", "root", budget=False)
+    view = await _walled(funded, "grey")
+    assert (view.has_budget, view.funded, view.code, view.says) == (False, False, "QUOTA", QUOTA)
+    assert view.wants == 2
+    console = Console(width=200)
+    with console.capture() as shown:
+        console.print(fund_screen(view, datetime.now(UTC)))
+    assert f"\nQ{QUOTA[1:]}\n" in shown.get()
+
+
+async def test_a_job_that_is_more_than_a_quota_alone_is_not_told_to_wait(funded: Ledger):
+    await tenant(funded, "grey", budget=False)
+    await funded.enqueue("wide", gpus=2, tenant="grey")
+    await funded.rows(
+        "UPDATE tenants SET quotas = '{\"max_gpus\": 1, \"max_jobs\": 0}' WHERE name = 'grey'"
+    )
+    view = await asked(funded, "wide")
+    assert [each.says for each in view.remedies] == [
+        "raise the quota: `longshore tenant set grey --max-gpus 2`, "
+        "`longshore tenant set grey --max-jobs 1`"
+    ]

@@ -11,7 +11,7 @@ from longshore.models.packing import QueueOrder
 from longshore.models.score import ScorePolicy, ScoreProfile
 from longshore.scheduling.funding.facts import Wall
 from longshore.scheduling.funding.hours import Hours, factors, penalty
-from longshore.scheduling.funding.pool import over_quotas
+from longshore.scheduling.funding.quotas import over_quotas
 from longshore.scheduling.order import queue_order
 from tests.support.packing import NOW, POLICY, a_job
 
