@@ -1,7 +1,7 @@
 """What would become of a job if it were submitted now, read from the database and the markets."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from sqlalchemy import text
@@ -9,10 +9,16 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import Database, clock
 from longshore.activities.durations import learnt_for
+from longshore.activities.funding.quotas import (
+    quota_room,
+    why_never_within_quotas,
+    why_too_many_wait,
+)
+from longshore.activities.funding.sponsors import why_no_sponsor
 from longshore.activities.locality import with_locality
 from longshore.activities.preemption_inputs import PreemptionInputs, read_inputs
 from longshore.activities.prices.views import why_waits
-from longshore.activities.snapshot import load_nodes, load_recent
+from longshore.activities.snapshot import load_nodes, load_queue, load_recent, load_running
 from longshore.activities.staged_data import held_by
 from longshore.activities.usage import load_pool_to_plan
 from longshore.client.buying import decide_on_pool
@@ -23,7 +29,9 @@ from longshore.models.durations import Learnt
 from longshore.models.errors import LongshoreError, UnavailableError
 from longshore.models.forecast import Forecast, ForecastKind, NodePrice
 from longshore.models.job import JobSpec
+from longshore.models.node import Node
 from longshore.models.placement import JobRequest, PlacementKind
+from longshore.models.pool import PoolSpec
 from longshore.models.preemption import BuyQuote
 from longshore.models.settings import Settings
 from longshore.models.start_range import StartRange
@@ -36,8 +44,12 @@ from longshore.scheduling.forecast import (
     forecast_of,
     forecast_of_later,
     forecast_of_price_wait,
+    forecast_of_quota_wait,
+    forecast_of_refusal,
     with_deadline,
 )
+from longshore.scheduling.funding.quotas import over_quotas
+from longshore.scheduling.order import queue_order
 from longshore.scheduling.packer import place
 
 MARKETS_WITHIN = 10.0
@@ -58,6 +70,9 @@ async def forecast(
         begun, begins_at = as_if_begun(spec, now)
         learnt = await learnt_for(connection, _THIS, spec)
         job = with_learnt(JobRequest.of(_THIS, begun, now, 1), learnt)
+        if refused := await _why_refused(connection, job, spec):
+            return forecast_of_refusal(refused)
+        over = await _over_quota(connection, pool, job, nodes, now)
         (job,), nodes = await with_locality(connection, spec.pool, pool.packing, [job], nodes)
         alone = place(job, nodes, pool.packing, now, recent=recent)
         prices = await _prices(connection, [node for node, _ in alone.held])
@@ -66,7 +81,7 @@ async def forecast(
         inputs = None if deadline is None else await _inputs(connection, spec, job, settings)
         waits = await why_waits(connection, pool, spec.start_below, now)
     bought, left, away = None, None, ""
-    if pool.buying.enabled and alone.kind is not PlacementKind.EXISTING_NODE:
+    if pool.buying.enabled and not over and alone.kind is not PlacementKind.EXISTING_NODE:
         latest = start_by(job, deadline, pool.buying, now)
         beside = UnmetJob(request=job, tenant=spec.tenant, start_by=latest)
         try:
@@ -85,6 +100,8 @@ async def forecast(
     if away:
         told = f"{found.says}; what would be bought: {away}"
         found = found.model_copy(update={"says": told, "not_known": away})
+    if over:
+        found = forecast_of_quota_wait(over)
     starts_now = found.kind is ForecastKind.STARTS and found.ready_at is not None
     later = pool.buying.enabled and found.kind is not ForecastKind.BUYS and not starts_now
     simulated = settings.market == "simulated"
@@ -98,10 +115,39 @@ async def forecast(
     if deadline is not None and inputs is not None:
         quote = quote_of(bought, _THIS) if bought else None
         start = None if found.ready_at is None else StartRange.at(found.ready_at)
-        if found.kind is not ForecastKind.BUYS and begins_at is None and not waits:
+        if found.kind is not ForecastKind.BUYS and begins_at is None and not (waits or over):
             start = _start_beside_others(job, inputs, now)
         found = _with_deadline(found, spec, deadline, start, learnt, inputs, quote, now)
     return found.model_copy(update={"simulated": simulated, "buys_later": later})
+
+
+async def _why_refused(connection: AsyncConnection, job: JobRequest, spec: JobSpec) -> str:
+    """Return why the queue would not take the job, as it does itself; empty where it would."""
+    return (
+        await why_never_within_quotas(connection, job, spec.tenant)
+        or await why_no_sponsor(connection, spec)
+        or await why_too_many_wait(connection, spec.tenant)
+    )
+
+
+async def _over_quota(
+    connection: AsyncConnection,
+    pool: PoolSpec,
+    job: JobRequest,
+    nodes: Sequence[Node],
+    now: datetime,
+) -> str:
+    """Return for which hard quota the job would wait, behind those before it in its queue; empty
+    where it would for none."""
+    walls = [wall for wall in await quota_room(connection) if job.tenant in wall.below]
+    if not walls:
+        return ""
+    entries = await load_queue(connection, pool.name)
+    running = await load_running(connection, pool.name)
+    queue = [*(entry.request for entry in entries if not entry.held), job]
+    packing = pool.packing.model_copy(update={"funding": None})  # as where it is asked who pays
+    ordered = queue_order(queue, packing, now, nodes, running)
+    return over_quotas(walls, ordered).get(job.id, "")
 
 
 async def _inputs(

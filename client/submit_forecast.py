@@ -39,8 +39,8 @@ async def say_forecast(
 ) -> None:
     """Say what would become of a job now; ask where something would be bought for it.
 
-    Raises RefusedError where it may cost more than `most`, in micro-dollars, or nobody knows;
-    Abort where somebody says no.
+    Raises RefusedError where it may cost more than `most`, in micro-dollars, or nobody knows, and
+    in a dry run where it would be refused; Abort where somebody says no.
     """
     if spec.array and (many := too_many(spec.array, api.settings.most_array_elements)):
         raise SpecError(f"job {spec.name}", (many,))
@@ -54,8 +54,13 @@ async def say_forecast(
             raise RefusedError(f"{not_known}: nothing was submitted. Leave out --max-cost")
         note(not_known)
         return
-    if dry_run:
-        print_json(found) if as_json else say(f"It {_says(found)}")
+    refused = found.kind is ForecastKind.REFUSED
+    if dry_run and as_json:
+        print_json(found)
+    if dry_run and refused:
+        raise RefusedError(f"it {found.says}")
+    if dry_run and not as_json:
+        say(f"It {_says(found)}")
     elif not as_json:
         note(f"It {_says(found)}")
     if most is not None and (found.most_micro_usd or 0) > most:

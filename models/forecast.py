@@ -14,7 +14,9 @@ class ForecastKind(StrEnum):
     BUYS = "buys"
     """Its pool would buy machines for it."""
     WAITS = "waits"
-    """For room, or for a price."""
+    """For room, for a price, or for a quota of its tenant."""
+    REFUSED = "refused"
+    """Its pool never takes it, for a quota or a sponsor."""
 
 
 class NodePrice(Wire):

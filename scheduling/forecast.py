@@ -99,6 +99,19 @@ def forecast_of_price_wait(found: Forecast, why: str) -> Forecast:
     )  # fmt: skip
 
 
+def forecast_of_quota_wait(why: str) -> Forecast:
+    """Return the forecast of a job that waits for a hard quota of its tenant. When others end that
+    hold it, and what the job finds then, nobody knows."""
+    return Forecast(
+        kind=ForecastKind.WAITS, says=f"would wait, with nothing kept or bought for it: {why}"
+    )
+
+
+def forecast_of_refusal(why: str) -> Forecast:
+    """Return the forecast of a job that its pool would not take."""
+    return Forecast(kind=ForecastKind.REFUSED, says=f"would be refused: {why}")
+
+
 def data_says(
     data: Mapping[str, DataSet], held: Mapping[str, HeldData], node_id: str | None
 ) -> str:

@@ -58,6 +58,22 @@ async def why_never_within_quotas(
     return ""
 
 
+async def why_too_many_wait(connection: AsyncConnection, tenant: str) -> str:
+    """Return why the database would refuse one more job of a tenant in a queue now, in its words;
+    empty where it would not."""
+    rows = (await connection.execute(text(_ABOVE), {"tenant": tenant})).mappings().all()
+    most = {row["name"]: quotas_of(row["quotas"]).max_queued for row in rows}
+    if all(limit is None for limit in most.values()):
+        return ""
+    parents = {row.name: row.parent for row in await connection.execute(text(_TREE))}
+    families, held = below(parents), await load_held(connection)
+    for name, limit in most.items():
+        queued = sum(held[each].queued for each in families[name] if each in held)
+        if limit is not None and queued + 1 > limit:
+            return f"quota of tenant {name}: max_queued: {queued} + 1 > {limit}"
+    return ""
+
+
 def refused_by_quota(error: IntegrityError) -> str:
     """Return which quota the database refuses something for, with used, asked and limit; empty
     where it refuses it for something else."""

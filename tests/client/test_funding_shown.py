@@ -8,6 +8,7 @@ from temporalio.client import Client
 
 from longshore.activities.database import Database
 from longshore.client.preempt import PreemptionDryRun
+from longshore.models.forecast import Forecast, ForecastKind
 from longshore.models.fund_view import FundView
 from longshore.models.funding_use import Leases, Usage
 from longshore.models.job_report import JobReport
@@ -172,3 +173,43 @@ def test_what_cannot_be_read_is_told(
     ran = cli(*args)
     assert ran.code == 2
     assert says in " ".join(ran.err.replace("│", " ").split())
+
+
+async def test_a_dry_run_says_that_a_quota_or_a_sponsor_is_in_the_way(
+    longshore: Command, pool: str, node: ScriptedNode, family: Ledger
+) -> None:
+    await tenant(family, "walled", "root", budget=False)
+    ran = await longshore("tenant", "set", "walled", "--max-gpus", "6", "--max-queued", "1")
+    assert ran.code == 0, ran.err
+
+    async def dry(gpus: int, *more: str) -> Ran:
+        asks = ("--pool", pool, "--tenant", "walled", "--gpus", str(gpus), "--dry-run", *more)
+        return await longshore("submit", *asks, "--", "true")
+
+    assert "It would start now on" in words(await dry(4))
+    wide = await dry(7)
+    assert (wide.code, wide.out) == (77, "")
+    assert (
+        "it would be refused: quota of tenant walled: max_gpus: it asks for 7, and 6 is the most"
+        in " ".join(wide.err.split())
+    )
+    as_json = await dry(7, "--json")
+    assert as_json.code == 77
+    assert Forecast.model_validate_json(as_json.out).kind is ForecastKind.REFUSED
+    lent = await dry(4, "--set", "funding.allow_borrow=true", "--set", "funding.sponsors=[blu]")
+    assert lent.code == 77
+    assert "there is no tenant 'blu'; did you mean blue?" in " ".join(lent.err.split())
+
+    runs = await submitted(longshore, pool, "walled", "runs")
+    await node.started(runs)
+    over = "quota of tenant walled: max_gpus: 4 + 4 > 6: it waits for others of its tenant to end"
+    told = words(await dry(4))
+    assert f"It would wait, with nothing kept or bought for it: {over} (QUOTA)." in told
+    assert "It would start now on" in words(await dry(2))
+    waiting = await submitted(longshore, pool, "walled", "waits")
+    await waits(longshore, waiting)
+    assert over[:1].upper() + over[1:] in words(await longshore("fund", waiting))
+    assert f"paid for {over}" in words(await longshore("why", waiting))
+    assert "max_queued: 1 + 1 > 1" in " ".join((await dry(2)).err.split())
+    for job in (waiting, runs):
+        await longshore("cancel", job)
