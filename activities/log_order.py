@@ -146,7 +146,8 @@ class OrderedOutput:
     def _merge(
         self, data: dict[Stream, bytes], rest: bool, more: Container[str]
     ) -> Iterator[Chunk]:
-        """Yield what is in order; with `rest` all, but where there is `more` to be read."""
+        """Yield what is in order; with `rest` all, as far as it was read of streams of which there
+        is `more` to be read."""
         while self._looks:
             look = self._looks[0]
             for stream in STREAMS:
@@ -160,9 +161,11 @@ class OrderedOutput:
             ):
                 return
             self._looks.pop(0)
-        for stream in STREAMS:
-            if rest and not more and data[stream]:
+        for stream in STREAMS if rest else ():
+            if data[stream]:
                 yield self._take(stream, len(data[stream]), data, None)
+            if stream in more:
+                return  # what follows of it goes before the other stream
 
     def _take(
         self, stream: Stream, size: int, data: dict[Stream, bytes], at: datetime | None

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -157,3 +158,21 @@ def test_the_last_lines_begin_within_a_chunk() -> None:
     assert joined(last_lines(chunks, 3)) == [
         ("stdout", b"b\n"), ("stderr", b"c\n"), ("stderr", b"d")
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("looks", [b"", b"1000 1024 0\n"], ids=["none", "cut off"])
+def test_output_is_read_whole_however_long_it_is_where_looks_are_missing(
+    tmp_path: Path, looks: bytes
+) -> None:
+    """A full disk has room for neither all of them nor any."""
+    line, store = b"x" * 1023 + b"\n", LogStore(tmp_path.as_uri())
+    store.write("job", 1, "node", "stdout", 0, line * 17 * 1024)
+    store.write("job", 1, "node", "stderr", 0, line * 9 * 1024)
+    if looks:
+        store.write("job", 1, "node", "times", 0, looks)
+    for over in (False, True):
+        if over:
+            store.write_end("job", 1, "node")
+        found = joined(OrderedOutput(store, "job", 1, "node").all_of_it())
+        assert [stream for stream, _ in found] == ["stdout"] * 17408 + ["stderr"] * 9216
+        assert joined(OrderedOutput(store, "job", 1, "node").last(2)) == [("stderr", line)] * 2
