@@ -76,6 +76,9 @@ async def test_it_starts_when_its_price_comes_and_stays_when_that_rises(
     await price(longshore, pool, CHEAP)
     await node.started(job_id)
     await price(longshore, pool, DEAR)
+    between = (await longshore.submit(a_spec(pool))).job_id
+    await node.end(between)  # so the cycle is over that may have looked at the price before
+    await longshore.wait(between)
     third = (await longshore.submit(a_spec(pool, start_below=BELOW))).job_id
     await waits(longshore, third)  # so the pool has seen that it is dear again
     assert (await longshore.job(job_id)).state is JobState.RUNNING
