@@ -25,7 +25,7 @@ async def share_factors(connection: AsyncConnection) -> dict[str, float]:
     rows = (await connection.execute(text(_TENANTS))).all()
     given = {row.name: quotas_of(row.quotas) for row in rows}
     quotas = {
-        name: Hours(each.gpu_hours, each.node_hours)
+        name: Hours(each.gpu_hours or 0, each.node_hours or 0)
         for name, each in given.items()
         if each.gpu_hours or each.node_hours
     }

@@ -13,18 +13,18 @@ FULL_UP_TO, LEAST_FROM = 0.8, 1.2
 
 
 class Hours(NamedTuple):
-    """What a tenant has had, or may have: GPU-hours and node-hours."""
+    """GPU-hours and node-hours: what a tenant has had, or its quota of them."""
 
-    gpus: float | None = None
-    """No quota, where None."""
-    nodes: float | None = None
+    gpus: float = 0.0
+    nodes: float = 0.0
+    """Of a quota 0 where there is none."""
 
-    def __add__(self, other: "Hours") -> "Hours":  # type: ignore[override]
-        return Hours((self.gpus or 0) + (other.gpus or 0), (self.nodes or 0) + (other.nodes or 0))
+    def with_more(self, other: "Hours") -> "Hours":
+        return Hours(self.gpus + other.gpus, self.nodes + other.nodes)
 
     def used_of(self, quota: "Hours") -> float:
         """Return which part of a quota this is: the larger one, of GPU- and of node-hours."""
-        parts = ((had or 0) / most for had, most in zip(self, quota, strict=True) if most)
+        parts = (had / most for had, most in zip(self, quota, strict=True) if most)
         return max(parts, default=0.0)
 
 
@@ -51,7 +51,7 @@ def factors(
     for name, had in hours.items():
         for each in above[name]:
             if each in used:
-                used[each] = used[each] + had
+                used[each] = used[each].with_more(had)
     of_quota = {name: penalty(used[name].used_of(quota)) for name, quota in quotas.items()}
     found = {
         name: min((of_quota[each] for each in line if each in of_quota), default=1.0)

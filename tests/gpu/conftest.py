@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from longshore.activities.logstore import Stream
 from longshore.client.api import Longshore
 from longshore.models.job import JobResult, JobSpec
 from longshore.models.settings import Settings
@@ -57,7 +58,7 @@ def memory_in_use(index: int = 0) -> int:
 
 @pytest.fixture(scope="session")
 def cards() -> list[Card]:
-    """The GPUs; none in MIG mode, since what is tested here takes whole ones."""
+    """The GPUs of this machine."""
     if not shutil.which("nvidia-smi"):
         pytest.fail("this machine has no NVIDIA driver: run this on one with a GPU")
     found = read_cards()
@@ -67,7 +68,10 @@ def cards() -> list[Card]:
 
 @pytest.fixture(scope="session")
 def torch_python(cards: list[Card]) -> str:
-    """The Python that runs the jobs: of TESTS_TORCH, or `python3`. It must have PyTorch."""
+    """The Python that runs the jobs: of TESTS_TORCH, or `python3`. It must have PyTorch, and the
+    machine no GPU in MIG mode, since the jobs take whole ones."""
+    if any(card.in_mig_mode for card in cards):
+        pytest.fail("a GPU is in MIG mode: the checks with jobs take whole ones")
     python = os.environ.get("TESTS_TORCH", "python3")
     ask = [python, "-c", "import torch; print(torch.__version__, torch.cuda.is_available())"]
     said = subprocess.run(ask, capture_output=True, text=True, check=False, timeout=120)
@@ -119,9 +123,11 @@ class Jobs:
         self._submitted.append(job_id)
         return job_id
 
-    async def output(self, job_id: str, stream: str = "stdout", attempt: int | None = None) -> str:
+    async def output(
+        self, job_id: str, stream: Stream = "stdout", attempt: int | None = None
+    ) -> str:
         """Return what a job has written until now."""
-        read = self.longshore.logs(job_id, stream=stream, attempt=attempt)  # type: ignore[arg-type]
+        read = self.longshore.logs(job_id, stream=stream, attempt=attempt)
         return b"".join([chunk async for chunk in read]).decode()
 
     async def said(self, job_id: str, word: str) -> str:

@@ -47,7 +47,7 @@ def test_of_gpu_and_node_hours_that_counts_of_which_there_was_more():
     assert factors(parents, {"red": Hours(1000)}, hours) == of_gpus
     assert factors(parents, {"red": Hours(1000, 1000)}, hours) == of_gpus
     assert factors(parents, {"red": Hours(1000, 300)}, hours) == {"red": pytest.approx(0.525)}
-    assert factors(parents, {"red": Hours(None, 1000)}, hours) == {}
+    assert factors(parents, {"red": Hours(nodes=1000)}, hours) == {}
 
 
 def funded(**factor: float):
