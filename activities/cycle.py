@@ -32,6 +32,7 @@ from longshore.activities.funding.planning import (
     settlement_of,
 )
 from longshore.activities.funding.rows import has_budgets
+from longshore.activities.funding.telling import Telling
 from longshore.activities.funding.use import paid_now
 from longshore.activities.growth import Growths
 from longshore.activities.locality import forget_data, load_locality, note_data
@@ -58,7 +59,6 @@ from longshore.models.placement import (
     RecentJobs,
 )
 from longshore.models.pool import PoolSpec
-from longshore.scheduling.funding.news import Told as PayersTold
 from longshore.scheduling.funding.news import paid_for
 from longshore.scheduling.order import queue_order
 from longshore.scheduling.placement.mix import Mix
@@ -105,7 +105,7 @@ class CycleActivities:
         self._turns = Turns()
         self._kept = PoolCache(metrics)
         self._warming = Warming()
-        self._told = PayersTold()
+        self._told = Telling()
         self._blocks = BlockWakeups(database, signals)
         self._margins = margins
         self._preempting = Preempting(database, signals, checkpoints, metrics, self._kept, margins)

@@ -87,7 +87,7 @@ def place(
     compared = _rules(rules)
     if state is None:
         return _place_live(job, pool, compared, as_json)
-    from longshore.client.place import by_gang_packing, by_rule, run_place
+    from longshore.client.place import by_rule, rules_of_gangs, run_place
     from longshore.client.place_view import render_gang_rules, render_place, render_rules
 
     cluster, request, decision = run_place(state, job, now())
@@ -95,7 +95,8 @@ def place(
     decided_at = cluster.now or now()
     _say_later(read_document(job, JobSpec).begins_at(decided_at), decided_at)
     others = by_rule(compared, request, nodes, cluster.policy, decided_at)
-    of_gangs = by_gang_packing(request, nodes, cluster.policy, decided_at) if compared else {}
+    of_gang = rules_of_gangs(request) if compared else ()
+    of_gangs = by_rule(of_gang, request, nodes, cluster.policy, decided_at)
     if as_json:
         found = {"now": decided_at.isoformat(), "decision": decision}
         beside = {"by_rule": others} | ({"by_gang_packing": of_gangs} if of_gangs else {})

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import BaseModel
 
@@ -40,6 +41,9 @@ from longshore.scheduling.forecast import as_if_begun
 from longshore.scheduling.packer import place
 from longshore.scheduling.placement.state import with_job
 
+Rule = TypeVar("Rule", PackingRule, GangPacking)
+"""What chooses nodes: for jobs on one node, or for gangs."""
+
 
 def run_place(
     state_path: str | Path, job_path: str | Path, now: datetime
@@ -70,34 +74,19 @@ def run_place(
 
 
 def by_rule(
-    rules: Iterable[PackingRule],
+    rules: Iterable[Rule],
     job: JobRequest,
     nodes: Sequence[Node],
     policy: PackingPolicy,
     now: datetime,
     recent: Sequence[RecentJobs] = (),
-) -> dict[PackingRule, Decision]:
+) -> dict[Rule, Decision]:
     """Return what each rule would choose for a job, with all else as it is."""
-    return {
-        rule: place(job, nodes, policy.model_copy(update={"rule": rule}), now, recent=recent)
-        for rule in rules
-    }
-
-
-def by_gang_packing(
-    job: JobRequest, nodes: Sequence[Node], policy: PackingPolicy, now: datetime
-) -> dict[GangPacking, Decision]:
-    """Return what each rule of gangs would choose for a job with a gang, with all else as it is;
-    none of another job."""
-    rules = GangPacking if job.gang is not None else ()
-    return {
-        rule: place(job, nodes, policy.model_copy(update={"gang_packing": rule}), now)
-        for rule in rules
-    }
+    return {rule: place(job, nodes, _with(policy, rule), now, recent=recent) for rule in rules}
 
 
 def foreseen_by_rule(
-    rules: Iterable[PackingRule],
+    rules: Iterable[Rule],
     used: Decision,
     job: JobRequest,
     queue: Sequence[JobRequest],
@@ -106,39 +95,26 @@ def foreseen_by_rule(
     policy: PackingPolicy,
     now: datetime,
     recent: Sequence[RecentJobs] = (),
-) -> dict[PackingRule, Decision]:
+) -> dict[Rule, Decision]:
     """Return what a cycle of the pool would do with a job by each rule, with the same queue and
     the same running jobs; `used` is what it does by the rule of the policy."""
 
-    def decide(rule: PackingRule) -> Decision:
-        if rule is policy.rule:
+    def decide(rule: Rule) -> Decision:
+        if rule is policy.rule or rule is policy.gang_packing:  # a name of both is alike
             return used
-        other = policy.model_copy(update={"rule": rule})
-        return foresee(job, queue, nodes, running, other, now, recent).decision
+        return foresee(job, queue, nodes, running, _with(policy, rule), now, recent).decision
 
     return {rule: decide(rule) for rule in rules}
 
 
-def foreseen_by_gang_packing(
-    used: Decision,
-    job: JobRequest,
-    queue: Sequence[JobRequest],
-    nodes: Sequence[Node],
-    running: Sequence[RunningJob],
-    policy: PackingPolicy,
-    now: datetime,
-    recent: Sequence[RecentJobs] = (),
-) -> dict[GangPacking, Decision]:
-    """Return the same by each rule of gangs for a job with a gang; none of another job."""
-    found: dict[GangPacking, Decision] = {}
-    for rule in GangPacking if job.gang is not None else ():
-        other = policy.model_copy(update={"gang_packing": rule})
-        found[rule] = (
-            used
-            if rule is policy.gang_packing
-            else foresee(job, queue, nodes, running, other, now, recent).decision
-        )
-    return found
+def rules_of_gangs(job: JobRequest) -> tuple[GangPacking, ...]:
+    """Return the rules that choose the nodes of a job: of a gang all, else none."""
+    return tuple(GangPacking) if job.gang is not None else ()
+
+
+def _with(policy: PackingPolicy, rule: PackingRule | GangPacking) -> PackingPolicy:
+    field = "gang_packing" if isinstance(rule, GangPacking) else "rule"
+    return policy.model_copy(update={field: rule})
 
 
 async def place_live(
@@ -196,11 +172,17 @@ async def place_live(
         by_rule=foreseen_by_rule(
             rules, found.decision, job, queue, nodes, running, packing, now, recent
         ),
-        by_gang_packing=foreseen_by_gang_packing(
-            found.decision, job, queue, nodes, running, packing, now, recent
-        )
-        if rules
-        else {},
+        by_gang_packing=foreseen_by_rule(
+            rules_of_gangs(job) if rules else (),
+            found.decision,
+            job,
+            queue,
+            nodes,
+            running,
+            packing,
+            now,
+            recent,
+        ),
     )
     return ahead, tuple(by_id.values())
 

@@ -1,7 +1,6 @@
 """What a job that runs hears when others pay for it, or nobody does any more."""
 
 from collections.abc import Collection, Iterable, Sequence
-from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from longshore.models.funding import FundingClass, FundingCode, PaidFor
@@ -11,9 +10,6 @@ from longshore.scheduling.funding.holding import Attempt, Ended
 from longshore.scheduling.funding.kept import Funded
 from longshore.scheduling.funding.split import class_of, split_of
 
-TOLD_EVERY = timedelta(minutes=5)
-"""A job hears of it at most so often: each word is two billed actions of Temporal, and short jobs
-of an owner take back from a relative, and give back, each minute."""
 _CLASSES = {each: place for place, each in enumerate(FundingClass)}
 _SAFE = (
     FundingClass.OWNED, FundingClass.BORROWED, FundingClass.SHARED, FundingClass.UNFUNDED
@@ -121,30 +117,3 @@ def paid_for(attempt: int, gpus: Sequence[PaidGPUs]) -> PaidFor | None:
         return None
     funding = max((each.funding for each in gpus), key=_SAFE.index)
     return PaidFor(attempt=attempt, funding=funding, says=", ".join(each.words for each in gpus))
-
-
-class Told:
-    """What jobs have heard, so that they hear it no oftener than `TOLD_EVERY`."""
-
-    def __init__(self) -> None:
-        self._last: dict[tuple[str, int], tuple[FundingClass | None, datetime]] = {}
-        self._left: dict[tuple[str, int], News] = {}
-
-    def due(self, news: Iterable[News], now: datetime) -> tuple[News, ...]:
-        """Return what they hear now. What they do not is kept for a later call, and dropped where
-        it is by then as they have heard."""
-        for each in news:
-            self._left[each.job_id, each.paid.attempt] = each
-        for key in [key for key, (_, at) in self._last.items() if now - at >= TOLD_EVERY]:
-            if key not in self._left:
-                del self._last[key]
-        due: list[News] = []
-        for key, each in list(self._left.items()):
-            heard, at = self._last.get(key, (None, None))
-            if at is not None and now - at < TOLD_EVERY:
-                continue
-            del self._left[key]
-            if heard is not each.paid.funding or at is None:
-                self._last[key] = each.paid.funding, now
-                due.append(each)
-        return tuple(due)

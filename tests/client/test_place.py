@@ -9,13 +9,7 @@ import pytest
 from rich.console import Console
 
 from longshore.client.gang_view import slots
-from longshore.client.place import (
-    by_gang_packing,
-    by_rule,
-    foreseen_by_gang_packing,
-    foreseen_by_rule,
-    run_place,
-)
+from longshore.client.place import by_rule, foreseen_by_rule, rules_of_gangs, run_place
 from longshore.client.place_view import render_foreseen, render_gang_rules, render_place
 from longshore.models.domains import Foreseen
 from longshore.models.errors import SpecError
@@ -188,7 +182,7 @@ def test_each_rule_has_a_value_and_reasons_for_a_gang() -> None:
         pool="default", at=NOW, request=job, decision=decision, running=0, ahead=0,
         placed_ahead=0, kept_ahead=0, simulated=True,
         by_rule=by_rule(PackingRule, job, nodes, state.policy, NOW),
-        by_gang_packing=by_gang_packing(job, nodes, state.policy, NOW),
+        by_gang_packing=by_rule(rules_of_gangs(job), job, nodes, state.policy, NOW),
     )  # fmt: skip
     console = Console(file=io.StringIO(), force_terminal=False, width=100)
     console.print(render_foreseen(foreseen, nodes, plain=True), soft_wrap=True)
@@ -209,8 +203,9 @@ def test_the_rules_of_gangs_are_compared_where_they_differ() -> None:
     nodes = [in_domain("A", "a1"), in_domain("A", "a2"), in_domain("B", "b1")]
     gang = a_gang(6)
     used = foresee(gang, [], nodes, [], POLICY, THEN).decision
-    found = by_gang_packing(gang, nodes, POLICY, THEN)
-    assert foreseen_by_gang_packing(used, gang, [], nodes, [], POLICY, THEN) == found
+    rules = rules_of_gangs(gang)
+    found = by_rule(rules, gang, nodes, POLICY, THEN)
+    assert foreseen_by_rule(rules, used, gang, [], nodes, [], POLICY, THEN) == found
     console = Console(file=io.StringIO(), force_terminal=False, width=100)
     console.print(render_gang_rules(found, used.gang and used.gang.packing, plain=True))
     assert isinstance(console.file, io.StringIO)
@@ -218,7 +213,7 @@ def test_the_rules_of_gangs_are_compared_where_they_differ() -> None:
     assert "best-fit (used) b1 GPUs 0-5 1 domain, 1 node 6 GPUs on 1 node of" in said
     assert "2 of 8 free GPUs left in r/c/B pack-to-empty a1 GPUs 0-5 1 domain, 1 node" in said
     assert "10 of 16 free GPUs left in r/c/A" in said
-    assert by_gang_packing(a_job(), nodes, POLICY, THEN) == {}
+    assert rules_of_gangs(a_job()) == ()
 
 
 def test_by_each_rule_a_pool_keeps_what_waits_before_the_job_and_what_runs() -> None:

@@ -9,9 +9,9 @@ from unittest.mock import patch
 from temporalio.client import Client
 
 from longshore.activities.database import Database
+from longshore.activities.funding import telling
 from longshore.activities.funding.edits import apply_budgets, set_tenant
 from longshore.models.funding import Budget, Envelope, Tenant
-from longshore.scheduling.funding import news
 from tests.support.histories import signals_to
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
@@ -31,7 +31,7 @@ async def play(
         await apply_budgets(
             connection, [Budget(tenant="owner", envelopes=(main,)), Budget(tenant="relative")]
         )
-    with patch.object(news, "TOLD_EVERY", timedelta(0)):
+    with patch.object(telling, "TOLD_EVERY", timedelta(0)):
         async with node("paid", pool="paid") as here:
             job = await start_job("recalled", pool="paid", tenant="relative")
             await here.started("recalled")

@@ -6,12 +6,12 @@ from datetime import timedelta
 import pytest
 from temporalio.client import Client
 
+from longshore.activities.funding import telling
 from longshore.client.api import Longshore
 from longshore.client.costs import actions
 from longshore.models.funding import Budget, Envelope, Tenant
 from longshore.models.job import JobState
 from longshore.models.messages import job_workflow_id
-from longshore.scheduling.funding import news
 from tests.support.control import a_spec, reaches
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
@@ -44,7 +44,7 @@ async def test_it_tells_who_pays_and_that_it_was_recalled_and_is_funded_again(
     longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client,
     monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip
-    monkeypatch.setattr(news, "TOLD_EVERY", timedelta(0))
+    monkeypatch.setattr(telling, "TOLD_EVERY", timedelta(0))
     red, blue = await family(longshore)
     borrower = (await longshore.submit(a_spec(pool, tenant=blue))).job_id
     await reaches(longshore, borrower, JobState.RUNNING)

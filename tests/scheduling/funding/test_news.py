@@ -2,11 +2,12 @@
 
 from datetime import timedelta
 
+from longshore.activities.funding.telling import TOLD_EVERY, Telling
 from longshore.models.funding import FundingClass, Lending, PaidFor
 from longshore.models.funding_use import PaidGPUs
 from longshore.scheduling.funding.evaluate import evaluate
 from longshore.scheduling.funding.facts import Facts, Use
-from longshore.scheduling.funding.news import TOLD_EVERY, News, Told, news_of, paid_for
+from longshore.scheduling.funding.news import News, news_of, paid_for
 from tests.support.funding_scenes import (
     NOW,
     applied,
@@ -95,7 +96,7 @@ def news(funding: FundingClass, job: str = "j") -> News:
 
 
 def test_short_jobs_of_an_owner_do_not_have_a_relative_told_each_minute():
-    told = Told()
+    told = Telling()
     lost, again = news(FundingClass.UNFUNDED), news(FundingClass.SHARED)
     assert told.due([lost], NOW) == (lost,)
     for minute in range(1, 5):
