@@ -40,11 +40,6 @@ def words(ran: Ran) -> str:
     return " ".join(ran.out.split())
 
 
-async def _refused(longshore: Command, job: str) -> Ran | None:
-    ran = await longshore("fund", job)
-    return ran if ran.code else None
-
-
 @pytest.fixture
 async def family(control: Database, temporal: Client, pool: str) -> Ledger:
     """A tree of tenants with budgets: `root` over `red`, which has 8 GPUs, and `blue`."""
@@ -56,24 +51,6 @@ async def family(control: Database, temporal: Client, pool: str) -> Ledger:
         await tenant(ledger, "blue", "root")
         await envelope(ledger, "red", milli=8000, sharing="none")
     return ledger
-
-
-async def test_nothing_is_said_of_payers_where_no_tenant_has_a_budget(
-    longshore: Command, pool: str, node: ScriptedNode, control: Database, temporal: Client
-) -> None:
-    # Another test may have given some budgets.
-    await Ledger(control, temporal, pool).rows("UPDATE tenants SET budget_since = NULL")
-    job = await submitted(longshore, pool, "grey", "alone")
-    await node.started(job)
-    for command in ("job", "why"):
-        assert "paid for" not in (await longshore(command, job)).out
-        assert json.loads((await longshore(command, job, "--json")).out)["payers"] is None
-    told = words(await longshore("fund", job))
-    assert "Paid for: tenant grey has no budget: it pays for all that it uses" in told
-    await node.end(job)
-    ended = await eventually(lambda: _refused(longshore, job))
-    assert ended is not None
-    assert f"job {job} has ended: nobody pays for it any more" in ended.err
 
 
 async def test_who_pays_is_told_of_each_job(
