@@ -1,0 +1,122 @@
+"""The files of a model at a path or fsspec URL, of which only the headers are read."""
+
+import os
+import posixpath
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from longshore.activities.serving.gguf import NotGGUFError, read_header
+from longshore.activities.storage import connect, is_local, speaking
+from longshore.models.addresses import without_secrets
+from longshore.models.errors import NotFoundError, StoreError
+from longshore.models.gguf import GGUFHeader
+from longshore.models.visible import shown
+
+_SPLIT = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.ASCII | re.DOTALL)
+_MOST_FILES = 1_000
+_PIECE = 2**20
+
+
+def read_model(url: str) -> GGUFHeader:
+    """Return the header of a model, of all its files where it is split as llama.cpp splits.
+
+    Blocks. Raises NotFoundError, NotGGUFError, and StoreError where a file cannot be read.
+    """
+    try:
+        fs, path = connect(url)
+    except StoreError as error:
+        raise StoreError(f"{without_secrets(url)} cannot be read: {error}") from None
+    parts = _parts(fs, path)
+    read = [_read(fs, part) for part in parts]
+    if len(read) == 1:
+        _check_whole(read[0])
+        return read[0]
+    return _joined(read)
+
+
+def _parts(fs: Any, path: str) -> list[str]:
+    """Return the files of a model, of which one is named."""
+    found = _SPLIT.fullmatch(path)
+    if found is None:
+        return [path]
+    stem, _, number = found.groups()
+    if not 1 <= int(number) <= _MOST_FILES:
+        raise NotGGUFError(f"{shown(path)}: a model has 1 to {_MOST_FILES:,} files, not {number}")
+    parts = [f"{stem}-{part:05}-of-{number}.gguf" for part in range(1, int(number) + 1)]
+    with speaking("model", path, "looked for"):
+        missing = [part for part in parts if not fs.exists(part)]
+    if missing:
+        names = ", ".join(shown(posixpath.basename(each)) for each in missing[:3])
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise NotFoundError(f"the model has {len(parts)} files, and {names}{more} is not there")
+    return parts
+
+
+def _read(fs: Any, path: str) -> GGUFHeader:
+    name = shown(posixpath.basename(path))
+    with (
+        speaking("model", path, "read"),
+        suppress(FileNotFoundError),
+        _opened(fs, path) as (file, size),
+    ):
+        return read_header(file, size, name)
+    raise NotFoundError(f"there is no file {shown(without_secrets(path))}")
+
+
+@contextmanager
+def _opened(fs: Any, path: str) -> Iterator[tuple[BinaryIO, int]]:
+    if is_local(fs):
+        # A pipe would hold up whoever opens it.
+        if Path(path).is_dir():
+            raise NotGGUFError(f"{shown(path)} is a folder: name the .gguf file in it")
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        with os.fdopen(fd, "rb") as file:
+            found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):
+                raise NotGGUFError(f"{shown(path)} is no file")
+            yield file, found.st_size
+        return
+    with fs.open(path, "rb", block_size=_PIECE) as file:
+        if not isinstance(file.size, int):
+            raise StoreError(f"{without_secrets(path)} does not say how long it is")
+        yield file, file.size
+
+
+def _joined(parts: list[GGUFHeader]) -> GGUFHeader:
+    """Return one header for all files: the first has the keys, each has some of the tensors."""
+    first = parts[0]
+    for at, part in enumerate(parts):
+        number, place = part.keys.get("split.count"), part.keys.get("split.no")
+        if (number, place) != (len(parts), at):
+            raise NotGGUFError(
+                f"{part.files[0]} says that it is file {place} of {number}, and not {at} of "
+                f"{len(parts)} (split.no, split.count)"
+            )
+    tensors = [tensor for part in parts for tensor in part.tensors]
+    if len({tensor.name for tensor in tensors}) < len(tensors):
+        raise NotGGUFError(f"{first.files[0]} and the files after it have the same tensor twice")
+    said = first.keys.get("split.tensors.count")
+    if said is not None and said != len(tensors):
+        raise NotGGUFError(
+            f"{first.files[0]} says that all files have {said} tensors: they have {len(tensors)}"
+        )
+    return replace(
+        first,
+        tensors=tuple(tensors),
+        files=tuple(name for part in parts for name in part.files),
+        file_size=sum(part.file_size for part in parts),
+    )
+
+
+def _check_whole(header: GGUFHeader) -> None:
+    number = header.keys.get("split.count", 1)
+    if number not in (0, 1):
+        raise NotGGUFError(
+            f"{header.files[0]} is one of {number} files: name them as llama.cpp does, "
+            "NAME-00001-of-00003.gguf and so on"
+        )

@@ -1,0 +1,1 @@
+"""Decisions about models that are served."""

@@ -1,0 +1,257 @@
+"""How much memory of a GPU llama.cpp needs for a model, from the header of its file.
+
+Weights, KV cache and state are what the engine itself allocates (tests/serving compares them with
+its log), for the architectures that are listed here. For others each layer is taken to keep all
+that any layer can: never too little. Compute buffers are an upper bound.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from longshore.models.errors import UnsatisfiableError
+from longshore.models.gguf import TENSOR_TYPES, GGUFHeader, Value
+from longshore.models.model_memory import MOST_CONCURRENCY, CacheType, ModelMemory, Serving
+from longshore.models.text import count
+
+_PAD = 256
+"""A cache has a multiple of so many cells."""
+_CACHE_BLOCKS = {
+    CacheType.F32: (1, 4),
+    CacheType.F16: (1, 2),
+    CacheType.BF16: (1, 2),
+    CacheType.Q8_0: (32, 34),
+    CacheType.Q5_1: (32, 24),
+    CacheType.Q5_0: (32, 22),
+    CacheType.Q4_1: (32, 20),
+    CacheType.Q4_0: (32, 18),
+}
+"""Numbers in a block, and its bytes."""
+_PLAIN = frozenset({"gemma", "llama", "phi3", "qwen2", "qwen3", "qwen3moe"})
+"""Every layer attends to everything."""
+_WINDOWED = {"cohere2": 4, "gemma2": 2, "gemma3": 6}
+"""Of so many layers the last attends to everything, the others to a window."""
+_RECURRENT = frozenset({"mamba"})
+_LATENT = frozenset({"deepseek2"})
+"""Keys and values are read from one compressed row, which is kept once."""
+_KNOWN = _PLAIN | _LATENT | _RECURRENT | frozenset(_WINDOWED)
+_FLOAT = 4
+_MOST_LAYERS = 10_000
+_FIXED = 2 * 2**20
+"""Bytes of compute buffers that depend on nothing."""
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """What the header says of the sizes of a model."""
+
+    header: GGUFHeader
+    layers: int
+    width: int
+    heads: tuple[int, ...]
+    key_heads: tuple[int, ...]
+    key: int
+    value: int
+
+    def number(self, key: str, default: int = 0) -> int:
+        value = self.header.of_model(key)
+        return _whole(value, default)
+
+
+def estimate(header: GGUFHeader, serving: Serving) -> ModelMemory:
+    """Return what one GPU must have for a model.
+
+    Raises UnsatisfiableError, with the key that is missing or wrong, where the header does not
+    say how large the model is, or where it cannot be served so.
+    """
+    shape = _shape(header)
+    types = Counter[str]()
+    for tensor in header.tensors:
+        types[TENSOR_TYPES[tensor.type][0]] += tensor.size
+    cache = sum(
+        _cells_of(shape, layer, serving) * _row(shape, layer, serving.cache_type)
+        for layer in range(shape.layers)
+    )
+    parts = {
+        "weights": types.total(),
+        "cache": cache * serving.concurrency,
+        "state": _state(shape) * serving.concurrency,
+        "compute": _compute(shape, serving),
+        "overhead": round(serving.overhead * 1e9),
+    }
+    return ModelMemory(
+        source=header.files[0] if header.files else "",
+        name=header.name,
+        architecture=header.architecture,
+        serving=serving,
+        files=max(len(header.files), 1),
+        tensor_types=dict(types.most_common()),
+        cells=_padded(serving.context),
+        total=sum(parts.values()),
+        exact=header.architecture in _KNOWN,
+        notes=tuple(_notes(shape, serving)),
+        **parts,
+    )
+
+
+def most_requests(header: GGUFHeader, serving: Serving, memory: float) -> int:
+    """Return how many requests at a time a GPU of so many GB has room for; 0: not one.
+
+    Raises UnsatisfiableError as `estimate` does.
+    """
+    least, most = 0, MOST_CONCURRENCY
+    while least < most:
+        tried = (least + most + 1) // 2
+        wanted = serving.model_copy(update={"concurrency": tried})
+        if estimate(header, wanted).total <= memory * 1e9:
+            least = tried
+        else:
+            most = tried - 1
+    return least
+
+
+def _notes(shape: _Shape, serving: Serving) -> Iterator[str]:
+    trained = shape.number("context_length")
+    if trained and serving.context > trained:
+        yield (
+            f"The model was trained on {count(trained, 'token')} and may answer worse beyond: "
+            f"{serving.context:,} are asked for."
+        )
+    if shape.header.architecture not in _KNOWN:
+        yield (
+            f"The architecture {shape.header.architecture} is not known here: cache, state and "
+            "compute buffers are an upper bound, as if every layer kept all that any can."
+        )
+
+
+def _shape(header: GGUFHeader) -> _Shape:
+    if not header.architecture:
+        raise UnsatisfiableError(
+            "general.architecture is missing: nobody knows what model this is"
+        )
+    layers = _needed(header, "block_count")
+    width = _needed(header, "embedding_length")
+    if layers > _MOST_LAYERS:
+        raise UnsatisfiableError(
+            f"{header.architecture}.block_count is {layers:,}; {_MOST_LAYERS:,} are the most"
+        )
+    recurrent = _whole(header.of_model("ssm.state_size"), 0) > 0
+    if not recurrent:
+        _needed(header, "attention.head_count")
+    heads = _per_layer(header, "attention.head_count", layers)
+    # A header that says nothing of KV heads means as many as heads (so does llama.cpp).
+    key_heads = (
+        heads
+        if header.of_model("attention.head_count_kv") is None
+        else _per_layer(header, "attention.head_count_kv", layers)
+    )
+    each = width // max(heads) if max(heads) else 0
+    return _Shape(
+        header, layers, width, heads, key_heads,
+        key=_whole(header.of_model("attention.key_length"), each),
+        value=_whole(header.of_model("attention.value_length"), each),
+    )  # fmt: skip
+
+
+def _needed(header: GGUFHeader, key: str) -> int:
+    value = header.of_model(key)
+    if isinstance(value, tuple) and value:
+        value = max(value)
+    if (whole := _whole(value, 0)) < 1:
+        raise UnsatisfiableError(
+            f"{header.architecture}.{key} is missing, or not above 0: without it nobody knows how "
+            "much memory the model needs"
+        )
+    return whole
+
+
+def _whole(value: Value | None, default: int) -> int:
+    """Return a size; `default` where there is none, or one that no model has."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**40:
+        return default
+    return value
+
+
+def _per_layer(header: GGUFHeader, key: str, layers: int) -> tuple[int, ...]:
+    """Return a number for each layer: the header has one for all, or a list, or none."""
+    value = header.of_model(key)
+    if isinstance(value, tuple):
+        found = tuple(_whole(each, 0) for each in value)
+        if len(found) < layers:
+            raise UnsatisfiableError(
+                f"{header.architecture}.{key} has a number for {count(len(found), 'layer')} of "
+                f"{layers}"
+            )
+        return found[:layers]
+    return (_whole(value, 0),) * layers
+
+
+def _padded(cells: int) -> int:
+    return -(-cells // _PAD) * _PAD
+
+
+def _cells_of(shape: _Shape, layer: int, serving: Serving) -> int:
+    """Return the cells that a layer keeps for one request."""
+    cells = _padded(serving.context)
+    period = _WINDOWED.get(shape.header.architecture)
+    window = shape.number("attention.sliding_window")
+    if period is None or not window or layer % period == period - 1:
+        return cells
+    return min(cells, _padded(window + serving.batch))
+
+
+def _row(shape: _Shape, layer: int, cache_type: CacheType) -> int:
+    """Return the bytes of a layer's keys and values of one token."""
+    heads = shape.key_heads[layer]
+    if shape.header.architecture in _LATENT:
+        return _bytes(heads * shape.key, cache_type)
+    return _bytes(heads * shape.key, cache_type) + _bytes(heads * shape.value, cache_type)
+
+
+def _bytes(numbers: int, cache_type: CacheType) -> int:
+    block, size = _CACHE_BLOCKS[cache_type]
+    if numbers % block:
+        raise UnsatisfiableError(
+            f"a cache of type {cache_type} has blocks of {block} numbers, and a row of this model "
+            f"has {numbers}: take f16"
+        )
+    return numbers // block * size
+
+
+def _state(shape: _Shape) -> int:
+    """Return the bytes that recurrent layers keep for one request."""
+    inner, states = shape.number("ssm.inner_size"), shape.number("ssm.state_size")
+    groups = shape.number("ssm.group_count")
+    convolution = max(shape.number("ssm.conv_kernel") - 1, 0)
+    each = convolution * (inner + 2 * groups * states) + inner * states
+    return each * _FLOAT * shape.layers
+
+
+def _compute(shape: _Shape, serving: Serving) -> int:
+    """Return a bound of the buffers for what is computed at a time.
+
+    For each token of a batch: what one layer keeps of its attention, or of its feed-forward part.
+    Beside it who attends to what, for all cells of a request, and the answers of all requests.
+    Measured on models of many shapes, with flash attention, as the engine has it by default.
+    """
+    width, inner = shape.width, max(_per_layer(shape.header, "feed_forward_length", shape.layers))
+    experts = max(shape.number("expert_used_count"), 1)
+    inner = max(
+        inner,
+        experts * shape.number("expert_feed_forward_length", inner)
+        + shape.number("expert_shared_feed_forward_length"),
+    )
+    heads, key_heads = max(shape.heads), max(shape.key_heads)
+    attention = 2 * heads * max(shape.key, shape.value) + 2 * key_heads * (shape.key + shape.value)
+    recurrent = 8 * shape.number("ssm.inner_size") + 2 * shape.number("ssm.state_size")
+    each = max(3 * inner, attention, recurrent) + 6 * width
+    if shape.header.architecture not in _KNOWN:
+        each *= 2
+    # Who attends to what: one for layers with a window, one for the others.
+    mask = 2 * sum(
+        {_cells_of(shape, layer, serving) for layer in range(shape.layers)} if heads else ()
+    )
+    answers = (shape.header.vocabulary + width) * _FLOAT * serving.concurrency
+    # Weights in blocks are multiplied by numbers in blocks, which are made beside the others.
+    copies = 2 * max(inner, width, heads * shape.key)
+    return serving.batch * (each * _FLOAT + mask + copies) + answers + _FIXED

@@ -1,0 +1,226 @@
+"""Headers are read as llama.cpp's own package reads them, and what cannot be true is refused."""
+
+import io
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+import gguf
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longshore.activities.serving.gguf import NotGGUFError, read_header
+from longshore.activities.serving.model_files import read_model
+from longshore.models.errors import LongshoreError, NotFoundError, StoreError
+from longshore.models.gguf import TENSOR_TYPES, GGUFHeader
+from longshore.models.model_memory import Serving
+from longshore.scheduling.serving.memory import estimate
+from tests.support.gguf_models import Model, write
+
+_U32, _TEXT, _LIST = 4, 8, 9
+
+
+def text(value: str) -> bytes:
+    raw = value.encode()
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def key(name: str, kind: int, value: bytes) -> bytes:
+    return text(name) + struct.pack("<I", kind) + value
+
+
+def tensor(name: str, *shape: int, kind: int = 0, offset: int = 0) -> bytes:
+    return (
+        text(name) + struct.pack("<I", len(shape)) + struct.pack(f"<{len(shape)}Q", *shape)
+        + struct.pack("<IQ", kind, offset)
+    )  # fmt: skip
+
+
+def file(
+    keys: tuple[bytes, ...] = (), tensors: tuple[bytes, ...] = (), *, data: int = 0,
+    version: int = 3, counts: tuple[int, int] | None = None,
+) -> bytes:  # fmt: skip
+    """Return a file; `counts` are what it says of its tensors and keys."""
+    said = counts or (len(tensors), len(keys))
+    head = b"GGUF" + struct.pack("<IQQ", version, *said) + b"".join(keys) + b"".join(tensors)
+    return head + bytes(-len(head) % 32) + bytes(data)
+
+
+def read(raw: bytes) -> GGUFHeader:
+    return read_header(io.BytesIO(raw), len(raw), "model.gguf")
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(Model(), tmp_path_factory.mktemp("model") / "small.gguf")
+
+
+def test_types_are_those_of_the_package() -> None:
+    theirs = gguf.constants.GGML_QUANT_SIZES
+    for number, (name, block, size) in TENSOR_TYPES.items():
+        kind = gguf.GGMLQuantizationType(number)
+        assert (kind.name, *theirs[kind]) == (name, block, size)
+
+
+def test_a_header_is_read_as_the_package_reads_it(tmp_path: Path) -> None:
+    model = Model("gemma3", window=512, vocabulary=20_000, type=gguf.GGMLQuantizationType.Q8_0)
+    path = write(model, tmp_path / "model.gguf")
+    ours, theirs = read_model(str(path)), gguf.GGUFReader(path)
+    assert (ours.architecture, ours.vocabulary) == ("gemma3", 20_000)
+    found = {name: field for name, field in theirs.fields.items() if not name.startswith("GGUF.")}
+    assert ours.keys.keys() | ours.lengths.keys() == found.keys()
+    for name, value in ours.keys.items():
+        assert value == pytest.approx(found[name].contents())
+    assert {(each.name, each.shape, each.size) for each in ours.tensors} == {
+        (each.name, tuple(each.shape), each.n_bytes) for each in theirs.tensors
+    }
+
+
+@pytest.mark.parametrize(
+    ("raw", "why"),
+    [
+        (b"", "ends in its header"),
+        (b"GGML" + bytes(60), "begins with b'GGML'"),
+        (file(version=1), "version 1"),
+        (file(version=0x03000000), "big-endian"),
+        (file(counts=(2**40, 0)), "the file ends before"),
+        (file(counts=(0, 2**62)), "the file ends before"),
+        (file(counts=(0, 1)) , "the file ends before"),
+        (file((struct.pack("<Q", 2**62),), data=99), "a key has 4611686018427387904 bytes"),
+        (file((key("a", _TEXT, struct.pack("<Q", 2**62)),), data=99), "ends in its header"),
+        (file((key("a", 77, b""),), data=99), "type 77"),
+        (file((key("a", _LIST, struct.pack("<IQ", _LIST, 1)),), data=99), "type 9"),
+        (file((key("a", _LIST, struct.pack("<IQ", 4, 2**50)),), data=99), "file ends before"),
+        (file((key("a", _LIST, struct.pack("<IQ", 8, 2**50)),), data=99), "file ends before"),
+        (file((key("a", _U32, bytes(4)),) * 2), "'a' is there twice"),
+        (file((key("general.alignment", _U32, struct.pack("<I", 24)),)), "power of two"),
+        (file((key("general.alignment", _U32, bytes(4)),)), "power of two"),
+        (file((text("a")[:-1] + b"\xff" + struct.pack("<II", 4, 0),)), "no UTF-8"),
+        (file((), (tensor("t", 4),) * 2, data=64), "'t' is there twice"),
+        (file((), (tensor("t"),), data=64), "0 dimensions"),
+        (file((), (tensor("t", 1, 1, 1, 1, 1),), data=64), "5 dimensions"),
+        (file((), (tensor("t", 4, 0),), data=64), r"shape \[4, 0\]"),
+        (file((), (tensor("t", 2**40, 2**40),), data=64), "shape"),
+        (file((), (tensor("t", 4, kind=999),), data=64), "type 999"),
+        (file((), (tensor("t", 33, kind=8),), data=64), "rows of 33: Q8_0 has blocks of 32"),
+        (file((), (tensor("t", 4, offset=32),), data=64), "begins at byte 32 and not at 0"),
+        (file((), (tensor("t", 2**30),), data=64), "is not whole"),
+    ],
+    ids=count(),
+)  # fmt: skip
+def test_what_cannot_be_true_is_refused(raw: bytes, why: str) -> None:
+    with pytest.raises(NotGGUFError, match=why):
+        read(raw)
+
+
+def test_a_file_that_is_cut_anywhere_is_refused(small: Path) -> None:
+    raw = small.read_bytes()
+    whole = read(raw)
+    for end in [*range(0, len(raw) - 1, 997), len(raw) - 1]:
+        with pytest.raises(NotGGUFError):
+            read(raw[:end])
+    assert whole.file_size == len(raw)
+
+
+@given(st.data())
+def test_whatever_a_header_says_it_is_read_or_refused(data: st.DataObject) -> None:
+    keys = [
+        key("general.architecture", _TEXT, text("llama")),
+        *(
+            key(f"llama.{name}", _U32, struct.pack("<I", data.draw(st.integers(0, 2**32 - 1))))
+            for name in ("block_count", "embedding_length", "attention.head_count")
+        ),
+    ]
+    raw = bytearray(file(tuple(keys), (tensor("t", 4),), data=16))
+    for _ in range(data.draw(st.integers(0, 4))):
+        at = data.draw(st.integers(0, len(raw) - 1))
+        raw[at] = data.draw(st.integers(0, 255))
+    with suppress(LongshoreError):  # any other error would fail
+        assert estimate(read(bytes(raw)), Serving()).total > 0
+
+
+class Counted(io.BytesIO):
+    """Counts the bytes that it is asked for."""
+
+    def __init__(self, raw: bytes) -> None:
+        super().__init__(raw)
+        self.asked: list[int] = []
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self.asked.append(size or 0)
+        return super().read(size)
+
+
+@pytest.mark.parametrize(
+    ("entries", "length", "why"),
+    [(2**22 + 1, 0, "4,194,304 are the most"), (2**16, 2**10, "longer than 64 MiB")],
+)
+def test_a_header_without_an_end_is_given_up(entries: int, length: int, why: str) -> None:
+    texts = key("a", _LIST, struct.pack("<IQ", _TEXT, entries)) + entries * (
+        struct.pack("<Q", length) + bytes(length)
+    )
+    source = Counted(file((texts,)))
+    with pytest.raises(NotGGUFError, match=why):
+        read_header(source, 2**50, "model.gguf")
+    assert max(source.asked) <= 2**20
+    assert sum(source.asked) <= 65 * 2**20
+
+
+def split(folder: Path, at: Callable[[int], int] = lambda part: part) -> Path:
+    """Write a model of three files, as llama.cpp splits."""
+    for part in range(3):
+        keys = [
+            key("split.no", 2, struct.pack("<H", at(part))),
+            key("split.count", 2, struct.pack("<H", 3)),
+            key("split.tensors.count", 5, struct.pack("<i", 3)),
+        ]
+        if not part:
+            keys.append(key("general.architecture", _TEXT, text("llama")))
+        raw = file(tuple(keys), (tensor(f"t{part}", 8),), data=32)
+        (folder / f"m-{part + 1:05}-of-00003.gguf").write_bytes(raw)
+    return folder / "m-00001-of-00003.gguf"
+
+
+def test_a_split_model_is_read_whole_whichever_file_is_named(tmp_path: Path) -> None:
+    first = split(tmp_path)
+    whole = read_model(str(first))
+    assert [each.name for each in whole.tensors] == ["t0", "t1", "t2"]
+    assert whole.architecture == "llama"
+    assert whole.file_size == sum(each.stat().st_size for each in tmp_path.iterdir())
+    assert read_model(str(first).replace("00001-of", "00003-of")) == whole
+
+
+def test_a_split_model_that_is_not_whole_is_refused(tmp_path: Path) -> None:
+    first = split(tmp_path)
+    (tmp_path / "m-00002-of-00003.gguf").unlink()
+    with pytest.raises(NotFoundError, match=r"has 3 files, and 'm-00002-of-00003.gguf' is not"):
+        read_model(str(first))
+    split(tmp_path, lambda part: 0)
+    with pytest.raises(NotGGUFError, match=r"file 0 of 3, and not 1 of 3"):
+        read_model(str(first))
+    alone = first.rename(tmp_path / "alone.gguf")
+    with pytest.raises(NotGGUFError, match="one of 3 files"):
+        read_model(str(alone))
+
+
+def test_what_is_no_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match=r"no file .*absent.gguf"):
+        read_model(str(tmp_path / "absent.gguf"))
+    with pytest.raises(NotGGUFError, match="is a folder"):
+        read_model(str(tmp_path))
+    with pytest.raises(StoreError, match="nothing:"):
+        read_model("nothing://bucket/model.gguf")
+
+
+def test_a_model_is_read_over_any_store(small: Path) -> None:
+    import fsspec
+
+    fsspec.filesystem("memory").pipe_file("/models/small.gguf", small.read_bytes())
+    read = read_model("memory://models/small.gguf")
+    assert replace(read, files=()) == replace(read_model(str(small)), files=())
+    with pytest.raises(NotFoundError):
+        read_model("memory://models/absent.gguf")

@@ -1,0 +1,160 @@
+"""What a model needs is what llama.cpp's server allocates, to the last digit that it prints."""
+
+import tempfile
+from dataclasses import replace
+from functools import cache
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longshore.activities.serving.gguf import read_header
+from longshore.models.errors import UnsatisfiableError
+from longshore.models.gguf import GGUFHeader
+from longshore.models.model_memory import CacheType, Serving
+from longshore.scheduling.serving.memory import estimate, most_requests
+from tests.support.gguf_models import Model, write
+from tests.support.llama_engine import MIB, allocated
+
+_BASE = Model(layers=6, width=512, heads=8, key_heads=2, inner=1024, vocabulary=2000)
+_TYPES = gguf.GGMLQuantizationType
+MODELS = {
+    "llama": _BASE,
+    "llama-q8_0": replace(_BASE, type=_TYPES.Q8_0),
+    "llama-q4_0": replace(_BASE, type=_TYPES.Q4_0),
+    "llama-tied": replace(_BASE, tied=True),
+    "llama-experts": replace(_BASE, experts=8, used=2),
+    "llama-without-kv-heads": replace(_BASE, key_heads=None),
+    "llama-wide-heads": replace(_BASE, heads=32, key_heads=4, key=64, width=256, inner=512),
+    "llama-wide-inside": replace(_BASE, width=256, heads=4, inner=8192, layers=2),
+    "phi3": replace(_BASE, architecture="phi3", window=512),
+    "qwen2": replace(_BASE, architecture="qwen2"),
+    "qwen3": replace(_BASE, architecture="qwen3", key=64),
+    "qwen3moe": replace(_BASE, architecture="qwen3moe", key=64, experts=8, used=2),
+    "gemma": replace(_BASE, architecture="gemma", key=64, tied=True),
+    "gemma2": replace(_BASE, architecture="gemma2", key=64, window=1024, tied=True),
+    "gemma3": replace(_BASE, architecture="gemma3", key=64, window=512, tied=True),
+    "cohere2": replace(_BASE, architecture="cohere2", window=512, tied=True),
+    "deepseek2": replace(_BASE, architecture="deepseek2"),
+    "mamba": replace(_BASE, architecture="mamba"),
+}
+WAYS = {
+    "plain": Serving(),
+    "three-requests": Serving(context=1000, concurrency=3),
+    "long": Serving(context=16_384, concurrency=2, cache_type=CacheType.Q8_0),
+    "small-batch": Serving(context=300, concurrency=5, cache_type=CacheType.Q4_0, batch=64),
+}
+
+
+def header_of(path: Path) -> GGUFHeader:
+    with path.open("rb") as file:
+        return read_header(file, path.stat().st_size, path.name)
+
+
+@cache
+def header_like(model: Model) -> GGUFHeader:
+    with tempfile.TemporaryDirectory() as folder:
+        return header_of(write(model, Path(folder) / "model.gguf", None))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        *((name, "plain") for name in MODELS),
+        *product(
+            ("llama", "gemma3", "deepseek2", "mamba"), ("three-requests", "long", "small-batch")
+        ),
+    ],
+)
+def test_it_is_what_the_engine_allocates(folder: Path, name: str, way: str) -> None:
+    path = folder / f"{name}.gguf"
+    if not path.exists():
+        write(MODELS[name], path, None)
+    serving = WAYS[way]
+    said, real = estimate(header_of(path), serving), allocated(path, serving)
+    assert said.exact
+    # A buffer is printed in MiB with two digits, and a model has up to three of one kind.
+    assert said.weights == pytest.approx(real.weights, abs=0.015 * MIB), real.log
+    assert said.cache == pytest.approx(real.cache, abs=0.015 * MIB), real.log
+    assert said.state == pytest.approx(real.state, abs=0.015 * MIB), real.log
+    assert real.compute <= said.compute, real.log
+    # A bound that is of use: what does not depend on the model is up to 2 MiB.
+    assert said.compute <= 2 * real.compute + 4 * MIB
+
+
+@given(
+    st.sampled_from(sorted(MODELS)), st.integers(1, 20_000), st.integers(1, 40),
+    st.sampled_from(CacheType),
+)  # fmt: skip
+def test_more_is_never_said_to_need_less(
+    name: str, context: int, requests: int, kind: CacheType
+) -> None:
+    header = header_like(MODELS[name])
+    fewer = Serving(context=context, concurrency=requests, cache_type=kind)
+    said = estimate(header, fewer)
+    for more in (
+        fewer.model_copy(update={"context": context + 300}),
+        fewer.model_copy(update={"concurrency": requests + 1}),
+        fewer.model_copy(update={"batch": 1024}),
+    ):
+        assert estimate(header, more).total >= said.total
+    assert said.total == (said.weights + said.cache + said.state + said.compute + said.overhead)
+    room = most_requests(header, fewer, said.total / 1e9)
+    assert room >= requests
+    beyond = fewer.model_copy(update={"concurrency": room + 1})
+    assert estimate(header, beyond).total > said.total
+
+
+@pytest.mark.parametrize("name", ["gemma3", "deepseek2", "mamba", "llama"])
+def test_an_unknown_architecture_is_said_to_need_no_less(name: str) -> None:
+    known = header_like(MODELS[name])
+    keys = {key.replace(f"{name}.", "new."): value for key, value in known.keys.items()} | {
+        "general.architecture": "new"
+    }
+    said = estimate(replace(known, keys=keys), Serving(context=16_384))
+    assert not said.exact
+    assert "architecture new is not known" in said.notes[0]
+    right = estimate(known, Serving(context=16_384))
+    assert said.cache >= right.cache
+    assert said.state >= right.state
+    assert said.compute >= right.compute
+    assert said.weights == right.weights
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"general.architecture": ""}, "general.architecture is missing"),
+        ({"llama.block_count": 0}, "llama.block_count is missing, or not above 0"),
+        ({"llama.block_count": 2**31}, "llama.block_count is 2,147,483,648; 10,000 are the most"),
+        ({"llama.embedding_length": -1}, "llama.embedding_length is missing"),
+        ({"llama.attention.head_count": "x"}, "llama.attention.head_count is missing"),
+        ({"llama.attention.head_count_kv": (2, 2)}, "a number for 2 layers of 6"),
+    ],
+)
+def test_what_is_missing_is_named(changed: dict[str, Any], why: str) -> None:
+    header = header_like(MODELS["llama"])
+    with pytest.raises(UnsatisfiableError, match=why):
+        estimate(replace(header, keys={**header.keys, **changed}), Serving())
+
+
+def test_a_cache_type_that_does_not_divide_a_row_is_refused() -> None:
+    header = header_like(Model(heads=4, key_heads=1, width=64))
+    assert estimate(header, Serving()).cache
+    with pytest.raises(UnsatisfiableError, match=r"q8_0 has blocks of 32 numbers, .* has 16"):
+        estimate(header, Serving(cache_type=CacheType.Q8_0))
+
+
+def test_more_context_than_a_model_was_trained_on_is_told() -> None:
+    header = header_like(replace(_BASE, context=2048))
+    assert "trained on 2,048 tokens" in estimate(header, Serving(context=4096)).notes[0]
+    assert estimate(header, Serving(context=2048)).notes == ()

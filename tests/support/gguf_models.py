@@ -1,0 +1,243 @@
+"""Writes models of any shape as GGUF files: as large as real ones where asked, with weights of 0.
+
+An engine loads them, and answers with nonsense that is the same each time.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+
+_BYTES = 256
+"""Tokens that are a byte each, after three with a meaning of their own."""
+RANK, NOPE, ROPE = 128, 64, 32
+"""Of latent attention: numbers of a compressed row, and of a head without and with position."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """The shape of a model."""
+
+    architecture: str = "llama"
+    layers: int = 2
+    width: int = 64
+    heads: int = 4
+    key_heads: int | None = 2
+    """None: the header does not say."""
+    key: int | None = None
+    """Numbers of a key of one head; None: width / heads, and the header does not say."""
+    inner: int = 128
+    vocabulary: int = 320
+    context: int = 131_072
+    window: int = 0
+    experts: int = 0
+    used: int = 0
+    type: Any = gguf.GGMLQuantizationType.F16
+    tied: bool = False
+    """No output of its own: the embedding serves as one."""
+
+    @property
+    def each(self) -> int:
+        return self.key or self.width // self.heads
+
+
+def write(model: Model, path: Path, seed: int | None = 0) -> Path:
+    """Write a model; without a seed all weights are 0, which takes a tenth of the time."""
+    writer = gguf.GGUFWriter(str(path), model.architecture)
+    _keys(writer, model)
+    _vocabulary(writer, model.vocabulary)
+    rng = None if seed is None else np.random.default_rng(seed)
+    for name, shape in _tensors(model):
+        if len(shape) == 1 or "ssm_conv1d" in name or "ssm_a" in name:
+            writer.add_tensor(name, np.ones(shape, np.float32))
+            continue
+        weights = (
+            np.zeros(shape, np.float32)
+            if rng is None
+            else rng.standard_normal(shape, np.float32) * np.float32(0.02)
+        )
+        if model.type is gguf.GGMLQuantizationType.F16:
+            writer.add_tensor(name, weights.astype(np.float16))
+        else:
+            writer.add_tensor(
+                name, gguf.quants.quantize(weights, model.type), raw_dtype=model.type
+            )
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def _keys(writer: Any, model: Model) -> None:
+    writer.add_context_length(model.context)
+    writer.add_embedding_length(model.width)
+    writer.add_block_count(model.layers)
+    writer.add_feed_forward_length(model.inner)
+    writer.add_layer_norm_rms_eps(1e-5)
+    if model.architecture == "cohere2":
+        writer.add_layer_norm_eps(1e-5)
+        writer.add_logit_scale(0.25)
+    if model.architecture == "mamba":
+        writer.add_ssm_conv_kernel(4)
+        writer.add_ssm_inner_size(2 * model.width)
+        writer.add_ssm_state_size(16)
+        writer.add_ssm_time_step_rank(model.width // 16)
+        writer.add_head_count(0)
+    elif model.architecture == "deepseek2":
+        writer.add_head_count(model.heads)
+        writer.add_head_count_kv(1)
+        writer.add_key_length(RANK + ROPE)
+        writer.add_value_length(RANK)
+        writer.add_key_length_mla(NOPE + ROPE)
+        writer.add_value_length_mla(NOPE)
+        writer.add_kv_lora_rank(RANK)
+        writer.add_q_lora_rank(RANK)
+        writer.add_rope_dimension_count(ROPE)
+        writer.add_leading_dense_block_count(model.layers)
+        writer.add_expert_count(8)
+        writer.add_expert_used_count(2)
+        writer.add_expert_feed_forward_length(64)
+        writer.add_expert_shared_count(1)
+        writer.add_expert_weights_scale(1.0)
+    else:
+        writer.add_head_count(model.heads)
+        writer.add_rope_freq_base(10_000.0)
+        if model.key_heads is not None:
+            writer.add_head_count_kv(model.key_heads)
+        if model.key is not None:
+            writer.add_key_length(model.key)
+            writer.add_value_length(model.key)
+        writer.add_rope_dimension_count(model.each)
+    if model.window:
+        writer.add_sliding_window(model.window)
+    if model.experts:
+        writer.add_expert_count(model.experts)
+        writer.add_expert_used_count(model.used)
+        writer.add_expert_feed_forward_length(model.inner)
+
+
+def _vocabulary(writer: Any, size: int) -> None:
+    words = size - 3 - _BYTES
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(
+        ["<unk>", "<s>", "</s>"]
+        + [f"<0x{byte:02X}>" for byte in range(_BYTES)]
+        + [f"▁w{word}" for word in range(words)]
+    )
+    writer.add_token_scores([0.0] * size)
+    writer.add_token_types([2, 3, 3] + [6] * _BYTES + [1] * words)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
+
+
+def _tensors(model: Model) -> list[tuple[str, tuple[int, ...]]]:
+    """Return name and shape of each tensor, the length of a row last (as numpy has it)."""
+    width, inner = model.width, model.inner
+    found: list[tuple[str, tuple[int, ...]]] = [
+        ("token_embd.weight", (model.vocabulary, width)),
+        ("output_norm.weight", (width,)),
+    ]
+    if not model.tied:
+        found.append(("output.weight", (model.vocabulary, width)))
+    for layer in range(model.layers):
+        of_layer = _mamba(width) if model.architecture == "mamba" else _attention(model)
+        if model.architecture != "mamba":
+            of_layer += _experts(model) if model.experts else _dense(width, inner, model)
+        found += [(f"blk.{layer}.{name}", shape) for name, shape in of_layer]
+    return found
+
+
+def _attention(model: Model) -> list[tuple[str, tuple[int, ...]]]:
+    width, each = model.width, model.each
+    keys = (model.key_heads if model.key_heads is not None else model.heads) * each
+    queries = model.heads * each
+    if model.architecture == "deepseek2":
+        return _latent(model)
+    if model.architecture == "phi3":
+        return [
+            ("attn_norm.weight", (width,)),
+            ("attn_qkv.weight", (queries + 2 * keys, width)),
+            ("attn_output.weight", (width, queries)),
+        ]
+    found: list[tuple[str, tuple[int, ...]]] = [
+        ("attn_norm.weight", (width,)),
+        ("attn_q.weight", (queries, width)),
+        ("attn_k.weight", (keys, width)),
+        ("attn_v.weight", (keys, width)),
+        ("attn_output.weight", (width, queries)),
+    ]
+    if model.architecture == "qwen2":
+        found += [("attn_q.bias", (queries,)), ("attn_k.bias", (keys,)), ("attn_v.bias", (keys,))]
+    if model.architecture in ("qwen3", "qwen3moe", "gemma3"):
+        found += [("attn_q_norm.weight", (each,)), ("attn_k_norm.weight", (each,))]
+    if model.architecture in ("gemma2", "gemma3"):
+        found += [("post_attention_norm.weight", (width,)), ("post_ffw_norm.weight", (width,))]
+    return found
+
+
+def _latent(model: Model) -> list[tuple[str, tuple[int, ...]]]:
+    """Return what compresses keys and values into one row (multi-head latent attention)."""
+    width, heads = model.width, model.heads
+    return [
+        ("attn_norm.weight", (width,)),
+        ("attn_q_a.weight", (RANK, width)),
+        ("attn_q_a_norm.weight", (RANK,)),
+        ("attn_q_b.weight", (heads * (NOPE + ROPE), RANK)),
+        ("attn_kv_a_mqa.weight", (RANK + ROPE, width)),
+        ("attn_kv_a_norm.weight", (RANK,)),
+        ("attn_k_b.weight", (heads, RANK, NOPE)),
+        ("attn_v_b.weight", (heads, NOPE, RANK)),
+        ("attn_output.weight", (width, heads * NOPE)),
+    ]
+
+
+def _dense(width: int, inner: int, model: Model) -> list[tuple[str, tuple[int, ...]]]:
+    if model.architecture == "cohere2":
+        return [
+            ("ffn_gate.weight", (inner, width)),
+            ("ffn_up.weight", (inner, width)),
+            ("ffn_down.weight", (width, inner)),
+        ]
+    if model.architecture == "phi3":
+        return [
+            ("ffn_norm.weight", (width,)),
+            ("ffn_up.weight", (2 * inner, width)),
+            ("ffn_down.weight", (width, inner)),
+        ]
+    return [
+        ("ffn_norm.weight", (width,)),
+        ("ffn_gate.weight", (inner, width)),
+        ("ffn_up.weight", (inner, width)),
+        ("ffn_down.weight", (width, inner)),
+    ]
+
+
+def _experts(model: Model) -> list[tuple[str, tuple[int, ...]]]:
+    width, inner, experts = model.width, model.inner, model.experts
+    return [
+        ("ffn_norm.weight", (width,)),
+        ("ffn_gate_inp.weight", (experts, width)),
+        ("ffn_gate_exps.weight", (experts, inner, width)),
+        ("ffn_up_exps.weight", (experts, inner, width)),
+        ("ffn_down_exps.weight", (experts, width, inner)),
+    ]
+
+
+def _mamba(width: int) -> list[tuple[str, tuple[int, ...]]]:
+    inner, states, rank = 2 * width, 16, width // 16
+    return [
+        ("attn_norm.weight", (width,)),
+        ("ssm_in.weight", (2 * inner, width)),
+        ("ssm_conv1d.weight", (inner, 4)),
+        ("ssm_conv1d.bias", (inner,)),
+        ("ssm_x.weight", (rank + 2 * states, inner)),
+        ("ssm_dt.weight", (inner, rank)),
+        ("ssm_dt.bias", (inner,)),
+        ("ssm_a", (inner, states)),
+        ("ssm_d", (inner,)),
+        ("ssm_out.weight", (width, inner)),
+    ]
