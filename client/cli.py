@@ -32,6 +32,7 @@ from longshore.client import (
     log_commands,
     market_commands,
     market_group,
+    model_commands,
     node_commands,
     preempt_command,
     pull_command,
@@ -171,6 +172,7 @@ file_commands.register(app)
 budget_commands.register(app)
 market_commands.register(app)
 market_group.register(app)
+model_commands.register(app)
 purchase_commands.register(app)
 buy_command.register(app)
 preempt_command.register(app)
