@@ -24,6 +24,7 @@ CONSOLE_PAGES = (
 """Path and name of each page of the console, in the order of its navigation."""
 LOOPBACK = "127.0.0.1"
 LOCALHOST = "localhost"
+LOOPBACK_6 = "::1"
 _HOST = re.compile(
     r"(?:\[(?P<ip6>[0-9A-Fa-f:.]+)\]|(?P<name>[^\s:/@\[\]]+))(?::\d{0,5})?", re.ASCII
 )
@@ -86,7 +87,7 @@ def is_ip(host: str) -> bool:
 def url_of(address: str) -> str:
     """Return the URL of an `Address`, as a browser on this machine reaches it."""
     host, port = host_and_port(address)
-    host = {"0.0.0.0": LOOPBACK, "::": "::1"}.get(host, host)
+    host = {"0.0.0.0": LOOPBACK, "::": LOOPBACK_6}.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 

@@ -19,9 +19,9 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from longshore.console.connections import BoundedProtocol
-from longshore.models.addresses import LOCALHOST, LOOPBACK, host_of
+from longshore.models.addresses import LOCALHOST, LOOPBACK, LOOPBACK_6, host_of
 
-NAMES = (LOOPBACK, LOCALHOST)
+NAMES = (LOOPBACK, LOOPBACK_6, LOCALHOST)
 """By which a person asks for it."""
 _METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 _OF_ONE_HOP = frozenset(
@@ -50,7 +50,7 @@ def door(target: str) -> Starlette:
 
 async def _pass_on(request: Request) -> Response:
     if host_of(request.headers.get("host", "")) not in NAMES:
-        return PlainTextResponse("ask for 127.0.0.1 or localhost\n", 400)
+        return PlainTextResponse("ask for 127.0.0.1, [::1] or localhost\n", 400)
     if _from_another_site(request):
         return PlainTextResponse("this came from another site\n", 403)
     client: httpx.AsyncClient = request.app.state.client

@@ -71,10 +71,15 @@ def test_the_web_ui_answers_to_the_names_of_this_machine_alone(stack: Stack, web
         assert page.status_code == 200
         assert "text/html" in page.headers["content-type"]
         assert http.get(api).json()["namespaceInfo"]["name"] == "default"
-        others = ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "", "[::1]")
-        for host in others:
+        others = ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "")
+        not_its_own = ("[::2]", "[::]", "[::ffff:127.0.0.1]", "[::1].evil.example", "::1", "127.0.0.2")
+        for host in (*others, *not_its_own):
             assert http.get(api, headers={"Host": host}).status_code == 400, host
-        assert http.get(api, headers={"Host": f"localhost:{port}"}).is_success
+        for name in ("localhost", "127.0.0.1", "[::1]"):
+            host = {"Host": f"{name}:{port}"}
+            assert http.get(api, headers=host).is_success, name
+            of_its_own = {"Origin": f"http://{name}:{port}"}
+            assert http.get(api, headers=host | of_its_own).is_success, name
 
 
 @pytest.mark.parametrize(
