@@ -28,6 +28,7 @@ from longshore.client.terminal import (
     show,
     warn,
 )
+from longshore.models.block import FOR_SALE
 from longshore.models.departures import DISK_REFUSES, mend_of_disk
 from longshore.models.document import Override, load_document
 from longshore.models.errors import SpecError, UnavailableError
@@ -136,6 +137,11 @@ def uncordon(node: NODE, reason: WHY = "", as_json: JSON = False) -> None:
             f"{node} took no jobs because {before}. Where that is still so, the next job that is "
             f"to start there fails, and its agent cordons it again: "
             f"{mend_of_disk(before, node, node)}"
+        )
+    if before == FOR_SALE:
+        warn(
+            f"{node} took no jobs because {before} (`longshore blocks`): where that is still so, "
+            "no job is placed there before the sale is over"
         )
     _say(status, as_json)
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from longshore.activities.array_views import ArrayViews
+from longshore.activities.buying.handover import closed_nodes
 from longshore.activities.buying.incoming_capacity import purchases_for, purchases_under_way
 from longshore.activities.buying.reasons import BuyingReasons, read_standing
 from longshore.activities.checkpoints.rows import StoredCheckpoints, checkpoints_of
@@ -251,7 +252,7 @@ class Reading:
                 helps = advice(
                     request, alone.rejections, nodes, moment, pool=job.pool,
                     may_stop=await may_stop_any(connection, pool, request, could, moment),
-                    policy=pool.packing,
+                    policy=pool.packing, closed=await closed_nodes(connection, job.pool),
                 )  # fmt: skip
                 agent = agent_command(request, job.pool)
                 coming = await purchases_under_way(connection, pool, request, nodes)

@@ -12,6 +12,23 @@ from longshore.models.units import Duration
 BLOCK_WORKFLOW = "BlockWorkflow"
 ENDING = "the block ends at"
 """What the reason of a drain begins with where a block comes to its end."""
+FOR_SALE = "its time is for sale"
+"""The reason of the drain of a node whose time is offered."""
+
+
+def mend_of_sale(node_id: str, block_id: str) -> str:
+    """Return what to do where the time of a node is for sale: no command takes the offer back, and
+    no placement is taken there before it is over."""
+    return (
+        f"wait some minutes: the time of {node_id} is for sale (`longshore block {block_id}`), and "
+        "without a buyer it takes jobs again by itself; where it is sold, add a node"
+    )
+
+
+def closed_by_its_block(drain_reason: str, block_reason: str | None) -> bool:
+    """Return whether what becomes of its block keeps a node from jobs, and no person does:
+    `block_reason` is why that drains, if it does."""
+    return drain_reason in (FOR_SALE, block_reason) or drain_reason.startswith(ENDING)
 
 
 def block_workflow_id(block_id: str) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from longshore.models.block import FOR_SALE, mend_of_sale
 from longshore.models.departures import DISK_REFUSES, is_full, mend_of_disk
 from longshore.models.node import Node, NodeState
 from longshore.models.placement import JobRequest, PackingPolicy, Rejection, RejectionCode
@@ -79,12 +80,14 @@ def advice(
     pool: str,
     may_stop: bool = False,
     policy: PackingPolicy = _AS_EVER,
+    closed: Collection[str] = (),
 ) -> tuple[str, ...]:
     """Return what would help, the most frequent constraint first.
 
     `rejections` are of nodes as they are, and where one is for good, of the node as if it were
     empty (`scheduling.unready_nodes`). With `may_stop` jobs run there that may be preempted;
-    `policy` is the pool's. Where no change does alone, all that it takes are told as one.
+    `policy` is the pool's; `closed` are nodes that take none for what becomes of their blocks.
+    Where no change does alone, all that it takes are told as one.
     """
     found: list[str] = []
     suffices = False
@@ -93,7 +96,7 @@ def advice(
     there = nodes if job.gang is not None else [node for node in nodes if node.id in never]
     for (code, permanent), _ in Counter((r.code, r.permanent) for r in rejections).most_common():
         if code is RejectionCode.STATE:
-            found += _of_states(rejections, nodes)
+            found += _of_states(rejections, nodes, closed)
         elif code in _CODES and permanent:
             helps, fits = _changes(job, code, there, now, pool)
             # A gang that is too large is told so beside.
@@ -269,15 +272,20 @@ def _wait_for_ends(job: JobRequest, *, may_stop: bool) -> str:
     )
 
 
-def _of_states(rejections: Sequence[Rejection], nodes: Sequence[Node]) -> list[str]:
+def _of_states(
+    rejections: Sequence[Rejection], nodes: Sequence[Node], closed: Collection[str]
+) -> list[str]:
     """Return what helps with nodes that are not ready: of those that somebody shut, the one with
-    most free GPUs is let in again. Where the disk of an agent refuses, that is mended. Nothing
-    keeps a bought one whose jobs leave it. Of another one the agent is looked at."""
+    most free GPUs is let in again. Where the disk of an agent refuses, that is mended; the sale of
+    a bought one is waited for. Nothing keeps one whose jobs leave it, or whose block ends. Of
+    another one the agent is looked at."""
     states = {each.node_id: each.reason for each in rejections if each.code is RejectionCode.STATE}
     unready = [node for node in nodes if node.id in states]
     draining = [node for node in unready if node.state is NodeState.DRAINING]
     refusing = [node for node in draining if node.state_reason.startswith(DISK_REFUSES)]
-    shut = [node for node in draining if node not in refusing and _is_shut_by_hand(node)]
+    for_sale = [node for node in draining if node.id in closed and node.state_reason == FOR_SALE]
+    others = [node for node in draining if node not in refusing and node.id not in closed]
+    shut = [node for node in others if _is_shut_by_hand(node)]
     other = next((node for node in unready if node.state is not NodeState.DRAINING), None)
     hints: list[str] = []
     if shut:
@@ -286,6 +294,8 @@ def _of_states(rejections: Sequence[Rejection], nodes: Sequence[Node]) -> list[s
     if refusing:  # to let it in again places the job there in vain
         first = min(refusing, key=lambda node: not is_full(node.state_reason))
         hints.append(mend_of_disk(first.state_reason, first.id, first.id))
+    if for_sale:
+        hints.append(mend_of_sale(for_sale[0].id, for_sale[0].block_id or ""))
     if other:
         hints.append(
             f"look at the agent of {other.id}, which {states[other.id]} (`longshore nodes`)"

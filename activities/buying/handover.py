@@ -5,6 +5,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import Database
 from longshore.activities.failpoints import failpoint
+from longshore.models.block import closed_by_its_block
 
 
 async def hand_over(database: Database, block_id: str) -> None:
@@ -27,6 +28,17 @@ async def nodes_that_go_on(connection: AsyncConnection, block_id: str) -> set[st
     return set(found)
 
 
+async def closed_nodes(connection: AsyncConnection, pool: str) -> frozenset[str]:
+    """Return the nodes of a pool that take no jobs for what becomes of their blocks."""
+    found = await connection.execute(text(_CLOSED), {"pool": pool})
+    return frozenset(row.id for row in found if closed_by_its_block(row.said, row.block_reason))
+
+
+_CLOSED = """
+    SELECT n.id, coalesce(n.drain_reason, '') AS said, nullif(b.reason, '') AS block_reason
+      FROM nodes n JOIN blocks b ON b.id = n.block_id
+     WHERE n.pool = :pool AND n.state = 'DRAINING'
+"""
 _HAND_OVER = (
     """
     UPDATE machines m SET block_id = b.next_block,

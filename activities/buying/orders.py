@@ -37,6 +37,7 @@ from longshore.activities.node_updates import drain_node, undrain_node
 from longshore.activities.providers import registry
 from longshore.activities.providers.base import Provider
 from longshore.activities.snapshot import load_pool
+from longshore.models.block import FOR_SALE
 from longshore.models.block_end import SaleIntent, SaleSeen
 from longshore.models.errors import (
     CredentialsError,
@@ -138,7 +139,7 @@ class OrderActivities:
         await failpoint("intend_sale.after-commit")
         seen = await self._sale(intent.key)
         if not seen.over and not is_let_go:
-            await drain_node(self._temporal, seen.machine, sales.CORDON)
+            await drain_node(self._temporal, seen.machine, FOR_SALE)
         return seen
 
     @activity.defn

@@ -8,13 +8,11 @@ from sqlalchemy import insert, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.buying.startup_failures import FAILED_AGAIN
+from longshore.models.block import FOR_SALE
 from longshore.models.block_end import SaleIntent
 from longshore.models.errors import StaleError
 from longshore.models.market import OrderRequest, Side
 from longshore.models.records.buying import OrderRow
-
-CORDON = "its time is for sale"
-"""The reason of the drain of a node whose time is offered."""
 
 
 async def insert_sale(connection: AsyncConnection, intent: SaleIntent) -> None:
@@ -60,7 +58,7 @@ async def insert_sale(connection: AsyncConnection, intent: SaleIntent) -> None:
         return
     await connection.execute(
         text(_CORDON),
-        {"id": intent.machine, "reason": CORDON, "starts": intent.window.start},
+        {"id": intent.machine, "reason": FOR_SALE, "starts": intent.window.start},
     )  # fmt: skip
 
 
@@ -84,7 +82,7 @@ async def release(connection: AsyncConnection, sale: OrderRow) -> bool:
         text("SELECT drain_reason FROM nodes WHERE id = :id AND state = 'DRAINING'"),
         {"id": sale.machine},
     )
-    return reason == CORDON
+    return reason == FOR_SALE
 
 
 async def note_sold(connection: AsyncConnection, sale: OrderRow) -> None:

@@ -13,8 +13,11 @@ from longshore.activities.buying.purchase_views import PurchaseViews
 from longshore.activities.buying.startup_failures import FAILURES
 from longshore.activities.buying.switch import BuyingSwitch
 from longshore.activities.database import Database
+from longshore.activities.views import set_pool
 from longshore.client.api import Longshore
+from longshore.models.block import FOR_SALE, mend_of_sale
 from longshore.models.job import JobState
+from longshore.models.pool import PoolSpec
 from tests.buying.buyer import DOLLAR, SOON, Buyer, block_option
 from tests.buying.test_pool_buys import may_buy
 from tests.support.control import a_spec, reaches
@@ -148,6 +151,35 @@ async def test_a_fault_at_the_sale_sells_at_most_once(buyer: Buyer, fault: str):
         await buyer.let_go(block)
     else:
         await ended(buyer, block)
+    await buyer.agrees()
+
+
+async def test_who_asks_why_is_told_that_the_time_of_a_node_is_for_sale(
+    buyer: Buyer, longshore: Longshore
+):
+    bids(buyer, "1.50")
+    await may_buy(buyer)
+    bought = await buyer.buy(block_option(length=LONG))
+    (block,), (node,) = bought.orders, bought.nodes
+    buyer.market.fault("server_error", times=-1, provider="sfcompute", route="POST /orders")
+    await buyer.wake(block)
+
+    async def is_for_sale() -> bool:
+        (row,) = await buyer.rows("SELECT drain_reason FROM nodes WHERE id = :id", id=node)
+        return row["drain_reason"] == FOR_SALE
+
+    await eventually(is_for_sale, SOON)
+    async with buyer.database.transaction() as connection:  # nothing is bought for who waits
+        await set_pool(connection, PoolSpec(name=buyer.pool))
+    waits = await longshore.submit(a_spec(buyer.pool, gpus=8, expected_duration="10m"))
+    await reaches(longshore, waits.job_id, JobState.QUEUED)
+    told = await longshore.explain(waits.job_id)
+    assert mend_of_sale(node, block) in told.hints
+    assert not [hint for hint in told.hints if "uncordon" in hint]
+    await longshore.cancel(waits.job_id)
+    await longshore.wait(waits.job_id)
+    buyer.market.clear_faults()
+    await buyer.let_go(block)
     await buyer.agrees()
 
 

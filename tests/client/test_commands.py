@@ -14,6 +14,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from longshore.models.block import FOR_SALE
 from longshore.models.departures import DISK_REFUSES
 from longshore.models.job import JobResult, JobSpec
 from longshore.models.messages import ProcessReport, Progress
@@ -221,6 +222,15 @@ async def test_why_and_uncordon_say_that_an_agent_has_cordoned_its_node(
     assert f"warning: {node.id} took no jobs because {full}" in ran.err
     assert "its agent cordons it again: make room on" in ran.err
     assert (await longshore("uncordon", node.id)).err == ""
+
+
+async def test_uncordon_says_that_no_job_is_placed_where_the_time_is_for_sale(
+    longshore: Command, node: ScriptedNode
+) -> None:
+    assert (await longshore("cordon", node.id, "--reason", FOR_SALE)).code == 0
+    ran = await longshore("uncordon", node.id)
+    assert (ran.code, ran.out) == (0, f"{node.id} is READY and takes jobs\n")
+    assert f"warning: {node.id} took no jobs because {FOR_SALE}" in ran.err
 
 
 async def test_a_node_that_does_not_exist(longshore: Command) -> None:

@@ -1,11 +1,13 @@
 """What `why` says of nodes that are not ready: what would be in the way if they were."""
 
+from collections.abc import Collection
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from longshore.client.explain import explain
+from longshore.models.block import FOR_SALE, mend_of_sale
 from longshore.models.departures import CORDONED_BY_HAND, DISK_REFUSES, DRAINED_BY_HAND
 from longshore.models.job import JobState, Tier
 from longshore.models.node import GPU, GPUParts, Node, NodeState
@@ -28,12 +30,16 @@ def cordoned(name: str, **fields: Any) -> Node:
     return a_node(name, state=NodeState.DRAINING, cordoned=True, **{"gpu_type": "H100", **fields})
 
 
-def why(job: JobRequest, *nodes: Node, may_stop: bool = False) -> Explanation:
+def why(
+    job: JobRequest, *nodes: Node, may_stop: bool = False, closed: Collection[str] = ()
+) -> Explanation:
     """Explain as the client does, right after a cycle."""
     alone = place(job, nodes, POLICY, NOW)
     cycle = place(job, nodes, POLICY, NOW, explain=False)
     alone, last = look_past_states(alone, cycle, job, nodes, POLICY, NOW)
-    helps = advice(job, alone.rejections, nodes, NOW, pool="default", may_stop=may_stop)
+    helps = advice(
+        job, alone.rejections, nodes, NOW, pool="default", may_stop=may_stop, closed=closed
+    )
     never = alone.rejections and all(each.permanent for each in alone.rejections)
     kind = kind_of_node(job, alone.rejections, nodes, NOW) if never else ""
     return explain(
@@ -100,6 +106,21 @@ def test_a_node_that_was_drained_by_hand_is_let_in_again() -> None:
     assert why(a_job(gpus=8), bought).hints == ("add a node: bought is on its way out",)
     shut = bought.model_copy(update={"cordoned": True})
     assert why(a_job(gpus=8), shut).hints == (UNCORDON.format("bought"),)
+
+
+def test_a_node_that_its_block_has_closed_is_not_let_in_again() -> None:
+    """No placement is taken there, and a block that ends takes its nodes with it."""
+    sold = cordoned("sold", block_id="block-1", state_reason=FOR_SALE)
+    ends = cordoned("ends", block_id="block-2", state_reason="nobody needs it")
+    found = why(a_job(gpus=8), sold, ends, closed={"sold", "ends"})
+    assert found.hints == (mend_of_sale("sold", "block-1"),)
+    assert rejected(found)[0] == (RejectionCode.STATE, f"is cordoned ({FOR_SALE})")
+    assert why(a_job(gpus=8), ends, closed={"ends"}).hints == (
+        "add a node: ends is on its way out",
+    )
+    # One that a person shut helps as well.
+    shut = cordoned("shut", block_id="block-1", state_reason="fan")
+    assert why(a_job(gpus=8), sold, shut, closed={"sold"}).hints[0] == UNCORDON.format("shut")
 
 
 FULL = f"{DISK_REFUSES}: No space left on device"

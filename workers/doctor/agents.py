@@ -10,11 +10,10 @@ from sqlalchemy import text
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from longshore.activities.buying.sale_rows import CORDON
 from longshore.activities.database import Database
 from longshore.activities.pollers import POLL_SEEN_WITHIN, last_polls
-from longshore.models.block import ENDING
-from longshore.models.departures import DISK_REFUSES, is_full, mend_of_disk
+from longshore.models.block import closed_by_its_block
+from longshore.models.departures import DISK_REFUSES, mend_of_disk
 from longshore.models.messages import WATCH_ACTIVITY, Heartbeat, node_task_queue, node_workflow_id
 from longshore.models.proof import MAX_AGE
 from longshore.models.protocol import PROTOCOL
@@ -72,11 +71,9 @@ def cordoned(row: Mapping[str, Any]) -> list[Finding]:
     says = f"node {node_id} takes no more jobs: {by_hand or row['state_reason']}"
     if by_hand is not None and by_hand.startswith(DISK_REFUSES):
         mend = mend_of_disk(by_hand, node_id, row["hostname"] or "its machine")
-        if is_full(by_hand):
-            mend += f", and `longshore uncordon {node_id}` does at once"
         return [warn("agents", says, f"{mend[0].upper()}{mend[1:]}.")]
     # Its own end or that of its block, its machine that is taken away, its time that is for sale.
-    if by_hand in (None, CORDON, row["block_reason"]) or by_hand.startswith(ENDING):
+    if by_hand is None or closed_by_its_block(by_hand, row["block_reason"]):
         return [ok("agents", f"{says}; its jobs leave in time, and nothing is to be done")]
     return []
 
