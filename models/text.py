@@ -19,15 +19,18 @@ MOST_NODES = 4
 NONE = "–"
 """Stands for an amount that there is not."""
 
+_FEW = 10
+"""Hours or days that the next smaller unit is told with."""
 _UNITS = (("d", 86400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1))
 _EXACT_PRICE = re.compile(r"\$([\d,]+\.\d{3,6})")
 
 
 def span(duration: timedelta, *, units: int = 2) -> str:
-    """Return a duration in one or two units: ``45s``, ``3m 12s``, ``2h 5m``, ``3d 4h``."""
+    """Return a duration in two units: ``45s``, ``3m 12s``, ``2h 5m``, ``3d 4h``; with `units` 1
+    as `ago` has it."""
     seconds = max(int(duration.total_seconds()), 0)
     if units == 1:
-        return _one_unit(seconds)
+        return _short(seconds)
     for unit, size, smaller, smaller_size in _UNITS:
         if seconds >= size:
             rest = seconds % size // smaller_size
@@ -36,19 +39,29 @@ def span(duration: timedelta, *, units: int = 2) -> str:
 
 
 def ago(instant: datetime, now: datetime) -> str:
-    """Return ``3m ago`` or ``in 2h``, in one unit."""
+    """Return ``3m ago``, ``in 1h 59m`` or ``in 38h``: in one unit, and in two where a part of it
+    would be missed."""
     seconds = int((now - instant).total_seconds())
     if abs(seconds) < 2:
         return "now"
-    length = _one_unit(abs(seconds))
+    length = _short(abs(seconds))
     return f"{length} ago" if seconds > 0 else f"in {length}"
 
 
-def _one_unit(seconds: int) -> str:
-    for unit, size, *_ in _UNITS:
-        if seconds >= 2 * size or (seconds >= size and unit != "d"):
-            return f"{seconds // size}{unit}"
+def _short(seconds: int) -> str:
+    """Return about how long: rounded, and within a twentieth from an hour on."""
+    for unit, size, smaller, smaller_size in _UNITS:
+        if seconds + smaller_size / 2 < (2 * size if unit == "d" else size):
+            continue  # it is less also once it is rounded
+        if unit != "m" and seconds < _FEW * size:
+            whole, rest = divmod(_rounded(seconds, smaller_size), size // smaller_size)
+            return f"{whole}{unit}" + (f" {rest}{smaller}" if rest else "")
+        return f"{_rounded(seconds, size)}{unit}"
     return f"{seconds}s"
+
+
+def _rounded(seconds: int, size: int) -> int:
+    return (seconds + size // 2) // size
 
 
 def format_duration(duration: timedelta) -> str:

@@ -31,9 +31,16 @@ def test_spans_and_moments() -> None:
     }  # fmt: skip
     assert {seconds: span(timedelta(seconds=seconds)) for seconds in spans} == spans
     assert span(-MINUTE) == "0s"
-    assert span(timedelta(seconds=7500), units=1) == "2h"
+    short = {
+        59: "59s", 60: "1m", 89: "1m", 90: "2m", 3569: "59m", 3570: "1h", 7169: "1h 59m",
+        7170: "2h", 7500: "2h 5m", 35_000: "9h 43m", 35_999: "10h", 37_799: "10h", 37_800: "11h",
+        170_999: "47h", 171_000: "2d", 176_400: "2d 1h", 863_999: "10d", 950_400: "11d",
+    }  # fmt: skip
+    assert {seconds: span(timedelta(seconds=seconds), units=1) for seconds in short} == short
     assert ago(NOW - 3 * MINUTE, NOW) == "3m ago"
     assert ago(NOW + 120 * MINUTE, NOW) == "in 2h"
+    assert ago(NOW + 119 * MINUTE, NOW) == "in 1h 59m"
+    assert ago(NOW - 119 * MINUTE, NOW) == "1h 59m ago"
     assert ago(NOW, NOW) == "now"
 
 
