@@ -28,6 +28,7 @@ from longshore.client.words import (
     clock,
     head_start_of,
     places_of,
+    short_class_of,
     styled,
     zone,
 )
@@ -94,7 +95,7 @@ def jobs_table(
             Text(_remark(job, now), no_wrap=True, overflow="ellipsis"),
         ]
         if width >= WIDE:
-            cells[2:2] = [job.pool, job.tenant, job.tier.value, str(job.priority)]
+            cells[2:2] = [job.pool, job.tenant, job.tier.value, short_class_of(job)]
         cells[-1:-1] = [job.labels.get(label, NONE) for label in labels]
         table.add_row(*cells)
     return table

@@ -6,6 +6,7 @@ from datetime import datetime
 from rich.table import Table
 
 from longshore.client.terminal import WIDE, Text, a_table, width_of_ids
+from longshore.client.words import short_class_of
 from longshore.models.durations import ExpectedFrom
 from longshore.models.queue_view import QueuedJobView, QueueView, StartErrors
 from longshore.models.text import NONE, dollars, span
@@ -80,7 +81,7 @@ def _cells(
     cells: list[str | Text] = [
         NONE if job.place is None else str(job.place),
         job.job_id,
-        class_of(job),
+        short_class_of(job),
         NONE if job.gpus is None else str(job.gpus),
         span(job.waited, units=2),
         span(job.attained, units=2) if job.attained else NONE,
@@ -98,12 +99,6 @@ def _cells(
         cells.append(deadline_of(job, now))
     cells.append(Text(remark(job), no_wrap=True, overflow="ellipsis"))
     return cells
-
-
-def class_of(job: QueuedJobView) -> str:
-    """Return the class of a job, and the one that its wait has lifted it to."""
-    risen = job.counted_as > job.priority
-    return f"{job.priority} as {job.counted_as}" if risen else str(job.priority)
 
 
 def rank_of(job: QueuedJobView) -> tuple[str, str, str, str]:

@@ -7,6 +7,7 @@ from longshore.client.terminal import Text
 from longshore.models.job import JobState
 from longshore.models.mig import SLICES
 from longshore.models.node import NodeState
+from longshore.models.queue_view import QueuedJobView
 from longshore.models.text import format_places, span
 from longshore.models.views import Explanation, JobView
 
@@ -69,6 +70,12 @@ def class_of(job: JobView, now: datetime) -> str:
         return f"class {job.priority}"
     waited = span(job.waited_by(now))
     return f"class {job.priority}, counted as {job.counted_as} after {waited} in the queue"
+
+
+def short_class_of(job: JobView | QueuedJobView) -> str:
+    """Return a class as lists have it: ``4``, or ``4 as 5`` of one that its wait has lifted."""
+    counted = job.counted_as if job.counted_as is not None else job.priority
+    return f"{job.priority} as {counted}" if counted > job.priority else str(job.priority)
 
 
 def head_start_of(explanation: Explanation) -> str:

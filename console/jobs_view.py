@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from urllib.parse import quote, urlencode
 
 from longshore.client.job_view import held
+from longshore.client.words import short_class_of
 from longshore.console.escaping import escape
 from longshore.console.parts import SIMULATED_GPUS, chip, facts, table
 from longshore.models.job import FailureClass, JobState
@@ -119,7 +120,7 @@ def _row(job: JobView, now: datetime) -> str:
     return (
         f'<tr><th scope="row">{link(job.id)}</th><td>{chip(job.state.value)}{again}</td>'
         f"<td>{escape(job.pool)}<small>{escape(job.tenant)}, {job.tier.value}, class "
-        f"{job.priority}</small></td><td>{escape(wish(job))}</td><td>{_where(job)}</td>"
+        f"{short_class_of(job)}</small></td><td>{escape(wish(job))}</td><td>{_where(job)}</td>"
         f'<td class="n">{span(waited(job, now))}{so_far}</td>'
         f'<td class="fold">{_why(job)}{starts}</td></tr>'
     )

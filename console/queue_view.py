@@ -6,7 +6,6 @@ from datetime import datetime
 from longshore.client.queue_view import (
     ERRORS,
     TERM_HEADS,
-    class_of,
     deadline_of,
     errors_of,
     legends,
@@ -15,6 +14,7 @@ from longshore.client.queue_view import (
     score_of,
     start_of,
 )
+from longshore.client.words import short_class_of
 from longshore.console import charts
 from longshore.console.escaping import escape
 from longshore.console.jobs_view import link
@@ -147,7 +147,7 @@ def _row(
         *(each for each in zip(_SCORE, score_of(job), strict=True) if each[0] in scores),
     ]
     numbers = (
-        ("Class", class_of(job)), ("GPUs", gpus), ("Waited", span(job.waited)),
+        ("Class", short_class_of(job)), ("GPUs", gpus), ("Waited", span(job.waited)),
         ("Ran", span(job.attained) if job.attained else NONE), *ranks,
         ("Starts, UTC", start_of(job, now)),
     )  # fmt: skip

@@ -152,6 +152,9 @@ def test_a_class_that_has_risen_is_said_with_how_long_it_took() -> None:
     assert "FAST, class 4, counted as 5 after 31d 2h in the queue" in text
     plain = "\n".join(drawn(job_screen(JobReport(job=a_job(), spec=spec), NOW), 140))
     assert "FAST, class 5\n" in plain
+    heading, *lines = drawn(jobs_table((waits, runs, a_job()), NOW, 140), 140)
+    at = slice(heading.index("tier") + 4, heading.index("class") + 5)
+    assert [line[at].strip() for line in lines] == ["4 as 5", "4 as 5", "5"]
 
 
 def test_a_job_that_waits_names_what_keeps_its_pool_from_buying() -> None:

@@ -358,6 +358,7 @@ def test_a_class_that_has_risen_is_said():
     risen = "class 4, counted as 5 after 31d in the queue"
     assert f"It is of {risen}." in text_of(view.why_html(explanation, NOW))
     assert risen in text_of(view.head_html(JobReport(job=job, spec=a_spec()), NOW, None))
+    assert "FLEX, class 4 as 5" in text_of(list_html([job], NOW))
 
 
 def test_why_a_job_is_where_it_is_with_the_next_best():
