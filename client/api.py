@@ -36,7 +36,7 @@ from longshore.client.errors import as_ours
 from longshore.client.forecast import forecast_of_submit
 from longshore.client.funding_reading import FundingReading
 from longshore.client.job_output import OutputReading
-from longshore.client.no_record import PATIENCE, message_of, newest_running
+from longshore.client.no_record import PATIENCE, message_of, newest_not_taken_up
 from longshore.client.node_control import NodeControl
 from longshore.client.outside_ends import is_outside_end
 from longshore.client.recorded_end import ended_job, result_on_record
@@ -51,6 +51,7 @@ from longshore.models.errors import (
     NoRecordError,
     NotFoundError,
     NotSubmittedError,
+    NotTakenUpError,
     RefusedError,
     SpecError,
     UnavailableError,
@@ -432,6 +433,8 @@ class Longshore(
             job_id = job_id or await super()._resolve(ref)
         except NoRecordError:
             raise
+        except NotTakenUpError as error:
+            job_id = error.job_id
         except (NotFoundError, UnavailableError) as error:
             # An id that somebody chose looks like a name.
             if not temporal_answers:
@@ -440,23 +443,10 @@ class Longshore(
                 return ref  # neither server says whether it is one
             if not like_an_id and await self.exists(ref):
                 return ref
-            newest = await self._not_taken_up(ref) if isinstance(error, NotFoundError) else None
-            if newest is None:
-                raise
-            job_id = newest
+            raise
         else:
             if job_id != ref:
-                job_id = await self._not_taken_up(ref) or job_id
+                newer = await newest_not_taken_up(self.temporal, self._views(), ref)
+                job_id = newer.job_id if newer else job_id
         self._known.append(job_id)
         return job_id
-
-    async def _not_taken_up(self, name: str) -> str | None:
-        """Return the newest job of a name, where Temporal has it and the database not yet."""
-        newest = await newest_running(self.temporal, name)
-        if newest is None:
-            return None
-        try:
-            await super()._resolve(newest)
-        except NotFoundError:
-            return newest
-        return None

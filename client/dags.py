@@ -21,6 +21,7 @@ from longshore.activities.job_starts import digest_of, summary_of_dag
 from longshore.client.code_submit import CodeStorer
 from longshore.client.dag_file import array_problems, graph_problems
 from longshore.client.errors import as_ours
+from longshore.client.no_record import newest_running
 from longshore.client.reconnecting import Reconnecting
 from longshore.client.soon import ON_RECORD_WITHIN, soon
 from longshore.client.submission import new_id, preflight
@@ -99,14 +100,18 @@ class DagControl(Reconnecting):
         deadline = asyncio.get_running_loop().time() + ON_RECORD_WITHIN
         runs = True
         while True:
+            newest: str | None = None
             try:
                 found = await self.dag(ref)
             except NotFoundError:
-                if not runs:
+                if not runs and (newest := await self._not_on_record(ref)) is None:
                     raise
             else:
-                self.say_back()
-                return found
+                newest = await self._not_on_record(ref) if ref != found.id else None
+                if newest is None:
+                    self.say_back()
+                    return found
+            ref = newest or ref
             # Where it is over by now, it may have come onto the record meanwhile: look again.
             runs = await self._when_back(f"DAG {ref}", lambda: self._runs(ref))
             if runs and asyncio.get_running_loop().time() > deadline:
@@ -317,6 +322,17 @@ class DagControl(Reconnecting):
         if found.state.ended:
             raise RefusedError(f"DAG {ref} has ended already ({found.state.value})")
         return found.id
+
+    async def _not_on_record(self, name: str) -> str | None:
+        """Return the newest DAG of a name, where Temporal has it and the database not yet."""
+        newest = await newest_running(self.temporal, name, dag_workflow_id)
+        if newest is None:
+            return None
+        try:
+            await self.dag(newest)
+        except NotFoundError:
+            return newest
+        return None
 
     async def _runs(self, ref: str) -> bool:
         """Return whether the workflow of a DAG runs. Raises RPCError where Temporal is away."""

@@ -5,6 +5,7 @@ into a queue. One that no control worker has taken up is not there yet.
 """
 
 import re
+from collections.abc import Callable
 from datetime import timedelta
 
 from temporalio.client import Client, WorkflowExecutionStatus
@@ -12,9 +13,15 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError
 from temporalio.service import RPCError
 
 from longshore.activities.job_runs import failure_of, has_result
+from longshore.activities.views import Views
 from longshore.client.submission import GENERATED_ID
 from longshore.models.dag import DagJobView
-from longshore.models.errors import NoRecordError, NotFoundError, NotSubmittedError
+from longshore.models.errors import (
+    NoRecordError,
+    NotFoundError,
+    NotSubmittedError,
+    NotTakenUpError,
+)
 from longshore.models.job import JobResult
 from longshore.models.messages import job_workflow_id
 
@@ -35,7 +42,7 @@ _ENDS = {
 
 async def why_no_record(temporal: Client, job_id: str) -> NotFoundError | None:
     """Return what to say of a job that the database does not know, and Temporal does: a
-    NoRecordError where its workflow is over.
+    NoRecordError where its workflow is over, a NotTakenUpError where it runs.
 
     None where there is no workflow, and where nobody says.
     """
@@ -43,7 +50,7 @@ async def why_no_record(temporal: Client, job_id: str) -> NotFoundError | None:
     try:
         found = await handle.describe(rpc_timeout=PATIENCE)
         if found.status is None or found.status in _GOES_ON:
-            return NotFoundError(not_taken_up(job_id))
+            return NotTakenUpError(job_id, not_taken_up(job_id))
         failed = await failure_of(temporal, found, within=PATIENCE)
     except RPCError:
         return None
@@ -64,12 +71,30 @@ def not_taken_up(job_id: str) -> str:
     )
 
 
-async def newest_running(temporal: Client, name: str) -> str | None:
-    """Return the id of the newest job of this name whose workflow runs, as far as Temporal lists
-    it already; None for none, and where it does not say."""
+async def newest_not_taken_up(
+    temporal: Client, views: Views, name: str
+) -> NotTakenUpError | None:
+    """Return what to say of the newest job of a name where Temporal has it and the database not
+    yet; None where it has."""
+    newest = await newest_running(temporal, name, job_workflow_id)
+    if newest is None:
+        return None
+    try:
+        await views.id_of(newest)
+    except NotFoundError:
+        return NotTakenUpError(newest, not_taken_up(newest))
+    return None
+
+
+async def newest_running(
+    temporal: Client, name: str, workflow_id: Callable[[str], str]
+) -> str | None:
+    """Return the id of the newest job, or DAG, of this name whose workflow runs, as far as
+    Temporal lists it already; None for none, and where it does not say. `workflow_id` makes the
+    workflow's id from such an id."""
     if not _NAME.fullmatch(name):
         return None
-    query = f"WorkflowId STARTS_WITH '{job_workflow_id(name)}-' AND ExecutionStatus = 'Running'"
+    query = f"WorkflowId STARTS_WITH '{workflow_id(name)}-' AND ExecutionStatus = 'Running'"
     try:
         flows = [
             flow
@@ -77,9 +102,9 @@ async def newest_running(temporal: Client, name: str) -> str | None:
         ]
     except RPCError:
         return None
-    found = [flow for flow in flows if GENERATED_ID.sub("", flow.id) == job_workflow_id(name)]
+    found = [flow for flow in flows if GENERATED_ID.sub("", flow.id) == workflow_id(name)]
     newest = max(found, key=lambda flow: flow.start_time, default=None)
-    return newest.id.removeprefix(job_workflow_id("")) if newest else None
+    return newest.id.removeprefix(workflow_id("")) if newest else None
 
 
 def not_submitted(dag_id: str, step: DagJobView) -> NotSubmittedError:

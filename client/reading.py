@@ -34,7 +34,7 @@ from longshore.activities.views import Views
 from longshore.client.explain import explain, with_trouble
 from longshore.client.holds import hold_of
 from longshore.client.logs import stderr_tail
-from longshore.client.no_record import not_submitted, why_no_record
+from longshore.client.no_record import newest_not_taken_up, not_submitted, why_no_record
 from longshore.client.outside_ends import ended_outside_lately, freed, outside_ends_of, shown
 from longshore.client.preempt_plan import asks_for_cost, cost_of_meeting, store_away
 from longshore.client.topology import topology_in
@@ -146,13 +146,17 @@ class Reading:
         return tuple(both[:limit])
 
     async def job(self, ref: str) -> JobView:
-        """Return the job with this id, or the newest of this name. Raises NotFoundError."""
+        """Return the job with this id, or the newest of this name. Raises NotFoundError, and
+        NotTakenUpError where no control worker has taken that one up yet."""
         job = await self._looked_up(ref, self._views().job)
+        await self._refuse_newer_job(ref, job.id)
         return job if job.state.ended else await self._as_it_is(job)
 
     async def spec(self, ref: str) -> JobSpec:
         """Return what was submitted. Raises NotFoundError."""
-        return await self._views().spec(await self._looked_up(ref, self._views().id_of))
+        job_id = await self._looked_up(ref, self._views().id_of)
+        await self._refuse_newer_job(ref, job_id)
+        return await self._views().spec(job_id)
 
     async def saving(self, ref: str) -> CheckpointDecision | None:
         """Return what was decided last about a save of a job; None where nobody has looked."""
@@ -471,8 +475,8 @@ class Reading:
         )
 
     async def _looked_up(self, ref: str, look: Callable[[str], Awaitable[T]]) -> T:
-        """Return what the database has of a job. Raises NotFoundError, which says so where
-        it is submitted and not in a queue yet; NoRecordError where Temporal says that it is over,
+        """Return what the database has of a job. Raises NotFoundError; NotTakenUpError where it
+        is submitted and not in a queue yet, NoRecordError where Temporal says that it is over,
         and NotSubmittedError of a job of a DAG that waits."""
         try:
             return await look(ref)
@@ -484,6 +488,8 @@ class Reading:
                 return await look(of_dag)
             temporal = await self._temporal()
             why = await why_no_record(temporal, ref) if temporal else None
+            if why is None and temporal:
+                why = await newest_not_taken_up(temporal, self._views(), ref)
             if why is None:
                 await self._refuse_dag(ref)
                 raise
@@ -491,6 +497,13 @@ class Reading:
             return await look(ref)  # it may have come and ended meanwhile
         except NotFoundError:
             raise why from None
+
+    async def _refuse_newer_job(self, ref: str, job_id: str) -> None:
+        """Raise NotTakenUpError where a name has found an older job than the newest."""
+        temporal = await self._temporal() if ref != job_id else None
+        newest = await newest_not_taken_up(temporal, self._views(), ref) if temporal else None
+        if newest is not None:
+            raise newest
 
     async def _stored(
         self, job_id: str, spec: JobSpec

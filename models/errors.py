@@ -7,7 +7,8 @@
     ├── ConflictError          the same name and key were submitted with other content
     ├── UnsatisfiableError     no node that can ever come could hold the job
     ├── NotFoundError          no such job, node or pool
-    │   └── NoRecordError      the database has no such job, and its workflow is over
+    │   ├── NoRecordError      the database has no such job, and its workflow is over
+    │   └── NotTakenUpError    the database has no such job yet: no control worker has taken it up
     ├── UnavailableError       a server that is needed does not answer
     │   ├── LockedError        another session keeps what is needed in the database
     │   ├── MarketAwayError    a market does not answer, or asks to be left alone for a while
@@ -79,6 +80,14 @@ class NoRecordError(NotFoundError):
 
     def __init__(self, text: str, why: str = "") -> None:
         self.why = why
+        super().__init__(text)
+
+
+class NotTakenUpError(NotFoundError):
+    """The database does not know the job `job_id` yet: no control worker has taken it up."""
+
+    def __init__(self, job_id: str, text: str) -> None:
+        self.job_id = job_id
         super().__init__(text)
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,18 @@ from typing import Any
 import pytest
 from temporalio.client import Client, WorkflowFailureError
 
+from longshore.activities.database import Database
+from longshore.client import calls
 from longshore.client.api import Longshore
+from longshore.client.no_record import newest_running
 from longshore.console.fleet import Fleet
-from longshore.models.errors import NoRecordError, NotFoundError, RefusedError
+from longshore.models.errors import (
+    NoRecordError,
+    NotFoundError,
+    NotTakenUpError,
+    RefusedError,
+    UnavailableError,
+)
 from longshore.models.job import JobState
 from longshore.models.messages import CONTROL_TASK_QUEUE, JOB_WORKFLOW, job_workflow_id
 from longshore.models.settings import Settings
@@ -126,6 +135,44 @@ async def test_a_job_without_a_row_that_was_not_refused_has_ended_as_temporal_sa
     assert str(over.value) == (
         f"the database has no job {job_id}, and its workflow was terminated"
     )
+
+
+@pytest.mark.parametrize("older", [False, True], ids=["the first", "another is older"])
+async def test_a_job_that_nobody_has_taken_up_is_told_by_its_name_as_well(
+    temporal: Client, api: Longshore, settings: Settings, pool: str, control: Database,
+    monkeypatch: pytest.MonkeyPatch, older: bool,
+) -> None:  # fmt: skip
+    """Nobody says of a name that there is no such job, or takes an older one for it."""
+    monkeypatch.setattr(calls, "_ENQUEUE_PATIENCE", 0.2)
+    monkeypatch.setattr(calls, "_BUSY_PATIENCE", 0.4)
+    name = f"new-{uuid.uuid4().hex[:8]}"
+    held = (await api.submit(a_spec(pool, name=name), held=True)).job_id if older else ""
+    if older:
+        await reaches(api, held, JobState.HELD)
+        assert (await api.job(name)).id == held
+    newest = f"{name}-abcdefghij"
+    await started(temporal, newest, pool, queue=NOBODYS)
+    await eventually(partial(_is_listed, temporal, name, newest))
+    told = f"job {newest} is submitted, but no control worker has taken it up yet"
+    fleet = Fleet(settings)
+    asks: list[Callable[[str], Awaitable[object]]] = [
+        api.job, api.explain, api.report, api.spec, fleet.report, fleet.explain,
+    ]  # fmt: skip
+    for ask in asks:
+        with pytest.raises(NotTakenUpError, match=told) as early:
+            await ask(name)
+        assert early.value.job_id == newest
+    await fleet.close()
+    assert await api.id_of(name) == newest
+    with pytest.raises(UnavailableError, match=told):
+        await calls.known_job(api, name)
+    await temporal.get_workflow_handle(job_workflow_id(newest)).terminate("it never ran")
+    if older:
+        await api.cancel(held)
+
+
+async def _is_listed(temporal: Client, name: str, newest: str | None) -> bool:
+    return await newest_running(temporal, name, job_workflow_id) == newest
 
 
 @pytest.mark.parametrize("given", [{"spec": {"gpus": 0}}, {"history": HISTORY}, {}])
