@@ -7,26 +7,46 @@ ended afterwards, so none is made to.
 from typing import Any
 
 import pytest
-from temporalio.client import OutboundInterceptor, QueryWorkflowInput, WorkflowQueryFailedError
+from temporalio.client import (
+    DescribeWorkflowInput,
+    OutboundInterceptor,
+    QueryWorkflowInput,
+    WorkflowQueryFailedError,
+)
 from temporalio.service import RPCError, RPCStatusCode
 
 from longshore.client import late_answers
 from longshore.client.errors import as_ours
-from longshore.client.late_answers import AskAgain
+from longshore.client.late_answers import AskAgain, NoAnswerError
 from longshore.models.errors import UnavailableError
 
 LATE = WorkflowQueryFailedError(
     "[TMPRL1101] Potential deadlock detected: workflow didn't yield within 2 second(s)."
 )
 BROKEN = RPCError("h2 protocol error: http2 error", RPCStatusCode.CANCELLED, b"")
+LATE_CALL = RPCError("Timeout expired", RPCStatusCode.CANCELLED, b"")
+NO_WORKER = RPCError(
+    "query timed out before a worker could process it", RPCStatusCode.DEADLINE_EXCEEDED, b""
+)
+MANY = RPCError(
+    "consistent query buffer is full, this may be caused by too many queries",
+    RPCStatusCode.RESOURCE_EXHAUSTED,
+    b"",
+)
 WRONG = WorkflowQueryFailedError("Query handler for 'state' expected but not found")
 
 
 class Server(OutboundInterceptor):
-    """Answers each question with the next of `answers`."""
+    """Answers each question with the next of `answers`, and says of a workflow what there is."""
 
-    def __init__(self, *answers: str | Exception) -> None:  # it has none behind it
-        self.answers = list(answers)
+    def __init__(self, *answers: str | Exception, away: bool = False) -> None:
+        self.answers = list(answers)  # it has none behind it
+        self.away = away
+
+    async def describe_workflow(self, input: DescribeWorkflowInput) -> Any:
+        assert input.id == "job-a"
+        if self.away:
+            raise LATE_CALL
 
     async def query_workflow(self, input: QueryWorkflowInput) -> Any:
         answer = self.answers.pop(0)
@@ -49,7 +69,32 @@ async def test_a_worker_that_never_comes_to_it_is_named():
         await _ask(Server(LATE, LATE, "here"))
     ours = as_ours(told.value, "job a")
     assert isinstance(ours, UnavailableError)
-    assert "the control worker is too busy to answer for job-a" in str(ours)
+    assert str(ours) == (
+        "Temporal knows job a, but the control worker is too busy to answer. Ask again in a "
+        "moment; `longshore doctor` says whether one runs, and what it does."
+    )
+
+
+@pytest.mark.parametrize("late", [LATE_CALL, NO_WORKER])
+async def test_a_server_that_answers_is_not_said_to_be_away(late: RPCError):
+    with pytest.raises(NoAnswerError) as told:
+        await _ask(Server(late))
+    ours = as_ours(told.value, "job a")
+    assert isinstance(ours, UnavailableError)
+    says = "Temporal knows job a, but no control worker has answered within 30 s. Ask again"
+    assert str(ours).startswith(says)
+    with pytest.raises(RPCError) as told:
+        await _ask(Server(late, away=True))
+    assert str(as_ours(told.value, "job a")).startswith("Temporal does not answer")
+
+
+async def test_more_questions_than_the_server_keeps_are_told_with_what_helps():
+    with pytest.raises(NoAnswerError) as told:
+        await _ask(Server(MANY))
+    says = str(as_ours(told.value, "job a"))
+    assert "many ask at once, or no control worker answers" in says
+    assert "longshore doctor" in says
+    assert "query buffer" not in says
 
 
 async def test_a_question_whose_connection_broke_is_asked_again():

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -14,15 +15,18 @@ from pydantic import SecretStr
 from sqlalchemy import make_url
 from temporalio.api.enums.v1 import PendingActivityState
 
+from longshore.client import late_answers
 from longshore.client.api import Longshore
 from longshore.client.control_worker import START, nobody_asks
+from longshore.models.errors import UnavailableError
+from longshore.models.job import JobState
 from longshore.models.messages import job_workflow_id
 from longshore.models.settings import Settings
 from longshore.workers.control import GRACE
 from longshore.workers.doctor.findings import Level
 from longshore.workers.doctor.temporal import checks
 from longshore.workers.stack import Stack
-from tests.support.control import a_spec, new_pool
+from tests.support.control import a_spec, new_pool, reaches
 from tests.support.relay import Relay, relay_to
 from tests.support.waiting import eventually
 from tests.support.worker_processes import Place, WorkerProcess, own_place
@@ -107,6 +111,29 @@ async def test_a_worker_that_hangs_or_was_killed_is_named_at_once(place: Place):
     *_, says = json.loads(killed.stdout)["warnings"]
     assert says.startswith("no control worker has taken the job up within 2 s: ")
     assert who in says
+
+
+async def test_who_asks_for_a_job_is_told_that_the_worker_does_not_answer(
+    place: Place, settings: Settings, database_url: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Temporal does: it says so of the workflow, and knows that the worker asked a moment ago."""
+    monkeypatch.setattr(late_answers, "_ANSWER_WITHIN", timedelta(seconds=2))
+    own = settings.model_copy(update={"database_url": SecretStr(database_url)})
+    longshore = Longshore(place.temporal, own)
+    with place.worker() as worker:
+        await worker.says("takes work from task queue")
+        job_id = (await longshore.submit(a_spec(new_pool()), held=True)).job_id
+        await reaches(longshore, job_id, JobState.HELD)
+        os.kill(worker.pid, signal.SIGSTOP)
+        for ask in (longshore.status, longshore.requeue):
+            with pytest.raises(UnavailableError) as told:
+                await ask(job_id)
+            says = f"Temporal knows job {job_id}, but no control worker has answered within 2 s"
+            assert str(told.value).startswith(says)
+            assert "`longshore doctor` says" in str(told.value)
+        report = await longshore.report(job_id)
+        assert (report.state, "no control worker" in report.missing[0]) == (JobState.HELD, True)
+    await longshore.close()
 
 
 async def test_a_second_signal_ends_a_worker_at_once(
