@@ -20,7 +20,7 @@ from longshore.activities.stored_learnt import stored_learnt
 from longshore.activities.stored_pools import pool_and_trouble
 from longshore.activities.stored_specs import stored_error, why_unreadable
 from longshore.models.checkpointing import CheckpointDecision
-from longshore.models.errors import NotFoundError, SpecError
+from longshore.models.errors import NotFoundError, SpecError, StoredError
 from longshore.models.job import JobSpec, JobState, Tier
 from longshore.models.labels import Selector
 from longshore.models.moment import says_begin
@@ -109,15 +109,19 @@ class Views:
         """Return what was submitted as this job. Raises NotFoundError, and StoredError where what
         is stored cannot be read."""
         async with self._database.transaction() as connection:
-            spec = await connection.scalar(
+            found = await connection.execute(
                 text("SELECT spec FROM jobs WHERE id = :id"), {"id": job_id}
             )
-        if spec is None:
+            row = found.one_or_none()
+        if row is None:
             raise NotFoundError(f"no job {shown(job_id)}: `longshore jobs --all` lists them")
+        what = f"what is stored of job {job_id}"
         try:
-            return JobSpec.as_known(spec)
+            return JobSpec.as_known(row.spec)
         except ValidationError as error:
-            raise stored_error(f"what is stored of job {job_id}", spec, error) from error
+            raise stored_error(what, row.spec, error) from error
+        except (TypeError, KeyError, AttributeError, ValueError) as error:  # no mapping at all
+            raise StoredError(what, (f"{what}: {why_unreadable(row.spec)}",)) from error
 
     async def why_unreadable(self, job_id: str) -> str:
         """Return why what was submitted as this job cannot be read; empty where it can."""

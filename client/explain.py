@@ -114,15 +114,25 @@ def explain(
 
 def with_trouble(told: Explanation, trouble: str) -> Explanation:
     """Return what is told of a job whose stored spec cannot be read, with `trouble`: why."""
-    job_id = told.job.id
-    mend = (
-        f"`longshore cancel {job_id}` ends it, where somebody wrote into its row; where a newer "
-        "version has stored it, run that one. Until then it is not preempted"
-    )
     headline = told.headline
     if UNREADABLE not in headline:  # of some fields a list says so, too
-        headline += f"; its stored spec {UNREADABLE}: {brief(trouble)}"
-    return told.model_copy(update={"headline": headline, "hints": (*told.hints, mend)})
+        headline += f"; {unreadable_spec(trouble)}"
+    hints = (*told.hints, mend_of_spec(told.job))
+    return told.model_copy(update={"headline": headline, "hints": hints})
+
+
+def unreadable_spec(trouble: str) -> str:
+    return f"its stored spec {UNREADABLE}: {brief(trouble)}"
+
+
+def mend_of_spec(job: JobView) -> str:
+    """Return what to do with a job whose stored spec cannot be read."""
+    if job.state.ended:
+        return "It has ended: submit it anew where it is to run again"
+    return (
+        f"`longshore cancel {job.id}` ends it, where somebody wrote into its row: then submit it "
+        "anew; where a newer version has stored it, run that one. Until then it is not preempted"
+    )
 
 
 def _keeps_waiting(mutex: HeldMutex) -> str:

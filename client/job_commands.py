@@ -89,7 +89,7 @@ def job(
     for missing in found.missing:
         note(f"note: {missing}")
     show(job_screen(found, now()))
-    if spec:
+    if spec and found.spec is not None:
         show(Text("\nSubmitted as", style="bold"), Text(_as_yaml(found.spec)))
     return None
 

@@ -189,8 +189,9 @@ def wants(spec: JobSpec, learnt: str = "") -> str:
 
 def time_limit(report: JobReport, now: datetime) -> str:
     """Return how long an attempt may run, and until when the one that runs may."""
-    limit, progress = report.spec.max_duration or timedelta(0), report.progress
-    said = format_duration(limit) + (" for each element" if report.spec.array else "")
+    spec, progress = report.spec, report.progress
+    limit = spec.max_duration if spec and spec.max_duration else timedelta(0)
+    said = format_duration(limit) + (" for each element" if spec and spec.array else "")
     if report.job.ends_by is None:
         return said
     began = progress.started_at if progress else None
@@ -284,7 +285,7 @@ def _facts(report: JobReport, now: datetime) -> list[tuple[str, RenderableType]]
     reason = job.reason if running or status is None else status.reason or job.reason
     if reason:
         facts.append(("why there" if running else "why", reason))
-    if spec.array is not None:
+    if spec is not None and spec.array is not None:
         pass  # its elements have attempts and exit codes
     elif status and status.result:
         facts.append(("result", _result(status.result.exit_code, status.result.attempts)))
@@ -309,16 +310,14 @@ def _facts(report: JobReport, now: datetime) -> list[tuple[str, RenderableType]]
         facts.append(("bought", under_way(report.purchases, whose=" for it")))
     if report.not_bought:
         facts.append(("not bought", report.not_bought))
-    if spec.array is not None:
+    if spec is not None and spec.array is not None:
         facts.append(("array", str(spec.array)))
     if job.labels:
         facts.append(("labels", format_labels(job.labels)))
-    if spec.max_duration is not None:
+    if spec is not None and spec.max_duration is not None:
         facts.append(("time limit", time_limit(report, now)))
+    facts += _asked(spec, job)
     facts += [
-        ("wants", wants(spec, job.learnt) + (", for each element" if spec.array else "")),
-        ("command", Text(command_of(spec))),
-        *((name, Text(text)) for name, text in travels(spec)),
         (
             "queue",
             f"pool {job.pool}, tenant {job.tenant}, {job.tier.value}, {class_of(job, now)}",
@@ -333,6 +332,17 @@ def _facts(report: JobReport, now: datetime) -> list[tuple[str, RenderableType]]
     if job.ended_at is not None:
         facts.append(("ended", _moment(job.ended_at, now)))
     return facts
+
+
+def _asked(spec: JobSpec | None, job: JobView) -> list[tuple[str, RenderableType]]:
+    """Return what was submitted; nothing where that cannot be read, which is told beside."""
+    if spec is None:
+        return []
+    return [
+        ("wants", wants(spec, job.learnt) + (", for each element" if spec.array else "")),
+        ("command", Text(command_of(spec))),
+        *((name, Text(text)) for name, text in travels(spec)),
+    ]
 
 
 def payer_facts(payers: Payers | None) -> list[tuple[str, RenderableType]]:
@@ -483,7 +493,7 @@ def _next_step(report: JobReport) -> str:
     if state is JobState.HELD and not job.begin_only:
         return f"longshore release {job.id}"
     if state.ended:
-        pull = f", or longshore pull {job.id}" if report.spec.outputs else ""
+        pull = f", or longshore pull {job.id}" if report.spec and report.spec.outputs else ""
         return f"longshore logs {job.id}{pull}"
     return f"longshore why {job.id}"
 

@@ -31,7 +31,7 @@ from longshore.activities.snapshot import (
 from longshore.activities.staged_data import held_by, staged_data
 from longshore.activities.usage import load_pool_to_plan
 from longshore.activities.views import Views
-from longshore.client.explain import explain, with_trouble
+from longshore.client.explain import explain, mend_of_spec, unreadable_spec, with_trouble
 from longshore.client.holds import hold_of
 from longshore.client.logs import stderr_tail
 from longshore.client.no_record import newest_not_taken_up, not_submitted, why_no_record
@@ -176,16 +176,25 @@ class Reading:
         Raises NotFoundError.
         """
         job = await self.job(ref)
-        spec = await self._views().spec(job.id)
+        spec, unread = await self._spec_of(job)
         attempts = await self._views().attempts(job.id)
         saving = None if job.state.ended else await self.saving(job.id)
         checkpoint, missing = await self._stored(job.id, spec)
+        is_array = spec.array is not None if spec else job.elements is not None
         return JobReport(
             job=job, spec=spec, attempts=attempts, checkpoint=checkpoint, saving=saving,
-            missing=missing, payers=await self._payers_of(job.id), **await self._waiting_for(job),
-            array=await ArrayViews(self._db()).array(job.id) if spec.array else None,
+            missing=(*unread, *missing), payers=await self._payers_of(job.id), **await self._waiting_for(job),
+            array=await ArrayViews(self._db()).array(job.id) if is_array else None,
             stderr_tail=await self.stderr_tail(job), data=await self._staged(job),
         )  # fmt: skip
+
+    async def _spec_of(self, job: JobView) -> tuple[JobSpec | None, tuple[str, ...]]:
+        """Return what was submitted as a job, or why that cannot be read, and what to do."""
+        try:
+            return await self._views().spec(job.id), ()
+        except StoredError:
+            trouble = await self._views().why_unreadable(job.id)
+        return None, (f"{unreadable_spec(trouble)}. {mend_of_spec(job)}",)
 
     async def stderr_tail(self, job: JobView, node_id: str = "") -> tuple[str, ...]:
         """Return the last lines that the last attempt of a job that failed wrote to stderr.
@@ -506,10 +515,10 @@ class Reading:
             raise newest
 
     async def _stored(
-        self, job_id: str, spec: JobSpec
+        self, job_id: str, spec: JobSpec | None
     ) -> tuple[CheckpointInfo | None, tuple[str, ...]]:
         """Return the newest whole checkpoint in the store, or why nobody can say."""
-        if spec.checkpoint is None or not spec.checkpoint.store:
+        if spec is None or spec.checkpoint is None or not spec.checkpoint.store:
             return None, ()
         try:
             found = await self.checkpoints(job_id)

@@ -67,7 +67,7 @@ def head_html(report: JobReport, now: datetime, workflow: str | None) -> str:
     if (due := job.deadline) is not None:
         told = f"{when(due.at)} <small>{escape(due.told)}</small>"
         pairs.append(("Deadline", told))
-    if report.spec.max_duration is not None:
+    if report.spec is not None and report.spec.max_duration is not None:
         pairs.append(("Time limit", _limit(report)))
     if report.status is not None and report.status.not_brought:
         pairs.append(("Not brought", "<br>".join(map(escape, report.status.not_brought))))
@@ -88,7 +88,7 @@ def head_html(report: JobReport, now: datetime, workflow: str | None) -> str:
 
 def _limit(report: JobReport) -> str:
     """Return how long an attempt may run, and until when the one that runs may."""
-    limit, progress, job = report.spec.max_duration, report.progress, report.job
+    limit, progress, job = report.spec and report.spec.max_duration, report.progress, report.job
     if limit is None:
         return ""
     each = " <small>for each element</small>" if report.array else ""
@@ -188,6 +188,8 @@ def checkpoints_html(stored: StoredCheckpoints, now: datetime) -> str:
 def _asked(report: JobReport) -> str:
     """Return what was submitted, in short. The values of variables may be secret: names alone."""
     spec = report.spec
+    if spec is None:
+        return ""  # why not is among what could not be asked
     said = [f"Wants {escape(wants(spec, report.job.learnt))}"]
     if spec.gang is not None:
         spares = spec.gang.spares_of(spec.gpus)
@@ -224,7 +226,7 @@ def _place_in_queue(explanation: Explanation, now: datetime) -> str:
 def _leads_on(report: JobReport, workflow: str | None) -> str:
     job_id = escape(report.job.id)
     then = f"<code>longshore logs {job_id}</code> prints what it wrote."
-    if report.spec.outputs and report.state.ended:
+    if report.spec and report.spec.outputs and report.state.ended:
         then += f" <code>longshore pull {job_id}</code> brings its outputs."
     if report.array is not None:
         then = f"<code>longshore elements {job_id}</code> lists its elements."

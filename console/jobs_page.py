@@ -227,7 +227,7 @@ class JobPage:
         return self._put("Elements", html)
 
     async def _show_checkpoints(self, report: JobReport) -> None:
-        contract = report.spec.checkpoint
+        contract = report.spec and report.spec.checkpoint
         if contract is None or not contract.store:
             return self._put("Checkpoints", "")
         try:

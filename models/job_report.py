@@ -22,8 +22,8 @@ class JobReport(Wire):
     """What its workflow says; null where that does not answer."""
     progress: Progress | None = None
     """What its process said last of itself."""
-    spec: JobSpec
-    """What was submitted."""
+    spec: JobSpec | None = None
+    """What was submitted; null where what is stored of it cannot be read, which `missing` says."""
     attempts: tuple[AttemptView, ...] = ()
     """The last attempts, oldest first, at most 50."""
     checkpoint: CheckpointInfo | None = None

@@ -1,11 +1,16 @@
-"""What `why` says of a job whose stored spec cannot be read."""
+"""What `why` and `job` say of a job whose stored spec cannot be read, and the console with them."""
 
+import json
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from html import unescape
 
 import psycopg
 import pytest
 from psycopg.types.json import Jsonb
 
+from longshore.console.fleet import Fleet
+from longshore.console.job_view import head_html, notes_html
 from longshore.models.settings import Settings
 from tests.client.conftest import Command
 from tests.support.scripted_node import ScriptedNode
@@ -14,11 +19,13 @@ from tests.support.waiting import eventually
 DAMAGES = {
     "no-command": ("spec - 'command'", "spec: "),
     "text-for-gpus": ('spec || \'{"gpus": "many"}\'', "gpus: must be a whole number, got 'many'"),
+    "no-mapping": ("'[1]'", "must be "),
+    "null": ("'null'", "must be "),
 }
 
 
 @pytest.mark.parametrize(("stored", "named"), list(DAMAGES.values()), ids=list(DAMAGES))
-async def test_why_names_what_is_wrong_with_it(
+async def test_who_asks_is_told_what_is_wrong_with_it_and_what_to_do(
     longshore: Command, pool: str, node: ScriptedNode, settings: Settings, stored: str, named: str
 ) -> None:
     options = ("--pool", pool, "--deadline", "1h")
@@ -40,12 +47,34 @@ async def test_why_names_what_is_wrong_with_it(
         assert said.count("cannot be read") == 1
         assert named in said.partition("cannot be read")[2]
         assert f"`longshore cancel {job_id}` ends it" in said
+        state = "RUNNING" if job_id == runs else "QUEUED"
+        await _is_shown(longshore, settings, job_id, state, named)
     with psycopg.connect(settings.resolve_database_url(), autocommit=True) as connection:
         for job_id, spec in before:
             connection.execute("UPDATE jobs SET spec = %s WHERE id = %s", (Jsonb(spec), job_id))
     assert "cannot be read" not in (await longshore("why", runs)).out
     await longshore("cancel", waits)
     await node.end(runs)
+
+
+async def _is_shown(
+    longshore: Command, settings: Settings, job_id: str, state: str, named: str
+) -> None:
+    """Fail unless `job` and the console's page of it say all that is known, and what is not."""
+    shown = await longshore("job", job_id)
+    note, screen = " ".join(shown.err.split()), " ".join(shown.out.split())
+    assert (shown.code, f"{job_id} {state}" in screen) == (0, True)
+    assert "wants" not in screen.partition("queue")[0]
+    parsed = json.loads((await longshore("job", "--json", job_id)).out)
+    assert (parsed["job"]["state"], parsed["spec"]) == (state, None)
+    fleet = Fleet(settings)
+    page = await fleet.report(job_id)
+    await fleet.close()
+    assert head_html(page, datetime.now(UTC), None)
+    for said in (note, parsed["missing"][0], page.missing[0], unescape(notes_html(page))):
+        assert "ts stored spec cannot be read: " in said
+        assert named in said.partition("cannot be read")[2]
+        assert f"longshore cancel {job_id}" in said
 
 
 def _holds(longshore: Command, job_id: str, text: str) -> Callable[[], Awaitable[bool]]:
