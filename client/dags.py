@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from temporalio.client import (
@@ -113,7 +114,7 @@ class DagControl(Reconnecting):
                     return found
             ref = newest or ref
             # Where it is over by now, it may have come onto the record meanwhile: look again.
-            runs = await self._when_back(f"DAG {ref}", lambda: self._runs(ref))
+            runs = await self._when_back(f"DAG {ref}", partial(self._runs, ref))
             if runs and asyncio.get_running_loop().time() > deadline:
                 why = (
                     f"DAG {ref} is submitted, but no control worker has taken it up yet. Is one "

@@ -1,5 +1,7 @@
-"""Queries that got no answer: they change nothing, so they are asked again. Where the server answers
-and no control worker does, that is told."""
+"""Queries that got no answer: they change nothing, so they are asked again.
+
+Where the server answers and no control worker does, that is told.
+"""
 
 import asyncio
 from dataclasses import replace

@@ -71,9 +71,7 @@ def not_taken_up(job_id: str) -> str:
     )
 
 
-async def newest_not_taken_up(
-    temporal: Client, views: Views, name: str
-) -> NotTakenUpError | None:
+async def newest_not_taken_up(temporal: Client, views: Views, name: str) -> NotTakenUpError | None:
     """Return what to say of the newest job of a name where Temporal has it and the database not
     yet; None where it has."""
     newest = await newest_running(temporal, name, job_workflow_id)

@@ -183,7 +183,8 @@ class Reading:
         is_array = spec.array is not None if spec else job.elements is not None
         return JobReport(
             job=job, spec=spec, attempts=attempts, checkpoint=checkpoint, saving=saving,
-            missing=(*unread, *missing), payers=await self._payers_of(job.id), **await self._waiting_for(job),
+            missing=(*unread, *missing), payers=await self._payers_of(job.id),
+            **await self._waiting_for(job),
             array=await ArrayViews(self._db()).array(job.id) if is_array else None,
             stderr_tail=await self.stderr_tail(job), data=await self._staged(job),
         )  # fmt: skip

@@ -255,7 +255,10 @@ class Fleet:
             async with asyncio.timeout(PATIENCE):
                 return await (await self._temporal()).with_live(known)
         except TimeoutError:
-            return known.without_live(f"Temporal did not answer within {PATIENCE:g} seconds")
+            return known.without_live(
+                f"its workflow did not answer within {PATIENCE:g} seconds: Temporal is away, or "
+                "no control worker answers (`longshore doctor` says which)"
+            )
         except UnavailableError as error:
             return known.without_live(str(error))
 

@@ -20,8 +20,8 @@ def mend_of_sale(node_id: str, block_id: str) -> str:
     """Return what to do where the time of a node is for sale: no command takes the offer back, and
     no placement is taken there before it is over."""
     return (
-        f"wait some minutes: the time of {node_id} is for sale (`longshore block {block_id}`), and "
-        "without a buyer it takes jobs again by itself; where it is sold, add a node"
+        f"wait some minutes: the time of {node_id} is for sale (`longshore block {block_id}`); "
+        "without a buyer it takes jobs again by itself, and where it is sold, add a node"
     )
 
 

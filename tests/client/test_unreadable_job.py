@@ -1,4 +1,4 @@
-"""What `why` and `job` say of a job whose stored spec cannot be read, and the console with them."""
+"""What `why`, `job` and the console say of a job whose stored spec cannot be read."""
 
 import json
 from collections.abc import Awaitable, Callable
