@@ -36,6 +36,7 @@ from longshore.client.errors import as_ours
 from longshore.client.forecast import forecast_of_submit
 from longshore.client.funding_reading import FundingReading
 from longshore.client.job_output import OutputReading
+from longshore.client.late_answers import carried_out
 from longshore.client.no_record import PATIENCE, message_of, newest_not_taken_up
 from longshore.client.node_control import NodeControl
 from longshore.client.outside_ends import is_outside_end
@@ -309,7 +310,8 @@ class Longshore(
         job_id = await self._resolve(ref)
         asked = Resize(gpus=gpus, reason=reason, from_start=from_start)
         try:
-            return await self._job(job_id).execute_update(JobWorkflow.resize, asked)
+            update = self._job(job_id).execute_update(JobWorkflow.resize, asked)
+            return await carried_out(update, f"job {job_id}")
         except WorkflowUpdateFailedError as error:
             cause = error.cause
             why = cause.message if isinstance(cause, ApplicationError) else str(cause)

@@ -19,6 +19,7 @@ from longshore.activities.log_order import Chunk, OrderedOutput, WholeLines
 from longshore.activities.logstore import LogStore, Stream
 from longshore.client.array_reading import ArrayReading, ranges_of
 from longshore.client.errors import as_ours
+from longshore.client.late_answers import carried_out
 from longshore.client.soon import soon
 from longshore.models.array_messages import ArrayInput, ElementsReply, ElementsRequest
 from longshore.models.array_view import ElementView
@@ -45,11 +46,12 @@ class ArrayControl(ArrayReading):
             raise RefusedError(f"array {array_id} has ended already")
         handle = self.temporal.get_workflow_handle(job_workflow_id(array_id))
         try:
-            return await handle.execute_update(
+            update = handle.execute_update(
                 "cancel_elements",
                 ElementsRequest(indices=indices, reason=reason),
                 result_type=ElementsReply,
             )
+            return await carried_out(update, f"array {array_id}")
         except WorkflowUpdateFailedError as error:
             cause = error.cause
             raise RefusedError(

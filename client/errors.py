@@ -3,7 +3,7 @@
 from temporalio.service import RPCError, RPCStatusCode
 
 from longshore.activities.rpc_errors import is_unknown
-from longshore.client.late_answers import NoAnswerError
+from longshore.client.late_answers import LOOKS, NoAnswerError
 from longshore.models.errors import (
     EndedError,
     LongshoreError,
@@ -16,7 +16,6 @@ _AWAY = {
     RPCStatusCode.DEADLINE_EXCEEDED,
     RPCStatusCode.CANCELLED,  # so says the SDK of a call that was not answered in time
 }
-_LOOKS = "`longshore doctor` says whether one runs, and what it does."
 
 
 def as_ours(error: RPCError, what: str, *, listed_by: str = "") -> LongshoreError:
@@ -28,7 +27,7 @@ def as_ours(error: RPCError, what: str, *, listed_by: str = "") -> LongshoreErro
         return NotFoundError(f"no {what}" + (f": `{listed_by}` lists them" if listed_by else ""))
     if isinstance(error, NoAnswerError):
         return UnavailableError(
-            f"Temporal knows {what}, but {error.message}. Ask again in a moment; {_LOOKS}"
+            f"Temporal knows {what}, but {error.message}. Ask again in a moment; {LOOKS}"
         )
     if error.status in _AWAY:
         return UnavailableError(
@@ -38,6 +37,6 @@ def as_ours(error: RPCError, what: str, *, listed_by: str = "") -> LongshoreErro
     if error.status is RPCStatusCode.FAILED_PRECONDITION and "no poller" in error.message:
         return UnavailableError(
             f"No control worker is running to answer for {what}. `longshore up` starts one, or "
-            f"`longshore worker`; {_LOOKS}"
+            f"`longshore worker`; {LOOKS}"
         )
     return UnavailableError(f"Temporal refused: {error.message}")

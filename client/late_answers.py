@@ -4,9 +4,10 @@ Where the server answers and no control worker does, that is told.
 """
 
 import asyncio
+from collections.abc import Awaitable
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from temporalio.client import (
     DescribeWorkflowInput,
@@ -14,8 +15,15 @@ from temporalio.client import (
     OutboundInterceptor,
     QueryWorkflowInput,
     WorkflowQueryFailedError,
+    WorkflowUpdateRPCTimeoutOrCancelledError,
 )
 from temporalio.service import RPCError, RPCStatusCode
+
+from longshore.models.errors import UnavailableError
+
+T = TypeVar("T")
+
+LOOKS = "`longshore doctor` says whether one runs, and what it does."
 
 # The SDK takes a workflow for deadlocked that did not yield for two seconds of the clock. On a
 # machine with more to do than cores, a sound one is taken for it too. Of a workflow task, the
@@ -39,6 +47,25 @@ class NoAnswerError(RPCError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, RPCStatusCode.RESOURCE_EXHAUSTED, b"")
+
+
+async def carried_out(update: Awaitable[T], what: str) -> T:
+    """Await an update of the workflow of `what`, such as ``job train-1``; not for ever.
+
+    Raises UnavailableError where no control worker has carried it out in time. It cannot be taken
+    back: one that comes later may do so still.
+    """
+    within = _ANSWER_WITHIN.total_seconds()
+    try:
+        async with asyncio.timeout(within):
+            return await update
+    except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
+        if (task := asyncio.current_task()) is not None and task.cancelling():
+            raise asyncio.CancelledError from None  # who asked has given up
+        raise UnavailableError(
+            f"No control worker has answered for {what} within {within:g} s; when one does, it "
+            f"may still carry this out. {LOOKS}"
+        ) from None
 
 
 class AskAgain(Interceptor):

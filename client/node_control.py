@@ -8,6 +8,7 @@ from temporalio.service import RPCError
 from temporalio.workflow import UpdateMethodMultiParam
 
 from longshore.client.errors import as_ours
+from longshore.client.late_answers import carried_out
 from longshore.models.block import block_workflow_id
 from longshore.models.departures import NodeDrain
 from longshore.models.errors import RefusedError
@@ -78,7 +79,7 @@ class NodeControl:
     ) -> NodeStatus:
         handle = self.temporal.get_workflow_handle_for(NodeWorkflow.run, node_workflow_id(node_id))
         try:
-            return await handle.execute_update(update, command)
+            return await carried_out(handle.execute_update(update, command), f"node {node_id}")
         except WorkflowUpdateFailedError as error:
             raise RefusedError(str(error.cause)) from error
         except RPCError as error:

@@ -131,6 +131,11 @@ async def test_who_asks_for_a_job_is_told_that_the_worker_does_not_answer(
             says = f"Temporal knows job {job_id}, but no control worker has answered within 2 s"
             assert str(told.value).startswith(says)
             assert "`longshore doctor` says" in str(told.value)
+        with pytest.raises(
+            UnavailableError, match="No control worker has answered for job"
+        ) as told:
+            await longshore.resize(job_id, 2)
+        assert "it may still carry this out" in str(told.value)
         report = await longshore.report(job_id)
         assert (report.state, "no control worker" in report.missing[0]) == (JobState.HELD, True)
     await longshore.close()
