@@ -21,8 +21,8 @@ from longshore.activities.durations import keep_run, learnt_for
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
 from longshore.activities.funding.planning import RUNS_UNFUNDED
-from longshore.activities.funding.quotas import refused_by_quota, why_never_within_quotas
-from longshore.activities.funding.sponsors import why_no_sponsor
+from longshore.activities.funding.quotas import refused_by_quota
+from longshore.activities.funding.refusals import why_never_taken
 from longshore.activities.metrics import JOB_ENDS, SILENT, Metrics
 from longshore.activities.outputs import store_output
 from longshore.activities.placements import ATTAINED
@@ -296,9 +296,8 @@ async def _why_never(connection: AsyncConnection, request: EnqueueRequest, pool:
         return why
     if request.attempt == 1:
         job = JobRequest.of(job_id, spec, request.submitted_at, 1)
-        if why := await why_never_within_quotas(connection, job, spec.tenant):
-            return why
-        if why := await why_no_sponsor(connection, spec):
+        (why,) = await why_never_taken(connection, [(job, spec)])
+        if why:
             return why
     if pool.growth is Growth.OPEN:
         return ""

@@ -117,9 +117,11 @@ class Longshore(
         """Start a job. The same tenant, name and `key` again return the job that exists.
 
         Code that is a folder, seen from the current one, or a commit is stored first. Raises
-        SpecError when it or its key is too large or its code is wrong, UnsatisfiableError when no
-        node that can ever come could hold it, ConflictError when the name and key were used for
-        other content, UnavailableError when Temporal is away.
+        SpecError when it or its key is too large, its code is wrong, it is more than a quota of
+        its tenant alone, or names a sponsor that there is not; RefusedError when its tenant has
+        as many waiting as it may; UnsatisfiableError when no node that can ever come could hold
+        it, ConflictError when the name and key were used for other content, UnavailableError when
+        Temporal is away.
         """
         job = job_input(spec, key=key, held=held)
         many = too_many(spec.array, self.settings.most_array_elements) if spec.array else ""
@@ -128,7 +130,12 @@ class Longshore(
         late = deadlines_in_vain(spec, datetime.now(UTC))
         if late and not (key and await self._was_taken(new_job_id(spec, key))):
             raise SpecError(f"job {spec.name}", late)
-        warnings = await preflight(self._db, spec)
+        try:
+            warnings = await preflight(self._db, spec, queued=True)
+        except (SpecError, RefusedError):  # quotas may be lower than when it was submitted
+            if not (key and await self._was_taken(new_job_id(spec, key))):
+                raise
+            warnings = ()
         spec = await CodeStorer(self.settings, self._db).of_job(spec)
         job = job_input(spec, key=key, held=held)
         job_id = new_job_id(spec, key)

@@ -25,7 +25,7 @@ from longshore.client.errors import as_ours
 from longshore.client.no_record import newest_running
 from longshore.client.reconnecting import Reconnecting
 from longshore.client.soon import ON_RECORD_WITHIN, soon
-from longshore.client.submission import new_id, preflight
+from longshore.client.submission import new_id, preflight, refusals_for_good
 from longshore.models.dag import DagRetry, DagSpec, DagSubmission, DagView, in_our_words
 from longshore.models.dag_messages import CancelDagJob, DagInput, DagResult, dag_workflow_id
 from longshore.models.errors import (
@@ -67,7 +67,8 @@ class DagControl(Reconnecting):
         """Start a DAG. The same tenant, name and `key` again return the one that exists.
 
         Code that is a folder or a commit is stored first. Raises SpecError with every mistake of
-        its edges, or where it is too large or its code is wrong;
+        its edges, or where it is too large or its code is wrong, or with each job that could never
+        start for a quota or its sponsors;
         UnsatisfiableError where no node that can ever come could hold one of its jobs;
         ConflictError when the name and key were used for other content; UnavailableError.
         """
@@ -301,6 +302,7 @@ class DagControl(Reconnecting):
         asked: dict[str, list[str]] = {}
         for name, job in spec.jobs.items():
             asked.setdefault(job.model_dump_json(exclude=_NOT_OF_REQUEST), []).append(name)
+        await self._refuse_what_never_starts(spec, list(asked.values()))
         found: dict[str, list[str]] = {}
         for names in list(asked.values())[:_MOST_CHECKED]:
             try:
@@ -309,6 +311,19 @@ class DagControl(Reconnecting):
             except UnsatisfiableError as error:
                 raise UnsatisfiableError(f"{_jobs(names)}: {error}") from error
         return tuple(f"{_jobs(names)}: {warning}" for warning, names in found.items())
+
+    async def _refuse_what_never_starts(
+        self, spec: DagSpec, asked: Sequence[Sequence[str]]
+    ) -> None:
+        """Raise SpecError with each job of a DAG that its queue would refuse whenever it comes.
+        `asked` are the names of those that ask for the same."""
+        ones = [spec.jobs[names[0]].spec for names in asked]
+        wrong = await refusals_for_good(self._db, ones)
+        if any(wrong):
+            told = [
+                f"{_jobs(names)}: {why}" for names, why in zip(asked, wrong, strict=True) if why
+            ]
+            raise SpecError(f"dag {spec.name}", tuple(told))
 
     async def _signal_dag(self, ref: str, signal: Any, reason: str) -> str:
         dag_id = await self._running(ref)

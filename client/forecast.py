@@ -9,12 +9,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import Database, clock
 from longshore.activities.durations import learnt_for
-from longshore.activities.funding.quotas import (
-    quota_room,
-    why_never_within_quotas,
-    why_too_many_wait,
-)
-from longshore.activities.funding.sponsors import why_no_sponsor
+from longshore.activities.funding.quotas import quota_room, why_too_many_wait
+from longshore.activities.funding.refusals import why_never_taken
 from longshore.activities.locality import with_locality
 from longshore.activities.preemption_inputs import PreemptionInputs, read_inputs
 from longshore.activities.prices.views import why_waits
@@ -123,11 +119,8 @@ async def forecast(
 
 async def _why_refused(connection: AsyncConnection, job: JobRequest, spec: JobSpec) -> str:
     """Return why the queue would not take the job, as it does itself; empty where it would."""
-    return (
-        await why_never_within_quotas(connection, job, spec.tenant)
-        or await why_no_sponsor(connection, spec)
-        or await why_too_many_wait(connection, spec.tenant)
-    )
+    (never,) = await why_never_taken(connection, [(job, spec)])
+    return never or await why_too_many_wait(connection, spec.tenant)
 
 
 async def _over_quota(
@@ -197,13 +190,17 @@ def _may_use(held: HeldData, spec: JobSpec) -> bool:
 async def forecast_of_submit(
     database: Callable[[], Database], settings: Settings, spec: JobSpec
 ) -> Forecast | None:
-    """Return the same; None of an array, and where the database is away: the submit says so."""
-    if spec.array is not None:
-        return None
+    """Return the same; None of an array that the queue would take, and where the database is
+    away: the submit says so."""
     try:
-        return await forecast(database, settings, spec)
+        if spec.array is None:
+            return await forecast(database, settings, spec)
+        async with database().transaction() as connection:
+            job = JobRequest.of(_THIS, spec, await clock(connection), 1)
+            refused = await _why_refused(connection, job, spec)
     except UnavailableError:
         return None
+    return forecast_of_refusal(refused) if refused else None
 
 
 async def _prices(connection: AsyncConnection, names: list[str]) -> dict[str, NodePrice]:

@@ -12,9 +12,11 @@ from sqlalchemy.exc import DBAPIError
 from longshore.activities.buying.incoming_capacity import purchases_under_way
 from longshore.activities.buying.reasons import read_standing
 from longshore.activities.database import Database, clock
+from longshore.activities.funding.quotas import why_too_many_wait
+from longshore.activities.funding.refusals import why_never_taken
 from longshore.activities.queue import never_held
 from longshore.activities.snapshot import load_nodes, load_pool
-from longshore.models.errors import UnavailableError, UnsatisfiableError
+from longshore.models.errors import RefusedError, SpecError, UnavailableError, UnsatisfiableError
 from longshore.models.job import JobSpec
 from longshore.models.moment import format_moment
 from longshore.models.node import Node, NodeState
@@ -50,11 +52,16 @@ def new_id(tenant: str, name: str, key: str | None) -> str:
     return f"{name}-{base64.b32encode(raw).decode().lower()[:_SUFFIX]}"
 
 
-async def preflight(database: Callable[[], Database], spec: JobSpec) -> tuple[str, ...]:
-    """Hold the job against the nodes that are there; return what its user should know.
+async def preflight(
+    database: Callable[[], Database], spec: JobSpec, *, queued: bool = False
+) -> tuple[str, ...]:
+    """Hold the job against the nodes that are there, and the quotas of its tenant; return what
+    its user should know.
 
-    Raises UnsatisfiableError when no node could ever hold it and none can come. A database that
-    is away does not keep a job from being submitted.
+    Raises UnsatisfiableError when no node could ever hold it and none can come; SpecError when it
+    is more than a quota alone, or names a sponsor that there is not; and where it is `queued` at
+    once RefusedError when its tenant has as many waiting as it may. A database that is away does
+    not keep a job from being submitted.
     """
     try:
         async with database().transaction() as connection:
@@ -62,9 +69,14 @@ async def preflight(database: Callable[[], Database], spec: JobSpec) -> tuple[st
             if why := why_too_long(spec, pool):
                 raise UnsatisfiableError(why)
             spec = with_limit(spec, pool)
-            nodes = await load_nodes(connection, spec.pool)
             now = await clock(connection)
             job = JobRequest.of("", spec, now, 1)
+            (never,) = await why_never_taken(connection, [(job, spec)])
+            if never:
+                raise SpecError(f"job {spec.name}", (never,))
+            if queued and (many := await why_too_many_wait(connection, spec.tenant)):
+                raise RefusedError(many)
+            nodes = await load_nodes(connection, spec.pool)
             if could_ever_place(job, nodes, now):
                 return (
                     *_past(spec, now),
@@ -87,6 +99,20 @@ async def preflight(database: Callable[[], Database], spec: JobSpec) -> tuple[st
         *_unpriced(spec, pool),
         *_assumed(spec, pool),
     )
+
+
+async def refusals_for_good(
+    database: Callable[[], Database], specs: Sequence[JobSpec]
+) -> tuple[str, ...]:
+    """Return of each job why its queue would refuse it whenever it comes; empty where it would
+    not, or where the database does not answer."""
+    try:
+        async with database().transaction() as connection:
+            now = await clock(connection)
+            jobs = [(JobRequest.of("", spec, now, 1), spec) for spec in specs]
+            return tuple(await why_never_taken(connection, jobs))
+    except (UnavailableError, DBAPIError):  # whoever looks at the nodes says so
+        return ("",) * len(specs)
 
 
 def _past(spec: JobSpec, now: datetime) -> tuple[str, ...]:

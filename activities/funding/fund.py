@@ -23,7 +23,7 @@ from longshore.scheduling.funding.explain import Explained, Helps, Remedy, Rung,
 from longshore.scheduling.funding.facts import Facts, OverQuota, Use, Wall
 from longshore.scheduling.funding.news import funded_gpus, paid_gpus
 from longshore.scheduling.funding.pool import as_found, says_unfunded
-from longshore.scheduling.funding.quotas import in_its_way, milli_of, over_quotas
+from longshore.scheduling.funding.quotas import in_its_way, milli_of, over_quotas, raises
 from longshore.scheduling.funding.room import Room
 from longshore.scheduling.funding.split import split_of
 from longshore.scheduling.order import queue_order
@@ -117,8 +117,7 @@ def _whose(walls: Iterable[tuple[Wall, OverQuota]]) -> str:
 
 
 def _set(wall: Wall, over: OverQuota) -> str:
-    option = over.field.replace("_", "-")
-    return f"`longshore tenant set {wall.tenant} --{option} {over.used + over.asked:g}`"
+    return raises(wall.tenant, over.field, over.used + over.asked)
 
 
 def _running(facts: Facts, use: Use, now: datetime) -> FundView:

@@ -1,15 +1,13 @@
 """Hard quotas of tenants: what is left of them, and why a job is refused for one."""
 
-from typing import Any
-
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.funding.views import below, load_held, quotas_of, together
-from longshore.models.mig import SLICES, profile_slices
-from longshore.models.placement import JobRequest
+from longshore.models.funding import Quotas
 from longshore.scheduling.funding.facts import Wall
+from longshore.scheduling.funding.quotas import raises
 
 _CONSTRAINT = "quota"
 
@@ -36,33 +34,16 @@ async def quota_room(connection: AsyncConnection) -> tuple[Wall, ...]:
     return tuple(walls)
 
 
-async def why_never_within_quotas(
-    connection: AsyncConnection, job: JobRequest, tenant: str
-) -> str:
-    """Return why a job could not run even if its tenant, and those above it, held nothing else;
-    empty where it may."""
-    rows = (await connection.execute(text(_ABOVE), {"tenant": tenant})).mappings().all()
-    smallest = job.smallest
-    of_each = profile_slices(job.mig) * 1000 // SLICES if job.mig else job.milli
-    asked = {"max_gpus": smallest.gpus * of_each / 1000, "max_jobs": 1, "max_nodes": 1}
-    if job.sensitive:
-        asked["sensitive_nodes"] = 1
-    for row in rows:
-        quotas: dict[str, Any] = quotas_of(row["quotas"]).model_dump(exclude_none=True)
-        for field, wants in asked.items():
-            if wants > quotas.get(field, wants):
-                return (
-                    f"quota of tenant {row['name']}: {field}: it asks for {wants:g}, and "
-                    f"{quotas[field]:g} is the most that the tenant and those below it may hold"
-                )
-    return ""
+async def quotas_above(connection: AsyncConnection, tenant: str) -> tuple[tuple[str, Quotas], ...]:
+    """Return the quotas that a tenant is under: its own, and those of the tenants above it."""
+    rows = await connection.execute(text(_ABOVE), {"tenant": tenant})
+    return tuple((row.name, quotas_of(row.quotas)) for row in rows)
 
 
 async def why_too_many_wait(connection: AsyncConnection, tenant: str) -> str:
     """Return why the database would refuse one more job of a tenant in a queue now, in its words;
     empty where it would not."""
-    rows = (await connection.execute(text(_ABOVE), {"tenant": tenant})).mappings().all()
-    most = {row["name"]: quotas_of(row["quotas"]).max_queued for row in rows}
+    most = {name: quotas.max_queued for name, quotas in await quotas_above(connection, tenant)}
     if all(limit is None for limit in most.values()):
         return ""
     parents = {row.name: row.parent for row in await connection.execute(text(_TREE))}
@@ -70,7 +51,10 @@ async def why_too_many_wait(connection: AsyncConnection, tenant: str) -> str:
     for name, limit in most.items():
         queued = sum(held[each].queued for each in families[name] if each in held)
         if limit is not None and queued + 1 > limit:
-            return f"quota of tenant {name}: max_queued: {queued} + 1 > {limit}"
+            return (
+                f"quota of tenant {name}: max_queued: {queued} + 1 > {limit}: submit it when one "
+                f"that waits has started, or {raises(name, 'max_queued', queued + 1)} raises it"
+            )
     return ""
 
 

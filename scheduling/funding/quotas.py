@@ -1,14 +1,38 @@
-"""Which jobs of a queue do not start for a hard quota of GPUs or jobs.
+"""Which jobs do not start for a hard quota: never, or not now.
 
-Nodes are counted when they are known, by the database.
+Of a queue it is told by GPUs and jobs: nodes are counted when they are known, by the database.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from longshore.models.funding import FundingCode
+from longshore.models.funding import FundingCode, Quotas
 from longshore.models.mig import SLICES, profile_slices
 from longshore.models.placement import JobRequest
 from longshore.scheduling.funding.facts import OverQuota, Wall
+
+
+def why_never(quotas: Iterable[tuple[str, Quotas]], job: JobRequest) -> str:
+    """Return why a job could not start even if its tenant, and those above it, held nothing else
+    and nothing of theirs waited; empty where it may. `quotas` are those of these tenants."""
+    asked = {
+        "max_gpus": _asked(job) / 1000, "max_nodes": 1, "max_jobs": 1, "max_queued": 1,
+        "sensitive_nodes": int(job.sensitive),
+    }  # fmt: skip
+    for tenant, its in quotas:
+        for field, wants in asked.items():
+            most = getattr(its, field)
+            if most is not None and wants > most:
+                return (
+                    f"quota of tenant {tenant}: {field}: it asks for {wants:g}, and {most:g} is "
+                    "the most that the tenant and those below it may hold; "
+                    f"{raises(tenant, field, wants)} raises it"
+                )
+    return ""
+
+
+def raises(tenant: str, field: str, to: float) -> str:
+    """Return the command that sets a quota."""
+    return f"`longshore tenant set {tenant} --{field.replace('_', '-')} {to:g}`"
 
 
 def over_quotas(walls: Sequence[Wall], queue: Sequence[JobRequest]) -> dict[str, str]:

@@ -137,7 +137,7 @@ async def test_a_job_that_is_more_than_a_quota_alone_is_refused_at_once(tree: Le
     refused = await tree.enqueue("wide", tenant="a", gpus=5)
     assert refused.refusal == (
         "quota of tenant root: max_gpus: it asks for 5, and 4 is the most that the tenant and "
-        "those below it may hold"
+        "those below it may hold; `longshore tenant set root --max-gpus 5` raises it"
     )
     assert (await tree.enqueue("fits", tenant="a", gpus=4)).queued
     assert (await tree.enqueue("free", tenant="c", gpus=5)).queued
