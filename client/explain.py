@@ -52,6 +52,7 @@ def explain(
     hold: JobStatus | None = None,
     mutexes: tuple[HeldMutex, ...] = (),
     unpriced: str = "",
+    unpaid: Sequence[str] | None = None,
 ) -> Explanation:
     """Return the explanation. For a queued job `alone` is what the packer says of it now by
     itself, `last` what the last cycle said with the jobs before it; `making_room` are the jobs
@@ -60,8 +61,8 @@ def explain(
     says whether the pool buys, `kind` what kind of node the job waits for where none that is
     there could ever hold it, `agent` the command that starts one for it, `helps` what would help
     with those that are there (`scheduling.advice`), `hold` what the workflow of a held job says,
-    `unpriced` why nobody knows the price below which it is to start. The others are as in the
-    explanation."""
+    `unpriced` why nobody knows the price below which it is to start, `unpaid` what would help one
+    that waits for a budget or a quota. The others are as in the explanation."""
     queued = position is not None
     if last is not None and last.rejected and not nodes and queued:
         # The headline says how it is now: without this the two would contradict each other.
@@ -105,10 +106,14 @@ def explain(
         buying=buying,
         blocks=blocks,
         mutexes=mutexes,
-        # What is on its way needs nobody's help.
-        hints=_hints(job, nodes, growth, standing, kind, agent, helps)
-        if queued and not coming
-        else (),
+        hints=_all_hints(
+            unpaid,
+            # What is on its way needs nobody's help.
+            _hints(job, nodes, growth, standing, kind, agent, helps)
+            if queued and not coming
+            else (),
+            lacks_nodes=nodes == 0 or bool(kind),
+        ),
     )
 
 
@@ -211,6 +216,16 @@ def _queued_headline(
     if alone is not None and alone.kind is PlacementKind.EXISTING_NODE:
         return f"waits behind the jobs before it: {last.reason}"
     return f"waits: {last.reason}"
+
+
+def _all_hints(
+    unpaid: Sequence[str] | None, others: tuple[str, ...], *, lacks_nodes: bool
+) -> tuple[str, ...]:
+    """Return what would help; of a job that waits for a budget or a quota, however many GPUs are
+    idle, nothing that would bring more of them, unless it lacks those too."""
+    if unpaid is None:
+        return others
+    return (*unpaid, *others) if lacks_nodes else tuple(unpaid)
 
 
 def _hints(

@@ -14,6 +14,7 @@ from longshore.activities.cycle_views import CycleViews
 from longshore.activities.dag_views import DagViews
 from longshore.activities.database import Database
 from longshore.activities.durations import DurationViews
+from longshore.activities.funding.fund import fund_view
 from longshore.activities.funding.use import payers_of
 from longshore.activities.growth import growth_of
 from longshore.activities.locality import with_locality
@@ -46,7 +47,13 @@ from longshore.models.data import HeldData, StagedData
 from longshore.models.deadline import DeadlineCost
 from longshore.models.domains import PoolTopology
 from longshore.models.durations import DurationsView
-from longshore.models.errors import LongshoreError, NotFoundError, NotSubmittedError, StoredError
+from longshore.models.errors import (
+    LongshoreError,
+    NotFoundError,
+    NotSubmittedError,
+    RefusedError,
+    StoredError,
+)
 from longshore.models.funding_use import Payers
 from longshore.models.growth import GrowthDecision
 from longshore.models.job import JobSpec, JobState, JobStatus
@@ -54,7 +61,7 @@ from longshore.models.job_report import JobReport
 from longshore.models.labels import Selector
 from longshore.models.node import NodeState
 from longshore.models.placement import PlacementKind, RejectionCode
-from longshore.models.pool import no_such_pool
+from longshore.models.pool import PoolSpec, no_such_pool
 from longshore.models.queue_view import QueueView, StartErrorsView
 from longshore.models.resize import SizeChange
 from longshore.models.settings import Settings
@@ -286,7 +293,7 @@ class Reading:
             buying=await reasons.of_pool(job.pool, job.id) if pool.buying.enabled else None,
             coming=coming, purchases=purchases, standing=standing, kind=kind,
             agent=agent, helps=helps, hold=await self._hold_of(job), mutexes=mutexes,
-            unpriced=unpriced,
+            unpriced=unpriced, unpaid=await self._unpaid(job, pool),
         )  # fmt: skip
         more = {
             "sizes": await self._sizes_of(job), "data": await self._staged(job),
@@ -442,6 +449,18 @@ class Reading:
         """Return who pays for a job and who has; None where no tenant has a budget."""
         async with self._db().snapshot() as connection:
             return await payers_of(connection, job_id)
+
+    async def _unpaid(self, job: JobView, pool: PoolSpec) -> tuple[str, ...] | None:
+        """Return what would help a job that waits for a budget or a quota; None of any other."""
+        funding = pool.packing.funding
+        if funding is None or job.id not in funding.held:
+            return None
+        try:
+            async with self._db().snapshot() as connection:
+                found = await fund_view(connection, job.id, self.settings.margins)
+        except RefusedError:  # it has started or ended meanwhile
+            return None
+        return tuple(remedy.says for remedy in found.remedies)
 
     async def _staged(self, job: JobView) -> tuple[StagedData, ...]:
         """Return how much of its data is where a job runs or is expected to start."""

@@ -195,6 +195,12 @@ class BudgetLeft(Frozen):
 
     day: int | None = None
     month: int | None = None
+    per_day: int | None = None
+    """What there is of it in all, each day and each month."""
+    per_month: int | None = None
+    day_ends: Instant | None = None
+    """From when on there is so much again."""
+    month_ends: Instant | None = None
 
 
 class CapsLeft(Frozen):

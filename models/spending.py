@@ -201,6 +201,8 @@ class HeldBy(StrEnum):
     """No market is configured."""
     REFUSED = "refused"
     """A cap that `longshore market caps` sets, or the database refused the purchase."""
+    BUDGET = "budget"
+    """The money of a budget."""
     UNREADABLE = "unreadable"
     """What comes of a purchase under way cannot be read."""
     MARKET_AWAY = "market-away"
@@ -221,8 +223,8 @@ class BuyingRecord(Wire):
     held_by: str = ""
     """What alone kept from buying: a setting such as `caps.per_day`, or one of `HeldBy`."""
     needs: str = ""
-    """What that setting would have to be, as `longshore pool set` takes it; empty where no value
-    is known to do."""
+    """What that setting would have to be, as `longshore pool set` takes it; of the money of a
+    budget which, and to what. Empty where no value is known to do."""
     why: str = ""
     """The answer without what is said of single jobs; empty where nothing is."""
     in_vain: dict[str, str] = Field(default_factory=dict[str, str])

@@ -96,7 +96,9 @@ class BuyingActivities:
             if bought.reason != decision.reason:
                 noted = decision.model_copy(update={"reason": bought.reason, "why": ""})
             if decision.plans and not bought.purchases:
-                noted = noted.model_copy(update={"held_by": HeldBy.REFUSED})
+                of_budget = rows.OF_BUDGET in bought.reason
+                held_by = HeldBy.BUDGET if of_budget else HeldBy.REFUSED
+                noted = noted.model_copy(update={"held_by": held_by})
             await self._note(spec.name, noted, with_bought(decision, stored))
             return bought
 

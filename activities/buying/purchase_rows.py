@@ -20,6 +20,8 @@ Row = RowMapping
 _REFUSALS = (
     "purchase_cap", "market_switch", "time_is_held", "time_is_sold", "sales_once", "sales_numbers",
 )  # fmt: skip
+OF_BUDGET = " for the budget of "
+"""In what the database says of the money of a budget, and of no other cap."""
 _AMOUNT = re.compile(r"\b(\d+) (micro-dollars|at most|is the most)")
 """In what the database says: it counts in micro-dollars, and people do not."""
 

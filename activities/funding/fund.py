@@ -1,6 +1,6 @@
 """Who would pay for a job, envelope by envelope, as its next cycle would find it."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from sqlalchemy import text
@@ -54,8 +54,10 @@ async def fund_view(connection: AsyncConnection, job_id: str, margins: Margins) 
         return pays_all
     now = await clock(connection)
     uses = [use for use in facts.uses if use.job_id == job_id] if facts and has_budget else []
+    running = await load_running(connection, row["pool"])
+    ends = {share.job_id: share.expected_end for share in running}
     if facts and uses:
-        return _running(facts, max(uses, key=lambda use: use.attempt), now)
+        return _running(facts, max(uses, key=lambda use: use.attempt), now, ends)
     spec = await load_pool(connection, row["pool"], margins)
     entries = await load_queue(connection, row["pool"])
     mine = next((one.request for one in entries if one.request.id == job_id), None)
@@ -68,7 +70,6 @@ async def fund_view(connection: AsyncConnection, job_id: str, margins: Margins) 
     if funding is None:
         return pays_all
     nodes = await load_nodes(connection, row["pool"])
-    running = await load_running(connection, row["pool"])
     ordered = queue_order(queue, spec.packing, now, nodes, running)
     over = over_quotas(funding.walls, ordered)
     why = over.get(mine.id)
@@ -76,7 +77,7 @@ async def fund_view(connection: AsyncConnection, job_id: str, margins: Margins) 
         return _over(pays_all, why, funding, ordered, mine) if why else pays_all
     # What is over its quota asks nobody, and takes no room of those behind it.
     asking = [job for job in ordered if job.id == mine.id or job.id not in over]
-    found = _waiting(funding, row["pool"], asking, mine, now)
+    found = _waiting(funding, row["pool"], asking, mine, now, ends)
     if why:
         return _over(found, why, funding, ordered, mine)
     if mine.malleable is None or not found.funded:
@@ -120,14 +121,14 @@ def _set(wall: Wall, over: OverQuota) -> str:
     return raises(wall.tenant, over.field, over.used + over.asked)
 
 
-def _running(facts: Facts, use: Use, now: datetime) -> FundView:
+def _running(facts: Facts, use: Use, now: datetime, ends: Mapping[str, datetime]) -> FundView:
     """Return who pays for what runs; its rungs as if it were covered anew."""
     _, room = evaluated(facts, now)
     attempt = use.job_id, use.attempt
     charges = [paid.charge for paid in room.held.get(attempt, {}).values()]
     for charge in charges:
         room.remove(charge)
-    found = explain(room, use)
+    found = explain(room, use, ends)
     split = split_of(use, charges, facts)
     answer = paid_gpus(charges, use, facts)
     says = ", ".join(each.words for each in answer)
@@ -144,11 +145,16 @@ def _running(facts: Facts, use: Use, now: datetime) -> FundView:
 
 
 def _waiting(
-    funding: Funding, pool: str, ordered: list[JobRequest], mine: JobRequest, now: datetime
+    funding: Funding,
+    pool: str,
+    ordered: list[JobRequest],
+    mine: JobRequest,
+    now: datetime,
+    ends: Mapping[str, datetime],
 ) -> FundView:
     facts, asks = funding.facts, funding.asks
     room, use = as_found(facts, pool, ordered, asks, mine, now)
-    found = explain(room, use)
+    found = explain(room, use, ends)
     before = frozenset(job.id for job in ordered[: ordered.index(mine)])
     view = _view(room, use, found, before, now)
     must = asks[mine.id].must_be_funded if mine.id in asks else False
@@ -199,9 +205,20 @@ def _remedy(facts: Facts, remedy: Remedy) -> FundRemedy:
     return FundRemedy(what=remedy.what.value, says=_SAYS[remedy.what](facts, remedy))
 
 
+def _budget(facts: Facts, remedy: Remedy) -> str:
+    file = "in its budget file: `longshore budget apply FILE`"
+    owned = facts.envelopes.get(remedy.envelope or 0)
+    if owned is None:
+        of_type = f"{remedy.gpu_type} GPU" if remedy.gpu_type else "GPU"
+        gpus = count(remedy.gpus or 0, of_type)
+        return f"give {remedy.tenants[0]} an envelope of {gpus} {file}"
+    return f"raise envelope {owned.tenant}/{owned.spec.name} to {_gpus(remedy)} {file}"
+
+
 def _cap(facts: Facts, remedy: Remedy) -> str:
     cap = next(each for each in facts.caps if each.id == remedy.cap)
-    return f"raise cap {cap.tenant}/{cap.spec.name} by {_gpus(remedy)}"
+    file = "in its budget file: `longshore budget apply FILE`"
+    return f"raise cap {cap.tenant}/{cap.spec.name} by {_gpus(remedy)} {file}"
 
 
 def _gpus(remedy: Remedy) -> str:
@@ -216,9 +233,14 @@ _SAYS = {
         f"ask a sponsor: {listed(one.tenants, _NAMED)} would lend {_gpus(one)}, with "
         f"`allow_borrow: true` and `sponsors: [{', '.join(one.tenants)}]`"
     ),
+    Helps.BUDGET: _budget,
     Helps.CAP: _cap,
     Helps.PREEMPTIBLE: lambda _, __: (
         "let it be preempted, with `preemptible: true`: relatives would pay"
+    ),
+    Helps.ENDS: lambda _, one: (
+        f"wait until about {one.at:%Y-%m-%d %H:%M} UTC: jobs that have the GPUs of these "
+        "envelopes are expected to end by then"
     ),
     Helps.RUN_UNFUNDED: lambda _, __: "let it run on idle GPUs, with `unfunded: run`",
 }

@@ -21,7 +21,9 @@ async def money_left(
         budgets[row["name"]] = BudgetLeft(
             day=None if day is None else day - row["today"],
             month=None if month is None else month - row["this_month"],
-        )
+            per_day=day, per_month=month,
+            day_ends=row["day_ends"], month_ends=row["month_ends"],
+        )  # fmt: skip
         above[row["tenant"]] = (*above.get(row["tenant"], ()), row["name"])
     return budgets, above
 
@@ -29,7 +31,9 @@ async def money_left(
 _LEFT = """
     SELECT asked.tenant, t.name, t.money_per_day, t.money_per_month,
            budget_spent(t.name, today.day, today.day) AS today,
-           budget_spent(t.name, month_of(today.day), today.day) AS this_month
+           budget_spent(t.name, month_of(today.day), today.day) AS this_month,
+           (today.day + 1)::timestamp AT TIME ZONE 'UTC' AS day_ends,
+           (month_of(today.day) + interval '1 month')::timestamp AT TIME ZONE 'UTC' AS month_ends
       FROM unnest(CAST(:tenants AS text[])) AS asked (tenant)
      CROSS JOIN (SELECT (clock_timestamp() AT TIME ZONE 'UTC')::date AS day) AS today
      CROSS JOIN LATERAL tenants_above(asked.tenant) AS up (name)

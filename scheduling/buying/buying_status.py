@@ -26,7 +26,9 @@ class BuyingStatus(NamedTuple):
 
 
 NO_BUYING = BuyingStatus("")
-_STAYS = (HeldBy.REFUSED, HeldBy.COOLDOWN, HeldBy.MARKET_AWAY, HeldBy.UNREADABLE)
+_STAYS = (
+    HeldBy.REFUSED, HeldBy.BUDGET, HeldBy.COOLDOWN, HeldBy.MARKET_AWAY, HeldBy.UNREADABLE,
+)  # fmt: skip
 """What holds beside caps, whatever the job."""
 _OF_PRICES = {Tier.FAST: ("max_price.FAST",), Tier.FLEX: ("max_price.FLEX", "flex_price")}
 """What holds for all jobs of a tier, at the prices of then."""
@@ -116,6 +118,10 @@ def _helps(pool: PoolSpec, last: BuyingRecord, failed: Failed | None) -> str:
         case "":
             look = "`longshore purchases --all`" if failed else _dry_run(pool)
             return f"see {'what was tried' if failed else 'what is for sale'}: {look}"
+        case HeldBy.BUDGET:
+            # What the database refused names whose it is, and not to what it would have to be.
+            which = last.needs or "the money of the budget that is named"
+            return f"raise {which} in its budget file: `longshore budget apply FILE`"
         case HeldBy.REFUSED:
             return "raise the cap that is named: `longshore market caps` shows all"
         case HeldBy.COOLDOWN:

@@ -1,7 +1,7 @@
 """What the caps leave for an option, and which of them it passes."""
 
 from collections.abc import Iterable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from longshore.models.buying import BudgetLeft, CapsLeft, Option, PurchasePlan, UnmetJob
 from longshore.models.spending import HeldBy
@@ -33,12 +33,36 @@ def over_a_cap(left: CapsLeft, jobs: Iterable[UnmetJob], option: Option) -> Lost
             return _lost(says, left, "caps.per_tenant_day", own, lacks, tenant)
     for tenant, amount in _of_budgets(left, shares(jobs, option.plans)).items():
         budget = left.budgets[tenant]
-        for when, most in (("today", budget.day), ("this month", budget.month)):
+        for field, when, most, whole, until in (
+            ("per_day", "today", budget.day, budget.per_day, budget.day_ends),
+            ("per_month", "this month", budget.month, budget.per_month, budget.month_ends),
+        ):
             if most is not None and amount > most:
-                amounts = f"its part may cost {at_most(amount)}, {dollars(max(most, 0))} is left"
-                says = f"it is over the money of the budget of {tenant} {when}: {amounts}"
-                return Lost(f"{says} (`longshore budget show {tenant}`)", HeldBy.REFUSED)
+                return _over_budget(tenant, field, when, amount, most, whole, until)
     return None
+
+
+def _over_budget(
+    tenant: str,
+    field: str,
+    when: str,
+    amount: int,
+    most: int,
+    whole: int | None,
+    until: datetime | None,
+) -> Lost:
+    """Return it with what there is of that money, what is committed, and until when."""
+    left = f"{dollars(max(most, 0))} is left"
+    if whole is not None:
+        left += f" of {dollars(whole)}, with {dollars(whole - most)} committed"
+    if until is not None:
+        left += f", until {until:%Y-%m-%d %H:%M} UTC"
+    says = f"it is over the money of the budget of {tenant} {when}"
+    needs = "" if whole is None else f" to {at_most(whole + amount - most)}"
+    return Lost(
+        f"{says}: its part may cost {at_most(amount)}, {left}",
+        HeldBy.BUDGET, f"money.{field} of the budget of {tenant}{needs}",
+    )  # fmt: skip
 
 
 def spent(left: CapsLeft, jobs: Iterable[UnmetJob], option: Option) -> CapsLeft:
@@ -81,7 +105,8 @@ def _of_budgets(left: CapsLeft, owed: Mapping[str, int]) -> Mapping[str, int]:
 
 def _less(left: BudgetLeft, amount: int) -> BudgetLeft:
     day = None if left.day is None else left.day - amount
-    return BudgetLeft(day=day, month=None if left.month is None else left.month - amount)
+    month = None if left.month is None else left.month - amount
+    return left.model_copy(update={"day": day, "month": month})
 
 
 def shares(jobs: Iterable[UnmetJob], plans: Iterable[PurchasePlan]) -> Mapping[str, int]:

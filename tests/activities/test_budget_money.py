@@ -1,7 +1,7 @@
 """Money of budgets: purchases over it are refused, each split over the tenants that it serves."""
 
 import asyncio
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -123,10 +123,21 @@ async def test_who_decides_knows_what_is_left(tree: Ledger):
     await buy(tree, 1, "infra")
     async with tree.database.transaction() as connection:
         left = await caps_left(connection, PoolSpec(name=tree.pool), ["infra", "blue", "default"])
-    assert left.budgets == {
-        "root": BudgetLeft(day=15 * MICRO, month=90 * MICRO),
-        "infra": BudgetLeft(month=30 * MICRO),
+    ends = {"day_ends", "month_ends"}
+    assert {
+        name: each.model_copy(update=dict.fromkeys(ends)) for name, each in left.budgets.items()
+    } == {
+        "root": BudgetLeft(
+            day=15 * MICRO, month=90 * MICRO, per_day=25 * MICRO, per_month=100 * MICRO
+        ),
+        "infra": BudgetLeft(month=30 * MICRO, per_month=40 * MICRO),
     }
+    root = left.budgets["root"]
+    assert root.day_ends is not None
+    assert root.month_ends is not None
+    now = datetime.now(UTC)
+    assert now < root.day_ends <= min(now + timedelta(days=1), root.month_ends)
+    assert root.month_ends.day == 1
     assert {name: set(each) for name, each in left.above.items()} == {
         "infra": {"infra", "root"}, "blue": {"root"},
     }  # fmt: skip

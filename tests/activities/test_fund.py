@@ -66,8 +66,39 @@ async def test_what_waits_finds_the_room_that_is_left_behind_those_before_it(fun
     assert (second.funded, second.code, second.deficit) == (False, "NO_ROOM", 2)
     [rung] = second.rungs
     assert (rung.held_by, rung.ahead, rung.unused) == ({"red": 4}, 4, 2)
-    assert [each.what for each in second.remedies] == ["fewer", "unfunded"]
+    assert [each.what for each in second.remedies] == ["fewer", "budget", "unfunded"]
     assert second.remedies[0].says == "ask for 2 GPUs: so many would be paid for"
+    assert second.remedies[1].says == (
+        "raise envelope red/main to 8 GPUs in its budget file: `longshore budget apply FILE`"
+    )
+    await funded.rows("UPDATE envelopes SET milli = 8000")
+    assert (await asked(funded, "second")).funded, "it is as it said"
+
+
+async def test_when_room_is_expected_back_is_said(funded: Ledger):
+    await envelope(funded, "red", milli=4000)
+    await envelope(funded, "blue", milli=2000)
+    await runs(funded, "owner", 4, tenant="red", expected_duration="3h")
+    await runs(funded, "other", 2, tenant="blue", expected_duration="1h")
+    await funded.enqueue("j", gpus=3, tenant="red", funding={"unfunded": "wait"})
+    view = await asked(funded, "j")
+    says = {each.what: each.says for each in view.remedies}
+    assert view.code == "NO_ROOM"
+    at = datetime.now(UTC) + timedelta(hours=3)
+    about = [f"about {at - timedelta(minutes=ago):%Y-%m-%d %H:%M} UTC: jobs" for ago in range(3)]
+    assert any(each in says["ends"] for each in about), says
+    assert says["budget"].startswith("raise envelope red/main to 7 GPUs ")
+
+
+async def test_a_tenant_without_an_envelope_for_it_may_get_one(funded: Ledger):
+    await envelope(funded, "red", milli=4000, gpu_type="A100")
+    await funded.enqueue("j", gpus=2, gpu_type="H100", tenant="red", funding={"unfunded": "wait"})
+    view = await asked(funded, "j")
+    assert view.code == "NO_ENVELOPE"
+    assert [each.says for each in view.remedies] == [
+        "give red an envelope of 2 H100 GPUs in its budget file: `longshore budget apply FILE`",
+        "let it run on idle GPUs, with `unfunded: run`",
+    ]
 
 
 async def test_each_remedy_says_what_to_do(funded: Ledger):
@@ -81,7 +112,8 @@ async def test_each_remedy_says_what_to_do(funded: Ledger):
     assert view.code == "CAP"
     says = {each.what: each.says for each in view.remedies}
     assert says["later"] == f"wait until {at:%Y-%m-%d %H:%M} UTC: an envelope opens then"
-    assert says["cap"] == "raise cap root/all by 2 GPUs"
+    file = "in its budget file: `longshore budget apply FILE`"
+    assert says["cap"] == f"raise cap root/all by 2 GPUs {file}"
     assert says["fewer"] == "ask for 2 GPUs: so many would be paid for"
     assert says["sponsors"].startswith("ask a sponsor: bank would lend 2 GPUs, with ")
     assert "`sponsors: [bank]`" in says["sponsors"]

@@ -191,3 +191,37 @@ async def test_a_dry_run_says_that_a_quota_or_a_sponsor_is_in_the_way(
     assert "max_queued: 1 + 1 > 1" in " ".join((await dry(2)).err.split())
     for job in (waiting, runs):
         await longshore("cancel", job)
+
+
+async def test_why_says_what_would_pay_and_not_to_add_a_node(
+    longshore: Command, pool: str, node: ScriptedNode, family: Ledger
+) -> None:
+    owner = f"{pool}-green"
+    await tenant(family, owner, "root")
+    await envelope(family, owner, milli=2000, sharing="none")
+    waiting = await submitted(longshore, pool, owner, "unpaid", "--set", "funding.unfunded=wait")
+    await waits(longshore, waiting)
+    told = words(await longshore("why", waiting))
+    assert "no budget pays for 2 GPUs" in told
+    assert f"raise envelope {owner}/main to 4 GPUs in its budget file: `longshore budget" in told
+    assert "let it run on idle GPUs, with `unfunded: run`" in told
+    assert "add " not in told
+    assert "longshore agent" not in told
+    await longshore("cancel", waiting)
+
+
+async def test_why_of_a_job_over_a_quota_says_how_to_raise_that(
+    longshore: Command, pool: str, node: ScriptedNode, family: Ledger
+) -> None:
+    owner = f"{pool}-grey"
+    ran = await longshore("tenant", "set", owner, "--max-gpus", "5")
+    assert ran.code == 0, ran.err
+    runs = await submitted(longshore, pool, owner, "runs")
+    await node.started(runs)
+    waiting = await submitted(longshore, pool, owner, "waits")
+    await waits(longshore, waiting)
+    told = words(await longshore("why", waiting))
+    assert f"raise the quota: `longshore tenant set {owner} --max-gpus 8`" in told
+    assert "longshore agent" not in told
+    for job in (waiting, runs):
+        await longshore("cancel", job)

@@ -1,7 +1,8 @@
 """What is bought by least cost: worked cases in dollars."""
 
+import re
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -19,10 +20,11 @@ from longshore.models.buying import (
 )
 from longshore.models.job import Tier
 from longshore.models.market import InstanceType, Level, NoQuoteReason, Window
-from longshore.models.money import micro_of
+from longshore.models.money import MICRO, micro_of
 from longshore.models.placement import RejectionCode
 from longshore.models.pool import PoolPacking
 from longshore.models.spending import named
+from longshore.models.text import at_most
 from longshore.models.topology import Conformance, Gang, SameConformance
 from longshore.scheduling.buying.costs import Candidate, Scene, after, costed, usual_demand
 from longshore.scheduling.buying.fleet import Fleet, holds, nodes_of, shape_of
@@ -252,7 +254,7 @@ OF_BUDGETS = CapsLeft(
         (CapsLeft(day=micro_of("1.00")), "cap of today", "caps.per_day"),
         (CapsLeft(tiers={Tier.FAST: 0}), "for FAST", "caps.per_tier_day.FAST"),
         (CapsLeft(tenants={"default": 1}), "for default", "caps.per_tenant_day"),
-        (OF_BUDGETS, "over the money of the budget of root this month", "refused"),
+        (OF_BUDGETS, "over the money of the budget of root this month", "budget"),
         (CapsLeft(stopped="too dear today"), "buying is stopped: too dear today", "stopped"),
         (CapsLeft(unreadable="p-1"), "it cannot be read what comes of p-1", "unreadable"),
     ],
@@ -265,6 +267,24 @@ def test_nothing_is_bought_over_a_cap_and_the_reason_says_which(
     assert decision.plans == ()
     assert why in decision.reason
     assert decision.held_by == held_by
+
+
+def test_over_the_money_of_a_budget_it_says_whose_how_much_and_until_when():
+    left = BudgetLeft(
+        day=micro_of("1.00"), per_day=micro_of("500"), day_ends=datetime(2026, 11, 27, tzinfo=UTC)
+    )
+    caps = CapsLeft(budgets={"root": left}, above={"default": ("root",)})
+    decision = decided([a_job()], BOOK, OFFERS, caps=caps)
+    assert re.search(
+        r"it is over the money of the budget of root today: its part may cost "
+        r"\$\d+\.\d\d, \$1.00 is left of \$500.00, "
+        r"with \$499.00 committed, until 2026-11-27 00:00 UTC",
+        decision.reason,
+    ), decision.reason
+    part = micro_of(re.findall(r"part may cost \$([\d.]+)", decision.reason)[0])
+    assert (
+        decision.needs == f"money.per_day of the budget of root to {at_most(part + 499 * MICRO)}"
+    )
 
 
 def test_what_alone_keeps_from_buying_is_named():

@@ -120,6 +120,16 @@ def test_a_cap_that_the_database_keeps_is_shown_by_its_command() -> None:
     assert "`longshore market caps`" in standing.helps
 
 
+def test_the_money_of_a_budget_is_raised_in_its_file() -> None:
+    needs = "money.per_day of the budget of red to $530.00"
+    held = decided_before(HeldBy.BUDGET, "wait: it is over the money", needs)
+    standing = buying_status(POOL, "", held, NOW)
+    assert not standing.buys
+    assert standing.helps == f"raise {needs} in its budget file: `longshore budget apply FILE`"
+    refused = decided_before(HeldBy.BUDGET, "wait: with it $2 would be committed")
+    assert "`longshore budget apply FILE`" in buying_status(POOL, "", refused, NOW).helps
+
+
 def test_a_cooldown_passes_by_itself_or_is_made_shorter() -> None:
     last = decided_before(HeldBy.COOLDOWN, "wait: within the cooldown", "40s")
     standing = buying_status(POOL, "", last, NOW)

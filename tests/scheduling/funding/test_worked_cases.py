@@ -178,6 +178,7 @@ def test_j5b_a_limit_of_16_is_too_low():
     ]  # fmt: skip
     assert found.remedies == (
         Remedy(Helps.FEWER, gpus=112), Remedy(Helps.MAX_BORROW, gpus=32),
+        Remedy(Helps.BUDGET, gpus=112, envelope=1),
     )  # fmt: skip
     assert cover(*sponsored(16, gpus=112)).funded
 
@@ -205,7 +206,10 @@ def test_j6_an_envelope_that_opens_tomorrow():
     found = explain(Room(facts, NOW), use("run", "a", 4096))
     assert (found.cover.code, found.cover.deficit) == (FundingCode.NOT_OPEN, 4096)
     assert found.rungs[0].opens == tomorrow
-    assert found.remedies == (Remedy(Helps.LATER, at=tomorrow),)
+    assert found.remedies == (
+        Remedy(Helps.BUDGET, gpus=4096, tenants=("a",), gpu_type="H100"),
+        Remedy(Helps.LATER, at=tomorrow),
+    )
     assert cover(Room(facts, tomorrow), use("run", "a", 4096)).funded
 
 
@@ -221,7 +225,11 @@ def test_j15_no_room():
     found = explain(room, use("run", "a", 32, terms=borrowing("s")))
     assert (found.cover.code, found.cover.deficit) == (FundingCode.NO_ROOM, 18.0)
     assert [(one.unused, one.gives) for one in found.rungs] == [(14_000, 14_000), (0, 0)]
-    assert found.remedies == (Remedy(Helps.FEWER, gpus=14),)
+    larger = Remedy(Helps.BUDGET, gpus=66, envelope=1)
+    assert found.remedies == (Remedy(Helps.FEWER, gpus=14), larger)
+    ends = {"x": NOW + 2 * HOUR, "y": NOW + HOUR}
+    found = explain(room, use("run", "a", 32, terms=borrowing("s")), ends)
+    assert found.remedies[-1] == Remedy(Helps.ENDS, at=NOW + 2 * HOUR), "8 of y are not enough"
 
 
 # --- the ladder
@@ -343,7 +351,9 @@ def test_who_cannot_be_stopped_starts_owned_or_borrowed():
     assert found.rungs[0][:2] == ("parent", "p")
     assert found.rungs[0].code is FundingCode.ACL_DENIED
     assert found.cover.code is FundingCode.BORROW_LIMIT
-    assert {one.what for one in found.remedies} == {Helps.SPONSORS, Helps.PREEMPTIBLE}
+    assert {one.what for one in found.remedies} == {
+        Helps.SPONSORS, Helps.BUDGET, Helps.PREEMPTIBLE,
+    }  # fmt: skip
     assert gives(cover(room, fixed._replace(terms=borrowing("other")))) == {2: 1}
 
 
