@@ -20,7 +20,7 @@ from longshore.models.funding import (
 )
 from longshore.models.mistakes import Mistake, refuse
 from longshore.models.money import MicroDollars, micro_of
-from longshore.models.text import listed
+from longshore.models.text import dollars, listed
 from longshore.models.visible import shown
 
 _MOST_BUDGETS = 1000
@@ -32,7 +32,10 @@ def _micro_of_dollars(value: object) -> object:
     # A bare number would be taken for micro-dollars, of which nobody thinks who writes one.
     if not isinstance(value, str) or not value.startswith("$") or len(value) > _LONGEST_AMOUNT:
         raise ValueError(f"must be dollars, such as $500, got {shown(value)}")
-    return micro_of(value[1:].replace(",", ""))
+    micro = micro_of(value[1:].replace(",", ""))
+    if micro < 0:
+        raise ValueError(f"must be at least $0, got {shown(value)}")
+    return micro
 
 
 Dollars = Annotated[MicroDollars, BeforeValidator(_micro_of_dollars, json_schema_input_type=str)]
@@ -124,6 +127,14 @@ class MoneyDocument(Frozen):
     per_month: Dollars | None = None
     """Each month in UTC."""
 
+    @model_validator(mode="after")
+    def _month_holds_a_day(self) -> Self:
+        day, month = self.per_day, self.per_month
+        if day is not None and month is not None and month < day:
+            why = f"must be at least per_day, {dollars(day)}, got {dollars(month)}"
+            refuse([Mistake(("per_month",), why, (("per_day",),))])
+        return self
+
 
 class BudgetDocument(Frozen):
     """The budget of one tenant."""
@@ -154,8 +165,34 @@ class BudgetDocument(Frozen):
                 elif member in cap.envelopes[:number]:
                     place = ("caps", name, "envelopes", number)
                     found.append(Mistake(place, f"names {member} twice"))
+            found += self._other_types(name, cap)
+        for name, envelope in self.envelopes.items():
+            to = envelope.lending.to if envelope.lending is not None else ()
+            if self.tenant in to:
+                place = ("envelopes", name, "lending", "to", to.index(self.tenant))
+                why = f"{self.tenant} is its own tenant: name others, or leave lending out"
+                found.append(Mistake(place, why, (("tenant",),)))
         refuse(found)
         return self
+
+    def _other_types(self, name: str, cap: CapTerms) -> list[Mistake]:
+        """Return the envelopes of a cap that are for another type of GPU than the first one that
+        is for a type: so many GPUs are no limit over several types."""
+        typed = [
+            (number, member, of.gpu_type)
+            for number, member in enumerate(cap.envelopes)
+            if (of := self.envelopes.get(member)) is not None and of.gpu_type is not None
+        ]
+        return [
+            Mistake(
+                ("caps", name, "envelopes", number),
+                f"{member} is for {other}, and {typed[0][1]} for {typed[0][2]}: a cap over "
+                "envelopes is of one type, give each type its own",
+                (("envelopes",),),
+            )
+            for number, member, other in typed[1:]
+            if other.casefold() != typed[0][2].casefold()
+        ]
 
     def budget(self) -> Budget:
         return Budget(

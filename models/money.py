@@ -36,7 +36,10 @@ MicroDollars = Annotated[
 
 def _micro_of_text(value: object) -> object:
     if isinstance(value, str) and value.startswith("$") and len(value) <= _LONGEST_TEXT:
-        return micro_of(value[1:].replace(",", ""))
+        micro = micro_of(value[1:].replace(",", ""))
+        if micro < 0:  # before it is told in micro-dollars
+            raise ValueError(f"must be at least $0, got {shown(value)}")
+        return micro
     return value
 
 

@@ -1,5 +1,7 @@
 """What the application of budgets would change, without applying them."""
 
+import contextlib
+import difflib
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
@@ -13,12 +15,17 @@ from longshore.activities.funding.rows import load_facts
 from longshore.activities.funding.views import names_without_budget
 from longshore.models.funding import Budget, FundingClass
 from longshore.models.funding_views import BudgetChange, BudgetEdit, ClassMove
+from longshore.models.market import InstanceType
+from longshore.models.mig import listed_models
 from longshore.models.text import listed
+from longshore.models.visible import shown
 from longshore.scheduling.funding.evaluate import evaluate
 from longshore.scheduling.funding.facts import Facts, Use
 from longshore.scheduling.funding.split import Split
 
 _NAMED = 10
+_COMMON = frozenset(name.partition("-")[0] for name in listed_models())
+"""Types that are known whether a node has them or not."""
 
 
 class _Seen(NamedTuple):
@@ -67,6 +74,62 @@ async def _seen(connection: AsyncConnection, budgets: Sequence[Budget]) -> _Seen
 
 async def notes_on(connection: AsyncConnection, budgets: Sequence[Budget]) -> tuple[str, ...]:
     """Return what is right in budgets, and perhaps not meant."""
+    return (*await _unknown_in(connection, budgets), *await _without_budget(connection, budgets))
+
+
+async def _unknown_in(connection: AsyncConnection, budgets: Sequence[Budget]) -> tuple[str, ...]:
+    """Return which envelopes are for GPUs of a type, or of a pool, that nobody knows. They may
+    come later: such an envelope pays for nothing until then."""
+    selectors = [
+        (f"{budget.tenant}: envelopes.{each.name}", each)
+        for budget in budgets
+        for each in budget.envelopes
+    ]
+    found: list[str] = []
+    if any(each.gpu_type for _, each in selectors):
+        types = await _known_types(connection)
+        known = {name.casefold() for name in types}
+        found += [
+            f"{where}.gpu_type: no node and no offer has {shown(each.gpu_type)}"
+            f"{_meant(each.gpu_type, types)}"
+            for where, each in selectors
+            if each.gpu_type is not None and each.gpu_type.casefold() not in known
+        ]
+    if any(each.pool for _, each in selectors):
+        pools = sorted(await connection.scalars(text("SELECT name FROM pools")))
+        found += [
+            f"{where}.pool: there is no pool {shown(each.pool)} yet{_meant(each.pool, pools)}"
+            for where, each in selectors
+            if each.pool is not None and each.pool not in pools
+        ]
+    return tuple(found)
+
+
+def _meant(name: str, known: Sequence[str]) -> str:
+    """Return ``; did you mean H100?``, or what there is."""
+    close = difflib.get_close_matches(name.casefold(), {each.casefold() for each in known}, 1)
+    if close:
+        return f"; did you mean {next(each for each in known if each.casefold() == close[0])}?"
+    return f"; known {'is' if len(known) == 1 else 'are'} {listed(known, _NAMED) or 'none'}"
+
+
+async def _known_types(connection: AsyncConnection) -> list[str]:
+    """Return the types of GPUs that nodes have or had, that are or were for sale, and that are
+    known by name."""
+    nodes = await connection.scalars(text("SELECT DISTINCT gpu_type FROM nodes"))
+    books = await connection.scalars(text("SELECT DISTINCT instance_type FROM market_books"))
+    found = {name.casefold(): name for name in _COMMON}
+    for instance in books:
+        with contextlib.suppress(ValueError):
+            gpu_type = InstanceType.parse(instance).gpu_type
+            found.setdefault(gpu_type.casefold(), gpu_type)
+    found.update({each.casefold(): each for each in nodes if each})
+    return sorted(found.values())
+
+
+async def _without_budget(
+    connection: AsyncConnection, budgets: Sequence[Budget]
+) -> tuple[str, ...]:
     borrowers = [
         name
         for budget in budgets

@@ -143,6 +143,19 @@ async def test_wrong_options_of_a_tenant(longshore: Command, options: tuple[str,
          "b.yaml:3: caps.c: give the envelopes of the cap, or subtree: true"),
         ("tenant: a\nmoney: {per_day: 500}",
          "b.yaml:2: money.per_day: must be dollars, such as $500, got 500"),
+        ("tenant: a\nmoney: {per_day: $-1}",
+         "b.yaml:2: money.per_day: must be at least $0, got '$-1'"),
+        ("tenant: a\nmoney:\n  per_day: $500\n  per_month: $20.50",
+         "b.yaml:4: money.per_month: must be at least per_day, $500.00, got $20.50"),
+        ("tenant: a\nmoney: $-1", "b.yaml:2: money: must be"),
+        ("tenant: a\nenvelopes:\n  m:\n    gpus: 1\n    end: never\n    "
+         "lending: {to: [b, a], max: 1}",
+         "b.yaml:6: envelopes.m.lending.to[1]: a is its own tenant: name others, or leave"),
+        ("tenant: a\nenvelopes:\n  m: {gpus: 1, gpu_type: H100, end: never}\n"
+         "  n: {gpus: 1, end: never}\n  o: {gpus: 1, gpu_type: A100, end: never}\n"
+         "caps:\n  c: {gpus: 1, envelopes: [m, n, o]}",
+         "b.yaml:7: caps.c.envelopes[2]: o is for A100, and m for H100: a cap over envelopes is "
+         "of one type, give each type its own"),
         ("budgets:\n- tenant: a\n- tenant: a",
          "b.yaml:3: budgets[1].tenant: a has a budget in this file already"),
         ("tenant: a\n---\ntenant: b\n---\ntenant: a",
@@ -177,3 +190,27 @@ def test_several_documents_are_several_budgets(tmp_path: Path):
 def test_a_file_that_is_not_there(cli: Callable[..., Ran]):
     ran = cli("budget", "apply", "/nowhere/b.yaml")
     assert (ran.code, ran.err.strip()) == (65, "error: /nowhere/b.yaml: no such file")
+
+
+async def test_gpus_and_pools_that_nobody_knows_are_told_and_may_come_later(
+    longshore: Command, pool: str, tmp_path: Path
+):
+    file, a = tmp_path / "b.yaml", f"{pool}-a"
+    file.write_text(f"""
+tenant: {a}
+envelopes:
+  known: {{gpus: 1, gpu_type: h100, end: never}}
+  odd: {{gpus: 1, gpu_type: H999, pool: {pool}x, end: never}}
+  other: {{gpus: 1, gpu_type: Quantum, end: never}}
+""")
+    await longshore("pool", "set", pool, "--order", "age")
+    for command in ("check", "apply"):
+        ran = await longshore("budget", command, str(file))
+        assert ran.code == 0, ran.err
+        told = " ".join(ran.err.split())
+        odd = f"{a}: envelopes.odd"
+        assert f"{odd}.gpu_type: no node and no offer has 'H999'; known are A100, B200, H1" in told
+        assert f"{odd}.pool: there is no pool '{pool}x' yet; did you mean {pool}?" in told
+        assert "other.gpu_type: no node and no offer has 'Quantum'; known are A100," in told
+        assert "envelopes.known" not in told
+    await longshore("budget", "remove", a)

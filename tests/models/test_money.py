@@ -5,7 +5,7 @@ from decimal import Decimal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from longshore.models.money import MICRO, Money, dollars_of, micro_of
 from longshore.models.text import format_dollars
@@ -93,3 +93,8 @@ def test_down_never_exceeds_up(whole: int, part: int) -> None:
 )
 def test_amounts_are_shown_with_at_least_two_places(micro: int, shown: str) -> None:
     assert format_dollars(micro) == shown
+
+
+def test_less_than_nothing_is_refused_in_dollars():
+    with pytest.raises(ValidationError, match=r"must be at least \$0, got '\$-1'"):
+        TypeAdapter(Money).validate_python("$-1")
