@@ -1,6 +1,8 @@
 """`longshore tenants`, `longshore tenant` and `longshore budget`: whose GPUs are whose."""
 
 import json
+import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -18,6 +20,7 @@ from longshore.client.calls import call
 from longshore.client.terminal import JSON, note, print_json, say, show, warn
 from longshore.models.document import Override, load_document
 from longshore.models.funding import Tenant
+from longshore.models.funding_views import ClassMove
 from longshore.models.text import count
 
 if TYPE_CHECKING:
@@ -99,11 +102,18 @@ def set_(
             help="The same of nodes; of both that counts of which they have had more.",
         ),
     ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say who would lose a payer, and change nothing.")
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Ask nothing where jobs would lose a payer.")
+    ] = False,
     as_json: JSON = False,
 ) -> None:
     """Change where a tenant stands, its shares and its quotas; what is not named stays as it is.
 
-    A quota that is lowered stops new work only.
+    A quota that is lowered stops new work only. Where another parent would have running jobs lose
+    a payer, these are named, and on a terminal it is asked first.
     """
     given = (
         ("parent", "parent", parent), ("shares", "shares", shares),
@@ -119,16 +129,30 @@ def set_(
         if value is not None
     ]
 
-    async def store(api: "Longshore") -> Tenant:
+    async def store(api: "Longshore") -> Tenant | None:
         known = {each.name: each for each in await api.tenants() if each.known}
         before = known.get(name)
         fields = {"name", "parent", "shares", "quotas"}
         text = before.model_dump_json(include=fields) if before else json.dumps({"name": name})
         tenant = load_document(text, f"tenant {name}", Tenant, changes)
+        edit = None
+        if dry_run or tenant.parent != (before.parent if before else None):
+            edit = await api.check_tenant(tenant)
+        if edit is not None and not as_json and (edit.moves or dry_run):
+            _say_moves(edit.moves)
+            lose = any(move.loses for move in edit.moves)
+            if lose and not (dry_run or yes) and sys.stdin.isatty():
+                typer.confirm("Change it?", abort=True, default=False)
+        if dry_run:
+            if as_json:
+                print_json(edit)
+            return None
         await api.set_tenant(tenant)
         return tenant
 
     tenant = call(store)
+    if tenant is None:
+        return None if as_json else say("Nothing is changed: it was a dry run.")
     if as_json:
         return print_json(tenant)
     parts = [f"below {tenant.parent}"] if tenant.parent else []
@@ -175,11 +199,16 @@ def check(file: FILE, as_json: JSON = False) -> None:
         say(f"would: {change_line(change)}")
     if not edit.changes:
         return say("Nothing would change: the budgets are as the file says.")
-    lose = sum(move.loses for move in edit.moves)
-    if not edit.moves:
+    return _say_moves(edit.moves)
+
+
+def _say_moves(moves: Sequence[ClassMove]) -> None:
+    """Say for which running jobs others would pay."""
+    if not moves:
         return say("No running job would have another payer.")
-    show(moves_table(edit.moves))
-    others = len(edit.moves) - lose
+    show(moves_table(moves))
+    lose = sum(move.loses for move in moves)
+    others = len(moves) - lose
     said = f"{count(lose, 'job')} would lose a payer, or the right to keep it"
     note(
         f"{said}; {count(others, 'other')} would be paid for otherwise." if others else f"{said}."

@@ -6,7 +6,7 @@ from sqlalchemy import text
 from temporalio.client import Client
 
 from longshore.activities.failpoints import failpoint
-from longshore.activities.funding.checks import check_budgets, notes_on
+from longshore.activities.funding.checks import check_budgets, check_tenant, notes_on
 from longshore.activities.funding.edits import apply_budgets, remove_budget, set_tenant
 from longshore.activities.funding.views import budgets_view, tenants_view
 from longshore.activities.signals import Signals
@@ -41,6 +41,11 @@ class BudgetReading(Reading):
         """Return what `apply_budgets` would change, and for which running jobs others would pay
         then. Raises what that would raise."""
         return await check_budgets(self._db(), budgets)
+
+    async def check_tenant(self, tenant: Tenant) -> BudgetEdit:
+        """Return for which running jobs others would pay after `set_tenant`. Raises what that
+        would raise."""
+        return await check_tenant(self._db(), tenant)
 
 
 class BudgetControl(BudgetReading):

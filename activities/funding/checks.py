@@ -1,8 +1,8 @@
-"""What the application of budgets would change, without applying them."""
+"""What an edit of budgets, or of the tree of tenants, would change, without making it."""
 
 import contextlib
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -10,10 +10,10 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import Database, clock
-from longshore.activities.funding.edits import apply_budgets
+from longshore.activities.funding.edits import apply_budgets, set_tenant
 from longshore.activities.funding.rows import load_facts
 from longshore.activities.funding.views import names_without_budget
-from longshore.models.funding import Budget, FundingClass
+from longshore.models.funding import Budget, FundingClass, Tenant
 from longshore.models.funding_views import BudgetChange, BudgetEdit, ClassMove
 from longshore.models.market import InstanceType
 from longshore.models.mig import listed_models
@@ -28,9 +28,13 @@ _COMMON = frozenset(name.partition("-")[0] for name in listed_models())
 """Types that are known whether a node has them or not."""
 
 
+class _Edited(NamedTuple):
+    changes: tuple[BudgetChange, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
 class _Seen(NamedTuple):
-    changes: tuple[BudgetChange, ...]
-    notes: tuple[str, ...]
+    edited: _Edited
     before: Facts | None
     after: Facts | None
     names: Mapping[str, str]
@@ -49,27 +53,49 @@ async def check_budgets(database: Database, budgets: Sequence[Budget]) -> Budget
 
     It is applied for the moment, and taken back: what the database would refuse is refused here.
     """
+
+    async def edit(connection: AsyncConnection) -> _Edited:
+        changes = await apply_budgets(connection, budgets)
+        return _Edited(changes, await notes_on(connection, budgets))
+
+    return await _checked(database, edit)
+
+
+async def check_tenant(database: Database, tenant: Tenant) -> BudgetEdit:
+    """Return for whose jobs others would pay if a tenant stood where this says; likewise."""
+
+    async def edit(connection: AsyncConnection) -> _Edited:
+        await set_tenant(connection, tenant)
+        return _Edited()
+
+    return await _checked(database, edit)
+
+
+async def _checked(
+    database: Database, edit: Callable[[AsyncConnection], Awaitable[_Edited]]
+) -> BudgetEdit:
     try:
         async with database.transaction() as connection:
-            raise _Undone(await _seen(connection, budgets))
+            raise _Undone(await _seen(connection, edit))
     except _Undone as undone:
         seen = undone.seen
     # Outside: nobody waits for the locks of the edit while this counts.
     moves = moves_between(seen.before, seen.after, seen.names, seen.now)
-    return BudgetEdit(changes=seen.changes, notes=seen.notes, moves=moves)
+    return BudgetEdit(changes=seen.edited.changes, notes=seen.edited.notes, moves=moves)
 
 
-async def _seen(connection: AsyncConnection, budgets: Sequence[Budget]) -> _Seen:
+async def _seen(
+    connection: AsyncConnection, edit: Callable[[AsyncConnection], Awaitable[_Edited]]
+) -> _Seen:
     before = await load_facts(connection, None)
-    changes = await apply_budgets(connection, budgets)
+    edited = await edit(connection)
     after = await load_facts(connection, None)
     ids = [use.job_id for use in after.uses] if after else []
     rows = await connection.execute(
         text("SELECT id, name FROM jobs WHERE id = ANY(:ids)"), {"ids": ids}
     )
     names = {row.id: row.name for row in rows}
-    notes = await notes_on(connection, budgets)
-    return _Seen(changes, notes, before, after, names, await clock(connection))
+    return _Seen(edited, before, after, names, await clock(connection))
 
 
 async def notes_on(connection: AsyncConnection, budgets: Sequence[Budget]) -> tuple[str, ...]:

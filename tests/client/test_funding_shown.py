@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 
 import pytest
+import typer
 from temporalio.client import Client
 
 from longshore.activities.database import Database
@@ -11,6 +12,7 @@ from longshore.client.preempt import PreemptionDryRun
 from longshore.models.forecast import Forecast, ForecastKind
 from longshore.models.fund_view import FundView
 from longshore.models.funding_use import Leases, Usage
+from longshore.models.funding_views import BudgetEdit
 from longshore.models.job_report import JobReport
 from longshore.models.views import Explanation
 from tests.client.conftest import Command, Ran
@@ -225,3 +227,45 @@ async def test_why_of_a_job_over_a_quota_says_how_to_raise_that(
     assert "longshore agent" not in told
     for job in (waiting, runs):
         await longshore("cancel", job)
+
+
+async def test_a_move_in_the_tree_says_first_who_loses_a_payer(
+    longshore: Command,
+    pool: str,
+    node: ScriptedNode,
+    family: Ledger,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rich, poor = f"{pool}-rich", f"{pool}-poor"
+    await tenant(family, rich)
+    await tenant(family, poor, rich)
+    await envelope(family, rich, milli=4000)
+    shared = await submitted(longshore, pool, poor, "shared")
+    await node.started(shared)
+    assert f"4 SHARED by {rich}/main" in words(await longshore("job", shared))
+
+    dry = await longshore("tenant", "set", poor, "--parent", "root", "--dry-run")
+    told = " ".join((dry.out + dry.err).split())
+    assert f"{shared} shared {poor} 4 SHARED 4 UNFUNDED 4 {rich} nobody" in told
+    assert "1 job would lose a payer, or the right to keep it." in told
+    assert "Nothing is changed: it was a dry run." in told
+    as_json = await longshore("tenant", "set", poor, "--parent", "root", "--dry-run", "--json")
+    (move,) = BudgetEdit.model_validate_json(as_json.out).moves
+    assert (move.job_id, move.loses) == (shared, True)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("typer.confirm", _refuses)
+    no = await longshore("tenant", "set", poor, "--parent", "root")
+    assert no.code != 0
+    assert f"4 SHARED by {rich}/main" in words(await longshore("job", shared))
+    for more in (("--shares", "2"), ("--parent", "root", "--yes")):
+        ran = await longshore("tenant", "set", poor, *more)
+        assert ran.code == 0, ran.err
+    assert "4 SHARED 4 UNFUNDED" in " ".join(ran.out.split())
+    nothing = await longshore("tenant", "set", poor, "--parent", "root", "--dry-run")
+    assert "No running job would have another payer." in nothing.out
+    await longshore("cancel", shared)
+    await node.end(shared)
+
+
+def _refuses(*_: object, **__: object) -> None:
+    raise typer.Abort
