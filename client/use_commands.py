@@ -8,9 +8,10 @@ import typer
 from longshore.client.calls import call, known_job
 from longshore.client.job_commands import REF
 from longshore.client.past_times import past_time
-from longshore.client.terminal import JSON, LIMIT, Text, note, now, print_json, show
+from longshore.client.terminal import JSON, LIMIT, Text, heading, note, now, print_json, show
 from longshore.client.use_view import fund_screen, leases_table, usage_table, usage_words
 from longshore.client.words import SIMULATED, clock
+from longshore.client.words import moment as as_of
 from longshore.models.fund_view import FundView
 from longshore.models.funding_use import Leases, UsedBy
 from longshore.models.text import count
@@ -79,7 +80,7 @@ def leases(
     job: Annotated[str | None, typer.Option(metavar="JOB", help="Only this job's.")] = None,
     as_json: JSON = False,
 ) -> None:
-    """Show who held a GPU at a moment, and who paid for it then.
+    """Show who held a GPU at a moment, and who paid for it then: the class is that of the moment.
 
     longshore leases --gpu node-a/3 --at 2026-11-25T14:05
     """
@@ -101,7 +102,7 @@ def leases(
         return note(f"{who} {held} {not_any}{what}.")
     if any(lease.simulated for lease in found.leases):
         note(f"Some of the GPUs are {SIMULATED}.")
-    show(leases_table(found, now()))
+    show(heading(f"As of {as_of(found.at)}"), leases_table(found, now()))
     return None
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 import typer
@@ -243,6 +244,7 @@ async def test_a_move_in_the_tree_says_first_who_loses_a_payer(
     shared = await submitted(longshore, pool, poor, "shared")
     await node.started(shared)
     assert f"4 SHARED by {rich}/main" in words(await longshore("job", shared))
+    seen = datetime.now(UTC)
 
     dry = await longshore("tenant", "set", poor, "--parent", "root", "--dry-run")
     told = " ".join((dry.out + dry.err).split())
@@ -261,6 +263,19 @@ async def test_a_move_in_the_tree_says_first_who_loses_a_payer(
         ran = await longshore("tenant", "set", poor, *more)
         assert ran.code == 0, ran.err
     assert "4 SHARED 4 UNFUNDED" in " ".join(ran.out.split())
+
+    async def unpaid() -> bool:
+        return "4 UNFUNDED" in (await longshore("job", shared)).out
+
+    await eventually(unpaid)
+    held = words(await longshore("leases", "--job", shared))
+    assert held.startswith("As of 20")
+    assert f"{shared} {poor} 1 UNFUNDED nobody" in held
+    at = ("--at", f"{seen:%Y-%m-%dT%H:%M:%S.%fZ}")
+    before = words(await longshore("leases", "--job", shared, *at))
+    assert before.startswith(f"As of {seen.astimezone():%Y-%m-%d %H:%M:%S %Z} node GPU")
+    assert f"{shared} {poor} 1 SHARED {rich}/main" in before
+    assert "UNFUNDED" not in before
     nothing = await longshore("tenant", "set", poor, "--parent", "root", "--dry-run")
     assert "No running job would have another payer." in nothing.out
     await longshore("cancel", shared)
