@@ -103,6 +103,16 @@ jobs:
     assert "job lent: funding.sponsors: there is no tenant 'nobody-here'" in says(ran)
 
 
+async def test_a_schedule_of_what_could_never_start_is_not_made(
+    longshore: Command, pool: str, node: ScriptedNode, walled: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(f"{{name: wide, command: x, tenant: {walled}, pool: {pool}, gpus: 7}}")
+    ran = await longshore("schedule", "create", pool, str(file), "--cron", "30 2 * * *")
+    assert (ran.code, ran.out) == (65, "")
+    assert "max_gpus: it asks for 7" in says(ran)
+
+
 async def test_from_python_it_is_an_error_and_nothing_starts(
     temporal: Client, settings: Settings, longshore: Command, pool: str, walled: str
 ) -> None:
