@@ -48,7 +48,7 @@ def estimate(
     ] = 512,
     overhead: Annotated[
         str, typer.Option(metavar="SIZE", help="What the engine itself takes of its GPU.")
-    ] = "0.5GB",
+    ] = "0.75GB",
     gpu_memory: Annotated[
         str | None,
         typer.Option(metavar="SIZE", help="Say how many requests at a time fit on such a GPU."),

@@ -92,7 +92,8 @@ class GGUFHeader:
     @property
     def vocabulary(self) -> int:
         """The number of tokens; 0 where the header does not say."""
-        return self.lengths.get("tokenizer.ggml.tokens", 0)
+        rows = (each.shape[-1] for each in self.tensors if each.name == "token_embd.weight")
+        return self.lengths.get("tokenizer.ggml.tokens", 0) or max(rows, default=0)
 
     def of_model(self, key: str) -> Value | None:
         """Return the value of a key of the model's architecture, as `context_length`."""

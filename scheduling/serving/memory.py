@@ -230,9 +230,11 @@ def _state(shape: _Shape) -> int:
 def _compute(shape: _Shape, serving: Serving) -> int:
     """Return a bound of the buffers for what is computed at a time.
 
-    For each token of a batch: what one layer keeps of its attention, or of its feed-forward part.
-    Beside it who attends to what, for all cells of a request, and the answers of all requests.
-    Measured on models of many shapes, with flash attention, as the engine has it by default.
+    For each token of a batch: what one layer keeps of its attention or of its feed-forward part,
+    or what each token of the vocabulary is worth, whichever is most: llama.cpp's own server asks
+    for the last of these only where it is wanted, other programs with its library always. Beside
+    it who attends to what, for all cells of a request, and the answers of all requests. Measured
+    on models of many shapes, with flash attention, the engine's default, and on an H100.
     """
     width, inner = shape.width, max(_per_layer(shape.header, "feed_forward_length", shape.layers))
     experts = max(shape.number("expert_used_count"), 1)
@@ -244,7 +246,7 @@ def _compute(shape: _Shape, serving: Serving) -> int:
     heads, key_heads = max(shape.heads), max(shape.key_heads)
     attention = 2 * heads * max(shape.key, shape.value) + 2 * key_heads * (shape.key + shape.value)
     recurrent = 8 * shape.number("ssm.inner_size") + 2 * shape.number("ssm.state_size")
-    each = max(3 * inner, attention, recurrent) + 6 * width
+    each = max(3 * inner, attention, recurrent, shape.header.vocabulary) + 6 * width
     if shape.header.architecture not in _KNOWN:
         each *= 2
     # Who attends to what: one for layers with a window, one for the others.
