@@ -109,6 +109,8 @@ def rows_of(
                 "gpu_indices": sorted([*gpu_indices, *idle]),
                 "alone": job.sensitive,
                 "idle": idle,
+                "lendable": rank >= ranks and job.gang is not None and job.gang.lend_spares,
+                "borrowed_from": decision.borrowed_from,
                 "cpu_milli": to_milli(host.cpus),
                 "ram_mb": to_mb(host.ram),
                 "storage_mb_s": to_mb(host.storage),
@@ -135,6 +137,7 @@ WANTED = """wanted AS (
         SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r (
             job_id text, attempt integer, rank integer, spare boolean, node_id text,
             epoch integer, gpu_indices integer[], alone boolean, idle integer[],
+            lendable boolean, borrowed_from text,
             cpu_milli bigint, ram_mb bigint, storage_mb_s bigint, milliwatts bigint,
             vram_mb bigint, milli integer, slices integer, mig_profile text,
             expected_seconds double precision, decision jsonb)
@@ -151,7 +154,8 @@ _PLACE = f"""
         INSERT INTO placements ({PLACEMENT_COLUMNS})
         SELECT job_id, attempt, rank, spare, :cycle, node_id, epoch, gpu_indices, cpu_milli,
                ram_mb, storage_mb_s, milliwatts, vram_mb, milli, slices, mig_profile,
-               expected_seconds, decision, waited, attained, learnt, alone, idle
+               expected_seconds, decision, waited, attained, learnt, alone, idle,
+               lendable, borrowed_from
           FROM wanted JOIN taken USING (job_id)
         RETURNING {LEASED_COLUMNS}
     )

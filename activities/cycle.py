@@ -35,6 +35,7 @@ from longshore.activities.funding.rows import has_budgets
 from longshore.activities.funding.telling import Telling
 from longshore.activities.funding.use import paid_now
 from longshore.activities.growth import Growths
+from longshore.activities.lending import load_lendable
 from longshore.activities.locality import forget_data, load_locality, note_data
 from longshore.activities.metrics import SILENT, Metrics
 from longshore.activities.placements import placement_of
@@ -60,6 +61,7 @@ from longshore.models.placement import (
 )
 from longshore.models.pool import PoolSpec
 from longshore.scheduling.funding.news import paid_for
+from longshore.scheduling.lending import with_lent_spares
 from longshore.scheduling.order import queue_order
 from longshore.scheduling.placement.mix import Mix
 from longshore.scheduling.unplannable_jobs import plan_without, set_aside_unread, tellable
@@ -271,6 +273,7 @@ class CycleActivities:
                 return _Decided(
                     pool, waiting, queue, (), plan, now, gpus, took, settlement=settlement
                 )
+            spares = await load_lendable(connection, pool_name) if funding else ()
             recent = await self._recent_jobs(connection, pool)
             queue, data = await load_locality(connection, pool_name, pool.packing, queue)
             packing = (await with_usage(connection, pool)).packing
@@ -291,6 +294,10 @@ class CycleActivities:
         if planning.mix is not None:
             self._turns.note(pool, planning.mix, learnt=mix is None)
         kept.queue.were_told(decision.job_id for decision in decided.decisions)
+        if spares:
+            places = {spare.node_id for spare in spares}
+            homes = dict(zip(places, kept.nodes.named(places), strict=True))
+            decided = with_lent_spares(decided, queue, homes, spares, packing, now)
         decided = tellable(decided)
         if aside:
             decided = decided.model_copy(update={"decisions": (*decided.decisions, *aside)})

@@ -37,6 +37,7 @@ Point = Literal[
     "finish.after-commit",
     "swap.before-commit",
     "swap.after-commit",
+    "take_back.before-commit",
     "cycle.before-commit",
     "cycle.after-commit",
     "cycle.after-first-signal",

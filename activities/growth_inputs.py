@@ -8,6 +8,7 @@ from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import clock
+from longshore.activities.placements import BORROWS
 from longshore.activities.preemption_inputs import FRESH, load_running_work
 from longshore.activities.stored_specs import stored_spec
 from longshore.models.buying import BuyingPolicy
@@ -212,12 +213,12 @@ _NODES = """
      WHERE n.id = ANY(:names)
 """
 
-_FREED = """
+_FREED = f"""
     SELECT p.node_id, gpu, max(p.ended_at) AS freed_at
       FROM placements p
       JOIN nodes n ON n.id = p.node_id AND n.epoch = p.epoch
      CROSS JOIN LATERAL unnest(p.gpu_indices) AS gpu
-     WHERE p.node_id = ANY(:names)
+     WHERE p.node_id = ANY(:names) AND NOT {BORROWS}
        AND p.ended_at > clock_timestamp() - CAST(:since AS interval)
      GROUP BY p.node_id, gpu
 """

@@ -233,7 +233,8 @@ _JOIN = f"""
                w.gpu_indices, w.cpu_milli, w.ram_mb, w.storage_mb_s, w.milliwatts, w.vram_mb,
                w.milli, w.slices, w.mig_profile,
                greatest(first.expected_seconds - extract(epoch FROM at.now - first.placed_at), 1),
-               w.decision, interval '0', interval '0', NULL, w.alone, w.idle, true, at.now
+               w.decision, interval '0', interval '0', NULL, w.alone, w.idle,
+               w.lendable, w.borrowed_from, true, at.now
           FROM wanted w CROSS JOIN first CROSS JOIN at
         RETURNING {LEASED_COLUMNS}
     )

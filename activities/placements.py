@@ -10,15 +10,15 @@ from longshore.models.placement import Placed, Placement, PlacementKey, Rank
 
 PLACEMENT_COLUMNS = """job_id, attempt, rank, spare, cycle_id, node_id, epoch, gpu_indices,
     cpu_milli, ram_mb, storage_mb_s, milliwatts, vram_mb, milli, slices, mig_profile,
-    expected_seconds, decision, waited, attained, learnt, alone, idle"""
+    expected_seconds, decision, waited, attained, learnt, alone, idle, lendable, borrowed_from"""
 LEASED_COLUMNS = """job_id, attempt, rank, node_id, epoch, gpu_indices, vram_mb, milli, slices,
-    mig_profile, idle"""
+    mig_profile, idle, borrowed_from"""
 GIVE_LEASES = """
     INSERT INTO leases (job_id, attempt, rank, node_id, epoch, gpu_index, vram_mb, milli, slices,
-                        mig_profile, tenant)
+                        mig_profile, tenant, borrowed_from)
     SELECT p.job_id, p.attempt, p.rank, p.node_id, p.epoch, g.index,
            CASE WHEN g.index = ANY(p.idle) THEN 0 ELSE p.vram_mb END, p.milli, p.slices,
-           p.mig_profile, j.tenant
+           p.mig_profile, j.tenant, p.borrowed_from
       FROM placed p
       JOIN jobs j ON j.id = p.job_id
      CROSS JOIN LATERAL unnest(p.gpu_indices) AS g (index)
@@ -26,6 +26,12 @@ GIVE_LEASES = """
 """
 """Ends a statement whose `placed` are LEASED_COLUMNS of the placements that it has made."""
 
+BORROWS = "(p.borrowed_from IS NOT NULL AND p.kept_at IS NULL)"
+"""Of a placement `p` that is live: a gang's spare holds its GPUs, and all that it uses beside them
+on its node."""
+HELD_SINCE = """CASE WHEN p.borrowed_from IS NULL THEN p.placed_at
+                     ELSE coalesce(p.kept_at, p.ended_at, clock_timestamp()) END"""
+"""Of a placement `p`: from when on it has held its GPUs itself, and no spare of another job."""
 
 ATTAINED = """least(p.attained + greatest(
         least(coalesce((SELECT max(c.saved_at) FROM job_checkpoints c

@@ -13,7 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import clock
 from longshore.activities.locality import with_locality
-from longshore.activities.placements import SETTLED
+from longshore.activities.placements import BORROWS, SETTLED
 from longshore.activities.stored_learnt import stored_learnt
 from longshore.activities.stored_pools import stored_pool
 from longshore.models.base import Wire
@@ -182,7 +182,7 @@ async def load_running(
 
     With `only` on those of these ids.
     """
-    query = _RUNNING.format(only=_only(only, "n.id", "p.node_id"), settled=SETTLED)
+    query = _RUNNING.format(only=_only(only, "n.id", "p.node_id"))
     rows = await connection.execute(text(query), _asked(pool, only))
     return tuple(map(_running, rows.mappings()))
 
@@ -362,12 +362,12 @@ _GPUS = """
       JOIN nodes n ON n.id = g.node_id AND n.pool = :pool AND n.state <> 'GONE' {only}
       LEFT JOIN leases l
         ON l.node_id = g.node_id AND l.gpu_index = g.index AND l.ended_at IS NULL
-       AND l.milli = 1000
+       AND l.milli = 1000 AND l.borrowed_from IS NULL
      ORDER BY g.node_id, g.index
 """
 """Who holds a GPU whole; who has a part of it, `_RUNNING` says."""
 
-_RUNNING = """
+_RUNNING = f"""
     SELECT p.job_id, p.node_id, p.gpu_indices, p.vram_mb, p.milli, p.slices, p.cpu_milli,
            p.ram_mb, p.storage_mb_s, p.milliwatts, p.spare,
            greatest(least(p.waited, interval '3653 days'), interval '0') AS waited,
@@ -375,12 +375,13 @@ _RUNNING = """
            AS expected_end, p.placed_at, p.attained, clock_timestamp() AS now,
            CASE WHEN d.frees_by IS NULL THEN p.learnt END AS learnt
       FROM placements p
-      JOIN nodes n ON n.id = p.node_id AND n.pool = :pool {only}
+      JOIN nodes n ON n.id = p.node_id AND n.pool = :pool {{only}}
       LEFT JOIN preemptions d
-        ON d.job_id = p.job_id AND d.attempt = p.attempt AND NOT {settled}
-     WHERE p.ended_at IS NULL ORDER BY p.job_id
+        ON d.job_id = p.job_id AND d.attempt = p.attempt AND NOT {SETTLED}
+     WHERE p.ended_at IS NULL AND NOT {BORROWS} ORDER BY p.job_id
 """
-"""A job that is being stopped for another gives its GPUs back when it has saved."""
+"""A job that is being stopped for another gives its GPUs back when it has saved. One on a lent
+spare gives nothing back: the spare holds what it uses."""
 
 _OF_SHAPE = sorted(
     JobRequest.model_fields.keys() & JobSpec.model_fields.keys()

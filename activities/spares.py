@@ -6,17 +6,27 @@ nobody else can have them in between, and nothing waits in a queue.
 
 import json
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 from sqlalchemy import RowMapping, text
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
+from temporalio.exceptions import ApplicationError
 
 from longshore.activities.database import Database
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
 from longshore.activities.funding.rows import carry_charges
+from longshore.activities.lending import (
+    DOES_NOT_STOP,
+    LENT_TO,
+    STOPS_WITHIN,
+    SpareInUse,
+    borrowers_on,
+    take_back,
+)
 from longshore.activities.placements import (
     ATTAINED,
     GIVE_LEASES,
@@ -36,6 +46,9 @@ from longshore.models.placement import Decision, PlacementKey
 from longshore.scheduling.gangs.spares import decision_after, plan_promotion
 from longshore.scheduling.topology import domain_of_labels
 
+_LOOKS_AGAIN = timedelta(seconds=1)
+"""While it waits for whoever runs on a spare to end."""
+
 
 class SpareActivities:
     """The activity of `JobWorkflow` for gangs with spares."""
@@ -50,15 +63,22 @@ class SpareActivities:
         """Begin the next attempt with spares in the places of lost nodes, where they suffice.
 
         Else the leases end, as by `release`. The processes of the attempt must have ended. A
-        repeat finds what the one before it has done.
+        repeat finds what the one before it has done. While a spare that is to take a place is
+        lent, whoever runs on it is stopped, and this is tried again.
         """
-        async with self._database.transaction() as connection:
-            reply = await _swap(connection, request)
-            pool = await connection.scalar(
-                text("SELECT pool FROM jobs WHERE id = :id"), {"id": request.key.job_id}
-            )
-            poke = pool and await mark_poked_if_useful(connection, pool)
-            await failpoint("swap.before-commit")
+        try:
+            async with self._database.transaction() as connection:
+                reply = await _swap(connection, request)
+                pool = await connection.scalar(
+                    text("SELECT pool FROM jobs WHERE id = :id"), {"id": request.key.job_id}
+                )
+                poke = pool and await mark_poked_if_useful(connection, pool)
+                await failpoint("swap.before-commit")
+        except SpareInUse as lent:
+            await take_back(self._database, self._signals, request.key, lent.borrowers)
+            raise ApplicationError(
+                str(lent), type=SpareInUse.__name__, next_retry_delay=_LOOKS_AGAIN
+            ) from None
         await failpoint("swap.after-commit")
         # A retry cannot know whether the one before it got as far as the signal.
         if pool and (poke or activity.info().attempt > 1):
@@ -77,8 +97,12 @@ async def _swap(connection: AsyncConnection, request: SwapRequest) -> SwapReply:
         return SwapReply(placement=placement, reason=placement.reason)
     if stored is not None and stored["ended_at"] is None:
         await connection.execute(text(_LOCK_NODES), row)
-        rows = (await connection.execute(text(_HELD), row)).mappings().all()
+        held = await connection.execute(text(_HELD), row | {"stops_within": STOPS_WITHIN})
+        rows = held.mappings().all()
         promotion = _promotion(rows, stored_spec(key.job_id, stored["spec"]), request)
+        taken = [swap.node.node_id for swap in promotion.swaps]
+        if taken and (borrowers := await borrowers_on(connection, key, taken)):
+            raise SpareInUse(borrowers)
         if promotion.swaps and await _carry_out(connection, request, rows, promotion):
             placement = await load_placement(connection, following)
             return SwapReply(placement=placement, reason=promotion.reason)
@@ -117,7 +141,7 @@ def _held(row: RowMapping, failed_on: str) -> HeldNode:
     return HeldNode(
         rank=row["rank"], node_id=row["node_id"], epoch=row["epoch"],
         gpu_indices=seen_of(row), domain=domain.name, spare=row["spare"],
-        unfit=_why_unfit(row, failed_on),
+        lent=row["lent_to"] is not None, unfit=_why_unfit(row, failed_on),
     )  # fmt: skip
 
 
@@ -128,6 +152,8 @@ def _why_unfit(row: RowMapping, failed_on: str) -> str:
         return "its agent started anew"
     if row["state"] != NodeState.READY.value:
         return row["drain_reason"] or row["state_reason"] or f"it is {row['state'].lower()}"
+    if row["does_not_stop"]:
+        return f"{row['does_not_stop']}, to which it is lent, does not stop"
     return "its process failed there" if row["node_id"] == failed_on else ""
 
 
@@ -180,13 +206,13 @@ _LOCK_NODES = """
 """
 """So that none of them ends, or is closed, between the look and the commit."""
 
-_HELD = """
-    SELECT p.rank, p.spare, p.node_id, p.epoch, p.gpu_indices, p.idle, p.ended_at, p.end_reason,
-           p.end_message, p.decision, n.epoch AS live_epoch, n.state, n.state_reason,
-           n.drain_reason, n.labels
-      FROM placements p JOIN nodes n ON n.id = p.node_id
-     WHERE p.job_id = :id AND p.attempt = :attempt
-     ORDER BY p.rank
+_HELD = f"""
+    SELECT s.rank, s.spare, s.node_id, s.epoch, s.gpu_indices, s.idle, s.ended_at, s.end_reason,
+           s.end_message, s.decision, n.epoch AS live_epoch, n.state, n.state_reason,
+           n.drain_reason, n.labels, {LENT_TO} AS lent_to, {DOES_NOT_STOP} AS does_not_stop
+      FROM placements s JOIN nodes n ON n.id = s.node_id
+     WHERE s.job_id = :id AND s.attempt = :attempt
+     ORDER BY s.rank
 """
 
 _END = """
@@ -211,7 +237,7 @@ _BEGIN = f"""
                p.waited, {ATTAINED}, p.learnt, p.alone,
                CASE WHEN p.alone
                     THEN ARRAY(SELECT unnest(s.gpu_indices) EXCEPT SELECT unnest(w.gpu_indices))
-                    ELSE '{{}}' END
+                    ELSE '{{}}' END, p.lendable, NULL
           FROM placements p
           JOIN wanted w USING (rank)
           JOIN placements s

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from longshore.activities.database import clock
 from longshore.activities.funding.planning import with_funding
+from longshore.activities.placements import HELD_SINCE
 from longshore.activities.prices.views import price_now
 from longshore.activities.snapshot import load_pool
 from longshore.models.margins import DEFAULT_MARGINS, Margins
@@ -74,7 +75,7 @@ async def load_usage(
     return {row.tenant: float(row.had) for row in rows}
 
 
-_USAGE = """
+_USAGE = f"""
     WITH spans AS (
         SELECT j.tenant,
                cardinality(p.gpu_indices) * CASE WHEN p.slices > 0
@@ -82,7 +83,7 @@ _USAGE = """
                         / CAST(:slices AS float8)
                    ELSE p.milli / 1000.0 END AS gpus,
                greatest(extract(epoch FROM :now - coalesce(p.ended_at, :now)), 0) AS until,
-               greatest(extract(epoch FROM :now - p.placed_at), 0) AS since
+               greatest(extract(epoch FROM :now - {HELD_SINCE}), 0) AS since
           FROM placements p JOIN jobs j ON j.id = p.job_id
          WHERE j.pool = :pool
            AND (p.ended_at IS NULL

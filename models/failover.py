@@ -15,6 +15,8 @@ class HeldNode(Frozen):
     gpu_indices: tuple[int, ...]
     domain: str
     spare: bool = False
+    lent: bool = False
+    """Another job runs on it, which is stopped before it takes a place."""
     unfit: str = ""
     """Why the job cannot go on there; empty where it can."""
 

@@ -112,6 +112,8 @@ class Usage(Wire):
     """That jobs held, in all."""
     by_class: dict[FundingClass, float] = Field(default_factory=dict[FundingClass, float])
     """Of these, by class."""
+    on_lent_spares: float = Field(default=0.0, exclude_if=lambda hours: not hours)
+    """Beside these: that jobs ran on spares of gangs, which hold them and pay."""
     simulated: bool = False
     """True where some were on simulated GPUs."""
 
@@ -154,6 +156,8 @@ class LeaseView(Payer):
     end_reason: str | None = None
     paid_since: Instant | None = None
     """From when on the envelope had paid for it. Null where none did."""
+    borrowed_from: str | None = Field(default=None, exclude_if=lambda lender: lender is None)
+    """The gang that lends it as a spare, and that has a lease of its own on it, and pays."""
     simulated: bool = False
 
 

@@ -396,6 +396,8 @@ class Decision(Frozen):
     """For a gang: its shares, in the order of ranks. Node and GPUs above are the first's."""
     spares: tuple[Member, ...] = ()
     """For a gang: what stands by for it, on nodes of no member."""
+    borrowed_from: str | None = Field(default=None, exclude_if=lambda lender: lender is None)
+    """The gang on whose spare it is, which that gang lends."""
     gang: GangPlan | None = None
     """For a gang: its groups and what is left of each domain, or why it does not fit."""
 

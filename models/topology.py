@@ -90,6 +90,9 @@ class Gang(Frozen):
     the gang has: fewer cannot stand in for it."""
     spares_required: bool = True
     """False: the job starts without those spares for which there is no room."""
+    lend_spares: bool = Field(default=False, exclude_if=lambda lends: not lends)
+    """True: a job that no budget pays for may run on a spare. It is stopped, with its grace, before
+    the spare takes a place. The gang pays for its spares all the same."""
     same_conformance: SameConformance = SameConformance.PREFER
     """Whether its nodes must have the same driver, firmware and kernel parameters."""
     unlabelled_nodes: bool = False
@@ -99,6 +102,14 @@ class Gang(Frozen):
     def _spares_have_groups(self) -> Self:
         if self.spares_per_group and self.group_gpus is None:
             raise ValueError("spares_per_group needs group_gpus: spares stand by for a group")
+        return self
+
+    @model_validator(mode="after")
+    def _lends_what_it_has(self) -> Self:
+        if self.lend_spares and not self.spares_per_group:
+            raise ValueError(
+                "lend_spares needs spares_per_group: without spares there is nothing to lend"
+            )
         return self
 
     @property

@@ -178,10 +178,10 @@ _GPU_TIME = """
       JOIN orders o ON o.key = b.id
       JOIN nodes n ON n.block_id = b.id
                    OR n.id IN (SELECT node_id FROM block_nodes WHERE block_id = b.id)
-      JOIN leases l ON l.node_id = n.id
+      JOIN leases l ON l.node_id = n.id AND l.borrowed_from IS NULL
      WHERE b.id = :block AND b.ended_at > b.starts_at
      GROUP BY l.job_id
      ORDER BY l.job_id
 """
 """Microseconds of GPUs that each job held while the block lasted, a part of a GPU as a part of
-them; and those that are paid for."""
+them, and not who ran on a spare that another lends; and those that are paid for."""

@@ -8,6 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from longshore.activities.funding.rows import MILLI
 from longshore.activities.funding.views import quotas_of
+from longshore.activities.placements import HELD_SINCE
 from longshore.models.funding import QUOTA_WINDOW
 from longshore.scheduling.funding.hours import Hours, factors
 
@@ -61,7 +62,7 @@ _HOURS = f"""
      CROSS JOIN LATERAL (
             SELECT cardinality(p.gpu_indices) * {MILLI} / 1000.0 AS gpus,
                    greatest(extract(epoch FROM coalesce(p.ended_at, t.now)
-                                               - greatest(p.placed_at, t.now - :window)), 0)
+                                               - greatest({HELD_SINCE}, t.now - :window)), 0)
                        / 3600 AS hours) used
       LEFT JOIN (SELECT node_id, count(*) FROM gpus GROUP BY node_id) g ON g.node_id = p.node_id
      WHERE p.ended_at IS NULL OR p.ended_at > t.now - CAST(:window AS interval)

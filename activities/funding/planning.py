@@ -20,6 +20,7 @@ from longshore.activities.funding.rows import (
     open_charges,
     terms_of,
 )
+from longshore.activities.placements import BORROWS
 from longshore.activities.snapshot import load_nodes, load_queue, load_running
 from longshore.models.node import Node
 from longshore.models.placement import CyclePlan, JobRequest, PackingPolicy
@@ -110,12 +111,12 @@ RUNS_WITH_BUDGET = """EXISTS (
 """Whether a job of a tenant with a budget runs in a pool."""
 
 
-RUNS_UNFUNDED = """CASE WHEN EXISTS (SELECT FROM tenants WHERE budget_since IS NOT NULL)
+RUNS_UNFUNDED = f"""CASE WHEN EXISTS (SELECT FROM tenants WHERE budget_since IS NOT NULL)
     THEN EXISTS (
         SELECT FROM placements p JOIN jobs j ON j.id = p.job_id
           JOIN tenants t ON t.name = j.tenant AND t.budget_since IS NOT NULL
           JOIN nodes n ON n.id = p.node_id
-         WHERE p.ended_at IS NULL AND n.pool = :pool
+         WHERE p.ended_at IS NULL AND n.pool = :pool AND NOT {BORROWS}
            AND cardinality(p.gpu_indices) > (
                 SELECT coalesce(sum(cardinality(c.gpu_indices)), 0) FROM charges c
                  WHERE (c.job_id, c.attempt, c.rank) = (p.job_id, p.attempt, p.rank)
@@ -205,7 +206,9 @@ def settlement_of(
         return None
     facts, asks = funding.facts, funding.asks
     jobs, by_id = {job.id: job for job in queue}, {node.id: node for node in nodes}
-    begins = placed(facts, pool, plan.placements, jobs, by_id, asks, now)
+    # Of a lent spare the gang goes on paying.
+    own = [decision for decision in plan.placements if decision.borrowed_from is None]
+    begins = placed(facts, pool, own, jobs, by_id, asks, now)
     must = {use.job_id for use in begins if asks.get(use.job_id, Asks()).must_be_funded}
     funded = settled(facts, begins, now, fewest(jobs[use.job_id] for use in begins))
     news = news_of(facts, funded, begins)

@@ -10,6 +10,7 @@ from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.failpoints import failpoint
+from longshore.activities.placements import BORROWS
 from longshore.models.funding import Cap, Envelope, FundingTerms, Lending, Sharing
 from longshore.scheduling.funding.facts import (
     Branch,
@@ -291,10 +292,10 @@ _USES = f"""
       JOIN jobs j ON j.id = p.job_id
       JOIN tenants t ON t.name = j.tenant AND t.budget_since IS NOT NULL
       JOIN nodes n ON n.id = p.node_id
-     WHERE p.ended_at IS NULL {{where}}
+     WHERE p.ended_at IS NULL AND NOT {BORROWS} {{where}}
      ORDER BY p.job_id, p.attempt, p.rank
 """
-"""A spare is held, and paid for, like any other GPU."""
+"""A spare is held, and paid for, like any other GPU, and not by whom it is lent to."""
 
 _LOCK_CHARGES = """
     SELECT FROM charges WHERE id = ANY(:ids) AND ended_at IS NULL ORDER BY id FOR NO KEY UPDATE

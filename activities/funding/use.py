@@ -1,7 +1,8 @@
 """Who held GPUs and who paid for them, from leases and charges.
 
 A lease says who holds a GPU, a charge who pays for it. What no charge pays for is UNFUNDED from
-when on its tenant has a budget; before, and of a tenant without one, it is OWNED.
+when on its tenant has a budget; before, and of a tenant without one, it is OWNED. The time of a
+job on a lent spare is the gang's, whose lease the GPU has all the while; it is told beside that.
 """
 
 from collections.abc import Collection
@@ -87,6 +88,8 @@ async def usage(
     until = now if until is None else min(until, now)
     since = min(since, until)
     found = await used(connection, since, until, by, tenant=tenant)
+    asked = {"since": since, "until": until, "tenant": tenant}
+    lent = await connection.scalar(text(_ON_LENT_SPARES), asked)
     by_class: dict[FundingClass, Decimal] = {}
     totals: dict[str, Decimal] = {}
     for each in found:
@@ -109,6 +112,7 @@ async def usage(
         since=since, until=until, by=by, tenant=tenant, rows=rows,
         gpu_hours=_hours(sum(by_class.values(), Decimal(0))),
         by_class={each: _hours(by_class[each]) for each in FundingClass if each in by_class},
+        on_lent_spares=_hours(lent or Decimal(0)),
         simulated=any(each.simulated for each in found),
     )  # fmt: skip
 
@@ -248,7 +252,7 @@ _USED = f"""
           FROM leases l
           JOIN nodes n ON n.id = l.node_id
           LEFT JOIN tenants t ON t.name = l.tenant
-         WHERE l.started_at < CAST(:until AS timestamptz)
+         WHERE l.borrowed_from IS NULL AND l.started_at < CAST(:until AS timestamptz)
            AND (l.ended_at IS NULL OR l.ended_at > CAST(:since AS timestamptz)) {{where}}
     ), charged AS (
         SELECT l.id, c.id AS charge, c.started_at, {_FUNDING} AS funding, e.tenant AS payer,
@@ -289,6 +293,15 @@ _USED = f"""
 """
 """A second that two charges have, as where a clock was set back, counts for the first alone."""
 
+_ON_LENT_SPARES = """
+    SELECT sum(greatest(extract(epoch FROM least(coalesce(l.ended_at, :until), :until)
+                                           - greatest(l.started_at, :since)), 0))
+      FROM leases l
+     WHERE l.borrowed_from IS NOT NULL AND l.started_at < CAST(:until AS timestamptz)
+       AND (l.ended_at IS NULL OR l.ended_at > CAST(:since AS timestamptz))
+       AND (CAST(:tenant AS text) IS NULL OR l.tenant = :tenant)
+"""
+
 _WITH_SLOTS = "SELECT :id UNION ALL SELECT job_id FROM array_slots WHERE array_id = :id"
 
 _HELD_AT = f"""
@@ -305,7 +318,8 @@ _HELD_AT = f"""
               AND coalesce(least(c.ended_at, e.ends_at), 'infinity') > CAST(:at AS timestamptz)
             ORDER BY c.started_at, c.id LIMIT 1) c ON true
      CROSS JOIN LATERAL (
-           SELECT coalesce(c.funding, CASE WHEN t.budget_since <= CAST(:at AS timestamptz)
+           SELECT coalesce(c.funding, CASE WHEN l.borrowed_from IS NOT NULL
+                                             OR t.budget_since <= CAST(:at AS timestamptz)
                                            THEN 'UNFUNDED' ELSE 'OWNED' END) AS funding) w
      WHERE l.started_at <= CAST(:at AS timestamptz)
        AND (l.ended_at IS NULL OR l.ended_at > CAST(:at AS timestamptz)) {{where}}
@@ -314,7 +328,7 @@ _HELD_AT = f"""
 _LEASES_AT = f"""
     SELECT l.node_id, l.gpu_index, l.amount, l.mig_profile AS mig, l.job_id, j.name AS job_name,
            l.tenant, l.attempt, l.rank, p.spare, l.started_at, l.ended_at, l.end_reason,
-           l.simulated, l.funding, l.payer, l.envelope, l.paid_since
+           l.simulated, l.funding, l.payer, l.envelope, l.paid_since, l.borrowed_from
       FROM ({_HELD_AT}) l
       JOIN jobs j ON j.id = l.job_id
       JOIN placements p ON (p.job_id, p.attempt, p.rank) = (l.job_id, l.attempt, l.rank)
@@ -323,9 +337,10 @@ _LEASES_AT = f"""
 
 _IN_USE = f"""
     SELECT tenant, funding, payer, envelope, sum(amount) AS amount
-      FROM ({_HELD_AT.format(where="")}) l
+      FROM ({_HELD_AT.format(where="AND l.borrowed_from IS NULL")}) l
      GROUP BY tenant, funding, payer, envelope ORDER BY tenant, funding, payer, envelope
 """
+"""A lent spare counts once: for the gang that pays for it."""
 
 _SIMULATED = """
     SELECT EXISTS (SELECT FROM leases l JOIN nodes n ON n.id = l.node_id

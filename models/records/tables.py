@@ -206,6 +206,8 @@ class GpuRow(SQLModel, table=True):
     """Those that the agent found there."""
     slices_used: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
     """In MIG mode: the set of slices that are leased."""
+    borrowed_by: str | None = Field(default=None, foreign_key="jobs.id", sa_type=Text)
+    """The job to which it is lent as a spare; kept by trigger."""
 
 
 class NodeDataRow(SQLModel, table=True):
@@ -442,6 +444,10 @@ class PlacementRow(SQLModel, table=True):
         Index("placements_one_rank_per_node", "job_id", "attempt", "node_id", unique=True,
               postgresql_where=text("ended_at IS NULL")),
         Index("placements_by_end", "ended_at", postgresql_where=text("ended_at IS NOT NULL")),
+        Index("placements_borrowing", "borrowed_from",
+              postgresql_where=text("borrowed_from IS NOT NULL AND ended_at IS NULL")),
+        Index("placements_lendable", "node_id",
+              postgresql_where=text("lendable AND ended_at IS NULL")),
     )  # fmt: skip
 
     job_id: str = Field(primary_key=True, foreign_key="jobs.id", sa_type=Text)
@@ -450,6 +456,12 @@ class PlacementRow(SQLModel, table=True):
     """Of the node in its gang; 0 where there is no other. Spares follow."""
     spare: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
     """It stands by for the gang: nothing runs there."""
+    lendable: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
+    """A spare on which another job may run until it is needed."""
+    borrowed_from: str | None = Field(default=None, foreign_key="jobs.id", sa_type=Text)
+    """The gang on whose spare it began. Until it keeps that, the spare holds what it uses."""
+    kept_at: datetime | None = Field(sa_column=_time(nullable=True))
+    """From when on it has held these GPUs itself: the gang held them no more."""
     joined: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
     """It came to the attempt while that ran. Its number follows all that the attempt has had."""
     cycle_id: str = Field(foreign_key="cycles.id", sa_type=Text)
@@ -501,7 +513,10 @@ class LeaseRow(SQLModel, table=True):
     __tablename__: ClassVar[str] = "leases"  # pyright: ignore[reportIncompatibleVariableOverride]
     __table_args__ = (
         Index("leases_one_per_gpu", "node_id", "gpu_index", unique=True,
-              postgresql_where=text("ended_at IS NULL AND milli = 1000")),
+              postgresql_where=text(
+                  "ended_at IS NULL AND milli = 1000 AND borrowed_from IS NULL")),
+        Index("leases_one_borrower_per_gpu", "node_id", "gpu_index", unique=True,
+              postgresql_where=text("ended_at IS NULL AND borrowed_from IS NOT NULL")),
         Index("leases_by_gpu", "node_id", "gpu_index", postgresql_where=text("ended_at IS NULL")),
         Index("leases_by_job", "job_id", "attempt", "rank"),
         ForeignKeyConstraint(
@@ -526,6 +541,8 @@ class LeaseRow(SQLModel, table=True):
     """Of a MIG instance, its set of slices."""
     mig_profile: str | None = Field(default=None, sa_type=Text)
     tenant: str = Field(sa_type=Text)
+    borrowed_from: str | None = Field(default=None, foreign_key="jobs.id", sa_type=Text)
+    """The gang whose spare it is, which holds a lease of its own, and pays."""
     started_at: datetime = Field(sa_column=_time(default=True))
     ended_at: datetime | None = Field(sa_column=_time(nullable=True))
     end_reason: str | None = Field(default=None, sa_type=Text)

@@ -16,7 +16,8 @@ def plan_promotion(
 
     `held` are ranks and spares, `groups` the nodes of each group. A spare has to have as many GPUs
     as the rank; it is in the domain of the node that it follows, or the groups there move whole to
-    its own. The largest rank chooses first, and takes the spare with the fewest GPUs that suffice.
+    its own. The largest rank chooses first, and takes a spare that is not lent where there is one,
+    and of these that with the fewest GPUs that suffice.
     """
     unfit = [node for node in held if not node.spare and node.unfit]
     if not unfit:
@@ -104,7 +105,12 @@ def _spare_for(
     ]
     return min(
         fitting,
-        key=lambda spare: (spare.domain != node.domain, len(spare.gpu_indices), spare.rank),
+        key=lambda spare: (
+            spare.domain != node.domain,
+            spare.lent,
+            len(spare.gpu_indices),
+            spare.rank,
+        ),
         default=None,
     )
 

@@ -182,7 +182,7 @@ class Ledger:
         values = {
             "job": job, "attempt": 1, "rank": 0, "node": "node-a", "epoch": 1, "gpus": list(gpus),
             "cpu": 1000, "ram": 1000, "storage": 0, "power": 0, "vram": 1000, "milli": 1000,
-            "slices": 0, "mig": None, "alone": False, "idle": [],
+            "slices": 0, "mig": None, "alone": False, "idle": [], "from": None,
             "cycle": f"by-hand/{uuid.uuid4().hex}", "pool": self.pool, **fields,
         }  # fmt: skip
         async with self.database.transaction() as connection:
@@ -277,12 +277,13 @@ _PLACE_BY_HAND = (
     " VALUES (:cycle, :pool, 1, 1, 0, 0)",
     "INSERT INTO placements (job_id, attempt, rank, cycle_id, node_id, epoch, gpu_indices,"
     " cpu_milli, ram_mb, storage_mb_s, milliwatts, vram_mb, milli, slices, mig_profile,"
-    " expected_seconds, decision, alone, idle)"
+    " expected_seconds, decision, alone, idle, borrowed_from)"
     " VALUES (:job, :attempt, :rank, :cycle, :node, :epoch, :gpus, :cpu, :ram, :storage, :power,"
-    " :vram, :milli, :slices, :mig, 60, '{}', :alone, :idle)",
+    " :vram, :milli, :slices, :mig, 60, '{}', :alone, :idle, :from)",
     "INSERT INTO leases (job_id, attempt, rank, node_id, epoch, gpu_index, vram_mb, milli, slices,"
-    " mig_profile, tenant)"
-    " SELECT :job, :attempt, :rank, :node, :epoch, g, :vram, :milli, :slices, :mig, 'default'"
+    " mig_profile, tenant, borrowed_from)"
+    " SELECT :job, :attempt, :rank, :node, :epoch, g, :vram, :milli, :slices, :mig, 'default',"
+    "        :from"
     "   FROM unnest(CAST(:gpus AS integer[])) AS g",
 )
 
@@ -290,33 +291,40 @@ _DRIFT = """
     SELECT n.id, CAST(NULL AS integer) AS gpu, n.cpu_milli_used AS used,
            coalesce(sum(p.cpu_milli), 0) AS live
       FROM nodes n LEFT JOIN placements p ON p.node_id = n.id AND p.ended_at IS NULL
+       AND (p.borrowed_from IS NULL OR p.kept_at IS NOT NULL)
      GROUP BY n.id HAVING n.cpu_milli_used <> coalesce(sum(p.cpu_milli), 0)
     UNION ALL
     SELECT n.id, NULL, n.ram_mb_used, coalesce(sum(p.ram_mb), 0)
       FROM nodes n LEFT JOIN placements p ON p.node_id = n.id AND p.ended_at IS NULL
+       AND (p.borrowed_from IS NULL OR p.kept_at IS NOT NULL)
      GROUP BY n.id HAVING n.ram_mb_used <> coalesce(sum(p.ram_mb), 0)
     UNION ALL
     SELECT n.id, NULL, n.storage_mb_s_used, coalesce(sum(p.storage_mb_s), 0)
       FROM nodes n LEFT JOIN placements p ON p.node_id = n.id AND p.ended_at IS NULL
+       AND (p.borrowed_from IS NULL OR p.kept_at IS NOT NULL)
      GROUP BY n.id HAVING n.storage_mb_s_used <> coalesce(sum(p.storage_mb_s), 0)
     UNION ALL
     SELECT n.id, NULL, n.milliwatts_used, coalesce(sum(p.milliwatts), 0)
       FROM nodes n LEFT JOIN placements p ON p.node_id = n.id AND p.ended_at IS NULL
+       AND (p.borrowed_from IS NULL OR p.kept_at IS NOT NULL)
      GROUP BY n.id HAVING n.milliwatts_used <> coalesce(sum(p.milliwatts), 0)
     UNION ALL
     SELECT g.node_id, g.index, g.vram_mb_used, coalesce(sum(l.vram_mb), 0)
       FROM gpus g LEFT JOIN leases l
         ON l.node_id = g.node_id AND l.gpu_index = g.index AND l.ended_at IS NULL
+       AND l.borrowed_from IS NULL
      GROUP BY g.node_id, g.index HAVING g.vram_mb_used <> coalesce(sum(l.vram_mb), 0)
     UNION ALL
     SELECT g.node_id, g.index, g.milli_used, coalesce(sum(l.milli), 0)
       FROM gpus g LEFT JOIN leases l
         ON l.node_id = g.node_id AND l.gpu_index = g.index AND l.ended_at IS NULL
+       AND l.borrowed_from IS NULL
      GROUP BY g.node_id, g.index HAVING g.milli_used <> coalesce(sum(l.milli), 0)
     UNION ALL
     SELECT g.node_id, g.index, g.slices_used, coalesce(sum(l.slices), 0)
       FROM gpus g LEFT JOIN leases l
         ON l.node_id = g.node_id AND l.gpu_index = g.index AND l.ended_at IS NULL
+       AND l.borrowed_from IS NULL
      GROUP BY g.node_id, g.index HAVING g.slices_used <> coalesce(sum(l.slices), 0)
     UNION ALL
     SELECT p.node_id, NULL, cardinality(p.gpu_indices), count(l.id)

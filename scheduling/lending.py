@@ -1,0 +1,128 @@
+"""Which jobs that nobody pays for run on spares that gangs lend.
+
+After a plan: what found room on free GPUs borrows nothing, and nothing is kept on a spare for a
+job that still waits. A spare is looked at as a node of its own, with its GPUs and as much beside
+them as it holds. So what runs there takes nothing of the rest of the node, and leaves the gang
+everything when it is stopped.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from longshore.models.funding import PoolFunding
+from longshore.models.node import Node
+from longshore.models.placement import (
+    CyclePlan,
+    Decision,
+    JobRequest,
+    PackingPolicy,
+    PlacementKind,
+)
+from longshore.models.resources import NOTHING, UNLIMITED, HostAmounts
+from longshore.scheduling.cycle import plan
+from longshore.scheduling.placement.state import used_of
+
+
+class LendableSpare(NamedTuple):
+    """What stands by for a gang that lends it, and what runs on it."""
+
+    job_id: str
+    """The gang's."""
+    node_id: str
+    gpu_indices: tuple[int, ...]
+    host: HostAmounts
+    """What it holds beside its GPUs."""
+    lent: tuple[int, ...] = ()
+    """Those of its GPUs on which other jobs run."""
+    used: HostAmounts = NOTHING
+    """What these use beside their GPUs."""
+
+    @property
+    def free(self) -> int:
+        return len(self.gpu_indices) - len(self.lent)
+
+
+def may_borrow(job: JobRequest, funding: PoolFunding | None) -> bool:
+    """Return whether a job that waits may run on a lent spare: nobody pays for it, it may start
+    all the same, and it is of whole GPUs on one node, which it need not hold alone."""
+    return (
+        funding is not None
+        and job.id in funding.unfunded
+        and job.id not in funding.held
+        and job.gang is None
+        and job.malleable is None
+        and job.gpu.whole
+        and not job.sensitive
+    )
+
+
+def with_lent_spares(
+    made: CyclePlan,
+    queue: Iterable[JobRequest],
+    nodes: Mapping[str, Node],
+    spares: Sequence[LendableSpare],
+    policy: PackingPolicy,
+    now: datetime,
+) -> CyclePlan:
+    """Return a plan in which jobs that wait and may borrow start on spares where they fit.
+
+    `nodes` are those of the spares. A gang lends while it is paid for itself: else its class would
+    decide. Of several spares on one node one is lent in a cycle, that with the most GPUs left.
+    """
+    funding = policy.funding
+    no_longer = (PlacementKind.EXISTING_NODE, PlacementKind.SET_ASIDE)
+    wait = {decision.job_id for decision in made.decisions if decision.kind not in no_longer}
+    waiting = [job for job in queue if job.id in wait and may_borrow(job, funding)]
+    if funding is None or not waiting:
+        return made
+    lenders: dict[str, LendableSpare] = {}
+    for spare in sorted(spares, key=lambda spare: (-spare.free, spare.job_id)):
+        if spare.free and funding.of(spare.job_id).funded:
+            lenders.setdefault(spare.node_id, spare)
+    if not lenders:
+        return made
+    lent_out = [_as_node(lenders[node_id], nodes[node_id]) for node_id in sorted(lenders)]
+    borrowed = {
+        decision.job_id: _borrowed(decision, lenders)
+        for decision in plan(waiting, lent_out, (), policy, now).placements
+    }
+    if not borrowed:
+        return made
+    return made.model_copy(
+        update={
+            "decisions": tuple(borrowed.get(each.job_id, each) for each in made.decisions),
+            "reservations": tuple(
+                each for each in made.reservations if each.job_id not in borrowed
+            ),
+        }
+    )
+
+
+def _as_node(spare: LendableSpare, node: Node) -> Node:
+    """Return a node as what borrows a spare of it sees it."""
+    gpus = tuple(
+        gpu.model_copy(
+            update={"job_id": spare.job_id if gpu.index in spare.lent else None, "vram_used": 0.0}
+        )
+        for gpu in node.gpus
+        if gpu.index in spare.gpu_indices
+    )
+    host = spare.host
+    return node.model_copy(
+        update={
+            "gpus": gpus, "cpus": host.cpus, "ram": host.ram,
+            "storage_bandwidth": _limit(host.storage), "power": _limit(host.power),
+            **used_of(spare.used),
+        }
+    )  # fmt: skip
+
+
+def _limit(amount: float) -> float | None:
+    return None if amount == UNLIMITED else amount
+
+
+def _borrowed(decision: Decision, lenders: Mapping[str, LendableSpare]) -> Decision:
+    lender = lenders[decision.node_id or ""].job_id
+    reason = f"on a spare that {lender} lends: {decision.reason}"
+    return decision.model_copy(update={"borrowed_from": lender, "reason": reason})
