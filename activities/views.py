@@ -287,20 +287,22 @@ _UNREADABLE = {
 
 
 def _gpu(row: RowMapping, leases: Sequence[RowMapping]) -> GPUView:
-    whole = next((lease for lease in leases if lease["milli"] == WHOLE), None)
+    lent_to = next((lease["job_id"] for lease in leases if lease["borrowed_from"]), None)
+    held = (lease for lease in leases if not lease["borrowed_from"])
+    whole = next((lease for lease in held if lease["milli"] == WHOLE), None)
     parts = tuple(
         PartView(
             job_id=lease["job_id"], job_name=lease["job_name"], vram=lease["vram_mb"] / 1000,
             milli=lease["milli"], mig=lease["mig_profile"], slices=lease["slices"],
         )
         for lease in leases
-        if lease is not whole
+        if lease is not whole and not lease["borrowed_from"]
     )  # fmt: skip
     return GPUView(
         index=row["index"], model=row["model"], vram=row["vram_mb"] / 1000,
         vram_used=row["vram_mb_used"] / 1000, job_id=whole["job_id"] if whole else None,
         job_name=whole["job_name"] if whole else None, mig=row["in_mig_mode"],
-        spare=bool(whole and whole["spare"]),
+        spare=bool(whole and whole["spare"]), lent_to=lent_to,
         milli_used=sum(part.milli for part in parts), parts=parts,
     )  # fmt: skip
 
@@ -367,6 +369,10 @@ _JOBS = f"""
            p.node_id, coalesce(p.gpu_indices, '{{}}') AS gpu_indices,
            coalesce(p.slices, 0) AS slices,
            coalesce(r.nodes, '{{}}') AS nodes, coalesce(r.spares, '{{}}') AS spares,
+           CASE WHEN r.spares IS NULL THEN '{{}}'
+                ELSE ARRAY(SELECT b.job_id FROM placements b
+                            WHERE b.borrowed_from = j.id AND b.ended_at IS NULL
+                              AND b.kept_at IS NULL ORDER BY 1) END AS lent_to,
            coalesce(r.node_gpus, '[]') AS node_gpus,
            CASE WHEN a.id IS NULL THEN coalesce(n.simulated, false)
                 ELSE EXISTS (SELECT FROM array_slots s
@@ -388,6 +394,8 @@ _JOBS = f"""
                 WHEN q.job_id IS NOT NULL THEN coalesce(q.decision->>'reason', '')
                 WHEN p.ended_at IS NULL AND p.attempt IS NOT NULL
                      THEN coalesce(i.reason, p.decision->>'reason', '')
+                          || CASE WHEN p.kept_at IS NULL THEN ''
+                                  ELSE '; the GPUs are its own since that job gave them up' END
                 ELSE coalesce(p.end_message, '') END AS reason,
            coalesce(c.start, q.decision->>'estimated_start') AS estimated_start,
            CASE WHEN c.start IS NULL THEN q.decision->'start_range' END AS start_range,
@@ -580,7 +588,7 @@ _GPUS = """
 
 _LEASES = """
     SELECT l.node_id, l.gpu_index, l.job_id, j.name AS job_name, l.vram_mb, l.milli, l.slices,
-           l.mig_profile, p.spare
+           l.mig_profile, p.spare, l.borrowed_from
       FROM leases l JOIN nodes n ON n.id = l.node_id JOIN jobs j ON j.id = l.job_id
       JOIN placements p ON p.job_id = l.job_id AND p.attempt = l.attempt AND p.rank = l.rank
      WHERE l.ended_at IS NULL AND (CAST(:pool AS text) IS NULL OR n.pool = :pool)

@@ -175,7 +175,7 @@ def _headline(job: JobView) -> str:
         return _of_array(job, job.elements)
     match job.state:
         case JobState.RUNNING:
-            spares = f"; {', '.join(job.spares)} stands by" if job.spares else ""
+            spares = f"; {job.stands_by} stands by" if job.spares else ""
             return f"runs: {job.reason}{spares}"
         case JobState.RETRYING:
             return f"is between attempts: {job.reason}"

@@ -279,7 +279,7 @@ def _facts(report: JobReport, now: datetime) -> list[tuple[str, RenderableType]]
         label = "runs on" if job.state is JobState.RUNNING else "ran last on"
         facts.append((label, places_of(job.places, simulated=job.simulated)))
     if job.spares:
-        facts.append(("stands by", ", ".join(job.spares)))
+        facts.append(("stands by", job.stands_by))
     facts += payer_facts(report.payers)
     running = job.state is JobState.RUNNING
     reason = job.reason if running or status is None else status.reason or job.reason

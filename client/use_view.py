@@ -41,7 +41,11 @@ def usage_words(found: Usage, now: datetime) -> str:
     """Return ``14.00 GPU-hours from .. to ..: 12.00 OWNED, 2.00 UNFUNDED``."""
     classes = ", ".join(f"{format_hours(hours)} {each}" for each, hours in found.by_class.items())
     when = period(found.since, found.until, now)
-    return f"{format_hours(found.gpu_hours)} GPU-hours from {when}: {classes}"
+    lent = ""
+    if found.on_lent_spares:
+        hours = format_hours(found.on_lent_spares)
+        lent = f"; besides, {hours} on spares that gangs lend, and pay themselves"
+    return f"{format_hours(found.gpu_hours)} GPU-hours from {when}: {classes}{lent}"
 
 
 def fund_screen(found: FundView, now: datetime) -> RenderableType:
@@ -105,9 +109,15 @@ def leases_table(found: Leases, now: datetime) -> Table:
         until = cell(lease.ended_at, now) if lease.ended_at else NONE
         table.add_row(
             lease.node_id, _gpu(lease), lease.job_id, lease.tenant, str(lease.attempt),
-            lease.funding.value, lease.by or "nobody", cell(lease.started_at, now), until,
+            lease.funding.value, _paid_by(lease), cell(lease.started_at, now), until,
         )  # fmt: skip
     return table
+
+
+def _paid_by(lease: LeaseView) -> str:
+    if lease.borrowed_from is not None:
+        return f"on a spare that {lease.borrowed_from} lends"
+    return lease.by or "nobody"
 
 
 def _gpu(lease: LeaseView) -> str:

@@ -17,7 +17,7 @@ _LEGEND = (
      "shared, with the percent in use"),
     ('<i class="g parts mig"><b class="c2" style="height:38%"></b><s>3/8</s></i>',
      "in MIG mode, with the slices in use"),
-    ('<i class="g spare">a</i>', "stands by for a gang: nothing runs there"),
+    ('<i class="g spare">a</i>', "stands by for a gang: nothing of it runs there"),
     ('<i class="g free">·</i>', "free"),
     ('<i class="g out">–</i>', "idle, on a node that takes no work"),
     ('<i class="g taken">×</i>', "its memory is taken by no job of Longshore's"),
@@ -93,7 +93,8 @@ def _parts(gpu: GPUView, title: str) -> str:
 def _said(gpu: GPUView, takes_work: bool) -> str:
     name = gpu.job_name or gpu.job_id
     if gpu.job_id is not None:
-        return f"standing by for {name}" if gpu.spare else f"held by {name}"
+        lent = f", lent to {gpu.lent_to}" if gpu.lent_to else ""
+        return f"standing by for {name}{lent}" if gpu.spare else f"held by {name}"
     if gpu.mig:
         of = f": {_shares(gpu.parts)}" if gpu.parts else ""
         return f"in MIG mode, {_slices(gpu.parts)} of {SLICES} slices in use{of}"

@@ -138,7 +138,7 @@ def _where(job: JobView) -> str:
     if job.node_id is None or job.state in (JobState.QUEUED, JobState.HELD):
         return '<span class="quiet">–</span>'
     mark = f" {SIMULATED_GPUS}" if job.simulated else ""
-    spares = f", {', '.join(job.spares)} stands by" if job.spares else ""
+    spares = f", {job.stands_by} stands by" if job.spares else ""
     return (
         f'<span class="id">{escape(job.node_id)}</span>{mark}'
         f"<small>{escape(f'{held(job)}{spares}')}</small>"

@@ -91,8 +91,8 @@ class Gang(Frozen):
     spares_required: bool = True
     """False: the job starts without those spares for which there is no room."""
     lend_spares: bool = Field(default=False, exclude_if=lambda lends: not lends)
-    """True: a job that no budget pays for may run on a spare. It is stopped, with its grace, before
-    the spare takes a place. The gang pays for its spares all the same."""
+    """True: a job that no budget pays for may run on a spare. It is stopped, with its grace,
+    before the spare takes a place. The gang pays for its spares all the same."""
     same_conformance: SameConformance = SameConformance.PREFER
     """Whether its nodes must have the same driver, firmware and kernel parameters."""
     unlabelled_nodes: bool = False

@@ -67,6 +67,8 @@ class JobView(Wire):
     """The GPUs on each of them."""
     spares: tuple[str, ...] = ()
     """Nodes that stand by for it now."""
+    lent_to: tuple[str, ...] = Field(default=(), exclude_if=lambda jobs: not jobs)
+    """Jobs that run on these meanwhile."""
     simulated: bool = False
     """True where it runs, or ran last, on simulated GPUs."""
     submitted_at: Instant
@@ -143,6 +145,12 @@ class JobView(Wire):
         gpus = self.node_gpus or (self.gpu_indices, *((),) * len(names[1:]))
         return tuple(zip(names, gpus, strict=False))
 
+    @property
+    def stands_by(self) -> str:
+        """What stands by for it: ``node-c``, ``node-c (lent to guest)``."""
+        lent = f" (lent to {', '.join(self.lent_to)})" if self.lent_to else ""
+        return f"{', '.join(self.spares)}{lent}"
+
 
 class PartView(Wire):
     """What one job has of a GPU that is shared, or in MIG mode."""
@@ -167,7 +175,9 @@ class GPUView(Wire):
     """The job that holds it whole."""
     job_name: str | None = None
     spare: bool = False
-    """The job that holds it whole has it stand by: nothing runs there."""
+    """The job that holds it whole has it stand by: nothing of it runs there."""
+    lent_to: str | None = Field(default=None, exclude_if=lambda job_id: job_id is None)
+    """The job that runs on it, as a spare that its holder lends."""
     mig: bool = False
     """Whether it is in MIG mode."""
     milli_used: int = 0

@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from longshore.activities.database import clock
 from longshore.activities.funding.planning import Funding, funded_by, read_funding
 from longshore.activities.funding.rows import load_facts
+from longshore.activities.placements import BORROWS
 from longshore.activities.snapshot import load_nodes, load_pool, load_queue, load_running
 from longshore.models.errors import NotFoundError, RefusedError
 from longshore.models.fund_view import FundRemedy, FundRung, FundView
@@ -50,6 +51,13 @@ async def fund_view(connection: AsyncConnection, job_id: str, margins: Margins) 
         job_id=job_id, tenant=tenant, has_budget=False, runs=row["runs"],
         says=f"tenant {tenant} has no budget: it pays for all that it uses",
     )  # fmt: skip
+    if row["lender"] is not None:
+        return pays_all.model_copy(
+            update={
+                "has_budget": has_budget, "funded": False,
+                "says": f"nobody: it runs on a spare that {row['lender']} lends, and pays for",
+            }
+        )  # fmt: skip
     if not has_budget and row["runs"]:
         return pays_all
     now = await clock(connection)
@@ -245,8 +253,10 @@ _SAYS = {
     Helps.RUN_UNFUNDED: lambda _, __: "let it run on idle GPUs, with `unfunded: run`",
 }
 
-_JOB = """
+_JOB = f"""
     SELECT j.id, j.tenant, j.pool, j.ended_at,
+           (SELECT p.borrowed_from FROM placements p
+             WHERE p.job_id = j.id AND p.ended_at IS NULL AND {BORROWS} LIMIT 1) AS lender,
            EXISTS (SELECT FROM placements p WHERE p.job_id = j.id AND p.ended_at IS NULL) AS runs
       FROM jobs j WHERE j.id = :id
 """
