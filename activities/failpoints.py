@@ -37,7 +37,6 @@ Point = Literal[
     "finish.after-commit",
     "swap.before-commit",
     "swap.after-commit",
-    "take_back.before-commit",
     "cycle.before-commit",
     "cycle.after-commit",
     "cycle.after-first-signal",
@@ -91,11 +90,12 @@ FundingPoint = Literal[
     "pay_charges.before-commit",
     "carry_charges.before-commit",
     "tell_paid.before-signal",
+    "take_back.before-commit",
     "apply_budgets.before-commit",
     "apply_budgets.after-commit",
 ]
 """Steps of who pays: charges closed and opened for what runs, opened for what begins, carried on
-by a swap; jobs told; a budget edited, in the client."""
+by a swap; jobs told; a lent spare taken back; a budget edited, in the client."""
 
 ArtifactPoint = Literal[
     "upload.before-snapshot",

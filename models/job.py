@@ -472,6 +472,12 @@ class JobSpec(Frozen):
                 "malleable, or sensitive"
             )
             yield Mistake(("sensitive",), why, (("malleable",),))
+        if self.gang is not None and self.gang.lend_spares:
+            why = (
+                "holds its nodes alone, so it lends no spare there: leave out gang.lend_spares, "
+                "or sensitive"
+            )
+            yield Mistake(("sensitive",), why, (("gang",),))
 
     def _mistakes_of_gpus(self, given: int | None) -> tuple[Mistake, ...]:
         """Return what is wrong between the fields of the GPUs, of which so many are `given`."""

@@ -25,6 +25,7 @@ gang:
   processes: node
   spares_per_group: 8
   spares_required: true
+  lend_spares: true
   same_conformance: require
   unlabelled_nodes: false
 malleable: {min: 8, max: 32, step: 8, desired: 24, serial_fraction: 0.02, in_place: false}

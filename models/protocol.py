@@ -35,11 +35,12 @@ Not for what an older agent does as well as a newer one, such as another log lin
         does nothing with them
     11  the spec of a job may say that it is sensitive; the agent does nothing with it
     12  the spec of a job may say who pays for it; the agent does nothing with it
+    13  the gang of a job may say that it lends its spares; the agent does nothing with it
 """
 
 from typing import Final
 
-PROTOCOL: Final = 12
+PROTOCOL: Final = 13
 COUNTS_HEARTBEATS: Final = 1
 """The first whose watch, where it never had a heartbeat, was never heard."""
 KNOWS_JOINED: Final = 8

@@ -39,7 +39,8 @@ def test_jobs_of_before_end_as_they_did_and_a_tenant_can_get_a_budget(stack: Sta
         connection.execute(_ROWS)
         before = connection.execute("SELECT * FROM placements ORDER BY job_id").fetchall()
         assert upgrade(url) == newest_revision()
-        assert connection.execute("SELECT * FROM placements ORDER BY job_id").fetchall() == before
+        after = connection.execute("SELECT * FROM placements ORDER BY job_id").fetchall()
+        assert [row[: len(before[0])] for row in after] == before
         for table in ("tenants", "envelopes", "funding_caps", "charges"):
             assert connection.execute(f"SELECT count(*) FROM {table}").fetchall() == [(0,)]  # pyright: ignore[reportArgumentType]
         connection.execute("UPDATE placements SET ended_at = clock_timestamp(),"

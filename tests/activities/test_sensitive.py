@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from longshore.activities.fingerprints import accept
-from longshore.activities.observation import _LEDGERS  # pyright: ignore[reportPrivateUsage]
+from longshore.activities.held_differences import HELD_DIFFERENCES
 from longshore.activities.snapshot import load_nodes, load_running
 from longshore.activities.views import Views
 from longshore.models.errors import NotFoundError, RefusedError
@@ -35,7 +35,7 @@ async def test_nobody_joins_a_job_that_holds_its_node_alone(node: Ledger):
     await end(node, "a")
     assert await node.value(HELD_BY) is None
     await node.place("b", [2])
-    assert await node.rows(_LEDGERS) == []
+    assert await node.rows(HELD_DIFFERENCES) == []
 
 
 async def test_a_job_does_not_hold_alone_what_others_are_on(node: Ledger):
@@ -66,7 +66,7 @@ async def test_of_many_at_once_one_holds_the_node_or_nobody_does(ledger: Ledger,
         assert placed == jobs[alone:]
     else:
         assert placed == [held_by]
-    assert await ledger.rows(_LEDGERS) == []
+    assert await ledger.rows(HELD_DIFFERENCES) == []
 
 
 async def test_idle_gpus_are_held_and_only_of_a_node_that_is_held_alone(node: Ledger):
@@ -90,7 +90,7 @@ async def test_a_cycle_gives_a_sensitive_job_the_whole_node_and_its_process_what
         reply = await ledger.cycle("c/1")
         assert reply.placed == 2
         assert await ledger.drift() == []
-        assert await ledger.rows(_LEDGERS) == []
+        assert await ledger.rows(HELD_DIFFERENCES) == []
         (told,) = await ledger.signals("a-alone", "placed")
         assert len(told["gpu_indices"]) == 1
         held = await ledger.rows(
@@ -110,7 +110,7 @@ async def test_a_cycle_gives_a_sensitive_job_the_whole_node_and_its_process_what
         assert rejected == {"not-alone": 2}
         await ledger.finish("b-other")
         assert (await ledger.cycle("c/2")).placed == 1
-        assert await ledger.rows(_LEDGERS) == []
+        assert await ledger.rows(HELD_DIFFERENCES) == []
 
 
 async def test_a_node_whose_fingerprint_has_changed_gets_no_sensitive_job_until_it_is_accepted(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import IntegrityError
 
-from longshore.activities.observation import _LEDGERS  # pyright: ignore[reportPrivateUsage]
+from longshore.activities.held_differences import HELD_DIFFERENCES
 from longshore.activities.snapshot import load_nodes, load_running
 from longshore.activities.views import Views
 from longshore.models.node import NodeState
@@ -146,10 +146,10 @@ async def test_a_part_is_not_rewritten_not_even_as_it_ends(node: Ledger):
 
 async def test_a_drift_of_parts_is_seen(node: Ledger):
     await node.place("a", [0], **HALF)
-    assert await node.rows(_LEDGERS) == []
+    assert await node.rows(HELD_DIFFERENCES) == []
     await node.rows("UPDATE gpus SET milli_used = 400 WHERE index = 0")
     await node.rows("UPDATE gpus SET slices_used = 3, kind = 'mig' WHERE index = 2")
-    found = [(row["subject"], row["what"]) for row in await node.rows(_LEDGERS)]
+    found = [(row["subject"], row["what"]) for row in await node.rows(HELD_DIFFERENCES)]
     assert found == [("node node-a GPU 0", "milli_used"), ("node node-a GPU 2", "slices_used")]
     assert len(await node.drift()) == 2
 

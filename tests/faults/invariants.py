@@ -24,8 +24,18 @@ _LEASED_TWICE = """
       FROM leases a JOIN leases b
         ON a.node_id = b.node_id AND a.gpu_index = b.gpu_index AND a.id < b.id
        AND tstzrange(a.started_at, a.ended_at) && tstzrange(b.started_at, b.ended_at)
+       AND (a.borrowed_from, b.borrowed_from) IS DISTINCT FROM (NULL, a.job_id)
+       AND (a.borrowed_from, b.borrowed_from) IS DISTINCT FROM (b.job_id, NULL)
        AND (a.milli = 1000 OR b.milli = 1000 OR a.slices & b.slices <> 0
             OR lease_kind(a.milli, a.mig_profile) <> lease_kind(b.milli, b.mig_profile))
+"""
+_RUNS_BESIDE_ITS_LENDER = """
+    SELECT b.job_id, b.borrowed_from, b.node_id, b.gpu_index
+      FROM leases b JOIN leases a
+        ON a.node_id = b.node_id AND a.gpu_index = b.gpu_index AND a.job_id = b.borrowed_from
+       AND tstzrange(a.started_at, a.ended_at) && tstzrange(b.started_at, b.ended_at)
+      JOIN placements p ON (p.job_id, p.attempt, p.rank) = (a.job_id, a.attempt, a.rank)
+     WHERE NOT p.spare
 """
 _SHARED_TOO_OFTEN = """
     SELECT a.node_id, a.gpu_index, a.started_at, sum(b.milli) AS milli, sum(b.vram_mb) AS vram_mb
@@ -33,6 +43,7 @@ _SHARED_TOO_OFTEN = """
         ON a.node_id = b.node_id AND a.gpu_index = b.gpu_index
        AND tstzrange(b.started_at, b.ended_at) @> a.started_at
       JOIN gpus g ON g.node_id = a.node_id AND g.index = a.gpu_index
+     WHERE a.borrowed_from IS NULL AND b.borrowed_from IS NULL
      GROUP BY a.id, a.node_id, a.gpu_index, a.started_at, g.vram_mb
     HAVING sum(b.milli) > 1000 OR sum(b.vram_mb) > g.vram_mb
 """
@@ -46,6 +57,7 @@ _BESIDE_ONE_ALONE = """
 """
 MUST_BE_EMPTY = {
     "a GPU was leased twice at one time": _LEASED_TWICE,
+    "a GPU was used by a job and by the gang that lends it": _RUNS_BESIDE_ITS_LENDER,
     "a GPU was shared beyond its size": _SHARED_TOO_OFTEN,
     "a lease is open": "SELECT job_id, attempt, node_id FROM leases WHERE ended_at IS NULL",
     "a placement is open": (
@@ -85,6 +97,7 @@ MUST_BE_EMPTY = {
     "a GPU's ledger is not at zero": (
         "SELECT node_id, index, vram_mb_used, milli_used, slices_used, kind FROM gpus"
         " WHERE vram_mb_used <> 0 OR milli_used <> 0 OR slices_used <> 0 OR kind IS NOT NULL"
+        " OR borrowed_by IS NOT NULL"
     ),
     "an element of an array has not ended": (
         "SELECT array_id, index, attempt, state FROM elements WHERE ended_at IS NULL"
@@ -97,6 +110,7 @@ MUST_BE_EMPTY = {
     "a lease's placement ended at another time": (
         "SELECT l.id FROM leases l JOIN placements p USING (job_id, attempt, rank)"
         " WHERE l.ended_at IS DISTINCT FROM p.ended_at"
+        "   AND (l.end_reason <> 'kept' OR l.ended_at IS DISTINCT FROM p.kept_at)"
     ),
 }
 _JOBS = """

@@ -157,17 +157,27 @@ async def submit_and_drain(fleet: Fleet) -> list[str]:
     return [*jobs, running]
 
 
-async def submit_and_swap(fleet: Fleet, **fields: Any) -> list[str]:
-    """Submit a gang with a spare, and drain its node while it runs: the spare takes its place."""
+async def submit_and_swap(
+    fleet: Fleet, lent_to: JobSpec | None = None, **fields: Any
+) -> list[str]:
+    """Submit a gang with a spare, and drain its node while it runs: the spare takes its place.
+    Where it is `lent_to` a job, that runs there until then."""
     whole = GPUS_PER_NODE
-    gang = {"group_gpus": whole, "spares_per_group": whole, "unlabelled_nodes": True}
+    gang: dict[str, Any] = {
+        "group_gpus": whole, "spares_per_group": whole, "unlabelled_nodes": True,
+        "lend_spares": lent_to is not None,
+    }  # fmt: skip
     job = await submit(fleet, fleet.journal.job("spared", 2.5, gang=gang, gpus=whole, **fields))
     await eventually(lambda: fleet.journal.running(job), timeout=PATIENCE)
+    submitted = [job]
+    if lent_to is not None:
+        submitted.append(await submit(fleet, lent_to))
+        await eventually(lambda: fleet.journal.running(submitted[-1]), timeout=PATIENCE)
     node = (await until_answered(lambda: fleet.longshore.status(job))).attempts[-1].node_id
     await until_taken(lambda: fleet.longshore.drain(node, "for a test", now=True))
     await eventually(lambda: _is_past(fleet.longshore, job, 1), timeout=PATIENCE)
     await until_taken(lambda: fleet.longshore.uncordon(node))
-    return [job]
+    return submitted
 
 
 async def submit_and_preempt(fleet: Fleet) -> list[str]:

@@ -1,7 +1,7 @@
 """The control worker, the servers and a client are killed at each step of who pays: charges are
 those of the placements, no more and no less, and an edit of budgets is whole or has not been.
 
-Two cases run always, the others with `make faults`.
+Three cases run always, the others with `make faults`.
 """
 
 import asyncio
@@ -27,6 +27,7 @@ pytestmark = pytest.mark.timeout(240)
 CLIENT = "client"
 ALWAYS = {
     ("settle_charges.before-commit", CONTROL),
+    ("take_back.before-commit", CONTROL),
     ("apply_budgets.after-commit", CLIENT),
 }
 ENDS: tuple[Point, ...] = ("finish.before-commit", "finish.after-commit")
@@ -80,7 +81,8 @@ async def test_charges_are_those_of_the_placements(
 ) -> None:
     fleet.arm(point)
     edits = point.startswith("apply_budgets")
-    jobs = asyncio.create_task(_swap(fleet) if point.startswith("carry") else _recall(fleet))
+    scene = _SCENES.get(point, _recall)
+    jobs = asyncio.create_task(scene(fleet))
     edit = asyncio.create_task(_edit(fleet, tmp_path)) if edits else None
     try:
         await fleet.reached(point)
@@ -119,6 +121,16 @@ async def _swap(fleet: Fleet) -> list[str]:
     """Have a spare take the place of a node, with what pays for it."""
     await fleet.longshore.apply_budgets([_owners(2 * GPUS_PER_NODE), Budget(tenant=RELATIVE)])
     return await scenes.submit_and_swap(fleet, tenant=OWNER)
+
+
+async def _take_back(fleet: Fleet) -> list[str]:
+    """Have a spare take the place of a node while a job runs on it for which nobody pays."""
+    await fleet.longshore.apply_budgets([_owners(2 * GPUS_PER_NODE), Budget(tenant=RELATIVE)])
+    guest = fleet.journal.job("guest", 4.0, gpus=2, tenant=RELATIVE, cpus=0.02, ram=0.02)
+    return await scenes.submit_and_swap(fleet, guest, tenant=OWNER)
+
+
+_SCENES = {"carry_charges.before-commit": _swap, "take_back.before-commit": _take_back}
 
 
 async def _edit(fleet: Fleet, folder: Path) -> asyncio.subprocess.Process:

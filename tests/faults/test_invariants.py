@@ -42,6 +42,9 @@ _A_CHARGE = (
 )
 VIOLATIONS = {
     "a GPU was leased twice at one time": (_COPY_LEASE,),
+    "a GPU was used by a job and by the gang that lends it": (
+        _COPY_LEASE, "UPDATE leases SET borrowed_from = job_id WHERE id = 1",
+    ),
     "a GPU was shared beyond its size": (
         "UPDATE leases SET milli = 501, vram_mb = 1", _COPY_LEASE,
     ),
