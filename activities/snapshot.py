@@ -176,13 +176,16 @@ async def load_place(
 
 
 async def load_running(
-    connection: AsyncConnection, pool: str, only: Collection[str] | None = None
-) -> tuple[RunningJob, ...]:
-    """Return what runs on the pool's nodes, with when it should end as far as that is known now.
+    connection: AsyncConnection, pool: str, only: Collection[str] | None = None, *,
+    on_lent_spares: bool = False,
+) -> tuple[RunningJob, ...]:  # fmt: skip
+    """Return what holds GPUs of the pool's nodes, with when it should end as far as that is known
+    now; or those that run on GPUs which others hold and lend as spares.
 
-    With `only` on those of these ids.
+    With `only` on nodes of these ids.
     """
-    query = _RUNNING.format(only=_only(only, "n.id", "p.node_id"))
+    whose = "" if on_lent_spares else "NOT"
+    query = _RUNNING.format(only=_only(only, "n.id", "p.node_id"), whose=whose)
     rows = await connection.execute(text(query), _asked(pool, only))
     return tuple(map(_running, rows.mappings()))
 
@@ -378,7 +381,7 @@ _RUNNING = f"""
       JOIN nodes n ON n.id = p.node_id AND n.pool = :pool {{only}}
       LEFT JOIN preemptions d
         ON d.job_id = p.job_id AND d.attempt = p.attempt AND NOT {SETTLED}
-     WHERE p.ended_at IS NULL AND NOT {BORROWS} ORDER BY p.job_id
+     WHERE p.ended_at IS NULL AND {{whose}} {BORROWS} ORDER BY p.job_id
 """
 """A job that is being stopped for another gives its GPUs back when it has saved. One on a lent
 spare gives nothing back: the spare holds what it uses."""

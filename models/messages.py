@@ -89,6 +89,8 @@ class LeaseEnd(StrEnum):
     SWAPPED = "swapped"
     """Another node of the gang was left, and a spare took its place: the job goes on with this
     one as its next attempt."""
+    KEPT = "kept"
+    """The gang that lent the GPU holds it no more: the job goes on, with a lease of its own."""
     WITHDRAWN = "withdrawn"
     """Committed, but its job had moved on before it could start."""
 

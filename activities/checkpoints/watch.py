@@ -11,8 +11,13 @@ from temporalio import activity
 from longshore.activities.checkpoints.rows import CheckpointActivities, keep_seen
 from longshore.activities.database import Database, clock
 from longshore.activities.error_translation import reports_errors
-from longshore.activities.preemption_inputs import PreemptionInputs, read_inputs
+from longshore.activities.preemption_inputs import (
+    PreemptionInputs,
+    load_running_work,
+    read_inputs,
+)
 from longshore.activities.schedules import Schedules
+from longshore.activities.snapshot import load_running
 from longshore.models.checkpoint import CheckpointInfo, CheckpointsRequest, SaveRequest
 from longshore.models.checkpointing import (
     CHECKPOINT_WATCH_SCHEDULE,
@@ -72,8 +77,13 @@ class CheckpointWatchActivities:
         seen = await self._checkpoints.observe_checkpoints(CheckpointsRequest(pool=pool))
         async with self._database.transaction() as connection:
             inputs = await read_inputs(connection, pool, seen.reason)
+            lent = await load_running(connection, pool, on_lent_spares=True)
+            guests = await load_running_work(
+                connection, pool, inputs.spec.preemption, lent, seen.reason
+            )
             now = await clock(connection)
-        able = [w for w in inputs.running if w.checkpoint and w.checkpoint.saves_while_running]
+        works = (*inputs.running, *guests)
+        able = [w for w in works if w.checkpoint and w.checkpoint.saves_while_running]
         decided = [(work, _decide(work, inputs, now)) for work in able]
         async with self._database.transaction() as connection:
             await _store(connection, decided)

@@ -10,11 +10,15 @@ from sqlalchemy.exc import IntegrityError
 from temporalio.exceptions import ApplicationError
 
 from longshore.activities.database import clock
+from longshore.activities.funding.fund import fund_view
 from longshore.activities.funding.use import leases_at, payers_of, usage, used
 from longshore.activities.held_differences import HELD_DIFFERENCES
-from longshore.activities.snapshot import load_running
+from longshore.activities.preemption_inputs import load_running_work
+from longshore.activities.snapshot import load_pool, load_running
+from longshore.activities.views import Views
 from longshore.models.failover import SwapReply, SwapRequest
 from longshore.models.funding import FundingClass
+from longshore.models.margins import DEFAULT_MARGINS
 from longshore.models.messages import LeaseEnd, NodeEnd, ReleaseRequest
 from longshore.models.node import NodeState
 from longshore.models.placement import Decision, PlacementKey
@@ -328,6 +332,8 @@ async def test_a_lent_gpu_counts_for_the_gang_alone_and_shows_for_both(lent: Led
         hours = await usage(connection, now - timedelta(hours=1))
         by_tenant = await used(connection, now - timedelta(hours=1), now)
         payers = await payers_of(connection, "guest")
+        asked = await fund_view(connection, "guest", DEFAULT_MARGINS)
+        node = (await Views(lent.database).nodes(pool=lent.pool))[2]
     assert {(one.job_id, one.funding, one.borrowed_from, one.spare) for one in both} == {
         ("guest", FundingClass.UNFUNDED, "wide", False),
         ("wide", FundingClass.OWNED, None, True),
@@ -338,3 +344,20 @@ async def test_a_lent_gpu_counts_for_the_gang_alone_and_shows_for_both(lent: Led
     assert payers is not None
     assert [(one.funding, one.gpus) for one in payers.now] == [(FundingClass.UNFUNDED, 2)]
     assert payers.hours == ()
+    assert (asked.runs, asked.has_budget, asked.funded) == (True, True, False)
+    assert asked.says == "nobody: it runs on a spare that wide lends, and pays for"
+    assert [(gpu.job_id, gpu.spare, gpu.lent_to, gpu.parts) for gpu in node.gpus] == [
+        ("wide", True, "guest", ())
+    ] * 2
+
+
+async def test_a_job_on_a_lent_spare_is_asked_to_save_like_any_other(gang: Ledger):
+    checkpoint = {"folder": "saves", "save_signal": "SIGUSR1"}
+    await queued(gang, "guest", checkpoint=checkpoint)
+    await cycle(gang, 2, "guest")
+    async with gang.database.snapshot() as connection:
+        spec = await load_pool(connection, gang.pool)
+        lent = await load_running(connection, gang.pool, on_lent_spares=True)
+        (work,) = await load_running_work(connection, gang.pool, spec.preemption, lent)
+    assert (work.id, work.nodes) == ("guest", ("node-c",))
+    assert work.checkpoint is not None
