@@ -11,6 +11,7 @@ from temporalio.exceptions import ApplicationError
 
 from longshore.activities.database import clock
 from longshore.activities.funding.fund import fund_view
+from longshore.activities.funding.rows import load_facts
 from longshore.activities.funding.use import leases_at, payers_of, usage, used
 from longshore.activities.held_differences import HELD_DIFFERENCES
 from longshore.activities.preemption_inputs import load_running_work
@@ -208,6 +209,10 @@ async def test_the_database_refuses_a_payer_of_what_is_borrowed(lent: Ledger):
         await write_charge(lent, charge("guest", main, (0, 1)))
     await cycle(lent, 3, "guest")
     assert await lent.value("SELECT count(*) FROM charges") == 0
+    async with lent.database.snapshot() as connection:
+        facts = await load_facts(connection, None)
+    assert facts is not None
+    assert facts.uses == (), "nobody is asked to pay"
 
 
 async def test_the_database_refuses_a_loan_that_is_rewritten(lent: Ledger):

@@ -108,6 +108,8 @@ def test_every_use_of_a_gpu_has_a_look_and_words_of_its_own():
         "a", "b", "75", "4/8", "×", "·",
     ]  # fmt: skip
     assert 'title="GPU 1 standing by for gang"' in cells
+    lent = a_node("n", held(0, "gang", spare=True, lent_to="guest-id"))
+    assert in_words(lent) == "GPU 0 standing by for gang, lent to guest-id"
     assert f'role="img" aria-label="{in_words(node).replace(chr(39), "&#x27;")}"' in cells
 
 

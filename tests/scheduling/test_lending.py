@@ -101,6 +101,7 @@ def test_it_is_for_whom_nobody_pays_and_who_may_start_all_the_same():
     policy = policy_of("held", held=("held",), paid=PAID)
     made, plan = lend(queue, policy, [held_by()], [a_spare()])
     assert plan == made
+    assert not any(may_borrow(job, policy.funding) for job in queue)
     assert not may_borrow(a_job("idle"), None)
 
 

@@ -48,6 +48,13 @@ def test_the_least_spare_that_suffices_goes_and_gives_no_more_than_is_wanted():
     assert [spare.node_id for spare in plan.spares] == ["small", "large"]
 
 
+def test_a_spare_that_is_lent_goes_last():
+    lent = a_spare(1, "lent", 4).model_copy(update={"lent": True})
+    held = [a_rank(0, "a", 4, unfit=LOST), lent, a_spare(2, "free", 8)]
+    assert plan_promotion(held, one_group("a"), GANG).swaps[0].node.node_id == "free"
+    assert plan_promotion(held[:2], one_group("a"), GANG).swaps[0].node.node_id == "lent"
+
+
 def test_two_losses_take_two_spares_or_none():
     held = [a_rank(0, "a", 4, unfit=LOST), a_rank(1, "b", 8, unfit=LOST), a_spare(2, "c", 8)]
     groups = one_group("a", "b")
