@@ -89,7 +89,7 @@ async def book_use(connection: AsyncConnection, block: RowMapping, cost: int) ->
         for row in await connection.execute(text(_USED), {"block": block["id"]})
     }
     used = 0
-    rows = await connection.execute(text(_GPU_TIME), {"block": block["id"]})
+    rows = await connection.execute(text(GPU_TIME), {"block": block["id"]})
     for row in rows.mappings().all():
         share = min(int(cost * row["micros"] // max(row["whole"], 1)), cost - used)
         used += share
@@ -164,7 +164,7 @@ _USED = """
      GROUP BY account
 """
 
-_GPU_TIME = """
+GPU_TIME = """
     SELECT l.job_id,
            sum(greatest(extract(epoch FROM least(coalesce(l.ended_at, b.ended_at), b.ended_at)
                                          - greatest(l.started_at, b.starts_at)), 0)

@@ -249,7 +249,7 @@ _USES = """
       FROM blocks b
       JOIN (SELECT id AS node_id, block_id FROM nodes
             UNION SELECT node_id, block_id FROM block_nodes) AS n ON n.block_id = b.id
-      JOIN leases l ON l.node_id = n.node_id
+      JOIN leases l ON l.node_id = n.node_id AND l.borrowed_from IS NULL
        AND l.started_at < coalesce(b.ended_at, 'infinity')
        AND coalesce(l.ended_at, 'infinity') > coalesce(b.starts_at, '-infinity')
       LEFT JOIN jobs j ON j.id = l.job_id

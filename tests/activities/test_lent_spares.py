@@ -9,13 +9,18 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 from temporalio.exceptions import ApplicationError
 
+from longshore.activities.buying.ledger import GPU_TIME
+from longshore.activities.buying.purchase_rows import insert_purchase
 from longshore.activities.database import clock
 from longshore.activities.funding.fund import fund_view
+from longshore.activities.funding.hours import load_hours
 from longshore.activities.funding.rows import load_facts
 from longshore.activities.funding.use import leases_at, payers_of, usage, used
 from longshore.activities.held_differences import HELD_DIFFERENCES
+from longshore.activities.placements import end_spare
 from longshore.activities.preemption_inputs import load_running_work
 from longshore.activities.snapshot import load_pool, load_running
+from longshore.activities.usage import load_usage
 from longshore.activities.views import Views
 from longshore.models.failover import SwapReply, SwapRequest
 from longshore.models.funding import FundingClass
@@ -23,12 +28,24 @@ from longshore.models.margins import DEFAULT_MARGINS
 from longshore.models.messages import LeaseEnd, NodeEnd, ReleaseRequest
 from longshore.models.node import NodeState
 from longshore.models.placement import Decision, PlacementKey
+from longshore.models.purchase import PurchaseOption, PurchaseRequest
 from longshore.models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL
 from tests.support.funding import charge, envelope, funding_drift, tenant, write_charge
 from tests.support.ledger import Ledger
 
 FABRIC = {REGION_LABEL: "eu", CLUSTER_LABEL: "c1", DOMAIN_LABEL: "a"}
 NAMES = ("node-a", "node-b", "node-c")
+A_BLOCK = (
+    "INSERT INTO orders (key, purchase_id, number, option, provider, request, state, is_machine,"
+    " gpus_per_node, nodes, committed)"
+    " VALUES ('p-1.1', 'p-1', 1, 0, 'sfcompute', '{}', 'PLACED', false, 2, 1, 0)",
+    "INSERT INTO blocks (id, provider, instance_type, tier, starts_at, ends_at, ended_at,"
+    " price_micro_per_gpu_hour, purchase_id, nodes, gpus_per_node)"
+    " VALUES ('p-1.1', 'sfcompute', '2xH100', 'FAST', now() - interval '1 hour', now(), now(), 1,"
+    " 'p-1', 1, 2)",
+    "UPDATE nodes SET block_id = 'p-1.1' WHERE id = 'node-c'",
+)
+"""What pays for the node of the spare."""
 WISH = {"group_gpus": 4, "spares_per_group": 2, "lend_spares": True}
 
 
@@ -246,9 +263,18 @@ async def test_whoever_borrows_keeps_the_gpus_where_the_gang_ends(lent: Ledger):
     await no_drift(lent)
 
 
-async def test_a_lost_node_ends_both_and_a_drained_spare_only_itself(lent: Ledger):
+async def test_a_lost_node_ends_both(lent: Ledger):
     await lose(lent, "node-c")
     assert await places(lent) == {}
+    await no_drift(lent)
+
+
+async def test_a_spare_that_leaves_a_drained_node_leaves_its_gpus_to_whoever_borrows(lent: Ledger):
+    await lent.rows("UPDATE nodes SET state = 'DRAINING' WHERE id = 'node-c'")
+    key = PlacementKey(job_id="wide", attempt=1)
+    async with lent.database.transaction() as connection:
+        assert await end_spare(connection, key, "node-c", LeaseEnd.MOVED, "new disk")
+    assert await places(lent) == {"guest": ("node-c", None)}
     await no_drift(lent)
 
 
@@ -354,6 +380,30 @@ async def test_a_lent_gpu_counts_for_the_gang_alone_and_shows_for_both(lent: Led
     assert [(gpu.job_id, gpu.spare, gpu.lent_to, gpu.parts) for gpu in node.gpus] == [
         ("wide", True, "guest", ())
     ] * 2
+
+
+async def test_its_time_is_in_no_share_quota_or_bill(lent: Ledger):
+    option = PurchaseOption(
+        provider="sfcompute", instance_type="2xH100", gpus_per_node=2, length=timedelta(hours=4),
+        limit=2_000_000,
+    )  # fmt: skip
+    async with lent.database.transaction() as connection:
+        purchase = PurchaseRequest(pool=lent.pool, options=(option,))
+        await insert_purchase(connection, "p-1", purchase)
+        for statement in A_BLOCK:
+            await connection.execute(text(statement))
+    async with lent.database.transaction() as connection:
+        now = await clock(connection)
+        hours = await load_hours(connection)
+        shares = await load_usage(connection, lent.pool, 3600.0, now)
+        billed = await connection.execute(text(GPU_TIME), {"block": "p-1.1"})
+        assert {row.job_id for row in billed if row.micros > 0} == {"wide"}
+    for had in (hours["blue"].gpus, shares["blue"]):
+        assert had == 0
+    assert hours["default"].gpus > 0
+    await lent.finish("wide")
+    async with lent.database.transaction() as connection:
+        assert (await load_hours(connection))["blue"].gpus > 0, "its own since then"
 
 
 async def test_a_job_on_a_lent_spare_is_asked_to_save_like_any_other(gang: Ledger):

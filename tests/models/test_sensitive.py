@@ -25,6 +25,10 @@ def a_spec(**fields: object) -> JobSpec:
             "malleable: {min: 1, max: 4}", 3,
             "so other jobs have nothing of a smaller size: leave out malleable, or sensitive",
         ),
+        (
+            "gpus: 4\ngang: {group_gpus: 4, spares_per_group: 2, lend_spares: true}", 3,
+            "so it lends no spare there: leave out gang.lend_spares, or sensitive",
+        ),
     ],
 )  # fmt: skip
 def test_what_cannot_hold_its_nodes_alone_is_refused(says: str, line: int, why: str) -> None:

@@ -383,3 +383,9 @@ def test_groups_that_the_total_cannot_have_are_refused():
         a_gang(8, 16)
     with pytest.raises(ValueError, match="spares_per_group needs group_gpus"):
         Gang(spares_per_group=1)
+
+
+def test_a_gang_without_spares_lends_none_and_is_stored_as_before():
+    with pytest.raises(ValueError, match="lend_spares needs spares_per_group"):
+        Gang(group_gpus=4, lend_spares=True)
+    assert "lend_spares" not in Gang(group_gpus=4, spares_per_group=4).model_dump(mode="json")
