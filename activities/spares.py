@@ -46,8 +46,8 @@ from longshore.models.placement import Decision, PlacementKey
 from longshore.scheduling.gangs.spares import decision_after, plan_promotion
 from longshore.scheduling.topology import domain_of_labels
 
-_LOOKS_AGAIN = timedelta(seconds=1)
-"""While it waits for whoever runs on a spare to end."""
+_LONGEST_WAIT = 10
+"""Seconds until it looks again whether whoever runs on a spare has ended; at first one."""
 
 
 class SpareActivities:
@@ -76,8 +76,9 @@ class SpareActivities:
                 await failpoint("swap.before-commit")
         except SpareInUse as lent:
             await take_back(self._database, self._signals, request.key, lent.borrowers)
+            wait = timedelta(seconds=min(activity.info().attempt, _LONGEST_WAIT))
             raise ApplicationError(
-                str(lent), type=SpareInUse.__name__, next_retry_delay=_LOOKS_AGAIN
+                str(lent), type=SpareInUse.__name__, next_retry_delay=wait
             ) from None
         await failpoint("swap.after-commit")
         # A retry cannot know whether the one before it got as far as the signal.
