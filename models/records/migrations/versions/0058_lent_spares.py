@@ -22,7 +22,7 @@ the leases that borrowed end as `kept`, and others begin with them.
 from alembic import op
 
 revision = "0058"
-down_revision = "0056"
+down_revision = "0057"
 
 
 def upgrade() -> None:
