@@ -28,6 +28,7 @@ from longshore.models.queue_view import QueuedJobView, QueueView, StartErrorsVie
 from longshore.models.start_range import StartRange
 from longshore.scheduling.durations import expected_from, says_learnt
 from longshore.scheduling.estimates import Told, start_errors
+from longshore.scheduling.fair_tree import parts_of
 from longshore.scheduling.order import counted_as, queue_order, worth
 from longshore.scheduling.prices.series import threshold, why_price_wait
 from longshore.scheduling.rank import Standing, room_of, standings, waiting
@@ -76,6 +77,7 @@ class QueueViews:
         return QueueView(
             pool=pool, order=packing.in_order, jobs=tuple(jobs), simulated=simulated,
             weights=packing.score.used if packing.score else None,
+            tenants=parts_of(packing, (each.tenant for each in jobs if each.place is not None)),
         )  # fmt: skip
 
     async def start_errors(self, pool: str, over: timedelta) -> StartErrorsView:

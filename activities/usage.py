@@ -4,6 +4,7 @@ GPUs of late, what energy costs now, and who pays for its jobs."""
 import time
 from collections.abc import Sequence
 from datetime import datetime
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import text
@@ -17,6 +18,7 @@ from longshore.activities.snapshot import load_pool
 from longshore.models.margins import DEFAULT_MARGINS, Margins
 from longshore.models.mig import SLICES
 from longshore.models.pool import PoolSpec
+from longshore.models.score import InTree
 from longshore.scheduling.funding.sizes import MayGrow
 from longshore.scheduling.prices.series import energy_term
 
@@ -26,7 +28,18 @@ _PART = 50
 """What was read is kept for so many times as long as the reading took: no more than a fiftieth of
 the time goes by with it."""
 
-_Kept = dict[tuple[str, float], tuple[float, dict[str, float]]]
+
+class Had(NamedTuple):
+    """What the score of a pool asks about its tenants."""
+
+    usage: dict[str, float]
+    """GPU-seconds of each tenant that had any of late or has a job in the queue."""
+    tree: dict[str, InTree]
+    """All tenants that somebody has told something about."""
+
+
+NOTHING_KNOWN = Had({}, {})
+_Kept = dict[tuple[str, float], tuple[float, Had]]
 _kept: "WeakKeyDictionary[AsyncEngine, _Kept]" = WeakKeyDictionary()
 """Of each database: by pool and half-life, until when what was read holds."""
 
@@ -56,23 +69,27 @@ async def with_usage(connection: AsyncConnection, spec: PoolSpec) -> PoolSpec:
         return spec
     half_life = score.half_life.total_seconds()
     kept = _kept.setdefault(connection.engine, {})
-    until, usage = kept.get((spec.name, half_life), (0.0, {}))
+    until, had = kept.get((spec.name, half_life), (0.0, NOTHING_KNOWN))
     began = time.monotonic()
     if began >= until:
-        usage = await load_usage(connection, spec.name, half_life, await clock(connection))
+        had = await load_usage(connection, spec.name, half_life, await clock(connection))
         took = time.monotonic() - began
-        kept[spec.name, half_life] = time.monotonic() + _PART * took, usage
-    return spec.model_copy(update={"packing": packing.model_copy(update={"usage": usage})})
+        kept[spec.name, half_life] = time.monotonic() + _PART * took, had
+    update = {"usage": had.usage, "tree": had.tree}
+    return spec.model_copy(update={"packing": packing.model_copy(update=update)})
 
 
 async def load_usage(
     connection: AsyncConnection, pool: str, half_life: float, now: datetime
-) -> dict[str, float]:
-    """Return the GPU-seconds of each tenant that had any of late or has a job in the queue: what
-    it had a `half_life` in seconds ago counts half."""
+) -> Had:
+    """Return what each tenant had, where what it had a `half_life` in seconds ago counts half, and
+    the tree of tenants."""
     asked = {"pool": pool, "now": now, "half": half_life, "lives": _HALF_LIVES, "slices": SLICES}
-    rows = await connection.execute(text(_USAGE), asked)
-    return {row.tenant: float(row.had) for row in rows}
+    rows = (await connection.execute(text(_USAGE), asked)).all()
+    return Had(
+        {row.tenant: float(row.had) for row in rows if row.had is not None},
+        {row.tenant: InTree(row.parent, row.shares) for row in rows if row.shares is not None},
+    )
 
 
 _USAGE = f"""
@@ -89,14 +106,18 @@ _USAGE = f"""
            AND (p.ended_at IS NULL
                 OR p.ended_at > CAST(:now AS timestamptz)
                                 - make_interval(secs => :lives * CAST(:half AS float8)))
+    ), used AS (
+        SELECT tenant,
+               sum(gpus * (exp(-ln(2) * until / :half) - exp(-ln(2) * since / :half)))
+                   * :half / ln(2) AS had
+          FROM spans WHERE since >= until GROUP BY tenant
+         UNION ALL
+        SELECT DISTINCT q.tenant, 0
+          FROM queue q
+         WHERE q.pool = :pool AND q.tenant IS NOT NULL
+           AND NOT EXISTS (SELECT FROM spans s WHERE s.tenant = q.tenant)
     )
-    SELECT tenant,
-           sum(gpus * (exp(-ln(2) * until / :half) - exp(-ln(2) * since / :half))) * :half / ln(2)
-               AS had
-      FROM spans WHERE since >= until GROUP BY tenant
-     UNION ALL
-    SELECT DISTINCT q.tenant, 0
-      FROM queue q
-     WHERE q.pool = :pool AND q.tenant IS NOT NULL
-       AND NOT EXISTS (SELECT FROM spans s WHERE s.tenant = q.tenant)
+    SELECT coalesce(u.tenant, t.name) AS tenant, u.had, t.parent, t.shares
+      FROM used u FULL JOIN tenants t ON t.name = u.tenant
+     ORDER BY 1
 """

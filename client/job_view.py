@@ -68,6 +68,7 @@ from longshore.models.views import AttemptView, Explanation, JobView
 from longshore.models.visible import in_one_line
 from longshore.scheduling.arrays import progress_text
 from longshore.scheduling.buying.words import under_way
+from longshore.scheduling.fair_tree import says_part
 from longshore.scheduling.preemption.due import lottery_words
 
 
@@ -509,6 +510,8 @@ def _queue_facts(explanation: Explanation, now: datetime) -> list[tuple[str, Ren
         place = f"place {explanation.position} in pool {job.pool}, {ahead}{risen}{head_start}"
         facts.append(("queue", place))
         facts += _begin_facts(job, now) or [("waits since", _moment(job.waits_from, now))]
+    if explanation.share is not None:
+        facts.append((f"share of {job.tenant}", says_part(explanation.share)))
     if explanation.decided_at is not None and last is not None:
         said = "" if last.reason in explanation.headline else f": {last.reason}"
         facts.append(("last cycle", f"{ago(explanation.decided_at, now)}{said}"))

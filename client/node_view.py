@@ -163,7 +163,8 @@ def _score(score: ScorePolicy | None) -> list[tuple[str, RenderableType]]:
         ("score", f"{score.profile or 'own weights'}: {weights}"),
     ]
     if score.by_share:
-        lines.append(("shares", f"{', '.join([*shares, '1 each' if not shares else 'others 1'])}; "
+        rest = "others as in the tree of tenants" if shares else "as in the tree of tenants"
+        lines.append(("shares", f"{', '.join([*shares, rest])}; "
                       f"half-life {format_duration(score.half_life)}"))  # fmt: skip
     return [*lines, ("score needed", ", ".join(said))] if said else lines
 

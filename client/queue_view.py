@@ -9,8 +9,9 @@ from longshore.client.terminal import WIDE, Text, a_table, width_of_ids
 from longshore.client.words import short_class_of
 from longshore.models.durations import ExpectedFrom
 from longshore.models.queue_view import QueuedJobView, QueueView, StartErrors
-from longshore.models.text import NONE, dollars, span
+from longshore.models.text import NONE, count, dollars, span
 from longshore.scheduling.estimates import BOUNDS
+from longshore.scheduling.fair_tree import says_part
 
 LEGEND = (
     "rank = price x sqrt(GPUs) x growth / (left + 600 s / GPUs); growth is 1 + 3 for each day "
@@ -31,6 +32,8 @@ TERM_HEADS = {
     "conformance": "conf",
 }  # fmt: skip
 """How the columns of the terms are headed, in the order of the seed."""
+_TOLD = 10
+"""Tenants whose shares are told."""
 ERRORS = (
     "jobs", "half off by at most", "9 in 10", "came earlier", "later", "overdue", "in its range",
 )  # fmt: skip
@@ -139,6 +142,9 @@ def legends(queue: QueueView) -> list[str]:
         if queue.weights.energy and all(job.score is None or job.score.energy is None
                                         for job in queue.jobs):  # fmt: skip
             found.append("No price of energy is known: its weight has no effect.")
+    found += [f"share of {each.tenant}: {says_part(each)}." for each in queue.tenants[:_TOLD]]
+    if (more := len(queue.tenants) - _TOLD) > 0:
+        found.append(f"{count(more, 'more tenant')}: --json has their shares.")
     return found
 
 

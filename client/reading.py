@@ -71,6 +71,7 @@ from longshore.models.visible import brief, visible
 from longshore.scheduling.advice import advice, kind_of_node
 from longshore.scheduling.deadline import LikelyDuration
 from longshore.scheduling.elastic import changes_of
+from longshore.scheduling.fair_tree import part_of
 from longshore.scheduling.job_changes import agent_command
 from longshore.scheduling.order import seconds_ahead
 from longshore.scheduling.packer import place
@@ -298,6 +299,7 @@ class Reading:
         more = {
             "sizes": await self._sizes_of(job), "data": await self._staged(job),
             "meeting": await self._meeting_of(job), "payers": payers,
+            "share": part_of(pool.packing, job.tenant),
         }  # fmt: skip
         return told.model_copy(update=more)
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
@@ -15,7 +15,7 @@ from longshore.models.gang import GangPacking
 from longshore.models.job import Tier
 from longshore.models.margins import DEFAULT_MARGINS, Margins
 from longshore.models.money import Money
-from longshore.models.score import ScorePolicy
+from longshore.models.score import InTree, ScorePolicy
 from longshore.models.units import Duration
 
 _NONE: Mapping[str, str] = MappingProxyType({})
@@ -125,6 +125,8 @@ class PackingPolicy(Frozen):
     usage: dict[str, float] = Field(default_factory=dict[str, float], exclude=True)
     """GPU-seconds that each tenant has had of late, where the score asks for its share. Who plans
     reads them."""
+    tree: dict[str, InTree] = Field(default_factory=dict[str, InTree], exclude=True)
+    """The tenants that somebody has told something about, read with `usage`."""
     energy_price: float | None = Field(default=None, exclude=True)
     """What energy costs now, as a part of the most that it may cost; None where nobody knows. Who
     plans reads it."""
@@ -175,9 +177,10 @@ class PackingPolicy(Frozen):
     @property
     def as_set(self) -> Self:
         """The policy without what is read anew for each plan."""
-        if not self.usage and self.energy_price is None and self.funding is None:
+        if not (self.usage or self.tree) and self.funding is None and self.energy_price is None:
             return self
-        return self.model_copy(update={"usage": {}, "energy_price": None, "funding": None})
+        now: dict[str, Any] = {"usage": {}, "tree": {}, "energy_price": None, "funding": None}
+        return self.model_copy(update=now)
 
     @property
     def unfunded(self) -> Mapping[str, str]:

@@ -6,7 +6,7 @@ from longshore.models.base import Frozen, Instant
 from longshore.models.deadline import DeadlineJudgment
 from longshore.models.durations import ExpectedFrom
 from longshore.models.packing import QueueOrder
-from longshore.models.score import TermWeights
+from longshore.models.score import TenantPart, TermWeights
 from longshore.models.start_range import StartRange
 from longshore.models.units import Duration
 
@@ -93,6 +93,8 @@ class QueueView(Frozen):
     """Of the score, where the pool has one."""
     jobs: tuple[QueuedJobView, ...] = Field(default=())
     """In order; those that are set aside last."""
+    tenants: tuple[TenantPart, ...] = Field(default=(), exclude_if=lambda tenants: not tenants)
+    """What those who wait are to have, where the score asks for their shares."""
     simulated: bool = False
     """Whether a node of the pool has simulated GPUs."""
 

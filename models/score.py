@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 from datetime import timedelta
 from enum import StrEnum
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -129,6 +129,26 @@ def _shares(shares: dict[str, float]) -> dict[str, float]:
     return shares
 
 
+class InTree(NamedTuple):
+    """Where a tenant is in the tree, as far as the score asks."""
+
+    parent: str | None = None
+    shares: float = 1.0
+    """Beside its siblings."""
+
+
+class TenantPart(Frozen):
+    """What a tenant is to have of a pool beside others with work, and what it had of late."""
+
+    tenant: str
+    target: float
+    """As a part of the pool."""
+    actual: float
+    """What it had itself, of all GPU time that tenants had."""
+    whence: str
+    """By whose shares, from the tenant up."""
+
+
 Shares = Annotated[dict[Name, float], AfterValidator(_shares), Most(_MOST_TENANTS)]
 
 
@@ -140,7 +160,8 @@ class ScorePolicy(Frozen):
     weights: TermWeights | None = Field(default=None, exclude_if=lambda one: one is None)
     """Own weights, in place of a profile."""
     shares: Shares = Field(default_factory=dict)
-    """What tenants are to have beside each other; 1 for each that is not named."""
+    """What tenants are to have beside their siblings, in place of the shares that the tree of
+    tenants says."""
     half_life: Duration = timedelta(days=7)
     """GPU time that a tenant had so long ago counts half for its share."""
     burst: Part = 0.0

@@ -22,6 +22,7 @@ from longshore.models.pool import PoolSpec
 from longshore.models.preemption import PreemptionPlan, Spared
 from longshore.models.price_series import PriceView
 from longshore.models.resize import SizeChange
+from longshore.models.score import TenantPart
 from longshore.models.spending import BuyingRecord, JobCost, PurchaseUnderWay
 from longshore.models.start_range import StartRange
 from longshore.models.units import Duration
@@ -319,6 +320,8 @@ class Explanation(Wire):
     DAG's longest."""
     head_start: Duration = timedelta(0)
     """By how much it counts as submitted earlier for that (weight `critical_path` of its pool)."""
+    share: TenantPart | None = None
+    """For a queued job of a pool whose score asks for shares: that of its tenant."""
     decision: Decision | None = None
     """For a queued job: what the packer would say of it now, alone, node by node."""
     last_decision: Decision | None = None

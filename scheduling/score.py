@@ -19,6 +19,7 @@ from longshore.models.packing import GPUChoice, PackingPolicy
 from longshore.models.placement import JobRequest
 from longshore.models.score import DIFFERING
 from longshore.models.topology import NodeTopology
+from longshore.scheduling.fair_tree import FairTree, with_tenant
 from longshore.scheduling.placement.links import choose_linked
 from longshore.scheduling.topology import DomainKey, domain_of
 
@@ -102,7 +103,8 @@ class Scores:
         self._score = policy.score
         self._weights = {name: getattr(policy.score.used, name) for name in DIFFERING}
         self._nodes = tuple(nodes)
-        self._usage = policy.usage
+        self._usage, self._in_tree = policy.usage, policy.tree
+        self._tree = FairTree(policy.usage, policy.tree, policy.score.shares)
         self._held = frozenset(name for node in self._nodes for name in node.data)
         self._gpus_used = _part_used(self._nodes)
         self._share = cache(self._fair_share)
@@ -129,12 +131,14 @@ class Scores:
     def _fair_share(self, tenant: str | None) -> float:
         if tenant is None or not self._usage:
             return UNKNOWN
-        usage = self._usage if tenant in self._usage else {**self._usage, tenant: 0.0}
-        shares = {name: self._score.shares.get(name, 1.0) for name in usage}
-        target = shares[tenant] / sum(shares.values())
-        had = sum(usage.values())
-        actual = usage[tenant] / had if had > 0 else 0.0
+        target, actual = self.tree_for(tenant).compared(tenant)
         return fair_share(target, actual, self._score.burst, self._gpus_used)
+
+    def tree_for(self, tenant: str) -> FairTree:
+        """Return the tenants with work, with this one."""
+        if tenant in self._usage:
+            return self._tree
+        return FairTree(with_tenant(self._usage, tenant), self._in_tree, self._score.shares)
 
     def _shape(
         self, tier: str, gpu_type: str | None, gpus: int, may_span: bool

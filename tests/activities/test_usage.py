@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 
 from longshore.activities.database import clock
+from longshore.activities.funding.edits import set_tenant
 from longshore.activities.queue_views import QueueViews
 from longshore.activities.snapshot import load_place
 from longshore.activities.usage import load_pool_to_plan, load_usage
 from longshore.activities.views import set_pool
+from longshore.models.funding import Tenant
 from longshore.models.pool import PoolSpec
 from longshore.models.price_series import PriceSeries
 from tests.support.ledger import Ledger
@@ -33,10 +35,15 @@ async def rewritten(ledger: Ledger, what: str) -> None:
     await ledger.rows("ALTER TABLE placements ENABLE TRIGGER USER")
 
 
+async def told(ledger: Ledger, name: str, parent: str | None = None, shares: float = 1.0) -> None:
+    async with ledger.database.transaction() as connection:
+        await set_tenant(connection, Tenant(name=name, parent=parent, shares=shares))
+
+
 async def usage_of(ledger: Ledger, half_life: float = WEEK) -> dict[str, float]:
     async with ledger.database.transaction() as connection:
         now = await clock(connection)
-        return await load_usage(connection, ledger.pool, half_life, now)
+        return (await load_usage(connection, ledger.pool, half_life, now)).usage
 
 
 async def test_gpu_time_counts_half_after_a_half_life(ledger: Ledger):
@@ -92,6 +99,39 @@ async def test_the_starved_tenant_goes_first_and_both_are_told_why(ledger: Ledge
         await ledger.release("had")
         assert (await ledger.cycle("second")).placed == 1
         assert await ledger.rows("SELECT job_id FROM queue") == [{"job_id": "heavy"}]
+
+
+async def test_the_shares_of_the_tree_decide_who_goes_first(ledger: Ledger):
+    """Both had as much: who is to have more goes first, unless the pool says otherwise."""
+    name = f"tree-{ledger.pool}"
+    few, many, lab = f"{name}-few", f"{name}-many", f"{name}-lab"
+    await told(ledger, lab, shares=3)
+    await told(ledger, few, parent=lab)
+    await told(ledger, many, parent=lab, shares=2)
+    await ledger.register(gpus=2)
+    async with ledger.listening("had-few", "had-many", "few", "many"):
+        for tenant in (few, many):
+            await ledger.enqueue(f"had-{tenant[len(name) + 1 :]}", gpus=1, tenant=tenant)
+        assert (await ledger.cycle("first")).placed == 2
+        await rewritten(ledger, "placed_at = clock_timestamp() - interval '1 hour'")
+        await ledger.enqueue("few", gpus=1, tenant=few)
+        await ledger.enqueue("many", gpus=1, tenant=many)
+        await scored(ledger, profile="hpc-batch")
+        views = QueueViews(ledger.database)
+        found = await views.queue(ledger.pool)
+        assert [job.job_id for job in found.jobs] == ["many", "few"]
+        assert [part.target for part in found.tenants] == pytest.approx([1 / 3, 2 / 3])
+        assert [part.actual for part in found.tenants] == pytest.approx([1 / 2] * 2, rel=1e-3)
+        assert found.tenants[1].whence == (
+            f"{many} 2 of 3 shares below {lab}, {lab} 3 of 3 shares"
+        )
+        await scored(ledger, profile="hpc-batch", shares={few: 8.0}, half_life="6d")
+        found = await views.queue(ledger.pool)
+        assert [job.job_id for job in found.jobs] == ["few", "many"]
+        assert f"`shares.{few}`" in found.tenants[0].whence
+        await ledger.release("had-few")
+        assert (await ledger.cycle("second")).placed == 1
+        assert await ledger.rows("SELECT job_id FROM queue") == [{"job_id": "many"}]
 
 
 async def test_a_job_below_the_threshold_is_not_placed_and_is_told(ledger: Ledger):

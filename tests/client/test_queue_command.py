@@ -148,6 +148,13 @@ async def test_a_score_is_set_by_a_profile_or_weights_and_shown(longshore: Comma
     assert (job.score.priority, job.score.energy) == (0.5, None)
     printed = await longshore("queue", "--pool", pool, "--terms")
     assert "score = sum of weight x term" in printed.out
+    told = "target 100.0% of the pool, had 0.0% of late: "
+    assert [part.target for part in found.tenants] == [1.0]
+    assert f"share of {job.tenant}: {told}{job.tenant} 1 of 1 share" in " ".join(
+        printed.out.split()
+    )
+    why = await longshore("why", job.job_id)
+    assert told in " ".join(why.out.split())
     # Another profile brings its own order; one that is named goes before it.
     for arguments, order in (
         (("--profile", "service"), "age"),
