@@ -307,7 +307,7 @@ class CycleActivities:
         took = (plans - began, planned + time.perf_counter() - plans)
         return _Decided(
             pool, waiting, queue, nodes, decided, now, gpus, took, planning.mix, seconds,
-            settlement_of(funding, pool_name, decided, queue, nodes, now),
+            settlement_of(funding, pool_name, decided, queue, nodes, now, packing.funding),
         )  # fmt: skip
 
     async def _recent_jobs(

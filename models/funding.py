@@ -155,6 +155,14 @@ ITSELF = Payer(frozenset())
 """Of a job whose tenant has no budget."""
 
 
+class Foreseen(NamedTuple):
+    """What an envelope would pay for of a job that waits, with all before it in the queue."""
+
+    envelope: int
+    gpus: int
+    lent: bool
+
+
 class PoolFunding(NamedTuple):
     """Who pays for the jobs of a pool, as it matters to its plans; those that are not named pay
     for themselves."""
@@ -180,8 +188,11 @@ class PoolFunding(NamedTuple):
     """By malleable job that somebody pays for, or would: the largest size for which that is so,
     where it is less than the desired one."""
     first: frozenset[str] = frozenset()
-    """Jobs for which others gave way that are paid for, as their start was due: who gave way is
-    not to have the room back before them. And who goes on with the part of it that is paid for."""
+    """Jobs that wait for which others gave way since they are paid for, or not before them: who
+    gave way is not to have GPUs and room back before them. Those that run for which others gave
+    way as their start was due. And who goes on with the part of it that is paid for."""
+    foreseen: Mapping[str, tuple[Foreseen, ...]] = MappingProxyType({})
+    """By job that waits and that somebody would pay for: which envelopes."""
 
     @classmethod
     def __get_pydantic_core_schema__(

@@ -84,7 +84,7 @@ def queue_order(
     running: Iterable[RunningJob] = (),
 ) -> list[JobRequest]:
     """Return the jobs that somebody pays for, then the others; of the first those before all for
-    which others were stopped as their start was due, and those that others than their tenant pay
+    which others were stopped for who pays for them, and those that others than their tenant pay
     for after the own jobs of their relatives. Of each by the class that it counts as, highest
     first; in a class as the pool's order says: by the time of submission less its head start, or
     by rank, and by the score, which is less where the tenant has had more than its GPU-hours. Then

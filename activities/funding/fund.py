@@ -23,7 +23,7 @@ from longshore.scheduling.funding.evaluate import evaluated
 from longshore.scheduling.funding.explain import Explained, Helps, Remedy, Rung, explain
 from longshore.scheduling.funding.facts import Facts, OverQuota, Use, Wall
 from longshore.scheduling.funding.news import funded_gpus, paid_gpus
-from longshore.scheduling.funding.pool import as_found, says_unfunded
+from longshore.scheduling.funding.pool import as_found, in_turn, says_unfunded
 from longshore.scheduling.funding.quotas import in_its_way, milli_of, over_quotas, raises
 from longshore.scheduling.funding.room import Room
 from longshore.scheduling.funding.split import split_of
@@ -79,6 +79,7 @@ async def fund_view(connection: AsyncConnection, job_id: str, margins: Margins) 
         return pays_all
     nodes = await load_nodes(connection, row["pool"])
     ordered = queue_order(queue, spec.packing, now, nodes, running)
+    ordered = in_turn(ordered, funding.first | funding.freed)
     over = over_quotas(funding.walls, ordered)
     why = over.get(mine.id)
     if not has_budget:

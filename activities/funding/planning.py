@@ -22,6 +22,7 @@ from longshore.activities.funding.rows import (
 )
 from longshore.activities.placements import BORROWS
 from longshore.activities.snapshot import load_nodes, load_queue, load_running
+from longshore.models.funding import PoolFunding
 from longshore.models.node import Node
 from longshore.models.placement import CyclePlan, JobRequest, PackingPolicy
 from longshore.models.pool import PoolSpec
@@ -50,6 +51,8 @@ class Funding(NamedTuple):
     factors: Mapping[str, float] = MappingProxyType({})
     first: frozenset[str] = frozenset()
     """For whom others gave way as their start was due, waiting or running since."""
+    freed: frozenset[str] = frozenset()
+    """Who waits and had others stopped for who pays for them."""
     shrunk: Mapping[str, int] = MappingProxyType({})
     """Jobs that wait to go on with so many GPUs: the part of them that is paid for."""
 
@@ -149,11 +152,13 @@ async def read_funding(
     ids = [job.id for job in queue if job.tenant in with_budget]
     rows = await connection.execute(text(_ASKS), {"ids": ids}) if ids else ()
     asks = {row.id: Asks(terms_of(row.funding), row.preemptible) for row in rows}
-    first = frozenset(await connection.scalars(text(_FIRST), {"pool": pool}))
+    gave_way = (await connection.execute(text(_FIRST), {"pool": pool})).all()
+    first = frozenset(row.for_job for row in gave_way if row.cut)
+    freed = frozenset(row.for_job for row in gave_way if not row.cut)
     shrunk = {
         row.job_id: row.gpus for row in await connection.execute(text(_SHRUNK), {"pool": pool})
     }
-    return Funding(facts, asks, walls, factors, first, shrunk)
+    return Funding(facts, asks, walls, factors, first, freed, shrunk)
 
 
 async def with_funding(
@@ -188,7 +193,7 @@ def funded_by(
     """Return a policy with who pays for the jobs of its pool. The queue comes in its order."""
     found = pool_funding(
         funding.facts, pool, ordered, funding.asks, now, funding.walls, funding.factors, growing,
-        funding.first, funding.shrunk,
+        funding.first, funding.shrunk, funding.freed,
     )  # fmt: skip
     return packing.model_copy(update={"funding": found})
 
@@ -200,8 +205,10 @@ def settlement_of(
     queue: Iterable[JobRequest],
     nodes: Iterable[Node],
     now: datetime,
+    foreseen: PoolFunding | None = None,
 ) -> Settlement | None:
-    """Return what is to change of the charges with a plan; None where no tenant has a budget."""
+    """Return what is to change of the charges with a plan, which was made with who pays as was
+    `foreseen`; None where no tenant has a budget."""
     if funding is None:
         return None
     facts, asks = funding.facts, funding.asks
@@ -210,7 +217,10 @@ def settlement_of(
     own = [decision for decision in plan.placements if decision.borrowed_from is None]
     begins = placed(facts, pool, own, jobs, by_id, asks, now)
     must = {use.job_id for use in begins if asks.get(use.job_id, Asks()).must_be_funded}
-    funded = settled(facts, begins, now, fewest(jobs[use.job_id] for use in begins))
+    funded = settled(
+        facts, begins, now, fewest(jobs[use.job_id] for use in begins),
+        foreseen.foreseen if foreseen else MappingProxyType({}),
+    )  # fmt: skip
     news = news_of(facts, funded, begins)
     return Settlement(funded, begins, frozenset(must), next_change(facts, now), news)
 
@@ -258,11 +268,11 @@ _CONCERNS = f"""
 _NO_BUDGETS = Facts({}, {})
 
 _FIRST = """
-    SELECT d.for_job
+    SELECT d.for_job, jsonb_exists(d.plan, 'cut') AS cut
       FROM preemptions d JOIN queue q ON (q.job_id, q.attempt) = (d.for_job, d.for_attempt)
-     WHERE q.pool = :pool AND jsonb_exists(d.plan, 'cut')
+     WHERE q.pool = :pool AND d.by_payer
      UNION
-    SELECT d.for_job
+    SELECT d.for_job, true
       FROM placements p
       JOIN nodes n ON n.id = p.node_id AND n.pool = :pool
       JOIN preemptions d ON (d.for_job, d.for_attempt) = (p.job_id, p.attempt)

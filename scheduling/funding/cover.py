@@ -4,13 +4,13 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from longshore.models.funding import FundingCode
+from longshore.models.funding import Foreseen, FundingCode
 from longshore.scheduling.funding.asked import why_none
 from longshore.scheduling.funding.facts import Charge, Share, Use, Where
 from longshore.scheduling.funding.holding import Attempt, Paid
 from longshore.scheduling.funding.ladder import OWN
 from longshore.scheduling.funding.room import Key, Room
-from longshore.scheduling.funding.rungs import Ladder, ladder_of
+from longshore.scheduling.funding.rungs import Ladder, Rung, ladder_of
 from longshore.scheduling.funding.taking import Recall, Taking
 
 __all__ = ["Cover", "Recall", "cover", "fund", "settle", "take"]
@@ -126,6 +126,42 @@ def _settle(room: Room, use: Use) -> Cover:
         taking.undo()
         return _refused(room, use, taking, missing)
     return _kept(room, use, taking)
+
+
+def settle_as(room: Room, use: Use, foreseen: Sequence[Foreseen]) -> Cover | None:
+    """Have a job that begins be paid for as was foreseen while it waited, and return by whom; None
+    where that does not hold on the nodes that it has come to.
+
+    What is nearer may have been foreseen for others that still wait: they would take it back.
+    """
+    if sum(each.gpus for each in foreseen) != sum(len(share.gpus) for share in use.shares):
+        return None
+    taking, left = start(room, use), list(foreseen)
+    for index, share in enumerate(use.shares):
+        taking.share = index
+        want = len(share.gpus)
+        while want:
+            envelope, gpus, lent = left.pop(0)
+            if gpus > want:
+                left.insert(0, Foreseen(envelope, gpus - want, lent))
+            count = min(gpus, want)
+            rung = _foreseen_rung(room, use.tenant, share.where, envelope, lent)
+            if rung is None or taking.take(Ladder(iter((rung,))), count, share.milli):
+                taking.undo()
+                return None
+            want -= count
+    return _kept(room, use, taking)
+
+
+def _foreseen_rung(
+    room: Room, tenant: str, where: Where, envelope: int, lent: bool
+) -> Rung | None:
+    place = room.place[envelope]
+    owned = room.owned[place]
+    steps = OWN if lent else room.tree.steps(tenant, owned.tenant)
+    if steps is None or not room.open[place] or not room.valid.fits(owned, where):
+        return None
+    return Rung(steps, [place], lent=lent)
 
 
 def _kept(room: Room, use: Use, taking: Taking) -> Cover:

@@ -6,10 +6,11 @@
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from types import MappingProxyType
 from typing import NamedTuple
 
-from longshore.models.funding import FundingCode
-from longshore.scheduling.funding.cover import Cover, settle, surplus
+from longshore.models.funding import Foreseen, FundingCode
+from longshore.scheduling.funding.cover import Cover, settle, settle_as, surplus
 from longshore.scheduling.funding.facts import Charge, Facts, Owned, Use
 from longshore.scheduling.funding.holding import (
     Attempt,
@@ -42,7 +43,14 @@ class Funded(NamedTuple):
 class KeptFunding:
     """Who pays for what runs, while that changes."""
 
-    def __init__(self, facts: Facts, now: datetime) -> None:
+    def __init__(
+        self,
+        facts: Facts,
+        now: datetime,
+        foreseen: Mapping[str, Sequence[Foreseen]] = MappingProxyType({}),
+    ) -> None:
+        """`foreseen` is what pays for jobs that begin, as far as that holds."""
+        self._foreseen = foreseen
         found = holding(facts, now)
         self.room = Room(facts, now, found.kept)
         self._told: dict[Attempt, list[Charge]] = {}
@@ -245,7 +253,10 @@ class KeptFunding:
         if claim is None:
             self._covered(use)
             return []
-        found = settle(room, claim)
+        found = None
+        if claim is use and use.job_id in self._foreseen:
+            found = settle_as(room, use, self._foreseen[use.job_id])
+        found = found or settle(room, claim)
         if not found.funded:
             if len(claim.shares) == 1:
                 lacks = found.missing // claim.shares[0].milli

@@ -1,12 +1,13 @@
 """Who pays in one pool: for its jobs that wait, before a plan, and for what a plan places."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
 from longshore.models.funding import (
+    Foreseen,
     FundingClass,
     FundingCode,
     FundingTerms,
@@ -62,10 +63,12 @@ def pool_funding(
     growing: Sequence[MayGrow] = (),
     first: frozenset[str] = frozenset(),
     shrunk: Mapping[str, int] = MappingProxyType({}),
+    freed: frozenset[str] = frozenset(),
 ) -> PoolFunding:
     """Return who pays for what runs, and who would for the jobs of a queue, which come in its
     order. Each takes its room at its turn, of budgets and of hard quotas (`walls`), whether it is
-    placed then or not. `factors` and who is `first` go with it as they are.
+    placed then or not: those before all others for whom others have given way, as their start was
+    due (`first`) or for who pays for them (`freed`). `factors` go with it as they are.
     Who was `shrunk` to the part of it that is paid for has that part first, and no more.
 
     `growing` are malleable jobs that run, in the order in which they may grow.
@@ -76,6 +79,7 @@ def pool_funding(
         keeping = partial(_keeping, room=room, pool=pool, asks=asks, shrunk=shrunk, now=now)
         kept = [keeping(job) for job in queue if job.id in shrunk]
         queue = [*kept, *(job for job in queue if job.id not in shrunk)]
+    queue = in_turn(queue, first | freed)
     payers = {
         use.job_id: _payer_of(room, use, funded.splits[use.job_id, use.attempt])
         for use in facts.uses
@@ -124,8 +128,18 @@ def pool_funding(
         behind,
         factors,
         sizes,
-        first | shrunk.keys(),
+        first | shrunk.keys() | (freed - behind.keys()),
+        {use.job_id: _foreseen(covers[use.job_id]) for use in paid},
     )
+
+
+def in_turn(queue: Iterable[JobRequest], first: Collection[str]) -> list[JobRequest]:
+    """Return a queue in the order in which budgets are asked."""
+    return sorted(queue, key=lambda job: job.id not in first)
+
+
+def _foreseen(found: Cover) -> tuple[Foreseen, ...]:
+    return tuple(Foreseen(one.envelope, len(one.gpus), one.lent) for one in found.charges)
 
 
 def _keeping(
@@ -229,16 +243,18 @@ def settled(
     begins: Sequence[Use],
     now: datetime,
     fewest: Mapping[str, int] = MappingProxyType({}),
+    foreseen: Mapping[str, Sequence[Foreseen]] = MappingProxyType({}),
 ) -> Funded:
     """Return what is to change of the charges, where these jobs begin. `fewest` are the GPUs of
     malleable jobs at their smallest sizes: what they have beyond comes after all others, as it
-    does before a plan (`scheduling.funding.sizes`).
+    does before a plan (`scheduling.funding.sizes`). They are paid for as was `foreseen`, where
+    that holds.
 
     One that loses a part of what pays for it to another that begins with it starts unfunded: a job
     starts with all of its GPUs paid for, or none.
     """
     small = [_first(use, fewest[use.job_id]) if use.job_id in fewest else use for use in begins]
-    kept = KeptFunding(facts._replace(uses=(*facts.uses, *small)), now)
+    kept = KeptFunding(facts._replace(uses=(*facts.uses, *small)), now, foreseen)
     for use, least in zip(begins, small, strict=True):
         if use != least:
             kept.start(use)

@@ -1,7 +1,8 @@
 """By what right a job may have a running one stopped, as far as who pays for them says.
 
 What nobody pays for is stopped for whoever is paid for, whatever their classes; and what a
-relative shares is stopped for the relative's own jobs, and for those that take it over. Class
+relative shares is stopped for the relative's own jobs, and for those that take it over. Own jobs
+of who shares or lends are not stopped for who has it from them, of whatever class. Else class
 decides between jobs that the same tenants pay for, and between those that nobody does. What
 somebody pays for is never stopped for a job that another pays for; nor for one that nobody pays
 for, unless that is of a higher class of its own tenant, and paid for then: else it would be
@@ -34,8 +35,10 @@ def right_over(running: str, asking: str, funding: PoolFunding | None) -> Right:
     if theirs.funded and mine.funded:
         if mine.owner in theirs.shared or running in funding.recalls.get(asking, ()):
             return Right.FIRST
-        if theirs.owner in mine.shared:
-            return Right.NONE  # it would take back at once what it shares
+        if theirs.owner in mine.tenants and theirs.owner != mine.owner:
+            return (
+                Right.NONE
+            )  # what it shares it would take back at once; a loan is of what is left
         if theirs.far < mine.far:
             return Right.NONE  # nearer to who shares with both: it would take that back
         return Right.CLASS if theirs.tenants == mine.tenants else Right.NONE

@@ -7,10 +7,12 @@ import pytest
 from sqlalchemy import text
 
 from longshore.activities.funding.hours import load_hours, share_factors
+from longshore.activities.funding.planning import read_funding
 from longshore.models.messages import CycleReply, LeaseEnd, ReleaseRequest
 from longshore.models.placement import Decision, PlacementKey
 from tests.support.funding import envelope, tenant
 from tests.support.ledger import Ledger
+from tests.support.packing import a_job
 from tests.support.waiting import eventually
 
 
@@ -307,6 +309,10 @@ async def test_an_owner_whose_gpus_a_relative_has_does_not_wait_for_it(funded: L
     await queued(funded, "owner", "red", 4, priority=0)
     await cycle(funded, 2, "guest", "owner")
     assert [(row["job_id"], row["by_payer"]) for row in await stopped(funded)] == [("guest", True)]
+    async with funded.database.transaction() as connection:
+        found = await read_funding(connection, funded.pool, [a_job("owner", 4, tenant="red")])
+    assert found
+    assert (found.first, found.freed) == (frozenset(), {"owner"})
     # It waits again before the next cycle, of a higher class, and is paid for as before.
     guest = PlacementKey(job_id="guest", attempt=1)
     freed = ReleaseRequest(key=guest, reason=LeaseEnd.PREEMPTED, message="for owner")
@@ -314,6 +320,22 @@ async def test_an_owner_whose_gpus_a_relative_has_does_not_wait_for_it(funded: L
     await funded.enqueue("guest", attempt=2, gpus=8, tenant="blue", priority=9)
     await cycle(funded, 3, "guest", "owner")
     assert await running(funded) == ["owner"], "what was freed for it is not taken back"
+
+
+async def test_who_begins_is_paid_for_as_was_foreseen_for_it(funded: Ledger):
+    """A cousin begins, and what is nearer to it is kept for another that still waits."""
+    await tenant(funded, "deep", "red")
+    await envelope(funded, "root", milli=2000)
+    await envelope(funded, "blue", milli=4000)
+    await queued(funded, "runs", "default", 4)
+    await cycle(funded, 1, "runs")
+    await queued(funded, "far", "deep", 2, priority=8)
+    await queued(funded, "near", "red", 3, preemptible=True)
+    await cycle(funded, 2, "far", "near")
+    assert await running(funded) == ["far", "runs"]
+    assert await paid(funded) == [("far", "blue/main", 2)]
+    await cycle(funded, 3, "near")
+    assert await stopped(funded) == []
 
 
 async def test_a_sponsor_that_there_is_not_is_refused_and_who_lends_is_told(funded: Ledger):

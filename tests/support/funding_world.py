@@ -30,6 +30,8 @@ GRACE = timedelta(seconds=30)
 """For which one that is stopped keeps its GPUs."""
 COOLDOWN = RULES.cooldown
 """For which a class alone does not have one stopped again."""
+_NEXT = timedelta(microseconds=20)
+"""Until the next cycle: who has begun runs for longer than who begins then."""
 NAMES = "abcdef"
 MINUTE = timedelta(minutes=1)
 
@@ -40,8 +42,10 @@ class Job(NamedTuple):
 
 
 class World:
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, *, loans: bool = False) -> None:
+        """With `loans` most envelopes lend, and most jobs borrow."""
         self.chance = random.Random(seed)
+        self._loans = (0.8, 0.8) if loans else (0.4, 0.3)
         self.now = NOW
         self.gpus = self.chance.randint(4, 12)
         self.waiting: dict[str, Job] = {}
@@ -51,6 +55,8 @@ class World:
         self.stopped_at: dict[str, datetime] = {}
         self.winner: dict[str, str] = {}
         """For whom."""
+        self.given_way: set[str] = set()
+        """For whom others were stopped for who pays for them."""
         self.stops: list[tuple[str, str]] = []
         """Who was stopped for whom, since the last event from outside."""
         self.counted: dict[str, float] = defaultdict(float)
@@ -85,7 +91,7 @@ class World:
 
     def _envelope(self, id: int, owner: str, names: str) -> Owned:
         chance = self.chance
-        to = tuple(chance.sample(names, 2)) if chance.random() < 0.4 else ()
+        to = tuple(chance.sample(names, 2)) if chance.random() < self._loans[0] else ()
         return owned(
             id, owner, chance.randint(1, 5),
             lending=Lending(to=to, max=chance.randint(1, 3)) if to else None,
@@ -126,7 +132,11 @@ class World:
         until = self.now + time
         specs = [owned.spec for owned in self.facts.envelopes.values()]
         edges = {at for spec in specs for at in (spec.start, spec.end) if at is not None}
-        while times := [at for at in (*edges, *self.leaving.values()) if self.now < at <= until]:
+        while times := [
+            at
+            for at in (*(at for at in edges if at > self.now), *self.leaving.values())
+            if at <= until
+        ]:
             at = min(times)
             self._count(at)
             if at in edges:
@@ -140,6 +150,7 @@ class World:
 
     def _count(self, until: datetime) -> None:
         """Have it be later: until then those pay who do now."""
+        until = max(until, self.now)
         seconds = (until - self.now).total_seconds()
         charges = Plain(self.facts, self.now).charges
         for use in self.facts.uses:
@@ -153,14 +164,14 @@ class World:
             itself = self.facts.tenants[use.tenant].budget_since is None
             self.counted["itself" if itself else "UNFUNDED"] += left
             self.counted["held"] += whole
-            assert left >= 0, f"more is paid for {use.job_id} than it holds"
+            assert left >= -1e-9, f"more is paid for {use.job_id} than it holds"
         self.now = until
 
     def _submit(self) -> None:
         chance, tenants = self.chance, sorted(self.facts.tenants)
         self._number += 1
         terms = FundingTerms()
-        if chance.random() < 0.3:
+        if chance.random() < self._loans[1]:
             terms = borrowing(*chance.sample(tenants, 2), most=chance.choice([None, 1, 2]))
         if chance.random() < 0.15:
             terms = terms.model_copy(update={"unfunded": WhenUnfunded.WAIT})
@@ -220,11 +231,12 @@ class World:
             self._cycle()
             if [*self.running, *self.leaving] == before:
                 break
+            self._count(self.now + _NEXT)
 
     def _cycle(self) -> None:
         asks = {name: job.asks for name, job in self.waiting.items()}
         queue = queue_order([job.request for job in self.waiting.values()], POLICY, self.now)
-        funding = pool_funding(self.facts, "pool", queue, asks, self.now)
+        funding = pool_funding(self.facts, "pool", queue, asks, self.now, freed=self._freed())
         policy = POLICY.model_copy(update={"funding": funding})
         begins = [
             self._use(request, self.now + place * timedelta(microseconds=1))
@@ -232,7 +244,7 @@ class World:
                 self._begin(queue_order(queue, policy, self.now), funding)
             )
         ]
-        funded = settled(self.facts, begins, self.now)
+        funded = settled(self.facts, begins, self.now, foreseen=funding.foreseen)
         self._apply(funded)
         self.facts = self.facts._replace(uses=[*self.facts.uses, *begins])
         self._check(begins)
@@ -257,6 +269,7 @@ class World:
                 coming, free = coming - (request.gpus - free), 0
         for request in begins:
             self.running[request.id] = self.waiting.pop(request.id)
+            self.given_way.discard(request.id)
         return begins
 
     def _stop(self, asking: JobRequest, wants: int, funding: PoolFunding) -> int:
@@ -283,8 +296,13 @@ class World:
             self.winner[victim.id] = asking.id
             self.stopped_at[victim.id] = self.now
             self.stops.append((victim.id, asking.id))
+            if right_over(victim.id, asking.id, funding) is Right.FIRST:
+                self.given_way.add(asking.id)
             self.seen["stopped"] += 1
         return gives
+
+    def _freed(self) -> frozenset[str]:
+        return frozenset(self.given_way.intersection(self.waiting))
 
     def _use(self, request: JobRequest, since: datetime) -> Use:
         asks = self.running[request.id].asks
@@ -328,7 +346,7 @@ class World:
         not paid for, or are paid for by it."""
         asks = {name: job.asks for name, job in self.waiting.items()}
         queue = queue_order([job.request for job in self.waiting.values()], POLICY, self.now)
-        funding = pool_funding(self.facts, "pool", queue, asks, self.now)
+        funding = pool_funding(self.facts, "pool", queue, asks, self.now, freed=self._freed())
         policy = POLICY.model_copy(update={"funding": funding})
         ahead: list[str] = []
         taken = 0
@@ -340,8 +358,10 @@ class World:
                 Use(request.id, 1, request.tenant or "", self.now, (share,), job.asks.terms,
                     job.asks.preemptible)
             )  # fmt: skip
-            if made is None:
+            itself = self.facts.tenants[request.tenant or ""].budget_since is None
+            if made is None and not itself:
                 continue
+            made = made or []  # none of one that pays for itself, and is ahead
             keeps = {use.job_id for use in self.facts.uses if self._keeps(use, plain)}
             held = sum(self.running[name].request.gpus for name in keeps) + taken
             own = all(self.facts.envelopes[one.envelope].tenant == request.tenant for one in made)

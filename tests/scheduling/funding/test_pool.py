@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from datetime import timedelta
 
-from longshore.models.funding import Envelope, FundingTerms, Payer, WhenUnfunded
+from longshore.models.funding import Envelope, Foreseen, FundingTerms, Payer, WhenUnfunded
 from longshore.scheduling.funding.facts import Branch, Charge, Facts, Owned, Share, Use, Where
 from longshore.scheduling.funding.ladder import OWN, PARENT
 from longshore.scheduling.funding.pool import Asks, next_change, pool_funding, settled
@@ -72,6 +72,60 @@ def test_a_job_that_begins_is_paid_for_whole_or_not_at_all():
     found = settled(given, both, NOW)
     assert paid_for(found.opened) == {"owner": 4}
     assert paid_for(settled(given, both[:1], NOW).opened) == {"guest": 4}
+
+
+def test_a_job_begins_on_the_envelopes_that_were_foreseen_for_it():
+    """What is nearer was foreseen for one that still waits: it would take that back."""
+    tenants = {
+        "top": Branch(None, BEFORE), "aunt": Branch("top", BEFORE), "near": Branch("top", BEFORE),
+        "far": Branch("near", BEFORE),
+    }  # fmt: skip
+    both = (an_envelope(1, "top", 2), an_envelope(2, "aunt", 4))
+    given = Facts(tenants, {owned.id: owned for owned in both})
+    queue = [a_job("far", 2, tenant="far"), a_job("near", 3, tenant="near")]
+    found = pool_funding(given, "pool", queue, {}, NOW)
+    assert found.foreseen["far"] == (Foreseen(2, 2, False),)
+    assert set(found.foreseen["near"]) == {Foreseen(1, 2, False), Foreseen(2, 1, False)}
+    begins = (a_use("far", "far", 2),)
+    opened = settled(given, begins, NOW, foreseen=found.foreseen).opened
+    assert [charge.envelope for charge in opened] == [2]
+    runs = given._replace(uses=begins, charges=opened)
+    assert pool_funding(runs, "pool", queue[1:], {}, NOW).recalls == {}
+    # Where it does not hold any more, who begins is covered by what there is.
+    for wrong in (Foreseen(2, 1, False), Foreseen(2, 2, False)):
+        less = an_envelope(2, "aunt", 1)
+        fewer = given._replace(envelopes={**given.envelopes, 2: less})
+        opened = settled(fewer, begins, NOW, foreseen={"far": (wrong,)}).opened
+        assert [(charge.envelope, len(charge.gpus)) for charge in opened] == [(1, 2)]
+    elsewhere = {1: both[0], 2: an_envelope(2, "aunt", 4, labels={"region": "us"})}
+    opened = settled(given._replace(envelopes=elsewhere), begins, NOW, foreseen=found.foreseen)
+    assert [charge.envelope for charge in opened.opened] == [1]
+
+
+def test_a_gang_begins_on_what_was_foreseen_across_its_nodes():
+    given = facts(an_envelope(1, "red", 3), an_envelope(2, "root", 3), an_envelope(3, "red", 9))
+    shares = tuple(Share(rank, WHERE, (0, 1), 1000) for rank in range(2))
+    foreseen = {"gang": (Foreseen(2, 3, False), Foreseen(1, 1, False))}
+    opened = settled(given, (Use("gang", 1, "red", NOW, shares),), NOW, foreseen=foreseen).opened
+    assert sorted((one.rank, one.envelope, one.gpus) for one in opened) == [
+        (0, 2, (0, 1)), (1, 1, (1,)), (1, 2, (0,)),
+    ]  # fmt: skip
+
+
+def test_for_whom_others_gave_way_has_its_room_before_others():
+    queue = [a_job(name, 4, tenant="red") for name in ("old", "won")]
+    given = facts(an_envelope(1, "red", 4))
+    assert set(pool_funding(given, "pool", queue, {}, NOW).unfunded) == {"won"}
+    for why in ("first", "freed"):
+        found = pool_funding(given, "pool", queue, {}, NOW, **{why: frozenset({"won"})})
+        assert set(found.unfunded) == {"old"}
+        assert found.first == {"won"}
+    # Among others it comes first only where no relative's own job would take that back.
+    queue = [a_job("own", 4, tenant="red", priority=2), a_job("won", 2, tenant="blue", priority=9)]
+    given = facts(an_envelope(1, "red", 8))
+    found = pool_funding(given, "pool", queue, {}, NOW, freed=frozenset({"won"}))
+    assert found.first == frozenset()
+    assert found.turn("own") < found.turn("won")
 
 
 def test_the_next_change_is_the_first_begin_or_end_to_come():

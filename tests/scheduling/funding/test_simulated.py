@@ -10,8 +10,8 @@ from tests.support.searches import seeds
 EVENTS = 60
 
 
-def played(seed: int) -> World:
-    world = World(seed)
+def played(seed: int, *, loans: bool = False) -> World:
+    world = World(seed, loans=loans)
     for number in range(EVENTS):
         world.happen()
         if number % 5 == 4:
@@ -30,6 +30,32 @@ def test_it_holds_after_each_event(seed: int) -> None:
     world.close_all()
     paid = of_class["OWNED"] + of_class["SHARED"] + of_class["BORROWED"]
     assert math.isclose(world.paid, paid, abs_tol=1e-6), "as the charges say"
+
+
+@pytest.mark.parametrize("seed", seeds(5))
+def test_it_holds_with_many_loans(seed: int) -> None:
+    played(seed, loans=True)
+
+
+@pytest.mark.parametrize(
+    ("seed", "loans"),
+    [(1566, False), (1682, False), (116, True), (495, True), (527, True), (1809, True)],
+)
+def test_nobody_is_stopped_again_and_again(seed: int, loans: bool) -> None:
+    """Worlds in which that was so: who began was paid for from what was kept for others that still
+    waited, and was stopped for them; or took the GPUs back that were freed for them."""
+    played(seed, loans=loans)
+
+
+@pytest.mark.exhaustive  # minutes; a part of it is above
+@pytest.mark.parametrize("loans", [False, True])
+@pytest.mark.parametrize("first", range(0, 3000, 250))
+def test_it_holds_in_thousands_of_worlds(first: int, loans: bool) -> None:
+    for seed in range(first, first + 250):
+        try:
+            played(seed, loans=loans)
+        except Exception as wrong:
+            raise AssertionError(f"world {seed}, with loans: {loans}") from wrong
 
 
 def test_all_of_it_happens() -> None:
