@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from longshore.models.funding import Foreseen, FundingCode
+from longshore.scheduling.bulk.collector import paused
 from longshore.scheduling.funding.asked import why_none
 from longshore.scheduling.funding.facts import Charge, Share, Use, Where
 from longshore.scheduling.funding.holding import Attempt, Paid
@@ -74,8 +75,10 @@ def take(room: Room, use: Use, found: Cover) -> None:
 
 def settle(room: Room, use: Use) -> Cover:
     """Return who pays for a job now, and have it hold."""
-    if not room.tree.has_budget(use.tenant):
-        return ITSELF
+    return _settled(room, use) if room.tree.has_budget(use.tenant) else ITSELF
+
+
+def _settled(room: Room, use: Use) -> Cover:
     shares, attempt = use.shares, (use.job_id, use.attempt)
     if len(shares) != 1 or attempt in room.held:
         return _settle(room, use)
@@ -223,6 +226,11 @@ def fund(room: Room, queue: Sequence[Use]) -> dict[str, Cover]:
     recalled of a job that runs is given up only for the job that it is recalled for: if more is
     given up than that one uses, nobody else is told of it.
     """
+    with paused():
+        return _funded(room, queue)
+
+
+def _funded(room: Room, queue: Sequence[Use]) -> dict[str, Cover]:
     covers: dict[str, Cover] = {}
     turns: _Turns | None = None
     has_budget = room.tree.has_budget
@@ -230,7 +238,7 @@ def fund(room: Room, queue: Sequence[Use]) -> dict[str, Cover]:
         if not has_budget(use.tenant):
             covers[use.job_id] = ITSELF
             continue
-        found = covers[use.job_id] = settle(room, use)
+        found = covers[use.job_id] = _settled(room, use)
         if found.recalls:
             if turns is None:
                 turns = _Turns(room, queue, covers)

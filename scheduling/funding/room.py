@@ -120,11 +120,11 @@ class Room:
     def add_paid(self, place: int, paid: Paid) -> None:
         """Have an envelope pay for a tenant that is so many steps away."""
         charge, steps = paid
-        amount, lent = len(charge.gpus) * charge.milli, charge.lent
+        job_id, number, rank, _, gpus, each, lent, _, _ = charge  # at once: each job comes by here
+        amount = len(gpus) * each
         self.changes += 1
         self.pay(place, amount, lent)
-        key = key_of(charge)
-        attempt = charge.job_id, charge.attempt
+        key, attempt = (job_id, number, rank, gpus[0]), (job_id, number)
         held = self.held.get(attempt)
         if held is None:
             self.held[attempt] = {key: paid}
