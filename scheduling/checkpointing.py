@@ -20,6 +20,7 @@ from longshore.models.checkpointing import (
     CheckpointTerm,
     Risks,
 )
+from longshore.models.funding import PoolFunding
 from longshore.models.placement import JobRequest
 from longshore.models.preemption import PreemptionPolicy, RunningWork
 from longshore.models.text import dollars, format_duration
@@ -63,20 +64,21 @@ def risks_of(
     policy: CheckpointPolicy,
     preemption: PreemptionPolicy,
     now: datetime,
+    funding: PoolFunding | None = None,
 ) -> Risks:
     """Return what threatens a job where nothing is known but its pool: how healthy nodes fail,
-    when the first of its nodes ends, and which waiting jobs could take its GPUs."""
+    when the first of its nodes ends, and which waiting jobs could take its GPUs: where tenants
+    have budgets, by who pays for both (`funding`)."""
+
+    def may_stop(job: JobRequest, other: RunningWork) -> bool:
+        return why_not(other, job, preemption, now, funding=funding) is None
+
     above = [
         job
         for job in waiting
-        if preemption.enabled and why_not(work, job, preemption, now) is None
-        and job.tier is work.request.tier
-    ]  # fmt: skip
-    exposed = [
-        other
-        for other in running
-        if any(why_not(other, job, preemption, now) is None for job in above)
+        if preemption.enabled and may_stop(job, work) and job.tier is work.request.tier
     ]
+    exposed = [other for other in running if any(may_stop(job, other) for job in above)]
     return Risks(
         failures_per_hour=policy.failures_per_hour * len(work.runs_on),
         ends_at=ends_at,

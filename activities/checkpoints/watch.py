@@ -143,7 +143,7 @@ def _decide(work: RunningWork, pool: PreemptionInputs, now: datetime) -> Checkpo
     policy = pool.spec.checkpoints
     risks = risks_of(
         work, pool.queue, pool.running, _first_end(work, pool.nodes), policy,
-        pool.spec.preemption, now,
+        pool.spec.preemption, now, pool.spec.packing.funding,
     )  # fmt: skip
     return decide_checkpoint(work, risks, policy, now)
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -11,14 +12,17 @@ from sqlalchemy import text
 
 from longshore.activities.funding.use import (
     Used,
+    in_use,
     leases_at,
     paid_now,
     payers_of,
     usage,
     used,
 )
-from longshore.models.funding import FundingClass
+from longshore.models.funding import Envelope, FundingClass
 from longshore.models.funding_use import Usage, UsedBy
+from longshore.scheduling.funding.facts import Branch, Facts, Owned, Share, Use, Where
+from longshore.scheduling.funding.split import classes_of
 from tests.support.funding import charge, envelope, job_of, tenant, write_charge
 from tests.support.ledger import Ledger
 
@@ -190,6 +194,67 @@ async def test_the_class_of_each_is_that_of_a_plain_count(ledger: Ledger, seed: 
         }
         seconds = Decimal((end - begin) // timedelta(microseconds=1)) / 1_000_000
         assert found == {key: seconds * milli / 1000 for key, milli in expected.items()}
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_the_database_and_the_code_have_one_rule_of_classes(ledger: Ledger, seed: int):
+    """`scheduling.funding.split` says for decisions of which class a GPU is, statements for what
+    was: of a random past both say the same, for all GPUs in use at random moments, of tenants
+    with a budget. (Charges of others, which the past has too, are refused.)"""
+    numbers = random.Random(200 + seed)
+    past = await history(ledger, numbers)
+    seen: set[FundingClass] = set()
+    begin = max(past["since"][0].values())
+    for at in [begin + numbers.random() * (NOW - begin) for _ in range(20)]:
+        async with ledger.database.snapshot() as connection:
+            found = await in_use(connection, at)
+        seen |= {each.funding for each in found}
+        sums = Counter[tuple[str, FundingClass]]()
+        for each in found:
+            if each.tenant in past["since"][0]:
+                sums[each.tenant, each.funding] += round(1000 * each.gpus)
+        assert sums == by_the_code(past, at)
+    assert len(seen) > 1
+
+
+def by_the_code(
+    past: dict[str, list[dict[str, Any]]], at: datetime
+) -> Counter[tuple[str, FundingClass]]:
+    """Return thousandths of GPUs in use at a moment by tenant and class, as decisions have it."""
+    budgets = {name: since if since <= at else None for name, since in past["since"][0].items()}
+    envelopes = {each["id"]: each for each in past["envelopes"]}
+    owned = {
+        id: Owned(id, each["tenant"], Envelope(name=each["name"], gpus=8, end=each["ends_at"]))
+        for id, each in envelopes.items()
+    }
+    facts = Facts({name: Branch(None, since) for name, since in budgets.items()}, owned)
+    held: dict[tuple[str, str, int], list[int]] = {}
+    for lease in past["leases"]:
+        if lease["started_at"] <= at < (lease["ended_at"] or NOW + HOUR):
+            of_each = lease["slices"].bit_count() * 125 or lease["milli"]
+            key = lease["job_id"], lease["tenant"], of_each
+            held.setdefault(key, []).append(lease["gpu_index"])
+    found = Counter[tuple[str, FundingClass]]()
+    for (job, owner, of_each), gpus in held.items():
+        if owner not in budgets:
+            continue
+        share = Share(0, Where("pool", None, None), tuple(gpus), of_each)
+        charges = [
+            charge(
+                job, each["envelope_id"], tuple(set(each["gpu_indices"]).intersection(gpus)),
+                lent=each["lent"],
+            )
+            # Where two pay for one GPU, the first does: it has the last word here.
+            for each in sorted(past["charges"], key=lambda each: each["started_at"], reverse=True)
+            if each["job_id"] == job and each["started_at"] <= at
+            and at < min(filter(None, (
+                each["ended_at"], envelopes[each["envelope_id"]]["ends_at"], NOW + HOUR
+            )))
+        ]  # fmt: skip
+        use = Use(job, 1, owner, at, (share,))
+        for of in classes_of(use, charges, facts).values():
+            found[owner, of] += of_each
+    return found
 
 
 async def test_parts_move_from_one_class_to_the_next_as_they_are_paid_for(ledger: Ledger):

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.models.checkpointing import CheckpointDecision, CheckpointPolicy, Risks
+from longshore.models.funding import Payer, PoolFunding
 from longshore.models.preemption import RunningWork, WorkCheckpoint
 from longshore.scheduling.checkpointing import decide_checkpoint, risks_of
 from tests.support.packing import HOUR, NOW, a_job
@@ -115,6 +116,24 @@ def test_waiting_jobs_of_higher_classes_count_by_their_chance() -> None:
     assert chance == pytest.approx(4 / 16 * RULES.save_risk)
     assert asked.value > quiet.value
     assert asked.save
+
+
+def test_who_is_paid_for_is_threatened_by_fewer_than_who_is_not() -> None:
+    """What nobody pays for is stopped for whoever is paid for, whatever the classes; and so it is
+    to save sooner. What a budget pays for is stopped for no other tenant's job."""
+    work = saving(ran=HOUR)
+    waiting = [a_job("low", 4, priority=0), a_job("urgent", 4, priority=8)]
+    red, blue = Payer(frozenset({"red"}), True, "red"), Payer(frozenset({"blue"}), True, "blue")
+    nobody = Payer(frozenset({"red"}), False, "red")
+    found: dict[str, CheckpointDecision] = {}
+    for name, payer in (("owned", red), ("unfunded", nobody)):
+        funding = PoolFunding({work.id: payer, "low": blue, "urgent": blue}, {}, frozenset())
+        risks = risks_of(work, waiting, [work], None, POLICY, RULES, NOW, funding)
+        assert risks.waiting_gpus == (0 if payer.funded else 8)
+        found[name] = decide_checkpoint(work, risks, POLICY, NOW)
+    assert found["unfunded"].value > found["owned"].value
+    assert found["unfunded"].save
+    assert not found["owned"].save
 
 
 @given(st.integers(2, 300), st.floats(0.001, 0.5), st.integers(1, 8))

@@ -116,8 +116,11 @@ def test_for_whom_others_gave_way_has_its_room_before_others():
     queue = [a_job(name, 4, tenant="red") for name in ("old", "won")]
     given = facts(an_envelope(1, "red", 4))
     assert set(pool_funding(given, "pool", queue, {}, NOW).unfunded) == {"won"}
-    for why in ("first", "freed"):
-        found = pool_funding(given, "pool", queue, {}, NOW, **{why: frozenset({"won"})})
+    won = frozenset({"won"})
+    for found in (
+        pool_funding(given, "pool", queue, {}, NOW, first=won),
+        pool_funding(given, "pool", queue, {}, NOW, freed=won),
+    ):
         assert set(found.unfunded) == {"old"}
         assert found.first == {"won"}
     # Among others it comes first only where no relative's own job would take that back.
