@@ -395,11 +395,10 @@ async def test_its_time_is_in_no_share_quota_or_bill(lent: Ledger):
     async with lent.database.transaction() as connection:
         now = await clock(connection)
         hours = await load_hours(connection)
-        shares = await load_usage(connection, lent.pool, 3600.0, now)
+        had = await load_usage(connection, lent.pool, 3600.0, now)
         billed = await connection.execute(text(GPU_TIME), {"block": "p-1.1"})
         assert {row.job_id for row in billed if row.micros > 0} == {"wide"}
-    for had in (hours["blue"].gpus, shares["blue"]):
-        assert had == 0
+    assert (hours["blue"].gpus, had.usage["blue"]) == (0, 0)
     assert hours["default"].gpus > 0
     await lent.finish("wide")
     async with lent.database.transaction() as connection:
