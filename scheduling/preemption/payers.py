@@ -36,9 +36,8 @@ def right_over(running: str, asking: str, funding: PoolFunding | None) -> Right:
         if mine.owner in theirs.shared or running in funding.recalls.get(asking, ()):
             return Right.FIRST
         if theirs.owner in mine.tenants and theirs.owner != mine.owner:
-            return (
-                Right.NONE
-            )  # what it shares it would take back at once; a loan is of what is left
+            # What it shares it would take back at once; a loan is of what it leaves.
+            return Right.NONE
         if theirs.far < mine.far:
             return Right.NONE  # nearer to who shares with both: it would take that back
         return Right.CLASS if theirs.tenants == mine.tenants else Right.NONE
