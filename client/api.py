@@ -37,7 +37,12 @@ from longshore.client.forecast import forecast_of_submit
 from longshore.client.funding_reading import FundingReading
 from longshore.client.job_output import OutputReading
 from longshore.client.late_answers import carried_out
-from longshore.client.no_record import PATIENCE, message_of, newest_not_taken_up
+from longshore.client.no_record import (
+    PATIENCE,
+    message_of,
+    newest_not_taken_up,
+    refuse_no_reference,
+)
 from longshore.client.node_control import NodeControl
 from longshore.client.outside_ends import is_outside_end
 from longshore.client.recorded_end import ended_job, result_on_record
@@ -430,6 +435,7 @@ class Longshore(
         an id Temporal knows enough: a job can be steered, and got rid of, while the database is
         locked or away.
         """
+        refuse_no_reference(ref)
         if ref in self._known:
             return ref
         like_an_id = GENERATED_ID.search(ref) is not None

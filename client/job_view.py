@@ -91,7 +91,7 @@ def jobs_table(
         cells: list[str | Text] = [
             job.id,
             styled(job.state),
-            f"{job.size}x{job.gpu_type}" if job.gpu_type else job.size,
+            _size(job),
             span(now - _last_change(job), units=1),
             Text(_remark(job, now), no_wrap=True, overflow="ellipsis"),
         ]
@@ -228,6 +228,13 @@ def attempt_end(record: AttemptRecord | AttemptView) -> str:
         return said if record.ended_at else "runs"
     spares = f"; {record.spares_said}" if record.spares_said else ""
     return f"{_how_it_ended(record)}{spares}{not_stored(record.log_error)}"
+
+
+def _size(job: JobView) -> str:
+    """Return ``4xH100``, or ``4`` of any type; of one whose stored spec cannot be read nothing."""
+    if not job.gpus:
+        return NONE
+    return f"{job.size}x{job.gpu_type}" if job.gpu_type else job.size
 
 
 def _last_change(job: JobView) -> datetime:

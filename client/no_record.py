@@ -24,6 +24,7 @@ from longshore.models.errors import (
 )
 from longshore.models.job import JobResult
 from longshore.models.messages import job_workflow_id
+from longshore.models.visible import shown
 
 _MOST = 100
 """Workflows that are looked through for a name."""
@@ -69,6 +70,13 @@ def not_taken_up(job_id: str) -> str:
         "moment. Is one running? `longshore up` starts one, or `longshore worker`; `longshore "
         "doctor` looks for one."
     )
+
+
+def refuse_no_reference(ref: str) -> None:
+    """Raise NotFoundError for what no job can be called by, before a server is asked: nothing
+    would be every job to one, and an error to another."""
+    if not ref.strip() or "\0" in ref:
+        raise NotFoundError(f"no job {shown(ref)}: give its id or its name")
 
 
 async def newest_not_taken_up(temporal: Client, views: Views, name: str) -> NotTakenUpError | None:

@@ -18,6 +18,7 @@ _HOW = (
     "who would be preempted for a job (docs/preemption.md)."
 )
 _ROWS = 12
+_FILES = (".yaml", ".yml", ".json")
 
 
 def register(app: typer.Typer) -> None:
@@ -57,7 +58,8 @@ def preempt(
     from longshore.client.preempt import decide_on_file, decide_on_files, decide_on_job
     from longshore.client.process import run
 
-    if ref is not None and Path(ref).is_file():
+    # What looks like a path is one: else a slip in it would be said to be no job.
+    if ref is not None and (ref.endswith(_FILES) or Path(ref).is_file()):
         ran = run(decide_on_file(ref, now()))
     elif ref is not None:
         ran = run(decide_on_job(ref, now()))

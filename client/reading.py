@@ -35,7 +35,12 @@ from longshore.activities.views import Views
 from longshore.client.explain import explain, mend_of_spec, unreadable_spec, with_trouble
 from longshore.client.holds import hold_of
 from longshore.client.logs import stderr_tail
-from longshore.client.no_record import newest_not_taken_up, not_submitted, why_no_record
+from longshore.client.no_record import (
+    newest_not_taken_up,
+    not_submitted,
+    refuse_no_reference,
+    why_no_record,
+)
 from longshore.client.outside_ends import ended_outside_lately, freed, outside_ends_of, shown
 from longshore.client.preempt_plan import asks_for_cost, cost_of_meeting, store_away
 from longshore.client.topology import topology_in
@@ -509,6 +514,7 @@ class Reading:
         """Return what the database has of a job. Raises NotFoundError; NotTakenUpError where it
         is submitted and not in a queue yet, NoRecordError where Temporal says that it is over,
         and NotSubmittedError of a job of a DAG that waits."""
+        refuse_no_reference(ref)
         try:
             return await look(ref)
         except NotFoundError:

@@ -21,13 +21,21 @@ def _address(settings: Settings) -> str:
     if settings.temporal_ui:
         return settings.temporal_ui.rstrip("/")
     address = os.environ.get("TEMPORAL_ADDRESS")
-    found = "" if address else settings.stack().temporal_ui
+    found = "" if address and not _is_own(address, settings) else settings.stack().temporal_ui
     if not found:
         raise UnavailableError(
             f"where the Web UI of the Temporal server {address or 'in use'} is, is not known: "
             "set LONGSHORE_TEMPORAL_UI, for example to https://temporal.example.com"
         )
     return found.rstrip("/")
+
+
+def _is_own(address: str, settings: Settings) -> bool:
+    """Return whether that is the server of the local stack, of which other SDKs are told so."""
+    try:
+        return settings.stack().temporal_address == address
+    except UnavailableError:
+        return False
 
 
 def _namespace() -> str:

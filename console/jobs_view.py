@@ -9,7 +9,7 @@ from longshore.client.words import short_class_of
 from longshore.console.escaping import escape
 from longshore.console.parts import SIMULATED_GPUS, chip, facts, table
 from longshore.models.job import FailureClass, JobState
-from longshore.models.text import count, span
+from longshore.models.text import NONE, count, span
 from longshore.models.views import JobView, PoolView
 
 PATH = "/jobs"
@@ -80,6 +80,8 @@ def more_html(jobs: Sequence[JobView], asked: dict[str, str], *, more: bool) -> 
 
 def wish(job: JobView) -> str:
     """Return the GPUs that a job wants, in few words."""
+    if not job.gpus:
+        return NONE  # its stored spec cannot be read
     of = job.gpu_type or "GPU"
     if job.mig is not None or job.milli < 1000:
         return f"{job.mig or f'{job.milli}/1000'} of {of}"

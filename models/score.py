@@ -6,9 +6,10 @@ What a job has of each is in `scheduling.score`.
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -129,7 +130,8 @@ def _shares(shares: dict[str, float]) -> dict[str, float]:
     return shares
 
 
-class InTree(NamedTuple):
+@dataclass(frozen=True)
+class InTree:
     """Where a tenant is in the tree, as far as the score asks."""
 
     parent: str | None = None

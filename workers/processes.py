@@ -8,6 +8,7 @@ those recorded: an id alone may belong to somebody else by now.
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import Any
 import psutil
 from pydantic import ValidationError
 
+from longshore.models.addresses import host_and_port
 from longshore.models.base import Wire
 from longshore.models.errors import StackError
 
@@ -230,3 +232,14 @@ def _read(path: Path) -> Recorded | None:
         return None
     except ValidationError:
         return None  # an older version wrote it, or a full disk cut it: the process is not ours
+
+
+def listens(address: str) -> bool:
+    """Return whether somebody takes connections at this address."""
+    host, port = host_and_port(address)
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    try:
+        with socket.create_connection((host, port), timeout=2):
+            return True
+    except OSError:
+        return False

@@ -34,7 +34,7 @@ from longshore.models.settings import Settings, StackInfo
 from longshore.models.settings_file import FILE_VARIABLE, find_settings_file
 from longshore.workers import postgres, temporal_server
 from longshore.workers.postgres import LocalPostgres
-from longshore.workers.processes import Processes, wait_until, write_atomically
+from longshore.workers.processes import Processes, listens, wait_until, write_atomically
 from longshore.workers.temporal_server import LocalTemporal, TemporalCLI
 
 LOCK_TIMEOUT = 180.0
@@ -128,9 +128,12 @@ class Stack:
     @property
     def _external_temporal(self) -> str | None:
         """The address of a server that is not this stack's; None where there is no such server."""
-        # Other SDKs are told of this server by TEMPORAL_ADDRESS: it is no other one for that.
-        own = self.processes.running(temporal_server.NAME)
-        return None if own and own.address == self._temporal_address else self._temporal_address
+        # Other SDKs are told of this server by TEMPORAL_ADDRESS: it is no other one for that. So
+        # is the one that would start there, where no other listens.
+        address = self._temporal_address
+        if address is None or address != self.temporal.address:
+            return address
+        return None if self.temporal.runs or not listens(address) else address
 
     def status(self) -> tuple[Part, ...]:
         """Return every part: the servers first, then the processes started beside them."""

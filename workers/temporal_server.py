@@ -63,6 +63,10 @@ class LocalTemporal:
         self._processes = processes
 
     @property
+    def runs(self) -> bool:
+        return self._processes.running(NAME) is not None
+
+    @property
     def address(self) -> str:
         running = self._processes.running(NAME)
         return running.address if running else f"{HOST}:{self.port}"

@@ -49,7 +49,8 @@ def door(target: str) -> Starlette:
 
 
 async def _pass_on(request: Request) -> Response:
-    if host_of(request.headers.get("host", "")) not in NAMES:
+    hosts = request.headers.getlist("host")
+    if len(hosts) != 1 or host_of(hosts[0]) not in NAMES:
         return PlainTextResponse("ask for 127.0.0.1, [::1] or localhost\n", 400)
     if _from_another_site(request):
         return PlainTextResponse("this came from another site\n", 403)
@@ -99,7 +100,9 @@ def _from_another_site(request: Request) -> bool:
     said = request.headers
     if "origin" in said:
         return said["origin"].partition("://")[2] != said["host"]
-    follows_a_link = request.method == "GET" and said.get("sec-fetch-mode") == "navigate"
+    navigates = said.get("sec-fetch-mode") == "navigate"
+    whole_page = said.get("sec-fetch-dest", "document") == "document"  # and no frame of another
+    follows_a_link = request.method == "GET" and navigates and whole_page
     return said.get("sec-fetch-site", "none") not in ("none", "same-origin") and not follows_a_link
 
 

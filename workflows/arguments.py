@@ -89,7 +89,7 @@ class _TakesWhatFits(WorkflowInboundInterceptor):
             # takes whatever comes.
             method = getattr(workflow.instance(), input.signal, handler)
             try:
-                inspect.signature(method).bind(*input.args)
+                _fit(inspect.signature(method), input.args)
             except TypeError as error:
                 workflow.logger.warning("signal %s is dropped: %s", input.signal, error)
                 return
@@ -106,9 +106,19 @@ class _TakesWhatFits(WorkflowInboundInterceptor):
 
 def _refuse_update(update: HandleUpdateInput) -> None:
     """Raise SpecError unless an update was given the one `Input` that each of them takes."""
-    if len(update.args) == 1:
+    if len(update.args) == 1 and update.args[0] is not None:
         return
     # By its name, which is that of its method: the handler that the SDK gives has no signature.
     (wanted,) = inspect.signature(getattr(workflow.instance(), update.update)).parameters.values()
     several = f"give one input, not {len(update.args)}"
-    raise SpecError("input", (several if update.args else wanted.annotation.instead,))
+    raise SpecError("input", (several if len(update.args) > 1 else wanted.annotation.instead,))
+
+
+def _fit(signature: inspect.Signature, given: Sequence[object]) -> None:
+    """Raise TypeError unless a handler takes so many arguments, and nothing where one is nothing:
+    SDKs send that as a payload without content, which no converter holds against a type."""
+    bound = signature.bind(*given)
+    for name, value in bound.arguments.items():
+        wanted = signature.parameters[name].annotation
+        if value is None and isinstance(wanted, type):
+            raise TypeError(f"{name} is nothing: a {wanted.__name__} is right")

@@ -96,6 +96,12 @@ def test_a_job_that_holds_nothing_is_a_mistake_in_the_file(cli: CLI, tmp_path: P
     assert "notebook holds no GPU: name it under used of a node" in ran.err
 
 
+def test_a_file_that_is_not_there_is_said_to_be_none(cli: CLI, tmp_path: Path) -> None:
+    ran = cli("preempt", "--dry-run", str(tmp_path / "none.yaml"))
+    assert ran.code == 65
+    assert "no such file" in ran.err
+
+
 @pytest.mark.parametrize("args", [(), ("job", "--state", STATE), ("--state", STATE)])
 def test_it_wants_a_job_or_both_files(cli: CLI, args: tuple[str, ...]) -> None:
     ran = cli("preempt", "--dry-run", *args)

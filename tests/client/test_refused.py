@@ -249,3 +249,12 @@ async def test_a_name_means_the_newest_job_of_it_also_where_no_worker_has_come_t
     await temporal.get_workflow_handle(job_workflow_id(newer)).terminate()
     await eventually(partial(is_meant, older))
     await api.cancel(older)
+
+
+@pytest.mark.parametrize("ref", ["", "  ", "\0", "train\0"])
+async def test_what_can_be_no_name_is_no_job(temporal: Client, settings: Settings, ref: str):
+    client = Longshore(temporal, settings)
+    for asked in (client.job, client.status, client.cancel, client.explain):
+        with pytest.raises(NotFoundError, match="give its id or its name"):
+            await asked(ref)
+    await client.close()

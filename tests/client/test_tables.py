@@ -10,6 +10,7 @@ from longshore.client.terminal import Text, a_table, pairs, say
 from longshore.models.job import JobSpec, JobState
 from longshore.models.job_report import JobReport
 from longshore.models.placement import Decision, PlacementKind
+from longshore.models.text import NONE
 from tests.client.test_screens import NOW, a_job, a_node, a_running_job, drawn
 
 LONG_ID = f"{'n' * 63}-abcdefghij"
@@ -125,3 +126,8 @@ def test_the_reason_of_a_job_is_one_line() -> None:
     job = a_job(JobState.CANCELLED, reason="a\nb", ended_at=NOW)
     shown = drawn(job_screen(JobReport(job=job, spec=JobSpec(name="x", command="true")), NOW))
     assert r"why        a\nb" in shown
+
+
+def test_a_job_whose_spec_cannot_be_read_asks_for_nothing_that_is_known() -> None:
+    (line,) = drawn(jobs_table([a_job(gpus=0, gpu_type="B200")], NOW, 80), 80)[1:]
+    assert line.split()[2] == NONE

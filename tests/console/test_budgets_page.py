@@ -98,7 +98,7 @@ async def test_the_page_tells_who_pays_for_whom(
     await expect(guest).to_contain_text("pays for itself")
     envelopes = page.get_by_role("table", name="Envelopes")
     await expect(envelopes.locator("tr", has_text="speech/next-month")).to_contain_text("opens")
-    await expect(envelopes.locator("tr", has_text="vision/main")).to_contain_text("in 8d")
+    await expect(envelopes.locator("tr", has_text="vision/main")).to_contain_text("in 9d")
     await expect(page.get_by_role("table", name="Caps")).to_contain_text("6 of 12")
     loans = page.get_by_role("table", name="Who lends to whom")
     await expect(loans.locator("tr", has_text="startup/main")).to_contain_text("a sponsor pays")

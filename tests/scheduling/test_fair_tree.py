@@ -1,6 +1,7 @@
 """What part of a pool each tenant is to have, by the shares of the tree of tenants."""
 
 import random
+from dataclasses import replace
 from math import isclose
 
 import pytest
@@ -67,7 +68,7 @@ def test_more_shares_never_lower_a_target(
     name = data.draw(st.sampled_from([level.name for level in found.levels(who)]))
     before = found.target(who)
     known = tree.get(name, InTree())
-    more = {**tree, name: known._replace(shares=known.shares * times)}
+    more = {**tree, name: replace(known, shares=known.shares * times)}
     assert FairTree(usage, more, {}).target(who) >= before * (1 - 1e-12)
 
 
@@ -77,7 +78,7 @@ def test_who_has_no_work_changes_no_target(
 ):
     if idle in {level.name for name in usage for level in FairTree(usage, tree, {}).levels(name)}:
         return
-    more = {**tree, idle: tree.get(idle, InTree())._replace(shares=shares)}
+    more = {**tree, idle: replace(tree.get(idle, InTree()), shares=shares)}
     targets = {name: FairTree(usage, tree, {}).target(name) for name in usage}
     assert {name: FairTree(usage, more, {}).target(name) for name in usage} == targets
 
@@ -155,8 +156,8 @@ def test_families_are_compared_first():
     that is behind, but before its own sibling."""
     usage = {"vision": 80.0, "text": 0.0, "product": 20.0}
     shares = {"vision": 1.0, "text": 1.0, "research": 1.0, "product": 1.0}
-    tree = {name: where._replace(shares=shares.get(name, 1.0)) for name, where in LAB.items()}
-    tree |= {name: tree[name]._replace(parent=None) for name in ("research", "product")}
+    tree = {name: replace(where, shares=shares.get(name, 1.0)) for name, where in LAB.items()}
+    tree |= {name: replace(tree[name], parent=None) for name in ("research", "product")}
     vision, text, product = terms(policy_of(usage, tree), ["vision", "text", "product"])
     assert (vision, text, product) == pytest.approx((0, 1 - 1.6 / 2, 1 - 0.4))
     flat = {name: InTree(None) for name in usage}

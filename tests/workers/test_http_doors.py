@@ -93,6 +93,14 @@ def test_the_web_ui_answers_to_the_names_of_this_machine_alone(stack: Stack, web
         ("GET", {"Origin": "http://evil.example"}),
         ("GET", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}),
         ("GET", {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors"}),
+        (
+            "GET",
+            {
+                "Sec-Fetch-Site": "cross-site",
+                "Sec-Fetch-Mode": "navigate",
+                "Sec-Fetch-Dest": "iframe",
+            },
+        ),
     ],
 )
 def test_the_web_ui_takes_nothing_that_another_site_sends(
@@ -107,7 +115,9 @@ def test_the_web_ui_takes_nothing_that_another_site_sends(
 @pytest.mark.parametrize("site", ["none", "same-origin", "same-site", "cross-site"])
 def test_a_link_from_any_site_leads_into_the_web_ui(web_ui: str, site: str):
     with http_client(web_ui) as http:
-        headers = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "navigate"}
+        headers = {
+            "Sec-Fetch-Site": site, "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document",
+        }  # fmt: skip
         assert http.get("/namespaces/default/workflows", headers=headers).status_code == 200
 
 
@@ -183,6 +193,12 @@ def test_what_comes_back_is_coded_as_the_client_can_read_it(web_ui: str, wanted:
     assert (b"content-encoding: gzip" in head.lower()) is bool(wanted)
     if not wanted:
         assert b'"' in body
+
+
+def test_a_request_with_two_names_is_refused(web_ui: str):
+    port = int(web_ui.rpartition(":")[2])
+    answer = _sent(port, "/api/v1/settings", "Host: evil.example\r\n")
+    assert answer.startswith(b"HTTP/1.1 400 ")
 
 
 def _sent(port: int, path: str, headers: str = "") -> bytes:

@@ -14,6 +14,7 @@ import pytest
 from pydantic import SecretStr
 from temporalio.client import Client
 
+from longshore.client.web_ui import workflows_url
 from longshore.models.errors import StackError
 from longshore.models.settings import Settings
 from longshore.workers.local import start_console
@@ -220,6 +221,18 @@ def test_the_address_of_ones_own_server_makes_it_no_other(
     info = again.start(lambda line: None)
     assert (info.temporal_address, info.temporal_ui) == (own.temporal.address, own.temporal.ui)
     assert {part.state for part in again.status()} == {PartState.RUNNING}
+    assert workflows_url(own.settings).startswith(own.temporal.ui)
+
+
+def test_so_it_does_of_one_that_is_not_up_yet(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    monkeypatch.setenv("TEMPORAL_ADDRESS", f"127.0.0.1:{port}")
+    stack = Stack(Settings(state_dir=folder, temporal_port=port))
+    assert PartState.EXTERNAL not in {part.state for part in stack.status()}
+    with socket.create_server(("127.0.0.1", port)):  # of somebody else
+        assert PartState.EXTERNAL in {part.state for part in stack.status()}
 
 
 # --- errors that say what to do -------------------------------------------------------------

@@ -4,16 +4,25 @@ import uuid
 from typing import Any
 
 import pytest
+from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WithStartWorkflowOperation, WorkflowUpdateFailedError
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.exceptions import ApplicationError
 
 from longshore.client.api import Longshore
+from longshore.models.dag_messages import dag_workflow_id
 from longshore.models.job import JobState
-from longshore.models.messages import CONTROL_TASK_QUEUE, NodeInput, Registration, node_workflow_id
+from longshore.models.messages import (
+    CONTROL_TASK_QUEUE,
+    NodeInput,
+    Registration,
+    job_workflow_id,
+    node_workflow_id,
+)
 from longshore.workflows.node import NodeWorkflow
 from tests.support.control import a_spec
 from tests.support.scripted_node import ScriptedNode
+from tests.workflows.test_dags import a_dag, begun
 
 A_ROW = [0, 1, "NV18"]
 
@@ -62,3 +71,38 @@ async def _register(temporal: Client, topology: dict[str, Any]) -> None:
     await temporal.execute_update_with_start_workflow(
         "register", registration, start_workflow_operation=start
     )
+
+
+async def test_signals_and_updates_that_bring_nothing_change_nothing(
+    temporal: Client, longshore: Longshore, node: ScriptedNode, pool: str
+):
+    job_id = (await longshore.submit(a_spec(pool))).job_id
+    await node.started(job_id)
+    job = temporal.get_workflow_handle(job_workflow_id(job_id))
+    for signal in ("placed", "waiting", "paid", "node_lost", "preempt", "move", "release"):
+        await job.signal(signal, None)
+    of_node = temporal.get_workflow_handle(node_workflow_id(node.id))
+    for signal in ("spot_notice", "holds"):
+        await of_node.signal(signal, None)
+    for handle, update in ((job, "resize"), (of_node, "register"), (of_node, "drain")):
+        with pytest.raises(WorkflowUpdateFailedError) as refused:
+            await handle.execute_update(update, None)
+        assert isinstance(refused.value.cause, ApplicationError)
+        assert refused.value.cause.type == "SpecError"
+    await longshore.cancel(job_id)
+    assert (await longshore.wait(job_id)).state is JobState.CANCELLED
+    for handle in (job, of_node):
+        async for event in handle.fetch_history_events():
+            assert event.event_type != EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED
+
+
+async def test_a_dag_hears_no_signal_that_brings_nothing(
+    temporal: Client, longshore: Longshore, node: ScriptedNode, pool: str
+):
+    dag_id = await begun(longshore, a_dag(pool, {"a": {}}))
+    handle = temporal.get_workflow_handle(dag_workflow_id(dag_id))
+    await handle.signal("cancel_job", None)
+    await node.end(f"{dag_id}.a")
+    await longshore.wait_dag(dag_id)
+    async for event in handle.fetch_history_events():
+        assert event.event_type != EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import stat
 import uuid
 from collections.abc import Iterator
@@ -17,7 +16,7 @@ from longshore.models.settings import Settings
 from longshore.models.settings_file import find_settings_file
 from longshore.workers import temporal_server
 from longshore.workers.doctor.findings import Finding, fail, ok, warn
-from longshore.workers.processes import Processes
+from longshore.workers.processes import Processes, listens
 
 DISK_FAILS, DISK_WARNS = 1.0, 10.0
 """GB that must be free, and that should be."""
@@ -148,7 +147,7 @@ def _console(settings: Settings) -> Finding:
     url = url_of(address)
     if _is_console(url):
         return ok("console", f"its pages and its REST API are at {url}")
-    if not _listens(address):
+    if not listens(address):
         return ok("console", f"{address} is free for `longshore up`")
     _, port = host_and_port(address)
     return fail(
@@ -173,7 +172,7 @@ def _own_addresses(settings: Settings) -> Iterator[Finding]:
     ):
         if address is None:
             continue
-        if _listens(address):
+        if listens(address):
             yield ok("ports", f"somebody answers at {name} {address}")
         else:
             yield warn(
@@ -181,16 +180,6 @@ def _own_addresses(settings: Settings) -> Iterator[Finding]:
                 f"{name} is {address}, and nobody listens there",
                 "Start the control worker, or the agent, that has this setting.",
             )
-
-
-def _listens(address: str) -> bool:
-    host, port = host_and_port(address)
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    try:
-        with socket.create_connection((host, port), timeout=2):
-            return True
-    except OSError:
-        return False
 
 
 def _readable_by_others(path: Path) -> bool:
