@@ -57,7 +57,7 @@ def fund_screen(found: FundView, now: datetime) -> RenderableType:
     ]
     if found.rungs:
         parts += [Text(), heading("Who is asked, in this order"), _rungs_table(found, now)]
-    elif found.has_budget:
+    elif found.has_budget and not found.runs:
         parts.append(Text("No envelope is for such GPUs.", style="dim"))
     if found.remedies:
         parts += [Text(), heading("What would help, each by itself")]

@@ -134,21 +134,25 @@ def _running(facts: Facts, use: Use, now: datetime, ends: Mapping[str, datetime]
     """Return who pays for what runs; its rungs as if it were covered anew."""
     _, room = evaluated(facts, now)
     attempt = use.job_id, use.attempt
-    charges = [paid.charge for paid in room.held.get(attempt, {}).values()]
-    for charge in charges:
+    following = [paid.charge for paid in room.held.get(attempt, {}).values()]
+    for charge in following:
         room.remove(charge)
     found = explain(room, use, ends)
+    # As `longshore job` has it: what is open. What a cycle changes is true from then on.
+    charges = [each for each in facts.charges if (each.job_id, each.attempt) == attempt]
     split = split_of(use, charges, facts)
-    answer = paid_gpus(charges, use, facts)
+    answer, then = paid_gpus(charges, use, facts), paid_gpus(following, use, facts)
     says = ", ".join(each.words for each in answer)
-    if split.unfunded and not found.cover.funded:
+    if then != answer:
+        says = f"{says}; from the next cycle on {', '.join(each.words for each in then)}"
+    elif split.unfunded and not found.cover.funded:
         says = f"{says}; {says_unfunded(found.cover)}"
     view = _view(room, use, found, frozenset(), now)
     return view.model_copy(
         update={
             "runs": True, "answer": answer, "says": says, "funded": not split.unfunded,
             "deficit": split.unfunded / 1000, "code": found.cover.code if split.unfunded else None,
-            "remedies": view.remedies if split.unfunded else (),
+            "remedies": view.remedies if split.unfunded and then == answer else (),
         }
     )  # fmt: skip
 

@@ -119,13 +119,18 @@ RUNS_UNFUNDED = f"""CASE WHEN EXISTS (SELECT FROM tenants WHERE budget_since IS 
         SELECT FROM placements p JOIN jobs j ON j.id = p.job_id
           JOIN tenants t ON t.name = j.tenant AND t.budget_since IS NOT NULL
           JOIN nodes n ON n.id = p.node_id
-         WHERE p.ended_at IS NULL AND n.pool = :pool AND NOT {BORROWS}
+         WHERE p.ended_at IS NULL AND n.pool = :pool
+           AND NOT ({BORROWS} AND EXISTS (
+                SELECT FROM placements s
+                 WHERE s.job_id = p.borrowed_from AND s.node_id = p.node_id AND s.epoch = p.epoch
+                   AND s.ended_at IS NULL AND s.lendable AND s.gpu_indices @> p.gpu_indices))
            AND cardinality(p.gpu_indices) > (
                 SELECT coalesce(sum(cardinality(c.gpu_indices)), 0) FROM charges c
                  WHERE (c.job_id, c.attempt, c.rank) = (p.job_id, p.attempt, p.rank)
                    AND c.ended_at IS NULL))
     ELSE false END"""
-"""Whether in a pool a job of a tenant with a budget runs on GPUs that nobody pays for."""
+"""Whether in a pool a job of a tenant with a budget runs on GPUs that nobody pays for. One on a
+lent spare of a gang that has just ended keeps these GPUs as this transaction commits."""
 
 
 async def read_funding(

@@ -244,8 +244,11 @@ async def test_the_database_refuses_a_loan_that_is_rewritten(lent: Ledger):
 
 
 async def test_whoever_borrows_keeps_the_gpus_where_the_gang_ends(lent: Ledger):
+    await lent.rows("UPDATE pools SET poked = false")
     await lent.finish("wide")
     assert await places(lent) == {"guest": ("node-c", None)}
+    # A cycle may find who pays for it now, though nothing waits.
+    assert await lent.value("SELECT poked FROM pools")
     await no_drift(lent)
     rows = await lent.rows(
         "SELECT borrowed_from, ended_at, end_reason, started_at FROM leases"
@@ -256,6 +259,9 @@ async def test_whoever_borrows_keeps_the_gpus_where_the_gang_ends(lent: Ledger):
     ]  # fmt: skip
     assert rows[0]["ended_at"] == rows[1]["started_at"]
     main = await envelope(lent, "blue", milli=4000)
+    async with lent.database.transaction() as connection:
+        told = await fund_view(connection, "guest", DEFAULT_MARGINS)
+    assert told.says == "2 UNFUNDED: give way first; from the next cycle on 2 OWNED by blue/main"
     await cycle(lent, 3, "guest")
     charged = "SELECT envelope_id FROM charges WHERE job_id = 'guest'"
     assert [row["envelope_id"] for row in await lent.rows(charged)] == [main]
