@@ -9,7 +9,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import Database, clock
 from longshore.activities.durations import learnt_for
-from longshore.activities.funding.quotas import quota_room, why_too_many_wait
+from longshore.activities.funding.planning import funded_by, read_funding
+from longshore.activities.funding.quotas import why_too_many_wait
 from longshore.activities.funding.refusals import why_never_taken
 from longshore.activities.locality import with_locality
 from longshore.activities.preemption_inputs import PreemptionInputs, read_inputs
@@ -24,6 +25,7 @@ from longshore.models.data import HeldData
 from longshore.models.durations import Learnt
 from longshore.models.errors import LongshoreError, UnavailableError
 from longshore.models.forecast import Forecast, ForecastKind, NodePrice
+from longshore.models.funding import FundingTerms
 from longshore.models.job import JobSpec
 from longshore.models.node import Node
 from longshore.models.placement import JobRequest, PlacementKind
@@ -40,11 +42,11 @@ from longshore.scheduling.forecast import (
     forecast_of,
     forecast_of_later,
     forecast_of_price_wait,
-    forecast_of_quota_wait,
     forecast_of_refusal,
+    forecast_of_unfunded_wait,
     with_deadline,
 )
-from longshore.scheduling.funding.quotas import over_quotas
+from longshore.scheduling.funding.pool import Asks
 from longshore.scheduling.order import queue_order
 from longshore.scheduling.packer import place
 
@@ -68,7 +70,7 @@ async def forecast(
         job = with_learnt(JobRequest.of(_THIS, begun, now, 1), learnt)
         if refused := await _why_refused(connection, job, spec):
             return forecast_of_refusal(refused)
-        over = await _over_quota(connection, pool, job, nodes, now)
+        unpaid = await _why_unpaid(connection, pool, job, spec, nodes, now)
         (job,), nodes = await with_locality(connection, spec.pool, pool.packing, [job], nodes)
         alone = place(job, nodes, pool.packing, now, recent=recent)
         prices = await _prices(connection, [node for node, _ in alone.held])
@@ -77,7 +79,7 @@ async def forecast(
         inputs = None if deadline is None else await _inputs(connection, spec, job, settings)
         waits = await why_waits(connection, pool, spec.start_below, now)
     bought, left, away = None, None, ""
-    if pool.buying.enabled and not over and alone.kind is not PlacementKind.EXISTING_NODE:
+    if pool.buying.enabled and not unpaid and alone.kind is not PlacementKind.EXISTING_NODE:
         latest = start_by(job, deadline, pool.buying, now)
         beside = UnmetJob(request=job, tenant=spec.tenant, start_by=latest)
         try:
@@ -96,8 +98,8 @@ async def forecast(
     if away:
         told = f"{found.says}; what would be bought: {away}"
         found = found.model_copy(update={"says": told, "not_known": away})
-    if over:
-        found = forecast_of_quota_wait(over)
+    if unpaid:
+        found = forecast_of_unfunded_wait(unpaid)
     starts_now = found.kind is ForecastKind.STARTS and found.ready_at is not None
     later = pool.buying.enabled and found.kind is not ForecastKind.BUYS and not starts_now
     simulated = settings.market == "simulated"
@@ -111,7 +113,7 @@ async def forecast(
     if deadline is not None and inputs is not None:
         quote = quote_of(bought, _THIS) if bought else None
         start = None if found.ready_at is None else StartRange.at(found.ready_at)
-        if found.kind is not ForecastKind.BUYS and begins_at is None and not (waits or over):
+        if found.kind is not ForecastKind.BUYS and begins_at is None and not (waits or unpaid):
             start = _start_beside_others(job, inputs, now)
         found = _with_deadline(found, spec, deadline, start, learnt, inputs, quote, now)
     return found.model_copy(update={"simulated": simulated, "buys_later": later})
@@ -123,24 +125,28 @@ async def _why_refused(connection: AsyncConnection, job: JobRequest, spec: JobSp
     return never or await why_too_many_wait(connection, spec.tenant)
 
 
-async def _over_quota(
+async def _why_unpaid(
     connection: AsyncConnection,
     pool: PoolSpec,
     job: JobRequest,
+    spec: JobSpec,
     nodes: Sequence[Node],
     now: datetime,
 ) -> str:
-    """Return for which hard quota the job would wait, behind those before it in its queue; empty
-    where it would for none."""
-    walls = [wall for wall in await quota_room(connection) if job.tenant in wall.below]
-    if not walls:
-        return ""
+    """Return for which hard quota the job would wait, or why no budget pays for it where it has
+    to, behind those before it in its queue; empty where it would wait for neither."""
     entries = await load_queue(connection, pool.name)
-    running = await load_running(connection, pool.name)
     queue = [*(entry.request for entry in entries if not entry.held), job]
+    funding = await read_funding(connection, pool.name, queue)
+    if funding is None:
+        return ""
+    asks = Asks(spec.funding or FundingTerms(), spec.preemptible)
+    funding = funding._replace(asks={**funding.asks, job.id: asks})
+    running = await load_running(connection, pool.name)
     packing = pool.packing.model_copy(update={"funding": None})  # as where it is asked who pays
     ordered = queue_order(queue, packing, now, nodes, running)
-    return over_quotas(walls, ordered).get(job.id, "")
+    found = funded_by(packing, pool.name, funding, ordered, now).funding
+    return found.unfunded[job.id] if found and job.id in found.held else ""
 
 
 async def _inputs(

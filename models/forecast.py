@@ -14,7 +14,7 @@ class ForecastKind(StrEnum):
     BUYS = "buys"
     """Its pool would buy machines for it."""
     WAITS = "waits"
-    """For room, for a price, or for a quota of its tenant."""
+    """For room, for a price, for a quota of its tenant, or for a budget that pays."""
     REFUSED = "refused"
     """Its pool never takes it, for a quota or a sponsor."""
 

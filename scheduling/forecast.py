@@ -99,7 +99,7 @@ def forecast_of_price_wait(found: Forecast, why: str) -> Forecast:
     )  # fmt: skip
 
 
-def forecast_of_quota_wait(why: str) -> Forecast:
+def forecast_of_unfunded_wait(why: str) -> Forecast:
     """Return the forecast of a job that waits for a hard quota of its tenant. When others end that
     hold it, and what the job finds then, nobody knows."""
     return Forecast(

@@ -196,6 +196,29 @@ async def test_a_dry_run_says_that_a_quota_or_a_sponsor_is_in_the_way(
         await longshore("cancel", job)
 
 
+async def test_a_dry_run_says_that_no_budget_pays_for_a_job_that_needs_one(
+    longshore: Command, pool: str, node: ScriptedNode, family: Ledger
+) -> None:
+    owner = f"{pool}-violet"
+    await tenant(family, owner, "root")
+    await envelope(family, owner, milli=4000, sharing="none")
+    runs = await submitted(longshore, pool, owner, "runs")
+    await node.started(runs)
+
+    async def dry(*more: str) -> str:
+        asks = ("--pool", pool, "--tenant", owner, "--gpus", "1", "--dry-run", *more)
+        return words(await longshore("submit", *asks, "--", "true"))
+
+    full = (
+        "It would wait, with nothing kept or bought for it: no budget pays for 1 GPU: the "
+        "envelopes that it may use have no room (NO_ROOM), and it starts only where one does."
+    )
+    assert full in await dry("--set", "funding.unfunded=wait")
+    assert full in await dry("--set", "preemptible=false")
+    assert "It would start now on" in await dry()
+    await longshore("cancel", runs)
+
+
 async def test_why_says_what_would_pay_and_not_to_add_a_node(
     longshore: Command, pool: str, node: ScriptedNode, family: Ledger
 ) -> None:
