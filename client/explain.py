@@ -68,7 +68,9 @@ def explain(
         # The headline says how it is now: without this the two would contradict each other.
         gone = f"{last.reason}; {count(sum(last.rejected.values()), 'node')} gone since"
         last = last.model_copy(update={"reason": gone})
-    headline = _queued_headline(job, alone, last, nodes, standing) if queued else _headline(job)
+    headline = _headline(job)
+    if queued:
+        headline = _queued_headline(job, alone, last, nodes, standing, paid=unpaid is None)
     waits = queued and job.state is not JobState.HELD
     if queued and not waits:
         headline = _held(job, hold)
@@ -205,6 +207,8 @@ def _queued_headline(
     last: Decision | None,
     nodes: int,
     standing: BuyingStatus,
+    *,
+    paid: bool,
 ) -> str:
     if nodes == 0:
         says = f"it {standing.says}" if standing.buys else standing.says
@@ -213,7 +217,7 @@ def _queued_headline(
         return "waits for the first cycle to look at it"
     if last.kind is PlacementKind.SET_ASIDE:
         return f"is {last.reason}"
-    if alone is not None and alone.kind is PlacementKind.EXISTING_NODE:
+    if paid and alone is not None and alone.kind is PlacementKind.EXISTING_NODE:
         return f"waits behind the jobs before it: {last.reason}"
     return f"waits: {last.reason}"
 

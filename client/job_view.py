@@ -138,7 +138,8 @@ def explanation_screen(explanation: Explanation, now: datetime) -> RenderableTyp
     facts = list(_queue_facts(explanation, now))
     facts += _data_facts(explanation.data)
     facts += deadline_facts(job, explanation.meeting, now)
-    facts += _end_facts(explanation, now) + payer_facts(explanation.payers)
+    facts += _end_facts(explanation, now)
+    facts += payer_facts(explanation.payers, explanation.headline)
     facts += _gave_way_facts(explanation, now) + saving_facts(explanation.saving, now)
     if job.learnt:
         facts.append(("time it takes", job.learnt))
@@ -353,13 +354,14 @@ def _asked(spec: JobSpec | None, job: JobView) -> list[tuple[str, RenderableType
     ]
 
 
-def payer_facts(payers: Payers | None) -> list[tuple[str, RenderableType]]:
+def payer_facts(payers: Payers | None, said: str = "") -> list[tuple[str, RenderableType]]:
     """Return who pays for a job and who has; nothing where no tenant has a budget."""
     if payers is None:
         return []
     facts: list[tuple[str, RenderableType]] = []
-    if payers.now or payers.waiting:
-        facts.append(("paid for", payers.words or payers.waiting))
+    who = payers.words or payers.waiting
+    if (payers.now or payers.waiting) and who not in said:
+        facts.append(("paid for", who))
     if payers.hours:
         facts.append(("GPU-hours", payers.hours_words))
     return facts

@@ -190,7 +190,7 @@ async def test_a_dry_run_says_that_a_quota_or_a_sponsor_is_in_the_way(
     waiting = await submitted(longshore, pool, "walled", "waits")
     await waits(longshore, waiting)
     assert over[:1].upper() + over[1:] in words(await longshore("fund", waiting))
-    assert f"paid for {over}" in words(await longshore("why", waiting))
+    assert f"waits: {over} (QUOTA)" in words(await longshore("why", waiting))
     assert "max_queued: 1 + 1 > 1" in " ".join((await dry(2)).err.split())
     for job in (waiting, runs):
         await longshore("cancel", job)
@@ -247,6 +247,8 @@ async def test_why_of_a_job_over_a_quota_says_how_to_raise_that(
     waiting = await submitted(longshore, pool, owner, "waits")
     await waits(longshore, waiting)
     told = words(await longshore("why", waiting))
+    assert f"{waiting} waits: quota of tenant {owner}: max_gpus: 4 + 4 > 5" in told
+    assert told.count("quota of tenant") == 1, "not as who pays, too"
     assert f"raise the quota: `longshore tenant set {owner} --max-gpus 8`" in told
     assert "longshore agent" not in told
     for job in (waiting, runs):
