@@ -14,12 +14,17 @@ _NAMED = 10
 
 async def why_no_sponsor(connection: AsyncConnection, spec: JobSpec) -> str:
     """Return which sponsors of a job are tenants that nobody knows, and who would lend to its
-    tenant; empty where all are known.
+    tenant, or that its own tenant is one; empty where all are others, and known.
 
     One that is known may lend later what it does not lend now.
     """
     if spec.funding is None or not spec.funding.sponsors:
         return ""
+    if spec.tenant in spec.funding.sponsors:
+        return (
+            f"funding.sponsors: {spec.tenant} is the job's own tenant, whose envelopes are asked "
+            "first: name others, or leave it out"
+        )
     known = sorted(await connection.scalars(text("SELECT name FROM tenants")))
     unknown = [name for name in spec.funding.sponsors if name not in known]
     if not unknown:

@@ -57,6 +57,16 @@ async def test_a_sponsor_that_there_is_not(
     assert f"error: funding.sponsors: {meant} To {walled} lends nobody" in says(ran)
 
 
+async def test_a_sponsor_that_is_the_own_tenant(
+    longshore: Command, pool: str, node: ScriptedNode, walled: str
+) -> None:
+    lent = ("--set", "funding.allow_borrow=true", "--set", f"funding.sponsors=[{walled}]")
+    for more in ((), ("--dry-run",)):
+        ran = await submitted(longshore, pool, walled, "lent", "--gpus", "1", *lent, *more)
+        assert (ran.code, ran.out) == (77 if more else 65, "")
+        assert f"funding.sponsors: {walled} is the job's own tenant, whose envelopes" in says(ran)
+
+
 async def test_of_too_many_that_wait_the_next_one(
     longshore: Command, pool: str, node: ScriptedNode, walled: str
 ) -> None:
