@@ -6,8 +6,8 @@ from sqlalchemy import text
 from temporalio.client import Client
 
 from longshore.activities.failpoints import failpoint
-from longshore.activities.funding.checks import check_budgets, check_tenant, notes_on
-from longshore.activities.funding.edits import apply_budgets, remove_budget, set_tenant
+from longshore.activities.funding.checks import apply_with_notes, check_budgets, check_tenant
+from longshore.activities.funding.edits import remove_budget, set_tenant
 from longshore.activities.funding.views import budgets_view, tenants_view
 from longshore.activities.signals import Signals
 from longshore.client.reading import Reading
@@ -70,14 +70,13 @@ class BudgetControl(BudgetReading):
         lent.
         """
         async with self._db().transaction() as connection:
-            changes = await apply_budgets(connection, budgets)
-            notes = await notes_on(connection, budgets)
-            if changes:
+            edit = await apply_with_notes(connection, budgets)
+            if edit.changes:
                 await failpoint("apply_budgets.before-commit")
-        if changes:
+        if edit.changes:
             await failpoint("apply_budgets.after-commit")
             await self._wake_pools()
-        return BudgetEdit(changes=changes, notes=notes)
+        return edit
 
     async def remove_budget(self, tenant: str) -> None:
         """Take a tenant's budget away: it pays for all that it uses again.

@@ -2,7 +2,7 @@
 
 import contextlib
 import difflib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, ItemsView, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from longshore.activities.funding.edits import apply_budgets, set_tenant
 from longshore.activities.funding.rows import load_facts
 from longshore.activities.funding.views import names_without_budget
 from longshore.models.funding import Budget, FundingClass, Tenant
-from longshore.models.funding_views import BudgetChange, BudgetEdit, ClassMove
+from longshore.models.funding_views import BudgetChange, BudgetEdit, ClassMove, Edit
 from longshore.models.market import InstanceType
 from longshore.models.mig import listed_models
 from longshore.models.text import listed
@@ -28,13 +28,8 @@ _COMMON = frozenset(name.partition("-")[0] for name in listed_models())
 """Types that are known whether a node has them or not."""
 
 
-class _Edited(NamedTuple):
-    changes: tuple[BudgetChange, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
 class _Seen(NamedTuple):
-    edited: _Edited
+    edited: BudgetEdit
     before: Facts | None
     after: Facts | None
     names: Mapping[str, str]
@@ -54,9 +49,8 @@ async def check_budgets(database: Database, budgets: Sequence[Budget]) -> Budget
     It is applied for the moment, and taken back: what the database would refuse is refused here.
     """
 
-    async def edit(connection: AsyncConnection) -> _Edited:
-        changes = await apply_budgets(connection, budgets)
-        return _Edited(changes, await notes_on(connection, budgets))
+    async def edit(connection: AsyncConnection) -> BudgetEdit:
+        return await apply_with_notes(connection, budgets)
 
     return await _checked(database, edit)
 
@@ -64,15 +58,15 @@ async def check_budgets(database: Database, budgets: Sequence[Budget]) -> Budget
 async def check_tenant(database: Database, tenant: Tenant) -> BudgetEdit:
     """Return for whose jobs others would pay if a tenant stood where this says; likewise."""
 
-    async def edit(connection: AsyncConnection) -> _Edited:
+    async def edit(connection: AsyncConnection) -> BudgetEdit:
         await set_tenant(connection, tenant)
-        return _Edited()
+        return BudgetEdit()
 
     return await _checked(database, edit)
 
 
 async def _checked(
-    database: Database, edit: Callable[[AsyncConnection], Awaitable[_Edited]]
+    database: Database, edit: Callable[[AsyncConnection], Awaitable[BudgetEdit]]
 ) -> BudgetEdit:
     try:
         async with database.transaction() as connection:
@@ -81,11 +75,11 @@ async def _checked(
         seen = undone.seen
     # Outside: nobody waits for the locks of the edit while this counts.
     moves = moves_between(seen.before, seen.after, seen.names, seen.now)
-    return BudgetEdit(changes=seen.edited.changes, notes=seen.edited.notes, moves=moves)
+    return seen.edited.model_copy(update={"moves": moves})
 
 
 async def _seen(
-    connection: AsyncConnection, edit: Callable[[AsyncConnection], Awaitable[_Edited]]
+    connection: AsyncConnection, edit: Callable[[AsyncConnection], Awaitable[BudgetEdit]]
 ) -> _Seen:
     before = await load_facts(connection, None)
     edited = await edit(connection)
@@ -98,14 +92,76 @@ async def _seen(
     return _Seen(edited, before, after, names, await clock(connection))
 
 
-async def notes_on(connection: AsyncConnection, budgets: Sequence[Budget]) -> tuple[str, ...]:
-    """Return what is right in budgets, and perhaps not meant."""
-    return (*await _unknown_in(connection, budgets), *await _without_budget(connection, budgets))
+async def apply_with_notes(connection: AsyncConnection, budgets: Sequence[Budget]) -> BudgetEdit:
+    """Make the budgets of these tenants what is given; return what that has changed, and what is
+    right in them and perhaps not meant."""
+    named = {budget.tenant for budget in budgets} | {name for _, name in _borrowers(budgets)}
+    known = await _known_tenants(connection, named)
+    changes = await apply_budgets(connection, budgets)
+    notes = (
+        *_new_tenants(budgets, known),
+        *_without_envelopes(budgets, changes),
+        *await _unknown_in(connection, budgets),
+        *_unknown_borrowers(budgets, known),
+        *await _without_budget(connection, budgets, known),
+    )
+    return BudgetEdit(changes=changes, notes=notes)
+
+
+async def _known_tenants(connection: AsyncConnection, named: set[str]) -> list[str]:
+    """Return the tenants that there are, and those of these names that have jobs alone."""
+    found = set(await connection.scalars(text("SELECT name FROM tenants")))
+    found.update(await connection.scalars(text(_HAVE_JOBS), {"names": sorted(named - found)}))
+    return sorted(found)
+
+
+def _new_tenants(budgets: Sequence[Budget], known: Sequence[str]) -> list[str]:
+    return [
+        f"{budget.tenant}: tenant: it is new, and is made with this budget"
+        f"{_close(budget.tenant, known)}"
+        for budget in budgets
+        if budget.tenant not in known
+    ]
+
+
+def _without_envelopes(budgets: Sequence[Budget], changes: Sequence[BudgetChange]) -> list[str]:
+    """Return whose envelopes all are removed, as its budget has none any more."""
+    gone: dict[str, list[str]] = {budget.tenant: [] for budget in budgets if not budget.envelopes}
+    for each in changes:
+        kind, _, name = each.what.partition(" ")
+        if each.tenant in gone and kind == "envelope" and each.edit is Edit.REMOVED:
+            gone[each.tenant].append(name)
+    return [
+        f"{tenant}: envelopes: this budget has none, so all that there are of it are removed: "
+        f"{listed(sorted(names), _NAMED)}"
+        for tenant, names in gone.items()
+        if names
+    ]
+
+
+def _borrowers(budgets: Sequence[Budget]) -> list[tuple[str, str]]:
+    """Return to whom envelopes are lent, each with the field that says it."""
+    return [
+        (f"{budget.tenant}: envelopes.{each.name}.lending.to", name)
+        for budget in budgets
+        for each in budget.envelopes
+        if each.lending is not None
+        for name in each.lending.to
+    ]
+
+
+def _unknown_borrowers(budgets: Sequence[Budget], known: Sequence[str]) -> list[str]:
+    there = sorted({*known, *(budget.tenant for budget in budgets)})
+    return [
+        f"{where}: there is no tenant {shown(name)} yet{_meant(name, there)}"
+        for where, name in _borrowers(budgets)
+        if name not in there
+    ]
 
 
 async def _unknown_in(connection: AsyncConnection, budgets: Sequence[Budget]) -> tuple[str, ...]:
-    """Return which envelopes are for GPUs of a type, or of a pool, that nobody knows. They may
-    come later: such an envelope pays for nothing until then."""
+    """Return which envelopes are for GPUs of a type, of a pool, or of nodes with labels, that
+    nobody knows. They may come later: such an envelope pays for nothing until then."""
     selectors = [
         (f"{budget.tenant}: envelopes.{each.name}", each)
         for budget in budgets
@@ -128,15 +184,43 @@ async def _unknown_in(connection: AsyncConnection, budgets: Sequence[Budget]) ->
             for where, each in selectors
             if each.pool is not None and each.pool not in pools
         ]
+    if any(each.labels for _, each in selectors):
+        rows = await connection.scalars(text("SELECT DISTINCT labels FROM nodes"))
+        # Somebody may have written by hand what are no labels.
+        nodes = [labels.items() for labels in rows if isinstance(labels, dict)]
+        found += [
+            f"{where}.labels: no node has {pairs}"
+            for where, each in selectors
+            if (pairs := _unknown_labels(each.labels, nodes))
+        ]
     return tuple(found)
+
+
+def _unknown_labels(labels: Mapping[str, str], nodes: Sequence[ItemsView[str, object]]) -> str:
+    """Return which of these labels no node has; all of them where each is on some node, and no
+    node has them together."""
+    if any(labels.items() <= each for each in nodes):
+        return ""
+    alone = {pair for pair in labels.items() if not any(pair in each for each in nodes)}
+    pairs = listed(
+        [shown(f"{name}={value}") for name, value in sorted(alone or labels.items())], _NAMED
+    )
+    return pairs if alone else f"{pairs} together"
 
 
 def _meant(name: str, known: Sequence[str]) -> str:
     """Return ``; did you mean H100?``, or what there is."""
-    close = difflib.get_close_matches(name.casefold(), {each.casefold() for each in known}, 1)
-    if close:
-        return f"; did you mean {next(each for each in known if each.casefold() == close[0])}?"
+    if close := _close(name, known):
+        return close
     return f"; known {'is' if len(known) == 1 else 'are'} {listed(known, _NAMED) or 'none'}"
+
+
+def _close(name: str, known: Sequence[str]) -> str:
+    """Return ``; did you mean H100?``; nothing where no name is like it."""
+    close = difflib.get_close_matches(name.casefold(), {each.casefold() for each in known}, 1)
+    if not close:
+        return ""
+    return f"; did you mean {next(each for each in known if each.casefold() == close[0])}?"
 
 
 async def _known_types(connection: AsyncConnection) -> list[str]:
@@ -154,15 +238,9 @@ async def _known_types(connection: AsyncConnection) -> list[str]:
 
 
 async def _without_budget(
-    connection: AsyncConnection, budgets: Sequence[Budget]
+    connection: AsyncConnection, budgets: Sequence[Budget], known: Sequence[str]
 ) -> tuple[str, ...]:
-    borrowers = [
-        name
-        for budget in budgets
-        for each in budget.envelopes
-        if each.lending is not None
-        for name in each.lending.to
-    ]
+    borrowers = [name for _, name in _borrowers(budgets) if name in known]
     without = await names_without_budget(connection, borrowers)
     if not without:
         return ()
@@ -219,3 +297,9 @@ def _payers(split: Split) -> dict[str, float]:
     for tenant, _, milli in split.payers:
         found[tenant] = found.get(tenant, 0.0) + milli / 1000
     return found
+
+
+_HAVE_JOBS = """
+    SELECT n.tenant FROM unnest(CAST(:names AS text[])) AS n (tenant)
+     WHERE EXISTS (SELECT FROM jobs j WHERE j.tenant = n.tenant)
+"""

@@ -226,12 +226,11 @@ async def test_a_check_tells_who_would_lose_what_and_changes_nothing(ledger: Led
     await put(ledger, "a", "root")
     await job_of(ledger, "first", "a", (0, 1))
     await job_of(ledger, "later", "a", (2, 3))
-    budget = a_budget("a", an_envelope(gpus=2, lending=Lending(to=("nobody",), max=1)))
+    budget = a_budget("a", an_envelope(gpus=2, lending=Lending(to=("root",), max=1)))
     edit = await check_budgets(ledger.database, [budget])
     assert [each.edit for each in edit.changes] == [Edit.MADE, Edit.MADE]
     assert edit.notes == (
-        "nobody has no budget: a tenant without one pays for all that it uses, and borrows "
-        "nothing",
+        "root has no budget: a tenant without one pays for all that it uses, and borrows nothing",
     )
     (move,) = edit.moves
     assert (move.job_id, move.job_name, move.tenant, move.loses) == ("later", "job", "a", True)
@@ -246,6 +245,48 @@ async def test_a_check_tells_who_would_lose_what_and_changes_nothing(ledger: Led
     (move,) = with_root.moves
     assert move.after == {FundingClass.SHARED: 2.0}
     assert move.payers_after == {"root": 2.0}
+
+
+async def test_a_check_says_what_is_perhaps_not_meant(ledger: Ledger):
+    async def notes(*budgets: Budget) -> tuple[str, ...]:
+        return (await check_budgets(ledger.database, budgets)).notes
+
+    await ledger.register(gpus=1)
+    await ledger.rows("""UPDATE nodes SET labels = '{"zone": "a"}'""")
+    await ledger.register("other", gpus=1)
+    await ledger.rows("""UPDATE nodes SET labels = '{"disk": "nvme"}' WHERE id = 'other'""")
+    await put(ledger, "vision")
+    await ledger.enqueue("waits", tenant="worker")
+    assert await notes(a_budget("vision"), a_budget("worker")) == ()
+    new = "tenant: it is new, and is made with this budget"
+    assert await notes(a_budget("ghost")) == (f"ghost: {new}",)
+    assert await notes(a_budget("visio")) == (f"visio: {new}; did you mean vision?",)
+    lent = an_envelope(lending=Lending(to=("visoin", "ghost", "worker"), max=1))
+    where = "vision: envelopes.main.lending.to: there is no tenant"
+    assert await notes(a_budget("vision", lent), a_budget("worker")) == (
+        f"{where} 'visoin' yet; did you mean vision?",
+        f"{where} 'ghost' yet; known are vision, worker",
+    )
+    told = await notes(a_budget("vision", lent), a_budget("ghost"))
+    assert told[2:] == (
+        "worker has no budget: a tenant without one pays for all that it uses, and borrows "
+        "nothing",
+    )
+    labels = {"zone": "a", "disk": "nvme"}
+    assert await notes(a_budget("vision", an_envelope(labels={"zone": "a"}))) == ()
+    assert await notes(a_budget("vision", an_envelope(labels=labels))) == (
+        "vision: envelopes.main.labels: no node has 'disk=nvme', 'zone=a' together",
+    )
+    assert await notes(a_budget("vision", an_envelope(labels={"zone": "a", "disk": "ssd"}))) == (
+        "vision: envelopes.main.labels: no node has 'disk=ssd'",
+    )
+    await applied(ledger, a_budget("vision", an_envelope(), an_envelope("spot")))
+    assert await notes(a_budget("vision")) == (
+        "vision: envelopes: this budget has none, so all that there are of it are removed: main, "
+        "spot",
+    )
+    await applied(ledger, a_budget("vision"))
+    assert await notes(a_budget("vision")) == ()
 
 
 async def test_a_tenant_with_charges_keeps_its_budget(ledger: Ledger):
