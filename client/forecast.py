@@ -135,6 +135,8 @@ async def _why_unpaid(
 ) -> str:
     """Return for which hard quota the job would wait, or why no budget pays for it where it has
     to, behind those before it in its queue; empty where it would wait for neither."""
+    if await read_funding(connection, pool.name, [job]) is None:
+        return ""  # without reading a queue that may be long
     entries = await load_queue(connection, pool.name)
     queue = [*(entry.request for entry in entries if not entry.held), job]
     funding = await read_funding(connection, pool.name, queue)
