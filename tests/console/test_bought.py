@@ -43,6 +43,7 @@ async def page(browser: Browser, fresh: RunningConsole) -> AsyncIterator[Page]:
     context = await browser.new_context(viewport=PHONE, is_mobile=True)  # pyright: ignore[reportArgumentType]
     page = await context.new_page()
     await page.goto(f"{fresh.url}/purchases?token={fresh.token}")
+    await page.wait_for_url(f"{fresh.url}/purchases")
     await expect(page.get_by_role("heading", name="Purchases")).to_be_visible()
     yield page
     await context.close()

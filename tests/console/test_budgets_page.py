@@ -71,6 +71,7 @@ async def page(browser: Browser, here: RunningConsole) -> AsyncIterator[Page]:
     context = await browser.new_context()
     page = await context.new_page()
     await page.goto(f"{here.url}/budgets?token={here.token}")
+    await page.wait_for_url(f"{here.url}/budgets")
     yield page
     await context.close()
 
@@ -159,5 +160,6 @@ async def test_without_tenants_the_page_says_how_one_is_made(
         context = await browser.new_context()
         page = await context.new_page()
         await page.goto(f"{console.url}/budgets?token={console.token}")
+        await page.wait_for_url(f"{console.url}/budgets")
         await expect(page.locator(".empty")).to_contain_text("longshore tenant set")
         await context.close()

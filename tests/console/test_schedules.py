@@ -94,6 +94,7 @@ async def page(browser: Browser, here: RunningConsole) -> AsyncIterator[Page]:
     )
     page = await context.new_page()
     await page.goto(f"{here.url}/schedules?token={here.token}")
+    await page.wait_for_url(f"{here.url}/schedules")
     await expect(page.get_by_role("heading", name="Schedules")).to_be_visible()
     yield page
     await context.close()
