@@ -106,19 +106,19 @@ class _TakesWhatFits(WorkflowInboundInterceptor):
 
 def _refuse_update(update: HandleUpdateInput) -> None:
     """Raise SpecError unless an update was given the one `Input` that each of them takes."""
-    if len(update.args) == 1 and update.args[0] is not None:
-        return
     # By its name, which is that of its method: the handler that the SDK gives has no signature.
     (wanted,) = inspect.signature(getattr(workflow.instance(), update.update)).parameters.values()
+    if len(update.args) == 1 and isinstance(update.args[0], wanted.annotation):
+        return
     several = f"give one input, not {len(update.args)}"
     raise SpecError("input", (several if len(update.args) > 1 else wanted.annotation.instead,))
 
 
 def _fit(signature: inspect.Signature, given: Sequence[object]) -> None:
-    """Raise TypeError unless a handler takes so many arguments, and nothing where one is nothing:
-    SDKs send that as a payload without content, which no converter holds against a type."""
+    """Raise TypeError unless a handler takes so many arguments of these types. A converter holds
+    JSON against them, and gives on as they are what came as nothing, as bytes or as protobuf."""
     bound = signature.bind(*given)
     for name, value in bound.arguments.items():
         wanted = signature.parameters[name].annotation
-        if value is None and isinstance(wanted, type):
-            raise TypeError(f"{name} is nothing: a {wanted.__name__} is right")
+        if isinstance(wanted, type) and not isinstance(value, wanted):
+            raise TypeError(f"{name} is a {type(value).__name__}: a {wanted.__name__} is right")

@@ -4,6 +4,7 @@ import uuid
 from typing import Any
 
 import pytest
+from temporalio.api.common.v1 import Payload
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client, WithStartWorkflowOperation, WorkflowUpdateFailedError
 from temporalio.common import WorkflowIDConflictPolicy
@@ -25,6 +26,8 @@ from tests.support.scripted_node import ScriptedNode
 from tests.workflows.test_dags import a_dag, begun
 
 A_ROW = [0, 1, "NV18"]
+ODD = (None, b"abc", Payload(data=b"abc"))
+"""What a converter gives on as it is, whatever the handler takes."""
 
 
 @pytest.mark.parametrize(
@@ -73,20 +76,21 @@ async def _register(temporal: Client, topology: dict[str, Any]) -> None:
     )
 
 
-async def test_signals_and_updates_that_bring_nothing_change_nothing(
-    temporal: Client, longshore: Longshore, node: ScriptedNode, pool: str
+@pytest.mark.parametrize("what", ODD, ids=["nothing", "bytes", "protobuf"])
+async def test_signals_and_updates_that_bring_no_json_change_nothing(
+    temporal: Client, longshore: Longshore, node: ScriptedNode, pool: str, what: Any
 ):
     job_id = (await longshore.submit(a_spec(pool))).job_id
     await node.started(job_id)
     job = temporal.get_workflow_handle(job_workflow_id(job_id))
     for signal in ("placed", "waiting", "paid", "node_lost", "preempt", "move", "release"):
-        await job.signal(signal, None)
+        await job.signal(signal, what)
     of_node = temporal.get_workflow_handle(node_workflow_id(node.id))
     for signal in ("spot_notice", "holds"):
-        await of_node.signal(signal, None)
+        await of_node.signal(signal, what)
     for handle, update in ((job, "resize"), (of_node, "register"), (of_node, "drain")):
         with pytest.raises(WorkflowUpdateFailedError) as refused:
-            await handle.execute_update(update, None)
+            await handle.execute_update(update, what)
         assert isinstance(refused.value.cause, ApplicationError)
         assert refused.value.cause.type == "SpecError"
     await longshore.cancel(job_id)
@@ -96,12 +100,13 @@ async def test_signals_and_updates_that_bring_nothing_change_nothing(
             assert event.event_type != EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED
 
 
-async def test_a_dag_hears_no_signal_that_brings_nothing(
-    temporal: Client, longshore: Longshore, node: ScriptedNode, pool: str
+@pytest.mark.parametrize("what", ODD, ids=["nothing", "bytes", "protobuf"])
+async def test_a_dag_hears_no_signal_that_brings_no_json(
+    temporal: Client, longshore: Longshore, node: ScriptedNode, pool: str, what: Any
 ):
     dag_id = await begun(longshore, a_dag(pool, {"a": {}}))
     handle = temporal.get_workflow_handle(dag_workflow_id(dag_id))
-    await handle.signal("cancel_job", None)
+    await handle.signal("cancel_job", what)
     await node.end(f"{dag_id}.a")
     await longshore.wait_dag(dag_id)
     async for event in handle.fetch_history_events():
