@@ -17,6 +17,8 @@ from longshore.models.text import count
 from longshore.models.units import format_bytes, format_gb, parse_gb
 from longshore.models.visible import shown
 
+_USUAL = Serving()
+
 models_app = typer.Typer(no_args_is_help=True, help="See what models that are served need.")
 
 
@@ -33,22 +35,22 @@ def estimate(
         int | None,
         typer.Option(
             metavar="TOKENS", min=1, max=MOST_CONTEXT,
-            show_default="4096, or what the model was trained on",
+            show_default=f"{_USUAL.context}, or what the model was trained on",
             help="Tokens of the longest request, with its answer.",
         ),
     ] = None,
     concurrency: Annotated[
         int, typer.Option(min=1, max=MOST_CONCURRENCY, help="Requests at a time.")
-    ] = 1,
+    ] = _USUAL.concurrency,
     cache_type: Annotated[
         CacheType, typer.Option(help="The number format of the KV cache.")
-    ] = CacheType.F16,
+    ] = _USUAL.cache_type,
     batch: Annotated[
         int, typer.Option(min=1, max=65_536, help="Tokens of prompts computed at a time.")
-    ] = 512,
+    ] = _USUAL.batch,
     overhead: Annotated[
         str, typer.Option(metavar="SIZE", help="What the engine itself takes of its GPU.")
-    ] = "0.75GB",
+    ] = format_gb(_USUAL.overhead),
     gpu_memory: Annotated[
         str | None,
         typer.Option(metavar="SIZE", help="Say how many requests at a time fit on such a GPU."),

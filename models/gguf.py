@@ -5,7 +5,7 @@ Format: github.com/ggml-org/ggml, docs/gguf.md (version 3; 2 differs in nothing 
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 TENSOR_TYPES: Mapping[int, tuple[str, int, int]] = {
     0: ("F32", 1, 4),
@@ -77,7 +77,6 @@ class GGUFHeader:
     files: tuple[str, ...] = ()
     file_size: int = 0
     """Bytes of all files."""
-    alignments: tuple[int, ...] = field(default=(32,))
 
     @property
     def architecture(self) -> str:

@@ -68,7 +68,7 @@ def read_header(file: BinaryIO, size: int, name: str) -> GGUFHeader:
     if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
         raise read.wrong(f"general.alignment is {alignment!r}: it must be a power of two")
     found = _tensors(read, tensors, alignment)
-    return GGUFHeader(values, lengths, found, (name,), size, (alignment,))
+    return GGUFHeader(values, lengths, found, (name,), size)
 
 
 def _tensors(read: "_Reader", number: int, alignment: int) -> tuple[Tensor, ...]:

@@ -17,14 +17,9 @@ from longshore.models.text import count
 _PAD = 256
 """A cache has a multiple of so many cells."""
 _CACHE_BLOCKS = {
-    CacheType.F32: (1, 4),
-    CacheType.F16: (1, 2),
-    CacheType.BF16: (1, 2),
-    CacheType.Q8_0: (32, 34),
-    CacheType.Q5_1: (32, 24),
-    CacheType.Q5_0: (32, 22),
-    CacheType.Q4_1: (32, 20),
-    CacheType.Q4_0: (32, 18),
+    CacheType(name.lower()): (block, size)
+    for name, block, size in TENSOR_TYPES.values()
+    if name.lower() in set(CacheType)
 }
 """Numbers in a block, and its bytes."""
 _PLAIN = frozenset({"gemma", "llama", "phi3", "qwen2", "qwen3", "qwen3moe"})
