@@ -1,0 +1,216 @@
+"""Models that are served, the programs that serve them, and one engine as a job runs it."""
+
+import re
+import string
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from enum import StrEnum
+from typing import Annotated, Final, Self
+
+from pydantic import Field, StringConstraints, model_validator
+
+from longshore.models.base import Frozen, Name, ShortText, Text
+from longshore.models.bounds import Most
+from longshore.models.counts import Count
+from longshore.models.data import OF_A_JOB, SCHEMES
+from longshore.models.mistakes import Mistake, refuse
+from longshore.models.model_memory import (
+    MOST_CONCURRENCY,
+    MOST_CONTEXT,
+    CacheType,
+    Serving,
+)
+from longshore.models.units import GB, Duration
+from longshore.models.visible import brief, shown
+
+Template = Annotated[tuple[Text, ...], Field(fail_fast=True), Most(1_000)]
+"""Arguments of a program, with places in braces: see `PLACES`."""
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$", max_length=64)]
+Adapters = Annotated[dict[Name, ShortText], Most(100)]
+
+PLACES: Final[Mapping[str, str]] = {
+    "model": "the path of the model: its file, the first of several, or its folder",
+    "name": "the name that requests give",
+    "host": "the address to listen on",
+    "port": "the port to listen on; free when the engine starts",
+    "context": "tokens of the longest request",
+    "total_context": "the same for all requests at a time",
+    "concurrency": "requests at a time",
+    "cache_type": "number format of the KV cache",
+    "batch": "tokens of prompts that are computed at a time",
+    "gpus": "GPUs of this engine",
+    "memory_utilization": "the part of each GPU's memory that it may use, rounded down",
+}
+"""What may stand in braces in the command of a runtime."""
+PLACES_OF_ADAPTERS: Final[Mapping[str, str]] = {
+    "adapter": "the path of a LoRA adapter",
+    "adapter_name": "the name that requests give to it",
+}
+LLAMA_CPP: Final = "llama.cpp"
+START_LIMIT: Final = timedelta(minutes=10)
+
+
+class MemoryRule(StrEnum):
+    """Where the memory of an engine comes from."""
+
+    HEADER = "header"
+    """From the header of the model's file (GGUF)."""
+    STATED = "stated"
+    """The model says it (`memory`)."""
+
+
+class Split(StrEnum):
+    """How one engine spreads over several GPUs."""
+
+    NONE = "none"
+    """It does not: one GPU."""
+    HEADS = "heads"
+    """Tensor parallel: each GPU has as many attention heads as each other."""
+    LAYERS = "layers"
+    """Each GPU has some of the layers."""
+
+
+def places_of(template: str) -> Iterator[str]:
+    """Yield the names in braces of an argument. Raises ValueError where the braces do not match.
+
+    ``{{`` and ``}}`` are braces themselves.
+    """
+    for _, name, form, conversion in string.Formatter().parse(template):
+        if name is not None:
+            if form or conversion or not re.fullmatch(r"[a-z_]+", name, re.ASCII):
+                raise ValueError(f"{{{name}}} is no place: write {{model}}, {{port}} and so on")
+            yield name
+
+
+class Runtime(Frozen):
+    """A program that serves a model by the protocol of OpenAI."""
+
+    name: Name
+    command: Template
+    """What to run: arguments with places in braces, such as `[llama-server, -m, "{model}", --port,
+    "{port}"]`. A port is needed."""
+    with_adapters: Template = ()
+    """Further arguments where the model has LoRA adapters, once."""
+    adapter: Template = ()
+    """Further arguments for each adapter, with `{adapter}` and `{adapter_name}`."""
+    memory: MemoryRule = MemoryRule.STATED
+    """Where its memory comes from."""
+    split: Split = Split.NONE
+    """How it spreads over several GPUs."""
+    concurrency: Count = Field(default=1, ge=1, le=MOST_CONCURRENCY)
+    """Requests at a time of a model that does not say it."""
+
+    @model_validator(mode="after")
+    def _places_are_known(self) -> Self:
+        refuse(list(self._mistakes()))
+        return self
+
+    def _mistakes(self) -> Iterator[Mistake]:
+        asked = set[str]()
+        for field, known in (
+            ("command", PLACES),
+            ("with_adapters", PLACES),
+            ("adapter", PLACES | PLACES_OF_ADAPTERS),
+        ):
+            for at, argument in enumerate(getattr(self, field)):
+                try:
+                    names = tuple(places_of(argument))
+                except ValueError as error:
+                    yield Mistake((field, at), f"{brief(argument)}: {error}")
+                    continue
+                for name in names:
+                    if name not in known:
+                        listed = ", ".join(f"{{{each}}}" for each in known)
+                        yield Mistake((field, at), f"{{{name}}} is no place; there are {listed}")
+                if field == "command":
+                    asked |= set(names)
+        if not self.command:
+            yield Mistake(("command",), "is empty: give a program and its arguments")
+        elif "port" not in asked:
+            yield Mistake(("command",), "has no {port}: without it nobody knows where it listens")
+
+
+class ModelSpec(Frozen):
+    """A model as it is served: where its files are, which runtime serves it, and how."""
+
+    name: Name
+    """What requests call it."""
+    source: Annotated[ShortText, Field(min_length=1)]
+    """Its file, the first of several, or its folder: a path that nodes have, or a URL (s3, gs, az,
+    https, file) that they fetch once and keep as long as there is room."""
+    sha256: Sha256 | None = None
+    """Digest of the file; each engine checks it as it starts."""
+    runtime: Name = LLAMA_CPP
+    """Which program serves it: `longshore runtimes`."""
+    context: Annotated[Count, Field(ge=1, le=MOST_CONTEXT)] | None = None
+    """Tokens of the longest request, with its answer; 4,096, or what the model was trained on
+    where that is less."""
+    concurrency: Annotated[Count, Field(ge=1, le=MOST_CONCURRENCY)] | None = None
+    """Requests at a time; the runtime's own when left out."""
+    cache_type: CacheType = CacheType.F16
+    """The number format of the KV cache."""
+    batch: Count = Field(default=Serving().batch, ge=1, le=65_536)
+    """Tokens of prompts that are computed at a time."""
+    overhead: GB = Field(default=Serving().overhead, ge=0)
+    """What the engine itself takes of each GPU."""
+    memory: GB | None = Field(default=None, gt=0)
+    """GPU memory in all, where the runtime does not say it by the file's header."""
+    gpus: Annotated[Count, Field(ge=1, le=1_024)] | None = None
+    """On how many GPUs of a node; the fewest that have room when left out."""
+    adapters: Adapters = Field(default_factory=dict[str, str])
+    """LoRA adapters by name, each a path or a URL."""
+    args: Template = ()
+    """Further arguments of the runtime, as they are."""
+    pinned: bool = False
+    """Never evicted for another model."""
+    prewarm: bool = False
+    """Loaded where GPU memory is free, before anybody asks."""
+    start_limit: Duration = START_LIMIT
+    """An engine that has not answered by then has failed."""
+
+    @model_validator(mode="after")
+    def _fields_agree(self) -> Self:
+        refuse(list(self._mistakes()))
+        return self
+
+    def _mistakes(self) -> Iterator[Mistake]:
+        if why := _no_place(self.source):
+            yield Mistake(("source",), why)
+        for name, source in self.adapters.items():
+            if why := _no_place(source):
+                yield Mistake(("adapters", name), why)
+            if name == self.name:
+                yield Mistake(("adapters", name), "is the name of the model: take another one")
+        if self.start_limit <= timedelta(0):
+            yield Mistake(("start_limit",), "must be longer than 0")
+
+
+def is_url(source: str) -> bool:
+    """Return whether nodes fetch it; else it is a path of theirs."""
+    return "://" in source
+
+
+def _no_place(source: str) -> str:
+    if source.startswith(OF_A_JOB) or (
+        is_url(source) and source.partition("://")[0] not in SCHEMES
+    ):
+        known = ", ".join(f"{each}://" for each in SCHEMES)
+        return f"{brief(source)} is no place of these: {known}, or a path"
+    if is_url(source) and "@" in source.partition("://")[2].partition("/")[0]:
+        return "may hold no user or password: nodes have their own"
+    if not is_url(source) and not source.startswith(("/", "~/")):
+        return f"{shown(source)} is a path of the nodes, and has to begin with / or ~/"
+    return ""
+
+
+class EngineSpec(Frozen):
+    """What a job serves: all that its node needs to start the engine, as it was when the job was
+    made."""
+
+    model: ModelSpec
+    """With context and concurrency."""
+    runtime: Runtime
+    memory: Count = Field(ge=1, le=10**12)
+    """MB on each of its GPUs."""
+    service: Name | None = None
+    """Which service it is of: its workflow hears when the engine is ready."""
