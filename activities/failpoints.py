@@ -67,6 +67,9 @@ HoldingPoint = Literal["store_holdings.before-commit", "store_holdings.after-com
 DagPoint = Literal[
     "open_dag.before-commit",
     "open_dag.after-commit",
+    "advance_service.before-commit",
+    "advance_service.after-commit",
+    "advance_service.after-first-start",
     "advance_dag.before-commit",
     "advance_dag.after-commit",
     "advance_dag.after-first-start",

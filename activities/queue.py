@@ -198,6 +198,7 @@ class QueueActivities:
             first = job is not None and await mark_end(connection, result.job_id, job)
             array_id = ended.array_id if ended else await array_at_retry(connection, result.job_id)
             wake = array_id is not None and await mark_array_poked(connection, array_id)
+            service = ended.service if ended else await service_at_retry(connection, result.job_id)
             await failpoint("finish.before-commit")
         await failpoint("finish.after-commit")
         if ended:  # a repeat finds that it has ended
@@ -210,6 +211,8 @@ class QueueActivities:
             await tell_end(self._database, self._signals, job, first=first)
         if array_id is not None and (wake or activity.info().attempt > 1):
             await self._signals.poke_array(array_id)
+        if service is not None:
+            await self._signals.poke_service(service)
 
     async def _poke(self, pool: str, first: bool) -> None:
         # A retry cannot know whether the one before it got as far as the signal.
@@ -404,6 +407,8 @@ class Ended(NamedTuple):
     """What it is to the DAG that waits for its end."""
     array_id: str | None
     """The array of which it was a slot."""
+    service: str | None
+    """The service of which it was a replica."""
     late: timedelta | None = None
     """By how much it ended after its deadline, negative before it; None for one without."""
 
@@ -426,7 +431,7 @@ async def record_end(connection: AsyncConnection, result: JobResult) -> Ended | 
     if result.state is JobState.SUCCEEDED:  # what failed ended sooner than the next one will
         await keep_run(connection, result.job_id)
     job = OfDag(row.dag_id, row.tenant, tuple(row.mutexes)) if row.dag_id else None
-    return Ended(row.pool, job, row.array_id, row.late)
+    return Ended(row.pool, job, row.array_id, row.service, row.late)
 
 
 async def array_at_retry(connection: AsyncConnection, job_id: str) -> str | None:
@@ -435,6 +440,15 @@ async def array_at_retry(connection: AsyncConnection, job_id: str) -> str | None
         return None
     return await connection.scalar(
         text("SELECT array_id FROM array_slots WHERE job_id = :id"), {"id": job_id}
+    )
+
+
+async def service_at_retry(connection: AsyncConnection, job_id: str) -> str | None:
+    """Return the service of a replica at a retry, as `of_dag_at_retry`."""
+    if activity.info().attempt == 1:
+        return None
+    return await connection.scalar(
+        text("SELECT service FROM replicas WHERE job_id = :id"), {"id": job_id}
     )
 
 
@@ -612,5 +626,6 @@ _END_JOB = """
     RETURNING pool, tenant, ended_at - deadline_at AS late,
               (SELECT dag_id FROM dag_jobs WHERE job_id = jobs.id) AS dag_id,
               (SELECT mutexes FROM dag_jobs WHERE job_id = jobs.id) AS mutexes,
-              (SELECT array_id FROM array_slots WHERE job_id = jobs.id) AS array_id
+              (SELECT array_id FROM array_slots WHERE job_id = jobs.id) AS array_id,
+              (SELECT service FROM replicas WHERE job_id = jobs.id) AS service
 """

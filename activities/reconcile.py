@@ -34,6 +34,7 @@ from longshore.activities.queue import (
     mark_array_poked,
     mark_poked_if_useful,
     record_end,
+    service_at_retry,
 )
 from longshore.activities.registry import RegistryActivities
 from longshore.activities.rpc_errors import is_unknown
@@ -227,6 +228,7 @@ class ReconcileActivities:
             array_id = ended.array_id if ended else await array_at_retry(connection, job_id)
             if array_id:
                 await mark_array_poked(connection, array_id)
+            service = ended.service if ended else await service_at_retry(connection, job_id)
             first = job is not None and await mark_end(connection, job_id, job)
         if ended:
             failure = end.result.failure.value if end.result.failure else "none"
@@ -240,6 +242,8 @@ class ReconcileActivities:
             await tell_end(self._database, self._signals, job, first=first)
         if array_id:
             await self._signals.poke_array(array_id)
+        if service is not None:
+            await self._signals.poke_service(service)
         return ""
 
     async def _end_attempt(self, end: EndAttempt) -> str:

@@ -24,6 +24,11 @@ from longshore.models.messages import (
 )
 from longshore.models.price_messages import PRICE_WORKFLOW, PriceInput, price_workflow_id
 from longshore.models.purchase import BUYING_WORKFLOW, BuyingInput, buying_workflow_id
+from longshore.models.service_messages import (
+    SERVICE_WORKFLOW,
+    ServiceInput,
+    service_workflow_id,
+)
 
 _IN_FLIGHT = 50
 
@@ -62,6 +67,25 @@ class Signals:
         except RPCError as error:
             if not is_unknown(error):
                 raise
+
+    async def poke_service(self, service: str) -> None:
+        """Have a service look at its replicas; one that is over needs no look."""
+        try:
+            await self._temporal.get_workflow_handle(service_workflow_id(service)).signal("poke")
+        except RPCError as error:
+            if not is_unknown(error):
+                raise
+
+    async def begin_service(self, service: str) -> None:
+        """Have a service look at its replicas, and start its workflow where there is none."""
+        await self._temporal.start_workflow(
+            SERVICE_WORKFLOW,
+            ServiceInput(),
+            id=service_workflow_id(service),
+            task_queue=CONTROL_TASK_QUEUE,
+            start_signal="poke",
+            static_summary=f"service {service}: keeps its replicas",
+        )
 
     async def look_at_nodes(self, node_ids: Sequence[str]) -> None:
         """Have nodes look again who has to leave; one that is over has no job to move."""

@@ -46,6 +46,7 @@ from longshore.activities.resizes import ResizeActivities
 from longshore.activities.revisions import mismatch
 from longshore.activities.schedule_runs import ScheduleRunActivities
 from longshore.activities.schedules import Schedules
+from longshore.activities.serving.services import ServiceActivities
 from longshore.activities.signals import Signals
 from longshore.activities.spares import SpareActivities
 from longshore.client.connection import connect
@@ -119,6 +120,7 @@ def control_worker(
         metrics,
     )  # fmt: skip
     elements = ElementActivities(database, temporal, signals)
+    services = ServiceActivities(database, temporal)
     registry = RegistryActivities(
         database, signals, settings.resolve_agent_token(), settings.liveness
     )
@@ -159,7 +161,7 @@ def control_worker(
             dags.open_dag, dags.advance_dag,
             schedule_runs.find_run, schedule_runs.look_at_run, schedule_runs.cancel_run,
             arrays.open_array, arrays.advance_array, arrays.cancel_elements,
-            elements.claim_elements, elements.known_of_batch,
+            elements.claim_elements, elements.known_of_batch, services.advance_service,
             cycle.run_cycle, spares.swap, resizes.resize,
             resizes.room_in_place, resizes.leave_ranks, joins.join_ranks,
             checkpoints.observe_checkpoints,

@@ -31,16 +31,17 @@ from longshore.workflows.price import PriceWorkflow
 from longshore.workflows.purchase import PurchaseWorkflow
 from longshore.workflows.reconcile import ReconcileWorkflow
 from longshore.workflows.schedule_run import ScheduleRunWorkflow
+from longshore.workflows.service import ServiceWorkflow
 
 WORKFLOWS = (
     JobWorkflow, ArrayWorkflow, DagWorkflow, ScheduleRunWorkflow, PoolWorkflow, NodeWorkflow,
     ReconcileWorkflow, MarketWatchWorkflow, BuyingWorkflow, PurchaseWorkflow, BlockWorkflow,
-    PriceWorkflow, CheckpointWatchWorkflow, PingWorkflow,
+    PriceWorkflow, CheckpointWatchWorkflow, ServiceWorkflow, PingWorkflow,
 )  # fmt: skip
 VERSIONED_WORKFLOWS = (
     JobWorkflow, ArrayWorkflow, DagWorkflow, ScheduleRunWorkflow, PinnedPoolWorkflow,
     PinnedNodeWorkflow, ReconcileWorkflow, MarketWatchWorkflow, BuyingWorkflow, PurchaseWorkflow,
-    BlockWorkflow, PriceWorkflow, CheckpointWatchWorkflow, PingWorkflow,
+    BlockWorkflow, PriceWorkflow, CheckpointWatchWorkflow, ServiceWorkflow, PingWorkflow,
 )  # fmt: skip
 LOOK_EVERY = 10.0
 _KNOWN_WITHIN = 60.0

@@ -1,0 +1,349 @@
+"""Rows of services, of their revisions and replicas: recorded, read, and changed by a plan."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from pydantic import ValidationError
+from sqlalchemy import RowMapping, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from longshore.activities.stored_specs import stored_error
+from longshore.models.errors import NotFoundError, RefusedError
+from longshore.models.service import ServiceSpec, ServiceState
+from longshore.models.service_messages import EngineNotice
+from longshore.models.serving import EngineSpec, EngineStage
+from longshore.models.visible import shown
+from longshore.scheduling.serving.replicas import (
+    FORGOTTEN_AFTER,
+    Replica,
+    ServiceFacts,
+    ServicePlan,
+)
+
+
+async def record_service(
+    connection: AsyncConnection, spec: ServiceSpec, engine: EngineSpec, model_revision: int
+) -> int:
+    """Have a service be as it is given; return its revision.
+
+    That is a new one where more than the number of replicas is another. Raises RefusedError while
+    one of the name is being removed.
+    """
+    row = {"name": spec.name, "replicas": spec.replicas}
+    # Of two at a time one waits here for the other.
+    await connection.execute(text(_INSERT_SERVICE), row)
+    service = await lock_service(connection, spec.name)
+    if service["state"] == ServiceState.REMOVING:
+        raise RefusedError(
+            f"service {spec.name} is being removed: its replicas end what they have begun. Try "
+            "again when `longshore services` no longer lists it"
+        )
+    before = None
+    if service["revision"]:
+        before = await revision_of(connection, spec.name, service["revision"])
+    number = service["revision"]
+    if (
+        before is None
+        or service["state"] == ServiceState.REMOVED
+        or not _same(before, spec, engine)
+    ):
+        number = await connection.scalar(
+            text(_INSERT_REVISION),
+            {
+                **row, "spec": spec.model_dump_json(), "engine": engine.model_dump_json(),
+                "model_revision": model_revision,
+            },
+        )  # fmt: skip
+    await connection.execute(text(_SET_SERVICE), {**row, "revision": number})
+    return int(number or 0)
+
+
+def _same(before: tuple[ServiceSpec, EngineSpec], spec: ServiceSpec, engine: EngineSpec) -> bool:
+    old, old_engine = before
+    return (old.model_copy(update={"replicas": spec.replicas}), old_engine) == (spec, engine)
+
+
+async def lock_service(connection: AsyncConnection, name: str) -> RowMapping:
+    """Hold a service's row until the end of the transaction; return it. Raises NotFoundError."""
+    rows = await connection.execute(text(_LOCK), {"name": name})
+    row = rows.mappings().one_or_none()
+    if row is None:
+        raise no_such_service(name)
+    return row
+
+
+def no_such_service(name: str) -> NotFoundError:
+    return NotFoundError(f"no service {shown(name)}: `longshore services` lists them")
+
+
+async def revision_of(
+    connection: AsyncConnection, name: str, number: int
+) -> tuple[ServiceSpec, EngineSpec]:
+    """Return what a revision says. Raises NotFoundError, StoredError where it cannot be read."""
+    rows = await connection.execute(text(_REVISION), {"name": name, "number": number})
+    row = rows.mappings().one_or_none()
+    if row is None:
+        raise NotFoundError(
+            f"service {shown(name)} has no revision {number}: `longshore service {name}` lists "
+            "them"
+        )
+    try:
+        return ServiceSpec.model_validate(row["spec"]), EngineSpec.model_validate(row["engine"])
+    except ValidationError as error:
+        what = f"what is stored of revision {number} of service {name}"
+        raise stored_error(what, {"spec": row["spec"], "engine": row["engine"]}, error) from error
+
+
+async def scale_service(connection: AsyncConnection, name: str, replicas: int) -> None:
+    """Want so many replicas. Raises NotFoundError, RefusedError of one that is removed."""
+    service = await lock_service(connection, name)
+    _refuse_removed(service)
+    row = {"name": name, "replicas": replicas, "revision": service["revision"]}
+    await connection.execute(text(_SET_SERVICE), row)
+
+
+async def undo_rollout(connection: AsyncConnection, name: str, number: int | None) -> int:
+    """Go back to a revision, or to the newest other one that was ever ready; return it.
+
+    Raises NotFoundError where there is none, RefusedError of a service that is removed.
+    """
+    service = await lock_service(connection, name)
+    _refuse_removed(service)
+    if number is None:
+        number = await connection.scalar(text(_PREVIOUS), dict(service))
+    if number is None:
+        raise NotFoundError(
+            f"service {name} has no revision to go back to: none but {service['revision']} was "
+            "ever ready"
+        )
+    await revision_of(connection, name, number)
+    row = {"name": name, "replicas": service["replicas"], "revision": number}
+    await connection.execute(text(_ANEW), row)
+    await connection.execute(text(_SET_SERVICE), row)
+    return number
+
+
+async def remove_service(connection: AsyncConnection, name: str) -> None:
+    """Have all replicas of a service end. Raises NotFoundError."""
+    await lock_service(connection, name)
+    await connection.execute(text(_REMOVE), {"name": name})
+
+
+def _refuse_removed(service: RowMapping) -> None:
+    if service["state"] != ServiceState.RUNNING:
+        raise RefusedError(
+            f"service {service['name']} is {service['state']}: `longshore serve FILE` starts it"
+        )
+
+
+async def hear(connection: AsyncConnection, name: str, notices: Sequence[EngineNotice]) -> None:
+    """Record what agents said of engines of a service; what is older than what is known is not."""
+    for notice in notices:
+        said = notice.report
+        row = {
+            "name": name, "job_id": notice.job_id, "attempt": notice.attempt,
+            "stage": said.stage.value, "endpoint": said.endpoint, "memory": said.memory,
+            "load_seconds": said.load_seconds, "message": said.message,
+        }  # fmt: skip
+        await connection.execute(text(_HEAR), row)
+        if said.stage is EngineStage.READY:
+            await connection.execute(text(_FIRST_READY), row)
+
+
+async def facts_of(
+    connection: AsyncConnection, service: RowMapping, spec: ServiceSpec, now: datetime
+) -> ServiceFacts:
+    """Return what is so of a service that is locked; note which of its replicas have ended."""
+    row = {"name": service["name"], "revision": service["revision"], "now": now}
+    await connection.execute(text(_NOTE_ENDS), row)
+    live = (await connection.execute(text(_LIVE), row)).mappings().all()
+    revision = (await connection.execute(text(_REVISION_FACTS), row)).mappings().one()
+    since = {**row, "since": now - FORGOTTEN_AFTER}
+    ends = list(await connection.scalars(text(_ENDS), since))
+    return ServiceFacts(
+        revision=service["revision"],
+        wanted=service["replicas"],
+        surge=spec.surge,
+        unavailable=spec.unavailable,
+        replicas=tuple(_replica(each) for each in live),
+        was_ready=revision["ready_at"] is not None,
+        failures=revision["failures"],
+        previous=await connection.scalar(text(_PREVIOUS), row),
+        ends=tuple(ends),
+        removing=service["state"] == ServiceState.REMOVING,
+    )
+
+
+def _replica(row: RowMapping) -> Replica:
+    stage = None
+    if row["placed_as"] is not None:
+        # Of an attempt before this one it says nothing any more.
+        now = row["stage"] if row["attempt"] == row["placed_as"] else None
+        stage = EngineStage.LOADING if now is None else EngineStage(now)
+    return Replica(
+        job_id=row["job_id"], revision=row["revision"], created_at=row["created_at"], stage=stage,
+        stopping=row["stopping_at"] is not None, failures=row["failures"],
+        leaves_at=row["expires_at"], load_time=timedelta(seconds=row["load_seconds"]),
+    )  # fmt: skip
+
+
+async def store_plan(
+    connection: AsyncConnection, service: RowMapping, plan: ServicePlan, job_ids: Sequence[str]
+) -> bool:
+    """Record what is about to be done, with the ids of jobs to be started; return whether the
+    service is over."""
+    row = {"name": service["name"], "revision": service["revision"]}
+    if plan.undo is not None:
+        await connection.execute(
+            text(_UNDO), {**row, "to": plan.undo.revision, "why": plan.undo.reason}
+        )
+    for stop in plan.stop:
+        await connection.execute(text(_STOP), {"job_id": stop.job_id, "why": stop.reason})
+    for job_id in job_ids:
+        await connection.execute(text(_INSERT_REPLICA), {**row, "job_id": job_id})
+    over = await connection.scalar(text(_LOOKED), {**row, "message": plan.reason})
+    return over == ServiceState.REMOVED
+
+
+async def to_start(connection: AsyncConnection, name: str) -> Sequence[tuple[str, int]]:
+    """Return jobs of replicas that are recorded and not known to be there, with the revision."""
+    found = await connection.execute(text(_TO_START), {"name": name})
+    return [(row.job_id, row.revision) for row in found]
+
+
+async def to_cancel(connection: AsyncConnection, name: str) -> Sequence[tuple[str, str]]:
+    """Return jobs of replicas that have to be told to stop, with why."""
+    found = await connection.execute(text(_TO_CANCEL), {"name": name})
+    return [(row.job_id, row.stop_reason) for row in found]
+
+
+async def mark(
+    connection: AsyncConnection, *, started: Sequence[str], told: Sequence[str]
+) -> None:
+    """Note which jobs are there, and which were told to stop."""
+    await connection.execute(text(_MARK), {"started": list(started), "told": list(told)})
+
+
+_INSERT_SERVICE = """
+    INSERT INTO services (name, revision, replicas) VALUES (:name, 0, :replicas)
+    ON CONFLICT (name) DO NOTHING
+"""
+_LOCK = "SELECT * FROM services WHERE name = :name FOR UPDATE"
+_REVISION = """
+    SELECT spec, engine FROM service_revisions WHERE service = :name AND number = :number
+"""
+_INSERT_REVISION = """
+    INSERT INTO service_revisions (service, number, spec, engine, model_revision)
+    SELECT :name, coalesce(max(number), 0) + 1, CAST(:spec AS jsonb), CAST(:engine AS jsonb),
+           CAST(:model_revision AS integer)
+      FROM service_revisions WHERE service = :name
+    RETURNING number
+"""
+_SET_SERVICE = """
+    UPDATE services
+       SET revision = :revision, replicas = :replicas, state = 'RUNNING',
+           updated_at = clock_timestamp()
+     WHERE name = :name
+"""
+_ANEW = """
+    UPDATE service_revisions SET failures = 0, undone = NULL
+     WHERE service = :name AND number = :revision
+"""
+_REMOVE = """
+    UPDATE services SET state = 'REMOVING', updated_at = clock_timestamp()
+     WHERE name = :name AND state = 'RUNNING'
+"""
+_PREVIOUS = """
+    SELECT max(number) FROM service_revisions
+     WHERE service = :name AND number <> :revision AND ready_at IS NOT NULL AND undone IS NULL
+"""
+_HEAR = """
+    WITH known AS (
+        SELECT job_id, revision,
+               :stage = 'failed'
+               AND (attempt, coalesce(stage, '')) <> (:attempt, 'failed') AS failed
+          FROM replicas
+         WHERE job_id = :job_id AND service = :name AND attempt <= :attempt
+    ), counted AS (
+        UPDATE service_revisions v SET failures = v.failures + 1
+          FROM known k
+         WHERE k.failed AND v.service = :name AND v.number = k.revision
+    )
+    UPDATE replicas r
+       SET attempt = :attempt, stage = :stage, endpoint = :endpoint, memory = :memory,
+           load_seconds = greatest(:load_seconds, r.load_seconds),
+           message = CASE WHEN :stage = 'failed' THEN :message ELSE r.message END,
+           ready_at = CASE WHEN :stage = 'ready' THEN coalesce(r.ready_at, clock_timestamp())
+                           ELSE r.ready_at END,
+           failures = r.failures + k.failed::integer
+      FROM known k
+     WHERE r.job_id = k.job_id
+"""
+_FIRST_READY = """
+    UPDATE service_revisions v SET ready_at = clock_timestamp()
+      FROM replicas r
+     WHERE r.job_id = :job_id AND v.service = :name AND r.service = :name
+       AND v.number = r.revision AND v.ready_at IS NULL
+"""
+_NOTE_ENDS = """
+    UPDATE replicas r SET ended_at = j.ended_at
+      FROM jobs j
+     WHERE r.service = :name AND r.ended_at IS NULL AND j.id = r.job_id
+       AND j.ended_at IS NOT NULL
+"""
+_LIVE = """
+    SELECT r.*, p.attempt AS placed_as, n.expires_at
+      FROM replicas r
+      LEFT JOIN placements p ON p.job_id = r.job_id AND p.rank = 0 AND p.ended_at IS NULL
+      LEFT JOIN nodes n ON n.id = p.node_id
+     WHERE r.service = :name AND r.ended_at IS NULL
+     ORDER BY r.created_at, r.job_id
+"""
+_REVISION_FACTS = """
+    SELECT ready_at, failures FROM service_revisions
+     WHERE service = :name AND number = :revision
+"""
+_ENDS = """
+    SELECT ended_at FROM replicas
+     WHERE service = :name AND revision = :revision AND stopping_at IS NULL
+       AND ended_at > :since
+     ORDER BY ended_at
+"""
+_UNDO = """
+    WITH undone AS (
+        UPDATE service_revisions SET undone = :why WHERE service = :name AND number = :revision
+    )
+    UPDATE services SET revision = :to, updated_at = clock_timestamp() WHERE name = :name
+"""
+_STOP = """
+    UPDATE replicas SET stopping_at = clock_timestamp(), stop_reason = :why
+     WHERE job_id = :job_id AND stopping_at IS NULL
+"""
+_INSERT_REPLICA = """
+    INSERT INTO replicas (job_id, service, revision) VALUES (:job_id, :name, :revision)
+"""
+_LOOKED = """
+    UPDATE services
+       SET message = :message,
+           state = CASE WHEN state = 'REMOVING'
+                             AND NOT EXISTS (SELECT FROM replicas
+                                              WHERE service = :name AND ended_at IS NULL)
+                        THEN 'REMOVED' ELSE state END
+     WHERE name = :name
+    RETURNING state
+"""
+_TO_START = """
+    SELECT job_id, revision FROM replicas
+     WHERE service = :name AND NOT started AND ended_at IS NULL
+     ORDER BY created_at, job_id
+"""
+_TO_CANCEL = """
+    SELECT job_id, stop_reason FROM replicas
+     WHERE service = :name AND stopping_at IS NOT NULL AND NOT cancel_sent AND ended_at IS NULL
+"""
+_MARK = """
+    UPDATE replicas
+       SET started = started OR job_id = ANY (:started),
+           cancel_sent = cancel_sent OR job_id = ANY (:told)
+     WHERE job_id = ANY (:started) OR job_id = ANY (:told)
+"""

@@ -1,0 +1,132 @@
+"""The step of a service: from what is so of its replicas to those that are started and stopped.
+
+It may run twice. A replica is on record before its job is started, and its job's id is of that
+record: a repeat starts what is missing and nothing twice.
+"""
+
+import asyncio
+import contextlib
+import secrets
+import string
+from collections.abc import Sequence
+from datetime import datetime
+
+from temporalio import activity
+from temporalio.client import Client
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError
+
+from longshore.activities.database import Database, clock
+from longshore.activities.error_translation import reports_errors
+from longshore.activities.failpoints import failpoint
+from longshore.activities.job_starts import digest_of, start_job
+from longshore.activities.rpc_errors import is_unknown
+from longshore.activities.serving.service_rows import (
+    facts_of,
+    hear,
+    lock_service,
+    mark,
+    revision_of,
+    store_plan,
+    to_cancel,
+    to_start,
+)
+from longshore.models.messages import JobInput, job_workflow_id
+from longshore.models.service import ServiceState
+from longshore.models.service_messages import AdvanceService, ServiceProgress
+from longshore.scheduling.serving.replica_job import replica_spec
+from longshore.scheduling.serving.replicas import ServiceFacts, ServicePlan, plan
+
+_LETTERS = string.ascii_lowercase + string.digits
+_IN_FLIGHT = 25
+
+
+class ServiceActivities:
+    """Activities of `ServiceWorkflow`."""
+
+    def __init__(self, database: Database, temporal: Client) -> None:
+        self._database = database
+        self._temporal = temporal
+
+    @activity.defn
+    @reports_errors
+    async def advance_service(self, request: AdvanceService) -> ServiceProgress:
+        """Record what agents said, and start and stop what follows.
+
+        Raises NotFoundError where nobody has recorded the service.
+        """
+        name = request.service
+        async with self._database.transaction() as connection:
+            service = await lock_service(connection, name)
+            spec, _ = await revision_of(connection, name, service["revision"])
+            await hear(connection, name, request.notices)
+            now = await clock(connection)
+            facts = await facts_of(connection, service, spec, now)
+            planned = plan(facts, now)
+            new = [_job_id(name, facts.revision) for _ in range(planned.start)]
+            over = await store_plan(connection, service, planned, new)
+            starting = await to_start(connection, name)
+            stopping = await to_cancel(connection, name)
+            await failpoint("advance_service.before-commit")
+        await failpoint("advance_service.after-commit")
+        started = await self._start(name, starting)
+        told = await self._cancel(stopping)
+        if started or told:
+            async with self._database.transaction() as connection:
+                await mark(connection, started=started, told=told)
+        return _progress(facts, planned, now, over=over)
+
+    async def _start(self, name: str, starting: Sequence[tuple[str, int]]) -> list[str]:
+        """Start the jobs of replicas; return those that are there now."""
+        gate = asyncio.Semaphore(_IN_FLIGHT)
+        specs = {}
+        async with self._database.transaction() as connection:
+            for number in {revision for _, revision in starting}:
+                specs[number] = replica_spec(*await revision_of(connection, name, number))
+
+        async def start(job_id: str, number: int) -> None:
+            spec = specs[number]
+            async with gate:
+                with contextlib.suppress(WorkflowAlreadyStartedError):  # by the try before this
+                    await start_job(self._temporal, job_id, JobInput(spec=spec), digest_of(spec))
+            await failpoint("advance_service.after-first-start")
+
+        await asyncio.gather(*(start(job_id, number) for job_id, number in starting))
+        return [job_id for job_id, _ in starting]
+
+    async def _cancel(self, stopping: Sequence[tuple[str, str]]) -> list[str]:
+        """Ask the jobs of replicas to end; return those that were asked."""
+        gate = asyncio.Semaphore(_IN_FLIGHT)
+
+        async def cancel(job_id: str, why: str) -> None:
+            async with gate:
+                handle = self._temporal.get_workflow_handle(job_workflow_id(job_id))
+                try:
+                    await handle.cancel(reason=why)
+                except RPCError as error:
+                    if not is_unknown(error):
+                        raise
+
+        await asyncio.gather(*(cancel(job_id, why) for job_id, why in stopping))
+        return [job_id for job_id, _ in stopping]
+
+
+def _job_id(name: str, revision: int) -> str:
+    letters = "".join(secrets.choice(_LETTERS) for _ in range(8))
+    return f"{name}.r{revision}.{letters}"
+
+
+def _progress(
+    facts: ServiceFacts, planned: ServicePlan, now: datetime, *, over: bool
+) -> ServiceProgress:
+    state = ServiceState.REMOVING if facts.removing else ServiceState.RUNNING
+    look_in = None if planned.look_at is None else planned.look_at - now
+    return ServiceProgress(
+        state=ServiceState.REMOVED if over else state,
+        revision=planned.undo.revision if planned.undo else facts.revision,
+        wanted=0 if facts.removing else facts.wanted,
+        ready=sum(each.ready for each in facts.replicas),
+        reason=planned.reason,
+        look_in=look_in,
+        more=planned.undo is not None,
+    )

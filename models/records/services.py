@@ -1,0 +1,120 @@
+"""Tables of services, their revisions and replicas. Where a replica runs is on record with its
+job."""
+
+from datetime import datetime
+from typing import Any, ClassVar
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    DateTime,
+    Double,
+    ForeignKeyConstraint,
+    Index,
+    Text,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlmodel import Field, SQLModel
+
+
+def _time(*, nullable: bool = True) -> Any:
+    return Column(DateTime(timezone=True), nullable=nullable)
+
+
+def _now() -> Any:
+    return Column(
+        DateTime(timezone=True), nullable=False, server_default=text("clock_timestamp()")
+    )
+
+
+def _default(value: str) -> dict[str, Any]:
+    return {"server_default": text(value)}
+
+
+class ServiceRow(SQLModel, table=True):
+    """A service. Whoever changes it, or its replicas, locks its row first."""
+
+    __tablename__: ClassVar[str] = "services"  # pyright: ignore[reportIncompatibleVariableOverride]
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["name", "revision"], ["service_revisions.service", "service_revisions.number"],
+            deferrable=True, initially="DEFERRED", name="services_have_their_revision",
+            use_alter=True,
+        ),
+        CheckConstraint("replicas >= 0", name="replicas_are_counted"),
+        CheckConstraint(
+            "state IN ('RUNNING', 'REMOVING', 'REMOVED')", name="services_have_a_state"
+        ),
+    )  # fmt: skip
+
+    name: str = Field(primary_key=True, sa_type=Text)
+    state: str = Field(sa_type=Text, sa_column_kwargs=_default("'RUNNING'"))
+    revision: int
+    """The one that its replicas are to be of."""
+    replicas: int
+    """How many are wanted."""
+    message: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
+    created_at: datetime = Field(sa_column=_now())
+    updated_at: datetime = Field(sa_column=_now())
+
+
+class ServiceRevisionRow(SQLModel, table=True):
+    """What a service was to be like at one time; never rewritten."""
+
+    __tablename__: ClassVar[str] = "service_revisions"  # pyright: ignore[reportIncompatibleVariableOverride]
+
+    service: str = Field(primary_key=True, foreign_key="services.name", sa_type=Text)
+    number: int = Field(primary_key=True)
+    spec: dict[str, Any] = Field(sa_column=Column(JSONB(none_as_null=True), nullable=False))
+    """The `ServiceSpec`."""
+    engine: dict[str, Any] = Field(sa_column=Column(JSONB(none_as_null=True), nullable=False))
+    """The `EngineSpec`: the model and its runtime as they were then."""
+    model_revision: int
+    created_at: datetime = Field(sa_column=_now())
+    ready_at: datetime | None = Field(default=None, sa_column=_time())
+    """When a replica of it was ready first."""
+    failures: int = Field(default=0, sa_column_kwargs=_default("0"))
+    """Engines of it that failed."""
+    undone: str | None = Field(default=None, sa_type=Text)
+    """Why it was undone."""
+
+
+class ReplicaRow(SQLModel, table=True):
+    """One replica: the job that runs an engine, and what that engine said last."""
+
+    __tablename__: ClassVar[str] = "replicas"  # pyright: ignore[reportIncompatibleVariableOverride]
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["service", "revision"], ["service_revisions.service", "service_revisions.number"]
+        ),
+        Index("replicas_live", "service", postgresql_where=text("ended_at IS NULL")),
+        Index("replicas_by_revision", "service", "revision", "ended_at"),
+        CheckConstraint(
+            "stage IN ('loading', 'ready', 'draining', 'failed')", name="engines_have_a_stage"
+        ),
+        CheckConstraint("memory >= 0", name="memory_is_counted"),
+    )
+
+    job_id: str = Field(primary_key=True, sa_type=Text)
+    service: str = Field(sa_type=Text)
+    revision: int
+    created_at: datetime = Field(sa_column=_now())
+    started: bool = Field(default=False, sa_column_kwargs=_default("false"))
+    """Whether the workflow of its job is known to be there."""
+    stopping_at: datetime | None = Field(default=None, sa_column=_time())
+    """From when on it takes no more requests."""
+    stop_reason: str | None = Field(default=None, sa_type=Text)
+    cancel_sent: bool = Field(default=False, sa_column_kwargs=_default("false"))
+    attempt: int = Field(default=0, sa_column_kwargs=_default("0"))
+    """The attempt of its job of which the engine is."""
+    stage: str | None = Field(default=None, sa_type=Text)
+    endpoint: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
+    memory: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=_default("0"))
+    """Bytes that the engine really takes."""
+    load_seconds: float = Field(default=0, sa_type=Double, sa_column_kwargs=_default("0"))
+    failures: int = Field(default=0, sa_column_kwargs=_default("0"))
+    message: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
+    ready_at: datetime | None = Field(default=None, sa_column=_time())
+    ended_at: datetime | None = Field(default=None, sa_column=_time())

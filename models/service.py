@@ -1,0 +1,152 @@
+"""A service: replicas of one engine, kept at a number, and updated without a gap."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from enum import StrEnum
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from longshore.models.base import Frozen, Instant, Name, Reason, Wire
+from longshore.models.constraints import Constraints
+from longshore.models.counts import Count
+from longshore.models.funding import FundingTerms
+from longshore.models.mistakes import Mistake, refuse
+from longshore.models.serving import EngineStage, ModelSpec
+from longshore.models.units import GB, MOST_CPUS, Duration
+
+MOST_REPLICAS = 1_000
+DRAIN = timedelta(seconds=60)
+
+
+class ServiceSpec(Frozen):
+    """What is served: which model, how often, for whom and where."""
+
+    name: Name
+    """What people call it. With the same name again, its replicas are replaced one by one."""
+    model: Name
+    """A model that was added: `longshore models`."""
+    tenant: Name = "default"
+    """Who it is for, and who pays."""
+    pool: Name = "default"
+    """The queue that its replicas wait in, and the nodes that they may run on."""
+    priority: Count = Field(default=5, ge=0, le=10)
+    """Priority class, 0 to 10; higher goes first."""
+    replicas: Count = Field(default=1, ge=0, le=MOST_REPLICAS)
+    """How many engines."""
+    surge: Count = Field(default=1, ge=0, le=MOST_REPLICAS)
+    """How many more may run while they are replaced."""
+    unavailable: Count = Field(default=0, ge=0, le=MOST_REPLICAS)
+    """How many fewer may be ready while they are replaced."""
+    drain: Duration = DRAIN
+    """How long a replica that is replaced has to answer what it has begun."""
+    gpu_type: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    """Model of GPU, such as H100; any when left out."""
+    constraints: Constraints = ()
+    """Which nodes may serve, by their labels, as of a job."""
+    cpus: float = Field(default=1.0, ge=0, le=MOST_CPUS)
+    """CPU cores of each replica."""
+    ram: GB = 1.0
+    """Main memory of each replica."""
+    funding: FundingTerms | None = None
+    """Who may pay beside its tenant, as of a job."""
+
+    @model_validator(mode="after")
+    def _can_be_replaced(self) -> Self:
+        refuse(list(self._mistakes()))
+        return self
+
+    def _mistakes(self) -> Iterator[Mistake]:
+        if not self.surge and not self.unavailable:
+            why = (
+                "is 0 and so is unavailable: no replica could ever be replaced; allow one more "
+                "(surge) or one less (unavailable)"
+            )
+            yield Mistake(("surge",), why, (("unavailable",),))
+
+
+class ServiceFile(Frozen):
+    """What `longshore serve FILE` reads: services, and models that they need."""
+
+    models: tuple[ModelSpec, ...] = ()
+    """Models to add, or to change, first."""
+    services: Annotated[tuple[ServiceSpec, ...], Field(min_length=1)]
+    """What to serve."""
+
+
+class ServiceState(StrEnum):
+    """Where a service is in its life."""
+
+    RUNNING = "RUNNING"
+    """Its replicas are kept at their number."""
+    REMOVING = "REMOVING"
+    """Somebody removed it: its replicas end what they have begun."""
+    REMOVED = "REMOVED"
+    """Nothing of it runs."""
+
+
+class ReplicaView(Wire):
+    """One replica, as lists show it."""
+
+    job_id: str
+    service: str
+    model: str
+    revision: int
+    stage: EngineStage | None
+    """None while it waits for a GPU."""
+    stopping: bool = False
+    node_id: str | None = None
+    gpu_indices: tuple[int, ...] = ()
+    endpoint: str = ""
+    """Where it answers; empty until it is ready, and from when on it is to stop."""
+    leased: int = 0
+    """MB of GPU memory that it holds, on each of its GPUs."""
+    used: int = 0
+    """MB of GPU memory that it really takes; 0 where nobody can say."""
+    load_seconds: float = 0.0
+    failures: int = 0
+    """Engines of it that failed."""
+    message: str = ""
+    """Why it failed last, or why it waits."""
+    created_at: Instant
+    ready_at: Instant | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether it takes more GPU memory than it holds."""
+        return self.used > self.leased * max(len(self.gpu_indices), 1)
+
+
+class RevisionView(Wire):
+    """One revision of a service."""
+
+    number: int
+    model: str
+    model_revision: int
+    created_at: Instant
+    ready_at: Instant | None = None
+    """When a replica of it was ready first."""
+    undone: Reason = ""
+    """Why it was undone, where it was."""
+
+
+class ServiceView(Wire):
+    """A service, as lists show it."""
+
+    name: str
+    state: ServiceState
+    spec: ServiceSpec
+    revision: int
+    """The one that its replicas are to be of."""
+    ready: int
+    replicas: tuple[ReplicaView, ...] = ()
+    revisions: tuple[RevisionView, ...] = ()
+    """The newest first; only of one service that is asked for by its name."""
+    message: str = ""
+    """What it waits for, or what is being replaced."""
+    updated_at: Instant
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """Where it answers now."""
+        return tuple(each.endpoint for each in self.replicas if each.endpoint)

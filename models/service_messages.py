@@ -1,0 +1,67 @@
+"""What travels between a service's workflow, its activities, agents and the client."""
+
+from datetime import timedelta
+from typing import ClassVar
+
+from pydantic import Field
+
+from longshore.models.base import Instant, Reason, StartInput, Wire
+from longshore.models.service import ServiceState
+from longshore.models.serving import EngineReport
+
+SERVICE_WORKFLOW = "ServiceWorkflow"
+
+
+def service_workflow_id(service: str) -> str:
+    return f"service-{service}"
+
+
+class EngineNotice(Wire):
+    """What an agent says of one engine of a service."""
+
+    job_id: str = Field(max_length=300)
+    attempt: int = Field(ge=0, le=10**9)
+    node_id: str = Field(max_length=300)
+    report: EngineReport
+
+
+class ServiceProgress(Wire):
+    """Where a service is after a look."""
+
+    state: ServiceState
+    revision: int = 0
+    wanted: int = 0
+    ready: int = 0
+    reason: Reason = ""
+    """What is being replaced, or waited for."""
+    look_in: timedelta | None = None
+    """When to look again, if nobody wakes it."""
+    more: bool = False
+    """What follows is to be looked at at once."""
+
+
+class ServiceInput(StartInput):
+    """Input of `ServiceWorkflow`; the service's name is the workflow id without `service-`."""
+
+    instead: ClassVar[str] = "give an input such as {}: `longshore serve FILE` starts services"
+    notices: tuple[EngineNotice, ...] = ()
+    """What the run before has heard, and no look has dealt with yet."""
+    progress: ServiceProgress | None = None
+    max_looks_per_run: int = Field(default=400, ge=1)
+
+    def own_id(self, found: str) -> str:
+        return service_workflow_id(found.removeprefix(service_workflow_id("")))
+
+
+class AdvanceService(Wire):
+    """Look at the replicas of a service, and do what follows."""
+
+    service: str
+    notices: tuple[EngineNotice, ...] = ()
+
+
+class ServiceResult(Wire):
+    """How a service ended."""
+
+    service: str
+    ended_at: Instant | None = None

@@ -1,0 +1,49 @@
+"""The job of one replica of a service. Pure."""
+
+from datetime import timedelta
+
+from longshore.models.data import DataSet
+from longshore.models.job import JobSpec, RetryPolicy, RetryRule
+from longshore.models.service import ServiceSpec
+from longshore.models.serving import EngineSpec, fetched
+
+_AGAIN = RetryRule(
+    max_retries=None, backoff=timedelta(seconds=1), max_backoff=timedelta(minutes=5)
+)
+"""An engine that ends is started again, ever later: it serves until somebody stops it."""
+_LEAVES = timedelta(seconds=5)
+"""Beyond the time to drain, for the engine to end by itself."""
+
+
+def replica_spec(service: ServiceSpec, engine: EngineSpec) -> JobSpec:
+    """Return the job that runs an engine of this service.
+
+    On one GPU it holds the memory that the engine needs, and shares the rest with others; on
+    several it holds them whole.
+    """
+    gpus = engine.model.gpus or 1
+    return JobSpec(
+        name=service.name,
+        tenant=service.tenant,
+        pool=service.pool,
+        priority=service.priority,
+        labels={"service": service.name},
+        gpus=gpus,
+        gpu_type=service.gpu_type,
+        vram_per_gpu=engine.memory / 1000,
+        milli=1 if gpus == 1 else 1000,
+        cpus=service.cpus,
+        ram=service.ram,
+        constraints=service.constraints,
+        funding=service.funding,
+        engine=engine.model_copy(update={"service": service.name}),
+        data={
+            name: DataSet.model_validate({"from": source, "start_at": 1.0})
+            for name, source in fetched(engine.model).items()
+        },
+        retry=RetryPolicy(
+            user=_AGAIN, start=_AGAIN, out_of_memory=_AGAIN,
+            node=RetryRule(max_retries=None, backoff=timedelta(seconds=1)),
+        ),
+        stop_grace=service.drain + _LEAVES,
+    )  # fmt: skip

@@ -1,0 +1,211 @@
+"""Which replicas of a service are started and stopped, and when an update is undone. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from longshore.models.serving import EngineStage
+from longshore.models.text import count
+
+TRIES = 3
+"""Engines of a new revision that may fail before it is undone, where none was ever ready."""
+LEAVE_BEFORE = timedelta(minutes=15)
+"""So long before the end of its node, and its load time, a replica is replaced: before its node
+asks it to leave."""
+_BACKOFF = timedelta(seconds=1)
+_LONGEST_BACKOFF = timedelta(minutes=5)
+FORGOTTEN_AFTER = timedelta(minutes=30)
+"""Ends of replicas before that count no more."""
+
+
+@dataclass(frozen=True)
+class Replica:
+    """One replica that has not ended."""
+
+    job_id: str
+    revision: int
+    created_at: datetime
+    stage: EngineStage | None = None
+    """None while it waits for a GPU."""
+    stopping: bool = False
+    failures: int = 0
+    leaves_at: datetime | None = None
+    """When the time of its node ends."""
+    load_time: timedelta = timedelta(0)
+
+    @property
+    def ready(self) -> bool:
+        return self.stage is EngineStage.READY and not self.stopping
+
+
+@dataclass(frozen=True)
+class ServiceFacts:
+    """What is so of a service at one moment."""
+
+    revision: int
+    """The one that its replicas are to be of."""
+    wanted: int
+    surge: int
+    unavailable: int
+    replicas: tuple[Replica, ...]
+    was_ready: bool
+    """Whether a replica of the revision was ever ready."""
+    failures: int = 0
+    """Engines of the revision that failed, also of replicas that have ended."""
+    previous: int | None = None
+    """The newest other revision of which one was ready, and which was not undone."""
+    ends: tuple[datetime, ...] = ()
+    """When replicas of the revision ended that nobody had asked to, the last half hour."""
+    removing: bool = False
+
+
+@dataclass(frozen=True)
+class Stop:
+    job_id: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Undo:
+    revision: int
+    """The one to go back to."""
+    reason: str
+
+
+@dataclass(frozen=True)
+class ServicePlan:
+    """What follows."""
+
+    start: int = 0
+    """Replicas of the revision to start."""
+    stop: tuple[Stop, ...] = ()
+    undo: Undo | None = None
+    """Then nothing else is done, and the next look is of the other revision."""
+    look_at: datetime | None = None
+    """When to look again, if nothing happens before."""
+    reason: str = ""
+    """What is being replaced, or waited for; empty where all is as it should be."""
+
+
+def plan(facts: ServiceFacts, now: datetime) -> ServicePlan:
+    """Return which replicas to start and to stop.
+
+    Never more than `wanted + surge` are begun, counting those that end; none that is ready is
+    stopped where fewer than `wanted - unavailable` would be left.
+    """
+    if facts.removing:
+        stop = _all(facts, "the service is removed")
+        return ServicePlan(stop=stop, reason="its replicas end what they have begun")
+    if undo := _undo(facts):
+        return ServicePlan(undo=undo, reason=undo.reason)
+    live = [each for each in facts.replicas if not each.stopping]
+    going = {each.job_id: why for each in live if (why := _why_replaced(facts, each, now))}
+    staying = [each for each in live if each.job_id not in going]
+    stop = [*_surplus(facts, staying), *_replaced(facts, live, going)]
+    lacking = max(facts.wanted - len(staying), 0)
+    room = max(facts.wanted + facts.surge - len(facts.replicas), 0)
+    # Where nothing may run beside them, or nobody waits for one to go, the number is what counts.
+    start = min(lacking, room)
+    later = _backoff(facts, now)
+    if start and later is not None:
+        return ServicePlan(
+            stop=tuple(stop), look_at=later, reason=_loops(facts, lacking, later, now)
+        )
+    return ServicePlan(
+        start, tuple(stop), look_at=_next_look(live, going, now),
+        reason=_reason(facts, staying, going, start),
+    )  # fmt: skip
+
+
+def _all(facts: ServiceFacts, why: str) -> tuple[Stop, ...]:
+    return tuple(Stop(each.job_id, why) for each in facts.replicas if not each.stopping)
+
+
+def _undo(facts: ServiceFacts) -> Undo | None:
+    if facts.was_ready or facts.previous is None or facts.failures < TRIES:
+        return None
+    return Undo(
+        facts.previous,
+        f"revision {facts.revision} never got ready ({count(facts.failures, 'engine')} failed): "
+        f"back to revision {facts.previous}",
+    )
+
+
+def _why_replaced(facts: ServiceFacts, replica: Replica, now: datetime) -> str:
+    if replica.revision != facts.revision:
+        return f"replaced by revision {facts.revision}"
+    if replica.leaves_at is not None and now >= _leave(replica):
+        return "replaced before the time of its node ends"
+    return ""
+
+
+def _leave(replica: Replica) -> datetime:
+    assert replica.leaves_at is not None
+    return replica.leaves_at - LEAVE_BEFORE - replica.load_time
+
+
+def _surplus(facts: ServiceFacts, staying: Sequence[Replica]) -> list[Stop]:
+    """Return those beyond the number: what is not ready first, then the youngest."""
+    over = max(len(staying) - facts.wanted, 0)
+    order = sorted(staying, key=lambda each: (each.ready, -each.created_at.timestamp()))
+    why = f"{facts.wanted} are wanted"
+    return [Stop(each.job_id, why) for each in order[:over]]
+
+
+def _replaced(facts: ServiceFacts, live: Sequence[Replica], going: dict[str, str]) -> list[Stop]:
+    """Return those to be replaced that can go now."""
+    found = [
+        Stop(each.job_id, going[each.job_id])
+        for each in live
+        if each.job_id in going and not each.ready and each.revision != facts.revision
+    ]
+    ready = [each for each in live if each.ready]
+    spare = len(ready) - max(facts.wanted - facts.unavailable, 0)
+    oldest = sorted(
+        (each for each in ready if each.job_id in going), key=lambda each: each.created_at
+    )
+    return [*found, *(Stop(each.job_id, going[each.job_id]) for each in oldest[: max(spare, 0)])]
+
+
+def _backoff(facts: ServiceFacts, now: datetime) -> datetime | None:
+    """Return when the next may be started after some that ended by themselves; None for now."""
+    if not facts.ends:
+        return None
+    factor = 2 ** min(len(facts.ends) - 1, 20)
+    later = max(facts.ends) + min(_BACKOFF * factor, _LONGEST_BACKOFF)
+    return later if later > now else None
+
+
+def _next_look(live: Sequence[Replica], going: dict[str, str], now: datetime) -> datetime | None:
+    ends = [
+        _leave(each) for each in live if each.leaves_at is not None and each.job_id not in going
+    ]
+    return min((each for each in ends if each > now), default=None)
+
+
+def _loops(facts: ServiceFacts, lacking: int, later: datetime, now: datetime) -> str:
+    seconds = max(round((later - now).total_seconds()), 1)
+    return (
+        f"{count(lacking, 'replica')} of {facts.wanted} ended by themselves "
+        f"({count(len(facts.ends), 'end')} in half an hour); the next starts in {seconds} s"
+    )
+
+
+def _reason(
+    facts: ServiceFacts, staying: Sequence[Replica], going: dict[str, str], start: int
+) -> str:
+    if going:
+        new = sum(each.ready for each in staying)
+        return (
+            f"{count(len(going), 'replica')} to be replaced: {new} of {facts.wanted} new ones "
+            "ready"
+        )
+    waiting = sum(each.stage is None for each in staying)
+    loading = len(staying) - waiting - sum(each.ready for each in staying)
+    parts = [
+        f"{start} to be started" if start else "",
+        f"{waiting} without a GPU yet" if waiting else "",
+        f"{loading} loading" if loading else "",
+    ]
+    told = ", ".join(part for part in parts if part)
+    return f"of {count(facts.wanted, 'replica')}: {told}" if told else ""

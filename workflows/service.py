@@ -1,0 +1,117 @@
+"""A service: keeps its replicas at their number, and replaces them without a gap.
+
+Its replicas are ordinary jobs that an activity starts. What they do their agents tell by a signal;
+that one has ended its `finish` tells. One activity looks and does what follows.
+"""
+
+from datetime import timedelta
+
+from temporalio import workflow
+
+with workflow.unsafe.imports_passed_through():
+    from longshore.activities.serving.services import ServiceActivities
+    from longshore.models.service import ServiceState
+    from longshore.models.service_messages import (
+        SERVICE_WORKFLOW,
+        AdvanceService,
+        EngineNotice,
+        ServiceInput,
+        ServiceProgress,
+        ServiceResult,
+    )
+    from longshore.models.visible import visible
+    from longshore.workflows.arguments import Started
+    from longshore.workflows.options import DATABASE_RETRY, SUBMITS_TIMEOUT
+
+LOOK_AT_LEAST = timedelta(minutes=10)
+"""A look comes after this at the latest: for ends that nobody could tell of."""
+MOST_AT_ONCE = 200
+"""Notices that one look takes."""
+
+
+@workflow.defn(name=SERVICE_WORKFLOW)
+class ServiceWorkflow(Started):
+    """One service. Completes when it was removed and nothing of it runs."""
+
+    @workflow.init
+    def __init__(self, service: ServiceInput) -> None:
+        self._input = service
+        self._name = workflow.info().workflow_id.removeprefix("service-")
+        self._notices = list(service.notices)
+        self._progress = service.progress
+        self._poked = True
+        self._looks = 0
+
+    @workflow.run
+    async def run(self, service: ServiceInput) -> ServiceResult:
+        while True:
+            progress = await self._advance()
+            if progress.state is ServiceState.REMOVED:
+                return ServiceResult(service=self._name, ended_at=workflow.now())
+            if not progress.more:
+                await self._wait(progress.look_in)
+            if self._is_full():
+                self._continue()
+
+    @workflow.signal(description="Something changed: look at its replicas")
+    def poke(self) -> None:
+        """The service was changed, or a replica has ended."""
+        self._poked = True
+
+    @workflow.signal(description="What an agent says of an engine of it")
+    def engine(self, notice: EngineNotice) -> None:
+        """An agent says what an engine does."""
+        self._notices.append(notice)
+
+    @workflow.query(description="How many replicas are ready, and what is waited for")
+    def status(self) -> ServiceProgress | None:
+        return self._progress
+
+    async def _advance(self) -> ServiceProgress:
+        self._poked = False
+        notices, self._notices = self._notices[:MOST_AT_ONCE], self._notices[MOST_AT_ONCE:]
+        self._looks += 1
+        progress = await workflow.execute_activity_method(
+            ServiceActivities.advance_service,
+            AdvanceService(service=self._name, notices=tuple(notices)),
+            start_to_close_timeout=SUBMITS_TIMEOUT,
+            retry_policy=DATABASE_RETRY,
+            summary="which replicas to start and to stop",
+        )
+        self._progress = progress
+        workflow.set_current_details(_card(progress))
+        return progress
+
+    async def _wait(self, within: timedelta | None) -> None:
+        longest = min(LOOK_AT_LEAST, within) if within is not None else LOOK_AT_LEAST
+        try:
+            await workflow.wait_condition(
+                lambda: self._poked or bool(self._notices),
+                timeout=max(longest, timedelta(milliseconds=100)),
+            )
+        except TimeoutError:
+            return
+
+    def _is_full(self) -> bool:
+        full = self._looks >= self._input.max_looks_per_run
+        return full or workflow.info().is_continue_as_new_suggested()
+
+    def _continue(self) -> None:
+        workflow.continue_as_new(
+            ServiceInput(
+                notices=tuple(self._notices), progress=self._progress,
+                max_looks_per_run=self._input.max_looks_per_run,
+            )
+        )  # fmt: skip
+
+
+def _card(progress: ServiceProgress) -> str:
+    """Return how it is as Markdown, for the card that the Temporal UI shows."""
+    lines = [
+        f"### {progress.state.value}",
+        "",
+        f"{progress.ready} of {progress.wanted} replicas ready, revision {progress.revision}",
+    ]
+    if progress.reason:
+        lines += ["", progress.reason]
+    return visible("\n".join(lines))
