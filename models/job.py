@@ -43,6 +43,7 @@ from longshore.models.mig import MigProfile
 from longshore.models.mistakes import Mistake, refuse
 from longshore.models.moment import Moment, at, why_in_vain
 from longshore.models.resources import GPURequest
+from longshore.models.serving import EngineSpec, fetched
 from longshore.models.signals import SignalName
 from longshore.models.topology import Conformance, Gang
 from longshore.models.units import GB, MOST_CPUS, Duration, GBPerSecond, Watts
@@ -216,6 +217,10 @@ _NOT_OF_ELEMENTS = {
 }  # fmt: skip
 
 
+_NOT_OF_ENGINES = (
+    "command", "image", "array", "gang", "malleable", "checkpoint", "code", "environment",
+    "outputs",
+)  # fmt: skip
 _FIELDS_OF_GPUS = tuple(
     (field,) for field in ("gpus", "gang", "malleable", "milli", "mig", "vram_per_gpu")
 )
@@ -302,6 +307,9 @@ class JobSpec(Frozen):
 
     command: Text | Arguments | None = None
     """What to run: a list is run as it is, a text by `sh -c`."""
+    engine: EngineSpec | None = Field(default=None, exclude_if=lambda engine: engine is None)
+    """The model that it serves, in place of a command. `longshore serve` gives it to the jobs of a
+    service. See docs/serving.md."""
     image: ShortText | None = Field(default=None, min_length=1)
     """A container image to run the command in (its own command when there is none). A node that
     has it is preferred, as for `data`."""
@@ -415,7 +423,9 @@ class JobSpec(Frozen):
             object.__setattr__(self, "gpus", self.malleable.target)
             self.model_fields_set.add("gpus")
         found: list[Mistake] = []
-        if self.command is None and self.image is None:
+        if self.engine is not None:
+            found += self._mistakes_of_engine(self.engine)
+        elif self.command is None and self.image is None:
             why = "give a command to run, an image, or both"
             found.append(Mistake((), why, (("command",), ("image",))))
         if self.array is not None:
@@ -433,6 +443,19 @@ class JobSpec(Frozen):
             found.append(Mistake(("deadline",), why, others))
         refuse([*found, *self._mistakes_of_gpus(gpus)])
         return self
+
+    def _mistakes_of_engine(self, engine: EngineSpec) -> Iterator[Mistake]:
+        """Yield what an engine cannot have beside it, and what of its model nobody fetches."""
+        for field in _NOT_OF_ENGINES:
+            if getattr(self, field):
+                why = "is what runs, and the job says so twice: leave one out"
+                if field not in ("command", "image"):
+                    why = f"cannot have {field}: it serves until it is stopped"
+                yield Mistake(("engine",), why, ((field,),))
+        for name, source in fetched(engine.model).items():
+            if name not in self.data or self.data[name].source != source:
+                why = f"needs its files: give data.{name} with `from: {source}`"
+                yield Mistake(("engine",), why, (("data",),))
 
     def _mistakes_of_code(self) -> Iterator[Mistake]:
         if self.code is not None and self.workdir is not None and _leads_out(self.workdir):

@@ -28,6 +28,7 @@ from longshore.models.output import JobOutput
 from longshore.models.placement import Placement, PlacementKey
 from longshore.models.problems import bounded, describe_all, no_such_fields
 from longshore.models.protocol import COUNTS_HEARTBEATS
+from longshore.models.serving import EngineReport
 from longshore.models.units import Duration
 from longshore.models.visible import shown
 
@@ -587,6 +588,8 @@ class Progress(Wire):
     """Why checkpoints are not reaching their store, or what was wrong with a stored one."""
     batch: BatchReport | None = None
     """Of a slot of an array: which elements of its batch have ended by now."""
+    engine: EngineReport | None = None
+    """Of a job that serves a model: what its engine says of itself."""
 
 
 class ProcessReport(Wire):

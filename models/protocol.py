@@ -36,11 +36,13 @@ Not for what an older agent does as well as a newer one, such as another log lin
     11  the spec of a job may say that it is sensitive; the agent does nothing with it
     12  the spec of a job may say who pays for it; the agent does nothing with it
     13  the gang of a job may say that it lends its spares; the agent does nothing with it
+    14  the job of an engine has that in place of a command: the agent starts it, says in the
+        progress of the job what it does, and tells its service by the signal `engine`
 """
 
 from typing import Final
 
-PROTOCOL: Final = 13
+PROTOCOL: Final = 14
 COUNTS_HEARTBEATS: Final = 1
 """The first whose watch, where it never had a heartbeat, was never heard."""
 KNOWS_JOINED: Final = 8

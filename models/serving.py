@@ -9,7 +9,7 @@ from typing import Annotated, Final, Self
 
 from pydantic import Field, StringConstraints, model_validator
 
-from longshore.models.base import Frozen, Name, ShortText, Text
+from longshore.models.base import Frozen, Name, Reason, ShortText, Text, Wire, known_or
 from longshore.models.bounds import Most
 from longshore.models.counts import Count
 from longshore.models.data import OF_A_JOB, SCHEMES
@@ -203,6 +203,50 @@ def _no_place(source: str) -> str:
     return ""
 
 
+MODEL: Final = "model"
+"""Name of the model among the data of its job."""
+
+
+def adapter_data(name: str) -> str:
+    """Return the name of an adapter among the data of its job."""
+    return f"adapter-{name}"
+
+
+def fetched(model: ModelSpec) -> dict[str, str]:
+    """Return what nodes fetch for a model: the name among the data of its job, and the URL."""
+    named = {MODEL: model.source}
+    named |= {adapter_data(name): source for name, source in model.adapters.items()}
+    return {name: source for name, source in named.items() if is_url(source)}
+
+
+class EngineStage(StrEnum):
+    """Where an engine is in its life."""
+
+    LOADING = "loading"
+    """Its program runs and has not answered yet."""
+    READY = "ready"
+    """It has answered with a token."""
+    DRAINING = "draining"
+    """It was asked to stop, and ends what it has begun."""
+    FAILED = "failed"
+    """It ended by itself, or did not answer within its limit."""
+
+
+class EngineReport(Wire):
+    """What an engine says of itself; at the most a few kB."""
+
+    stage: Annotated[EngineStage, known_or(EngineStage, EngineStage.LOADING)]
+    endpoint: str = Field(default="", max_length=300)
+    """Where it answers: ``http://127.0.0.1:40123/v1``."""
+    memory: int = Field(default=0, ge=0, le=10**15)
+    """Bytes of GPU memory that it really takes, of main memory where its GPUs are simulated; 0
+    where nobody can say."""
+    load_seconds: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """From its start to its first token."""
+    message: Reason = ""
+    """Why it failed, with the last lines that it wrote."""
+
+
 class EngineSpec(Frozen):
     """What a job serves: all that its node needs to start the engine, as it was when the job was
     made."""
@@ -214,3 +258,8 @@ class EngineSpec(Frozen):
     """MB on each of its GPUs."""
     service: Name | None = None
     """Which service it is of: its workflow hears when the engine is ready."""
+
+    @property
+    def text(self) -> str:
+        """What runs, in a few words."""
+        return f"{self.model.name} on {self.runtime.name}"

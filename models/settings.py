@@ -28,6 +28,7 @@ from longshore.models.base import Wire
 from longshore.models.counts import Count
 from longshore.models.departures import Margins
 from longshore.models.errors import SpecError, UnavailableError
+from longshore.models.node import Address as HostAddress
 from longshore.models.node import Liveness
 from longshore.models.settings_file import source_checkout
 from longshore.models.settings_sources import FileSource, problems_of
@@ -147,6 +148,10 @@ class Settings(BaseSettings):
     """Folders of a node that jobs in images may name as `workdir` or for checkpoints, with all
     below them. What a job names is seen inside, and written there. Without, a job in an image sees
     nothing of the node but a folder of its own."""
+    engine_address: HostAddress = "127.0.0.1"
+    """Where the engines of a node listen, and where those who ask them find them: loopback is for
+    clients on that machine alone. An engine asks nobody for a password: on another address, keep
+    others out by the network."""
     keep_runs: Count = Field(default=1000, ge=0)
     """Ended runs that an agent keeps on its node, with their output and private folders; older
     ones are removed when their job is over. Checkpoints stay."""

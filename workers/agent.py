@@ -25,6 +25,7 @@ from longshore.activities.metrics import FENCES, Metrics
 from longshore.activities.node.artifact_cache import ArtifactCache
 from longshore.activities.node.caches import Caches
 from longshore.activities.node.data_cache import DataCache
+from longshore.activities.node.engines import Engines
 from longshore.activities.node.environments import Environments
 from longshore.activities.node.fence import Fence
 from longshore.activities.node.full_disk import FullDisk
@@ -130,6 +131,7 @@ async def run_agent(options: AgentOptions, settings: Settings) -> None:
                 checkpoints=CheckpointStore(settings.resolve_checkpoint_store()),
                 publish_within=settings.publish_within, image_folders=settings.image_folders,
                 artifacts=caches.artifacts, environments=environments, data=caches.data,
+                engine_address=settings.engine_address,
             )  # fmt: skip
 
         # What an earlier agent of this folder left, it left under the name that comes first.
@@ -161,6 +163,7 @@ async def run_agent(options: AgentOptions, settings: Settings) -> None:
                             caches.data, environments.store, inventory.container_runtime
                         ).keep_telling(client, registrar.node_id, lambda: fence.epoch)
                     ),
+                    _beside(Engines(client, registrar.node_id, processes.engines).keep_telling()),
                 ):
                     preparation = Preparation(
                         options.work_dir / "preparing", caches.artifacts, environments,

@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from longshore.activities.node.code_folder import WORK
 from longshore.activities.node.data_sets import Sets
+from longshore.activities.node.engines import engine_argv, engine_env
 from longshore.activities.node.job_path import with_environment, without_own_environment
 from longshore.activities.node.mig import device_of
 from longshore.activities.node.rendezvous import command, rendezvous
@@ -52,6 +53,7 @@ KEPT_ENV = [
 ]
 """What a process inherits from the agent's environment, besides LC_*; nothing else leaks."""
 
+LOOPBACK = "127.0.0.1"
 IN_CONTAINER = "/longshore"
 """Where a container sees the folder for its progress file."""
 OUTPUT = "output"
@@ -105,12 +107,14 @@ def prepare(
     image_folders: Sequence[Path] = (),
     environment: Path | None = None,
     data: Sets | None = None,
+    engine_address: str = LOOPBACK,
 ) -> Launch:
     """Make the folders that the job needs and return what to execute.
 
     `job_folder` is the job's own on this node, the same for every attempt; `resume_variables` the
     variables that say what it goes on from; `image_folders` what a job in an image may see
-    besides; `environment` where the Python environment of the job is, `data` its data sets.
+    besides; `environment` where the Python environment of the job is, `data` its data sets;
+    `engine_address` where an engine listens.
     Raises LaunchError when the node cannot run it, OSError when a folder cannot be made for want
     of a disk that can be written.
     """
@@ -128,6 +132,10 @@ def prepare(
         own |= data.variables
         write_wait_script(run_folder / "public" / "bin")
     base = clean_env(os.environ)
+    if spec.engine:
+        public = run_folder / "public"
+        own |= engine_env(spec.engine, request.placement, inventory, engine_address)
+        return Launch(engine_argv(public), base | spec.env | own, cwd)
     if not spec.image:
         env = with_environment(base | spec.env | own, environment)
         if data:

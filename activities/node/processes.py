@@ -26,6 +26,7 @@ from longshore.activities.node.code import bring_code, lies_in
 from longshore.activities.node.data_cache import DataCache
 from longshore.activities.node.data_sets import Sets, take_sets
 from longshore.activities.node.element_runner import CANCELLED
+from longshore.activities.node.engines import Reports, read_report
 from longshore.activities.node.environment_store import HeldEnvironment
 from longshore.activities.node.environments import Environments
 from longshore.activities.node.fence import Fence
@@ -34,6 +35,7 @@ from longshore.activities.node.full_disk import why_refused
 from longshore.activities.node.job_outputs import store_outputs
 from longshore.activities.node.journal import as_whole, batch_report
 from longshore.activities.node.launch import (
+    LOOPBACK,
     OUTPUT,
     RESIZED,
     Launch,
@@ -74,6 +76,7 @@ from longshore.models.messages import (
 from longshore.models.node import Inventory, NodeIdentity
 from longshore.models.placement import PlacementKey
 from longshore.models.resize import SizeNotice
+from longshore.models.serving import EngineReport
 from longshore.models.snapshot import Snapshot
 
 SIZE_SIGNAL = signal.SIGWINCH
@@ -109,6 +112,7 @@ class Run:
         self.told: SizeNotice | None = None
         """The last size of its job that it was told of."""
         self._progress = Progress()
+        self._engine: EngineReport | None = None
 
     def progress(self) -> Progress:
         """Return what the job last said of itself."""
@@ -121,6 +125,9 @@ class Run:
             update["checkpoint_error"] = self.keeper.error
         if self.started.done() and not self.started.cancelled():
             update["started_at"] = clamped_time(self.started.result()["at"])
+        if self.request.spec.engine:
+            self._engine = read_report(self.folder / "public", self._engine)
+            update["engine"] = self._engine
         if self.record.batch:
             update["batch"] = batch_report(self.folder, indirect=self.record.indirect)
         return self._progress.model_copy(update=update)
@@ -144,11 +151,13 @@ class Processes:
         artifacts: ArtifactCache | None = None,
         environments: Environments | None = None,
         data: DataCache | None = None,
+        engine_address: str = LOOPBACK,
     ) -> None:
         """`artifacts` is what jobs bring their code from; without one the folder `artifacts`
         below the node's own is the store. `environments` has their Python environments, `data`
-        what nodes fetch for them."""
+        what nodes fetch for them, `engine_address` where engines listen."""
         self._metrics = metrics
+        self._engine_address = engine_address
         self._image_folders = tuple(image_folders)
         self._checkpoints = checkpoints
         self._artifacts = artifacts or ArtifactCache(
@@ -179,6 +188,13 @@ class Processes:
     def busy(self) -> bool:
         """Whether a process of a job runs, and not only what one needs is being brought."""
         return any(run.started.done() for run in self._runs.values())
+
+    def engines(self) -> Reports:
+        """Yield what the engines that run here say of themselves."""
+        for run in self._runs.values():
+            spec = run.request.spec.engine
+            if spec is not None and (said := run.progress().engine) is not None:
+                yield run.record.key, spec, said
 
     def find(self, key: PlacementKey) -> Run | ProcessReport | None:
         """Return the process of an attempt, or how it ended, or None when it was never here."""
@@ -428,6 +444,7 @@ class Processes:
         launch = prepare(
             run.request, self._identity, self._inventory, run.folder, job_folder, resume_variables,
             self._image_folders, run.environment.folder if run.environment else None, run.data,
+            self._engine_address,
         )  # fmt: skip
         if run.record.stop_reason is not None:
             return stopped_before_start(run.record.stop_reason)

@@ -81,7 +81,7 @@ def estimate(header: GGUFHeader, serving: Serving) -> ModelMemory:
         serving=serving,
         files=max(len(header.files), 1),
         tensor_types=dict(types.most_common()),
-        cells=_padded(serving.context),
+        cells=padded(serving.context),
         total=sum(parts.values()),
         exact=header.architecture in _KNOWN,
         notes=tuple(_notes(shape, serving)),
@@ -181,18 +181,19 @@ def _per_layer(header: GGUFHeader, key: str, layers: int) -> tuple[int, ...]:
     return (_whole(value, 0),) * layers
 
 
-def _padded(cells: int) -> int:
+def padded(cells: int) -> int:
+    """Return how many cells a cache of so many tokens has."""
     return -(-cells // _PAD) * _PAD
 
 
 def _cells_of(shape: _Shape, layer: int, serving: Serving) -> int:
     """Return the cells that a layer keeps for one request."""
-    cells = _padded(serving.context)
+    cells = padded(serving.context)
     period = _WINDOWED.get(shape.header.architecture)
     window = shape.number("attention.sliding_window")
     if period is None or not window or layer % period == period - 1:
         return cells
-    return min(cells, _padded(window + serving.batch))
+    return min(cells, padded(window + serving.batch))
 
 
 def _row(shape: _Shape, layer: int, cache_type: CacheType) -> int:

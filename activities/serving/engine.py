@@ -1,0 +1,222 @@
+"""The process of a job that serves a model: it starts the engine, sees that it answers, ends it.
+
+It runs on a node as the command of the job. What it finds it writes into a file that the agent
+reads (`EngineReport`); what the engine writes goes on to the job's logs.
+"""
+
+import argparse
+import hashlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+import psutil
+
+from longshore.activities.node.public_files import replace_public
+from longshore.activities.serving.engine_command import ADDRESS, SPEC, arguments, path_of
+from longshore.activities.serving.engine_memory import memory_of
+from longshore.models.serving import LLAMA_CPP, MODEL, EngineReport, EngineSpec, EngineStage
+from longshore.models.visible import visible
+
+WHEEL = "longshore.activities.serving.llama_server"
+"""llama.cpp's server from a package of Python, where the node has no `llama-server`."""
+_LOOK_EVERY = 0.05
+"""Seconds between two looks at an engine that loads; at most ten times that."""
+_MEASURE_EVERY = 5.0
+_QUIET = 1.0
+"""Seconds without a connection after which an engine that is to stop has nothing to do."""
+_LINES, _LONGEST = 20, 300
+_PIECE = 2**22
+_FAILED = 1
+
+
+class Engine:
+    """One engine while it lives."""
+
+    def __init__(self, spec: EngineSpec, report: Path, environ: Mapping[str, str]) -> None:
+        self._spec = spec
+        self._report = report
+        self._environ = environ
+        self._said = EngineReport(stage=EngineStage.LOADING)
+        self._asked = threading.Event()
+        self._last = deque[str](maxlen=_LINES)
+
+    def stop(self, *_: object) -> None:
+        """Have it end what it has begun, then stop."""
+        self._asked.set()
+
+    def run(self) -> int:
+        """Serve until it is asked to stop, or the engine ends; return the exit code."""
+        begun = time.monotonic()
+        try:
+            model = path_of(self._spec.model.source, MODEL, self._environ)
+            self._check(model)
+            argv, port = self._command(model)
+            process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                start_new_session=True,  # the signal that stops the job is for this process alone
+            )  # fmt: skip
+        except (OSError, ValueError) as error:
+            return self._fail(str(error), 127)
+        assert process.stdout is not None
+        echo = threading.Thread(target=self._echo, args=(process.stdout,), daemon=True)
+        echo.start()
+        limit = self._spec.model.start_limit.total_seconds()
+        wait = _LOOK_EVERY
+        while not _answers(self._address(port), self._spec.model.name):
+            if (code := process.poll()) is not None:
+                return self._ended(process, echo, code)
+            if self._asked.is_set():
+                return self._end(process)
+            if time.monotonic() - begun > limit:
+                _kill(process)
+                echo.join(1)
+                return self._fail(f"it did not answer within {limit:g} s{self._lines()}")
+            time.sleep(wait)
+            wait = min(wait * 1.5, 10 * _LOOK_EVERY)
+        endpoint = f"{self._address(port)}/v1"
+        self._tell(
+            stage=EngineStage.READY, endpoint=endpoint, load_seconds=time.monotonic() - begun,
+            memory=memory_of(process.pid, self._environ),
+        )  # fmt: skip
+        measured = time.monotonic()
+        while (code := process.poll()) is None and not self._asked.wait(0.2):
+            if time.monotonic() - measured >= _MEASURE_EVERY:
+                measured = time.monotonic()
+                self._tell(memory=memory_of(process.pid, self._environ))
+        if code is not None:
+            return self._ended(process, echo, code)
+        self._tell(stage=EngineStage.DRAINING)
+        _until_quiet(process, port)
+        return self._end(process)
+
+    def _check(self, model: Path) -> None:
+        """Raise ValueError where a file is missing, or is another one than was named."""
+        if not model.exists():
+            raise ValueError(f"this node has no {visible(str(model))}")
+        expected = self._spec.model.sha256
+        if expected is None:
+            return
+        hashed = hashlib.sha256()
+        with model.open("rb") as file:
+            while piece := file.read(_PIECE):
+                hashed.update(piece)
+        if hashed.hexdigest() != expected:
+            raise ValueError(
+                f"{visible(str(model))} has the SHA-256 digest {hashed.hexdigest()}, and not "
+                f"{expected}: it is damaged, or another file"
+            )
+
+    def _command(self, model: Path) -> tuple[Sequence[str], int]:
+        port = _free_port(_host(self._environ))
+        argv = arguments(self._spec, model, port, self._environ)
+        if self._spec.runtime.name == LLAMA_CPP and shutil.which(argv[0]) is None:
+            argv = [sys.executable, "-I", "-m", WHEEL, *argv[1:]]
+        return argv, port
+
+    def _address(self, port: int) -> str:
+        host = _host(self._environ)
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+    def _echo(self, output: IO[bytes]) -> None:
+        """Pass on what the engine writes, and keep its last lines."""
+        for line in output:
+            sys.stdout.buffer.write(line)
+            sys.stdout.buffer.flush()
+            if text := line.decode(errors="replace").strip():
+                self._last.append(text[:_LONGEST])
+
+    def _ended(self, process: subprocess.Popen[bytes], echo: threading.Thread, code: int) -> int:
+        """Tell of an engine that ended by itself."""
+        echo.join(1)
+        how = f"ended with exit code {code}" if code >= 0 else f"was ended by signal {-code}"
+        return self._fail(f"the engine {how}{self._lines()}", code if code > 0 else 128 - code)
+
+    def _end(self, process: subprocess.Popen[bytes]) -> int:
+        process.terminate()
+        process.wait()  # the agent kills what is left after the grace
+        return 128 + signal.SIGTERM
+
+    def _fail(self, why: str, code: int = _FAILED) -> int:
+        print(f"longshore: {why}", file=sys.stderr, flush=True)
+        self._tell(stage=EngineStage.FAILED, message=why)
+        return code or _FAILED
+
+    def _lines(self) -> str:
+        return "".join(f"\n{visible(line)}" for line in self._last)
+
+    def _tell(self, **changes: object) -> None:
+        said = self._said.model_copy(update=changes)
+        if said != self._said:
+            self._said = said
+            replace_public(self._report, said.model_dump_json())
+
+
+def _host(environ: Mapping[str, str]) -> str:
+    return environ.get(ADDRESS, "127.0.0.1")
+
+
+def _free_port(host: str) -> int:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as tried:
+        tried.bind((host, 0))
+        return tried.getsockname()[1]
+
+
+def _answers(address: str, model: str) -> bool:
+    """Return whether an engine gives a token: one that says that it is healthy may not yet."""
+    asked = json.dumps({"model": model, "prompt": "a", "max_tokens": 1}).encode()
+    request = urllib.request.Request(
+        f"{address}/v1/completions",
+        data=asked,
+        headers={"Content-Type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return bool(json.loads(answer.read(100_000)).get("choices"))
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def _until_quiet(process: subprocess.Popen[bytes], port: int) -> None:
+    """Wait until nobody has been connected to the engine for a while."""
+    quiet_since = time.monotonic()
+    while process.poll() is None and time.monotonic() - quiet_since < _QUIET:
+        if _connected(port):
+            quiet_since = time.monotonic()
+        time.sleep(0.1)
+
+
+def _connected(port: int) -> bool:
+    return any(
+        each.status == psutil.CONN_ESTABLISHED and each.laddr and each.laddr.port == port
+        for each in psutil.net_connections("tcp")
+    )
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Serve a model on this node.")
+    parser.add_argument("report", type=Path, help="the file to write what the engine does to")
+    report = parser.parse_args().report
+    engine = Engine(EngineSpec.model_validate_json(os.environ[SPEC]), report, os.environ)
+    signal.signal(signal.SIGTERM, engine.stop)
+    return engine.run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,79 @@
+"""From an engine and the paths of its files to the arguments that start it."""
+
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+from decimal import ROUND_DOWN, Decimal
+from pathlib import Path
+
+from longshore.models.data import variable_of
+from longshore.models.serving import EngineSpec, adapter_data, is_url
+from longshore.scheduling.serving.memory import padded
+
+SPEC = "LONGSHORE_ENGINE"
+"""The engine as JSON, in the environment of its process."""
+ADDRESS = "LONGSHORE_ENGINE_ADDRESS"
+"""Where the engines of a node listen."""
+GPU_MEMORY = "LONGSHORE_GPU_MEMORY"
+"""MB of the GPU that has least, in the environment of an engine."""
+
+
+def path_of(source: str, name: str, environ: Mapping[str, str]) -> Path:
+    """Return where a file or folder is that a model names. Raises ValueError where it is not."""
+    if not is_url(source):
+        return Path(source).expanduser()
+    folder = environ.get(variable_of(name))
+    if folder is None:
+        raise ValueError(f"{source} was not fetched")
+    # A data set is a folder, also where it is one file.
+    last = posixpath.basename(source)
+    return Path(folder, last) if last else Path(folder)
+
+
+def arguments(
+    spec: EngineSpec, model: Path, port: int, environ: Mapping[str, str]
+) -> Sequence[str]:
+    """Return the program and its arguments. Raises ValueError where an adapter is not there."""
+    values = _values(spec, model, port, environ)
+    given = [each.format_map(values) for each in spec.runtime.command]
+    if spec.model.adapters:
+        given += [each.format_map(values) for each in spec.runtime.with_adapters]
+        given += _adapters(spec, values, environ)
+    return [*given, *spec.model.args]
+
+
+def _adapters(
+    spec: EngineSpec, values: Mapping[str, str], environ: Mapping[str, str]
+) -> Iterator[str]:
+    for name, source in spec.model.adapters.items():
+        path = path_of(source, adapter_data(name), environ)
+        own = {**values, "adapter": str(path), "adapter_name": name}
+        for each in spec.runtime.adapter:
+            yield each.format_map(own)
+
+
+def _values(
+    spec: EngineSpec, model: Path, port: int, environ: Mapping[str, str]
+) -> dict[str, str]:
+    context, concurrency = spec.model.context or 1, spec.model.concurrency or 1
+    gpus = max(int(environ.get("LONGSHORE_GPU_COUNT", "1")), 1)
+    return {
+        "model": str(model),
+        "name": spec.model.name,
+        "host": environ.get(ADDRESS, "127.0.0.1"),
+        "port": str(port),
+        "context": str(context),
+        "total_context": str(padded(context) * concurrency),
+        "concurrency": str(concurrency),
+        "cache_type": spec.model.cache_type,
+        "batch": str(spec.model.batch),
+        "gpus": str(gpus),
+        "memory_utilization": _utilization(spec.memory, environ),
+    }
+
+
+def _utilization(memory: int, environ: Mapping[str, str]) -> str:
+    """Return the part of a GPU that an engine may use, rounded down: more is not its own."""
+    whole = int(environ.get(GPU_MEMORY, "0"))
+    if whole <= memory:
+        return "1.00"
+    return str((Decimal(memory) / whole).quantize(Decimal("0.01"), ROUND_DOWN))

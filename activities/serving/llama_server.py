@@ -1,0 +1,70 @@
+"""llama.cpp's own server out of the package `xllamacpp`, with the options of `llama-server` that
+the built-in runtime gives: for nodes that have no `llama-server`."""
+
+import argparse
+import importlib
+import signal
+import sys
+from typing import Any
+
+_TYPES = {
+    "f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8, "bf16": 30,
+}  # fmt: skip
+"""Numbers of ggml's types."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description="Serve a GGUF model.", allow_abbrev=False)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--alias", required=True)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--ctx-size", type=int, required=True)
+    parser.add_argument("--parallel", type=int, default=1)
+    parser.add_argument("--cache-type-k", choices=_TYPES, default="f16")
+    parser.add_argument("--cache-type-v", choices=_TYPES, default="f16")
+    parser.add_argument("--ubatch-size", type=int, default=512)
+    parser.add_argument("--n-gpu-layers", type=int, default=999)
+    parser.add_argument("--fit", choices=("on", "off"), default="off")
+    parser.add_argument("--cache-ram", type=int, default=0)
+    parser.add_argument("--lora", action="append", default=[])
+    parser.add_argument("--threads", type=int)
+    return parser
+
+
+def main() -> int:
+    given = _parser().parse_args()
+    try:
+        llama: Any = importlib.import_module("xllamacpp")
+    except ModuleNotFoundError:
+        print(
+            "this node has neither llama-server nor the package xllamacpp: install llama.cpp, or "
+            "pip install 'longshore[llama]'",
+            file=sys.stderr,
+        )
+        return 127
+    asked = llama.CommonParams()
+    asked.model.path = given.model
+    asked.model_alias = {given.alias}
+    asked.hostnames, asked.port = [given.host], given.port
+    asked.n_ctx, asked.n_parallel = given.ctx_size, given.parallel
+    asked.n_ubatch, asked.n_batch = given.ubatch_size, max(given.ubatch_size, asked.n_batch)
+    asked.cache_type_k = llama.ggml_type(_TYPES[given.cache_type_k])
+    asked.cache_type_v = llama.ggml_type(_TYPES[given.cache_type_v])
+    asked.n_gpu_layers = given.n_gpu_layers
+    asked.fit_params = given.fit == "on"
+    asked.cache_ram_mib = given.cache_ram
+    asked.no_extra_bufts = True  # no second copy of the weights, which no estimate knows
+    if given.threads:
+        asked.cpuparams.n_threads = given.threads
+    if given.lora:
+        asked.lora_adapters = [llama.CommonAdapterLoraInfo(path, 1.0) for path in given.lora]
+    server = llama.Server(asked)
+    print(f"listening on {server.listening_address}", flush=True)
+    signal.sigwait({signal.SIGTERM, signal.SIGINT})
+    return 0
+
+
+if __name__ == "__main__":
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
+    sys.exit(main())
