@@ -31,5 +31,44 @@ _VLLM = Runtime(
     split=Split.HEADS,
     concurrency=256,
 )  # fmt: skip
+# It knows models by name, so the file becomes one: a copy of it in a folder for temporary files,
+# as long as the engine runs. It takes what else it needs from its environment alone.
+_OLLAMA_SCRIPT = """
+export OLLAMA_HOST="$3:$4" OLLAMA_CONTEXT_LENGTH="$5" OLLAMA_NUM_PARALLEL="$6"
+export OLLAMA_KV_CACHE_TYPE="$7" OLLAMA_FLASH_ATTENTION=1
+export OLLAMA_KEEP_ALIVE=-1 OLLAMA_MAX_LOADED_MODELS=1 OLLAMA_NOPRUNE=1
+OLLAMA_MODELS=$(mktemp -d) || exit 1
+export OLLAMA_MODELS
+ollama serve &
+server=$!
+trap 'kill $server' TERM INT
+trap 'rm -rf "$OLLAMA_MODELS"' EXIT
+until ollama list >/dev/null 2>&1; do
+    kill -0 $server || exit 1
+    sleep 0.1
+done
+printf 'FROM %s\\n' "$1" >"$OLLAMA_MODELS/Modelfile"
+if ! ollama create "$2" -f "$OLLAMA_MODELS/Modelfile"; then
+    kill $server
+    wait $server
+    exit 1
+fi
+wait $server
+code=$?
+# A signal has ended the wait, and not yet the server.
+wait $server 2>/dev/null
+exit $code
+"""
+"""Arguments: the file, the name, the address, the port, and what is said of requests."""
+_OLLAMA = Runtime(
+    name="ollama",
+    command=(
+        "sh", "-c", _OLLAMA_SCRIPT, "ollama", "{model}", "{name}", "{host}", "{port}",
+        "{context}", "{concurrency}", "{cache_type}",
+    ),
+    memory=MemoryRule.HEADER,
+    split=Split.LAYERS,
+    concurrency=2,
+)  # fmt: skip
 
-BUILT_IN: Final[Mapping[str, Runtime]] = {each.name: each for each in (_LLAMA, _VLLM)}
+BUILT_IN: Final[Mapping[str, Runtime]] = {each.name: each for each in (_LLAMA, _VLLM, _OLLAMA)}

@@ -9,7 +9,8 @@ import longshore.models.records.dags
 import longshore.models.records.funding
 import longshore.models.records.market
 import longshore.models.records.preemption
-import longshore.models.records.prices  # noqa: F401 (its tables)
+import longshore.models.records.prices
+import longshore.models.records.serving  # noqa: F401 (its tables)
 from longshore.models.records.tables import SQLModel
 
 context.configure(

@@ -1,0 +1,127 @@
+"""Models and runtimes as they are stored: what was said of them, what their files say, and who
+changed them when."""
+
+from collections.abc import Sequence
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from longshore.models.base import Frozen, Instant, Name
+from longshore.models.funding_views import Edit
+from longshore.models.mistakes import Mistake, refuse
+from longshore.models.model_memory import ModelMemory, Serving
+from longshore.models.serving import ModelSpec, Runtime
+
+_MOST = 1_000
+"""Models or runtimes of one file."""
+
+
+class ModelFacts(Frozen):
+    """What the files of a model say, as they were when it was added."""
+
+    memory: ModelMemory
+    """On one GPU, served as it is to be."""
+    layers: int = 0
+    heads: int = 0
+    """Attention heads; 0 where they are not known."""
+    key_heads: int = 0
+    """KV heads; as many as heads where the files do not say."""
+    context: int | None = None
+    """Tokens of the longest text that it was trained on; None where the files do not say."""
+
+
+class ModelView(Frozen):
+    """A model that is stored."""
+
+    spec: ModelSpec
+    """With context and concurrency."""
+    facts: ModelFacts | None = None
+    """None where its files were not read: they are on nodes, or of a kind that is not known."""
+    memory: int
+    """Bytes of GPU memory in all: as stated, else by its header."""
+    revision: int
+    """Rises by 1 with each change."""
+    changed_by: str
+    changed_at: Instant
+    created_at: Instant
+
+
+class RuntimeView(Frozen):
+    """A runtime that is built in or stored."""
+
+    runtime: Runtime
+    built_in: bool
+    models: int
+    """How many are served by it."""
+    revision: int = 1
+    changed_by: str = ""
+    changed_at: Instant | None = None
+    """None of one that is built in."""
+
+
+class RegistryChange(Frozen):
+    """A model or runtime that somebody stores, changes or removes."""
+
+    name: Name
+    edit: Edit
+    fields: tuple[str, ...] = ()
+    """Of what is changed: ``context 2048 to 4096``."""
+    revision: int = 1
+    """That it has then."""
+
+
+class ModelsEdit(Frozen):
+    """What `models add` changes, or would change."""
+
+    changes: tuple[RegistryChange, ...] = ()
+    """Without models that are stored so already."""
+    warnings: tuple[str, ...] = ()
+    models: tuple[ModelView, ...] = ()
+    """All that were given, as they are stored then."""
+
+
+class RuntimesEdit(Frozen):
+    """What `runtimes add` changes, or would change."""
+
+    changes: tuple[RegistryChange, ...] = ()
+    """Without runtimes that are stored so already."""
+
+
+class ModelsDocument(Frozen):
+    """Several models in a file."""
+
+    models: tuple[ModelSpec, ...] = Field(min_length=1, max_length=_MOST)
+
+    @model_validator(mode="after")
+    def _once(self) -> Self:
+        _refuse_twice("models", [each.name for each in self.models])
+        return self
+
+
+class RuntimesDocument(Frozen):
+    """Several runtimes in a file."""
+
+    runtimes: tuple[Runtime, ...] = Field(min_length=1, max_length=_MOST)
+
+    @model_validator(mode="after")
+    def _once(self) -> Self:
+        _refuse_twice("runtimes", [each.name for each in self.runtimes])
+        return self
+
+
+def serving_of(spec: ModelSpec) -> Serving:
+    """Return how an engine will run a model; what is not said as `Serving` has it."""
+    fields = {"cache_type": spec.cache_type, "batch": spec.batch, "overhead": spec.overhead}
+    said = {"context": spec.context, "concurrency": spec.concurrency}
+    return Serving.model_validate(
+        fields | {name: value for name, value in said.items() if value is not None}
+    )
+
+
+def _refuse_twice(what: str, names: Sequence[str]) -> None:
+    """Raise Mistakes where a file has a name twice; `what` is its list."""
+    refuse([
+        Mistake((what, number, "name"), f"{name} is in this file already")
+        for number, name in enumerate(names)
+        if name in names[:number]
+    ])  # fmt: skip
