@@ -47,6 +47,7 @@ from longshore.client.node_control import NodeControl
 from longshore.client.outside_ends import is_outside_end
 from longshore.client.recorded_end import ended_job, result_on_record
 from longshore.client.schedules import ScheduleControl
+from longshore.client.services import ServiceControl
 from longshore.client.status import began_again, progress_of, reset_after, status_of
 from longshore.client.submission import GENERATED_ID, new_job_id, preflight
 from longshore.models.array_messages import job_input
@@ -83,7 +84,13 @@ _TEMPORAL_PATIENCE = timedelta(seconds=15)
 
 
 class Longshore(
-    NodeControl, ScheduleControl, ArrayControl, BudgetControl, OutputReading, FundingReading
+    NodeControl,
+    ScheduleControl,
+    ArrayControl,
+    BudgetControl,
+    OutputReading,
+    FundingReading,
+    ServiceControl,
 ):
     """A connection to Longshore. Use one for many calls, and `close` it in the end."""
 

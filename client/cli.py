@@ -40,6 +40,7 @@ from longshore.client import (
     queue_command,
     run_command,
     schedule_commands,
+    service_commands,
     steer_commands,
     submit_command,
     use_commands,
@@ -173,6 +174,7 @@ budget_commands.register(app)
 market_commands.register(app)
 market_group.register(app)
 model_commands.register(app)
+service_commands.register(app)
 purchase_commands.register(app)
 buy_command.register(app)
 preempt_command.register(app)

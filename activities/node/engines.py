@@ -59,20 +59,25 @@ class Engines:
     """Tells the services of this node's engines what becomes of these."""
 
     def __init__(self, client: Client, node_id: str, reports: Callable[[], Reports]) -> None:
-        """`reports` gives what the engines that run here say now."""
+        """`reports` gives what the engines that run here say now, and last words."""
         self._client = client
         self._node_id = node_id
         self._reports = reports
         self._told: dict[PlacementKey, EngineReport] = {}
+        self._untold: dict[PlacementKey, tuple[EngineSpec, EngineReport]] = {}
 
     async def keep_telling(self) -> None:
         """Tell what has changed, until cancelled; what nobody took is told again."""
         while True:
             now = {key: (spec, said) for key, spec, said in self._reports()}
             self._told = {key: said for key, said in self._told.items() if key in now}
-            for key, (spec, said) in now.items():
-                if self._told.get(key) != said and await self._tell(key, spec, said):
+            self._untold |= {
+                key: found for key, found in now.items() if self._told.get(key) != found[1]
+            }
+            for key, (spec, said) in list(self._untold.items()):
+                if await self._tell(key, spec, said):
                     self._told[key] = said
+                    del self._untold[key]
             await asyncio.sleep(_LOOK_EVERY)
 
     async def _tell(self, key: PlacementKey, spec: EngineSpec, said: EngineReport) -> bool:

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import signal
 import threading
+from collections import deque
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
@@ -76,13 +77,15 @@ from longshore.models.messages import (
 from longshore.models.node import Inventory, NodeIdentity
 from longshore.models.placement import PlacementKey
 from longshore.models.resize import SizeNotice
-from longshore.models.serving import EngineReport
+from longshore.models.serving import EngineReport, EngineSpec
 from longshore.models.snapshot import Snapshot
 
 SIZE_SIGNAL = signal.SIGWINCH
 """Says that the job has another size. Processes that know nothing of it do not die of it."""
 SUPERVISOR_PATIENCE = 30.0
 """Seconds after a grace in which a supervisor ends its job: a container may take twenty."""
+_MOST_LAST_WORDS = 1_000
+"""Engines that have ended, of which nobody has heard yet."""
 _log = logging.getLogger(__name__)
 
 
@@ -178,6 +181,9 @@ class Processes:
         self._fence = fence
         self._fork_server = ForkServer()
         self._runs: dict[PlacementKey, Run] = {}
+        self._ended_engines: deque[tuple[PlacementKey, EngineSpec, EngineReport]] = deque(
+            maxlen=_MOST_LAST_WORDS
+        )
         fence.on_acknowledged = self._feed
 
     @property
@@ -190,7 +196,10 @@ class Processes:
         return any(run.started.done() for run in self._runs.values())
 
     def engines(self) -> Reports:
-        """Yield what the engines that run here say of themselves."""
+        """Yield what the engines that run here say of themselves; and once, last, what each said
+        that has ended since this was asked."""
+        while self._ended_engines:
+            yield self._ended_engines.popleft()
         for run in self._runs.values():
             spec = run.request.spec.engine
             if spec is not None and (said := run.progress().engine) is not None:
@@ -422,6 +431,8 @@ class Processes:
         if report.failure is None and report.stopped_for is None:
             output = read_output(run.folder / "public" / OUTPUT)
             report = report.model_copy(update={"output": output})
+        if (engine := run.request.spec.engine) and (said := run.progress().engine):
+            self._ended_engines.append((run.record.key, engine, said))
         # Where the disk refuses, the run stays here and answers from memory.
         run.record = run.record.model_copy(update={"report": report})
         if await asyncio.to_thread(self._stored, run):

@@ -34,9 +34,11 @@ WHEEL = "longshore.activities.serving.llama_server"
 _LOOK_EVERY = 0.05
 """Seconds between two looks at an engine that loads; at most ten times that."""
 _MEASURE_EVERY = 5.0
+_NEWS = 32_000_000
+"""Bytes by which the memory of an engine has to change, and by a twentieth, to be told."""
 _QUIET = 1.0
 """Seconds without a connection after which an engine that is to stop has nothing to do."""
-_LINES, _LONGEST = 20, 300
+_LINES, _LONGEST = 10, 200
 _PIECE = 2**22
 _FAILED = 1
 
@@ -94,7 +96,7 @@ class Engine:
         while (code := process.poll()) is None and not self._asked.wait(0.2):
             if time.monotonic() - measured >= _MEASURE_EVERY:
                 measured = time.monotonic()
-                self._tell(memory=memory_of(process.pid, self._environ))
+                self._measure(memory_of(process.pid, self._environ))
         if code is not None:
             return self._ended(process, echo, code)
         self._tell(stage=EngineStage.DRAINING)
@@ -155,6 +157,11 @@ class Engine:
 
     def _lines(self) -> str:
         return "".join(f"\n{visible(line)}" for line in self._last)
+
+    def _measure(self, memory: int) -> None:
+        """Tell what it takes, where that is news: each telling is a signal to its service."""
+        if abs(memory - self._said.memory) > max(self._said.memory // 20, _NEWS):
+            self._tell(memory=memory)
 
     def _tell(self, **changes: object) -> None:
         said = self._said.model_copy(update=changes)

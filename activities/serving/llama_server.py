@@ -59,7 +59,11 @@ def main() -> int:
         asked.cpuparams.n_threads = given.threads
     if given.lora:
         asked.lora_adapters = [llama.CommonAdapterLoraInfo(path, 1.0) for path in given.lora]
-    server = llama.Server(asked)
+    try:
+        server = llama.Server(asked)
+    except RuntimeError as error:  # its log says why
+        print(f"llama.cpp cannot serve {given.model}: {error}", file=sys.stderr)
+        return 1
     print(f"listening on {server.listening_address}", flush=True)
     signal.sigwait({signal.SIGTERM, signal.SIGINT})
     return 0

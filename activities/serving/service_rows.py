@@ -8,6 +8,7 @@ from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.stored_specs import stored_error
+from longshore.models.base import as_reason
 from longshore.models.errors import NotFoundError, RefusedError
 from longshore.models.service import ServiceSpec, ServiceState
 from longshore.models.service_messages import EngineNotice
@@ -168,6 +169,7 @@ async def facts_of(
         replicas=tuple(_replica(each) for each in live),
         was_ready=revision["ready_at"] is not None,
         failures=revision["failures"],
+        last_failure=await connection.scalar(text(_LAST_FAILURE), row) or "",
         previous=await connection.scalar(text(_PREVIOUS), row),
         ends=tuple(ends),
         removing=service["state"] == ServiceState.REMOVING,
@@ -194,15 +196,19 @@ async def store_plan(
     service is over."""
     row = {"name": service["name"], "revision": service["revision"]}
     if plan.undo is not None:
-        await connection.execute(
-            text(_UNDO), {**row, "to": plan.undo.revision, "why": plan.undo.reason}
-        )
+        undo = {"to": plan.undo.revision, "why": as_reason(plan.undo.reason)}
+        await connection.execute(text(_UNDO), row | undo)
     for stop in plan.stop:
-        await connection.execute(text(_STOP), {"job_id": stop.job_id, "why": stop.reason})
+        await stop_replica(connection, stop.job_id, stop.reason)
     for job_id in job_ids:
         await connection.execute(text(_INSERT_REPLICA), {**row, "job_id": job_id})
     over = await connection.scalar(text(_LOOKED), {**row, "message": plan.reason})
     return over == ServiceState.REMOVED
+
+
+async def stop_replica(connection: AsyncConnection, job_id: str, why: str) -> None:
+    """Have one replica stop."""
+    await connection.execute(text(_STOP), {"job_id": job_id, "why": why})
 
 
 async def to_start(connection: AsyncConnection, name: str) -> Sequence[tuple[str, int]]:
@@ -285,7 +291,12 @@ _FIRST_READY = """
      WHERE r.job_id = :job_id AND v.service = :name AND r.service = :name
        AND v.number = r.revision AND v.ready_at IS NULL
 """
-_NOTE_ENDS = """
+_NOTE_LAST_FAILURE = """
+    SELECT message FROM replicas
+     WHERE service = :name AND revision = :revision AND message <> ''
+     ORDER BY created_at DESC LIMIT 1
+"""
+_ENDS = """
     UPDATE replicas r SET ended_at = j.ended_at
       FROM jobs j
      WHERE r.service = :name AND r.ended_at IS NULL AND j.id = r.job_id

@@ -3,9 +3,10 @@
 from datetime import timedelta
 
 from longshore.models.data import DataSet
+from longshore.models.errors import UnsatisfiableError
 from longshore.models.job import JobSpec, RetryPolicy, RetryRule
 from longshore.models.service import ServiceSpec
-from longshore.models.serving import EngineSpec, fetched
+from longshore.models.serving import EngineSpec, ModelSpec, fetched
 
 _AGAIN = RetryRule(
     max_retries=None, backoff=timedelta(seconds=1), max_backoff=timedelta(minutes=5)
@@ -13,6 +14,20 @@ _AGAIN = RetryRule(
 """An engine that ends is started again, ever later: it serves until somebody stops it."""
 _LEAVES = timedelta(seconds=5)
 """Beyond the time to drain, for the engine to end by itself."""
+
+
+def memory_of_each(model: ModelSpec, estimated: int | None) -> int:
+    """Return the MB that an engine needs on each of its GPUs: what the model states, else what was
+    `estimated`, in bytes, rounded up.
+
+    Raises UnsatisfiableError where neither says it.
+    """
+    total = estimated if model.memory is None else round(model.memory * 1e9)
+    if total is None:
+        raise UnsatisfiableError(
+            f"nobody knows how much GPU memory model {model.name} needs: state its `memory`"
+        )
+    return max(-(-total // ((model.gpus or 1) * 1_000_000)), 1)
 
 
 def replica_spec(service: ServiceSpec, engine: EngineSpec) -> JobSpec:

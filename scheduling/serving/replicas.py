@@ -52,6 +52,8 @@ class ServiceFacts:
     """Whether a replica of the revision was ever ready."""
     failures: int = 0
     """Engines of the revision that failed, also of replicas that have ended."""
+    last_failure: str = ""
+    """Why one of the revision failed last."""
     previous: int | None = None
     """The newest other revision of which one was ready, and which was not undone."""
     ends: tuple[datetime, ...] = ()
@@ -124,10 +126,11 @@ def _all(facts: ServiceFacts, why: str) -> tuple[Stop, ...]:
 def _undo(facts: ServiceFacts) -> Undo | None:
     if facts.was_ready or facts.previous is None or facts.failures < TRIES:
         return None
+    why = f". The last one: {facts.last_failure}" if facts.last_failure else ""
     return Undo(
         facts.previous,
         f"revision {facts.revision} never got ready ({count(facts.failures, 'engine')} failed): "
-        f"back to revision {facts.previous}",
+        f"back to revision {facts.previous}{why}",
     )
 
 

@@ -1,0 +1,107 @@
+"""Services and their replicas, as lists show them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import ValidationError
+from sqlalchemy import RowMapping, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from longshore.activities.serving.service_rows import no_such_service
+from longshore.activities.stored_specs import stored_error
+from longshore.models.service import (
+    ReplicaView,
+    RevisionView,
+    ServiceSpec,
+    ServiceState,
+    ServiceView,
+)
+from longshore.models.serving import EngineStage
+
+
+async def services_view(connection: AsyncConnection) -> tuple[ServiceView, ...]:
+    """Return the services that are not over, by name, with their replicas."""
+    rows = (await connection.execute(text(_SERVICES), {"name": None})).mappings().all()
+    replicas = await replicas_view(connection)
+    return tuple(_service(row, replicas) for row in rows)
+
+
+async def service_view(connection: AsyncConnection, name: str) -> ServiceView:
+    """Return a service with its revisions. Raises NotFoundError."""
+    rows = await connection.execute(text(_SERVICES), {"name": name})
+    row = rows.mappings().one_or_none()
+    if row is None:
+        raise no_such_service(name)
+    found = _service(row, await replicas_view(connection, name))
+    revisions = (await connection.execute(text(_REVISIONS), {"name": name})).mappings()
+    told = tuple(RevisionView.model_validate(dict(each)) for each in revisions)
+    return found.model_copy(update={"revisions": told})
+
+
+async def replicas_view(
+    connection: AsyncConnection, service: str | None = None
+) -> tuple[ReplicaView, ...]:
+    """Return the replicas that have not ended, of one service or of all."""
+    rows = (await connection.execute(text(_REPLICAS), {"name": service})).mappings().all()
+    return tuple(_replica(row) for row in rows)
+
+
+def _service(row: RowMapping, replicas: Sequence[ReplicaView]) -> ServiceView:
+    own = tuple(each for each in replicas if each.service == row["name"])
+    try:
+        spec = ServiceSpec.model_validate(row["spec"] | {"replicas": row["replicas"]})
+    except ValidationError as error:
+        what = f"what is stored of service {row['name']}"
+        raise stored_error(what, row["spec"], error) from error
+    return ServiceView(
+        name=row["name"], state=ServiceState(row["state"]), spec=spec, revision=row["revision"],
+        ready=sum(bool(each.endpoint) for each in own), replicas=own, message=row["message"],
+        updated_at=row["updated_at"],
+    )  # fmt: skip
+
+
+def _replica(row: RowMapping) -> ReplicaView:
+    placed = row["placed_as"] is not None
+    # Of an attempt before this one it says nothing any more.
+    current = placed and row["attempt"] == row["placed_as"]
+    stage: EngineStage | None = None
+    if placed:
+        stage = EngineStage(row["stage"]) if current and row["stage"] else EngineStage.LOADING
+    answers = stage is EngineStage.READY and row["stopping_at"] is None
+    values: dict[str, Any] = {
+        "job_id": row["job_id"], "service": row["service"], "model": row["model"],
+        "revision": row["revision"], "stage": stage, "stopping": row["stopping_at"] is not None,
+        "node_id": row["node_id"], "gpu_indices": tuple(row["gpu_indices"] or ()),
+        "endpoint": row["endpoint"] if answers else "", "leased": row["leased"],
+        "used": -(-row["memory"] // 1_000_000) if current else 0,
+        "load_seconds": row["load_seconds"], "failures": row["failures"],
+        "message": row["message"] or (row["why_waits"] or "" if not placed else ""),
+        "created_at": row["created_at"], "ready_at": row["ready_at"],
+    }  # fmt: skip
+    return ReplicaView(**values)
+
+
+_SERVICES = """
+    SELECT s.*, v.spec
+      FROM services s
+      JOIN service_revisions v ON v.service = s.name AND v.number = s.revision
+     WHERE CASE WHEN CAST(:name AS text) IS NULL THEN s.state <> 'REMOVED' ELSE s.name = :name END
+     ORDER BY s.name
+"""
+_REVISIONS = """
+    SELECT number, engine -> 'model' ->> 'name' AS model, model_revision, created_at, ready_at,
+           coalesce(undone, '') AS undone
+      FROM service_revisions WHERE service = :name
+     ORDER BY number DESC LIMIT 20
+"""
+_REPLICAS = """
+    SELECT r.*, v.engine -> 'model' ->> 'name' AS model,
+           (v.engine ->> 'memory')::bigint AS leased,
+           p.attempt AS placed_as, p.node_id, p.gpu_indices,
+           (SELECT q.decision ->> 'reason' FROM queue q WHERE q.job_id = r.job_id) AS why_waits
+      FROM replicas r
+      JOIN service_revisions v ON v.service = r.service AND v.number = r.revision
+      LEFT JOIN placements p ON p.job_id = r.job_id AND p.rank = 0 AND p.ended_at IS NULL
+     WHERE r.ended_at IS NULL AND (CAST(:name AS text) IS NULL OR r.service = :name)
+     ORDER BY r.service, r.created_at, r.job_id
+"""

@@ -1,0 +1,233 @@
+"""Commands for services: models that are kept running and answer requests."""
+
+import asyncio
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from longshore.client.calls import call
+from longshore.client.service_view import problems, replicas_table, services_table
+from longshore.client.terminal import JSON, note, now, print_json, say, show, warn
+from longshore.models.document import read_document
+from longshore.models.errors import RefusedError
+from longshore.models.service import MOST_REPLICAS, ServiceFile, ServiceState, ServiceView
+from longshore.models.text import count
+
+if TYPE_CHECKING:
+    from longshore.client.api import Longshore
+
+_PANEL = "Models"
+_LOOK_EVERY = 0.3
+
+NAME = Annotated[str, typer.Argument(metavar="NAME", help="The service.")]
+NO_WAIT = Annotated[
+    bool, typer.Option("--no-wait", help="Return at once, and not when all replicas are ready.")
+]
+rollout_app = typer.Typer(help="See how an update goes on, or undo it.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    for command in (serve, services, service, scale, slots, evict):
+        app.command(rich_help_panel=_PANEL)(command)
+    app.add_typer(rollout_app, name="rollout", rich_help_panel=_PANEL)
+
+
+def serve(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="Service file (YAML or JSON); - reads stdin.")
+    ],
+    no_wait: NO_WAIT = False,
+    as_json: JSON = False,
+) -> None:
+    """Serve models: start services, or change those that are there, one replica after the other.
+
+    The file has `services`, and may have `models` to add first.
+    """
+    asked = read_document(file, ServiceFile)
+
+    async def apply(api: "Longshore") -> list[ServiceView]:
+        if asked.models:
+            edit = await api.add_models(asked.models)
+            for each in edit.warnings:
+                warn(each)
+        begun = dict[str, int]()
+        for spec in asked.services:
+            revision, warnings = await api.serve(spec)
+            for each in warnings:
+                warn(f"service {spec.name}: {each}")
+            if not as_json:
+                say(f"{spec.name}: revision {revision}, model {spec.model}")
+            begun[spec.name] = revision
+        if no_wait:
+            return [await api.service(name) for name in begun]
+        return [
+            await _until_ready(api, name, revision, quiet=as_json)
+            for name, revision in begun.items()
+        ]
+
+    found = call(apply)
+    if as_json:
+        return print_json(found)
+    for each in found:
+        for endpoint in each.endpoints:
+            say(f"{each.name} answers at {endpoint}")
+    return None
+
+
+async def _until_ready(
+    api: "Longshore", name: str, revision: int | None = None, *, quiet: bool
+) -> ServiceView:
+    """Wait until a service has all its replicas, and no others; tell what changes.
+
+    Raises RefusedError where it goes back from the `revision` that is waited for, or is removed.
+    """
+    told = ""
+    while True:
+        found = await api.service(name)
+        if found.state is not ServiceState.RUNNING:
+            raise RefusedError(f"service {name} is {found.state.value.lower()}")
+        if revision is not None and found.revision != revision:
+            undone = [each.undone for each in found.revisions if each.number == revision]
+            why = undone[0] if undone and undone[0] else f"it is at revision {found.revision} now"
+            raise RefusedError(f"service {name}: {why}")
+        line = f"{name}: {found.ready} of {found.spec.replicas} ready"
+        if found.message:
+            line += f"; {found.message}"
+        if line != told and not quiet:
+            note(line)
+            told = line
+        if is_settled(found):
+            return found
+        await asyncio.sleep(_LOOK_EVERY)
+
+
+def is_settled(service: ServiceView) -> bool:
+    """Return whether a service has all replicas of its revision, all ready, and no others."""
+    own = [each for each in service.replicas if not each.stopping]
+    return (
+        len(own) == service.spec.replicas
+        and service.ready == service.spec.replicas
+        and all(each.revision == service.revision for each in own)
+    )
+
+
+def services(as_json: JSON = False) -> None:
+    """List the services, with how many of their replicas are ready."""
+    found = call(lambda api: api.services())
+    if as_json:
+        return print_json(found)
+    if not found:
+        return note("No services. `longshore serve FILE` starts one.")
+    show(services_table(found))
+    return None
+
+
+def service(
+    name: NAME,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Stop it: its replicas end what they have begun.")
+    ] = False,
+    as_json: JSON = False,
+) -> None:
+    """Show a service: its replicas, where they answer, what they take, and its revisions."""
+    if remove:
+        call(lambda api: api.remove_service(name))
+        return say(f"{name} is being removed: its replicas end what they have begun.")
+    found = call(lambda api: api.service(name))
+    if as_json:
+        return print_json(found)
+    say(
+        f"{found.name}: model {found.spec.model}, {found.ready} of "
+        f"{count(found.spec.replicas, 'replica')} ready, revision {found.revision}"
+    )
+    if found.message:
+        say(found.message)
+    if found.replicas:
+        show(replicas_table(found.replicas, now(), of_one=True))
+    for line in problems(found.replicas):
+        note(line)
+    for each in found.revisions:
+        if each.undone:
+            note(f"revision {each.number} was undone: {each.undone}")
+    return None
+
+
+def scale(
+    name: NAME,
+    replicas: Annotated[
+        int, typer.Argument(min=0, max=MOST_REPLICAS, help="How many engines it is to have.")
+    ],
+    no_wait: NO_WAIT = False,
+    as_json: JSON = False,
+) -> None:
+    """Change how many replicas a service has."""
+
+    async def apply(api: "Longshore") -> ServiceView:
+        await api.scale(name, replicas)
+        if no_wait:
+            return await api.service(name)
+        return await _until_ready(api, name, quiet=as_json)
+
+    found = call(apply)
+    if as_json:
+        return print_json(found)
+    return say(f"{name}: {found.ready} of {count(replicas, 'replica')} ready")
+
+
+@rollout_app.command()
+def status(name: NAME, as_json: JSON = False) -> None:
+    """Wait until all replicas of a service are of its revision, and tell what changes."""
+    found = call(lambda api: _until_ready(api, name, quiet=as_json))
+    if as_json:
+        return print_json(found)
+    return say(f"{name}: revision {found.revision}, all {count(found.ready, 'replica')} ready")
+
+
+@rollout_app.command()
+def undo(
+    name: NAME,
+    to: Annotated[
+        int | None,
+        typer.Option("--to", min=1, help="The revision; the one before that was ready."),
+    ] = None,
+    no_wait: NO_WAIT = False,
+    as_json: JSON = False,
+) -> None:
+    """Go back to an earlier revision of a service, one replica after the other."""
+
+    async def apply(api: "Longshore") -> ServiceView:
+        revision = await api.undo_rollout(name, to)
+        if not as_json:
+            say(f"{name}: back to revision {revision}")
+        if no_wait:
+            return await api.service(name)
+        return await _until_ready(api, name, revision, quiet=as_json)
+
+    found = call(apply)
+    if as_json:
+        return print_json(found)
+    return None
+
+
+def slots(as_json: JSON = False) -> None:
+    """List the engines that hold GPU memory: what each holds, and what it really takes."""
+    found = call(lambda api: api.slots())
+    if as_json:
+        return print_json(found)
+    if not found:
+        return note("No engines. `longshore serve FILE` starts services.")
+    show(replicas_table(found, now()))
+    for line in problems(found):
+        note(line)
+    return None
+
+
+def evict(
+    job: Annotated[str, typer.Argument(metavar="JOB", help="The engine, by its job's id.")],
+    as_json: JSON = False,
+) -> None:
+    """Stop one engine when it has ended what it has begun; its service starts another."""
+    found = call(lambda api: api.evict(job))
+    if as_json:
+        return print_json(found)
+    return say(f"{job} of service {found.service} is being stopped.")

@@ -1,0 +1,85 @@
+"""Services and their engines as tables."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from rich.table import Table
+
+from longshore.client.terminal import a_table
+from longshore.models.service import ReplicaView, ServiceView
+from longshore.models.text import NONE, ago, format_gpus
+from longshore.models.units import format_gb
+from longshore.models.visible import visible
+
+
+def services_table(services: Sequence[ServiceView]) -> Table:
+    """Return a row for each service."""
+    table = a_table(
+        ["service", "model", "ready", "revision", "pool", "tenant", "what"],
+        right=("ready", "revision"), fold=("what",),
+    )  # fmt: skip
+    for each in services:
+        table.add_row(
+            each.name, each.spec.model, f"{each.ready}/{each.spec.replicas}", str(each.revision),
+            each.spec.pool, each.spec.tenant, each.message or says_state(each),
+        )  # fmt: skip
+    return table
+
+
+def says_state(service: ServiceView) -> str:
+    return service.state.value.lower()
+
+
+def replicas_table(
+    replicas: Sequence[ReplicaView], now: datetime, *, of_one: bool = False
+) -> Table:
+    """Return a row for each engine; of one service without its name."""
+    own = [] if of_one else ["service", "model"]
+    table = a_table(
+        ["job", *own, "revision", "state", "node", "GPUs", "leased", "takes", "endpoint", "since"],
+        right=("revision", "leased", "takes"), fold=("endpoint",),
+    )  # fmt: skip
+    for each in replicas:
+        names = [] if of_one else [each.service, each.model]
+        table.add_row(
+            each.job_id, *names, str(each.revision), state_words(each), each.node_id or NONE,
+            format_gpus(each.gpu_indices) if each.gpu_indices else NONE, leased(each),
+            takes(each), each.endpoint or NONE, ago(each.ready_at or each.created_at, now),
+        )  # fmt: skip
+    return table
+
+
+def state_words(replica: ReplicaView) -> str:
+    """Return ``ready``, ``loading``, ``stopping``, or ``waits for a GPU``."""
+    if replica.stopping:
+        return "stopping"
+    if replica.stage is None:
+        failed = f" ({replica.failures} failed)" if replica.failures else ""
+        return f"waits{failed}"
+    return replica.stage.value
+
+
+def leased(replica: ReplicaView) -> str:
+    return format_gb(replica.leased / 1000)
+
+
+def takes(replica: ReplicaView) -> str:
+    """Return what it really takes of GPU memory, marked where that is more than it has."""
+    if not replica.used:
+        return NONE
+    return f"{format_gb(replica.used / 1000)}{' (over)' if replica.over else ''}"
+
+
+def problems(replicas: Sequence[ReplicaView]) -> list[str]:
+    """Return a line for each engine that has failed, waits, or takes more than it has."""
+    found: list[str] = []
+    for each in replicas:
+        if each.over:
+            found.append(
+                f"{each.job_id} takes {format_gb(each.used / 1000)} of GPU memory and holds "
+                f"{leased(each)}: other jobs on its GPU may run out of memory. Give the model a "
+                "larger `memory`."
+            )
+        if each.message and not each.endpoint:
+            found.append(f"{each.job_id}: {visible(each.message)}")
+    return found

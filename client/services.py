@@ -1,0 +1,100 @@
+"""Services in the typed client: serve, look, scale, undo, remove."""
+
+from temporalio.client import Client
+
+from longshore.activities.serving.model_engine import engine_of
+from longshore.activities.serving.service_rows import (
+    record_service,
+    remove_service,
+    scale_service,
+    stop_replica,
+    undo_rollout,
+)
+from longshore.activities.serving.service_views import (
+    replicas_view,
+    service_view,
+    services_view,
+)
+from longshore.activities.signals import Signals
+from longshore.client.reading import Reading
+from longshore.client.submission import preflight
+from longshore.models.errors import NotFoundError, RefusedError
+from longshore.models.service import ReplicaView, ServiceSpec, ServiceView
+from longshore.models.visible import shown
+from longshore.scheduling.serving.replica_job import replica_spec
+
+
+class ServiceReading(Reading):
+    """What the capacity database says of services."""
+
+    async def services(self) -> tuple[ServiceView, ...]:
+        """Return the services by name, with their replicas."""
+        async with self._db().snapshot() as connection:
+            return await services_view(connection)
+
+    async def service(self, name: str) -> ServiceView:
+        """Return a service with its replicas and revisions. Raises NotFoundError."""
+        async with self._db().snapshot() as connection:
+            return await service_view(connection, name)
+
+    async def slots(self) -> tuple[ReplicaView, ...]:
+        """Return the engines of all services, with what they hold and what they take."""
+        async with self._db().snapshot() as connection:
+            return await replicas_view(connection)
+
+
+class ServiceControl(ServiceReading):
+    """What the client can do with services."""
+
+    temporal: Client
+
+    async def serve(self, spec: ServiceSpec) -> tuple[int, tuple[str, ...]]:
+        """Have a service be as it is given; return its revision, and what its user should know.
+
+        Where more than the number of replicas is another than before, its replicas are replaced
+        one by one. Raises NotFoundError for a model that was not added, RefusedError while one of
+        the name is being removed, and what the submit of a job raises.
+        """
+        async with self._db().transaction() as connection:
+            engine, model_revision = await engine_of(connection, spec.model)
+        warnings = await preflight(self._db, replica_spec(spec, engine))
+        async with self._db().transaction() as connection:
+            revision = await record_service(connection, spec, engine, model_revision)
+        await Signals(self.temporal).begin_service(spec.name)
+        return revision, warnings
+
+    async def scale(self, name: str, replicas: int) -> None:
+        """Want so many replicas. Raises NotFoundError, RefusedError of one that is removed."""
+        async with self._db().transaction() as connection:
+            await scale_service(connection, name, replicas)
+        await Signals(self.temporal).begin_service(name)
+
+    async def undo_rollout(self, name: str, revision: int | None = None) -> int:
+        """Go back to a revision, or to the one before that was ready; return it.
+
+        Raises NotFoundError where there is none, RefusedError of one that is removed.
+        """
+        async with self._db().transaction() as connection:
+            number = await undo_rollout(connection, name, revision)
+        await Signals(self.temporal).begin_service(name)
+        return number
+
+    async def remove_service(self, name: str) -> None:
+        """Have all replicas of a service end what they have begun, and stop. Raises
+        NotFoundError."""
+        async with self._db().transaction() as connection:
+            await remove_service(connection, name)
+        await Signals(self.temporal).begin_service(name)
+
+    async def evict(self, job_id: str) -> ReplicaView:
+        """Have one engine end what it has begun, and stop; its service starts another where one
+        lacks. Returns it. Raises NotFoundError, RefusedError for one that stops already."""
+        async with self._db().transaction() as connection:
+            found = [each for each in await replicas_view(connection) if each.job_id == job_id]
+            if not found:
+                raise NotFoundError(f"no engine {shown(job_id)}: `longshore slots` lists them")
+            if found[0].stopping:
+                raise RefusedError(f"{job_id} is being stopped already")
+            await stop_replica(connection, job_id, "somebody evicted it")
+        await Signals(self.temporal).begin_service(found[0].service)
+        return found[0]
