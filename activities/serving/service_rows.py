@@ -291,12 +291,7 @@ _FIRST_READY = """
      WHERE r.job_id = :job_id AND v.service = :name AND r.service = :name
        AND v.number = r.revision AND v.ready_at IS NULL
 """
-_NOTE_LAST_FAILURE = """
-    SELECT message FROM replicas
-     WHERE service = :name AND revision = :revision AND message <> ''
-     ORDER BY created_at DESC LIMIT 1
-"""
-_ENDS = """
+_NOTE_ENDS = """
     UPDATE replicas r SET ended_at = j.ended_at
       FROM jobs j
      WHERE r.service = :name AND r.ended_at IS NULL AND j.id = r.job_id
@@ -313,6 +308,11 @@ _LIVE = """
 _REVISION_FACTS = """
     SELECT ready_at, failures FROM service_revisions
      WHERE service = :name AND number = :revision
+"""
+_LAST_FAILURE = """
+    SELECT message FROM replicas
+     WHERE service = :name AND revision = :revision AND message <> ''
+     ORDER BY created_at DESC LIMIT 1
 """
 _ENDS = """
     SELECT ended_at FROM replicas
