@@ -37,6 +37,7 @@ from longshore.client.forecast import forecast_of_submit
 from longshore.client.funding_reading import FundingReading
 from longshore.client.job_output import OutputReading
 from longshore.client.late_answers import carried_out
+from longshore.client.model_registry import ModelControl
 from longshore.client.no_record import (
     PATIENCE,
     message_of,
@@ -88,6 +89,7 @@ class Longshore(
     ScheduleControl,
     ArrayControl,
     BudgetControl,
+    ModelControl,
     OutputReading,
     FundingReading,
     ServiceControl,

@@ -152,8 +152,8 @@ def _say(silent: bool) -> "Callable[[Uploaded], None]":
 
 
 @contextmanager
-def progress(silent: bool) -> "Iterator[Told]":
-    """Yield what shows on a terminal how much of a long upload was sent."""
+def progress(silent: bool, doing: str = "Sending code") -> "Iterator[Told]":
+    """Yield what shows on a terminal how much of something long was sent, or read."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
     from longshore.client.terminal import PlainConsole
@@ -172,7 +172,7 @@ def progress(silent: bool) -> "Iterator[Told]":
             if of < _LONG:
                 return
             if task is None:
-                task = shown_on.add_task("Sending code", total=of)
+                task = shown_on.add_task(doing, total=of)
             shown_on.update(task, completed=sent, total=of)
 
         yield told

@@ -1,35 +1,251 @@
 """Commands for models that are served."""
 
+import json
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
-from longshore.client.terminal import JSON, a_table, note, print_json, show
-from longshore.models.model_memory import (
-    MOST_CONCURRENCY,
-    MOST_CONTEXT,
-    CacheType,
-    ModelMemory,
-    Serving,
+from longshore.client.calls import call
+from longshore.client.model_view import (
+    change_line,
+    estimate_table,
+    fits_line,
+    model_rows,
+    models_table,
+    runtime_rows,
+    runtimes_table,
 )
-from longshore.models.text import count
-from longshore.models.units import format_bytes, format_gb, parse_gb
-from longshore.models.visible import shown
+from longshore.client.terminal import JSON, note, print_json, say, show, warn
+from longshore.models.addresses import without_secrets
+from longshore.models.document import Override, load_document
+from longshore.models.model_memory import MOST_CONCURRENCY, MOST_CONTEXT, CacheType, Serving
+from longshore.models.serving import LLAMA_CPP, ModelSpec
+from longshore.models.units import format_gb, parse_gb
+from longshore.models.visible import brief, shown
 
 _USUAL = Serving()
 
-models_app = typer.Typer(no_args_is_help=True, help="See what models that are served need.")
+models_app = typer.Typer(
+    no_args_is_help=True, help="Models that are served: what each is, and what it needs."
+)
+runtimes_app = typer.Typer(
+    invoke_without_command=True, help="The programs that serve models: llama.cpp, vLLM and others."
+)
+_PANEL = "Models"
+
+NAME = Annotated[str, typer.Argument(metavar="NAME", help="The model.")]
+RUNTIME = Annotated[str, typer.Argument(metavar="NAME", help="The runtime.")]
+DRY_RUN = Annotated[
+    bool, typer.Option("--dry-run", help="Say what would change, and change nothing.")
+]
 
 
 def register(app: typer.Typer) -> None:
-    app.add_typer(models_app, name="models", rich_help_panel="Models")
+    app.add_typer(models_app, name="models", rich_help_panel=_PANEL)
+    app.add_typer(runtimes_app, name="runtimes", rich_help_panel=_PANEL)
+
+
+@models_app.command("add")
+def add(
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE|NAME",
+            help="A file of models (YAML or JSON; - reads stdin); with --source a name.",
+        ),
+    ],
+    source: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH|URL",
+            help="Its GGUF file, or its folder: a path that nodes have, or a URL (https, s3).",
+        ),
+    ] = None,
+    runtime: Annotated[
+        str | None, typer.Option(metavar="NAME", show_default=LLAMA_CPP, help="What serves it.")
+    ] = None,
+    context: Annotated[
+        str | None,
+        typer.Option(metavar="TOKENS", help="Of the longest request, with its answer."),
+    ] = None,
+    concurrency: Annotated[
+        str | None, typer.Option(metavar="NUMBER", help="Requests at a time.")
+    ] = None,
+    cache_type: Annotated[
+        str | None, typer.Option(metavar="TYPE", help="The number format of the KV cache.")
+    ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="GPU memory in all, where no header says it."),
+    ] = None,
+    gpus: Annotated[
+        str | None, typer.Option(metavar="NUMBER", help="On so many GPUs of a node.")
+    ] = None,
+    sha256: Annotated[
+        str | None, typer.Option(metavar="DIGEST", help="SHA-256 of its file.")
+    ] = None,
+    adapter: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=SOURCE", help="A LoRA adapter. May be given several times."),
+    ] = None,
+    pinned: Annotated[
+        bool, typer.Option("--pinned", help="Never evicted for another model.")
+    ] = False,
+    prewarm: Annotated[
+        bool, typer.Option("--prewarm", help="Loaded before anybody asks, where there is room.")
+    ] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read a file behind a URL whole, for its digest.")
+    ] = False,
+    dry_run: DRY_RUN = False,
+    as_json: JSON = False,
+) -> None:
+    """Store models, in place of those of the same name. The headers of their files are read."""
+    from longshore.client.code_options import progress
+    from longshore.client.model_file import read_models
+
+    options = {
+        "source": source, "runtime": runtime, "context": context, "concurrency": concurrency,
+        "cache_type": cache_type, "memory": memory, "gpus": gpus, "sha256": sha256,
+        "pinned": "true" if pinned else None, "prewarm": "true" if prewarm else None,
+    }  # fmt: skip
+    given = [*_overrides(options), *_adapters(adapter or [])]
+    if source is None and given:
+        raise typer.BadParameter(
+            f"{given[0].given_by}: give --source too, for a model that has the name "
+            f"{shown(file)}; of models in a file the file says it"
+        )
+    models = (_model(file, given),) if source is not None else read_models(file)
+    with progress(as_json, "Reading files") as told:
+        edit = call(lambda api: api.add_models(models, verify=verify, dry_run=dry_run, told=told))
+    if as_json:
+        return print_json(edit)
+    for each in edit.warnings:
+        warn(each)
+    for change in edit.changes:
+        say(change_line("model", change, dry_run=dry_run))
+    if not edit.changes:
+        return say("Nothing would change." if dry_run else "Nothing is changed.")
+    show(models_table(edit.models))
+    return note("Nothing is changed: it was a dry run.") if dry_run else None
+
+
+def _model(name: str, given: Sequence[Override]) -> ModelSpec:
+    return load_document(json.dumps({"name": name}), f"model {brief(name)}", ModelSpec, given)
+
+
+def _overrides(options: dict[str, str | None]) -> list[Override]:
+    return [
+        Override(field, json.dumps(value) if field in _TEXTS else value,
+                 f"--{field.replace('_', '-')} {without_secrets(value)}")
+        for field, value in options.items()
+        if value is not None
+    ]  # fmt: skip
+
+
+_TEXTS = frozenset({"source", "runtime", "cache_type", "memory", "sha256"})
+
+
+def _adapters(texts: list[str]) -> list[Override]:
+    found: list[Override] = []
+    for text in texts:
+        name, equals, source = text.partition("=")
+        if not (name and equals and source):
+            raise typer.BadParameter(
+                f"--adapter {brief(text)}: give NAME=SOURCE, as in formal=/models/formal.gguf"
+            )
+        given = f"--adapter {without_secrets(text)}"
+        found.append(Override("adapters", json.dumps(source), given, ("adapters", name)))
+    return found
+
+
+@models_app.command("list")
+def list_(as_json: JSON = False) -> None:
+    """List the models, with the GPU memory that each needs."""
+    found = call(lambda api: api.models())
+    if as_json:
+        return print_json(found)
+    if not found:
+        return note("No models yet. `longshore models add FILE` stores some.")
+    return show(models_table(found))
+
+
+@models_app.command("show")
+def show_(name: NAME, as_json: JSON = False) -> None:
+    """Show all of a model: what was said of it, what its files say, and who changed it when."""
+    found = call(lambda api: api.model(name))
+    if as_json:
+        return print_json(found)
+    show(model_rows(found))
+    if found.facts is not None:
+        show(estimate_table(found.facts.memory))
+        for each in found.facts.memory.notes:
+            note(each)
+    return None
+
+
+@models_app.command("rm")
+def rm(name: NAME) -> None:
+    """Remove a model that nothing uses. Its files stay where they are."""
+    call(lambda api: api.remove_model(name))
+    say(f"model {name} is removed")
+
+
+@runtimes_app.callback()
+def runtimes(context: typer.Context, as_json: JSON = False) -> None:
+    """List the programs that serve models, with how many models each serves."""
+    if context.invoked_subcommand is not None:
+        return None
+    found = call(lambda api: api.runtimes())
+    return print_json(found) if as_json else show(runtimes_table(found))
+
+
+@runtimes_app.command("add")
+def add_runtimes(
+    file: Annotated[
+        str,
+        typer.Argument(metavar="FILE", help="A file of runtimes (YAML or JSON); - reads stdin."),
+    ],
+    dry_run: DRY_RUN = False,
+    as_json: JSON = False,
+) -> None:
+    """Store runtimes, in place of those of the same name; those that are built in stay."""
+    from longshore.client.model_file import read_runtimes
+
+    given = read_runtimes(file)
+    edit = call(lambda api: api.add_runtimes(given, dry_run=dry_run))
+    if as_json:
+        return print_json(edit)
+    for change in edit.changes:
+        say(change_line("runtime", change, dry_run=dry_run))
+    if not edit.changes:
+        return say("Nothing would change." if dry_run else "Nothing is changed.")
+    return note("Nothing is changed: it was a dry run.") if dry_run else None
+
+
+@runtimes_app.command("show")
+def show_runtime(name: RUNTIME, as_json: JSON = False) -> None:
+    """Show all of a runtime."""
+    found = call(lambda api: api.runtime(name))
+    return print_json(found) if as_json else show(runtime_rows(found))
+
+
+@runtimes_app.command("rm")
+def rm_runtime(name: RUNTIME) -> None:
+    """Remove a runtime that no model has."""
+    call(lambda api: api.remove_runtime(name))
+    say(f"runtime {name} is removed")
 
 
 @models_app.command()
 def estimate(
     model: Annotated[
-        str, typer.Argument(help="A GGUF file, or one of several: a path, or a URL (https, s3).")
+        str,
+        typer.Argument(
+            help="A GGUF file, or one of several, or a folder of safetensors files: a path, or a "
+            "URL (https, s3)."
+        ),
     ],
     context: Annotated[
         int | None,
@@ -57,10 +273,9 @@ def estimate(
     ] = None,
     as_json: JSON = False,
 ) -> None:  # fmt: skip
-    """Say how much GPU memory a model needs, from the header of its file. Needs no stack."""
-    from longshore.activities.serving.model_files import read_model
-    from longshore.scheduling.serving.memory import estimate as estimated
-    from longshore.scheduling.serving.memory import most_requests
+    """Say how much GPU memory a model needs, from the headers of its files. Needs no stack."""
+    from longshore.activities.serving.model_facts import read_files
+    from longshore.scheduling.serving.memory import most_that_fit
 
     memory = None if gpu_memory is None else _size("--gpu-memory", gpu_memory)
     given = {"context": context} if context is not None else {}
@@ -68,19 +283,17 @@ def estimate(
         concurrency=concurrency, cache_type=cache_type, batch=batch,
         overhead=_size("--overhead", overhead), **given,
     )  # fmt: skip
-    header = read_model(model)
-    trained = header.of_model("context_length")
-    if context is None and isinstance(trained, int) and 0 < trained < serving.context:
-        serving = serving.model_copy(update={"context": trained})
-    found = estimated(header, serving).model_copy(update={"source": model})
+    read = read_files(model)
+    serving = read.served(serving, context_is_said=context is not None)
+    found = read.needs(serving)
     if memory is not None:
-        most = most_requests(header, serving, memory)
+        most = most_that_fit(read.needs, serving, memory)
         found = found.model_copy(update={"gpu_memory": memory, "most_requests": most})
     if as_json:
         return print_json(found)
     show(estimate_table(found))
     if found.most_requests is not None and found.gpu_memory is not None:
-        show(_fits(found.most_requests, found.gpu_memory))
+        show(fits_line(found.most_requests, found.gpu_memory, MOST_CONCURRENCY))
     for each in found.notes:
         note(each)
     return None
@@ -91,35 +304,3 @@ def _size(option: str, value: str) -> float:
         return parse_gb(value)
     except ValueError as error:
         raise typer.BadParameter(f"{option} {shown(value)}: {error}") from None
-
-
-def estimate_table(found: ModelMemory) -> Table:
-    """Return a row for each part of the memory."""
-    serving = found.serving
-    table = a_table(["for", "memory", "what"], right=("memory",), fold=("what",))
-
-    def add(label: str, size: int, what: str) -> None:
-        table.add_row(label, format_bytes(size), what)
-
-    types = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in found.tensor_types.items())
-    requests = count(serving.concurrency, "request")
-    add("weights", found.weights, types if found.files == 1 else f"{found.files} files: {types}")
-    if found.cache or not found.state:
-        of = f"{requests} of {count(found.cells, 'token')}"
-        add("KV cache", found.cache, f"{of}, {serving.cache_type}")
-    if found.state:
-        add("state", found.state, f"{requests}; of recurrent layers")
-    add("compute", found.compute, f"at most; {count(serving.batch, 'token')} at a time")
-    add("overhead", found.overhead, "the engine's own, on its GPU (--overhead)")
-    name = f"{found.name}, " if found.name else ""
-    bound = "" if found.exact else ", at most"
-    add("total", found.total, f"{name}{found.architecture}, on one GPU{bound}")
-    return table
-
-
-def _fits(most: int, memory: float) -> str:
-    gpu = f"A GPU of {format_gb(memory)}"
-    if not most:
-        return f"{gpu} has no room for it, not even for one request at a time."
-    more = " or more" if most == MOST_CONCURRENCY else ""
-    return f"{gpu} has room for {count(most, 'request')}{more} at a time."

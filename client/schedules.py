@@ -1,7 +1,6 @@
 """Schedules in the typed client: make, look, trigger, backfill, pause, delete."""
 
 import asyncio
-import getpass
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -31,6 +30,7 @@ from longshore.client.schedule_server import (
     view_of,
 )
 from longshore.client.submission import preflight
+from longshore.client.user import user_name
 from longshore.models.array_messages import job_input
 from longshore.models.base import Name
 from longshore.models.dag import DagSpec, in_our_words
@@ -131,11 +131,11 @@ class ScheduleControl(ScheduleReading):
 
     async def pause_schedule(self, name: str, reason: str = "") -> bool:
         """Have a schedule start no run; return whether it did until now. Runs go on."""
-        return await self._set_paused(name, reason or f"paused by {_user()}", paused=True)
+        return await self._set_paused(name, reason or f"paused by {user_name()}", paused=True)
 
     async def resume_schedule(self, name: str, reason: str = "") -> bool:
         """Have a schedule start runs again; return whether it did not. No run is made good."""
-        return await self._set_paused(name, reason or f"resumed by {_user()}", paused=False)
+        return await self._set_paused(name, reason or f"resumed by {user_name()}", paused=False)
 
     async def trigger_schedule(
         self, name: str, *, overlap: Overlap | None = None
@@ -363,16 +363,8 @@ def _is_as(here: ScheduleView, wanted: Schedule, times: ScheduleTimes) -> bool:
 def _memo(given: ScheduleRunInput) -> dict[str, str]:
     spec = given.spec
     return {
-        "owner": _user(), "kind": given.kind.value, "what": spec.name, "tenant": spec.tenant,
+        "owner": user_name(), "kind": given.kind.value, "what": spec.name, "tenant": spec.tenant,
     }  # fmt: skip
-
-
-def _user() -> str:
-    """Return who asks, as their machine calls them."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "somebody"
 
 
 def _same(before: ScheduleRunInput, given: ScheduleRunInput) -> bool:

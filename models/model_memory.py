@@ -62,10 +62,14 @@ class ModelMemory(Frozen):
     compute: int
     """At most: buffers for what is computed."""
     overhead: int
+    adapters: int = 0
+    """Weights of LoRA adapters."""
     total: int
     most_requests: int | None = None
     """At a time, on a GPU of `gpu_memory`; 0: not even one."""
     gpu_memory: GB | None = None
     exact: bool
     """Whether weights, cache and state are the engine's own figures; else they are a bound."""
+    is_proposal: bool = False
+    """The engine takes what it is given: this is for somebody to state, or to change."""
     notes: tuple[str, ...] = ()

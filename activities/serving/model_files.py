@@ -1,5 +1,6 @@
 """The files of a model at a path or fsspec URL, of which only the headers are read."""
 
+import glob
 import os
 import posixpath
 import re
@@ -20,6 +21,18 @@ from longshore.models.visible import shown
 _SPLIT = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.ASCII | re.DOTALL)
 _MOST_FILES = 1_000
 _PIECE = 2**20
+
+
+def is_here(path: str) -> bool:
+    """Return whether this machine has a path, or any file of a model that is split."""
+    if Path(path).exists():
+        return True
+    found = _SPLIT.fullmatch(path)
+    if found is None:
+        return False
+    stem, _, number = found.groups()
+    folder = Path(path).parent
+    return any(folder.glob(f"{glob.escape(posixpath.basename(stem))}-*-of-{number}.gguf"))
 
 
 def read_model(url: str) -> GGUFHeader:
@@ -62,14 +75,16 @@ def _read(fs: Any, path: str) -> GGUFHeader:
     with (
         speaking("model", path, "read"),
         suppress(FileNotFoundError),
-        _opened(fs, path) as (file, size),
+        opened(fs, path) as (file, size),
     ):
         return read_header(file, size, name)
     raise NotFoundError(f"there is no file {shown(without_secrets(path))}")
 
 
 @contextmanager
-def _opened(fs: Any, path: str) -> Iterator[tuple[BinaryIO, int]]:
+def opened(fs: Any, path: str) -> Iterator[tuple[BinaryIO, int]]:
+    """Open a file to be read, and yield it with its bytes. Raises what the store raises, and
+    NotGGUFError for what is no file."""
     if is_local(fs):
         # A pipe would hold up whoever opens it.
         if Path(path).is_dir():

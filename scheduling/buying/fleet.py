@@ -24,7 +24,7 @@ _REPORTED = "(what its agent reports)"
 """The fingerprint of a machine that is not there yet: some, and none that a job can have named."""
 _CPUS_PER_GPU, _RAM_PER_GPU = 8.0, 64.0
 """Where a market does not say: the node of 8 GPUs, 64 cores and 512 GB."""
-_VRAM = {
+VRAM = {
     "A100": 80.0, "A10": 24.0, "B200": 180.0, "B300": 288.0, "H100": 80.0, "H200": 141.0,
     "L4": 24.0, "L40S": 48.0, "RTX4090": 24.0, "RTX5090": 32.0, "V100": 32.0,
 }  # fmt: skip
@@ -199,7 +199,7 @@ def shape_of(
         kind = InstanceType.parse(instance_type)
     except ValueError:  # a market's own name for something
         return None
-    vram = kind.vram if kind.vram is not None else _VRAM.get(kind.gpu_type, 0.0)
+    vram = kind.vram if kind.vram is not None else VRAM.get(kind.gpu_type, 0.0)
     return NodeShape(
         gpus=kind.gpus,
         gpu_type=kind.gpu_type,

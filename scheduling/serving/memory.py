@@ -6,7 +6,7 @@ that any layer can: never too little. Compute buffers are an upper bound.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from longshore.models.errors import UnsatisfiableError
@@ -89,16 +89,16 @@ def estimate(header: GGUFHeader, serving: Serving) -> ModelMemory:
     )
 
 
-def most_requests(header: GGUFHeader, serving: Serving, memory: float) -> int:
+def most_that_fit(needs: Callable[[Serving], ModelMemory], serving: Serving, memory: float) -> int:
     """Return how many requests at a time a GPU of so many GB has room for; 0: not one.
 
-    Raises UnsatisfiableError as `estimate` does.
+    `needs` says what a model needs where it is served so. Raises what that raises.
     """
     least, most = 0, MOST_CONCURRENCY
     while least < most:
         tried = (least + most + 1) // 2
         wanted = serving.model_copy(update={"concurrency": tried})
-        if estimate(header, wanted).total <= memory * 1e9:
+        if needs(wanted).total <= memory * 1e9:
             least = tried
         else:
             most = tried - 1
@@ -200,11 +200,17 @@ def _row(shape: _Shape, layer: int, cache_type: CacheType) -> int:
     """Return the bytes of a layer's keys and values of one token."""
     heads = shape.key_heads[layer]
     if shape.header.architecture in _LATENT:
-        return _bytes(heads * shape.key, cache_type)
-    return _bytes(heads * shape.key, cache_type) + _bytes(heads * shape.value, cache_type)
+        return cache_bytes(heads * shape.key, cache_type)
+    return cache_bytes(heads * shape.key, cache_type) + cache_bytes(
+        heads * shape.value, cache_type
+    )
 
 
-def _bytes(numbers: int, cache_type: CacheType) -> int:
+def cache_bytes(numbers: int, cache_type: CacheType) -> int:
+    """Return the bytes of a row of so many numbers in a cache.
+
+    Raises UnsatisfiableError where they do not fill whole blocks.
+    """
     block, size = _CACHE_BLOCKS[cache_type]
     if numbers % block:
         raise UnsatisfiableError(

@@ -16,7 +16,7 @@ from longshore.activities.serving.gguf import read_header
 from longshore.models.errors import UnsatisfiableError
 from longshore.models.gguf import GGUFHeader
 from longshore.models.model_memory import CacheType, Serving
-from longshore.scheduling.serving.memory import estimate, most_requests
+from longshore.scheduling.serving.memory import estimate, most_that_fit
 from tests.support.gguf_models import Model, write
 from tests.support.llama_engine import MIB, allocated
 
@@ -109,7 +109,7 @@ def test_more_is_never_said_to_need_less(
     ):
         assert estimate(header, more).total >= said.total
     assert said.total == (said.weights + said.cache + said.state + said.compute + said.overhead)
-    room = most_requests(header, fewer, said.total / 1e9)
+    room = most_that_fit(lambda asked: estimate(header, asked), fewer, said.total / 1e9)
     assert room >= requests
     beyond = fewer.model_copy(update={"concurrency": room + 1})
     assert estimate(header, beyond).total > said.total

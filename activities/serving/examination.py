@@ -1,0 +1,208 @@
+"""A model is looked at before it is stored: its files, as far as they can be read from here."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from longshore.activities.serving.model_facts import (
+    Told,
+    adapter_size,
+    digest_of,
+    place_of,
+    read_files,
+)
+from longshore.activities.serving.model_files import is_here
+from longshore.activities.serving.model_folder import has_adapter, is_folder
+from longshore.models.errors import (
+    DamagedError,
+    NotFoundError,
+    StoreError,
+    UnsatisfiableError,
+)
+from longshore.models.model_memory import ModelMemory
+from longshore.models.model_registry import ModelFacts, serving_of
+from longshore.models.serving import MemoryRule, ModelSpec, Runtime, is_url
+from longshore.models.units import format_bytes, format_gb
+from longshore.scheduling.serving.splits import why_not_so_many
+
+_WRONG = (DamagedError, NotFoundError, UnsatisfiableError)
+"""What is said of a file that was read: it is no use, wherever one looks from."""
+
+
+@dataclass(frozen=True)
+class Examined:
+    """A model with what its files say."""
+
+    spec: ModelSpec
+    """With context and concurrency."""
+    facts: ModelFacts | None
+    problems: tuple[str, ...]
+    """Each with its field; it cannot be stored so."""
+    warnings: tuple[str, ...]
+
+
+def examine(
+    spec: ModelSpec, runtime: Runtime, *, verify: bool = False, told: Told | None = None
+) -> Examined:
+    """Look at the files of a model as its runtime wants them.
+
+    With `verify` the digest of a file behind a URL is looked at too; `told` hears how far that
+    is. Blocks. Raises StoreError where a file cannot be read that has to be.
+    """
+    return _Examination(spec, runtime, verify, told or (lambda read, of: None)).done()
+
+
+@dataclass
+class _Examination:
+    spec: ModelSpec
+    runtime: Runtime
+    verify: bool
+    told: Told
+    problems: list[str] = field(default_factory=list[str])
+    warnings: list[str] = field(default_factory=list[str])
+
+    def done(self) -> Examined:
+        if self.spec.concurrency is None:
+            said = {"concurrency": self.runtime.concurrency}
+            self.spec = self.spec.model_copy(update=said)
+        facts = self._facts()
+        context = facts.memory.serving.context if facts else serving_of(self.spec).context
+        self.spec = self.spec.model_copy(update={"context": context})
+        if not self.problems:
+            self._check_digest()
+            facts = self._with_adapters(facts)
+            self._check_gpus(facts)
+            self._check_memory(facts)
+        return Examined(self.spec, facts, tuple(self.problems), tuple(self.warnings))
+
+    @property
+    def _is_here(self) -> bool:
+        return is_url(self.spec.source) or is_here(place_of(self.spec.source))
+
+    def _facts(self) -> ModelFacts | None:
+        """Return what the files say; None where they are not here, or of no form that is known."""
+        spec, by_header = self.spec, self.runtime.memory is MemoryRule.HEADER
+        stated = spec.memory is not None
+        if not self._is_here:
+            if stated:
+                self.warnings.append(
+                    f"source: {spec.source} is not on this machine: nothing of it was looked at"
+                )
+            else:
+                self.problems.append(
+                    f"source: {spec.source} is not on this machine: say with memory (--memory) "
+                    "how much GPU memory it needs; `longshore models estimate` tells it where the "
+                    "file is"
+                )
+            return None
+        try:
+            if not by_header and not self._is_known_form():
+                return None
+            said = spec.context is not None
+            return read_files(spec.source).facts(serving_of(spec), context_is_said=said)
+        except StoreError as error:
+            if not stated:
+                raise
+            self.warnings.append(f"source: nothing of it was looked at: {error}")
+        except _WRONG as error:
+            self.problems.append(f"source: {error}")
+        return None
+
+    def _is_known_form(self) -> bool:
+        place = place_of(self.spec.source)
+        return place.endswith(".gguf") or is_folder(place)
+
+    def _check_digest(self) -> None:
+        spec = self.spec
+        if spec.sha256 is None or not self._is_here:
+            return
+        if is_url(spec.source) and not self.verify and not spec.source.startswith("file:"):
+            self.warnings.append(
+                "sha256: a file behind a URL is not read for it; --verify does, and each engine "
+                "does as it starts"
+            )
+            return
+        if is_folder(place_of(spec.source)):
+            self.problems.append(f"sha256: {spec.source} is a folder, and a digest is of a file")
+            return
+        found = digest_of(spec.source, self.told)
+        if found != spec.sha256:
+            self.problems.append(f"sha256: is {spec.sha256}, and the file has {found}")
+
+    def _with_adapters(self, facts: ModelFacts | None) -> ModelFacts | None:
+        """Look at the adapters, and return the facts with what they take."""
+        if self.spec.adapters and not self.runtime.adapter:
+            self.problems.append(
+                f"adapters: the runtime {self.runtime.name} takes none (its adapter is empty)"
+            )
+            return facts
+        size = sum(self._adapters(facts.memory.architecture if facts else ""))
+        if facts is None or not size:
+            return facts
+        memory = facts.memory
+        more = {"adapters": size, "total": memory.total + size}
+        return facts.model_copy(update={"memory": memory.model_copy(update=more)})
+
+    def _adapters(self, architecture: str) -> Iterator[int]:
+        """Yield the bytes of each adapter that can be looked at."""
+        for name, source in self.spec.adapters.items():
+            place = place_of(source)
+            if not is_url(source) and not Path(place).exists():
+                self.warnings.append(
+                    f"adapters.{name}: {source} is not on this machine: it was not looked at"
+                )
+                continue
+            try:
+                if self.runtime.memory is MemoryRule.HEADER or place.endswith(".gguf"):
+                    yield adapter_size(source, architecture)
+                elif is_folder(place) and not has_adapter(place):
+                    self.problems.append(
+                        f"adapters.{name}: {source} is a folder without adapter_config.json"
+                    )
+            except StoreError as error:
+                self.warnings.append(f"adapters.{name}: it was not looked at: {error}")
+            except _WRONG as error:
+                self.problems.append(f"adapters.{name}: {error}")
+
+    def _check_gpus(self, facts: ModelFacts | None) -> None:
+        if self.spec.gpus is None:
+            return
+        heads, key_heads = (facts.heads, facts.key_heads) if facts else (0, 0)
+        if why := why_not_so_many(self.spec.gpus, heads, key_heads, self.runtime.split):
+            self.problems.append(f"gpus: {why}")
+
+    def _check_memory(self, facts: ModelFacts | None) -> None:
+        """Hold what is stated against what the files say."""
+        spec, memory = self.spec, facts.memory if facts else None
+        if spec.memory is None:
+            if self.runtime.memory is MemoryRule.STATED:
+                self.problems.append(
+                    f"memory: is required for the runtime {self.runtime.name}: how much GPU "
+                    f"memory it may take in all. {_proposal(memory)}"
+                )
+            return
+        if memory is None:
+            return
+        if self.runtime.memory is MemoryRule.HEADER and spec.memory * 1e9 < memory.total:
+            self.warnings.append(
+                f"memory: is {format_gb(spec.memory)}; by its header it takes "
+                f"{format_bytes(memory.total)}"
+            )
+        elif spec.memory * 1e9 < memory.weights:
+            self.warnings.append(
+                f"memory: is {format_gb(spec.memory)}; its weights alone have "
+                f"{format_bytes(memory.weights)} in its files"
+            )
+
+
+def _proposal(memory: ModelMemory | None) -> str:
+    if memory is None:
+        return (
+            "Its files say nothing of it here: `longshore models estimate` reads GGUF files, and "
+            "folders of safetensors files"
+        )
+    requests, context = memory.serving.concurrency, memory.serving.context
+    return (
+        f"By its files {format_gb(round(memory.total / 1e9 + 0.05, 1))} for {requests:,} x "
+        f"{context:,} tokens: {' '.join(memory.notes)}"
+    )

@@ -1,0 +1,135 @@
+"""What the files of a model say of it, of whichever form they are."""
+
+import hashlib
+import posixpath
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from longshore.activities.serving.model_files import opened, read_model
+from longshore.activities.serving.model_folder import is_folder, read_folder
+from longshore.activities.storage import connect, speaking
+from longshore.models.addresses import without_secrets
+from longshore.models.errors import DamagedError, NotFoundError
+from longshore.models.gguf import GGUFHeader
+from longshore.models.model_memory import ModelMemory, Serving
+from longshore.models.model_registry import ModelFacts
+from longshore.models.safetensors import SafetensorsModel
+from longshore.models.serving import is_url
+from longshore.models.visible import shown
+from longshore.scheduling.serving.memory import estimate
+from longshore.scheduling.serving.proposals import propose
+
+Told = Callable[[int, int], None]
+"""Hears how many bytes were read, of how many."""
+_PIECE = 2**20
+
+
+def place_of(source: str) -> str:
+    """Return the URL, or the path on this machine."""
+    return source if is_url(source) else str(Path(source).expanduser())
+
+
+@dataclass(frozen=True)
+class ReadModel:
+    """What the files of a model say."""
+
+    needs: Callable[[Serving], ModelMemory]
+    """What it needs where it is served so. Raises UnsatisfiableError where it cannot be."""
+    layers: int = 0
+    heads: int = 0
+    key_heads: int = 0
+    context: int | None = None
+    """Tokens of the longest text that it was trained on."""
+
+    def facts(self, serving: Serving, *, context_is_said: bool) -> ModelFacts:
+        """Return what is stored of it. Unless the context was said, it is no longer than what the
+        model was trained on. Raises UnsatisfiableError."""
+        return ModelFacts(
+            memory=self.needs(self.served(serving, context_is_said=context_is_said)),
+            layers=self.layers, heads=self.heads, key_heads=self.key_heads, context=self.context,
+        )  # fmt: skip
+
+    def served(self, serving: Serving, *, context_is_said: bool) -> Serving:
+        if context_is_said or self.context is None or self.context >= serving.context:
+            return serving
+        return serving.model_copy(update={"context": self.context})
+
+
+def read_files(source: str) -> ReadModel:
+    """Read the headers of a GGUF file, or of a folder of safetensors files.
+
+    Blocks. Raises NotFoundError, DamagedError, and StoreError where a file cannot be read.
+    """
+    place = place_of(source)
+    if is_folder(place):
+        return _of_folder(read_folder(place), source)
+    header = read_model(place)
+    heads = _number(header, "attention.head_count")
+    return ReadModel(
+        lambda serving: estimate(header, serving).model_copy(update={"source": source}),
+        layers=_number(header, "block_count"), heads=heads,
+        key_heads=_number(header, "attention.head_count_kv") or heads,
+        context=_number(header, "context_length") or None,
+    )  # fmt: skip
+
+
+def _of_folder(model: SafetensorsModel, source: str) -> ReadModel:
+    def needs(serving: Serving) -> ModelMemory:
+        return propose(model, serving).model_copy(update={"source": source})
+
+    config = model.config
+    if config is None:
+        return ReadModel(needs)
+    return ReadModel(needs, config.layers, config.heads, config.key_heads, config.context)
+
+
+def _number(header: GGUFHeader, key: str) -> int:
+    """Return a number of the header; of one for each layer the largest."""
+    value: Any = header.of_model(key)
+    found = max(value, default=0) if isinstance(value, tuple) else value
+    return found if type(found) is int and 0 < found < 2**31 else 0
+
+
+def adapter_size(source: str, architecture: str) -> int:
+    """Return the bytes of the weights of a LoRA adapter in a GGUF file.
+
+    Blocks. Raises DamagedError where it is no adapter, or one of another architecture, and else
+    what `read_files` raises.
+    """
+    header = read_model(place_of(source))
+    kind = header.keys.get("general.type")
+    if kind != "adapter":
+        raise DamagedError(
+            f"{header.files[0]} is no adapter: its general.type is {shown(kind or 'missing')}"
+        )
+    if (form := header.keys.get("adapter.type")) != "lora":
+        raise DamagedError(
+            f"{header.files[0]} is no LoRA adapter: its adapter.type is {shown(form or 'missing')}"
+        )
+    if architecture and header.architecture != architecture:
+        raise DamagedError(
+            f"{header.files[0]} is an adapter of the architecture "
+            f"{shown(header.architecture or 'missing')}, and the model is {architecture}"
+        )
+    return sum(tensor.size for tensor in header.tensors)
+
+
+def digest_of(source: str, told: Told) -> str:
+    """Return the SHA-256 of a file. Blocks. Raises NotFoundError, DamagedError, StoreError."""
+    fs, path = connect(place_of(source))
+    name = shown(posixpath.basename(path))
+    digest, read = hashlib.sha256(), 0
+    with speaking("model", path, "read"):
+        try:
+            with opened(fs, path) as (file, size):
+                while piece := file.read(_PIECE):
+                    digest.update(piece)
+                    read += len(piece)
+                    told(read, size)
+        except FileNotFoundError:
+            raise NotFoundError(f"there is no file {shown(without_secrets(path))}") from None
+    if not read:
+        raise DamagedError(f"{name} is empty")
+    return digest.hexdigest()

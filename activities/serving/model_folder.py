@@ -1,0 +1,184 @@
+"""A model in a folder of safetensors files, of which only the headers are read."""
+
+import json
+import posixpath
+import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, cast
+
+from longshore.activities.serving.model_files import opened
+from longshore.activities.serving.safetensors import (
+    NotSafetensorsError,
+    SafetensorsHeader,
+    read_header,
+)
+from longshore.activities.storage import connect, speaking
+from longshore.models.addresses import without_secrets
+from longshore.models.errors import NotFoundError, StoreError
+from longshore.models.safetensors import SafetensorsModel, TransformerConfig
+from longshore.models.visible import shown
+
+CONFIG = "config.json"
+_ADAPTER_CONFIG = "adapter_config.json"
+_ENDING = ".safetensors"
+_SPLIT = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.safetensors", re.ASCII | re.DOTALL)
+_LEFT_OUT = ("consolidated", "adapter_model")
+"""How files begin that lie beside the model: the same in another form, or an adapter of it."""
+_MOST_FILES = 1_000
+_MOST_CONFIG = 4 * 2**20
+_MOST_HEADERS = 256 * 2**20
+"""Bytes of all headers of a model."""
+_MOST_LAYERS = 10_000
+_MOST_NUMBER = 2**40
+
+
+def is_folder(url: str) -> bool:
+    """Return whether a path or URL is a folder. Blocks. Raises StoreError."""
+    if url.startswith(("http:", "https:")):
+        return False  # it has none, and whoever asks gets the file
+    fs, path = _connect(url)
+    with speaking("model", path, "looked for"):
+        return bool(fs.isdir(path))
+
+
+def has_adapter(url: str) -> bool:
+    """Return whether a folder has an adapter, as PEFT writes it. Blocks. Raises StoreError."""
+    fs, path = _connect(url)
+    with speaking("adapter", path, "looked for"):
+        return bool(fs.exists(posixpath.join(path, _ADAPTER_CONFIG)))
+
+
+def read_folder(url: str) -> SafetensorsModel:
+    """Return what the files of a folder say.
+
+    Blocks. Raises NotFoundError where it lacks one of several files, NotSafetensorsError also
+    where it has none, and StoreError where a file cannot be read.
+    """
+    fs, folder = _connect(url)
+    weights, headers, number = Counter[str](), 0, 0
+    for name in _files(fs, folder):
+        header = _header(fs, posixpath.join(folder, name), name)
+        weights += header.weights
+        headers += header.length
+        number += 1
+        if headers > _MOST_HEADERS:
+            raise NotSafetensorsError(
+                f"the headers of {shown(folder)} have more than {_MOST_HEADERS // 2**20} MiB"
+            )
+    config, why = _config(fs, posixpath.join(folder, CONFIG))
+    return SafetensorsModel(dict(weights.most_common()), number, config, why)
+
+
+def _connect(url: str) -> tuple[Any, str]:
+    try:
+        return connect(url)
+    except StoreError as error:
+        raise StoreError(f"{without_secrets(url)} cannot be read: {error}") from None
+
+
+def _files(fs: Any, folder: str) -> list[str]:
+    """Return the names of the files of the model in a folder."""
+    with speaking("model", folder, "listed"):
+        entries = cast("list[str]", fs.ls(folder, detail=False))
+    names = sorted(posixpath.basename(each.rstrip("/")) for each in entries)
+    names = [each for each in names if each.endswith(_ENDING) and not each.startswith(_LEFT_OUT)]
+    if not names:
+        raise NotSafetensorsError(
+            f"{shown(folder)} is a folder without {_ENDING} files: of a GGUF model name the .gguf "
+            "file in it"
+        )
+    parts = [found for each in names if (found := _SPLIT.fullmatch(each))]
+    if parts:
+        stem, _, number = parts[0].groups()
+        if not 1 <= int(number) <= _MOST_FILES:
+            raise NotSafetensorsError(
+                f"{shown(names[0])}: a model has 1 to {_MOST_FILES:,} files, not {number}"
+            )
+        wanted = [f"{stem}-{part:05}-of-{number}{_ENDING}" for part in range(1, int(number) + 1)]
+        missing = [each for each in wanted if each not in set(names)]
+        if missing:
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            raise NotFoundError(
+                f"the model has {len(wanted)} files, and {shown(missing[0])}{more} is not there"
+            )
+        return wanted
+    if len(names) > _MOST_FILES:
+        raise NotSafetensorsError(
+            f"the folder {shown(folder)} has {len(names):,} {_ENDING} files; {_MOST_FILES:,} are "
+            "the most"
+        )
+    return names
+
+
+def _header(fs: Any, path: str, name: str) -> SafetensorsHeader:
+    with (
+        speaking("model", path, "read"),
+        suppress(FileNotFoundError),
+        opened(fs, path) as (file, size),
+    ):
+        return read_header(file, size, shown(name))
+    raise NotFoundError(f"there is no file {shown(without_secrets(path))}")
+
+
+def _config(fs: Any, path: str) -> tuple[TransformerConfig | None, str]:
+    """Return what a configuration says, or why it says nothing of use."""
+    raw = None
+    with (
+        speaking("configuration", path, "read"),
+        suppress(FileNotFoundError),
+        opened(fs, path) as (file, size),
+    ):
+        raw = file.read(_MOST_CONFIG) if size <= _MOST_CONFIG else b""
+    if raw is None:
+        return None, f"there is no {CONFIG}"
+    if not raw:
+        return None, f"{CONFIG} is empty, or has over {_MOST_CONFIG // 2**20} MiB"
+    try:
+        read = json.loads(raw)
+    except (ValueError, RecursionError):
+        return None, f"{CONFIG} is no JSON"
+    if not isinstance(read, dict):
+        return None, f"{CONFIG} holds no mapping"
+    return _sizes(cast("dict[str, Any]", read))
+
+
+def _sizes(config: dict[str, Any]) -> tuple[TransformerConfig | None, str]:
+    # Of a model that sees too, what writes has a mapping of its own.
+    inner = config.get("text_config")
+    said: dict[str, Any] = {**config, **cast("dict[str, Any]", inner)} if isinstance(
+        inner, dict
+    ) else config  # fmt: skip
+    layers, width, heads = (
+        _whole(said, name) for name in ("num_hidden_layers", "hidden_size", "num_attention_heads")
+    )
+    if not 1 <= layers <= _MOST_LAYERS:
+        return None, f"{CONFIG} does not say num_hidden_layers"
+    if not heads or not width:
+        missing = "hidden_size" if heads else "num_attention_heads"
+        return None, f"{CONFIG} does not say {missing}"
+    latent = _whole(said, "kv_lora_rank")
+    return TransformerConfig(
+        architecture=next(_architectures(config), "unknown"),
+        layers=layers, width=width, heads=heads,
+        key_heads=_whole(said, "num_key_value_heads") or heads,
+        head=_whole(said, "head_dim") or width // heads,
+        latent=latent + _whole(said, "qk_rope_head_dim") if latent else 0,
+        inner=_whole(said, "intermediate_size"), vocabulary=_whole(said, "vocab_size"),
+        context=_whole(said, "max_position_embeddings") or None,
+    ), ""  # fmt: skip
+
+
+def _architectures(config: dict[str, Any]) -> Iterator[str]:
+    named = config.get("architectures")
+    first = cast("list[Any]", named)[:1] if isinstance(named, list) else []
+    for each in (*first, config.get("model_type")):
+        if isinstance(each, str) and each:
+            yield each[:100]
+
+
+def _whole(said: dict[str, Any], name: str) -> int:
+    """Return a size; 0 where there is none, or one that no model has."""
+    value = said.get(name)
+    return value if type(value) is int and 0 < value < _MOST_NUMBER else 0

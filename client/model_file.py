@@ -1,0 +1,29 @@
+"""Reading files of models and of runtimes: one, or several: below `models` or `runtimes`, or each
+a YAML document."""
+
+from longshore.client.several_documents import Several
+from longshore.models.model_registry import ModelsDocument, RuntimesDocument
+from longshore.models.serving import ModelSpec, Runtime
+
+_ALREADY = "is in this file already"
+_MODELS = Several(
+    ModelSpec, ModelsDocument, list="models", key="name",
+    each_of=lambda file: file.models, already=_ALREADY,
+)  # fmt: skip
+_RUNTIMES = Several(
+    Runtime, RuntimesDocument, list="runtimes", key="name",
+    each_of=lambda file: file.runtimes, already=_ALREADY,
+)  # fmt: skip
+
+
+def read_models(file: str) -> tuple[ModelSpec, ...]:
+    """Return the models in a file, or on stdin for ``-``.
+
+    Raises SpecError with every mistake at once.
+    """
+    return _MODELS.read(file)
+
+
+def read_runtimes(file: str) -> tuple[Runtime, ...]:
+    """Return the runtimes in a file; likewise."""
+    return _RUNTIMES.read(file)

@@ -1,0 +1,172 @@
+"""Models that are served and runtimes in the typed client."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from longshore.activities.serving.examination import Examined, examine
+from longshore.activities.serving.stored_models import (
+    load_gpus,
+    load_model,
+    load_models,
+    load_runtime,
+    load_runtimes,
+    memory_of,
+    remove_model,
+    remove_runtime,
+    runtime_in,
+    store_models,
+    store_runtimes,
+)
+from longshore.client.reading import Reading
+from longshore.client.user import user_name
+from longshore.models.errors import RefusedError, SpecError, StoreError
+from longshore.models.model_registry import (
+    ModelsEdit,
+    ModelView,
+    RuntimesEdit,
+    RuntimeView,
+)
+from longshore.models.problems import beyond_bounds
+from longshore.models.serving import ModelSpec, Runtime
+from longshore.scheduling.buying.fleet import VRAM
+from longshore.scheduling.serving.fits import NodeGPUs, room_for
+
+
+class _Undone(Exception):
+    """Ends a transaction without its changes; no error."""
+
+
+class ModelReading(Reading):
+    """What the capacity database says of models and runtimes."""
+
+    async def models(self) -> tuple[ModelView, ...]:
+        """Return the models by name."""
+        async with self._db().snapshot() as connection:
+            return await load_models(connection)
+
+    async def model(self, name: str) -> ModelView:
+        """Return a model. Raises NotFoundError."""
+        async with self._db().snapshot() as connection:
+            return await load_model(connection, name)
+
+    async def runtimes(self) -> tuple[RuntimeView, ...]:
+        """Return the runtimes: those that are built in first, and by name."""
+        async with self._db().snapshot() as connection:
+            return tuple((await load_runtimes(connection)).values())
+
+    async def runtime(self, name: str) -> RuntimeView:
+        """Return a runtime. Raises NotFoundError."""
+        async with self._db().snapshot() as connection:
+            return await load_runtime(connection, name)
+
+
+class ModelControl(ModelReading):
+    """What the client can do with models and runtimes."""
+
+    async def add_models(
+        self,
+        models: Sequence[ModelSpec],
+        *,
+        verify: bool = False,
+        dry_run: bool = False,
+        told: Callable[[int, int], None] | None = None,
+    ) -> ModelsEdit:
+        """Store models, all or none of them, in place of those of the same name.
+
+        Their files are read, as far as they can be from here: headers alone, and a whole file for
+        its digest, of which `told` hears the bytes that were read, and of how many; one behind a
+        URL with `verify` only. With `dry_run` nothing is stored. Raises NotFoundError for a
+        runtime that there is not, SpecError with all that is wrong, StoreError where a file cannot
+        be read that has to be.
+        """
+        if wrong := _beyond("model", models):
+            raise SpecError("models", wrong)
+        async with self._db().snapshot() as connection:
+            runtimes = await load_runtimes(connection)
+            nodes = await load_gpus(connection)
+        used = {each.runtime: runtime_in(runtimes, each.runtime) for each in models}
+        found: list[Examined] = []
+        problems: list[str] = []
+        warnings: list[str] = []
+        for each in models:
+            runtime = used[each.runtime].runtime
+            try:
+                seen = await asyncio.to_thread(examine, each, runtime, verify=verify, told=told)
+            except StoreError as error:
+                raise StoreError(f"model {each.name}: source: {error}") from error
+            refused, warning = _room(seen, runtime, nodes)
+            problems += (f"model {each.name}: {why}" for why in (*seen.problems, *refused))
+            warnings += (f"model {each.name}: {why}" for why in (*seen.warnings, *warning))
+            found.append(seen)
+        if problems:
+            raise SpecError("models", tuple(problems))
+        edit = ModelsEdit(warnings=tuple(warnings))
+        try:
+            async with self._db().transaction() as connection:
+                changes = await store_models(connection, found, user_name())
+                _refuse_others(used, await load_runtimes(connection))
+                stored = [await load_model(connection, each.name) for each in models]
+                more = {"changes": changes, "models": tuple(stored)}
+                edit = edit.model_copy(update=more)
+                if dry_run:
+                    raise _Undone
+        except _Undone:
+            pass
+        return edit
+
+    async def remove_model(self, name: str) -> None:
+        """Remove a model. Raises NotFoundError, RefusedError where something uses it."""
+        async with self._db().transaction() as connection:
+            await remove_model(connection, name)
+
+    async def add_runtimes(
+        self, runtimes: Sequence[Runtime], *, dry_run: bool = False
+    ) -> RuntimesEdit:
+        """Store runtimes, all or none of them, in place of those of the same name.
+
+        With `dry_run` nothing is stored. Raises RefusedError for one that is built in, and for
+        another memory rule or way to split of one that models have.
+        """
+        if wrong := _beyond("runtime", runtimes):
+            raise SpecError("runtimes", wrong)
+        edit = RuntimesEdit()
+        try:
+            async with self._db().transaction() as connection:
+                changes = await store_runtimes(connection, runtimes, user_name())
+                edit = RuntimesEdit(changes=changes)
+                if dry_run:
+                    raise _Undone
+        except _Undone:
+            pass
+        return edit
+
+    async def remove_runtime(self, name: str) -> None:
+        """Remove a runtime. Raises NotFoundError, RefusedError where it is built in or models
+        have it."""
+        async with self._db().transaction() as connection:
+            await remove_runtime(connection, name)
+
+
+def _beyond(what: str, given: Sequence[Any]) -> tuple[str, ...]:
+    """Return what has more than it may: a value may have been copied, and not validated."""
+    return tuple(f"{what} {each.name}: {why}" for each in given for why in beyond_bounds(each))
+
+
+def _room(
+    seen: Examined, runtime: Runtime, nodes: Sequence[NodeGPUs]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what refuses a model for its size, and what warns of it."""
+    memory = memory_of(seen.spec, seen.facts)
+    if seen.problems or not memory:
+        return (), ()
+    room = room_for(seen.spec, memory, seen.facts, runtime.split, nodes, VRAM)
+    return tuple(filter(None, [room.refused])), tuple(filter(None, [room.warning]))
+
+
+def _refuse_others(used: dict[str, RuntimeView], now: dict[str, RuntimeView]) -> None:
+    """Raise RefusedError where a runtime is another one than that by which a model was looked
+    at."""
+    for name, view in used.items():
+        if now[name].runtime != view.runtime:
+            raise RefusedError(f"runtime {name} was changed meanwhile: add the models again")

@@ -1,0 +1,161 @@
+"""How models, runtimes, and what they need look."""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+
+from rich.table import Table
+
+from longshore.client.terminal import a_table, pairs
+from longshore.models.model_memory import ModelMemory
+from longshore.models.model_registry import ModelView, RegistryChange, RuntimeView
+from longshore.models.serving import MemoryRule
+from longshore.models.text import count, format_duration
+from longshore.models.units import format_bytes, format_gb
+
+_RULES = {MemoryRule.HEADER: "by the header of its file", MemoryRule.STATED: "as the model states"}
+
+
+def models_table(models: Sequence[ModelView]) -> Table:
+    """Return a row for each model."""
+    table = a_table(
+        ["model", "runtime", "memory", "context", "requests", "revision", "source"],
+        right=("memory", "context", "requests", "revision"),
+        fold=("source",),
+    )
+    for each in models:
+        spec = each.spec
+        table.add_row(
+            spec.name, spec.runtime, format_bytes(each.memory), f"{spec.context or 0:,}",
+            f"{spec.concurrency or 0:,}", str(each.revision), spec.source,
+        )  # fmt: skip
+    return table
+
+
+def model_rows(model: ModelView) -> Table:
+    """Return all that is stored of a model, but for the parts of its memory."""
+    return pairs(_of_model(model))
+
+
+def _of_model(model: ModelView) -> Iterator[tuple[str, str]]:
+    spec, facts = model.spec, model.facts
+    yield "model", spec.name
+    yield "source", spec.source
+    if spec.sha256:
+        yield "sha256", spec.sha256
+    yield "runtime", spec.runtime
+    if facts:
+        parts = [facts.memory.architecture]
+        parts += [count(facts.layers, "layer")] if facts.layers else []
+        if facts.heads:
+            parts.append(f"{count(facts.heads, 'attention head')}, {facts.key_heads} of KV")
+        parts += [f"trained on {count(facts.context, 'token')}"] if facts.context else []
+        yield "says", ", ".join(parts)
+    else:
+        yield "says", "its files were not read"
+    yield "context", count(spec.context or 0, "token")
+    yield "at a time", count(spec.concurrency or 0, "request")
+    stated = "stated" if spec.memory is not None else "by its header"
+    yield "GPU memory", f"{format_bytes(model.memory)}, {stated}"
+    if spec.gpus:
+        yield "on", count(spec.gpus, "GPU")
+    for name, source in spec.adapters.items():
+        yield "adapter", f"{name}: {source}"
+    if spec.args:
+        yield "arguments", " ".join(spec.args)
+    kept = [name for name in ("pinned", "prewarm") if getattr(spec, name)]
+    if kept:
+        yield "kept", ", ".join(kept)
+    yield "start limit", format_duration(spec.start_limit)
+    yield "revision", _revision(model.revision, model.changed_by, model.changed_at)
+
+
+def _revision(number: int, by: str, at: datetime) -> str:
+    who = f" by {by}" if by else ""
+    return f"{number}, {at:%Y-%m-%dT%H:%M:%SZ}{who}"
+
+
+def runtimes_table(runtimes: Sequence[RuntimeView]) -> Table:
+    """Return a row for each runtime."""
+    table = a_table(
+        ["runtime", "memory", "GPUs", "models", "from", "command"],
+        right=("models",),
+        fold=("command",),
+    )
+    for each in runtimes:
+        runtime = each.runtime
+        table.add_row(
+            runtime.name, runtime.memory, runtime.split, f"{each.models:,}",
+            "built in" if each.built_in else each.changed_by or "added",
+            _in_short(runtime.command),
+        )  # fmt: skip
+    return table
+
+
+def _in_short(command: Sequence[str]) -> str:
+    """Return a command in a line; of a script its first words say nothing."""
+    return " ".join("..." if "\n" in part else part for part in command)
+
+
+def runtime_rows(view: RuntimeView) -> Table:
+    """Return all of a runtime."""
+    return pairs(_of_runtime(view))
+
+
+def _of_runtime(view: RuntimeView) -> Iterator[tuple[str, str]]:
+    runtime = view.runtime
+    yield "runtime", runtime.name
+    yield "command", " ".join(runtime.command)
+    if runtime.with_adapters:
+        yield "with adapters", " ".join(runtime.with_adapters)
+    yield "each adapter", " ".join(runtime.adapter) or "takes none"
+    yield "memory", _RULES[runtime.memory]
+    yield "GPUs", {"none": "one", "heads": "by heads", "layers": "by layers"}[runtime.split]
+    yield "at a time", f"{count(runtime.concurrency, 'request')}, unless a model says it"
+    yield "models", f"{view.models:,}"
+    if view.built_in or view.changed_at is None:
+        yield "from", "built in"
+        return
+    yield "revision", _revision(view.revision, view.changed_by, view.changed_at)
+
+
+def change_line(what: str, change: RegistryChange, *, dry_run: bool = False) -> str:
+    """Return ``model tiny is changed: context 2048 to 4096 (revision 2)``."""
+    fields = f": {'; '.join(change.fields)}" if change.fields else ""
+    would = "would: " if dry_run else ""
+    return f"{would}{what} {change.name} is {change.edit}{fields} (revision {change.revision})"
+
+
+def estimate_table(found: ModelMemory) -> Table:
+    """Return a row for each part of the memory."""
+    serving = found.serving
+    table = a_table(["for", "memory", "what"], right=("memory",), fold=("what",))
+
+    def add(label: str, size: int, what: str) -> None:
+        table.add_row(label, format_bytes(size), what)
+
+    types = ", ".join(f"{kind} {format_bytes(size)}" for kind, size in found.tensor_types.items())
+    requests = count(serving.concurrency, "request")
+    add("weights", found.weights, types if found.files == 1 else f"{found.files} files: {types}")
+    if found.adapters:
+        add("adapters", found.adapters, "LoRA")
+    if found.cache or not found.state:
+        of = f"{requests} of {count(found.cells, 'token')}"
+        add("KV cache", found.cache, f"{of}, {serving.cache_type}")
+    if found.state:
+        add("state", found.state, f"{requests}; of recurrent layers")
+    at_a_time = "" if found.is_proposal else f"; {count(serving.batch, 'token')} at a time"
+    add("compute", found.compute, f"at most{at_a_time}")
+    add("overhead", found.overhead, "the engine's own, on its GPU (--overhead)")
+    name = f"{found.name}, " if found.name else ""
+    bound = ", a proposal" if found.is_proposal else "" if found.exact else ", at most"
+    add("total", found.total, f"{name}{found.architecture}, on one GPU{bound}")
+    return table
+
+
+def fits_line(most: int, memory: float, highest: int) -> str:
+    """Return how many requests at a time fit on a GPU of so many GB; `highest` or more."""
+    gpu = f"A GPU of {format_gb(memory)}"
+    if not most:
+        return f"{gpu} has no room for it, not even for one request at a time."
+    more = " or more" if most == highest else ""
+    return f"{gpu} has room for {count(most, 'request')}{more} at a time."

@@ -1,0 +1,87 @@
+"""Whether a model has room on any node that there is, or that may be bought."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from longshore.models.model_registry import ModelFacts
+from longshore.models.serving import ModelSpec, Split
+from longshore.models.text import count
+from longshore.models.units import format_bytes, format_gb
+from longshore.scheduling.serving.splits import sizes
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGPUs:
+    """GPUs of a node."""
+
+    node_id: str
+    gpu_type: str
+    gpus: int
+    each: float
+    """GB of the smallest."""
+
+    @property
+    def memory(self) -> float:
+        return self.gpus * self.each
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What speaks against a model of this size; one of both at the most."""
+
+    refused: str = ""
+    """No GPU that is known could ever hold it."""
+    warning: str = ""
+    """No node that there is could."""
+
+
+def room_for(
+    spec: ModelSpec,
+    memory: int,
+    facts: ModelFacts | None,
+    split: Split,
+    nodes: Sequence[NodeGPUs],
+    market: dict[str, float],
+) -> Room:
+    """Return whether some node holds a model of `memory` bytes.
+
+    `market` are the GPU types that are known with the GB of one. Without nodes nothing is said of
+    them.
+    """
+    numbers = tuple(_numbers(spec, facts, split))
+    overhead = facts.memory.overhead if facts and spec.memory is None else 0
+    if numbers == (1,):
+        best = max(market, key=lambda name: market[name])
+        most = max([market[best], *(node.each for node in nodes)])
+        if memory > most * 1e9:
+            whose = f" ({best})" if most == market[best] else ""
+            return Room(
+                refused=f"needs {format_bytes(memory)} on one GPU: the largest that is known has "
+                f"{format_gb(most)}{whose}"
+            )
+    if not nodes or any(_holds(node, number, memory, overhead) for node in nodes
+                        for number in numbers):  # fmt: skip
+        return Room()
+    gpu = max(nodes, key=lambda node: node.each)
+    most = max(nodes, key=lambda node: node.memory)
+    where = " on one GPU" if numbers == (1,) else f" on {numbers[0]} to {numbers[-1]} GPUs"
+    where = f" on {numbers[0]} GPUs" if len(numbers) == 1 and numbers[0] > 1 else where
+    return Room(
+        warning=f"needs {format_bytes(memory)}{where}, and no node that there is has room: the "
+        f"largest GPU has {format_gb(gpu.each)} ({gpu.gpu_type} of {gpu.node_id}), the node with "
+        f"the most {format_gb(most.memory)} ({count(most.gpus, 'GPU')} of {most.node_id})"
+    )
+
+
+def _numbers(spec: ModelSpec, facts: ModelFacts | None, split: Split) -> Iterator[int]:
+    """Yield the numbers of GPUs on which it may run."""
+    if spec.gpus is not None:
+        yield spec.gpus
+        return
+    yield from sizes(facts.heads if facts else 0, facts.key_heads if facts else 0, split)
+
+
+def _holds(node: NodeGPUs, gpus: int, memory: int, overhead: int) -> bool:
+    """Return whether a node has `gpus` GPUs that hold a part each; `overhead` is on every one."""
+    each = (memory - overhead) / gpus + overhead
+    return gpus <= node.gpus and each <= node.each * 1e9
