@@ -207,6 +207,8 @@ def latest_end(end: datetime, now: datetime) -> str:
 
 def command_of(spec: JobSpec) -> str:
     """Return what a job runs, in one line."""
+    if spec.engine is not None:
+        return f"serves {spec.engine.text}"
     command = spec.command if isinstance(spec.command, str) else shlex.join(spec.command or ())
     return f"{command} in {spec.image}".strip() if spec.image else command
 

@@ -248,8 +248,11 @@ _INSERT_REVISION = """
 _SET_SERVICE = """
     UPDATE services
        SET revision = :revision, replicas = :replicas, state = 'RUNNING',
+           model = (SELECT m.name FROM models m
+                      JOIN service_revisions v ON v.spec ->> 'model' = m.name
+                     WHERE v.service = :name AND v.number = :revision),
            updated_at = clock_timestamp()
-     WHERE name = :name
+     WHERE services.name = :name
 """
 _ANEW = """
     UPDATE service_revisions SET failures = 0, undone = NULL
@@ -324,7 +327,13 @@ _UNDO = """
     WITH undone AS (
         UPDATE service_revisions SET undone = :why WHERE service = :name AND number = :revision
     )
-    UPDATE services SET revision = :to, updated_at = clock_timestamp() WHERE name = :name
+    UPDATE services
+       SET revision = :to,
+           model = (SELECT m.name FROM models m
+                      JOIN service_revisions v ON v.spec ->> 'model' = m.name
+                     WHERE v.service = :name AND v.number = :to),
+           updated_at = clock_timestamp()
+     WHERE services.name = :name
 """
 _STOP = """
     UPDATE replicas SET stopping_at = clock_timestamp(), stop_reason = :why
@@ -336,6 +345,7 @@ _INSERT_REPLICA = """
 _LOOKED = """
     UPDATE services
        SET message = :message,
+           model = CASE WHEN state = 'REMOVING' THEN NULL ELSE model END,
            state = CASE WHEN state = 'REMOVING'
                              AND NOT EXISTS (SELECT FROM replicas
                                               WHERE service = :name AND ended_at IS NULL)

@@ -183,6 +183,7 @@ async def _told(about: str) -> AsyncIterator[None]:
 
 _IN_WORDS: Mapping[str | None, str] = {
     "models_runtime_fkey": "is not stored: its runtime was removed meanwhile",
+    "services_model_fkey": "is served: `longshore services` lists what serves it",
 }
 """By foreign key. A table whose rows use a model (services) refers to `models`, and has its words
 here: so the database refuses the removal, and who asks hears why."""

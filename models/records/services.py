@@ -55,6 +55,9 @@ class ServiceRow(SQLModel, table=True):
     """The one that its replicas are to be of."""
     replicas: int
     """How many are wanted."""
+    model: str | None = Field(default=None, foreign_key="models.name", sa_type=Text)
+    """The model of its revision, which nobody may remove meanwhile; null of a service that is
+    over, and of a revision whose model was removed before."""
     message: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
     created_at: datetime = Field(sa_column=_now())
     updated_at: datetime = Field(sa_column=_now())

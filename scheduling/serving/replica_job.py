@@ -3,7 +3,6 @@
 from datetime import timedelta
 
 from longshore.models.data import DataSet
-from longshore.models.errors import UnsatisfiableError
 from longshore.models.job import JobSpec, RetryPolicy, RetryRule
 from longshore.models.service import ServiceSpec
 from longshore.models.serving import EngineSpec, ModelSpec, fetched
@@ -16,17 +15,8 @@ _LEAVES = timedelta(seconds=5)
 """Beyond the time to drain, for the engine to end by itself."""
 
 
-def memory_of_each(model: ModelSpec, estimated: int | None) -> int:
-    """Return the MB that an engine needs on each of its GPUs: what the model states, else what was
-    `estimated`, in bytes, rounded up.
-
-    Raises UnsatisfiableError where neither says it.
-    """
-    total = estimated if model.memory is None else round(model.memory * 1e9)
-    if total is None:
-        raise UnsatisfiableError(
-            f"nobody knows how much GPU memory model {model.name} needs: state its `memory`"
-        )
+def memory_of_each(model: ModelSpec, total: int) -> int:
+    """Return the MB that an engine needs on each of its GPUs, of `total` bytes, rounded up."""
     return max(-(-total // ((model.gpus or 1) * 1_000_000)), 1)
 
 

@@ -22,6 +22,7 @@ TABLES = (
         state text NOT NULL DEFAULT 'RUNNING',
         revision integer NOT NULL,
         replicas integer NOT NULL,
+        model text CONSTRAINT services_model_fkey REFERENCES models (name),
         message text NOT NULL DEFAULT '',
         created_at timestamptz NOT NULL DEFAULT clock_timestamp(),
         updated_at timestamptz NOT NULL DEFAULT clock_timestamp(),
