@@ -1,0 +1,137 @@
+"""Engines as processes of jobs: ready when a token came, drained when stopped, explained when
+they fail."""
+
+import hashlib
+import json
+import threading
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from longshore.activities.node.processes import Run
+from longshore.models.job import FailureClass
+from longshore.models.runtimes import BUILT_IN
+from longshore.models.serving import EngineReport, EngineSpec, EngineStage, ModelSpec, Runtime
+from tests.agent.conftest import LocalNode
+from tests.support.gguf_models import Model, write
+from tests.support.waiting import eventually
+
+LLAMA = BUILT_IN["llama.cpp"]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of 0.5 MB; 0.02 s."""
+    return write(Model(), tmp_path_factory.mktemp("models") / "tiny.gguf")
+
+
+def an_engine(source: Path | str, runtime: Runtime = LLAMA, **model: Any) -> dict[str, Any]:
+    usual = {"context": 1000, "concurrency": 2}
+    spec = ModelSpec(name="tiny", source=str(source), runtime=runtime.name, **usual | model)
+    return EngineSpec(model=spec, runtime=runtime, memory=900).model_dump(mode="json")
+
+
+async def ready(box: LocalNode, run: Run) -> EngineReport:
+    """Wait until an engine is ready; return what it says."""
+
+    def is_so() -> bool:
+        assert not run.done.done(), box.output(run.record.key, "stderr")
+        said = run.progress().engine
+        return said is not None and said.stage is EngineStage.READY
+
+    await eventually(is_so)
+    said = run.progress().engine
+    assert said is not None
+    return said
+
+
+def ask(endpoint: str, **body: object) -> dict[str, Any]:
+    request = urllib.request.Request(
+        f"{endpoint}/completions",
+        json.dumps({"prompt": "abc", "max_tokens": 4, **body}).encode(),
+        {"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.loads(answer.read())
+
+
+async def test_it_answers_once_it_is_ready_and_says_what_it_takes(box: LocalNode, tiny: Path):
+    digest = hashlib.sha256(tiny.read_bytes()).hexdigest()
+    run = box.start(None, engine=an_engine(tiny, sha256=digest), gpus=1)
+    said = await ready(box, run)
+    assert said.endpoint.startswith("http://127.0.0.1:")
+    assert said.load_seconds > 0
+    assert said.memory > tiny.stat().st_size
+    assert len(ask(said.endpoint)["choices"]) == 1
+    with urllib.request.urlopen(f"{said.endpoint}/models") as answer:
+        assert json.loads(answer.read())["data"][0]["id"] == "tiny"
+    report = await box.stop(run)
+    assert report.stopped_for == "test"
+    with pytest.raises(OSError, match="refused"):
+        ask(said.endpoint)
+
+
+async def test_what_it_has_begun_is_answered_though_it_is_stopped(box: LocalNode, tiny: Path):
+    run = box.start(None, engine=an_engine(tiny, context=4000), gpus=1)
+    endpoint = (await ready(box, run)).endpoint
+    answers: list[dict[str, Any]] = []
+    begun = threading.Thread(
+        target=lambda: answers.append(ask(endpoint, max_tokens=3000, ignore_eos=True))
+    )
+    begun.start()
+
+    def works() -> bool:
+        with urllib.request.urlopen(endpoint.replace("/v1", "/slots")) as answer:
+            return any(slot["is_processing"] for slot in json.loads(answer.read()))
+
+    await eventually(works)
+    await box.stop(run, grace=60)
+    begun.join()
+    assert answers[0]["usage"]["completion_tokens"] == 3000
+
+
+async def test_a_file_that_is_no_model_is_told_with_what_the_engine_said(
+    box: LocalNode, tmp_path: Path
+):
+    bad = tmp_path / "bad.gguf"
+    bad.write_text("garbage")
+    run = box.start(None, engine=an_engine(bad), gpus=1)
+    report = await run.done
+    assert (report.failure, report.exit_code) == (FailureClass.USER, 1)
+    _, _, said = next(iter(box.processes.engines()))
+    assert said.stage is EngineStage.FAILED
+    assert said.message.startswith("the engine ended with exit code 1\n")
+    assert "invalid magic characters" in said.message
+    assert list(box.processes.engines()) == [], "last words are told once"
+
+
+async def test_another_file_than_was_named_is_not_served(box: LocalNode, tiny: Path):
+    report = await box.report(None, engine=an_engine(tiny, sha256="0" * 64), gpus=1)
+    assert report.failure is FailureClass.USER
+    _, _, said = next(iter(box.processes.engines()))
+    assert "it is damaged, or another file" in said.message
+
+
+async def test_a_file_that_is_not_there_is_named(box: LocalNode, tmp_path: Path):
+    await box.report(None, engine=an_engine(tmp_path / "none.gguf"), gpus=1)
+    _, _, said = next(iter(box.processes.engines()))
+    assert said.message == f"this node has no {tmp_path / 'none.gguf'}"
+
+
+async def test_one_that_never_answers_has_failed_after_its_limit(box: LocalNode, tiny: Path):
+    silent = Runtime(name="silent", command=("sh", "-c", "echo hello {port}; exec sleep 600"))
+    run = box.start(None, engine=an_engine(tiny, silent, memory=1, start_limit="300ms"), gpus=1)
+    report = await run.done
+    assert report.exit_code == 1
+    _, _, said = next(iter(box.processes.engines()))
+    assert said.message.startswith("it did not answer within 0.3 s\nhello ")
+
+
+async def test_a_program_that_the_node_does_not_have_is_named(box: LocalNode, tiny: Path):
+    absent = Runtime(name="absent", command=("no-such-engine", "{port}"))
+    report = await box.report(None, engine=an_engine(tiny, absent, memory=1), gpus=1)
+    assert report.exit_code == 127
+    _, _, said = next(iter(box.processes.engines()))
+    assert "no-such-engine" in said.message

@@ -1,0 +1,169 @@
+"""Services on a real agent, with real engines: replaced without a gap, undone, killed, removed."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from longshore.client.api import Longshore
+from longshore.client.service_commands import is_settled
+from longshore.models.errors import NotFoundError, RefusedError
+from longshore.models.service import ServiceSpec, ServiceState, ServiceView
+from longshore.models.service_messages import service_workflow_id
+from longshore.models.serving import ModelSpec
+from tests.support.agent import AgentProcess
+from tests.support.gguf_models import Model, write
+from tests.support.waiting import eventually
+
+PATIENCE = 60
+
+
+@pytest.fixture
+async def models(longshore: Longshore, tmp_path: Path, pool: str) -> tuple[str, str]:
+    """Two models that are added: one that works and one that no engine reads; 0.1 s."""
+    good, bad = f"good-{pool}", f"bad-{pool}"
+    path = write(Model(), tmp_path / "tiny.gguf")
+    await longshore.add_models([ModelSpec(name=good, source=str(path), context=1000)])
+    # As a file that was damaged after it was added.
+    broken = write(Model(), tmp_path / "broken.gguf")
+    await longshore.add_models([ModelSpec(name=bad, source=str(broken), context=1000)])
+    broken.write_text("garbage")
+    return good, bad
+
+
+@pytest.fixture
+async def service(
+    longshore: Longshore, agent: AgentProcess, pool: str, models: tuple[str, str]
+) -> AsyncIterator[ServiceSpec]:
+    """What serves the model that works, on an agent that runs; removed at the end; 2 s."""
+    agent.start()
+    drain = timedelta(seconds=PATIENCE)
+    spec = ServiceSpec(name=f"chat-{pool}", model=models[0], pool=pool, drain=drain)
+    yield spec
+    with contextlib.suppress(NotFoundError):
+        await longshore.remove_service(spec.name)
+        await until(longshore, spec.name, lambda found: found.state is ServiceState.REMOVED)
+        await longshore.temporal.get_workflow_handle(service_workflow_id(spec.name)).result()
+
+
+async def until(
+    longshore: Longshore, name: str, holds: Callable[[ServiceView], bool]
+) -> ServiceView:
+    async def is_so() -> bool:
+        return holds(await longshore.service(name))
+
+    await eventually(is_so, timeout=PATIENCE)
+    return await longshore.service(name)
+
+
+async def test_an_update_under_traffic_drops_nothing(
+    longshore: Longshore, service: ServiceSpec
+) -> None:
+    two = service.model_copy(update={"replicas": 2})
+    assert (await longshore.serve(two))[0] == 1
+    first = await until(longshore, service.name, is_settled)
+    assert len(first.endpoints) == 2
+    over = asyncio.Event()
+    answers: list[int] = []
+
+    async def ask(number: int) -> None:
+        async with httpx.AsyncClient(timeout=PATIENCE) as http:
+            while not over.is_set():
+                endpoints = (await longshore.service(service.name)).endpoints
+                endpoint = endpoints[number % len(endpoints)]
+                body = {"prompt": "a", "max_tokens": 100, "stream": True, "ignore_eos": True}
+                async with http.stream("POST", f"{endpoint}/completions", json=body) as answer:
+                    lines = [line async for line in answer.aiter_lines() if line]
+                assert lines[-1] == "data: [DONE]", "a request that was begun is answered"
+                answers.append(number)
+
+    async with asyncio.TaskGroup() as asking:
+        for number in range(2):
+            asking.create_task(ask(number))
+        assert (await longshore.serve(two.model_copy(update={"cpus": 0.5})))[0] == 2
+        second = await until(longshore, service.name, is_settled)
+        over.set()
+    assert {each.revision for each in second.replicas if not each.stopping} == {2}
+    assert not set(first.endpoints) & set(second.endpoints)
+    assert len(answers) > 2
+    assert (await longshore.serve(two.model_copy(update={"cpus": 0.5})))[0] == 2, "as it is"
+    assert await longshore.undo_rollout(service.name) == 1
+
+
+async def test_a_revision_that_no_engine_can_serve_is_undone(
+    longshore: Longshore, service: ServiceSpec, models: tuple[str, str]
+) -> None:
+    await longshore.serve(service)
+    (before,) = (await until(longshore, service.name, is_settled)).endpoints
+    broken = service.model_copy(update={"model": models[1]})
+    assert (await longshore.serve(broken))[0] == 2
+    found = await until(
+        longshore, service.name, lambda found: found.revision == 1 and is_settled(found)
+    )
+    assert found.endpoints == (before,), "what served all along"
+    undone = found.revisions[0]
+    assert undone.number == 2
+    assert undone.undone.startswith("revision 2 never got ready (3 engines failed)")
+    assert "invalid magic characters" in undone.undone
+
+
+async def test_an_engine_or_an_agent_that_is_killed_comes_again(
+    longshore: Longshore, service: ServiceSpec, agent: AgentProcess
+) -> None:
+    await longshore.serve(service)
+    first = await until(longshore, service.name, is_settled)
+    (engine,) = [
+        each for each in psutil.Process(agent.process.pid).children(recursive=True)
+        if "longshore.activities.serving.llama_server" in each.cmdline()
+    ]  # fmt: skip
+    engine.kill()
+    second = await until(
+        longshore,
+        service.name,
+        lambda found: is_settled(found) and found.endpoints != first.endpoints,
+    )
+    assert second.replicas[0].job_id == first.replicas[0].job_id, "its job tries again"
+    assert second.replicas[0].failures == 1
+    agent.kill()
+    agent.start()
+    third = await until(
+        longshore,
+        service.name,
+        lambda found: is_settled(found) and found.endpoints != second.endpoints,
+    )
+    assert len(third.endpoints) == 1
+
+
+async def test_it_is_scaled_an_engine_is_evicted_and_all_is_removed(
+    longshore: Longshore, service: ServiceSpec
+) -> None:
+    await longshore.serve(service)
+    (first,) = (await until(longshore, service.name, is_settled)).replicas
+    await longshore.evict(first.job_id)
+    with pytest.raises(RefusedError, match="is being stopped already"):
+        await longshore.evict(first.job_id)
+    (second,) = (
+        await until(
+            longshore,
+            service.name,
+            lambda found: is_settled(found) and found.replicas[0].job_id != first.job_id,
+        )
+    ).replicas
+    await longshore.scale(service.name, 0)
+    await until(longshore, service.name, lambda found: not found.replicas)
+    with pytest.raises(NotFoundError, match="no engine"):
+        await longshore.evict(second.job_id)
+    await longshore.remove_service(service.name)
+    await until(longshore, service.name, lambda found: found.state is ServiceState.REMOVED)
+    with pytest.raises(RefusedError, match="is REMOVED"):
+        await longshore.scale(service.name, 1)
+    assert service.name not in [each.name for each in await longshore.services()]
+    with pytest.raises(RefusedError, match="is being removed|is REMOVED"):
+        await longshore.undo_rollout(service.name)
+    assert (await longshore.serve(service))[0] == 2
+    await until(longshore, service.name, is_settled)

@@ -1,0 +1,209 @@
+"""Replicas of a service: worked cases, and that an update never leaves too few or begins too
+many."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from longshore.models.serving import EngineStage
+from longshore.scheduling.serving.replicas import (
+    LEAVE_BEFORE,
+    TRIES,
+    Replica,
+    ServiceFacts,
+    plan,
+)
+
+NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
+READY, LOADING = EngineStage.READY, EngineStage.LOADING
+
+
+def replica(name: str, revision: int = 1, stage: EngineStage | None = READY, **more: object):
+    born = NOW - timedelta(minutes=10)
+    return replace(Replica(name, revision, born, stage), **more)  # pyright: ignore[reportArgumentType]
+
+
+def facts(*replicas: Replica, **more: object) -> ServiceFacts:
+    usual = ServiceFacts(
+        revision=1, wanted=2, surge=1, unavailable=0, replicas=replicas, was_ready=True
+    )
+    return replace(usual, **more)  # pyright: ignore[reportArgumentType]
+
+
+def stopped(found: ServiceFacts, now: datetime = NOW) -> list[str]:
+    return [each.job_id for each in plan(found, now).stop]
+
+
+def test_a_new_service_starts_what_is_wanted():
+    planned = plan(facts(was_ready=False), NOW)
+    assert (planned.start, planned.stop) == (2, ())
+    assert planned.reason == "of 2 replicas: 2 to be started"
+
+
+def test_one_that_is_as_it_should_be_is_left_alone():
+    planned = plan(facts(replica("a"), replica("b")), NOW)
+    assert (planned.start, planned.stop, planned.reason) == (0, (), "")
+
+
+def test_an_update_begins_one_beside_them_and_stops_none_before_that_is_ready():
+    old = (replica("a"), replica("b"))
+    begun = facts(*old, revision=2, was_ready=False)
+    assert (plan(begun, NOW).start, stopped(begun)) == (1, [])
+    loads = facts(*old, replica("c", 2, LOADING), revision=2, was_ready=False)
+    assert (plan(loads, NOW).start, stopped(loads)) == (0, [])
+    ready = facts(*old, replica("c", 2), revision=2)
+    assert (plan(ready, NOW).start, stopped(ready)) == (0, ["a"])
+    goes = facts(replica("a", stopping=True), replica("b"), replica("c", 2), revision=2)
+    assert plan(goes, NOW).start == 0, "what ends holds its GPU still"
+
+
+def test_without_surge_one_goes_first():
+    begun = facts(replica("a"), replica("b"), revision=2, surge=0, unavailable=1)
+    assert (plan(begun, NOW).start, stopped(begun)) == (0, ["a"])
+
+
+def test_what_is_not_ready_of_an_older_revision_goes_at_once():
+    found = facts(replica("a"), replica("b", stage=None), revision=2)
+    assert stopped(found) == ["b"]
+
+
+def test_fewer_are_wanted_the_one_that_loads_goes_first_then_the_youngest():
+    young = replica("young", created_at=NOW)
+    found = facts(replica("old"), young, replica("loads", stage=LOADING), wanted=1)
+    assert stopped(found) == ["loads", "young"]
+    assert stopped(facts(replica("old"), wanted=0)) == ["old"]
+
+
+def test_a_revision_that_never_gets_ready_is_undone():
+    old = (replica("a"), replica("b"))
+    fails = facts(
+        *old, replica("c", 2, LOADING), revision=2, was_ready=False, failures=TRIES, previous=1,
+        last_failure="out of memory",
+    )  # fmt: skip
+    undo = plan(fails, NOW).undo
+    assert undo is not None
+    assert undo.revision == 1
+    assert undo.reason == (
+        "revision 2 never got ready (3 engines failed): back to revision 1. The last one: out of "
+        "memory"
+    )
+    assert plan(replace(fails, failures=TRIES - 1), NOW).undo is None
+    assert plan(replace(fails, was_ready=True), NOW).undo is None
+    assert plan(replace(fails, previous=None), NOW).undo is None
+
+
+def test_a_replica_is_replaced_before_the_time_of_its_node_ends():
+    soon = replica("a", leaves_at=NOW + LEAVE_BEFORE, load_time=timedelta(seconds=30))
+    later = replica("b", leaves_at=NOW + timedelta(hours=5))
+    found = facts(soon, later)
+    assert (plan(found, NOW).start, stopped(found)) == (1, [])
+    assert plan(found, NOW).look_at == NOW + timedelta(hours=5) - LEAVE_BEFORE
+    assert stopped(facts(soon, later, replica("c"))) == ["a"]
+
+
+def test_what_ends_again_and_again_is_begun_ever_later():
+    found = facts(replica("a"), ends=(NOW - timedelta(milliseconds=500),))
+    planned = plan(found, NOW)
+    assert (planned.start, planned.look_at) == (0, NOW + timedelta(milliseconds=500))
+    assert plan(replace(found, ends=(NOW - timedelta(seconds=2),)), NOW).start == 1
+    often = tuple(NOW - timedelta(seconds=100 - each) for each in range(100))
+    assert plan(replace(found, ends=often), NOW).look_at == often[-1] + timedelta(minutes=5)
+
+
+def test_a_service_that_is_removed_stops_all():
+    found = facts(replica("a"), replica("b", stopping=True), removing=True)
+    assert (plan(found, NOW).start, stopped(found)) == (0, ["a"])
+
+
+class World:
+    """A service whose replicas get ready, fail and end in any order."""
+
+    def __init__(self, wanted: int, surge: int, unavailable: int) -> None:
+        self.facts = facts(wanted=wanted, surge=surge, unavailable=unavailable, was_ready=False)
+        self.now = NOW
+        self.number = 0
+
+    def look(self) -> None:
+        planned = plan(self.facts, self.now)
+        if planned.undo is not None:
+            self.facts = replace(self.facts, revision=planned.undo.revision, was_ready=True)
+            return
+        going = {each.job_id for each in planned.stop}
+        ready = sum(each.ready for each in self.facts.replicas)
+        replicas = [
+            replace(each, stopping=True) if each.job_id in going else each
+            for each in self.facts.replicas
+        ]
+        lost = ready - sum(each.ready for each in replicas)
+        enough = self.facts.wanted - self.facts.unavailable
+        assert lost == 0 or ready - lost >= min(enough, ready), "too few are left"
+        for _ in range(planned.start):
+            self.number += 1
+            name = f"r{self.number}"
+            replicas.append(Replica(name, self.facts.revision, self.now))
+        if planned.start:
+            most = self.facts.wanted + self.facts.surge
+            assert len(replicas) <= most, "too many are begun"
+        self.facts = replace(self.facts, replicas=tuple(replicas))
+
+    def change(self, of: int, **changes: object) -> None:
+        replicas = list(self.facts.replicas)
+        if replicas:
+            of %= len(replicas)
+            replicas[of] = replace(replicas[of], **changes)  # pyright: ignore[reportArgumentType]
+            self.facts = replace(self.facts, replicas=tuple(replicas))
+
+    def end(self, of: int, *, asked: bool) -> None:
+        replicas = [each for each in self.facts.replicas if each.stopping or not asked]
+        if replicas:
+            gone = replicas[of % len(replicas)]
+            rest = tuple(each for each in self.facts.replicas if each is not gone)
+            self.facts = replace(self.facts, replicas=rest)
+
+    def settle(self) -> None:
+        """All that is begun gets ready, all that is stopped ends, until nothing is left to do."""
+        for _ in range(200):
+            self.look()
+            replicas = tuple(
+                replace(each, stage=READY) for each in self.facts.replicas if not each.stopping
+            )
+            self.facts = replace(self.facts, replicas=replicas, was_ready=True)
+            self.now += timedelta(minutes=10)
+        assert len(self.facts.replicas) == self.facts.wanted
+        assert all(each.revision == self.facts.revision for each in self.facts.replicas)
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["look", "ready", "load", "lose", "end", "update", "scale"]),
+        st.integers(0, 9),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=300)
+@given(st.integers(0, 5), st.integers(0, 3), st.integers(0, 3), STEPS)
+def test_whatever_happens_the_number_is_kept_and_reached(
+    wanted: int, surge: int, unavailable: int, steps: list[tuple[str, int]]
+):
+    world = World(wanted, surge if surge or unavailable else 1, unavailable)
+    for what, number in steps:
+        match what:
+            case "look":
+                world.look()
+            case "ready":
+                world.change(number, stage=READY)
+            case "load":
+                world.change(number, stage=LOADING)
+            case "lose":
+                world.end(number, asked=False)
+            case "end":
+                world.end(number, asked=True)
+            case "update":
+                world.facts = replace(world.facts, revision=world.facts.revision + 1)
+            case _:
+                world.facts = replace(world.facts, wanted=number)
+    world.settle()
