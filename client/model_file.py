@@ -1,6 +1,8 @@
 """Reading files of models and of runtimes: one, or several: below `models` or `runtimes`, or each
 a YAML document."""
 
+from pathlib import Path
+
 from longshore.client.several_documents import Several
 from longshore.models.model_registry import ModelsDocument, RuntimesDocument
 from longshore.models.serving import ModelSpec, Runtime
@@ -19,9 +21,10 @@ _RUNTIMES = Several(
 def read_models(file: str) -> tuple[ModelSpec, ...]:
     """Return the models in a file, or on stdin for ``-``.
 
-    Raises SpecError with every mistake at once.
+    Paths that begin with ./ are seen from the file. Raises SpecError with every mistake at once.
     """
-    return _MODELS.read(file)
+    folder = Path() if file == "-" else Path(file).parent
+    return tuple(each.seen_from(folder) for each in _MODELS.read(file))
 
 
 def read_runtimes(file: str) -> tuple[Runtime, ...]:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from longshore.activities.serving.examination import Examined, examine
@@ -78,8 +79,9 @@ class ModelControl(ModelReading):
         its digest, of which `told` hears the bytes that were read, and of how many; one behind a
         URL with `verify` only. With `dry_run` nothing is stored. Raises NotFoundError for a
         runtime that there is not, SpecError with all that is wrong, StoreError where a file cannot
-        be read that has to be.
+        be read that has to be. Paths that begin with ./ are seen from the current folder.
         """
+        models = [each.seen_from(Path()) for each in models]
         if wrong := _beyond("model", models):
             raise SpecError("models", wrong)
         async with self._db().snapshot() as connection:

@@ -1,6 +1,7 @@
 """Commands for services: models that are kept running and answer requests."""
 
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -47,7 +48,8 @@ def serve(
 
     async def apply(api: "Longshore") -> list[ServiceView]:
         if asked.models:
-            edit = await api.add_models(asked.models)
+            folder = Path() if file == "-" else Path(file).parent
+            edit = await api.add_models([each.seen_from(folder) for each in asked.models])
             for each in edit.warnings:
                 warn(each)
         begun = dict[str, int]()

@@ -1,10 +1,12 @@
 """Models that are served, the programs that serve them, and one engine as a job runs it."""
 
+import os
 import re
 import string
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Final, Self
 
 from pydantic import Field, StringConstraints, model_validator
@@ -47,6 +49,7 @@ PLACES_OF_ADAPTERS: Final[Mapping[str, str]] = {
     "adapter_name": "the name that requests give to it",
 }
 LLAMA_CPP: Final = "llama.cpp"
+_RELATIVE = ("./", "../")
 START_LIMIT: Final = timedelta(minutes=10)
 
 
@@ -137,7 +140,8 @@ class ModelSpec(Frozen):
     """What requests call it."""
     source: Annotated[ShortText, Field(min_length=1)]
     """Its file, the first of several, or its folder: a path that nodes have, or a URL (s3, gs, az,
-    https, file) that they fetch once and keep as long as there is room."""
+    https, file) that they fetch once and keep as long as there is room. One that begins with ./ is
+    seen from the file that says it, and has to be at the same place on nodes."""
     sha256: Sha256 | None = None
     """Digest of the file; each engine checks it as it starts."""
     runtime: Name = LLAMA_CPP
@@ -173,6 +177,17 @@ class ModelSpec(Frozen):
         refuse(list(self._mistakes()))
         return self
 
+    def seen_from(self, folder: Path) -> Self:
+        """Return it with the paths that begin with ./ as they are seen from a folder."""
+
+        def seen(source: str) -> str:
+            if not source.startswith(_RELATIVE):
+                return source
+            return os.path.normpath(folder.absolute() / source)
+
+        adapters = {name: seen(source) for name, source in self.adapters.items()}
+        return self.model_copy(update={"source": seen(self.source), "adapters": adapters})
+
     def _mistakes(self) -> Iterator[Mistake]:
         if why := _no_place(self.source):
             yield Mistake(("source",), why)
@@ -198,8 +213,8 @@ def _no_place(source: str) -> str:
         return f"{brief(source)} is no place of these: {known}, or a path"
     if is_url(source) and "@" in source.partition("://")[2].partition("/")[0]:
         return "may hold no user or password: nodes have their own"
-    if not is_url(source) and not source.startswith(("/", "~/")):
-        return f"{shown(source)} is a path of the nodes, and has to begin with / or ~/"
+    if not is_url(source) and not source.startswith(("/", "~/", *_RELATIVE)):
+        return f"{shown(source)} is a path, and has to begin with /, ~/ or ./"
     return ""
 
 

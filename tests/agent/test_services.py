@@ -163,7 +163,7 @@ async def test_it_is_scaled_an_engine_is_evicted_and_all_is_removed(
     with pytest.raises(RefusedError, match="is REMOVED"):
         await longshore.scale(service.name, 1)
     assert service.name not in [each.name for each in await longshore.services()]
-    with pytest.raises(RefusedError, match="is being removed|is REMOVED"):
+    with pytest.raises(RefusedError, match=r"is being removed|is REMOVED"):
         await longshore.undo_rollout(service.name)
     assert (await longshore.serve(service))[0] == 2
     await until(longshore, service.name, is_settled)
