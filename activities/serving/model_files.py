@@ -96,10 +96,20 @@ def opened(fs: Any, path: str) -> Iterator[tuple[BinaryIO, int]]:
                 raise NotGGUFError(f"{shown(path)} is no file")
             yield file, found.st_size
         return
-    with fs.open(path, "rb", block_size=_PIECE) as file:
+    with _opened_far(fs, path) as file:
         if not isinstance(file.size, int):
             raise StoreError(f"{without_secrets(path)} does not say how long it is")
         yield file, file.size
+
+
+def _opened_far(fs: Any, path: str) -> Any:
+    try:
+        return fs.open(path, "rb", block_size=_PIECE)
+    except FileNotFoundError as error:
+        # Of an HTTP server that does not answer, or refuses, fsspec says that there is no file.
+        if error.__cause__ is None or isinstance(error.__cause__, FileNotFoundError):
+            raise
+        raise error.__cause__ from None
 
 
 def _joined(parts: list[GGUFHeader]) -> GGUFHeader:

@@ -51,7 +51,7 @@ def test_a_note_does_not_go_into_the_result(cli: Cli, model: Path) -> None:
     ("asks", "code", "why"),
     [
         (("absent.gguf",), 66, "there is no file"),
-        ((".",), 65, "is a folder: name the .gguf file in it"),
+        ((".",), 65, "of a GGUF model name the .gguf file in it"),
         ((__file__,), 65, "begins with"),
         (("nothing://bucket/a.gguf",), 69, "nothing://bucket/a.gguf cannot be read"),
         ((__file__, "--gpu-memory", "much"), 2, "--gpu-memory 'much': expected a size such as"),

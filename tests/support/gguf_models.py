@@ -241,3 +241,20 @@ def _mamba(width: int) -> list[tuple[str, tuple[int, ...]]]:
         ("ssm_d", (inner,)),
         ("ssm_out.weight", (width, inner)),
     ]
+
+
+def write_adapter(
+    path: Path, architecture: str = "llama", *, kind: str = "adapter", form: str = "lora"
+) -> Path:
+    """Write a LoRA adapter of rank 4 for the first layer of `Model()`."""
+    writer = gguf.GGUFWriter(str(path), architecture)
+    writer.add_type(kind)
+    writer.add_string("adapter.type", form)
+    writer.add_float32("adapter.lora.alpha", 4.0)
+    writer.add_tensor("blk.0.attn_q.weight.lora_a", np.ones((4, 64), np.float32))
+    writer.add_tensor("blk.0.attn_q.weight.lora_b", np.ones((64, 4), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
