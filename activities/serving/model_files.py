@@ -107,9 +107,11 @@ def _opened_far(fs: Any, path: str) -> Any:
         return fs.open(path, "rb", block_size=_PIECE)
     except FileNotFoundError as error:
         # Of an HTTP server that does not answer, or refuses, fsspec says that there is no file.
-        if error.__cause__ is None or isinstance(error.__cause__, FileNotFoundError):
+        cause = error.__cause__
+        status = getattr(cause, "status", None)
+        if cause is None or isinstance(cause, FileNotFoundError) or status in (404, 410):
             raise
-        raise error.__cause__ from None
+        raise cause from None
 
 
 def _joined(parts: list[GGUFHeader]) -> GGUFHeader:

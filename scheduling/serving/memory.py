@@ -84,6 +84,7 @@ def estimate(header: GGUFHeader, serving: Serving) -> ModelMemory:
         cells=padded(serving.context),
         total=sum(parts.values()),
         exact=header.architecture in _KNOWN,
+        is_proposal=False,
         notes=tuple(_notes(shape, serving)),
         **parts,
     )

@@ -12,6 +12,7 @@ from tests.client.conftest import Command
 from tests.support.gguf_models import Model, write, write_adapter
 from tests.support.safetensors_models import QWEN
 from tests.support.safetensors_models import write as write_folder
+from tests.support.served import serving
 
 _OWN = """
 name: own
@@ -368,3 +369,21 @@ async def test_a_folder_is_estimated(longshore: Command, files: Path):
     told = json.loads((await longshore(*asked, "--json")).out)
     heads, head = QWEN["num_key_value_heads"], QWEN["head_dim"]
     assert told["cache"] == 2 * 4 * heads * head * 2 * 100
+
+
+async def test_a_file_behind_a_url_is_read_whole_when_asked(longshore: Command, files: Path):
+    digest = hashlib.sha256((files / "tiny.gguf").read_bytes()).hexdigest()
+    with serving(files) as served:
+        asked = ("models", "add", "far", "--source", f"{served.url}tiny.gguf", "--sha256")
+        unread = await longshore(*asked, "0" * 64)
+        assert unread.code == 0, unread.err
+        assert "sha256: a file behind a URL is not read for it; --verify does" in unread.err
+        refused = await longshore(*asked, "0" * 64, "--verify")
+        assert refused.code == 65
+        assert f"and the file has {digest}" in refused.err
+        made = await longshore(*asked, digest, "--verify")
+        assert (made.code, made.err) == (0, "")
+        absent = await longshore("models", "add", "far", "--source", f"{served.url}none.gguf",
+                                 "--memory", "1GB")  # fmt: skip
+        assert absent.code == 65
+        assert "model far: source: there is no file" in absent.err
