@@ -184,7 +184,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.integers(0, 5), st.integers(0, 3), st.integers(0, 3), STEPS)
 def test_whatever_happens_the_number_is_kept_and_reached(
     wanted: int, surge: int, unavailable: int, steps: list[tuple[str, int]]

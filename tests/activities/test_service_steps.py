@@ -1,0 +1,180 @@
+"""The step of a service: repeated, twice at once, with what agents say in any order; and what the
+database refuses whatever the code does."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+from temporalio.client import Client
+
+from longshore.activities.database import Database
+from longshore.activities.serving import services
+from longshore.activities.serving.service_rows import record_service, remove_service
+from longshore.activities.serving.service_views import service_view
+from longshore.activities.serving.services import ServiceActivities
+from longshore.models.errors import NotFoundError
+from longshore.models.messages import job_workflow_id
+from longshore.models.runtimes import BUILT_IN
+from longshore.models.service import ServiceSpec, ServiceState, ServiceView
+from longshore.models.service_messages import AdvanceService, EngineNotice, ServiceProgress
+from longshore.models.serving import EngineReport, EngineSpec, EngineStage, ModelSpec
+
+MODEL = ModelSpec(name="tiny", source="/m/tiny.gguf", context=8, concurrency=1)
+ENGINE = EngineSpec(model=MODEL, runtime=BUILT_IN["llama.cpp"], memory=1000)
+
+
+class Served:
+    """A service that is on record, in a pool without nodes; no workflow follows it."""
+
+    def __init__(self, control: Database, temporal: Client, pool: str) -> None:
+        self.control, self.temporal = control, temporal
+        self.steps = ServiceActivities(control, temporal)
+        self.name, self.pool = f"s-{pool}", pool
+
+    async def record(self, **fields: Any) -> int:
+        given = {"name": self.name, "model": "tiny", "pool": self.pool, "drain": 0, **fields}
+        async with self.control.transaction() as connection:
+            spec = ServiceSpec.model_validate(given)
+            return await record_service(connection, spec, ENGINE, 1)
+
+    async def look(self, *notices: EngineNotice) -> ServiceProgress:
+        return await self.steps.advance_service(
+            AdvanceService(service=self.name, notices=notices)
+        )
+
+    async def view(self) -> ServiceView:
+        async with self.control.transaction() as connection:
+            return await service_view(connection, self.name)
+
+    async def begin_one(self, revision: int, job_id: str) -> None:
+        """Insert a replica as no code of ours would."""
+        async with self.control.transaction() as connection:
+            await connection.execute(
+                text(
+                    "INSERT INTO replicas (job_id, service, revision)"
+                    " VALUES (:id, :name, :revision)"
+                ),
+                {"id": job_id, "name": self.name, "revision": revision},
+            )
+
+    def said(self, job_id: str, stage: EngineStage, attempt: int = 1) -> EngineNotice:
+        report = EngineReport(stage=stage, endpoint="http://127.0.0.1:1/v1", message="it broke")
+        return EngineNotice(job_id=job_id, attempt=attempt, node_id="n", report=report)
+
+    async def end(self) -> None:
+        async with self.control.transaction() as connection:
+            await remove_service(connection, self.name)
+        await self.look()
+        for each in (await self.view()).replicas:
+            handle = self.temporal.get_workflow_handle(job_workflow_id(each.job_id))
+            with pytest.raises(Exception, match="ailed|ancelled"):
+                await handle.result()
+
+
+@pytest.fixture
+def served(control: Database, temporal: Client, pool: str) -> Served:
+    """A service of the test's pool, which the test records; 0.01 s."""
+    return Served(control, temporal, pool)
+
+
+async def test_a_repeat_starts_what_is_missing_and_nothing_twice(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+):
+    await served.record(replicas=2)
+
+    async def away(*_: object) -> None:
+        raise OSError("the server is away")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(services, "start_job", away)
+        with pytest.raises(OSError, match="away"):
+            await served.look()
+    intended = {each.job_id for each in (await served.view()).replicas}
+    assert len(intended) == 2
+    assert (await served.look()).wanted == 2
+    assert {each.job_id for each in (await served.view()).replicas} == intended
+    for job_id in intended:
+        await served.temporal.get_workflow_handle(job_workflow_id(job_id)).describe()
+    await served.end()
+
+
+async def test_looks_at_the_same_time_start_no_more_than_is_wanted(served: Served):
+    await served.record(replicas=3)
+    await asyncio.gather(*(served.look() for _ in range(5)))
+    assert len((await served.view()).replicas) == 3
+    await served.end()
+
+
+async def test_a_failed_attempt_counts_once_and_what_is_older_changes_nothing(served: Served):
+    await served.record()
+    await served.look()
+    (replica,) = (await served.view()).replicas
+    failed = served.said(replica.job_id, EngineStage.FAILED, attempt=2)
+    await served.look(failed, failed)
+    await served.look(served.said(replica.job_id, EngineStage.READY, attempt=1))
+    (now,) = (await served.view()).replicas
+    assert (now.failures, now.message, now.ready_at) == (1, "it broke", None)
+    await served.look(served.said("nobody.r1.aaaaaaaa", EngineStage.READY))
+    assert len((await served.view()).replicas) == 1
+    await served.end()
+
+
+async def test_a_changed_spec_is_a_new_revision_and_another_number_is_not(served: Served):
+    assert await served.record(replicas=1) == 1
+    assert await served.record(replicas=2) == 1
+    assert await served.record(replicas=2, priority=7) == 2
+    assert await served.record(replicas=2, priority=7) == 2
+    found = await served.view()
+    assert (found.revision, found.spec.replicas, found.spec.priority) == (2, 2, 7)
+    assert [each.number for each in found.revisions] == [2, 1]
+
+
+async def test_a_service_that_nobody_recorded_is_not_found(served: Served):
+    with pytest.raises(Exception, match="no service") as refused:
+        await served.look()
+    assert getattr(refused.value, "type", "") == NotFoundError.__name__
+
+
+async def test_the_database_refuses_replicas_that_nobody_wants(served: Served):
+    await served.record(replicas=1, surge=1)
+    await served.look()
+    await served.begin_one(1, f"{served.name}.one-more")
+    with pytest.raises(DBAPIError, match="has 2 replicas, and 1 are wanted"):
+        await served.begin_one(1, f"{served.name}.too-many")
+    await served.record(replicas=5, priority=7)
+    with pytest.raises(DBAPIError, match="begins no replica of revision 1"):
+        await served.begin_one(1, f"{served.name}.old")
+    async with served.control.transaction() as connection:
+        await remove_service(connection, served.name)
+    with pytest.raises(DBAPIError, match="begins no replica of revision 2"):
+        await served.begin_one(2, f"{served.name}.late")
+
+
+async def test_two_at_once_do_not_go_over_the_number_together(served: Served):
+    await served.record(replicas=1, surge=0, unavailable=1)
+    begun = await asyncio.gather(
+        *(served.begin_one(1, f"{served.name}.{number}") for number in range(4)),
+        return_exceptions=True,
+    )
+    assert sorted(isinstance(each, DBAPIError) for each in begun) == [False, True, True, True]
+
+
+async def test_the_database_keeps_revisions_as_they_were(served: Served):
+    await served.record()
+    for change in ("spec = '{}'", "engine = '{}'", "model_revision = 7", "number = 9"):
+        with pytest.raises(DBAPIError, match="is never rewritten"):
+            async with served.control.transaction() as connection:
+                await connection.execute(
+                    text(f"UPDATE service_revisions SET {change} WHERE service = :name"),
+                    {"name": served.name},
+                )
+
+
+async def test_one_without_replicas_is_over_once_it_is_removed(served: Served):
+    await served.record(replicas=0)
+    async with served.control.transaction() as connection:
+        await remove_service(connection, served.name)
+    assert (await served.look()).state is ServiceState.REMOVED
+    assert (await served.view()).state is ServiceState.REMOVED
