@@ -40,9 +40,7 @@ class Served:
             return await record_service(connection, spec, ENGINE, 1)
 
     async def look(self, *notices: EngineNotice) -> ServiceProgress:
-        return await self.steps.advance_service(
-            AdvanceService(service=self.name, notices=notices)
-        )
+        return await self.steps.advance_service(AdvanceService(service=self.name, notices=notices))
 
     async def view(self) -> ServiceView:
         async with self.control.transaction() as connection:
@@ -69,7 +67,7 @@ class Served:
         await self.look()
         for each in (await self.view()).replicas:
             handle = self.temporal.get_workflow_handle(job_workflow_id(each.job_id))
-            with pytest.raises(Exception, match="ailed|ancelled"):
+            with pytest.raises(Exception, match=r"ailed|ancelled"):
                 await handle.result()
 
 

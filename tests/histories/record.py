@@ -56,6 +56,7 @@ from longshore.models.purchase import (
 )
 from longshore.models.reconcile import ReconcileRequest
 from longshore.models.resize import Resize
+from longshore.models.service_messages import service_workflow_id
 from longshore.models.settings import Settings
 from longshore.models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL
 from longshore.simulation.market.background import Profile
@@ -80,6 +81,7 @@ from tests.histories import (
     preparing_scene,
     price_scene,
     schedule_scene,
+    service_scene,
     spares_scene,
 )
 from tests.support.control import a_spec, serving_control
@@ -110,7 +112,7 @@ SCENES = (
     "start_failures", "pools", "nodes", "market_watched", "checkpoints_watched", "bought",
     "spares", "going_on", "ended_machine", "given_up", "cut_off", "started_anew", "pinged",
     "arrays", "dags", "schedules", "resized", "grown", "in_place", "grown_in_place",
-    "time_limits", "prepared", "begun", "priced", "paid",
+    "time_limits", "prepared", "begun", "priced", "paid", "served",
 )  # fmt: skip
 
 
@@ -275,6 +277,10 @@ class Scenarios:
 
     async def paid(self) -> None:
         await paid_scene.play(self._temporal, self._database, self._start_job, self._node)
+
+    async def served(self) -> None:
+        self._record(service_workflow_id(service_scene.NAME))
+        await service_scene.play(self._temporal, self._database, self._node)
 
     async def in_place(self) -> None:
         await in_place_scene.play(self._start_job, self._node)

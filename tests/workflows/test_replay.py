@@ -51,6 +51,7 @@ PATHS = {
     "job-priced": COMPLETED,
     "job-recalled": COMPLETED,
     "price-priced": COMPLETED,
+    "service-served": CONTINUED,
     "job-success": COMPLETED,
     "job-user-failure": FAILED,
     "job-retry": COMPLETED,
