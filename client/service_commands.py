@@ -92,7 +92,7 @@ async def _until_ready(
             undone = [each.undone for each in found.revisions if each.number == revision]
             why = undone[0] if undone and undone[0] else f"it is at revision {found.revision} now"
             raise RefusedError(f"service {name}: {why}")
-        line = f"{name}: {found.ready} of {found.spec.replicas} ready"
+        line = f"{name}: {found.ready} ready, {found.spec.replicas} wanted"
         if found.message:
             line += f"; {found.message}"
         if line != told and not quiet:

@@ -17,6 +17,7 @@ from longshore.models.document import read_document
 from longshore.models.job import JobSpec
 from longshore.models.orderbook_response import OrderbookResponse
 from longshore.models.search import SEARCH_ATTRIBUTES
+from longshore.models.service import ServiceFile
 from longshore.workers import schedules
 from longshore.workers.schedules import Recurring
 from longshore.workers.versioning import WORKFLOWS
@@ -122,12 +123,13 @@ def test_every_job_file_of_the_examples_can_be_read():
     files = [
         file
         for file in (ROOT / "examples").glob("*.yaml")
-        if not file.name.startswith(("state", "buying", "pipeline"))
+        if not file.name.startswith(("state", "buying", "pipeline", "serve"))
     ]  # fmt: skip
     assert len(files) >= 7
     for file in files:
         read_document(file, JobSpec)
     assert read_dag(str(ROOT / "examples" / "pipeline.yaml"), most=1000).jobs
+    assert read_document(ROOT / "examples" / "serve.yaml", ServiceFile).services
 
 
 def test_mistakes_in_commands_are_found():

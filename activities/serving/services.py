@@ -37,7 +37,8 @@ from longshore.models.service_messages import AdvanceService, ServiceProgress
 from longshore.scheduling.serving.replica_job import replica_spec
 from longshore.scheduling.serving.replicas import ServiceFacts, ServicePlan, plan
 
-_LETTERS = string.ascii_lowercase + string.digits
+_LETTERS, _SUFFIX = string.ascii_lowercase + "234567", 10
+"""As of other jobs whose id is made."""
 _IN_FLIGHT = 25
 
 
@@ -112,8 +113,8 @@ class ServiceActivities:
 
 
 def _job_id(name: str, revision: int) -> str:
-    letters = "".join(secrets.choice(_LETTERS) for _ in range(8))
-    return f"{name}.r{revision}.{letters}"
+    letters = "".join(secrets.choice(_LETTERS) for _ in range(_SUFFIX))
+    return f"{name}-r{revision}-{letters}"
 
 
 def _progress(
