@@ -58,17 +58,21 @@ from longshore.models.reconcile import (
     PoolSeen,
     PurchaseSeen,
     ReconcileRequest,
+    ServiceSeen,
     WorkflowSeen,
     WorkflowState,
 )
+from longshore.models.service_messages import SERVICE_WORKFLOW
 from longshore.scheduling.reconcile import to_ask, to_describe
 
 _AT_ONCE = 20
 _ANSWER_WITHIN = timedelta(seconds=10)
 _ATTEMPTS_OF_A_RESTART = 2
 """A worker that ends with a task in hand costs one."""
+_SERVICES = "SELECT name, updated_at FROM services WHERE state <> 'REMOVED' ORDER BY name"
 _LISTED = f"""WorkflowType IN ('{JOB_WORKFLOW}', '{ARRAY_WORKFLOW}', '{DAG_WORKFLOW}',
-    '{POOL_WORKFLOW}', '{NODE_WORKFLOW}', '{BLOCK_WORKFLOW}', '{PURCHASE_WORKFLOW}')
+    '{POOL_WORKFLOW}', '{NODE_WORKFLOW}', '{BLOCK_WORKFLOW}', '{PURCHASE_WORKFLOW}',
+    '{SERVICE_WORKFLOW}')
     AND ExecutionStatus = 'Running'"""
 _JOB_STATE = SearchAttributeKey.for_keyword(search.JOB_STATE)
 _NODE_ID = SearchAttributeKey.for_keyword(search.NODE_ID)
@@ -125,6 +129,7 @@ async def _rows(connection: AsyncConnection, node_lost_after: timedelta) -> Obse
     blocks = (await connection.execute(text(BLOCKS))).mappings()
     purchases = (await connection.execute(text(PURCHASES))).mappings()
     dags = (await connection.execute(text(DAGS))).mappings()
+    services = (await connection.execute(text(_SERVICES))).mappings()
     ledgers = (await connection.execute(text(HELD_DIFFERENCES))).mappings()
     funding = (await connection.execute(text(FUNDING_DIFFERENCES))).mappings()
     assert at is not None
@@ -137,6 +142,7 @@ async def _rows(connection: AsyncConnection, node_lost_after: timedelta) -> Obse
         blocks=tuple(BlockSeen.model_validate(dict(row)) for row in blocks),
         purchases=tuple(PurchaseSeen.model_validate(dict(row)) for row in purchases),
         dags=tuple(DagSeen.model_validate(dict(row)) for row in dags),
+        services=tuple(ServiceSeen.model_validate(dict(row)) for row in services),
         ledgers=tuple(LedgerSeen.model_validate(dict(row)) for row in ledgers),
         funding=tuple(LedgerSeen.model_validate(dict(row)) for row in funding),
     )

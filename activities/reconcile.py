@@ -202,6 +202,9 @@ class ReconcileActivities:
             return await self._settle_purchase(mend.settle_purchase.purchase_id)
         if mend.give_up_mutexes:
             return await self._give_up_mutexes(mend.give_up_mutexes.dag_id)
+        if mend.follow_service:
+            await self._signals.begin_service(mend.follow_service.name)
+            return ""
         assert mend.poke_pool is not None
         await self._signals.poke_pool(mend.poke_pool.pool)
         return ""

@@ -51,6 +51,8 @@ class FindingKind(StrEnum):
     """A purchase may order on, and no workflow does."""
     DAG_NOT_FOLLOWED = "dag-not-followed"
     """A DAG has not ended, and no workflow follows it."""
+    SERVICE_NOT_FOLLOWED = "service-not-followed"
+    """A service is not over, and no workflow follows it."""
     LEDGER_DIFFERS = "ledger-differs"
     """What a node or GPU counts as used is not the sum of what is held there."""
     FUNDING_DIFFERS = "funding-differs"
@@ -140,6 +142,12 @@ class GiveUpMutexes(Wire):
     dag_id: str
 
 
+class FollowService(Wire):
+    """Start the workflow of a service again: what it has to know is in the database."""
+
+    name: str
+
+
 class BookBill(Wire):
     """Bring what an order is booked with, whose account is closed, to what its market billed."""
 
@@ -162,6 +170,7 @@ class Mend(Wire):
     book_bill: BookBill | None = None
     settle_purchase: SettlePurchase | None = None
     give_up_mutexes: GiveUpMutexes | None = None
+    follow_service: FollowService | None = None
 
 
 class Stop(Wire):
@@ -358,6 +367,13 @@ class DagSeen(Frozen):
     """Jobs of it that are not submitted have mutexes, or wait for them."""
 
 
+class ServiceSeen(Frozen):
+    """A service that is not over."""
+
+    name: str
+    updated_at: Instant
+
+
 class LedgerSeen(Frozen):
     """A count that is not the sum of its live rows."""
 
@@ -379,6 +395,7 @@ class Observed(Frozen):
     blocks: tuple[BlockSeen, ...] = ()
     purchases: tuple[PurchaseSeen, ...] = ()
     dags: tuple[DagSeen, ...] = ()
+    services: tuple[ServiceSeen, ...] = ()
     ledgers: tuple[LedgerSeen, ...] = ()
     funding: tuple[LedgerSeen, ...] = ()
     """Kept sums of charges, and attempts charged beyond their end, in thousandths of a GPU."""

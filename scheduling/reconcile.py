@@ -29,6 +29,7 @@ from longshore.models.reconcile import (
     TellPlaced,
     WorkflowState,
 )
+from longshore.models.service_messages import service_workflow_id
 from longshore.models.text import count
 from longshore.scheduling.reconcile_lost import (
     Lost,
@@ -37,6 +38,7 @@ from longshore.scheduling.reconcile_lost import (
     lost_jobs,
     lost_nodes,
     lost_purchases,
+    lost_services,
     workflows_of,
 )
 
@@ -69,6 +71,8 @@ def to_describe(seen: Observed, request: ReconcileRequest) -> frozenset[str]:
     bought = {purchase_workflow_id(purchase.id) for purchase in seen.purchases}
     wanted |= {workflow_id for workflow_id in bought if workflow_id not in seen.workflows}
     wanted |= {id for dag in seen.dags if (id := dag_workflow_id(dag.id)) not in seen.workflows}
+    served = {service_workflow_id(service.name) for service in seen.services}
+    wanted |= {workflow_id for workflow_id in served if workflow_id not in seen.workflows}
     return frozenset(
         wanted | {pool_workflow_id(pool.name) for pool in seen.pools if _late(pool, seen, request)}
     )
@@ -82,8 +86,8 @@ def to_ask(seen: Observed, request: ReconcileRequest) -> frozenset[str]:
 
 
 def compare(seen: Observed, request: ReconcileRequest) -> tuple[Finding, ...]:
-    """Return every disagreement: jobs first, then pools, nodes, blocks, purchases, DAGs, ledgers,
-    charges and agents."""
+    """Return every disagreement: jobs first, then pools, nodes, blocks, purchases, DAGs, services,
+    ledgers, charges and agents."""
     open_jobs = [job for job in seen.jobs if job.ended_at is None]
     live_nodes = [node for node in seen.nodes if node.alive]
     jobs = (*_jobs(seen, request), *_by_now(lost_jobs(seen, request), seen))
@@ -91,6 +95,7 @@ def compare(seen: Observed, request: ReconcileRequest) -> tuple[Finding, ...]:
     blocks = _by_now(lost_blocks(seen, request), seen)
     bought = _by_now(lost_purchases(seen, request), seen)
     dags = _by_now(lost_dags(seen, request), seen)
+    services = _by_now(lost_services(seen, request), seen)
     return (
         *_hold_back(jobs, len(open_jobs), "open jobs", request),
         *_unrecorded_jobs(seen, request),
@@ -99,6 +104,7 @@ def compare(seen: Observed, request: ReconcileRequest) -> tuple[Finding, ...]:
         *_hold_back(blocks, len(seen.blocks), "blocks", request),
         *_hold_back(bought, len(seen.purchases), "purchases", request),
         *_hold_back(dags, len(seen.dags), "DAGs", request),
+        *_hold_back(services, len(seen.services), "services", request),
         *_ledgers(seen),
         *_funding(seen),
         *_agents(seen, request),

@@ -20,6 +20,7 @@ from longshore.models.reconcile import (
     Finding,
     FindingKind,
     FollowBlock,
+    FollowService,
     GiveUpMutexes,
     JobSeen,
     LoseNode,
@@ -31,6 +32,7 @@ from longshore.models.reconcile import (
     WorkflowSeen,
     WorkflowState,
 )
+from longshore.models.service_messages import service_workflow_id
 
 _CLOSED, _MISSING = WorkflowState.CLOSED, WorkflowState.MISSING
 
@@ -51,6 +53,7 @@ def lost(seen: Observed, request: ReconcileRequest) -> tuple[Lost, ...]:
     return (
         *lost_jobs(seen, request), *lost_nodes(seen, request), *lost_blocks(seen, request),
         *lost_purchases(seen, request), *lost_dags(seen, request),
+        *lost_services(seen, request),
     )  # fmt: skip
 
 
@@ -173,6 +176,25 @@ def lost_purchases(seen: Observed, request: ReconcileRequest) -> Iterator[Lost]:
             kind=kind, subject=f"purchase {purchase.id}",
             problem=f"it may order on, and its workflow {how}",
             mend=Mend(settle_purchase=SettlePurchase(purchase_id=purchase.id)),
+        )  # fmt: skip
+        yield Lost(finding, after)
+
+
+def lost_services(seen: Observed, request: ReconcileRequest) -> Iterator[Lost]:
+    """Return the services that are not over and that no workflow follows."""
+    for service in seen.services:
+        flow = seen.workflows.get(service_workflow_id(service.name))
+        if flow is None or flow.state is WorkflowState.RUNNING:
+            continue
+        kind, how = FindingKind.SERVICE_NOT_FOLLOWED, "has ended"
+        after = max(service.updated_at, flow.closed_at or service.updated_at) + request.margin
+        if flow.state is _MISSING:
+            kind, how = FindingKind.WORKFLOW_MISSING, "is not known to Temporal"
+            after = service.updated_at + request.missing_margin
+        finding = Finding(
+            kind=kind, subject=f"service {service.name}",
+            problem=f"its replicas are kept by nobody: its workflow {how}",
+            mend=Mend(follow_service=FollowService(name=service.name)),
         )  # fmt: skip
         yield Lost(finding, after)
 
