@@ -29,6 +29,8 @@ from longshore.console import (
     purchases_page,
     queue_page,
     schedules_page,
+    services_api,
+    services_page,
 )
 from longshore.console.api_docs import docs_page
 from longshore.console.bought import Bought
@@ -75,6 +77,7 @@ def build(settings: Settings, token: str) -> FastAPI:
     app.include_router(bought_api.router(bought))
     app.include_router(fleet_api.router(fleet))
     app.include_router(funding_api.router(fleet))
+    app.include_router(services_api.router(fleet))
     _add_small_routes(app)
     orderbook_page.add(quotes, past, simulated=simulated)
     for page in (purchases_page, blocks_page, costs_page):
@@ -84,6 +87,7 @@ def build(settings: Settings, token: str) -> FastAPI:
     queue_page.add(fleet)
     dags_page.add(fleet)
     schedules_page.add(fleet)
+    services_page.add(fleet)
     cycles_page.add(fleet)
     budgets_page.add(fleet)
     _add_pages(app)

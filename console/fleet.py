@@ -12,6 +12,7 @@ from longshore.activities.queue_history import QueueHistories
 from longshore.client.api import Longshore
 from longshore.client.array_reading import ArrayReading
 from longshore.client.funding_reading import FundingReading
+from longshore.client.services import ServiceReading
 from longshore.client.web_ui import job_url
 from longshore.console.answer_cache import Shared
 from longshore.models.array_view import ElementView
@@ -29,6 +30,7 @@ from longshore.models.job_report import JobReport
 from longshore.models.labels import Selector
 from longshore.models.queue_view import QueueHistory, QueueView, StartErrorsView
 from longshore.models.schedule import ScheduleView
+from longshore.models.service import ServiceView
 from longshore.models.settings import Settings
 from longshore.models.spending import JobCost
 from longshore.models.views import Explanation, JobView, NodeView, PoolView
@@ -47,7 +49,7 @@ PATIENCE = 3.0
 T = TypeVar("T")
 
 
-class _Reading(ArrayReading, FundingReading):
+class _Reading(ArrayReading, FundingReading, ServiceReading):
     """Reads without Temporal where that does not answer."""
 
     def __init__(
@@ -207,6 +209,14 @@ class Fleet:
         return await self._shared(
             ("schedule", name), lambda: self._of_temporal(lambda api: api.schedule(name))
         )
+
+    async def services(self) -> tuple[ServiceView, ...]:
+        """Return the services by name, with their replicas."""
+        return await self._shared(("services",), self._reading.services)
+
+    async def service(self, name: str) -> ServiceView:
+        """Return one service. Raises NotFoundError."""
+        return await self._shared(("service", name), lambda: self._reading.service(name))
 
     async def report(self, ref: str) -> JobReport:
         """Return one job in full; what Temporal does not say in time is left out, and said.

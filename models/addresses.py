@@ -15,6 +15,7 @@ CONSOLE_PAGES = (
     ("/queue", "Queue"),
     ("/dags", "DAGs"),
     ("/schedules", "Schedules"),
+    ("/services", "Services"),
     ("/purchases", "Purchases"),
     ("/blocks", "Blocks"),
     ("/costs", "Costs"),

@@ -1,0 +1,146 @@
+"""The services of the console: what the REST API tells, what the pages show, and that nothing is
+obeyed."""
+
+from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, Page, expect
+
+from longshore.activities.database import Database
+from longshore.activities.serving.service_rows import record_service, remove_service
+from longshore.activities.serving.services import ServiceActivities
+from longshore.client.api import Longshore
+from longshore.console.services_view import (
+    engines_html,
+    head_html,
+    list_html,
+    problems_html,
+    revisions_html,
+)
+from longshore.models.runtimes import BUILT_IN
+from longshore.models.service import (
+    ReplicaView,
+    RevisionView,
+    ServiceSpec,
+    ServiceState,
+    ServiceView,
+)
+from longshore.models.service_messages import AdvanceService
+from longshore.models.serving import EngineSpec, EngineStage, ModelSpec
+from longshore.models.settings import Settings
+from tests.support.console import RunningConsole, running_console
+from tests.support.local_stack import temporary_folder
+
+NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
+MODEL = ModelSpec(name="tiny", source="/m/tiny.gguf", context=8, concurrency=1)
+ENGINE = EngineSpec(model=MODEL, runtime=BUILT_IN["llama.cpp"], memory=1000)
+
+
+def an_engine(**fields: Any) -> ReplicaView:
+    usual = {
+        "job_id": "chat-r1-aaaaaaaaaa", "service": "chat", "model": "tiny", "revision": 1,
+        "stage": EngineStage.READY, "node_id": "a", "gpu_indices": (0,),
+        "endpoint": "http://127.0.0.1:1/v1", "leased": 1000, "used": 400,
+        "created_at": NOW - timedelta(minutes=5), "ready_at": NOW - timedelta(minutes=4),
+    }  # fmt: skip
+    return ReplicaView.model_validate(usual | fields)
+
+
+def a_service(*replicas: ReplicaView, **fields: Any) -> ServiceView:
+    usual = {
+        "name": "chat", "state": ServiceState.RUNNING, "revision": 1, "ready": len(replicas),
+        "spec": ServiceSpec(name="chat", model="tiny"), "replicas": replicas, "updated_at": NOW,
+    }  # fmt: skip
+    return ServiceView.model_validate(usual | fields)
+
+
+def test_an_engine_shows_what_it_holds_and_takes():
+    html = engines_html([an_engine()], NOW)
+    assert 'title="holds 1GB, takes 400MB"' in html
+    assert '<span class="state well">ready</span>' in html
+    assert '<a class="id" href="/services/chat">chat</a>' in html
+    assert "4m ago" in html
+    over = engines_html([an_engine(used=1200)], NOW)
+    assert '<span class="part bad"' in over
+    assert "1.2GB (over)" in over
+    assert "takes 1.2GB of GPU memory and holds 1GB" in problems_html([an_engine(used=1200)])
+
+
+def test_one_that_waits_or_failed_says_why():
+    waits = an_engine(
+        stage=None, node_id=None, gpu_indices=(), endpoint="", used=0, ready_at=None, failures=2,
+        message="out of memory",
+    )  # fmt: skip
+    assert "waits (2 failed)" in engines_html([waits], NOW)
+    assert "out of memory" in problems_html([waits])
+
+
+def test_what_others_wrote_is_shown_and_not_obeyed():
+    bad = "<script>alert(1)</script>"
+    engine = an_engine(job_id=bad, node_id=bad, endpoint=bad, message=bad, service=bad, stage=None)
+    service = a_service(engine, name=bad, message=bad)
+    revision = RevisionView(number=1, model=bad, model_revision=1, created_at=NOW, undone=bad)
+    for html in (
+        list_html([service]), head_html(service), engines_html([engine], NOW),
+        problems_html([engine.model_copy(update={"endpoint": ""})]),
+        revisions_html([revision], NOW),
+    ):  # fmt: skip
+        assert "<script>" not in html
+        assert "alert(1)" in html
+
+
+@pytest.fixture
+def here(settings: Settings) -> Iterator[RunningConsole]:
+    """Starts a console that knows this module's database; 3 s."""
+    with (
+        temporary_folder() as folder,
+        running_console(folder, database_url=settings.resolve_database_url()) as console,
+    ):
+        yield console
+
+
+@pytest.fixture
+async def service(control: Database, longshore: Longshore, pool: str) -> AsyncIterator[str]:
+    """A service whose replica waits, since its pool has no node; 0.1 s."""
+    name = f"s-{pool}"
+    async with control.transaction() as connection:
+        spec = ServiceSpec(name=name, model="tiny", pool=pool)
+        await record_service(connection, spec, ENGINE, 1)
+    steps = ServiceActivities(control, longshore.temporal)
+    await steps.advance_service(AdvanceService(service=name))
+    yield name
+    async with control.transaction() as connection:
+        await remove_service(connection, name)
+    await steps.advance_service(AdvanceService(service=name))
+
+
+async def test_the_api_tells_what_the_command_does(
+    here: RunningConsole, longshore: Longshore, service: str
+):
+    found = ServiceView.model_validate(here.get(f"/services/{service}").json())
+    assert found == await longshore.service(service)
+    assert [each["name"] for each in here.get("/services").json()["services"]] == [service]
+    assert here.get("/services/none-there").status_code == 404
+
+
+async def test_the_pages_lead_from_the_list_to_a_service_on_a_phone(
+    here: RunningConsole, service: str, browser: Browser
+):
+    context = await browser.new_context(
+        viewport={"width": 390, "height": 844}, is_mobile=True, color_scheme="dark"
+    )
+    page: Page = await context.new_page()
+    await page.goto(f"{here.url}/services?token={here.token}")
+    await page.wait_for_url(f"{here.url}/services")
+    engines = page.get_by_role("table", name="Engines").locator("tbody tr")
+    await expect(engines).to_have_count(1)
+    await page.get_by_role("table", name="Services").get_by_role("link", name=service).click()
+    await expect(page).to_have_url(f"{here.url}/services/{service}")
+    await expect(page.get_by_role("heading", name=service)).to_be_visible()
+    await expect(page.get_by_role("table", name="Revisions").locator("tbody tr")).to_have_count(1)
+    await page.goto(f"{here.url}/services/none-there")
+    await expect(page.get_by_text("There is no such service")).to_be_visible()
+    assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    await context.close()
