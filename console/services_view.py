@@ -52,11 +52,12 @@ def _engine(each: ReplicaView, most: int, now: datetime, *, of_one: bool) -> str
         node = f'<a class="id" href="/nodes#{quote(each.node_id)}">{escape(each.node_id)}</a>'
     service = "" if of_one else cell(_link(each.service), "Service")
     gpus = format_gpus(each.gpu_indices) if each.gpu_indices else NONE
+    endpoint = cell(escape(each.endpoint or NONE), "Endpoint", folds=True)
     return (
         f"<tr>{cell(job)}{service}{number(str(each.revision), 'Revision')}"
         f"{cell(_state(each), 'State')}{cell(node, 'Node')}{cell(escape(gpus), 'GPUs')}"
         f"{_bar(each, most)}{number(escape(leased(each)), 'Holds')}"
-        f"{number(escape(takes(each)), 'Takes')}{cell(escape(each.endpoint or NONE), 'Endpoint')}"
+        f"{number(escape(takes(each)), 'Takes')}{endpoint}"
         f"{cell(escape(ago(each.ready_at or each.created_at, now)), 'Since')}</tr>"
     )
 

@@ -110,6 +110,7 @@ class ReplicaView(Wire):
     """Why it failed last, or why it waits."""
     created_at: Instant
     ready_at: Instant | None = None
+    """Since when the engine that runs now has been ready."""
 
     @property
     def over(self) -> bool:

@@ -270,7 +270,8 @@ _HEAR = """
     WITH known AS (
         SELECT job_id, revision,
                :stage = 'failed'
-               AND (attempt, coalesce(stage, '')) <> (:attempt, 'failed') AS failed
+               AND (attempt, coalesce(stage, '')) <> (:attempt, 'failed') AS failed,
+               (attempt, coalesce(stage, '')) = (:attempt, 'ready') AS was_ready
           FROM replicas
          WHERE job_id = :job_id AND service = :name AND attempt <= :attempt
     ), counted AS (
@@ -282,7 +283,7 @@ _HEAR = """
        SET attempt = :attempt, stage = :stage, endpoint = :endpoint, memory = :memory,
            load_seconds = greatest(:load_seconds, r.load_seconds),
            message = CASE WHEN :stage = 'failed' THEN :message ELSE r.message END,
-           ready_at = CASE WHEN :stage = 'ready' THEN coalesce(r.ready_at, clock_timestamp())
+           ready_at = CASE WHEN :stage = 'ready' AND NOT k.was_ready THEN clock_timestamp()
                            ELSE r.ready_at END,
            failures = r.failures + k.failed::integer
       FROM known k
