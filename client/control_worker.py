@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from longshore.activities.pollers import POLL_SEEN_WITHIN, last_polls
+from longshore.activities.pollers import POLL_SEEN_WITHIN, last_polls, poll_time
 from longshore.models.messages import CONTROL_TASK_QUEUE, job_workflow_id
 from longshore.models.text import listed
 
@@ -71,7 +71,7 @@ class TakenUp:
 
 async def who_asks(temporal: Client) -> Asking:
     """Return which control workers asked for workflows, and for activities. Raises RPCError."""
-    now = datetime.now(UTC)
+    now = await poll_time(temporal)
     return Asking(
         {
             what: await last_polls(temporal, CONTROL_TASK_QUEUE, workflows=of_workflows)

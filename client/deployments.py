@@ -28,6 +28,7 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
+from longshore.activities.pollers import poll_time
 from longshore.client.version_migration import Mover
 from longshore.models.deployment import (
     DEFAULT_DEPLOYMENT,
@@ -70,7 +71,8 @@ class Deployments:
         """
         try:
             info = await self._describe()
-            workers = _pollers(await _control_queue(self._temporal))
+            now = await poll_time(self._temporal)
+            workers = _pollers(await _control_queue(self._temporal), now)
             versions = [
                 await self._version(each, workers[self.name, each.deployment_version.build_id])
                 for each in info.version_summaries
@@ -194,9 +196,10 @@ class Deployments:
 async def deployments_in_use(temporal: Client) -> tuple[str, ...]:
     """Return the deployments whose workers asked for work lately, those that get what is new
     without any, and those that hold pools and nodes. Raises RPCError."""
+    now = await poll_time(temporal)
     queue = await _control_queue(temporal)
     routing = queue.versioning_info
-    named = {name for name, _ in _pollers(queue)}
+    named = {name for name, _ in _pollers(queue, now)}
     named.add(routing.current_deployment_version.deployment_name)
     named.add(routing.ramping_deployment_version.deployment_name)
     others = await _deployments_there(temporal) - named
@@ -342,10 +345,9 @@ async def _control_queue(temporal: Client) -> DescribeTaskQueueResponse:
     )
 
 
-def _pollers(queue: DescribeTaskQueueResponse) -> Counter[tuple[str, str]]:
+def _pollers(queue: DescribeTaskQueueResponse, now: datetime) -> Counter[tuple[str, str]]:
     """Count those that asked for workflows lately, by deployment and build; two empty words for
-    unversioned ones."""
-    now = datetime.now(UTC)
+    unversioned ones. `now` is by the server's clock."""
     workers: Counter[tuple[str, str]] = Counter()
     for poller in queue.pollers:
         options = poller.deployment_options

@@ -1,12 +1,12 @@
 """Comparing database, workflows and agents now, beside the schedule that does it."""
 
 import uuid
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from temporalio.client import WorkflowFailureError
 from temporalio.service import RPCError
 
-from longshore.activities.pollers import is_polled
+from longshore.activities.pollers import is_polled, poll_time
 from longshore.client.api import Longshore
 from longshore.models.errors import UnavailableError
 from longshore.models.messages import CONTROL_TASK_QUEUE
@@ -24,9 +24,8 @@ async def reconcile(api: Longshore, request: ReconcileRequest) -> ReconcileRepor
     """
     await api.refuse_newer()
     try:
-        if not await is_polled(
-            api.temporal, CONTROL_TASK_QUEUE, datetime.now(UTC), workflows=True
-        ):
+        now = await poll_time(api.temporal)
+        if not await is_polled(api.temporal, CONTROL_TASK_QUEUE, now, workflows=True):
             raise UnavailableError(
                 "No control worker is running to do it. `longshore up` starts one, or "
                 "`longshore worker`."

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Awaitable
-from datetime import UTC, datetime
+from datetime import datetime
 
 from sqlalchemy import text
 from temporalio.client import Client
 from temporalio.service import RPCError
 
 from longshore.activities.database import Database
+from longshore.activities.node.system import boot_clock
 from longshore.activities.pollers import POLL_SEEN_WITHIN, last_polls
 from longshore.models.errors import LongshoreError
 from longshore.models.messages import CONTROL_TASK_QUEUE
@@ -30,6 +31,8 @@ class ControlHealth:
             ("server", "worker", "database"), "not looked at yet"
         )
         self._checked_at = asyncio.get_running_loop().time()
+        self._last_poll: datetime | None = None
+        self._last_poll_seen_at = 0.0
 
     def parts(self) -> Parts:
         """Return what the last check found."""
@@ -53,10 +56,21 @@ class ControlHealth:
 
     async def _look_at_server(self) -> str:
         seen = await last_polls(self._temporal, CONTROL_TASK_QUEUE, workflows=True)
-        mine = seen.get(self._temporal.identity)
-        polls = mine is not None and datetime.now(UTC) - mine < POLL_SEEN_WITHIN
+        polls = self._is_recent(seen.get(self._temporal.identity))
         self._polls_seen = OK if polls else f"does not poll task queue {CONTROL_TASK_QUEUE}"
         return OK
+
+    def _is_recent(self, poll: datetime | None) -> bool:
+        """Return whether the last poll, by the server's clock, is not the one of long ago.
+
+        By how long it has been the last: this machine's clock may differ from the server's.
+        """
+        now = boot_clock()
+        if poll != self._last_poll:
+            self._last_poll, self._last_poll_seen_at = poll, now
+        return (
+            poll is not None and now - self._last_poll_seen_at < POLL_SEEN_WITHIN.total_seconds()
+        )
 
     async def _look_at_database(self) -> str:
         async with self._database.transaction() as connection:

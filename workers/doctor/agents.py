@@ -11,7 +11,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from longshore.activities.database import Database
-from longshore.activities.pollers import POLL_SEEN_WITHIN, last_polls
+from longshore.activities.pollers import is_polled, poll_time
 from longshore.models.block import closed_by_its_block
 from longshore.models.departures import DISK_REFUSES, mend_of_disk
 from longshore.models.messages import WATCH_ACTIVITY, Heartbeat, node_task_queue, node_workflow_id
@@ -44,11 +44,12 @@ async def agents(temporal: Client, database: Database) -> list[Finding]:
     rows = [dict(row) for row in found]
     live = [row for row in rows if row["state"] != "LOST"]
     gate = asyncio.Semaphore(_AT_ONCE)
+    now = await poll_time(temporal)
 
     async def look_at(row: Mapping[str, Any]) -> list[Finding]:
         async with gate:
-            silent = await _is_silent(temporal, row["id"])
-            found = [_silent(row["id"])] if silent else await _clock(temporal, row["id"])
+            asks = await is_polled(temporal, node_task_queue(row["id"]), now)
+            found = await _clock(temporal, row["id"]) if asks else [_silent(row["id"])]
         return found + version_of(row["id"], row["agent_version"], row["agent_protocol"])
 
     wrong: list[Finding] = []
@@ -111,11 +112,6 @@ def clock_of(
             f"{MAX_AGE // timedelta(minutes=1)} minutes away is not admitted again.",
         )
     ]
-
-
-async def _is_silent(temporal: Client, node_id: str) -> bool:
-    seen = await last_polls(temporal, node_task_queue(node_id))
-    return not any(datetime.now(UTC) - at < POLL_SEEN_WITHIN for at in seen.values())
 
 
 def _silent(node_id: str) -> Finding:

@@ -1,6 +1,5 @@
 """Checks of Temporal, and of the control workers that ask it for work."""
 
-import asyncio
 import importlib.util
 import uuid
 from datetime import UTC, datetime, timedelta
@@ -8,17 +7,15 @@ from functools import partial
 
 from temporalio.api.enums.v1 import IndexedValueType
 from temporalio.api.operatorservice.v1 import ListSearchAttributesRequest
-from temporalio.api.taskqueue.v1 import TaskQueue
 from temporalio.api.workflowservice.v1 import (
     DescribeNamespaceRequest,
     GetSystemInfoRequest,
-    PollActivityTaskQueueRequest,
 )
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from longshore.activities.database import Database
-from longshore.activities.pollers import last_polls
+from longshore.activities.pollers import server_time
 from longshore.client.control_worker import (
     START,
     Asking,
@@ -40,7 +37,6 @@ from longshore.workers.doctor.schedules import schedules
 from longshore.workers.doctor.workflows import workflows
 
 OLDEST_TEMPORAL = (1, 29)
-_POLL_LASTS = timedelta(seconds=5)
 _TAKEN_WITHIN = timedelta(seconds=5)
 
 
@@ -196,28 +192,9 @@ async def _troubles_of_versions(temporal: Client) -> list[Finding]:
 
 
 async def _clock(temporal: Client) -> list[Finding]:
-    """Have the server note, by its clock, when somebody asked it for work a moment ago."""
-    identity = task_queue = f"doctor-{uuid.uuid4().hex[:8]}"
     before = datetime.now(UTC)
-    poll = asyncio.create_task(
-        temporal.workflow_service.poll_activity_task_queue(
-            PollActivityTaskQueueRequest(
-                namespace=temporal.namespace,
-                task_queue=TaskQueue(name=task_queue),
-                identity=identity,
-            ),
-            timeout=_POLL_LASTS,
-        )
-    )
-    try:
-        while not poll.done():
-            seen = await last_polls(temporal, task_queue)
-            if identity in seen:
-                return [clocks("temporal clock", "Temporal", seen[identity], before)]
-            await asyncio.sleep(0.05)
-    finally:
-        poll.cancel()
-        await asyncio.gather(poll, return_exceptions=True)
+    if (theirs := await server_time(temporal)) is not None:
+        return [clocks("temporal clock", "Temporal", theirs, before)]
     return [
         warn(
             "temporal clock",
