@@ -11,7 +11,7 @@ from longshore.client.errors import as_ours
 from longshore.client.late_answers import carried_out
 from longshore.models.block import block_workflow_id
 from longshore.models.departures import NodeDrain
-from longshore.models.errors import RefusedError
+from longshore.models.errors import EndedError, RefusedError
 from longshore.models.messages import CommandReason, NodeStatus, node_workflow_id
 from longshore.workflows.block import BlockWorkflow
 from longshore.workflows.node import NodeWorkflow
@@ -83,4 +83,12 @@ class NodeControl:
         except WorkflowUpdateFailedError as error:
             raise RefusedError(str(error.cause)) from error
         except RPCError as error:
-            raise as_ours(error, f"live node {node_id}", listed_by="longshore nodes") from error
+            ours = as_ours(error, f"live node {node_id}", listed_by="longshore nodes")
+            if isinstance(ours, EndedError):
+                ours = EndedError(
+                    f"node {node_id} is gone, or only its workflow has ended: where `longshore "
+                    "nodes` still lists it, its agent registers it again while it runs "
+                    "(`longshore doctor` says whether it does), else `longshore reconcile` "
+                    "settles it"
+                )
+            raise ours from error

@@ -20,7 +20,13 @@ from longshore.client.api import Longshore
 from longshore.client.control_worker import START, nobody_asks
 from longshore.models.errors import UnavailableError
 from longshore.models.job import JobState
-from longshore.models.messages import job_workflow_id
+from longshore.models.messages import (
+    CONTROL_TASK_QUEUE,
+    NODE_WORKFLOW,
+    NodeInput,
+    job_workflow_id,
+    node_workflow_id,
+)
 from longshore.models.settings import Settings
 from longshore.workers.control import GRACE
 from longshore.workers.doctor.findings import Level
@@ -124,7 +130,15 @@ async def test_who_asks_for_a_job_is_told_that_the_worker_does_not_answer(
         await worker.says("takes work from task queue")
         job_id = (await longshore.submit(a_spec(new_pool()), held=True)).job_id
         await reaches(longshore, job_id, JobState.HELD)
+        await place.temporal.start_workflow(
+            NODE_WORKFLOW, NodeInput(node_id="deaf-1"), id=node_workflow_id("deaf-1"),
+            task_queue=CONTROL_TASK_QUEUE,
+        )  # fmt: skip
         os.kill(worker.pid, signal.SIGSTOP)
+        for of_a_node in (longshore.cordon, longshore.drain, longshore.uncordon):
+            says = "No control worker has answered for node deaf-1 within 2 s"
+            with pytest.raises(UnavailableError, match=f"{says}.*`longshore doctor` says"):
+                await of_a_node("deaf-1")
         for ask in (longshore.status, longshore.requeue):
             with pytest.raises(UnavailableError) as told:
                 await ask(job_id)

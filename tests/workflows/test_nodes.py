@@ -152,7 +152,9 @@ async def test_a_drain_of_a_node_that_is_not_there_is_a_clear_error(
     node.leave()
     await eventually(lambda: _is(longshore, pool, NodeState.GONE))
     await _completed(longshore.temporal, node)
-    with pytest.raises(RefusedError, match=f"node {node.id} has ended already"):
+    with pytest.raises(
+        RefusedError, match=f"node {node.id} is gone, or only its workflow has ended"
+    ):
         await longshore.uncordon(node.id)
 
 
