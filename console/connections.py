@@ -1,10 +1,13 @@
-"""How long a connection may be without a whole request, and how many may be at a time.
+"""How long a connection may be without a whole request, and how many may be at a time; and which
+host a request is for.
 
-uvicorn has no bound for either: connections with half a request each would keep everybody out once
-the process has no file descriptor left.
+uvicorn has no bound for either of the first: connections with half a request each would keep
+everybody out once the process has no file descriptor left. Of a request line with a whole URL it
+takes the path alone.
 """
 
 import asyncio
+import re
 from typing import ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -15,8 +18,12 @@ MOST_WAITING = 500
 """Connections without a whole request. Of more the oldest ends, not the one that comes."""
 
 
+_HOST = b"host"
+_WHOLE_URL = re.compile(rb"[^/?#]+://([^/?#]*)")
+
+
 class BoundedProtocol(HttpToolsProtocol):
-    """Ends a connection whose request does not come."""
+    """Ends a connection whose request does not come; has `Host` say which host that is for."""
 
     _waiting: ClassVar[dict[asyncio.Transport, asyncio.TimerHandle]] = {}
     """Connections without a request, the oldest first, with what ends each."""
@@ -33,6 +40,13 @@ class BoundedProtocol(HttpToolsProtocol):
             self._has_come()
         else:
             self._wait()
+
+    def on_headers_complete(self) -> None:
+        if whole := _WHOLE_URL.match(self.url):
+            # The host of the URL counts, whatever `Host` says (RFC 9112, 3.2.2).
+            others = [header for header in self.headers if header[0] != _HOST]
+            self.headers[:] = [(_HOST, whole[1]), *others]
+        super().on_headers_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._has_come()

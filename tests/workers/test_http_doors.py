@@ -201,6 +201,25 @@ def test_a_request_with_two_names_is_refused(web_ui: str):
     assert answer.startswith(b"HTTP/1.1 400 ")
 
 
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("http://evil.example/", 400), ("http://evil.example", 400), ("HTTP://evil.example/", 400),
+        ("http://127.0.0.1.evil.example:{port}/", 400), ("http://127.0.0.1@evil.example/", 400),
+        ("http://evil.example@127.0.0.1/", 400), ("http:///", 400),
+        ("http://127.0.0.1:{port}/", 200), ("http://localhost/", 200),
+        ("http://[::1]:{port}/", 200),
+    ],
+)  # fmt: skip
+def test_the_host_of_a_whole_url_counts_whatever_the_header_says(
+    web_ui: str, target: str, status: int
+):
+    """RFC 9112, 3.2.2."""
+    port = int(web_ui.rpartition(":")[2])
+    url = target.format(port=port).removesuffix("/") + "/api/v1/settings"
+    assert _sent(port, url).startswith(b"HTTP/1.1 %d " % status)
+
+
 def _sent(port: int, path: str, headers: str = "") -> bytes:
     """Return the answer to a request as it is written, to its end."""
     request = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\n{headers}Connection: close\r\n\r\n"
