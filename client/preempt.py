@@ -29,11 +29,12 @@ from longshore.models.placement import JobRequest, PackingPolicy, RecentJobs
 from longshore.models.preemption import BuyQuote, Overcommit, PreemptionPlan, RunningWork
 from longshore.models.preemption_document import PreemptionState
 from longshore.models.settings import Settings
-from longshore.models.text import listed
+from longshore.models.text import listed, span
 from longshore.models.views import JobView
 from longshore.scheduling.cycle import foresee
 from longshore.scheduling.deadline import start_by
 from longshore.scheduling.forecast import as_if_begun, says_later
+from longshore.scheduling.order import counted_as
 from longshore.scheduling.preemption.payers import says_who_would_pay
 from longshore.scheduling.preemption.plan import plan_preemption
 from longshore.scheduling.preemption.ways import as_told
@@ -51,7 +52,10 @@ class PreemptionDryRun(Frozen):
     switched_on: bool
     """Whether the pool's policy allows it."""
     notes: tuple[str, ...] = ()
-    """What could not be looked at, and that the job begins later."""
+    """What could not be looked at, that the job begins later, and that its class has risen."""
+    counted_as: int | None = None
+    """The class that the job's wait has lifted it to in the order of its queue; None where that is
+    its own. Whom it may have stopped goes by its own."""
     begins_at: Instant | None = None
     """Of a file: the `begin` of the job, where that is to come. It is looked at as if it began
     now."""
@@ -224,6 +228,10 @@ async def _decide(
     notes = [away] if away else []
     if quote is None and found and (inputs.spec.buying.enabled or not found.ways):
         notes.append(f"no price to buy at: {no_price}")
+    counts = counted_as(request, inputs.spec.packing, now)
+    risen = counts > request.priority
+    if risen:
+        notes.append(_says_risen(request, counts, now))
     draws = inputs.spec.preemption.overcommit is Overcommit.LOTTERY
     if request.id in inputs.due and draws and not (found and found.preempts):
         notes.append("its start is due: the next cycle may draw jobs to be stopped for it")
@@ -235,7 +243,17 @@ async def _decide(
         ),
         switched_on=inputs.spec.preemption.enabled,
         notes=tuple(notes),
+        counted_as=counts if risen else None,
     )  # fmt: skip
+
+
+def _says_risen(job: JobRequest, counts: int, now: datetime) -> str:
+    """Return that a job whose class its wait has lifted preempts by its own (decision 37)."""
+    waited = f" after {span(now - job.waits_since)} there" if job.waits_since else ""
+    return (
+        f"it counts as class {counts} in the order of its queue{waited}; which jobs may be "
+        f"stopped for it goes by its own class, {job.priority}"
+    )
 
 
 def _no_plan(inputs: PreemptionInputs, request: JobRequest) -> str:

@@ -58,8 +58,7 @@ def preempt(
     from longshore.client.preempt import decide_on_file, decide_on_files, decide_on_job
     from longshore.client.process import run
 
-    # What looks like a path is one: else a slip in it would be said to be no job.
-    if ref is not None and (ref.endswith(_FILES) or Path(ref).is_file()):
+    if ref is not None and _is_path(ref):
         ran = run(decide_on_file(ref, now()))
     elif ref is not None:
         ran = run(decide_on_job(ref, now()))
@@ -77,3 +76,14 @@ def preempt(
     show(render_plan(ran, most=_ROWS if out().is_terminal else None))
     if not ran.switched_on:
         note(f"note: preemption is off for {ran.source}: nobody is stopped (docs/preemption.md).")
+
+
+def _is_path(ref: str) -> bool:
+    """Return whether this is the file of a job. What looks like a path is one, also where nothing
+    is there: else a slip in it would be said to be no job."""
+    if ref.endswith(_FILES) or "/" in ref:
+        return True
+    try:
+        return Path(ref).is_file()
+    except OSError:  # longer than the name of a file may be
+        return False

@@ -96,10 +96,13 @@ def test_a_job_that_holds_nothing_is_a_mistake_in_the_file(cli: CLI, tmp_path: P
     assert "notebook holds no GPU: name it under used of a node" in ran.err
 
 
-def test_a_file_that_is_not_there_is_said_to_be_none(cli: CLI, tmp_path: Path) -> None:
-    ran = cli("preempt", "--dry-run", str(tmp_path / "none.yaml"))
-    assert ran.code == 65
-    assert "no such file" in ran.err
+@pytest.mark.parametrize("name", ["./none", "none.yaml", "none.json", "../none", "/none/job"])
+def test_a_file_that_is_not_there_is_said_to_be_none(
+    cli: CLI, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = cli("preempt", "--dry-run", name)
+    assert (ran.code, ran.out, ran.err) == (65, "", f"error: {name}: no such file\n")
 
 
 @pytest.mark.parametrize("args", [(), ("job", "--state", STATE), ("--state", STATE)])
@@ -159,6 +162,35 @@ async def test_a_job_that_waits_is_decided_for_in_its_pool(
         for job in (high, low):
             await longshore("cancel", job)
         await node.end(low)
+
+
+async def test_a_job_whose_class_has_risen_is_told_that_it_preempts_by_its_own(
+    longshore: Command, pool: str, temporal: Client, settings: Settings
+) -> None:
+    node = ScriptedNode(temporal, pool, settings.resolve_agent_token())
+    await node.register()
+    async with node.serving():
+        runs = await submitted(longshore, pool, "--gpus", "8", "--set", "priority=5")
+        await node.started(runs)
+        assert (await longshore("pool", "set", pool, "--class-rises-every", "1s")).code == 0
+        waits = await submitted(longshore, pool, "--gpus", "8", "--set", "priority=2")
+
+        async def risen() -> PreemptionDryRun | None:
+            ran = await longshore("preempt", "--dry-run", waits, "--json")
+            found = PreemptionDryRun.model_validate_json(ran.out) if ran.code == 0 else None
+            return found if found and (found.counted_as or 0) > 5 else None
+
+        found = await eventually(risen)
+        assert found
+        assert found.plan.reason == (
+            "nobody may be stopped for it: of 1 running job, 1 not of a lower class"
+        )
+        assert found.notes[-1].startswith(f"it counts as class {found.counted_as} in the order of")
+        assert found.notes[-1].endswith("may be stopped for it goes by its own class, 2")
+        assert "goes by its own class, 2" in (await longshore("preempt", "--dry-run", waits)).err
+        for job in (waits, runs):
+            await longshore("cancel", job)
+        await node.end(runs)
 
 
 async def test_one_moment_is_told_where_nobody_knows_how_long_those_take_that_run(
