@@ -166,10 +166,15 @@ class Reading:
         return job if job.state.ended else await self._as_it_is(job)
 
     async def spec(self, ref: str) -> JobSpec:
-        """Return what was submitted. Raises NotFoundError."""
+        """Return what was submitted. Raises NotFoundError, and StoredError where that cannot be
+        read, with what to do."""
         job_id = await self._looked_up(ref, self._views().id_of)
         await self._refuse_newer_job(ref, job_id)
-        return await self._views().spec(job_id)
+        try:
+            return await self._views().spec(job_id)
+        except StoredError as error:
+            mend = f"{mend_of_spec(await self._views().job(job_id))}."
+            raise StoredError(error.source, (*error.problems, mend)) from error
 
     async def saving(self, ref: str) -> CheckpointDecision | None:
         """Return what was decided last about a save of a job; None where nobody has looked."""

@@ -1,4 +1,4 @@
-"""What `why`, `job` and the console say of a job whose stored spec cannot be read."""
+"""What is said of a job whose stored spec cannot be read, and what to do."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -49,6 +49,13 @@ async def test_who_asks_is_told_what_is_wrong_with_it_and_what_to_do(
         assert f"`longshore cancel {job_id}` ends it" in said
         state = "RUNNING" if job_id == runs else "QUEUED"
         await _is_shown(longshore, settings, job_id, state, named)
+        for command in ("requeue", "pull"):
+            ran = await longshore(command, job_id)
+            said = " ".join(ran.err.split())
+            assert (ran.code, ran.out) == (65, "")
+            assert f"what is stored of job {job_id}: " in said
+            assert f"`longshore cancel {job_id}` ends it" in said
+        assert (await longshore("fund", job_id)).code == 0, "it needs no more than the queue"
     with psycopg.connect(settings.resolve_database_url(), autocommit=True) as connection:
         for job_id, spec in before:
             connection.execute("UPDATE jobs SET spec = %s WHERE id = %s", (Jsonb(spec), job_id))
