@@ -86,8 +86,8 @@ def advice(
 
     `rejections` are of nodes as they are, and where one is for good, of the node as if it were
     empty (`scheduling.unready_nodes`). With `may_stop` jobs run there that may be preempted;
-    `policy` is the pool's; `closed` are nodes that take none for what becomes of their blocks.
-    Where no change does alone, all that it takes are told as one.
+    `policy` is the pool's; `closed` are nodes that take none for what becomes of them or their
+    blocks, and that nobody drains. Where no change does alone, all that it takes are told as one.
     """
     found: list[str] = []
     suffices = False
@@ -284,8 +284,7 @@ def _of_states(
     draining = [node for node in unready if node.state is NodeState.DRAINING]
     refusing = [node for node in draining if node.state_reason.startswith(DISK_REFUSES)]
     for_sale = [node for node in draining if node.id in closed and node.state_reason == FOR_SALE]
-    others = [node for node in draining if node not in refusing and node.id not in closed]
-    shut = [node for node in others if _is_shut_by_hand(node)]
+    shut = [node for node in draining if node not in refusing and node.id not in closed]
     other = next((node for node in unready if node.state is not NodeState.DRAINING), None)
     hints: list[str] = []
     if shut:
@@ -303,12 +302,6 @@ def _of_states(
     if draining and not hints:
         hints.append(f"add a node: {draining[0].id} is on its way out")
     return hints
-
-
-def _is_shut_by_hand(node: Node) -> bool:
-    """Return whether `longshore uncordon` lets a node that drains in again. A bought one that its
-    jobs leave is on its way out; nobody else drains one of our own."""
-    return node.cordoned or (node.block_id is None and node.expires_at is None)
 
 
 def _in_words(text: str, job: JobRequest) -> str:

@@ -29,16 +29,22 @@ async def nodes_that_go_on(connection: AsyncConnection, block_id: str) -> set[st
 
 
 async def closed_nodes(connection: AsyncConnection, pool: str) -> frozenset[str]:
-    """Return the nodes of a pool that take no jobs for what becomes of their blocks."""
+    """Return the nodes of a pool that take no jobs for what becomes of them or their blocks, and
+    that nobody drains: `longshore uncordon` lets none of them in again for long."""
     found = await connection.execute(text(_CLOSED), {"pool": pool})
-    return frozenset(row.id for row in found if closed_by_its_block(row.said, row.block_reason))
+    return frozenset(
+        row.id for row in found if row.leaves or closed_by_its_block(row.said, row.block_reason)
+    )
 
 
 _CLOSED = """
-    SELECT n.id, coalesce(n.drain_reason, '') AS said, nullif(b.reason, '') AS block_reason
-      FROM nodes n JOIN blocks b ON b.id = n.block_id
+    SELECT n.id, coalesce(n.drain_reason, '') AS said, nullif(b.reason, '') AS block_reason,
+           n.drain_reason IS NULL OR n.drain_reason <> n.state_reason AS leaves
+      FROM nodes n LEFT JOIN blocks b ON b.id = n.block_id
      WHERE n.pool = :pool AND n.state = 'DRAINING'
 """
+"""A node that its jobs leave, at its end or where its market takes it away, has no reason of a
+drain, or the one of an earlier cordon (`activities.departures`)."""
 _HAND_OVER = (
     """
     UPDATE machines m SET block_id = b.next_block,

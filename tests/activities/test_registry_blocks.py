@@ -5,7 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from temporalio.exceptions import ApplicationError
 
-from longshore.activities.buying.handover import hand_over
+from longshore.activities.buying.handover import closed_nodes, hand_over
+from longshore.models.block import ENDING, FOR_SALE
 from longshore.models.messages import Registered
 from tests.support.ledger import Ledger, registration
 
@@ -103,3 +104,30 @@ async def test_an_agent_of_a_block_that_nobody_has_stored_is_told_and_not_kept_w
         await ledger.run(ledger.registry.register_node, request)
     assert (refused.value.type, refused.value.non_retryable) == ("NotFoundError", True)
     assert refused.value.message.startswith("there is no block none.1: `longshore blocks --all`")
+
+
+@pytest.mark.parametrize(
+    ("drained_for", "says", "of_block", "closed"),
+    [
+        (None, "its node ends at 12:00 UTC", "", True),
+        ("fan", "its node ends at 12:00 UTC", "", True),
+        (FOR_SALE, FOR_SALE, "", True),
+        (f"{ENDING} 12:00 UTC", f"{ENDING} 12:00 UTC", "", True),
+        ("nobody needs it", "nobody needs it", "nobody needs it", True),
+        ("new disk", "new disk", "", False),
+        ("new disk", "new disk", "nobody needs it", False),
+    ],
+)
+@pytest.mark.parametrize("clearing", [True, False])
+async def test_only_what_a_person_has_shut_may_be_let_in_again(
+    ledger: Ledger, node: str, drained_for: str | None, says: str, of_block: str, closed: bool,
+    clearing: bool,
+):  # fmt: skip
+    await ledger.rows("UPDATE blocks SET reason = :reason WHERE id = 'first'", reason=of_block)
+    await ledger.rows(
+        "UPDATE nodes SET state = 'DRAINING', drain_reason = :drained, state_reason = :says,"
+        " clearing = :clearing WHERE id = :id",
+        id=node, drained=drained_for, says=says, clearing=clearing,
+    )  # fmt: skip
+    async with ledger.database.transaction() as connection:
+        assert await closed_nodes(connection, ledger.pool) == ({node} if closed else set())

@@ -183,6 +183,24 @@ async def test_who_asks_why_is_told_that_the_time_of_a_node_is_for_sale(
     await buyer.agrees()
 
 
+async def test_who_asks_why_is_told_that_somebody_drains_a_bought_node(
+    buyer: Buyer, longshore: Longshore
+):
+    bought = await buyer.buy(block_option(length=LONG))
+    (block,), (node,) = bought.orders, bought.nodes
+    await longshore.drain(node, "new disk")
+    waits = await longshore.submit(a_spec(buyer.pool, gpus=8, expected_duration="10m"))
+    await reaches(longshore, waits.job_id, JobState.QUEUED)
+    told = await longshore.explain(waits.job_id)
+    assert told.decision
+    assert [each.reason for each in told.decision.rejections] == ["is draining (new disk)"]
+    assert told.hints[0] == f"let {node} take jobs again: `longshore uncordon {node}`"
+    await longshore.cancel(waits.job_id)
+    await longshore.wait(waits.job_id)
+    await buyer.let_go(block)
+    await buyer.agrees()
+
+
 async def test_a_low_bid_is_not_taken_while_jobs_to_come_use_the_time(buyer: Buyer):
     bids(buyer)
     await may_buy(buyer)

@@ -103,7 +103,9 @@ def test_a_node_that_was_drained_by_hand_is_let_in_again() -> None:
     drained = a_node("own", gpu_type="H100", state=NodeState.DRAINING)
     assert why(a_job(gpus=8), drained).hints == (UNCORDON.format("own"),)
     bought = drained.model_copy(update={"id": "bought", "block_id": "block-1"})
-    assert why(a_job(gpus=8), bought).hints == ("add a node: bought is on its way out",)
+    assert why(a_job(gpus=8), bought).hints == (UNCORDON.format("bought"),)
+    leaves = why(a_job(gpus=8), bought, closed={"bought"}).hints
+    assert leaves == ("add a node: bought is on its way out",)
     shut = bought.model_copy(update={"cordoned": True})
     assert why(a_job(gpus=8), shut).hints == (UNCORDON.format("bought"),)
 
