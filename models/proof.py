@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 
 from longshore.models.errors import ClockError, TokenError
 from longshore.models.messages import Registration
+from longshore.models.text import span
 
 MAX_AGE = timedelta(minutes=10)
 
@@ -33,7 +34,7 @@ def sign_as_before(token: str, registration: Registration) -> Registration:
 
 def check(token: str, registration: Registration, now: datetime) -> None:
     """Raise TokenError unless all that it says was signed with `token`, ClockError unless within
-    the last ten minutes."""
+    ten minutes of `now`, by the server's clock."""
     node_id = registration.identity.node_id
     if registration.claim:
         right = _hmac(token, registration.claim)
@@ -48,10 +49,12 @@ def check(token: str, registration: Registration, now: datetime) -> None:
         signed = Registration.model_validate_json(registration.claim)
         if _unsigned(signed) != _unsigned(registration):
             raise TokenError(f"node {node_id}: its agent has signed something else than it says")
-    if abs(now - registration.issued_at) > MAX_AGE:
+    ahead = registration.issued_at - now
+    if abs(ahead) > MAX_AGE:
         raise ClockError(
-            f"node {node_id}: the clocks of agent and control worker are "
-            f"{abs(now - registration.issued_at)} apart; they must agree within {MAX_AGE}."
+            f"node {node_id}: the clock of its machine is {span(abs(ahead))} "
+            f"{'ahead of' if ahead > timedelta(0) else 'behind'} that of the Temporal server; at "
+            f"most {span(MAX_AGE)} are taken. Set both by NTP."
         )
 
 

@@ -1,21 +1,25 @@
-"""An agent and a control worker of the version before, which knows the older proof alone."""
+"""Registering: with a control worker of the version before, which knows the older proof alone;
+what is refused, and clocks that are wrong."""
 
 import asyncio
+import re
 import uuid
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
+from sqlalchemy import text
 from temporalio.client import Client, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 
 from longshore.activities.database import Database
 from longshore.activities.node.fence import Fence
 from longshore.models import proof
-from longshore.models.errors import NotFoundError, RefusedError, TokenError
+from longshore.models.errors import ClockError, NotFoundError, RefusedError, TokenError
 from longshore.models.messages import Registered
 from longshore.models.node import Liveness
 from longshore.models.settings import Settings
+from longshore.workers import registration as registering
 from longshore.workers.registration import Registrar, Sign
 from tests.support.ledger import TOKEN, registration
 
@@ -108,3 +112,33 @@ async def test_an_agent_of_a_block_that_is_not_there_ends_with_a_sentence(
     registrar = Registrar(temporal, said.identity, said.inventory, settings.resolve_agent_token())
     with pytest.raises(NotFoundError, match="there is no block nosuch: "):
         await asyncio.wait_for(registrar.register(Fence()), 20)
+
+
+@pytest.mark.parametrize("minutes", [11, -11])
+async def test_an_agent_whose_clock_is_too_far_off_ends_and_says_so(
+    temporal: Client, control: Database, settings: Settings, pool: str,
+    monkeypatch: pytest.MonkeyPatch, minutes: int,
+) -> None:  # fmt: skip
+    """So that whoever starts it sees it. Within ten minutes it is admitted."""
+
+    def off_by(minutes: int) -> None:
+        at = timedelta(minutes=minutes)
+        monkeypatch.setattr(registering, "wall_clock", lambda: datetime.now(UTC) + at)
+
+    said = registration(pool, f"odd-{uuid.uuid4().hex[:8]}")
+    registrar = Registrar(temporal, said.identity, said.inventory, settings.resolve_agent_token())
+    off_by(minutes)
+    with pytest.raises(ClockError) as refused:
+        await asyncio.wait_for(registrar.register(Fence()), 20)
+    says = str(refused.value)
+    far = r"1[01]m( \d+s)? " + ("ahead of" if minutes > 0 else "behind")
+    whose = f"node {registrar.node_id}: the clock of its machine"
+    assert re.match(f"{whose} is {far} that of the Temporal server; at most 10m are taken", says)
+    assert refused.value.exit_code == 77
+    async with control.transaction() as connection:
+        known = await connection.scalar(
+            text("SELECT count(*) FROM nodes WHERE id = :id"), {"id": registrar.node_id}
+        )
+    assert known == 0
+    off_by(minutes - minutes // 11 * 2)
+    assert (await asyncio.wait_for(registrar.register(Fence()), 20)).epoch == 1
