@@ -37,6 +37,20 @@ _RUNS_BESIDE_ITS_LENDER = """
       JOIN placements p ON (p.job_id, p.attempt, p.rank) = (a.job_id, a.attempt, a.rank)
      WHERE NOT p.spare
 """
+_LENT_BY_NOBODY = """
+    SELECT b.job_id, b.borrowed_from, b.node_id, b.gpu_index, b.started_at, b.ended_at
+      FROM leases b
+     WHERE b.borrowed_from IS NOT NULL
+       AND NOT EXISTS (
+           SELECT FROM placements first JOIN placements last USING (job_id, rank, node_id, epoch)
+            WHERE first.job_id = b.borrowed_from AND first.node_id = b.node_id
+              AND first.epoch = b.epoch AND first.lendable AND last.lendable
+              AND b.gpu_index = ANY (first.gpu_indices) AND b.gpu_index = ANY (last.gpu_indices)
+              AND tstzrange(first.placed_at, first.ended_at) @> b.started_at
+              AND last.ended_at > b.ended_at - interval '1 s')
+"""
+"""A swap may leave a spare as it is: it is lent on in the next attempt. Where both end with their
+node, which of the two is first is left open."""
 _SHARED_TOO_OFTEN = """
     SELECT a.node_id, a.gpu_index, a.started_at, sum(b.milli) AS milli, sum(b.vram_mb) AS vram_mb
       FROM leases a JOIN leases b
@@ -58,6 +72,13 @@ _BESIDE_ONE_ALONE = """
 MUST_BE_EMPTY = {
     "a GPU was leased twice at one time": _LEASED_TWICE,
     "a GPU was used by a job and by the gang that lends it": _RUNS_BESIDE_ITS_LENDER,
+    "a GPU was borrowed that nobody lent": _LENT_BY_NOBODY,
+    "a GPU was paid for by the job that borrowed it": (
+        "SELECT c.id, b.job_id, b.borrowed_from FROM charges c"
+        " JOIN leases b USING (job_id, attempt, rank)"
+        " WHERE b.borrowed_from IS NOT NULL"
+        " AND tstzrange(c.started_at, c.ended_at) && tstzrange(b.started_at, b.ended_at)"
+    ),
     "a GPU was shared beyond its size": _SHARED_TOO_OFTEN,
     "a lease is open": "SELECT job_id, attempt, node_id FROM leases WHERE ended_at IS NULL",
     "a placement is open": (
@@ -113,6 +134,19 @@ MUST_BE_EMPTY = {
         "   AND (l.end_reason <> 'kept' OR l.ended_at IS DISTINCT FROM p.kept_at)"
     ),
 }
+NOT_PAID_FOR = """
+    SELECT p.job_id, p.attempt, p.placed_at, p.ended_at, c.started_at, c.ended_at AS paid_until
+      FROM placements p
+      JOIN jobs j ON j.id = p.job_id AND j.tenant = %s
+      LEFT JOIN LATERAL (
+          SELECT min(started_at) AS started_at, max(ended_at) AS ended_at,
+                 sum(cardinality(gpu_indices) * (ended_at - started_at)) AS paid
+            FROM charges c WHERE (c.job_id, c.attempt, c.rank) = (p.job_id, p.attempt, p.rank)
+      ) c ON true
+     WHERE c.paid IS DISTINCT FROM cardinality(p.gpu_indices) * (p.ended_at - p.placed_at)
+       AND p.ended_at > p.placed_at
+"""
+"""Of a tenant whose envelope has room for all of its jobs at any time."""
 _JOBS = """
     SELECT id, end_state, attempts, spec -> 'malleable' -> 'in_place' = 'true' AS in_place
       FROM jobs

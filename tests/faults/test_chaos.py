@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
+from tests.faults.chaos import lending
 from tests.faults.chaos.faults import FAULTS
+from tests.faults.chaos.lending import MANY_LENDERS
 from tests.faults.chaos.many import ManyAsOne
 from tests.faults.chaos.schedule import CALM_AT_END, moments
+from tests.faults.invariants import NOT_PAID_FOR
 from tests.support.local_stack import ROOT
 
 
@@ -73,6 +76,26 @@ async def test_that_nothing_joins_is_found(joined: int, asked: int, is_told: int
     many.asked_to_grow = asked
     _, problems = await many.to_check()
     assert len([problem for problem in problems if "no rank joined" in problem]) == is_told
+
+
+@pytest.mark.parametrize(
+    ("lenders", "loans", "unpaid", "says"),
+    [
+        (MANY_LENDERS, 0, 0, ["no spare was lent"]),
+        (MANY_LENDERS - 1, 0, 0, []),
+        (MANY_LENDERS, 1, 0, []),
+        (1, 0, 2, ["a lender did not pay", "a lender did not pay"]),
+    ],
+)
+def test_that_nothing_is_lent_and_a_lender_that_does_not_pay_are_found(
+    lenders: int, loans: int, unpaid: int, says: list[str]
+):
+    def rows(statement: str, *_values: object) -> list[dict[str, Any]]:
+        return [{}] * unpaid if statement == NOT_PAID_FOR else [{"loans": loans}]
+
+    scene: Any = SimpleNamespace(fleet=SimpleNamespace(rows=rows), lenders=["gang"] * lenders)
+    problems = lending.violations(scene)
+    assert [problem.partition(":")[0] for problem in problems] == says
 
 
 @pytest.mark.exhaustive

@@ -19,7 +19,7 @@ from longshore.workers.programs import program
 from tests.faults import scenes
 from tests.faults.cases import cases_of
 from tests.faults.fleet import CONTROL, GPUS_PER_NODE, PATIENCE, POSTGRES, TEMPORAL, Fleet
-from tests.faults.invariants import check
+from tests.faults.invariants import NOT_PAID_FOR, check
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.timeout(240)
@@ -34,19 +34,6 @@ ENDS: tuple[Point, ...] = ("finish.before-commit", "finish.after-commit")
 """Where the charges of a job are closed with its placement."""
 OWNER, RELATIVE, FAMILY = "owner", "relative", "family"
 ROOM = GPUS_PER_NODE + 1
-_NOT_PAID_FOR = """
-    SELECT p.job_id, p.attempt, p.placed_at, p.ended_at, c.started_at, c.ended_at AS paid_until
-      FROM placements p
-      JOIN jobs j ON j.id = p.job_id AND j.tenant = %s
-      LEFT JOIN LATERAL (
-          SELECT min(started_at) AS started_at, max(ended_at) AS ended_at,
-                 sum(cardinality(gpu_indices) * (ended_at - started_at)) AS paid
-            FROM charges c WHERE (c.job_id, c.attempt, c.rank) = (p.job_id, p.attempt, p.rank)
-      ) c ON true
-     WHERE c.paid IS DISTINCT FROM cardinality(p.gpu_indices) * (p.ended_at - p.placed_at)
-       AND p.ended_at > p.placed_at
-"""
-"""Of a tenant whose envelope has room for all of its jobs at any time."""
 
 
 def _cases() -> list[object]:
@@ -97,7 +84,7 @@ async def test_charges_are_those_of_the_placements(
         if edit is not None:
             await (await edit).wait()
         await check(fleet, submitted)
-        assert fleet.rows(_NOT_PAID_FOR, OWNER) == []
+        assert fleet.rows(NOT_PAID_FOR, OWNER) == []
         if edit is not None:
             await _is_whole(fleet, after=point.endswith("after-commit"))
     finally:

@@ -45,6 +45,14 @@ VIOLATIONS = {
     "a GPU was used by a job and by the gang that lends it": (
         _COPY_LEASE, "UPDATE leases SET borrowed_from = job_id WHERE id = 1",
     ),
+    "a GPU was borrowed that nobody lent": (
+        "INSERT INTO placements SELECT (jsonb_populate_record(p, '{\"job_id\": \"other\","
+        " \"rank\": 1, \"spare\": true, \"lendable\": true}')).* FROM placements p",
+        "UPDATE leases SET borrowed_from = 'other', ended_at = ended_at + interval '2 s'",
+    ),
+    "a GPU was paid for by the job that borrowed it": (
+        *_A_CHARGE, "UPDATE leases SET borrowed_from = job_id",
+    ),
     "a GPU was shared beyond its size": (
         "UPDATE leases SET milli = 501, vram_mb = 1", _COPY_LEASE,
     ),

@@ -5,10 +5,10 @@
 A fleet of simulated nodes gets jobs of every kind for some minutes, DAGs, arrays and elastic jobs
 among them. Meanwhile processes are killed or frozen and jobs are held, released and cancelled, at
 moments that the seed chooses. Then all is left in peace, and the invariants are looked at: no GPU
-leased twice, no job run twice at once, no element of an array twice in an attempt, no job lost,
-every DAG ended as its conditions say, no work lost beyond the last stored checkpoint, results as
-without faults, database and workflows of one mind, the ledger equal to the accounts of the
-simulated market. Ends with 1 where any does not hold.
+leased twice beyond a loan of a gang's spare, no job run twice at once, no element of an array
+twice in an attempt, no job lost, every DAG ended as its conditions say, no work lost beyond the
+last stored checkpoint, results as without faults, database and workflows of one mind, the ledger
+equal to the accounts of the simulated market. Ends with 1 where any does not hold.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from pathlib import Path
 from benchmarks.installation import forget_environment
 from longshore.client.process import leave, run
 from tests.faults.buyers import found_in
-from tests.faults.chaos import budgets
+from tests.faults.chaos import budgets, lending
 from tests.faults.chaos.counting import counting_of
 from tests.faults.chaos.faults import FAULTS
 from tests.faults.chaos.load import submit_for
@@ -75,11 +75,12 @@ async def chaos(seed: int, seconds: float, names: list[str], every: float) -> in
             await scene.trading.begin()
             await scene.many.begin()
             budgets.begin(scene)
+            lending.begin(scene)
             looking = asyncio.create_task(scene.counting.keep_looking())
             done, failed = await _run(scene, planned, seed, seconds)
             began = time.monotonic()
             violations = await _violations(scene) + failed + scene.counting.violations()
-            violations += await scene.trading.violations()
+            violations += await scene.trading.violations() + lending.violations(scene)
             looking.cancel()
             _report(scene, planned, done, violations, time.monotonic() - began)
         if violations:
@@ -186,6 +187,7 @@ def _report(
         " machines were compared with the ledger"
     )
     print(budgets.summary(scene))
+    print(lending.summary(scene))
     print(f"violations: {len(violations)}")
     for violation in violations:
         print(f"  {violation}")

@@ -5,7 +5,7 @@ import random
 from typing import Any
 
 from tests.faults import scenes
-from tests.faults.chaos import budgets, growing
+from tests.faults.chaos import budgets, growing, lending
 from tests.faults.chaos.counting import counting_job
 from tests.faults.chaos.scene import Scene
 
@@ -15,6 +15,8 @@ BUYS_EVERY = 15
 """Every so many jobs, one that nothing can hold before something is bought."""
 MANY_EVERY = 5
 """Every so many jobs, a DAG, an array, an elastic job or a pair of arrays."""
+LENDS_EVERY = 8
+"""Every so many jobs, a gang with a spare, with jobs that may borrow it."""
 GROWS_EVERY = 32
 """Every so many jobs, one that grows in place, for which the load pauses."""
 COUNTS_EVERY = 4
@@ -23,6 +25,11 @@ COUNTS_EVERY = 4
 
 async def submit_for(scene: Scene, seed: int, seconds: float) -> None:
     """Submit jobs for so long; the seed alone says which."""
+    async with asyncio.TaskGroup() as beside:
+        await _submit_for(scene, seed, seconds, beside)
+
+
+async def _submit_for(scene: Scene, seed: int, seconds: float, beside: asyncio.TaskGroup) -> None:
     chance = random.Random(seed)
     loop = asyncio.get_running_loop()
     ends = loop.time() + seconds
@@ -39,6 +46,9 @@ async def submit_for(scene: Scene, seed: int, seconds: float) -> None:
                 chance.randrange(2**31)
             )  # how often it is asked depends on time
             await growing.grow_and_shrink(scene, its_own, f"grows-{number}")
+        elif number % LENDS_EVERY == 0:
+            its_own = random.Random(chance.randrange(2**31))
+            beside.create_task(lending.lend_and_take_back(scene, its_own, f"lends-{number}"))
         elif number % MANY_EVERY == 0:
             await _submit_many(scene, chance, number)
         elif number % COUNTS_EVERY == 0:

@@ -23,6 +23,8 @@ class Scene:
     """Jobs that have to succeed."""
     cancelled: list[str] = field(default_factory=list[str])
     """Jobs that somebody cancelled, perhaps too late."""
+    lenders: list[str] = field(default_factory=list[str])
+    """Gangs that lend their spares."""
     mending: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while processes are started: two at once would start one twice."""
 
