@@ -19,10 +19,22 @@ from longshore.activities.placements import BORROWS
 from longshore.activities.signals import Signals
 from longshore.activities.stored_specs import stored_spec
 from longshore.models.messages import Displacement
-from longshore.models.placement import PlacementKey
+from longshore.models.node import Node
+from longshore.models.placement import (
+    CyclePlan,
+    Decision,
+    JobRequest,
+    PackingPolicy,
+    PlacementKey,
+)
 from longshore.models.preemption import PreemptionPlan, Victim
 from longshore.models.resources import UNLIMITED, HostAmounts
-from longshore.scheduling.lending import LendableSpare
+from longshore.scheduling.lending import (
+    LendableSpare,
+    may_borrow,
+    why_on_no_spare,
+    with_lent_spares,
+)
 
 _TO_STOP = timedelta(seconds=5)
 STOPS_WITHIN = timedelta(minutes=5)
@@ -71,6 +83,50 @@ async def load_lendable(connection: AsyncConnection, pool: str) -> tuple[Lendabl
         )
         for row in rows
     )  # fmt: skip
+
+
+async def on_lent_spare(
+    connection: AsyncConnection,
+    pool: str,
+    decision: Decision,
+    job: JobRequest,
+    nodes: Sequence[Node],
+    policy: PackingPolicy,
+    now: datetime,
+) -> Decision:
+    """Return what a cycle of a pool would make of a decision for a job that waits: on a spare that
+    is lent, where it may run on one and fits it."""
+    if not may_borrow(job, policy.funding):
+        return decision
+    homes, spares = await _lendable_on(connection, pool, nodes)
+    made = CyclePlan(decisions=(decision,))
+    (decided,) = with_lent_spares(made, [job], homes, spares, policy, now).decisions
+    return decided
+
+
+async def why_no_lent_spare(
+    connection: AsyncConnection,
+    pool: str,
+    job: JobRequest,
+    nodes: Sequence[Node],
+    policy: PackingPolicy,
+    now: datetime,
+) -> str:
+    """Return what keeps a job that waits off the spares that are lent in its pool
+    (`why_on_no_spare`)."""
+    if policy.funding is None:
+        return ""
+    homes, spares = await _lendable_on(connection, pool, nodes)
+    return why_on_no_spare(job, homes, spares, policy, now)
+
+
+async def _lendable_on(
+    connection: AsyncConnection, pool: str, nodes: Sequence[Node]
+) -> tuple[dict[str, Node], list[LendableSpare]]:
+    """Return nodes by name, and what may be lent on them; others may have come since."""
+    homes = {node.id: node for node in nodes}
+    spares = await load_lendable(connection, pool)
+    return homes, [spare for spare in spares if spare.node_id in homes]
 
 
 async def borrowers_on(

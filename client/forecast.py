@@ -12,6 +12,7 @@ from longshore.activities.durations import learnt_for
 from longshore.activities.funding.planning import funded_by, read_funding
 from longshore.activities.funding.quotas import why_too_many_wait
 from longshore.activities.funding.refusals import why_never_taken
+from longshore.activities.lending import on_lent_spare
 from longshore.activities.locality import with_locality
 from longshore.activities.preemption_inputs import PreemptionInputs, read_inputs
 from longshore.activities.prices.views import why_waits
@@ -25,7 +26,7 @@ from longshore.models.data import HeldData
 from longshore.models.durations import Learnt
 from longshore.models.errors import LongshoreError, UnavailableError
 from longshore.models.forecast import Forecast, ForecastKind, NodePrice
-from longshore.models.funding import FundingTerms
+from longshore.models.funding import FundingTerms, PoolFunding
 from longshore.models.job import JobSpec
 from longshore.models.node import Node
 from longshore.models.placement import JobRequest, PlacementKind
@@ -70,9 +71,13 @@ async def forecast(
         job = with_learnt(JobRequest.of(_THIS, begun, now, 1), learnt)
         if refused := await _why_refused(connection, job, spec):
             return forecast_of_refusal(refused)
-        unpaid = await _why_unpaid(connection, pool, job, spec, nodes, now)
+        funding = await _funding_beside(connection, pool, job, spec, nodes, now)
+        unpaid = _why_unpaid(funding)
         (job,), nodes = await with_locality(connection, spec.pool, pool.packing, [job], nodes)
         alone = place(job, nodes, pool.packing, now, recent=recent)
+        if alone.kind is not PlacementKind.EXISTING_NODE and funding:
+            packing = pool.packing.model_copy(update={"funding": funding})
+            alone = await on_lent_spare(connection, spec.pool, alone, job, nodes, packing, now)
         prices = await _prices(connection, [node for node, _ in alone.held])
         holds = await held_by(connection, [node for node, _ in alone.held[:1]])
         deadline = spec.deadline_at(now)
@@ -125,30 +130,35 @@ async def _why_refused(connection: AsyncConnection, job: JobRequest, spec: JobSp
     return never or await why_too_many_wait(connection, spec.tenant)
 
 
-async def _why_unpaid(
+async def _funding_beside(
     connection: AsyncConnection,
     pool: PoolSpec,
     job: JobRequest,
     spec: JobSpec,
     nodes: Sequence[Node],
     now: datetime,
-) -> str:
-    """Return for which hard quota the job would wait, or why no budget pays for it where it has
-    to, behind those before it in its queue; empty where it would wait for neither."""
+) -> PoolFunding | None:
+    """Return who would pay for the job behind those before it in its queue; None where no budget
+    or quota concerns it."""
     if await read_funding(connection, pool.name, [job]) is None:
-        return ""  # without reading a queue that may be long
+        return None  # without reading a queue that may be long
     entries = await load_queue(connection, pool.name)
     queue = [*(entry.request for entry in entries if not entry.held), job]
     funding = await read_funding(connection, pool.name, queue)
     if funding is None:
-        return ""
+        return None
     asks = Asks(spec.funding or FundingTerms(), spec.preemptible)
     funding = funding._replace(asks={**funding.asks, job.id: asks})
     running = await load_running(connection, pool.name)
     packing = pool.packing.model_copy(update={"funding": None})  # as where it is asked who pays
     ordered = queue_order(queue, packing, now, nodes, running)
-    found = funded_by(packing, pool.name, funding, ordered, now).funding
-    return found.unfunded[job.id] if found and job.id in found.held else ""
+    return funded_by(packing, pool.name, funding, ordered, now).funding
+
+
+def _why_unpaid(funding: PoolFunding | None) -> str:
+    """Return for which hard quota the job would wait, or why no budget pays for it where it has
+    to; empty where it would wait for neither."""
+    return funding.unfunded[_THIS] if funding and _THIS in funding.held else ""
 
 
 async def _inputs(
@@ -198,17 +208,25 @@ def _may_use(held: HeldData, spec: JobSpec) -> bool:
 async def forecast_of_submit(
     database: Callable[[], Database], settings: Settings, spec: JobSpec
 ) -> Forecast | None:
-    """Return the same; None of an array that the queue would take, and where the database is
-    away: the submit says so."""
+    """Return the same, of an array what concerns one slot of it: whether the queue takes it, and
+    whether it would wait for a quota or a budget. None of one of which that says nothing, and
+    where the database is away: the submit says so."""
     try:
         if spec.array is None:
             return await forecast(database, settings, spec)
         async with database().transaction() as connection:
-            job = JobRequest.of(_THIS, spec, await clock(connection), 1)
-            refused = await _why_refused(connection, job, spec)
+            now = await clock(connection)
+            job = JobRequest.of(_THIS, spec, now, 1)
+            if refused := await _why_refused(connection, job, spec):
+                return forecast_of_refusal(refused)
+            if spec.begins_at(now) is not None:
+                return None
+            pool = await load_pool_to_plan(connection, spec.pool, settings.margins)
+            nodes = await load_nodes(connection, spec.pool)
+            unpaid = _why_unpaid(await _funding_beside(connection, pool, job, spec, nodes, now))
     except UnavailableError:
         return None
-    return forecast_of_refusal(refused) if refused else None
+    return forecast_of_unfunded_wait(unpaid, of_slots=True) if unpaid else None
 
 
 async def _prices(connection: AsyncConnection, names: list[str]) -> dict[str, NodePrice]:

@@ -17,6 +17,7 @@ from longshore.activities.durations import DurationViews
 from longshore.activities.funding.fund import fund_view
 from longshore.activities.funding.use import payers_of
 from longshore.activities.growth import growth_of
+from longshore.activities.lending import why_no_lent_spare
 from longshore.activities.locality import with_locality
 from longshore.activities.preemption_inputs import may_stop_any, read_inputs
 from longshore.activities.prices.views import why_unpriced
@@ -267,7 +268,7 @@ class Reading:
             purchases = await purchases_for(connection, pool, job.id)
             standing = await read_standing(connection, pool, job.submitted_at, job.tier, job.id)
             unpriced = await why_unpriced(connection, pool, job)
-            alone, helps, kind, agent, behind = None, (), "", "", 0.0
+            alone, helps, kind, agent, behind, no_spare = None, (), "", "", 0.0, ""
             if last is None or last.kind is not PlacementKind.SET_ASIDE:
                 entry = entry_of(row)
                 if not isinstance(entry, QueueEntry):
@@ -280,6 +281,9 @@ class Reading:
                 moment = datetime.now(UTC)
                 alone = place(request, nodes, pool.packing, moment, recent=recent)
                 alone, last = look_past_states(alone, last, request, nodes, pool.packing, moment)
+                no_spare = await why_no_lent_spare(
+                    connection, job.pool, request, nodes, pool.packing, moment
+                )
                 could = {each.node_id for each in alone.rejections if not each.permanent}
                 helps = advice(
                     request, alone.rejections, nodes, moment, pool=job.pool,
@@ -304,7 +308,7 @@ class Reading:
             buying=await reasons.of_pool(job.pool, job.id) if pool.buying.enabled else None,
             coming=coming, purchases=purchases, standing=standing, kind=kind,
             agent=agent, helps=helps, hold=await self._hold_of(job), mutexes=mutexes,
-            unpriced=unpriced, unpaid=await self._unpaid(job, pool),
+            unpriced=unpriced, unpaid=await self._unpaid(job, pool), no_spare=no_spare,
         )  # fmt: skip
         more = {
             "sizes": await self._sizes_of(job), "data": await self._staged(job),

@@ -99,12 +99,15 @@ def forecast_of_price_wait(found: Forecast, why: str) -> Forecast:
     )  # fmt: skip
 
 
-def forecast_of_unfunded_wait(why: str) -> Forecast:
-    """Return the forecast of a job that waits for a hard quota of its tenant. When others end that
-    hold it, and what the job finds then, nobody knows."""
+def forecast_of_unfunded_wait(why: str, *, of_slots: bool = False) -> Forecast:
+    """Return the forecast of a job that waits for a hard quota of its tenant, or a budget; of an
+    array `why` is what a slot of it waits for. When others end that hold it, and what the job
+    finds then, nobody knows."""
+    whom = "any slot of it" if of_slots else "it"
     return Forecast(
-        kind=ForecastKind.WAITS, says=f"would wait, with nothing kept or bought for it: {why}"
-    )
+        kind=ForecastKind.WAITS, says=f"would wait, with nothing kept or bought for {whom}: {why}",
+        not_known="it is an array" if of_slots else "",
+    )  # fmt: skip
 
 
 def forecast_of_refusal(why: str) -> Forecast:
@@ -159,10 +162,12 @@ def _starts(
     by_use = [
         round(held(node, gpus) * share * prices[node].micro_per_gpu_hour * hours)
         for node, gpus in alone.held
-        if node in prices and prices[node].by_use
+        if node in prices and prices[node].by_use and not alone.borrowed_from
     ]
     cost = sum(by_use)
-    if by_use:
+    if alone.borrowed_from:
+        told = f"that is a spare of {alone.borrowed_from}, which lends and pays for it"
+    elif by_use:
         told = f"about {dollars(cost)} for {format_duration(job.expected_duration)}"
     elif paid := [prices[node].paid_until for node, _ in alone.held if node in prices]:
         until = min((end for end in paid if end is not None), default=None)

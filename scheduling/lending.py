@@ -20,7 +20,9 @@ from longshore.models.placement import (
     PlacementKind,
 )
 from longshore.models.resources import NOTHING, UNLIMITED, HostAmounts
+from longshore.models.text import count
 from longshore.scheduling.cycle import plan
+from longshore.scheduling.packer import check
 from longshore.scheduling.placement.state import used_of
 
 
@@ -46,15 +48,51 @@ class LendableSpare(NamedTuple):
 def may_borrow(job: JobRequest, funding: PoolFunding | None) -> bool:
     """Return whether a job that waits may run on a lent spare: nobody pays for it, it may start
     all the same, and it is of whole GPUs on one node, which it need not hold alone."""
-    return (
-        funding is not None
-        and job.id in funding.unfunded
-        and job.id not in funding.held
-        and job.gang is None
-        and job.malleable is None
-        and job.gpu.whole
-        and not job.sensitive
-    )
+    return _starts_unpaid(job, funding) and not _why_no_borrower(job)
+
+
+def why_on_no_spare(
+    job: JobRequest,
+    nodes: Mapping[str, Node],
+    spares: Sequence[LendableSpare],
+    policy: PackingPolicy,
+    now: datetime,
+) -> str:
+    """Return what keeps a job that waits off spares that are lent, in words; empty where it fits
+    one, where none is lent, and of a job that is paid for or waits until it is."""
+    funding = policy.funding
+    if funding is None or not _starts_unpaid(job, funding):
+        return ""
+    lent = [spare for spare in spares if funding.of(spare.job_id).funded]
+    if not lent:
+        return ""
+    if why := _why_no_borrower(job):
+        return f"it may not run on a spare that {lent[0].job_id} lends: {why}"
+    told: list[str] = []
+    for spare in sorted(lent, key=lambda spare: (-spare.free, spare.node_id, spare.job_id)):
+        rejected = check(_as_node(spare, nodes[spare.node_id]), job, policy, now)
+        if rejected is None:
+            return ""
+        all_lent = f"has its {count(len(spare.lent), 'GPU')} lent already"
+        why = rejected.reason if spare.free else all_lent
+        told.append(f"the spare that {spare.job_id} lends on {spare.node_id} {why}")
+    others = len(told) - 1
+    verb = "has" if others == 1 else "have"
+    return told[0] + (f"; {count(others, 'other spare')} {verb} no room either" if others else "")
+
+
+def _starts_unpaid(job: JobRequest, funding: PoolFunding | None) -> bool:
+    return funding is not None and job.id in funding.unfunded and job.id not in funding.held
+
+
+def _why_no_borrower(job: JobRequest) -> str:
+    if job.gang is not None:
+        return "it is a gang"
+    if job.malleable is not None:
+        return "it is malleable"
+    if not job.gpu.whole:
+        return "it wants a part of a GPU"
+    return "it holds its node alone" if job.sensitive else ""
 
 
 def with_lent_spares(

@@ -216,6 +216,18 @@ async def test_a_dry_run_says_that_no_budget_pays_for_a_job_that_needs_one(
     assert full in await dry("--set", "funding.unfunded=wait")
     assert full in await dry("--set", "preemptible=false")
     assert "It would start now on" in await dry()
+    of_slots = full.replace("bought for it", "bought for any slot of it")
+    assert of_slots in await dry("--set", "funding.unfunded=wait", "--array", "0-3")
+    free = await longshore(
+        "submit", "--pool", pool, "--tenant", owner, "--array", "0-3", "--dry-run", "--", "true"
+    )
+    assert "It would" not in words(free)
+    capped = await longshore(
+        "submit", "--pool", pool, "--tenant", owner, "--set", "funding.unfunded=wait",
+        "--array", "0-3", "--max-cost", "1", "--", "true",
+    )  # fmt: skip
+    assert capped.code == 77
+    assert "is not known: it is an array: nothing was submitted" in " ".join(capped.err.split())
     await longshore("cancel", runs)
 
 

@@ -53,6 +53,18 @@ def test_it_starts_on_a_node_that_was_not_bought() -> None:
     assert found.ready_at == NOW
 
 
+def test_a_lent_spare_costs_the_job_that_runs_there_nothing() -> None:
+    job = a_job("this")
+    alone = place(job, [a_node("node-a")], POLICY, NOW)
+    alone = alone.model_copy(update={"borrowed_from": "wide"})
+    prices = {"node-a": NodePrice(micro_per_gpu_hour=2 * DOLLAR, by_use=True)}
+    found = forecast_of(job, "red", alone, 0, prices, None, None, NOW)
+    assert (found.kind, found.expected_micro_usd) == (ForecastKind.STARTS, 0)
+    assert found.says == (
+        "would start now on node-a GPUs 0-1: that is a spare of wide, which lends and pays for it"
+    )
+
+
 @pytest.mark.parametrize(("milli", "cost"), [(1000, 6.0), (250, 0.75)])
 def test_a_node_that_is_billed_as_it_runs_costs_its_price(milli: int, cost: float) -> None:
     price = NodePrice(micro_per_gpu_hour=2 * DOLLAR, by_use=True)

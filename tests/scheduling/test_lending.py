@@ -12,7 +12,12 @@ from longshore.models.placement import CyclePlan, JobRequest, PackingPolicy, Run
 from longshore.models.resources import NOTHING, UNLIMITED, HostAmounts
 from longshore.models.topology import Gang
 from longshore.scheduling import cycle
-from longshore.scheduling.lending import LendableSpare, may_borrow, with_lent_spares
+from longshore.scheduling.lending import (
+    LendableSpare,
+    may_borrow,
+    why_on_no_spare,
+    with_lent_spares,
+)
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node
 
 NOBODY = Payer(frozenset({"red"}), funded=False)
@@ -103,6 +108,55 @@ def test_it_is_for_whom_nobody_pays_and_who_may_start_all_the_same():
     assert plan == made
     assert not any(may_borrow(job, policy.funding) for job in queue)
     assert not may_borrow(a_job("idle"), None)
+
+
+@pytest.mark.parametrize(
+    ("job", "spares", "says"),
+    [
+        (a_job("idle", 4), [a_spare()], ""),
+        (a_job("idle", 4), [], ""),
+        (a_job("idle", 4), [a_spare(gang="unpaid")], ""),
+        (a_job("paid", 4), [a_spare(lent=8)], ""),
+        (a_job("held", 4), [a_spare(lent=8)], ""),
+        (
+            a_job("idle", 4), [a_spare(lent=8)],
+            "the spare that wide lends on node-a has its 8 GPUs lent already",
+        ),
+        (
+            a_job("idle", 1), [a_spare(gpus=1, lent=1)],
+            "the spare that wide lends on node-a has its 1 GPU lent already",
+        ),
+        (
+            a_job("idle", 4), [a_spare(lent=6)],
+            "the spare that wide lends on node-a has 2 of 8 GPUs with 40GB free, job wants 4",
+        ),
+        (
+            a_job("idle", 4), [a_spare(gpus=2), a_spare(gang="other", gpus=1)],
+            "the spare that wide lends on node-a has 2 GPUs, job wants 4; "
+            "1 other spare has no room either",
+        ),
+        (a_job("idle", 4), [a_spare(lent=8), a_spare(gang="other")], ""),
+        (
+            a_job("idle", 4, cpus=64), [a_spare()],
+            "the spare that wide lends on node-a has 32 of 32 cores free, job wants 64",
+        ),
+        (
+            a_job("idle", 8, gang=Gang(unlabelled_nodes=True)), [a_spare()],
+            "it may not run on a spare that wide lends: it is a gang",
+        ),
+        (
+            a_job("idle", 1, sensitive=True), [a_spare()],
+            "it may not run on a spare that wide lends: it holds its node alone",
+        ),
+    ],
+)  # fmt: skip
+def test_what_keeps_a_job_off_a_spare_is_said(
+    job: JobRequest, spares: list[LendableSpare], says: str
+):
+    policy = policy_of("idle", "held", "unpaid", held=("held",), wide=PAID, other=PAID, paid=PAID)
+    assert why_on_no_spare(job, {"node-a": held_by()}, spares, policy, NOW) == says
+    started = lend([job], policy, [held_by()], spares)[1].placements
+    assert not (says and started), "it starts all the same"
 
 
 def test_a_gang_for_which_nobody_pays_lends_nothing():

@@ -10,6 +10,7 @@ from temporalio.client import Client
 from longshore.activities.database import Database
 from longshore.activities.held_differences import HELD_DIFFERENCES
 from longshore.client.api import Longshore
+from longshore.models.forecast import ForecastKind
 from longshore.models.funding import Budget, Tenant
 from longshore.models.job import JobState
 from longshore.models.messages import ProcessReport
@@ -108,3 +109,32 @@ async def test_a_gang_that_ends_leaves_the_gpus_to_whoever_borrowed_them(
     assert (await longshore.wait(guest)).state is JobState.SUCCEEDED
     assert spare.stops == []
     assert await differences(control) == []
+
+
+async def test_a_job_is_told_of_the_spare_before_it_is_submitted_and_why_it_gets_none(
+    longshore: Longshore, three: list[ScriptedNode], pool: str, poor: str
+):
+    gang, guest, (_, _, spare) = await start(longshore, three, pool, poor)
+    fits = await longshore.forecast(a_spec(pool, gpus=4, tenant=poor))
+    assert fits is not None
+    assert fits.kind is ForecastKind.STARTS
+    assert f"{spare.id} GPUs 4-7: that is a spare of {gang}, which lends" in fits.says
+    for other in (a_spec(pool, gpus=4), a_spec(pool, gpus=5, tenant=poor)):
+        waits = await longshore.forecast(other)
+        assert waits is not None
+        assert waits.kind is ForecastKind.WAITS
+    wide = (await longshore.submit(a_spec(pool, gpus=5, tenant=poor))).job_id
+    itself = (await longshore.submit(a_spec(pool, gpus=5))).job_id
+    for job in (wide, itself):
+        await reaches(longshore, job, JobState.QUEUED)
+    says = f"the spare that {gang} lends on {spare.id} has 4 of 8 GPUs"
+    await eventually(lambda: _says(longshore, wide, says))
+    assert says not in (await longshore.explain(itself)).headline, "it pays, and borrows nothing"
+    for job in (wide, itself, guest, gang):
+        await longshore.cancel(job, "enough")
+
+
+async def _says(longshore: Longshore, job: str, says: str) -> bool:
+    headline = (await longshore.explain(job)).headline
+    assert says in headline
+    return True
