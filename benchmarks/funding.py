@@ -31,7 +31,7 @@ from benchmarks import funding_commits
 from benchmarks.kept_nodes import own_postgres
 from longshore.models.funding import Envelope, FundingTerms, Lending
 from longshore.scheduling.bulk.warm import warm
-from longshore.scheduling.funding.cover import Cover, fund
+from longshore.scheduling.funding.cover import Cover
 from longshore.scheduling.funding.evaluate import evaluate
 from longshore.scheduling.funding.facts import Branch, Charge, Facts, Owned, Share, Use, Where
 from longshore.scheduling.funding.holding import age
@@ -43,6 +43,7 @@ from longshore.scheduling.funding.ladder import (
     most_specific_first,
     shares_with,
 )
+from longshore.scheduling.funding.turns import fund
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 _BELOW = 10

@@ -17,7 +17,7 @@ from longshore.models.funding import (
 from longshore.models.node import Node
 from longshore.models.placement import Decision, JobRequest
 from longshore.models.text import count
-from longshore.scheduling.funding.cover import Cover, cover, fund
+from longshore.scheduling.funding.cover import Cover, cover
 from longshore.scheduling.funding.evaluate import evaluated
 from longshore.scheduling.funding.facts import Facts, Share, Use, Wall, Where, must_be_funded
 from longshore.scheduling.funding.kept import Funded, KeptFunding
@@ -32,6 +32,7 @@ from longshore.scheduling.funding.sizes import (
     sizes_to_start,
 )
 from longshore.scheduling.funding.split import Split, classes_of
+from longshore.scheduling.funding.turns import fund
 
 _ASKED = 20
 """Kinds of jobs that wait unfunded for which it is looked at whose room they could take over."""
@@ -400,7 +401,7 @@ def _pays_without(room: Room, attempt: Attempt, use: Use) -> bool:
     charges = [paid.charge for paid in room.held.get(attempt, {}).values()]
     for charge in charges:
         room.remove(charge)
-    pays = cover(room, use).funded
+    found = cover(room, use).funded
     for charge in charges:
         room.add(charge)
-    return pays
+    return found

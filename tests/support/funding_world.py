@@ -354,14 +354,13 @@ class World:
         for request in queue_order(queue, policy, self.now):
             job = self.waiting[request.id]
             share = Share(0, H100._replace(labels=None), tuple(range(request.gpus)), 1000)
-            made = plain.cover(
+            itself = self.facts.tenants[request.tenant or ""].budget_since is None
+            made = [] if itself else plain.cover(
                 Use(request.id, 1, request.tenant or "", self.now, (share,), job.asks.terms,
                     job.asks.preemptible)
             )  # fmt: skip
-            itself = self.facts.tenants[request.tenant or ""].budget_since is None
-            if made is None and not itself:
+            if made is None:
                 continue
-            made = made or []  # none of one that pays for itself, and is ahead
             keeps = {use.job_id for use in self.facts.uses if self._keeps(use, plain)}
             held = sum(self.running[name].request.gpus for name in keeps) + taken
             own = all(self.facts.envelopes[one.envelope].tenant == request.tenant for one in made)

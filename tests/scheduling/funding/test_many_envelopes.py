@@ -5,9 +5,10 @@ import random
 import pytest
 
 from longshore.scheduling.funding import taking
-from longshore.scheduling.funding.cover import Cover, fund
+from longshore.scheduling.funding.cover import Cover
 from longshore.scheduling.funding.evaluate import evaluated
 from longshore.scheduling.funding.facts import Facts, Use
+from longshore.scheduling.funding.turns import fund
 from tests.support.funding_scenes import NOW, WAITING, capped, facts_of, owned, tree, use
 from tests.support.searches import seeds
 

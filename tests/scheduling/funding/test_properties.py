@@ -6,12 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.models.funding import FundingClass
-from longshore.scheduling.funding.cover import cover, fund, take
+from longshore.scheduling.funding.cover import cover, take
 from longshore.scheduling.funding.evaluate import Funded, evaluate, evaluated
 from longshore.scheduling.funding.facts import Charge, Facts
 from longshore.scheduling.funding.kept import KeptFunding
 from longshore.scheduling.funding.room import Room
 from longshore.scheduling.funding.split import classes_of, split_of
+from longshore.scheduling.funding.turns import fund
 from tests.support.funding_scenes import (
     HOUR,
     NOW,

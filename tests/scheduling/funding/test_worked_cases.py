@@ -5,12 +5,13 @@ from datetime import timedelta
 import pytest
 
 from longshore.models.funding import FundingClass, FundingCode, Lending, Sharing
-from longshore.scheduling.funding.cover import Cover, cover, fund, take
+from longshore.scheduling.funding.cover import Cover, cover, take
 from longshore.scheduling.funding.evaluate import evaluate
 from longshore.scheduling.funding.explain import Helps, Remedy, explain
 from longshore.scheduling.funding.facts import Branch, Charge, Facts, Share, Use
 from longshore.scheduling.funding.room import Room
 from longshore.scheduling.funding.split import classes_of
+from longshore.scheduling.funding.turns import fund
 from tests.support.funding_scenes import (
     H100,
     HOUR,

@@ -3,11 +3,12 @@ wants more than there is, loses a node, or keeps spares."""
 
 from longshore.models.funding import FundingClass, FundingCode
 from longshore.models.placement import JobRequest, PackingPolicy
-from longshore.scheduling.funding.cover import cover, fund
+from longshore.scheduling.funding.cover import cover
 from longshore.scheduling.funding.evaluate import evaluate, evaluated
 from longshore.scheduling.funding.facts import Charge, Facts, Share, Use
 from longshore.scheduling.funding.pool import pool_funding
 from longshore.scheduling.funding.room import Room
+from longshore.scheduling.funding.turns import fund
 from longshore.scheduling.preemption.payers import Right, right_over
 from longshore.scheduling.preemption.plan import plan_preemption
 from tests.support.funding_scenes import H100, HOUR, NOW, applied, facts_of, owned, tree, use
