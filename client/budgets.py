@@ -8,13 +8,12 @@ from temporalio.client import Client
 from longshore.activities.failpoints import failpoint
 from longshore.activities.funding.checks import apply_with_notes, check_budgets, check_tenant
 from longshore.activities.funding.edits import remove_budget, set_tenant
-from longshore.activities.funding.views import budgets_view, tenants_view
+from longshore.activities.funding.views import budgets_view, tenants_view, why_no_budget
 from longshore.activities.signals import Signals
 from longshore.client.reading import Reading
 from longshore.models.errors import NotFoundError
 from longshore.models.funding import Budget, Tenant
 from longshore.models.funding_views import BudgetEdit, BudgetView, TenantView
-from longshore.models.visible import shown
 
 
 class BudgetReading(Reading):
@@ -30,11 +29,8 @@ class BudgetReading(Reading):
         """Return the budgets by tenant, or that of one. Raises NotFoundError where it has none."""
         async with self._db().snapshot() as connection:
             found = await budgets_view(connection, tenant)
-        if tenant is not None and not found:
-            raise NotFoundError(
-                f"tenant {shown(tenant)} has no budget: it pays for all that it uses. "
-                "`longshore budget apply FILE` gives it one"
-            )
+            if tenant is not None and not found:
+                raise NotFoundError(await why_no_budget(connection, tenant))
         return found
 
     async def check_budgets(self, budgets: Sequence[Budget]) -> BudgetEdit:

@@ -95,11 +95,13 @@ def leases(
     if as_json:
         return print_json(found)
     if not found.leases:
-        what = f" of {gpu}" if gpu is not None else ""
-        who = f"Job {job}" if job is not None else "Nobody"
-        held = "holds" if moment is None else f"held, {clock(found.at, now())},"
-        not_any = "no GPU" if job is not None else "a GPU"
-        return note(f"{who} {held} {not_any}{what}.")
+        held = "holds" if moment is None else "held"
+        when = "" if moment is None else f" at {clock(found.at, now())}"
+        of = "" if node_id is None else f" of {node_id}"
+        what = f"GPU {index}{of}" if index is not None else f"a GPU{of}"
+        if job is not None:
+            what = f"no GPU of {gpu}" if gpu is not None else "no GPU"
+        return note(f"{'Nobody' if job is None else f'Job {job}'} {held} {what}{when}.")
     if any(lease.simulated for lease in found.leases):
         note(f"Some of the GPUs are {SIMULATED}.")
     show(heading(f"As of {as_of(found.at)}"), leases_table(found, now()))

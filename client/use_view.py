@@ -56,7 +56,9 @@ def fund_screen(found: FundView, now: datetime) -> RenderableType:
         Text(_answer(found)),
     ]
     if found.rungs:
-        parts += [Text(), heading("Who is asked, in this order"), _rungs_table(found, now)]
+        anew = "Who would be asked if it were covered anew, in this order"
+        asked = anew if found.runs else "Who is asked, in this order"
+        parts += [Text(), heading(asked), _rungs_table(found, now)]
     elif found.has_budget and not found.runs:
         parts.append(Text("No envelope is for such GPUs.", style="dim"))
     if found.remedies:

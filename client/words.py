@@ -58,10 +58,13 @@ def cell(instant: datetime, now: datetime) -> str:
 
 
 def period(start: datetime, end: datetime, now: datetime) -> str:
-    """Return ``13:00:00 to 2026-11-21 13:00 CET``."""
+    """Return ``13:00:00 to 2026-11-21 13:00 CET``; both dates where it does not begin today."""
     zones = start.astimezone().utcoffset() == end.astimezone().utcoffset()
-    first = clock(start, now)
-    return f"{first.rpartition(' ')[0] if zones else first} to {clock(end, now)}"
+    first, today = clock(start, now), now.astimezone().date()
+    last = clock(end, now)
+    if start.astimezone().date() != today and end.astimezone().date() == today:
+        last = f"{end.astimezone():%Y-%m-%d %H:%M %Z}"
+    return f"{first.rpartition(' ')[0] if zones else first} to {last}"
 
 
 def class_of(job: JobView, now: datetime) -> str:

@@ -20,7 +20,7 @@ from longshore.models.funding import (
 )
 from longshore.models.mistakes import Mistake, refuse
 from longshore.models.money import MicroDollars, micro_of
-from longshore.models.text import dollars, listed
+from longshore.models.text import count, dollars, listed
 from longshore.models.visible import shown
 
 _MOST_BUDGETS = 1000
@@ -103,7 +103,7 @@ class EnvelopeDocument(Frozen):
             found.append(Mistake(("end",), f"{why}{self.end:%Y-%m-%dT%H:%M:%SZ}", (("start",),)))
         most = self.lending and self.lending.max
         if most and most > self.gpus:
-            why = f"must be at most the {self.gpus:g} GPUs of the envelope, got {most:g}"
+            why = f"must be at most the {count(self.gpus, 'GPU')} of the envelope, got {most:g}"
             found.append(Mistake(("lending", "max"), why, (("gpus",),)))
         refuse(found)
         return self

@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import clock
 from longshore.activities.funding.rows import ENVELOPE_COLUMNS, envelope_of
+from longshore.activities.funding.views import why_no_budget
 from longshore.models.errors import NotFoundError, RefusedError, SpecError
 from longshore.models.funding import NEVER, Budget, Cap, Envelope, Tenant
 from longshore.models.funding_views import BudgetChange, Edit
@@ -94,7 +95,7 @@ async def remove_budget(connection: AsyncConnection, tenant: str) -> None:
         text("SELECT budget_since FROM tenants WHERE name = :tenant FOR NO KEY UPDATE"), values
     )
     if found is None:
-        raise NotFoundError(f"tenant {shown(tenant)} has no budget")
+        raise NotFoundError(await why_no_budget(connection, tenant))
     async with told(f"budget of {tenant}"):
         for statement in _REMOVE_BUDGET:
             await connection.execute(text(statement), values)

@@ -55,7 +55,7 @@ async def fund_view(connection: AsyncConnection, job_id: str, margins: Margins) 
         return pays_all.model_copy(
             update={
                 "has_budget": has_budget, "funded": False,
-                "says": f"nobody: it runs on a spare that {row['lender']} lends, and pays for",
+                "says": f"UNFUNDED: it runs on a spare that {row['lender']} lends and pays for",
             }
         )  # fmt: skip
     if not has_budget and row["runs"]:

@@ -1,5 +1,6 @@
 """Tenants and budgets as people see them."""
 
+import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
@@ -20,7 +21,11 @@ from longshore.models.funding_views import (
     Holdings,
     TenantView,
 )
+from longshore.models.text import listed
+from longshore.models.visible import shown
 from longshore.scheduling.funding.money import forecast
+
+_NAMED = 10
 
 
 class Held(NamedTuple):
@@ -118,6 +123,28 @@ async def names_without_budget(
         )
     )
     return tuple(sorted(set(names) - with_one))
+
+
+async def why_no_budget(connection: AsyncConnection, tenant: str) -> str:
+    """Return what to say of a tenant that has no budget, or that there is none of that name."""
+    if await connection.scalar(text(_IS_KNOWN), {"tenant": tenant}):
+        return (
+            f"tenant {shown(tenant)} has no budget: it pays for all that it uses. "
+            "`longshore budget apply FILE` gives it one"
+        )
+    names = sorted(
+        await connection.scalars(text("SELECT name FROM tenants WHERE budget_since IS NOT NULL"))
+    )
+    close = difflib.get_close_matches(tenant, names, 1)
+    have = listed(names, _NAMED) or "none"
+    meant = f"did you mean {close[0]}?" if close else f"tenants with a budget: {have}"
+    return f"there is no tenant {shown(tenant)}; {meant}"
+
+
+_IS_KNOWN = """
+    SELECT EXISTS (SELECT FROM tenants WHERE name = :tenant)
+        OR EXISTS (SELECT FROM jobs WHERE tenant = :tenant)
+"""
 
 
 def quotas_of(stored: object) -> Quotas:

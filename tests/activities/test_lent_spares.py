@@ -382,7 +382,7 @@ async def test_a_lent_gpu_counts_for_the_gang_alone_and_shows_for_both(lent: Led
     assert [(one.funding, one.gpus) for one in payers.now] == [(FundingClass.UNFUNDED, 2)]
     assert payers.hours == ()
     assert (asked.runs, asked.has_budget, asked.funded) == (True, True, False)
-    assert asked.says == "nobody: it runs on a spare that wide lends, and pays for"
+    assert asked.says == "UNFUNDED: it runs on a spare that wide lends and pays for"
     assert [(gpu.job_id, gpu.spare, gpu.lent_to, gpu.parts) for gpu in node.gpus] == [
         ("wide", True, "guest", ())
     ] * 2

@@ -104,11 +104,13 @@ async def test_who_pays_is_told_of_each_job(
     assert {row.tenant for row in only.rows} == {"blue"}
 
     told = words(await longshore("fund", mine))
+    assert "Who would be asked if it were covered anew, in this order" in told
     assert f"{mine} of tenant red Paid for: 4 OWNED by red/main" in told
     told = words(await longshore("fund", idle))
     assert "Paid for: 4 UNFUNDED: give way first; no budget pays for 4 GPUs" in told
     assert "sibling red/main 8 4 – red 4 0 ACL_DENIED no end" in told
     told = words(await longshore("fund", next_one))
+    assert "Who is asked, in this order" in told
     assert f"{next_one} of tenant red wants 4 GPUs Would be paid for: 4 OWNED by red/main" in told
     assert "own red/main 8 4 – red 4 4 no end" in told
     view = FundView.model_validate_json((await longshore("fund", next_one, "--json")).out)
@@ -121,7 +123,7 @@ async def test_who_pays_is_told_of_each_job(
     assert f"{node.id} {gpu} {idle} blue 1 UNFUNDED nobody" in shown
     past = await longshore("leases", "--gpu", f"{node.id}/{gpu}", "--at", "2h")
     assert (past.code, past.out) == (0, "")
-    assert past.err.startswith("Nobody held, ")
+    assert past.err.startswith("Nobody held GPU 4 of ")
     for job in (next_one, idle, mine):
         await longshore("cancel", job)
     for job in (idle, mine):
@@ -135,6 +137,12 @@ async def test_what_is_not_there_is_named(
     assert wrong.code != 0
     assert f"node {node.id} has GPUs 0-7, not GPU 99" in wrong.err
     assert "no node nowhere" in (await longshore("leases", "--gpu", "nowhere/1")).err
+    then = await longshore("leases", "--gpu", f"{node.id}/3", "--at", "2020-01-01T00:00:00Z")
+    assert f"Nobody held GPU 3 of {node.id} at 2020-01-01 00:00 UTC." in " ".join(then.err.split())
+    for command in ("show", "remove"):
+        gone = await longshore("budget", command, "bluee")
+        assert gone.code == 66
+        assert "there is no tenant 'bluee'; did you mean blue?" in gone.err
     nothing = await longshore("usage", "--tenant", "nobody-has-this")
     assert (nothing.code, nothing.out) == (0, "")
     assert "No job of tenant nobody-has-this has held a GPU since" in nothing.err

@@ -29,6 +29,13 @@ def test_times_are_the_readers_and_name_their_zone(
     assert period(NOW - 60 * MINUTE, NOW + timedelta(days=1), NOW) == period_said
 
 
+def test_a_period_that_began_on_another_day_has_both_dates(in_zone: Callable[[str], None]) -> None:
+    in_zone("UTC")
+    week = period(NOW - timedelta(days=7), NOW, NOW)
+    assert week == "2026-11-13 12:00 to 2026-11-20 12:00 UTC"
+    assert period(NOW - 60 * MINUTE, NOW, NOW) == "11:00:00 to 12:00:00 UTC"
+
+
 def test_a_cell_names_its_zone_where_it_is_another_than_now(
     in_zone: Callable[[str], None],
 ) -> None:
