@@ -85,6 +85,23 @@ async def test_a_cycle_in_the_tree_is_told_edge_by_edge(ledger: Ledger):
     assert (seen["a"].parent, seen["b"].parent) == ("c", "a")
 
 
+async def test_what_a_removed_cap_was_over_is_charged_and_ends_as_before(ledger: Ledger):
+    await ledger.register()
+    caps = (Cap(name="both", gpus=4, envelopes=("main",)), Cap(name="all", gpus=4, subtree=True))
+    await applied(ledger, a_budget("a", an_envelope(), caps=caps))
+    main = await ledger.value("SELECT id FROM envelopes")
+    await write_charge(ledger, charge(await job_of(ledger, "before", "a"), main))
+    assert await sums(ledger, "funding_caps") == {"a/both": 1000, "a/all": 1000}
+    await applied(ledger, a_budget("a", an_envelope()))
+    after = await job_of(ledger, "after", "a", (1,))
+    await write_charge(ledger, charge(after, main, (1,)))
+    for job in ("after", "before"):
+        await ledger.finish(job)
+    assert await sums(ledger) == {"a/main": 0}
+    assert await sums(ledger, "funding_caps") == {"a/both": 0, "a/all": 0}
+    assert await funding_drift(ledger) == []
+
+
 async def test_two_edits_at_once_make_no_cycle_together(ledger: Ledger):
     names = [f"t{number}" for number in range(6)]
     for name in names:

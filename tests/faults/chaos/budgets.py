@@ -48,7 +48,19 @@ async def edit(scene: Scene, chance: random.Random) -> str:
 
 
 async def _edit(scene: Scene, chance: random.Random) -> str:
-    """Give an envelope another size; now and then have its window end, and another begin."""
+    """Give an envelope another size; now and then have its window end, and another begin, or a cap
+    be removed, and made anew."""
+    if chance.random() < 0.2:
+        gpus = chance.choice((3, 6, 12))
+        await asyncio.to_thread(
+            scene.fleet.rows,
+            "WITH gone AS (UPDATE funding_caps SET removed_at = clock_timestamp()"
+            " WHERE removed_at IS NULL RETURNING tenant, name, subtree)"
+            " INSERT INTO funding_caps (tenant, name, milli, subtree)"
+            " SELECT tenant, name || '.', %s, subtree FROM gone RETURNING id",
+            1000 * gpus,
+        )  # fmt: skip
+        return f"a cap of {gpus} GPUs takes the place of another"
     tenant = chance.choice(("lab", "vision"))
     name = {"lab": "rest", "vision": "main"}[tenant]
     size = chance.choice(_SIZES)
