@@ -89,9 +89,12 @@ def take(room: Room, use: Use, found: Cover) -> None:
         room.add(charge)
 
 
-def lost_to_losers(room: Room, use: Use, recalls: Iterable[Recall]) -> int:
+def lost_to_losers(room: Room, use: Use, recalls: Sequence[Recall]) -> int:
     """Return for how much of a job nobody pays, in thousandths, though it has its cover: those who
     run and lose to it look for who pays instead, and may have the right to another part of it."""
+    held = room.held.get((use.job_id, use.attempt), {})
+    if not recalls or all(paid.steps <= OWN for paid in held.values()):
+        return 0  # nobody takes back what its own tenant or a sponsor pays for
     for recall in recalls:
         loser = room.uses[recall.charge.job_id, recall.charge.attempt]
         taking, missing = _walked(room, loser, {(recall.charge.rank, gpu) for gpu in recall.lost})
