@@ -20,6 +20,7 @@ import longshore.models.records.funding
 import longshore.models.records.market
 import longshore.models.records.preemption
 import longshore.models.records.prices
+import longshore.models.records.services
 import longshore.models.records.serving  # noqa: F401 (its tables)
 from longshore.activities.migrations import current_revision, upgrade
 from longshore.activities.revisions import mismatch, newest_revision

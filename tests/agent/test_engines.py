@@ -28,8 +28,9 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def an_engine(source: Path | str, runtime: Runtime = LLAMA, **model: Any) -> dict[str, Any]:
-    usual = {"context": 1000, "concurrency": 2}
-    spec = ModelSpec(name="tiny", source=str(source), runtime=runtime.name, **usual | model)
+    usual = {"name": "tiny", "source": str(source), "runtime": runtime.name}
+    usual |= {"context": 1000, "concurrency": 2}
+    spec = ModelSpec.model_validate(usual | model)
     return EngineSpec(model=spec, runtime=runtime, memory=900).model_dump(mode="json")
 
 

@@ -10,6 +10,7 @@ import longshore.models.records.funding
 import longshore.models.records.market
 import longshore.models.records.preemption
 import longshore.models.records.prices
+import longshore.models.records.services
 import longshore.models.records.serving  # noqa: F401 (its tables)
 from longshore.models.records.tables import SQLModel
 
