@@ -67,14 +67,18 @@ HoldingPoint = Literal["store_holdings.before-commit", "store_holdings.after-com
 DagPoint = Literal[
     "open_dag.before-commit",
     "open_dag.after-commit",
-    "advance_service.before-commit",
-    "advance_service.after-commit",
-    "advance_service.after-first-start",
     "advance_dag.before-commit",
     "advance_dag.after-commit",
     "advance_dag.after-first-start",
 ]
 """Steps of a DAG."""
+
+ServicePoint = Literal[
+    "advance_service.before-commit",
+    "advance_service.after-commit",
+    "advance_service.after-first-start",
+]
+"""Steps of a service."""
 
 ArrayPoint = Literal[
     "open_array.before-commit",
@@ -217,7 +221,8 @@ async def failpoint(
     | ArtifactPoint
     | EnvironmentPoint
     | FundingPoint
-    | HoldingPoint,
+    | HoldingPoint
+    | ServicePoint,
 ) -> None:
     """Stop here while a test wants it."""
     if _folder is None:

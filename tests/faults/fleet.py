@@ -23,6 +23,7 @@ from longshore.activities.failpoints import (
     FundingPoint,
     HoldingPoint,
     Point,
+    ServicePoint,
 )
 from longshore.activities.migrations import upgrade
 from longshore.client.api import Longshore
@@ -40,7 +41,14 @@ from tests.support.relay import Relay, relay_to
 from tests.support.waiting import eventually
 
 AnyPoint = (
-    Point | BuyingPoint | BlockEndPoint | DagPoint | ArrayPoint | FundingPoint | HoldingPoint
+    Point
+    | BuyingPoint
+    | BlockEndPoint
+    | DagPoint
+    | ArrayPoint
+    | FundingPoint
+    | HoldingPoint
+    | ServicePoint
 )
 CONTROL, TEMPORAL, POSTGRES = "control", "temporal", "postgres"
 NODE_LOST_AFTER = timedelta(seconds=6)

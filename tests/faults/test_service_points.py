@@ -1,0 +1,117 @@
+"""The control worker and the servers are killed at each step of a service, then an agent and an
+engine: in the end there is an engine for each lease, and a lease for each engine.
+
+One case runs always, the others with `make faults`.
+"""
+
+import asyncio
+import contextlib
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, get_args
+
+import psutil
+import pytest
+
+from longshore.activities.failpoints import ServicePoint
+from longshore.client.service_commands import is_settled
+from longshore.models.service import ServiceSpec, ServiceState, ServiceView
+from longshore.models.serving import ModelSpec
+from longshore.workers.stack import agent_process
+from tests.faults.cases import cases_of
+from tests.faults.fleet import CONTROL, PATIENCE, POSTGRES, TEMPORAL, Fleet
+from tests.faults.scenes import until_answered
+from tests.support.gguf_models import Model, write
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.timeout(300)
+
+ALWAYS = {
+    ("advance_service.after-first-start", CONTROL),
+}
+NAME = "chat"
+ENGINE = "longshore.activities.serving.llama_server"
+LEASED = """
+    SELECT p.job_id FROM placements p JOIN replicas r USING (job_id) WHERE p.ended_at IS NULL
+"""
+
+
+def _cases() -> list[object]:
+    victims = (CONTROL, TEMPORAL, POSTGRES)
+    points = get_args(ServicePoint)
+    return cases_of([(point, each) for point in points for each in victims], ALWAYS)
+
+
+@pytest.mark.parametrize(("point", "victim"), _cases())
+async def test_each_replica_is_there_once(
+    fleet: Fleet, point: ServicePoint, victim: str, tmp_path: Path
+) -> None:
+    await _add_model(fleet, tmp_path)
+    pool = fleet.journal.job("any").pool
+    spec = ServiceSpec(name=NAME, model="tiny", pool=pool, replicas=2, drain=timedelta(seconds=2))
+    fleet.arm(point)
+    await until_answered(lambda: fleet.longshore.serve(spec))
+    try:
+        await fleet.reached(point)
+        await asyncio.to_thread(fleet.kill, victim)
+    finally:
+        fleet.let_go(point)
+        await asyncio.to_thread(fleet.start_what_is_missing)
+    await _until_settled(fleet)
+    engine, *_ = _engines(fleet)
+    engine.kill()
+    await eventually(lambda: engine not in _engines(fleet), timeout=PATIENCE)
+    first, *_ = fleet.nodes
+    await asyncio.to_thread(fleet.kill, agent_process(first))
+    await asyncio.to_thread(fleet.start_what_is_missing)
+    changed = spec.model_copy(update={"cpus": 0.5})
+    await until_answered(lambda: fleet.longshore.serve(changed))
+    found = await _until_settled(fleet)
+    assert found.revision == 2
+    await until_answered(lambda: fleet.longshore.remove_service(NAME))
+
+    async def over() -> bool:
+        return (await _view(fleet)).state is ServiceState.REMOVED
+
+    await eventually(over, timeout=PATIENCE)
+    await eventually(lambda: not _engines(fleet), timeout=PATIENCE)
+    assert await _leased(fleet) == []
+
+
+async def _add_model(fleet: Fleet, folder: Path) -> None:
+    source = str(write(Model(), folder / "tiny.gguf"))
+    model = ModelSpec(name="tiny", source=source, context=1000)
+    await until_answered(lambda: fleet.longshore.add_models([model]))
+
+
+async def _view(fleet: Fleet) -> ServiceView:
+    return await until_answered(lambda: fleet.longshore.service(NAME))
+
+
+async def _until_settled(fleet: Fleet) -> ServiceView:
+    """Wait until there are as many engines as leases, each of the service's revision."""
+
+    async def settled() -> bool:
+        found = await _view(fleet)
+        alone = is_settled(found) and len(found.replicas) == found.spec.replicas
+        return alone and len(await _leased(fleet)) == len(_engines(fleet)) == 2
+
+    await eventually(settled, timeout=2 * PATIENCE, interval=0.2)
+    return await _view(fleet)
+
+
+async def _leased(fleet: Fleet) -> list[Any]:
+    return await asyncio.to_thread(fleet.rows, LEASED)
+
+
+def _engines(fleet: Fleet) -> list[psutil.Process]:
+    """Return the engines that run below the agents."""
+    found: list[psutil.Process] = []
+    for node in fleet.nodes:
+        with contextlib.suppress(AssertionError, psutil.Error):
+            agent = psutil.Process(fleet.pid(agent_process(node)))
+            for each in agent.children(recursive=True):
+                with contextlib.suppress(psutil.Error):
+                    if ENGINE in each.cmdline():
+                        found.append(each)
+    return found
