@@ -186,10 +186,10 @@ def show_(name: NAME, as_json: JSON = False) -> None:
 
 
 @models_app.command("rm")
-def rm(name: NAME) -> None:
+def rm(name: NAME, as_json: JSON = False) -> None:
     """Remove a model that nothing uses. Its files stay where they are."""
-    call(lambda api: api.remove_model(name))
-    say(f"model {name} is removed")
+    gone = call(lambda api: api.remove_model(name))
+    return print_json(gone) if as_json else say(f"model {name} is removed")
 
 
 @runtimes_app.callback()
@@ -232,10 +232,10 @@ def show_runtime(name: RUNTIME, as_json: JSON = False) -> None:
 
 
 @runtimes_app.command("rm")
-def rm_runtime(name: RUNTIME) -> None:
+def rm_runtime(name: RUNTIME, as_json: JSON = False) -> None:
     """Remove a runtime that no model has."""
-    call(lambda api: api.remove_runtime(name))
-    say(f"runtime {name} is removed")
+    gone = call(lambda api: api.remove_runtime(name))
+    return print_json(gone) if as_json else say(f"runtime {name} is removed")
 
 
 @models_app.command()

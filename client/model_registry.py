@@ -19,12 +19,14 @@ from longshore.activities.serving.stored_models import (
     store_models,
     store_runtimes,
 )
+from longshore.activities.storage import GivenUp
 from longshore.client.reading import Reading
 from longshore.client.user import user_name
 from longshore.models.errors import RefusedError, SpecError, StoreError
 from longshore.models.model_registry import (
     ModelsEdit,
     ModelView,
+    RegistryChange,
     RuntimesEdit,
     RuntimeView,
 )
@@ -94,7 +96,7 @@ class ModelControl(ModelReading):
         for each in models:
             runtime = used[each.runtime].runtime
             try:
-                seen = await asyncio.to_thread(examine, each, runtime, verify=verify, told=told)
+                seen = await examined(each, runtime, verify=verify, told=told)
             except StoreError as error:
                 raise StoreError(f"model {each.name}: source: {error}") from error
             refused, warning = _room(seen, runtime, nodes)
@@ -117,10 +119,10 @@ class ModelControl(ModelReading):
             pass
         return edit
 
-    async def remove_model(self, name: str) -> None:
+    async def remove_model(self, name: str) -> RegistryChange:
         """Remove a model. Raises NotFoundError, RefusedError where something uses it."""
         async with self._db().transaction() as connection:
-            await remove_model(connection, name)
+            return await remove_model(connection, name)
 
     async def add_runtimes(
         self, runtimes: Sequence[Runtime], *, dry_run: bool = False
@@ -143,11 +145,34 @@ class ModelControl(ModelReading):
             pass
         return edit
 
-    async def remove_runtime(self, name: str) -> None:
+    async def remove_runtime(self, name: str) -> RegistryChange:
         """Remove a runtime. Raises NotFoundError, RefusedError where it is built in or models
         have it."""
         async with self._db().transaction() as connection:
-            await remove_runtime(connection, name)
+            return await remove_runtime(connection, name)
+
+
+async def examined(
+    spec: ModelSpec,
+    runtime: Runtime,
+    *,
+    verify: bool = False,
+    told: Callable[[int, int], None] | None = None,
+) -> Examined:
+    """Examine a model in a thread, which ends soon where nobody waits for it any more."""
+    given_up = False
+
+    def hear(read: int, of: int) -> None:
+        if given_up:
+            raise GivenUp
+        if told is not None:
+            told(read, of)
+
+    try:
+        return await asyncio.to_thread(examine, spec, runtime, verify=verify, told=hear)
+    except asyncio.CancelledError:
+        given_up = True
+        raise
 
 
 def _beyond(what: str, given: Sequence[Any]) -> tuple[str, ...]:

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from longshore.activities.serving.model_facts import (
     Told,
     adapter_size,
     digest_of,
+    path_of,
     place_of,
     read_files,
 )
@@ -21,7 +21,7 @@ from longshore.models.errors import (
 )
 from longshore.models.model_memory import ModelMemory
 from longshore.models.model_registry import ModelFacts, serving_of
-from longshore.models.serving import MemoryRule, ModelSpec, Runtime, is_url
+from longshore.models.serving import MemoryRule, ModelSpec, Runtime
 from longshore.models.units import format_bytes, format_gb
 from longshore.scheduling.serving.splits import why_not_so_many
 
@@ -77,7 +77,9 @@ class _Examination:
 
     @property
     def _is_here(self) -> bool:
-        return is_url(self.spec.source) or is_here(place_of(self.spec.source))
+        """Whether it can be looked for from here: not a path that nodes alone may have."""
+        place = path_of(self.spec.source)
+        return place is None or is_here(place)
 
     def _facts(self) -> ModelFacts | None:
         """Return what the files say; None where they are not here, or of no form that is known."""
@@ -116,7 +118,7 @@ class _Examination:
         spec = self.spec
         if spec.sha256 is None or not self._is_here:
             return
-        if is_url(spec.source) and not self.verify and not spec.source.startswith("file:"):
+        if path_of(spec.source) is None and not self.verify:
             self.warnings.append(
                 "sha256: a file behind a URL is not read for it; --verify does, and each engine "
                 "does as it starts"
@@ -146,8 +148,8 @@ class _Examination:
     def _adapters(self, architecture: str) -> Iterator[int]:
         """Yield the bytes of each adapter that can be looked at."""
         for name, source in self.spec.adapters.items():
-            place = place_of(source)
-            if not is_url(source) and not Path(place).exists():
+            place, path = place_of(source), path_of(source)
+            if path is not None and not is_here(path):
                 self.warnings.append(
                     f"adapters.{name}: {source} is not on this machine: it was not looked at"
                 )
@@ -174,6 +176,8 @@ class _Examination:
     def _check_memory(self, facts: ModelFacts | None) -> None:
         """Hold what is stated against what the files say."""
         spec, memory = self.spec, facts.memory if facts else None
+        if memory is not None and not memory.is_proposal:
+            self.warnings += memory.notes
         if spec.memory is None:
             if self.runtime.memory is MemoryRule.STATED:
                 self.problems.append(

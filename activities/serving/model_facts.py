@@ -31,6 +31,13 @@ def place_of(source: str) -> str:
     return source if is_url(source) else str(Path(source).expanduser())
 
 
+def path_of(source: str) -> str | None:
+    """Return the path on this machine; None of a URL that is the same from everywhere."""
+    if not is_url(source):
+        return place_of(source)
+    return connect(source)[1] if source.startswith("file:") else None
+
+
 @dataclass(frozen=True)
 class ReadModel:
     """What the files of a model say."""

@@ -136,16 +136,17 @@ async def store_runtimes(
     return tuple(changes)
 
 
-async def remove_model(connection: AsyncConnection, name: str) -> None:
+async def remove_model(connection: AsyncConnection, name: str) -> RegistryChange:
     """Remove a model. Raises NotFoundError, and RefusedError where something uses it."""
     await _take_turn(connection)
     async with _told(f"model {name}"):
         gone = await connection.scalar(text(_REMOVE_MODEL), {"name": name})
     if gone is None:
         await load_model(connection, name)
+    return RegistryChange(name=name, edit=Edit.REMOVED, revision=gone or 1)
 
 
-async def remove_runtime(connection: AsyncConnection, name: str) -> None:
+async def remove_runtime(connection: AsyncConnection, name: str) -> RegistryChange:
     """Remove a runtime. Raises NotFoundError, and RefusedError where it is built in or models
     have it."""
     await _take_turn(connection)
@@ -158,7 +159,8 @@ async def remove_runtime(connection: AsyncConnection, name: str) -> None:
             f"{'it' if len(models) == 1 else 'them'} another one first, or `longshore models rm`"
         )
     async with _told("runtime"):
-        await connection.execute(text(_REMOVE_RUNTIME), {"name": name})
+        gone = await connection.scalar(text(_REMOVE_RUNTIME), {"name": name})
+    return RegistryChange(name=name, edit=Edit.REMOVED, revision=gone or 1)
 
 
 async def _take_turn(connection: AsyncConnection) -> None:
@@ -185,8 +187,8 @@ _IN_WORDS: Mapping[str | None, str] = {
     "models_runtime_fkey": "is not stored: its runtime was removed meanwhile",
     "services_model_fkey": "is served: `longshore services` lists what serves it",
 }
-"""By foreign key. A table whose rows use a model (services) refers to `models`, and has its words
-here: so the database refuses the removal, and who asks hears why."""
+"""By foreign key. A table whose rows use a model refers to `models`, and has its words here: so
+the database refuses the removal, and who asks hears why."""
 
 
 def _refuse_built_in(name: str, instead: str) -> None:
@@ -323,5 +325,5 @@ _SET_RUNTIME = """
     RETURNING revision
 """
 
-_REMOVE_MODEL = "DELETE FROM models WHERE name = :name RETURNING name"
-_REMOVE_RUNTIME = "DELETE FROM runtimes WHERE name = :name"
+_REMOVE_MODEL = "DELETE FROM models WHERE name = :name RETURNING revision"
+_REMOVE_RUNTIME = "DELETE FROM runtimes WHERE name = :name RETURNING revision"

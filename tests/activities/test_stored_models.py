@@ -5,7 +5,8 @@ import json
 from typing import Any
 
 import pytest
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy import text
+from sqlalchemy.exc import IntegrityError
 
 from longshore.activities.serving.examination import Examined
 from longshore.activities.serving.stored_models import (
@@ -25,6 +26,11 @@ from longshore.models.serving import ModelSpec, Runtime
 from tests.support.ledger import WAITING_FOR_LOCKS, Ledger
 from tests.support.waiting import eventually
 
+_SERVICE = (
+    "INSERT INTO services (name, revision, replicas, model) VALUES ('s', 1, 0, 'm')",
+    "INSERT INTO service_revisions (service, number, spec, engine, model_revision)"
+    " VALUES ('s', 1, '{}', '{}', 1)",
+)
 OWN = Runtime(name="own", command=("serve", "{port}"))
 
 
@@ -118,15 +124,16 @@ async def test_a_runtime_that_goes_meanwhile_is_told(ledger: Ledger):
         await store(ledger, model("m", runtime="own"))
 
 
-async def test_a_removal_of_what_others_refer_to_is_refused_by_their_foreign_key(ledger: Ledger):
-    """Tables whose rows use a model refer to it."""
+async def test_a_model_that_a_service_has_stays(ledger: Ledger):
     await store(ledger, model("m"))
-    await ledger.rows("CREATE TABLE users_of_models (model text REFERENCES models)")
-    await ledger.rows("INSERT INTO users_of_models VALUES ('m')")
-    with pytest.raises(DBAPIError):
+    async with ledger.database.transaction() as connection:
+        for statement in _SERVICE:
+            await connection.execute(text(statement))
+    with pytest.raises(RefusedError, match="model m is served: `longshore services` lists"):
         async with ledger.database.transaction() as connection:
             await remove_model(connection, "m")
-    assert await ledger.value("SELECT count(*) FROM models") == 1
+    await store(ledger, model("m", memory=3))  # and may be changed
+    assert await ledger.value("SELECT revision FROM models") == 2
 
 
 async def test_a_runtime_that_models_have_stays(ledger: Ledger):

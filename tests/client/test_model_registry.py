@@ -1,13 +1,17 @@
 """`longshore models add|list|show|rm` and `runtimes`: what is stored, and what is refused."""
 
+import asyncio
 import hashlib
 import json
+import threading
 from pathlib import Path
 
 import pytest
 
+from longshore.client.model_registry import examined
 from longshore.models.model_registry import ModelsEdit, ModelView, RuntimeView
 from longshore.models.runtimes import BUILT_IN
+from longshore.models.serving import ModelSpec
 from tests.client.conftest import Command
 from tests.support.gguf_models import Model, write, write_adapter
 from tests.support.safetensors_models import QWEN
@@ -214,6 +218,51 @@ async def test_a_path_of_nodes_alone_wants_its_memory_stated(longshore: Command)
     assert (shown["memory"], shown["facts"]) == (2_000_000_000, None)
     assert (shown["spec"]["context"], shown["spec"]["concurrency"]) == (4096, 1)
     assert "its files were not read" in (await longshore("models", "show", "remote")).out
+
+
+async def test_a_url_of_a_file_is_a_path_of_nodes_too(longshore: Command, files: Path):
+    asked = ("models", "add", "shared", "--source", "file:///nowhere/a.gguf")
+    assert "is not on this machine: say with memory" in (await longshore(*asked)).err
+    made = await longshore(*asked, "--memory", "2GB")
+    assert "source: file:///nowhere/a.gguf is not on this machine: nothing of" in made.err
+    here = await longshore("models", "add", "shared", "--source", f"file://{files}/tiny.gguf")
+    assert (here.code, here.err) == (0, "")
+
+
+async def test_what_an_estimate_says_beside_is_told(longshore: Command, files: Path):
+    asked = ("models", "add", "long", "--source", str(files / "tiny.gguf"), "--context", "4096")
+    made = await longshore(*asked, "--memory", "1MB")
+    assert "warning: model long: The model was trained on 2,048 tokens and may answer" in made.err
+    assert "warning: model long: memory: is 1MB; by its header it takes" in made.err
+    gone = json.loads((await longshore("models", "rm", "long", "--json")).out)
+    assert (gone["name"], gone["edit"], gone["revision"]) == ("long", "removed", 1)
+
+
+def test_a_file_is_read_no_further_when_nobody_waits(files: Path, tmp_path: Path):
+    """Someone who interrupts the command does not wait for the digest of a large file."""
+    began, go_on, heard = threading.Event(), threading.Event(), list[int]()
+
+    def told(read: int, of: int) -> None:
+        heard.append(read)
+        began.set()
+        go_on.wait(60)
+
+    large = tmp_path / "large.gguf"
+    large.write_bytes((files / "tiny.gguf").read_bytes())
+    with large.open("ab") as file:
+        file.truncate(50 * 2**20)
+    spec = ModelSpec(name="large", source=str(large), sha256="0" * 64)
+
+    async def interrupted() -> None:
+        examining = asyncio.create_task(examined(spec, BUILT_IN["llama.cpp"], told=told))
+        await asyncio.to_thread(began.wait, 60)
+        examining.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await examining
+        go_on.set()
+
+    asyncio.run(interrupted())  # its end waits for the threads
+    assert len(heard) == 1
 
 
 async def test_a_store_that_does_not_answer_wants_it_too(longshore: Command):
