@@ -168,7 +168,10 @@ def list_(as_json: JSON = False) -> None:
         return print_json(found)
     if not found:
         return note("No models yet. `longshore models add FILE` stores some.")
-    return show(models_table(found))
+    show(models_table(found))
+    for trouble in filter(None, (each.trouble for each in found)):
+        warn(trouble)
+    return None
 
 
 @models_app.command("show")
@@ -198,7 +201,12 @@ def runtimes(context: typer.Context, as_json: JSON = False) -> None:
     if context.invoked_subcommand is not None:
         return None
     found = call(lambda api: api.runtimes())
-    return print_json(found) if as_json else show(runtimes_table(found))
+    if as_json:
+        return print_json(found)
+    show(runtimes_table(found))
+    for trouble in filter(None, (each.trouble for each in found)):
+        warn(trouble)
+    return None
 
 
 @runtimes_app.command("add")

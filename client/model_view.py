@@ -9,7 +9,7 @@ from longshore.client.terminal import a_table, pairs
 from longshore.models.model_memory import ModelMemory
 from longshore.models.model_registry import ModelView, RegistryChange, RuntimeView
 from longshore.models.serving import MemoryRule
-from longshore.models.text import count, format_duration
+from longshore.models.text import NONE, count, format_duration
 from longshore.models.units import format_bytes, format_gb
 
 _RULES = {MemoryRule.HEADER: "by the header of its file", MemoryRule.STATED: "as the model states"}
@@ -24,6 +24,9 @@ def models_table(models: Sequence[ModelView]) -> Table:
     )
     for each in models:
         spec = each.spec
+        if each.trouble:
+            table.add_row(spec.name, spec.runtime, NONE, NONE, NONE, str(each.revision), NONE)
+            continue
         table.add_row(
             spec.name, spec.runtime, format_bytes(each.memory), f"{spec.context or 0:,}",
             f"{spec.concurrency or 0:,}", str(each.revision), spec.source,
@@ -83,6 +86,9 @@ def runtimes_table(runtimes: Sequence[RuntimeView]) -> Table:
     )
     for each in runtimes:
         runtime = each.runtime
+        if each.trouble:
+            table.add_row(runtime.name, NONE, NONE, f"{each.models:,}", NONE, NONE)
+            continue
         table.add_row(
             runtime.name, runtime.memory, runtime.split, f"{each.models:,}",
             "built in" if each.built_in else each.changed_by or "added",

@@ -44,6 +44,8 @@ class ModelView(Frozen):
     changed_by: str
     changed_at: Instant
     created_at: Instant
+    trouble: str = ""
+    """Why what is stored cannot be read; only name and runtime are true then."""
 
 
 class RuntimeView(Frozen):
@@ -57,6 +59,8 @@ class RuntimeView(Frozen):
     changed_by: str = ""
     changed_at: Instant | None = None
     """None of one that is built in."""
+    trouble: str = ""
+    """Why what is stored cannot be read; only the name is true then."""
 
 
 class RegistryChange(Frozen):

@@ -32,6 +32,7 @@ from longshore.scheduling.serving.fits import NodeGPUs
 _NAMED = 10
 _OURS = "23000"
 """PostgreSQL's code for what our triggers refuse, with a sentence."""
+_UNREADABLE = "what is stored, which cannot be read"
 _SIZES = frozenset({"memory", "overhead"})
 
 
@@ -43,7 +44,7 @@ def memory_of(spec: ModelSpec, facts: ModelFacts | None) -> int:
 
 
 async def load_models(connection: AsyncConnection) -> tuple[ModelView, ...]:
-    """Return all models by name. Raises StoredError where one cannot be read."""
+    """Return all models by name; of one that cannot be read with its `trouble`."""
     rows = await connection.execute(text(_MODELS))
     return tuple(_model(row) for row in rows.mappings())
 
@@ -55,14 +56,15 @@ async def load_model(connection: AsyncConnection, name: str) -> ModelView:
     if row is None:
         names = await connection.scalars(text("SELECT name FROM models ORDER BY name"))
         _refuse_unknown("model", name, list(names), "`longshore models add` makes one")
-    return _model(row)
+    found = _model(row)
+    if found.trouble:
+        raise StoredError(f"model {name}", (found.trouble,))
+    return found
 
 
 async def load_runtimes(connection: AsyncConnection) -> dict[str, RuntimeView]:
-    """Return all runtimes, those that are built in first, each by its name.
-
-    Raises StoredError where one cannot be read.
-    """
+    """Return all runtimes, those that are built in first, each by its name; of one that cannot be
+    read with its `trouble`."""
     rows = await connection.execute(text(_RUNTIMES))
     found = {row["name"]: _runtime(row) for row in rows.mappings()}
     return {view.runtime.name: view for view in found.values() if view is not None}
@@ -74,9 +76,11 @@ async def load_runtime(connection: AsyncConnection, name: str) -> RuntimeView:
 
 
 def runtime_in(runtimes: Mapping[str, RuntimeView], name: str) -> RuntimeView:
-    """Return the runtime of a name. Raises NotFoundError."""
+    """Return the runtime of a name. Raises NotFoundError, StoredError."""
     if name not in runtimes:
         _refuse_unknown("runtime", name, [*runtimes], "`longshore runtimes add` makes one")
+    if trouble := runtimes[name].trouble:
+        raise StoredError(f"runtime {name}", (trouble,))
     return runtimes[name]
 
 
@@ -127,6 +131,7 @@ async def store_runtimes(
         _refuse_built_in(each.name, "give yours another name")
         was = before.get(each.name)
         fields = tuple(_differences(was.runtime, each)) if was else ()
+        fields = (_UNREADABLE,) if was and was.trouble else fields
         if was and not fields:
             continue
         values = {"name": each.name, "spec": each.model_dump_json(), "by": by}
@@ -151,7 +156,8 @@ async def remove_runtime(connection: AsyncConnection, name: str) -> RegistryChan
     have it."""
     await _take_turn(connection)
     _refuse_built_in(name, "it is not removed")
-    runtime_in(await load_runtimes(connection), name)
+    if name not in (runtimes := await load_runtimes(connection)):
+        runtime_in(runtimes, name)
     rows = await connection.scalars(text(_MODELS_OF), {"name": name})
     if models := list(rows):
         raise RefusedError(
@@ -211,10 +217,9 @@ def _change(
 
 
 def _model_differences(row: RowMapping, wanted: Examined) -> tuple[str, ...]:
-    try:
-        before = _model(row)
-    except StoredError:
-        return ("what is stored, which cannot be read",)
+    before = _model(row)
+    if before.trouble:
+        return (_UNREADABLE,)
     found = tuple(_differences(before.spec, wanted.spec))
     if found or before.facts == wanted.facts:
         return found
@@ -249,49 +254,50 @@ def _said(name: str, value: Any) -> str:
 
 
 def _model(row: RowMapping) -> ModelView:
+    """Return a model; one that cannot be read with its trouble."""
+    facts, trouble = None, ""
     try:
         spec = ModelSpec.model_validate(row["spec"], context=TAKEN)
         facts = row["facts"] and ModelFacts.model_validate(row["facts"])
     except ValidationError as error:
-        mend = "`longshore models add` stores it anew, `models rm` removes it"
-        raise StoredError(
-            f"model {row['name']}",
-            tuple(
-                f"what is stored of model {row['name']} cannot be read: {each}. {mend}"
-                for each in describe_all(error)[:1]
-            ),
-        ) from error
+        trouble = _trouble("model", row["name"], error)
+        spec = ModelSpec(name=row["name"], source="/", runtime=row["runtime"])
     return ModelView(
         spec=spec, facts=facts, memory=memory_of(spec, facts), revision=row["revision"],
         changed_by=row["changed_by"], changed_at=row["changed_at"], created_at=row["created_at"],
+        trouble=trouble,
     )  # fmt: skip
 
 
 def _runtime(row: RowMapping) -> RuntimeView | None:
-    """Return a runtime; None of one that a newer version has built in."""
-    name = row["name"]
+    """Return a runtime, one that cannot be read with its trouble; None of one that a newer version
+    has built in."""
+    name, trouble = row["name"], ""
     if row["spec"] is None:
         known = BUILT_IN.get(name)
         return known and RuntimeView(runtime=known, built_in=True, models=row["models"])
     try:
         runtime = Runtime.model_validate(row["spec"], context=TAKEN)
     except ValidationError as error:
-        raise StoredError(
-            f"runtime {name}",
-            tuple(
-                f"what is stored of runtime {name} cannot be read: {each}"
-                for each in describe_all(error)[:1]
-            ),
-        ) from error
+        trouble = _trouble("runtime", name, error)
+        runtime = Runtime(name=name, command=("{port}",))
     return RuntimeView(
         runtime=runtime, built_in=False, models=row["models"], revision=row["revision"],
-        changed_by=row["changed_by"], changed_at=row["changed_at"],
+        changed_by=row["changed_by"], changed_at=row["changed_at"], trouble=trouble,
     )  # fmt: skip
+
+
+def _trouble(what: str, name: str, error: ValidationError) -> str:
+    first = describe_all(error)[0]
+    return (
+        f"what is stored of {what} {name} cannot be read: {first}. `longshore {what}s add` stores "
+        f"it anew, `longshore {what}s rm {name}` removes it"
+    )
 
 
 _TURN = "SELECT pg_advisory_xact_lock(hashtextextended('longshore models', 0))"
 
-_COLUMNS = "name, spec, facts, revision, changed_by, changed_at, created_at"
+_COLUMNS = "name, runtime, spec, facts, revision, changed_by, changed_at, created_at"
 _MODELS = f"SELECT {_COLUMNS} FROM models ORDER BY name"
 _MODEL = f"SELECT {_COLUMNS} FROM models WHERE name = :name"
 _MODELS_OF = "SELECT name FROM models WHERE runtime = :name ORDER BY name"

@@ -149,19 +149,40 @@ async def test_a_runtime_that_models_have_stays(ledger: Ledger):
             await load_runtime(connection, "own")
 
 
-async def test_what_cannot_be_read_is_named_and_may_be_stored_anew_or_removed(ledger: Ledger):
-    await store(ledger, model("a"), model("b"))
+async def test_a_model_that_cannot_be_read_hides_no_other(ledger: Ledger):
+    await store(ledger, model("a"), model("b"), model("c"))
     spoilt = json.dumps({"newer": 1})
-    await ledger.rows("UPDATE models SET spec = spec || CAST(:s AS jsonb)", s=spoilt)
+    await ledger.rows(
+        "UPDATE models SET spec = spec || CAST(:s AS jsonb) WHERE name <> 'c'", s=spoilt
+    )
     async with ledger.database.snapshot() as connection:
         with pytest.raises(StoredError, match="what is stored of model a cannot be read: newer"):
-            await load_models(connection)
+            await load_model(connection, "a")
+        a, _, c = await load_models(connection)
+    assert (a.spec.name, a.spec.runtime, c.trouble) == ("a", "llama.cpp", "")
+    assert "`longshore models rm a` removes it" in a.trouble
     async with ledger.database.transaction() as connection:
         (change,) = await store_models(connection, [model("a")], "ann")
         await remove_model(connection, "b")
     assert change.fields == ("what is stored, which cannot be read",)
     async with ledger.database.snapshot() as connection:
-        assert [each.spec.name for each in await load_models(connection)] == ["a"]
+        assert [each.trouble for each in await load_models(connection)] == ["", ""]
+
+
+async def test_a_runtime_that_cannot_be_read_hides_no_other(ledger: Ledger):
+    await store_own(ledger)
+    await ledger.rows("UPDATE runtimes SET spec = spec || '{\"newer\": 1}' WHERE name = 'own'")
+    async with ledger.database.snapshot() as connection:
+        assert (await load_runtime(connection, "vllm")).built_in
+        with pytest.raises(StoredError, match="what is stored of runtime own cannot be read"):
+            await load_runtime(connection, "own")
+    async with ledger.database.transaction() as connection:
+        (change,) = await store_runtimes(connection, [OWN], "ann")
+    assert change.fields == ("what is stored, which cannot be read",)
+    await ledger.rows("UPDATE runtimes SET spec = spec || '{\"newer\": 1}' WHERE name = 'own'")
+    async with ledger.database.transaction() as connection:
+        await remove_runtime(connection, "own")
+    assert await ledger.value("SELECT count(*) FROM runtimes WHERE spec IS NOT NULL") == 0
 
 
 async def test_a_runtime_that_a_newer_version_has_built_in_is_passed_over(ledger: Ledger):

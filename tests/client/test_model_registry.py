@@ -7,7 +7,9 @@ import threading
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
+from longshore.activities.database import Database
 from longshore.client.model_registry import examined
 from longshore.models.model_registry import ModelsEdit, ModelView, RuntimeView
 from longshore.models.runtimes import BUILT_IN
@@ -218,6 +220,28 @@ async def test_a_path_of_nodes_alone_wants_its_memory_stated(longshore: Command)
     assert (shown["memory"], shown["facts"]) == (2_000_000_000, None)
     assert (shown["spec"]["context"], shown["spec"]["concurrency"]) == (4096, 1)
     assert "its files were not read" in (await longshore("models", "show", "remote")).out
+
+
+async def test_lists_show_what_cannot_be_read(
+    longshore: Command, control: Database, files: Path, tmp_path: Path
+):
+    file = tmp_path / "spoilt.yaml"
+    file.write_text(_OWN.replace("name: own", "name: spoilt"))
+    assert (await longshore("runtimes", "add", str(file))).code == 0
+    source = ("--source", str(files / "tiny.gguf"))
+    assert (await longshore("models", "add", "spoilt", *source)).code == 0
+    async with control.transaction() as connection:
+        for table in ("models", "runtimes"):
+            statement = f"UPDATE {table} SET spec = spec || '{{\"x\": 1}}' WHERE name = 'spoilt'"
+            await connection.execute(text(statement))
+    for what in ("models", "runtimes"):
+        listed = await longshore(*(("models", "list") if what == "models" else ("runtimes",)))
+        assert listed.code == 0
+        row = next(line for line in listed.out.splitlines() if line.startswith("spoilt "))
+        assert "–" in row
+        assert f"warning: what is stored of {what[:-1]} spoilt cannot be read: x: no" in listed.err
+        assert (await longshore(what, "show", "spoilt")).code == 65
+        assert (await longshore(what, "rm", "spoilt")).code == 0
 
 
 async def test_a_url_of_a_file_is_a_path_of_nodes_too(longshore: Command, files: Path):
