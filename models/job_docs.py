@@ -56,6 +56,7 @@ from longshore.models.job_examples import FULL_EXAMPLE, OF_OTHERS, WRONG_EXAMPLE
 from longshore.models.labels import JobLabels
 from longshore.models.mig import MigProfile
 from longshore.models.moment import Moment
+from longshore.models.serving import EngineSpec
 from longshore.models.signals import SignalName
 from longshore.models.text import format_duration
 from longshore.models.topology import Conformance, Gang
@@ -262,6 +263,7 @@ _TYPES: tuple[tuple[Any, str], ...] = (
     (Text, "text"),
     (ShortText, "text"),
     (Sha256, "checksum, as 64 hexadecimal digits"),
+    (EngineSpec, "mapping, as `longshore serve` makes it ([services](services.md))"),
     (CodeField, "text, a folder; or mapping, see [code](#code)"),
     (
         EnvironmentField,

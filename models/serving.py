@@ -13,7 +13,7 @@ from pydantic import Field, StringConstraints, model_validator
 
 from longshore.models.base import Frozen, Name, Reason, ShortText, Text, Wire, known_or
 from longshore.models.bounds import Most
-from longshore.models.counts import Count
+from longshore.models.counts import DIGITS, Count
 from longshore.models.data import OF_A_JOB, SCHEMES
 from longshore.models.mistakes import Mistake, refuse
 from longshore.models.model_memory import (
@@ -146,10 +146,10 @@ class ModelSpec(Frozen):
     """Digest of the file; each engine checks it as it starts."""
     runtime: Name = LLAMA_CPP
     """Which program serves it: `longshore runtimes`."""
-    context: Annotated[Count, Field(ge=1, le=MOST_CONTEXT)] | None = None
+    context: Annotated[int, Field(ge=1, le=MOST_CONTEXT), DIGITS] | None = None
     """Tokens of the longest request, with its answer; 4,096, or what the model was trained on
     where that is less."""
-    concurrency: Annotated[Count, Field(ge=1, le=MOST_CONCURRENCY)] | None = None
+    concurrency: Annotated[int, Field(ge=1, le=MOST_CONCURRENCY), DIGITS] | None = None
     """Requests at a time; the runtime's own when left out."""
     cache_type: CacheType = CacheType.F16
     """The number format of the KV cache."""
@@ -159,7 +159,7 @@ class ModelSpec(Frozen):
     """What the engine itself takes of each GPU."""
     memory: GB | None = Field(default=None, gt=0)
     """GPU memory in all, where the runtime does not say it by the file's header."""
-    gpus: Annotated[Count, Field(ge=1, le=1_024)] | None = None
+    gpus: Annotated[int, Field(ge=1, le=1_024), DIGITS] | None = None
     """On how many GPUs of a node; the fewest that have room when left out."""
     adapters: Adapters = Field(default_factory=dict[str, str])
     """LoRA adapters by name, each a path or a URL."""

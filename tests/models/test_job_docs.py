@@ -24,7 +24,9 @@ def test_the_full_example_is_a_job_file_with_every_field():
     example = yaml.safe_load(FULL_EXAMPLE)
     # An element has no gang, image or checkpoint, with an image there is no environment, and who
     # is alone on its nodes has one size.
-    assert set(example) == set(JobSpec.model_fields) - {"array", "environment", "sensitive"}
+    assert set(example) == set(JobSpec.model_fields) - {
+        "array", "engine", "environment", "sensitive",
+    }  # fmt: skip
     assert set(example["checkpoint"]) == set(CheckpointContract.model_fields)
     assert set(example["data"]["imagenet"]) == {
         field.alias or name for name, field in DataSet.model_fields.items()
