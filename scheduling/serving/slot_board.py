@@ -1,0 +1,228 @@
+"""The GPUs and slots of a state as columns: what is free where, and what could be."""
+
+import math
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from longshore.scheduling.serving.slots import (
+    GPUOf,
+    MemoryOn,
+    ModelSlot,
+    Promise,
+    ServedModel,
+    ServingState,
+    SlotKey,
+    SlotPolicy,
+    SlotState,
+    Victim,
+)
+from longshore.scheduling.serving.victims import (
+    Asker,
+    Candidate,
+    choose_victims,
+    is_stale,
+    price_of,
+    reload_price,
+    victim_of,
+    why_not,
+)
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+_HOUR = timedelta(hours=1)
+
+
+class Board:
+    """A state while a plan is made: what was decided already has its memory.
+
+    A row is the place of a GPU among those of the state, by node and index.
+    """
+
+    def __init__(self, state: ServingState, policy: SlotPolicy, now: datetime) -> None:
+        self.state, self.policy, self.now = state, policy, now
+        self.gpus = sorted(state.gpus, key=lambda gpu: (gpu.node, gpu.index))
+        self.slots = sorted(state.slots, key=lambda slot: slot.id)
+        self.rows = {(gpu.node, gpu.index): row for row, gpu in enumerate(self.gpus)}
+        self.capacity = _ints(max(gpu.memory - gpu.held, 0) for gpu in self.gpus)
+        self.price = _ints(gpu.price or policy.gpu_price for gpu in self.gpus)
+        self.ends: Floats = np.array(
+            [math.inf if gpu.ends is None else (gpu.ends - now).total_seconds()
+             for gpu in self.gpus]
+        )  # fmt: skip
+        """Seconds until the time of a node ends."""
+        self.on: list[list[int]] = [[] for _ in self.gpus]
+        """The places of the slots that have memory of a GPU."""
+        self.free_at: dict[int, datetime] = {}
+        """When a GPU has loaded what it loads, or was promised for."""
+        self.busy: Bools = np.zeros(len(self.gpus), bool)
+        self.by_id = {slot.id: place for place, slot in enumerate(self.slots)}
+        self.leaving: set[str] = set()
+        self.of_key: dict[SlotKey, list[ModelSlot]] = {}
+        self.loading = 0
+        self._pairs()
+        self._yielding: dict[tuple[int, bool], tuple[Ints, Floats]] = {}
+
+    def _pairs(self) -> None:
+        rows: list[int] = []
+        places: list[int] = []
+        mbs: list[int] = []
+        for place, slot in enumerate(self.slots):
+            self.of_key.setdefault(slot.key, []).append(slot)
+            for gpu, mb in slot.memory:
+                if (row := self.rows.get(gpu)) is not None:
+                    rows.append(row)
+                    places.append(place)
+                    mbs.append(mb)
+                    self.on[row].append(place)
+            if slot.state is SlotState.LOADING:
+                self.loading += 1
+                self._is_busy(self.rows_of(slot.memory), self.ready_at(slot))
+        self._row, self._place, self._mb = (_ints(column) for column in (rows, places, mbs))
+        taken = np.bincount(self._row, self._mb, len(self.gpus)) if rows else 0
+        self.room: Ints = self.capacity - np.asarray(taken, np.int64)
+
+    @cached_property
+    def _columns(self) -> tuple[Bools, Bools, Ints, Floats]:
+        """For each slot: whether it may yield at all, whether it is stale, its class, and the
+        micro-dollars of its reload x its requests in an hour."""
+        policy, now, models = self.policy, self.now, self.state.models
+        ready = [s.state is SlotState.READY and not s.pinned for s in self.slots]
+        stale = [is_stale(slot, policy, now) for slot in self.slots]
+        price = np.zeros(len(self.slots))
+        seconds = [
+            model.load_time.total_seconds() * model.use
+            if (model := models.get(slot.key)) else 0.0
+            for slot in self.slots
+        ]  # fmt: skip
+        np.add.at(price, self._place, self.price[self._row])
+        return (
+            np.array(ready, bool), np.array(stale, bool),
+            _ints(slot.priority for slot in self.slots), price * np.array(seconds) / 3600,
+        )  # fmt: skip
+
+    def yielding(self, asker: Asker) -> tuple[Ints, Floats]:
+        """Return for each GPU the MB of slots that yield to such an asker, and what the cheapest
+        of them costs in an hour (infinite where none does); of its own key, too."""
+        at = (asker.priority, asker.due)
+        if at not in self._yielding:
+            ready, stale, priority, price = self._columns
+            lower = priority <= asker.priority if asker.due else priority < asker.priority
+            pairs = (ready & (stale | lower))[self._place]
+            row, count = self._row[pairs], len(self.gpus)
+            mb = np.bincount(row, self._mb[pairs], count) if len(row) else np.zeros(count)
+            least = np.full(count, math.inf)
+            np.minimum.at(least, row, price[self._place[pairs]])
+            self._yielding[at] = mb.astype(np.int64), least
+        return self._yielding[at]
+
+    def lasting(self, model: ServedModel) -> Bools:
+        """Return on which GPUs a load would have paid before their nodes end."""
+        return self.ends >= model.load_time.total_seconds() * (1 + self.policy.pays_after)
+
+    def rows_of(self, memory: Iterable[MemoryOn]) -> list[int]:
+        return [row for gpu, _ in memory if (row := self.rows.get(gpu)) is not None]
+
+    def memory_of(self, rows: Sequence[int], mbs: Sequence[int]) -> tuple[MemoryOn, ...]:
+        return tuple(
+            MemoryOn(GPUOf(self.gpus[row].node, self.gpus[row].index), mb)
+            for row, mb in zip(rows, mbs, strict=True)
+        )
+
+    def load_time(self, key: SlotKey) -> timedelta:
+        model = self.state.models.get(key)
+        return model.load_time if model else timedelta(0)
+
+    def ready_at(self, slot: ModelSlot) -> datetime:
+        """Return when a slot that loads is probably ready: never in the past."""
+        return max(slot.since + self.load_time(slot.key), self.now)
+
+    def _is_busy(self, rows: Iterable[int], until: datetime) -> None:
+        for row in rows:
+            self.busy[row] = True
+            self.free_at[row] = max(until, self.free_at.get(row, until))
+
+    def reload(self, slot: ModelSlot) -> int:
+        model = self.state.models.get(slot.key)
+        if model is None:
+            return 0
+        prices = [self.gpus[row].price for row in self.rows_of(slot.memory)]
+        return reload_price(slot, model, prices, self.policy)
+
+    def victims_on(
+        self, rows: Sequence[int], mbs: Sequence[int], asker: Asker, meanwhile: timedelta
+    ) -> tuple[Victim, ...] | None:
+        """Return who leaves so that these GPUs have so many MB; None where that does not help."""
+        short = {
+            row: need for row, mb in zip(rows, mbs, strict=True)
+            if (need := mb - int(self.room[row])) > 0
+        }  # fmt: skip
+        if not short:
+            return ()
+        places = sorted({place for row in short for place in self.on[row]})
+        candidates: list[Candidate] = []
+        for slot in (self.slots[place] for place in places):
+            if slot.id in self.leaving or why_not(slot, asker, self.policy, self.now):
+                continue
+            model = self.state.models.get(slot.key)
+            price = price_of(self.reload(slot), model.use if model else 0.0, meanwhile)
+            frees = {self.rows[gpu]: mb for gpu, mb in slot.memory if self.rows.get(gpu) in short}
+            candidates.append(Candidate(price, slot.id, frees))
+        chosen = choose_victims(short, candidates)
+        if chosen is None:
+            return None
+        return tuple(self._victim(each.slot, asker, meanwhile) for each in chosen)
+
+    def _victim(self, slot_id: str, asker: Asker, meanwhile: timedelta) -> Victim:
+        slot = self.slots[self.by_id[slot_id]]
+        model = self.state.models.get(slot.key)
+        return victim_of(slot, model, self.reload(slot), meanwhile, asker, self.policy, self.now)
+
+    def take(self, memory: Sequence[MemoryOn], leaving: Iterable[str], load: timedelta) -> None:
+        """Give memory to a slot that loads once these have left."""
+        rows, until = self.rows_of(memory), self.now
+        for slot_id in leaving:
+            self.leaving.add(slot_id)
+            if (place := self.by_id.get(slot_id)) is None:
+                continue
+            slot = self.slots[place]
+            model = self.state.models.get(slot.key)
+            if slot.active and model:
+                until = max(until, self.now + model.request_time)
+            for gpu, mb in slot.memory:
+                if (row := self.rows.get(gpu)) is not None and row in rows:
+                    self.room[row] += mb
+        for gpu, mb in memory:
+            if (row := self.rows.get(gpu)) is not None:
+                self.room[row] -= mb
+        self._is_busy(rows, until + load)
+        self.loading += 1
+
+    def keep(self, promise: Promise) -> None:
+        """Let a promise of before stand."""
+        self.take(promise.memory, promise.waits_for, self.load_time(promise.key))
+
+    def can_load(self, promise: Promise) -> bool:
+        """Return whether all have left, and nothing else loads there."""
+        if any(slot_id in self.by_id for slot_id in promise.waits_for):
+            return False
+        rows = self.rows_of(promise.memory)
+        fits = all(self.room[row] >= mb for row, (_, mb) in zip(rows, promise.memory, strict=True))
+        return fits and not self.busy[rows].any()
+
+    def holds(self, promise: Promise) -> bool:
+        """Return whether the GPUs of a promise are there, and large enough still."""
+        rows = [self.rows.get(gpu) for gpu, _ in promise.memory]
+        return all(
+            row is not None and self.capacity[row] >= mb
+            for row, (_, mb) in zip(rows, promise.memory, strict=True)
+        )
+
+
+def _ints(values: Iterable[Any]) -> Ints:
+    return np.fromiter(values, np.int64)

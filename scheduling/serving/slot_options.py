@@ -1,0 +1,194 @@
+"""Where a slot of a model may be loaded, and what each way costs.
+
+Fewest GPUs first. On one GPU: where memory is free, the cheapest and then the tightest; else where
+the slots that leave, or the wait until a GPU loads nothing else, cost least. On several: on one
+node, those that the fastest links connect.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+import numpy as np
+
+from longshore.models.placement import GPUChoice
+from longshore.models.text import amount, format_places, span
+from longshore.scheduling.placement.gpus import mask_of
+from longshore.scheduling.placement.links import choose_linked, slowest_link
+from longshore.scheduling.serving.sizes import split_layers
+from longshore.scheduling.serving.slot_board import Board
+from longshore.scheduling.serving.slots import ServedModel, SlotOption, Victim
+from longshore.scheduling.serving.victims import Asker
+from longshore.scheduling.words import format_link
+
+_LOOKED_AT = 32
+"""GPUs, or nodes, whose victims are compared: those that look cheapest."""
+_MOST_SPLIT = 16
+"""GPUs over which layers are spread."""
+_HOUR = timedelta(hours=1)
+
+
+class Asked(NamedTuple):
+    """A model that asks for a slot."""
+
+    model: ServedModel
+    asker: Asker
+    requests: int
+
+
+def options(board: Board, asked: Asked) -> list[SlotOption]:
+    """Return the ways for the fewest GPUs that there is one for, cheapest first."""
+    for mbs in asked.model.sizes:
+        found = _on_one(board, asked, mbs[0]) if len(mbs) == 1 else _on_several(board, asked, mbs)
+        if found:
+            return found
+    if asked.model.split is None:
+        return []
+    return _in_layers(board, asked, 2 if asked.model.sizes else 1)
+
+
+def free_gpu(board: Board, model: ServedModel, mb: int) -> int | None:
+    """Return the GPU with free memory that is cheapest, then the tightest; None where none is."""
+    rows = np.flatnonzero(board.lasting(model) & ~board.busy & (board.room >= mb))
+    if not len(rows):
+        return None
+    rows = rows[board.price[rows] == board.price[rows].min()]
+    return int(rows[np.argmin(board.room[rows])])
+
+
+def wait_price(board: Board, asked: Asked, wait: timedelta) -> int:
+    """Return micro-dollars that it costs that the requests wait, with those that come meanwhile,
+    each for half of it."""
+    hours = wait / _HOUR
+    return round(board.policy.wait_price * hours * (asked.requests + asked.model.use * hours / 2))
+
+
+def _on_one(board: Board, asked: Asked, mb: int) -> list[SlotOption]:
+    if (free := free_gpu(board, asked.model, mb)) is not None:
+        return [_option(board, asked, [free], [mb], ())]
+    yielding, least = board.yielding(asked.asker)
+    rows = np.flatnonzero(board.lasting(asked.model) & (board.room + yielding >= mb))
+    # No less than this does it cost there, so those that may be cheapest are looked at.
+    bound = np.where(board.room[rows] >= mb, 0.0, least[rows] * (asked.model.load_time / _HOUR))
+    for at in np.flatnonzero(board.busy[rows]):
+        bound[at] += wait_price(board, asked, _wait_for(board, [int(rows[at])]))
+    looked_at = [int(row) for row in rows[np.argsort(bound, kind="stable")[:_LOOKED_AT]]]
+    return _cheapest(board, [_way(board, asked, [row], [mb]) for row in looked_at])
+
+
+def _on_several(board: Board, asked: Asked, mbs: Sequence[int]) -> list[SlotOption]:
+    """Return the ways on GPUs of one node that load nothing."""
+    number, mb = len(mbs), max(mbs)
+    found: list[SlotOption | None] = []
+    for usable, free in _nodes(board, asked, number, mb):
+        found += [_way(board, asked, rows, mbs) for rows in _sets(board, usable, free, number)]
+    return _cheapest(board, found)
+
+
+def _in_layers(board: Board, asked: Asked, fewest: int) -> list[SlotOption]:
+    """Return the ways on the fewest GPUs of a node over which the layers can be spread."""
+    split = asked.model.split
+    if split is None:
+        return []
+    yielding, _ = board.yielding(asked.asker)
+    for number in range(fewest, min(split.layers, _MOST_SPLIT) + 1):
+        found: list[SlotOption | None] = []
+        for usable, _ in _nodes(board, asked, number, split.fixed + split.mb):
+            for room in (board.room, board.room + yielding):
+                rows = sorted(sorted(usable, key=lambda row: (-int(room[row]), row))[:number])
+                mbs = split_layers(split, [int(room[row]) for row in rows])
+                if mbs is not None:
+                    found.append(_way(board, asked, rows, mbs))
+                    break
+        if any(found):
+            return _cheapest(board, found)
+    return []
+
+
+def _nodes(board: Board, asked: Asked, number: int, mb: int) -> list[tuple[list[int], list[int]]]:
+    """Return for each node with enough GPUs those that could have so many MB, and of these the
+    ones that have it free; of many nodes those that look cheapest."""
+    yielding, least = board.yielding(asked.asker)
+    may = board.lasting(asked.model) & ~board.busy
+    rows = np.flatnonzero(may & (board.room + yielding >= mb))
+    costs = np.where(board.room[rows] >= mb, 0.0, least[rows])
+    by_node: dict[str, list[tuple[float, int]]] = {}
+    for row, cost in zip(rows.tolist(), costs.tolist(), strict=True):
+        by_node.setdefault(board.gpus[row].node, []).append((cost, row))
+    enough = [sorted(each) for each in by_node.values() if len(each) >= number]
+    enough.sort(key=lambda each: (each[number - 1][0], sum(c for c, _ in each[:number])))
+    return [
+        (sorted(row for _, row in each), sorted(row for cost, row in each if cost == 0.0))
+        for each in enough[:_LOOKED_AT]
+    ]
+
+
+def _sets(board: Board, usable: list[int], free: list[int], number: int) -> list[list[int]]:
+    """Return the sets of GPUs of a node to compare: the best connected of those with free memory,
+    or of all."""
+    found: list[list[int]] = []
+    for rows in (free, usable):
+        if len(rows) < number:
+            continue
+        node = board.gpus[rows[0]].node
+        by_index = {board.gpus[row].index: row for row in rows}
+        mask = mask_of(by_index)
+        chosen = choose_linked(
+            board.state.topologies.get(node), mask, mask, number, GPUChoice.CONTIGUOUS
+        )
+        found.append([by_index[index] for index in chosen.indices])
+    return found
+
+
+def _way(board: Board, asked: Asked, rows: Sequence[int], mbs: Sequence[int]) -> SlotOption | None:
+    victims = board.victims_on(rows, mbs, asked.asker, asked.model.load_time)
+    return None if victims is None else _option(board, asked, rows, mbs, victims)
+
+
+def _option(
+    board: Board,
+    asked: Asked,
+    rows: Sequence[int],
+    mbs: Sequence[int],
+    victims: tuple[Victim, ...],
+) -> SlotOption:
+    wait = _wait_for(board, rows)
+    free_at = board.now + wait if board.busy[list(rows)].any() else None
+    waiting = wait_price(board, asked, wait)
+    evictions = sum(victim.price for victim in victims)
+    memory = board.memory_of(rows, mbs)
+    where = format_places([(memory[0].gpu.node, [each.gpu.gpu_index for each in memory])])
+    topology = board.state.topologies.get(memory[0].gpu.node)
+    where += format_link(slowest_link(topology, [each.gpu.gpu_index for each in memory]))
+    parts: list[str] = []
+    if victims:
+        leave = "; ".join(victim.reason for victim in victims)
+        parts.append(f"without {leave}")
+    if free_at is not None:
+        parts.append(f"after the load there, {amount(waiting)} for {span(wait)} of waiting")
+    if not parts:
+        parts.append("with memory that is free")
+    reason = f"{where} {', '.join(parts)}"
+    return SlotOption(memory, victims, evictions, waiting, free_at, reason)
+
+
+def _wait_for(board: Board, rows: Sequence[int]) -> timedelta:
+    """Return how long it takes until GPUs load nothing else."""
+    ends: list[datetime] = [board.free_at[row] for row in rows if row in board.free_at]
+    return max([end - board.now for end in ends], default=timedelta(0))
+
+
+def _cheapest(board: Board, found: Sequence[SlotOption | None]) -> list[SlotOption]:
+    """Return ways by price; of equal ones first where nobody waits, then by links, then the
+    tightest, then by name."""
+
+    def order(option: SlotOption) -> tuple[object, ...]:
+        node = option.memory[0].gpu.node
+        indices = [each.gpu.gpu_index for each in option.memory]
+        link = slowest_link(board.state.topologies.get(node), indices)
+        left = sum(int(board.room[row]) for row in board.rows_of(option.memory))
+        speed = link.gb_per_second if link else 0
+        return option.price, option.free_at is not None, -speed, left, node, indices
+
+    unique = {option.memory: option for option in found if option is not None}
+    return sorted(unique.values(), key=order)  # pyright: ignore[reportArgumentType]
