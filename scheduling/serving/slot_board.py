@@ -51,6 +51,9 @@ class Board:
         self.rows = {(gpu.node, gpu.index): row for row, gpu in enumerate(self.gpus)}
         self.capacity = _ints(max(gpu.memory - gpu.held, 0) for gpu in self.gpus)
         self.price = _ints(gpu.price or policy.gpu_price for gpu in self.gpus)
+        numbers: dict[str, int] = {}
+        self.node_of = _ints(numbers.setdefault(gpu.node, len(numbers)) for gpu in self.gpus)
+        """A number for each node."""
         self.ends: Floats = np.array(
             [math.inf if gpu.ends is None else (gpu.ends - now).total_seconds()
              for gpu in self.gpus]

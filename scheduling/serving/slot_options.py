@@ -23,6 +23,8 @@ from longshore.scheduling.words import format_link
 
 _LOOKED_AT = 32
 """GPUs, or nodes, whose victims are compared: those that look cheapest."""
+REJECTED = 3
+"""Options that a decision names beside the chosen one."""
 _MOST_SPLIT = 16
 """GPUs over which layers are spread."""
 _HOUR = timedelta(hours=1)
@@ -72,16 +74,25 @@ def _on_one(board: Board, asked: Asked, mb: int) -> list[SlotOption]:
     bound = np.where(board.room[rows] >= mb, 0.0, least[rows] * (asked.model.load_time / _HOUR))
     for at in np.flatnonzero(board.busy[rows]):
         bound[at] += wait_price(board, asked, _wait_for(board, [int(rows[at])]))
-    looked_at = [int(row) for row in rows[np.argsort(bound, kind="stable")[:_LOOKED_AT]]]
-    return _cheapest(board, [_way(board, asked, [row], [mb]) for row in looked_at])
+    order = np.argsort(bound, kind="stable")[:_LOOKED_AT]
+    found: list[SlotOption] = []
+    for row, least_price in zip(rows[order].tolist(), bound[order].tolist(), strict=True):
+        if _settled(found, least_price):
+            break
+        if (way := _way(board, asked, [row], [mb])) is not None:
+            found.append(way)
+    return _cheapest(board, found)
 
 
 def _on_several(board: Board, asked: Asked, mbs: Sequence[int]) -> list[SlotOption]:
     """Return the ways on GPUs of one node that load nothing."""
     number, mb = len(mbs), max(mbs)
-    found: list[SlotOption | None] = []
-    for usable, free in _nodes(board, asked, number, mb):
-        found += [_way(board, asked, rows, mbs) for rows in _sets(board, usable, free, number)]
+    found: list[SlotOption] = []
+    for usable, free, least_price in _nodes(board, asked, number, mb):
+        if _settled(found, least_price):
+            break
+        ways = [_way(board, asked, rows, mbs) for rows in _sets(board, usable, free, number)]
+        found += [way for way in ways if way is not None]
     return _cheapest(board, found)
 
 
@@ -92,35 +103,51 @@ def _in_layers(board: Board, asked: Asked, fewest: int) -> list[SlotOption]:
         return []
     yielding, _ = board.yielding(asked.asker)
     for number in range(fewest, min(split.layers, _MOST_SPLIT) + 1):
-        found: list[SlotOption | None] = []
-        for usable, _ in _nodes(board, asked, number, split.fixed + split.mb):
+        found: list[SlotOption] = []
+        for usable, _, _ in _nodes(board, asked, number, split.fixed + split.mb):
             for room in (board.room, board.room + yielding):
                 rows = sorted(sorted(usable, key=lambda row: (-int(room[row]), row))[:number])
                 mbs = split_layers(split, [int(room[row]) for row in rows])
-                if mbs is not None:
-                    found.append(_way(board, asked, rows, mbs))
+                if mbs is not None and (way := _way(board, asked, rows, mbs)) is not None:
+                    found.append(way)
                     break
-        if any(found):
+        if found:
             return _cheapest(board, found)
     return []
 
 
-def _nodes(board: Board, asked: Asked, number: int, mb: int) -> list[tuple[list[int], list[int]]]:
-    """Return for each node with enough GPUs those that could have so many MB, and of these the
-    ones that have it free; of many nodes those that look cheapest."""
+def _nodes(
+    board: Board, asked: Asked, number: int, mb: int
+) -> list[tuple[list[int], list[int], float]]:
+    """Return for each node with enough GPUs those that could have so many MB, of these the ones
+    that have it free, and what a set of them costs at least; of many nodes those that look
+    cheapest."""
     yielding, least = board.yielding(asked.asker)
     may = board.lasting(asked.model) & ~board.busy
     rows = np.flatnonzero(may & (board.room + yielding >= mb))
-    costs = np.where(board.room[rows] >= mb, 0.0, least[rows])
-    by_node: dict[str, list[tuple[float, int]]] = {}
-    for row, cost in zip(rows.tolist(), costs.tolist(), strict=True):
-        by_node.setdefault(board.gpus[row].node, []).append((cost, row))
-    enough = [sorted(each) for each in by_node.values() if len(each) >= number]
-    enough.sort(key=lambda each: (each[number - 1][0], sum(c for c, _ in each[:number])))
-    return [
-        (sorted(row for _, row in each), sorted(row for cost, row in each if cost == 0.0))
-        for each in enough[:_LOOKED_AT]
-    ]
+    if not len(rows):
+        return []
+    costs = np.where(board.room[rows] >= mb, 0.0, least[rows]) * (asked.model.load_time / _HOUR)
+    order = np.lexsort((costs, board.node_of[rows]))
+    rows, costs = rows[order], costs[order]
+    _, first, gpus = np.unique(board.node_of[rows], return_index=True, return_counts=True)
+    first, gpus = first[gpus >= number], gpus[gpus >= number]
+    # The dearest of the cheapest GPUs of a node: one slot may have memory of several.
+    bound = costs[first + number - 1]
+    found: list[tuple[list[int], list[int], float]] = []
+    for at in np.argsort(bound, kind="stable")[:_LOOKED_AT].tolist():
+        here = slice(int(first[at]), int(first[at] + gpus[at]))
+        usable = rows[here]
+        free = usable[board.room[usable] >= mb]
+        found.append((sorted(usable.tolist()), sorted(free.tolist()), float(bound[at])))
+    return found
+
+
+def _settled(found: Sequence[SlotOption], least_price: float) -> bool:
+    """Return whether no way that costs so much at least is the best, or needs be named."""
+    if len(found) <= REJECTED:
+        return False
+    return least_price > min(each.price for each in found) + 1
 
 
 def _sets(board: Board, usable: list[int], free: list[int], number: int) -> list[list[int]]:
@@ -178,7 +205,7 @@ def _wait_for(board: Board, rows: Sequence[int]) -> timedelta:
     return max([end - board.now for end in ends], default=timedelta(0))
 
 
-def _cheapest(board: Board, found: Sequence[SlotOption | None]) -> list[SlotOption]:
+def _cheapest(board: Board, found: Sequence[SlotOption]) -> list[SlotOption]:
     """Return ways by price; of equal ones first where nobody waits, then by links, then the
     tightest, then by name."""
 
@@ -190,5 +217,5 @@ def _cheapest(board: Board, found: Sequence[SlotOption | None]) -> list[SlotOpti
         speed = link.gb_per_second if link else 0
         return option.price, option.free_at is not None, -speed, left, node, indices
 
-    unique = {option.memory: option for option in found if option is not None}
+    unique = {option.memory: option for option in found}
     return sorted(unique.values(), key=order)  # pyright: ignore[reportArgumentType]

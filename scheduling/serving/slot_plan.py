@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from longshore.models.text import amount, count, span
 from longshore.scheduling.serving.slot_board import Board
-from longshore.scheduling.serving.slot_options import Asked, free_gpu, options
+from longshore.scheduling.serving.slot_options import REJECTED, Asked, free_gpu, options
 from longshore.scheduling.serving.slots import (
     ModelSlot,
     Promise,
@@ -30,8 +30,6 @@ from longshore.scheduling.serving.slots import (
 from longshore.scheduling.serving.victims import Asker, is_stale
 
 _HOUR = timedelta(hours=1)
-_REJECTED = 3
-"""Options that a decision names beside the chosen one."""
 
 
 def plan_slots(state: ServingState, policy: SlotPolicy, now: datetime) -> SlotPlan:
@@ -134,7 +132,7 @@ class _Planning:
         if asked.asker.due and self.now >= due_at(waiting, model, policy) + policy.max_wait:
             # It may not wait for one GPU after the other.
             found.sort(key=lambda option: option.free_at is not None)
-        best, rejected = found[0], tuple(found[1 : 1 + _REJECTED])
+        best, rejected = found[0], tuple(found[1 : 1 + REJECTED])
         wait = self._why_wait(asked, best, value, more=more)
         if wait:
             again = min((at for at in (due, best.free_at) if at is not None), default=None)
