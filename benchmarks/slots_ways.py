@@ -55,7 +55,9 @@ def state_of(world: World, promises: tuple[Promise, ...]) -> ServingState:
         for engine in world.engines.values()
     )  # fmt: skip
     waiting = tuple(
-        WaitingRequests(_key(model), len(queue), _time(queue[0].at))
+        WaitingRequests(
+            _key(model), len(queue), _time(max(queue[0].at, world.drained.get(model, 0.0)))
+        )
         for model, queue in world.queues.items()
         if queue
     )

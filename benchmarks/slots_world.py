@@ -84,6 +84,8 @@ class World:
         self.engines: dict[str, Engine] = {}
         self.queues: dict[int, list[Request]] = {model: [] for model in range(len(sizes))}
         self.tally = Tally()
+        self.drained: dict[int, float] = {}
+        """When the last engine of a model began to drain."""
         self._use: dict[int, tuple[float, float]] = {}
         self._events: list[tuple[float, int, str, Engine | None]] = []
         self._numbers = itertools.count()
@@ -142,6 +144,7 @@ class World:
         if engine.state != "ready":
             raise RuntimeError(f"{engine.id} is {engine.state}")
         engine.state = "draining"
+        self.drained[engine.model] = self.now
         if not engine.active:
             self._at(self.now + _UNLOAD, "gone", engine)
 

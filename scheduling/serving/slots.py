@@ -93,7 +93,8 @@ class WaitingRequests:
     key: SlotKey
     requests: int
     since: datetime
-    """Since when the oldest waits."""
+    """Since when the oldest waits; not before the last slot of the key began to drain. Else models
+    with a long queue had their turn again and again, ahead of those with a short one."""
     priority: int = 5
     """Their highest class."""
 

@@ -42,6 +42,8 @@ class Walk:
         default_factory=dict[SlotKey, list[tuple[datetime, int]]]
     )
     """When each request came, and its class."""
+    drained: dict[SlotKey, datetime] = field(default_factory=dict[SlotKey, datetime])
+    """When the last slot of a model began to drain."""
     without: dict[SlotKey, datetime] = field(default_factory=dict[SlotKey, datetime])
     """Since when models wait that have no slot."""
     promises: tuple[Promise, ...] = ()
@@ -57,7 +59,12 @@ class Walk:
         self._engines_go_on()
         known = {each.key: each for each in self.models}
         waiting = tuple(
-            WaitingRequests(key, len(asks), min(asks)[0], max(each for _, each in asks))
+            WaitingRequests(
+                key,
+                len(asks),
+                max(min(asks)[0], self.drained.get(key, NOW)),
+                max(each for _, each in asks),
+            )
             for key, asks in self.waiting.items()
         )
         state = ServingState(
@@ -93,6 +100,7 @@ class Walk:
             slot = self.slots[victim.slot]
             assert slot.state is SlotState.READY
             self.slots[victim.slot] = replace(slot, state=SlotState.DRAINING)
+            self.drained[slot.key] = self.now
         for load in plan.loads:
             self.loads += 1
             name = f"s{self.loads:05}"
