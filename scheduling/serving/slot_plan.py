@@ -123,12 +123,14 @@ class _Planning:
         serve: tuple[tuple[str, int], ...], *, more: bool,
     ) -> None:  # fmt: skip
         key, model, policy = asked.model.key, asked.model, self.policy
-        found = options(self.board, asked)
         due = None if more or asked.asker.due else due_at(waiting, model, policy)
+        if self._full():
+            reason = f"{count(self.board.loading, 'slot')} load or will, the most at a time"
+            return self._decide(key, SlotAction.WAIT, reason, serve=serve, again_at=due)
+        found = options(self.board, asked)
         if not found:
             action, reason = self._no_way(asked)
-            self._decide(key, action, reason, serve=serve, again_at=due)
-            return
+            return self._decide(key, action, reason, serve=serve, again_at=due)
         if asked.asker.due and self.now >= due_at(waiting, model, policy) + policy.max_wait:
             # It may not wait for one GPU after the other.
             found.sort(key=lambda option: option.free_at is not None)
@@ -136,11 +138,10 @@ class _Planning:
         wait = self._why_wait(asked, best, value, more=more)
         if wait:
             again = min((at for at in (due, best.free_at) if at is not None), default=None)
-            self._decide(
+            return self._decide(
                 key, SlotAction.WAIT, wait, chosen=best, rejected=rejected, serve=serve,
                 again_at=again,
             )  # fmt: skip
-            return
         leaving = tuple(victim.slot for victim in best.victims)
         self.board.take(best.memory, leaving, model.load_time)
         self.coming[key] = self.coming.get(key, 0) + 1
@@ -150,19 +151,21 @@ class _Planning:
         else:
             self.loads.append(SlotLoad(key, best.memory, waiting.priority))
         beyond = asked.requests > model.concurrency
-        self._decide(
+        return self._decide(
             key, SlotAction.YIELD if best.victims else SlotAction.LOAD,
             self._says_loaded(asked, best, value), chosen=best, rejected=rejected, serve=serve,
             again_at=self.now if beyond else None,
         )  # fmt: skip
 
+    def _full(self) -> bool:
+        """Return whether as many load as may at a time."""
+        most = self.policy.loads_at_once
+        return most is not None and self.board.loading >= most
+
     def _why_wait(self, asked: Asked, best: SlotOption, value: int, *, more: bool) -> str | None:
         """Return why the best option is not taken now."""
         if best.free_at is not None:
             return f"cheapest is to wait for {best.reason}; in all {amount(best.price)}"
-        most = self.policy.loads_at_once
-        if most is not None and self.board.loading >= most:
-            return f"{count(self.board.loading, 'slot')} load or will, and {most} may at a time"
         price = best.evictions + (self._load_price(best, asked.model) if more else 0)
         if price > value and (more or best.victims) and not asked.asker.due:
             what = "a further slot" if more else "the way"
@@ -272,8 +275,7 @@ class _Planning:
             model = self.state.models[key]
             one = next((mbs[0] for mbs in model.sizes if len(mbs) == 1), None)
             row = None if one is None else free_gpu(self.board, model, one)
-            most = self.policy.loads_at_once
-            if one is None or row is None or (most is not None and self.board.loading >= most):
+            if one is None or row is None or self._full():
                 del copies[key]
                 continue
             memory = self.board.memory_of([row], [one])

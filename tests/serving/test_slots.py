@@ -1,6 +1,7 @@
 """Which slots are loaded and which leave: worked cases."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from longshore.scheduling.serving.slots import (
     GPUOf,
     LayerSplit,
     MemoryOn,
+    ModelSlot,
     Promise,
     ServingState,
     SlotAction,
@@ -82,7 +84,7 @@ def test_one_engine_loads_on_a_gpu_at_a_time():
 THIRD = [model("m", 45_000), model("n", 45_000), model("third", 45_000)]
 
 
-def two_of_45(**n: object) -> list:
+def two_of_45(**n: Any) -> list[ModelSlot]:
     return [slot("s1", "m", ("a", 0, 45_000)), slot("s2", "n", ("a", 1, 45_000), **n)]
 
 
@@ -164,7 +166,7 @@ def test_a_model_nobody_knows_is_said_to_be_so():
         ({"priority": 5}, "in use, of its class"),
     ],
 )
-def test_who_keeps_its_memory(fields: dict, why: str):
+def test_who_keeps_its_memory(fields: dict[str, Any], why: str):
     models = [model("m", 60_000), model("n", 60_000)]
     plan = planned(
         state(gpus(1), models, [waits("n")], [slot("s", "m", ("a", 0, 60_000), **fields)])
@@ -212,8 +214,9 @@ def test_the_cheapest_by_load_time_and_use_leaves():
     plan = planned(state(gpus(), models, [waits("n")], slots))
     assert leaving(plan) == ["s2"]
     (other,) = only(plan).rejected
-    assert only(plan).chosen is not None
-    assert (only(plan).chosen.price, other.price) == (16_666, 17_223)
+    chosen = only(plan).chosen
+    assert chosen is not None
+    assert (chosen.price, other.price) == (16_666, 17_223)
     assert other.victims[0].slot == "s1"
 
 

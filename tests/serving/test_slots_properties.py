@@ -54,8 +54,8 @@ def scenes(draw: st.DrawFn, *, most_waiting: int = 6) -> ServingState:
         if len(fit) < len(mbs):
             continue
         places = [(*place, mb) for place, mb in zip(fit, mbs, strict=False)]
-        for *place, mb in places:
-            rooms[tuple(place)] -= mb
+        for on, index, mb in places:
+            rooms[on, index] -= mb
         kind = chance.choice(["idle", "idle", "used", "used", "loading", "draining", "pinned"])
         slots.append(
             slot(f"s{number}", of.key.model, *places,
