@@ -81,6 +81,12 @@ def test_one_engine_loads_on_a_gpu_at_a_time():
     assert second.reason.startswith("cheapest is to wait for a GPU 0 after the load there, $0.03")
 
 
+def test_nobody_waits_for_memory_that_is_given_away():
+    models = [model("m", 50_000), model("n", 50_000)]
+    plan = planned(state(gpus(1), models, [waits("m"), waits("n")]))
+    assert plan.decisions[1].reason.startswith("it needs 50,000 MB on a GPU that loads nothing")
+
+
 THIRD = [model("m", 45_000), model("n", 45_000), model("third", 45_000)]
 
 
