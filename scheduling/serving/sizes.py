@@ -1,42 +1,12 @@
-"""On how many GPUs a model can be, and how much of it each of them has.
+"""How much of a model each of several GPUs has (`splits` says how many there may be).
 
-Tensor parallelism cuts each layer between GPUs of one size (vLLM): their number divides the
-attention heads, and divides the KV heads or is a multiple of them. llama.cpp gives whole layers to
+Tensor parallelism cuts each layer between GPUs of one size (vLLM). llama.cpp gives whole layers to
 GPUs, to each as many as it has room for.
 """
 
 from collections.abc import Sequence
 
-from longshore.models.errors import UnsatisfiableError
-from longshore.models.text import count
 from longshore.scheduling.serving.slots import LayerSplit
-
-_MOST_GPUS = 64
-
-
-def why_not_parallel(gpus: int, heads: int, key_heads: int) -> str | None:
-    """Return why a model cannot be cut between so many GPUs; None where it can."""
-    if gpus < 1:
-        return f"{gpus} is no number of GPUs"
-    if heads < 1 or key_heads < 1:
-        return f"{heads} attention heads and {key_heads} KV heads cannot be divided"
-    if heads % gpus:
-        return f"{gpus} does not divide {count(heads, 'attention head')}"
-    if key_heads % gpus and gpus % key_heads:
-        return f"{gpus} neither divides {count(key_heads, 'KV head')} nor is a multiple of them"
-    return None
-
-
-def parallel_sizes(heads: int, key_heads: int, most: int = _MOST_GPUS) -> tuple[int, ...]:
-    """Return the numbers of GPUs that a model can be cut between, fewest first.
-
-    Raises UnsatisfiableError where it has no heads.
-    """
-    if heads < 1 or key_heads < 1:
-        raise UnsatisfiableError(why_not_parallel(1, heads, key_heads) or "")
-    return tuple(
-        gpus for gpus in range(1, most + 1) if why_not_parallel(gpus, heads, key_heads) is None
-    )
 
 
 def even_sizes(total: int, numbers: Sequence[int], each: int = 0) -> tuple[tuple[int, ...], ...]:

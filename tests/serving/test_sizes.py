@@ -1,39 +1,10 @@
-"""On how many GPUs a model can be, and how much of it each has."""
+"""How much of a model each of several GPUs has."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.models.errors import UnsatisfiableError
-from longshore.scheduling.serving.sizes import (
-    even_sizes,
-    parallel_sizes,
-    split_layers,
-    why_not_parallel,
-)
+from longshore.scheduling.serving.sizes import even_sizes, split_layers
 from longshore.scheduling.serving.slots import LayerSplit
-
-
-@pytest.mark.parametrize(
-    ("heads", "key_heads", "sizes"),
-    [
-        (32, 8, (1, 2, 4, 8, 16, 32)),  # Llama 3 8B: KV heads are copied beyond 8
-        (28, 4, (1, 2, 4, 28)),  # Qwen2.5 7B: 7 and 14 divide the heads, and not the KV heads
-        (12, 12, (1, 2, 3, 4, 6, 12)),
-        (14, 2, (1, 2, 14)),
-        (71, 1, (1,)),  # Falcon 7B, on 64 GPUs at most
-    ],
-)
-def test_sizes_divide_the_heads(heads: int, key_heads: int, sizes: tuple[int, ...]):
-    assert parallel_sizes(heads, key_heads) == sizes
-
-
-def test_it_is_said_what_does_not_divide():
-    assert why_not_parallel(3, 32, 8) == "3 does not divide 32 attention heads"
-    assert why_not_parallel(7, 28, 4) == "7 neither divides 4 KV heads nor is a multiple of them"
-    assert why_not_parallel(4, 32, 8) is None
-    with pytest.raises(UnsatisfiableError, match="0 attention heads"):
-        parallel_sizes(0, 8)
 
 
 def test_an_equal_part_is_rounded_up():
