@@ -5,6 +5,7 @@ reads (`EngineReport`); what the engine writes goes on to the job's logs.
 """
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
@@ -20,8 +21,6 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
-
-import psutil
 
 from longshore.activities.node.public_files import replace_public
 from longshore.activities.serving.engine_command import ADDRESS, SPEC, arguments, path_of
@@ -40,6 +39,8 @@ _QUIET = 1.0
 """Seconds without a connection after which an engine that is to stop has nothing to do."""
 _LINES, _LONGEST = 10, 200
 _PIECE = 2**22
+_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_ESTABLISHED = "01"
 _FAILED = 1
 
 
@@ -205,10 +206,14 @@ def _until_quiet(process: subprocess.Popen[bytes], port: int) -> None:
 
 
 def _connected(port: int) -> bool:
-    return any(
-        each.status == psutil.CONN_ESTABLISHED and each.laddr and each.laddr.port == port
-        for each in psutil.net_connections("tcp")
-    )
+    """Return whether anybody is connected to a port of this machine (proc(5), /proc/net/tcp)."""
+    for table in _TABLES:
+        with contextlib.suppress(FileNotFoundError), table.open() as file:
+            for line in file:
+                _, local, _, state, *_ = line.split()
+                if state == _ESTABLISHED and local.endswith(f":{port:04X}"):
+                    return True
+    return False
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

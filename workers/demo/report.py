@@ -68,6 +68,8 @@ class DemoReport(Wire):
     bought: Bought | None = None
     not_bought: str = ""
     """Why nothing was bought."""
+    served: str = ""
+    """Which engines answered."""
     interruptions: int = 0
     disturbances: int = 0
     """How often parts had to be started again that the demo had not ended itself."""
@@ -88,6 +90,7 @@ def report_on(
     training: str,
     gang: str,
     bought: Bought | None = None,
+    served: str = "",
     now: datetime,
 ) -> DemoReport:
     """Return the summary of a demo whose jobs have all ended; `nodes` are those of its pool."""
@@ -120,6 +123,7 @@ def report_on(
         gang=gang,
         bought=bought,
         not_bought=state.not_bought,
+        served=served,
         interruptions=state.interruptions,
         disturbances=state.disturbances,
         took=_seconds(now - state.began_at),

@@ -28,6 +28,7 @@ from longshore.workers.demo.jobs import NODE_FLAGS, POOL, demo_jobs
 from longshore.workers.demo.keeper import Keeper
 from longshore.workers.demo.market import MarketScene
 from longshore.workers.demo.report import DemoReport, report_on
+from longshore.workers.demo.serving import ServingScene
 from longshore.workers.demo.state import DemoState, Snapshot, StateFile, of_batch
 from longshore.workers.local import Flags
 from longshore.workers.stack import Stack, agent_process
@@ -114,7 +115,8 @@ class Demo:
         await self._until(lambda: not self._seen.open and beginning.done(), "every job to end")
         await beginning
         await self._until(lambda: self._market.over, "what was bought to end")
-        return await self._report()
+        served = await ServingScene(self._api, self).play(self._patiently)
+        return await self._report(served)
 
     def _started_again(self, names: Sequence[str]) -> None:
         if set(names) - {agent_process(self._state.killed_node or "")}:
@@ -277,7 +279,7 @@ class Demo:
         jobs = await self._api.list(pool=POOL, tenant="demo", limit=2 * len(self._ids))
         return Snapshot(datetime.now(UTC), nodes, of_batch(jobs, self._ids))
 
-    async def _report(self) -> DemoReport:
+    async def _report(self, served: str) -> DemoReport:
         statuses = await asyncio.gather(*map(self._status, self._ids))
         # A job is recorded as ended, and its GPUs free, in the same transaction: no wait here.
         await self._look()
@@ -286,7 +288,8 @@ class Demo:
             cycles=await self._cycles() - (self._state.cycles_before or 0),
             training=await self._last_line(self._ids[0]),
             gang=await self._last_line(self._ids[1]),
-            bought=await self._patiently(self._market.report), now=datetime.now(UTC),
+            bought=await self._patiently(self._market.report), served=served,
+            now=datetime.now(UTC),
         )  # fmt: skip
 
     async def _status(self, job_id: str) -> JobStatus:

@@ -124,6 +124,7 @@ def summary(report: DemoReport, info: StackInfo, *, kept: bool) -> tuple[Rendera
         ("Training", report.training),
         ("Gang", report.gang),
         *_bought(report),
+        ("Served", report.served),
         ("Took", f"{report.took:.0f} s" + _interrupted(report.interruptions)),
     ]
     if report.disturbances:
