@@ -130,6 +130,11 @@ FUNDING_RECALLS = Metric(
     "funding_recalls", Kind.COUNTER, "control", ("pool",),
     "Jobs of which a relative took its envelope back for a job nearer to it.",
 )  # fmt: skip
+SERVICE_REPLICAS = Metric(
+    "service_replicas", Kind.GAUGE, "control", ("service", "state"),
+    "Replicas of services: `wanted`, `ready`, `waiting` for a GPU, `over` for those that take "
+    "more GPU memory than they hold.",
+)  # fmt: skip
 PROCESSES = Metric(
     "processes", Kind.GAUGE, "agent", (), "Processes of jobs that this agent runs.",
 )  # fmt: skip
@@ -155,7 +160,8 @@ CATALOGUE = (
     KEPT_DIFFERENCES, PLACEMENTS, PLACEMENTS_REFUSED,
     PREEMPTIONS, REJECTIONS, WAIT_SECONDS, JOB_ENDS, JOBS_LATE, DEADLINES,
     MARKET_LOOKS, MARKET_ASK,
-    MARKET_DIFFERENCES, GPUS_BY_CLASS, FUNDING_DEMOTIONS, FUNDING_RECALLS, PROCESSES, LOG_ERRORS,
+    MARKET_DIFFERENCES, GPUS_BY_CLASS, FUNDING_DEMOTIONS, FUNDING_RECALLS,
+    SERVICE_REPLICAS, PROCESSES, LOG_ERRORS,
     HEARTBEAT_SECONDS, HEARTBEATS_MISSED, FENCES,
 )  # fmt: skip
 

@@ -14,10 +14,13 @@ from longshore.activities.metrics import (
     GPUS_BY_CLASS,
     LEASES_LIVE,
     QUEUE_JOBS,
+    SERVICE_REPLICAS,
     Metrics,
 )
+from longshore.activities.serving.service_views import services_view
 from longshore.models.errors import LongshoreError
 from longshore.models.node import NodeState
+from longshore.models.service import ServiceState
 
 SAMPLE_EVERY = 5.0
 MOST_TENANTS = 50
@@ -29,10 +32,12 @@ _log = logging.getLogger(__name__)
 async def keep_sampling(database: Database, metrics: Metrics) -> None:
     """Set the gauges every `SAMPLE_EVERY` seconds, until cancelled."""
     shown: set[tuple[str, str]] = set()
+    served: frozenset[str] = frozenset()
     while True:
         try:
             await sample(database, metrics)
             shown |= await sample_funding(database, metrics, shown)
+            served |= await sample_services(database, metrics, served)
         except LongshoreError as error:
             _log.warning("metrics of the queue stand still: %s", error)
         await asyncio.sleep(SAMPLE_EVERY)
@@ -79,6 +84,29 @@ async def sample_funding(
     for (tenant, funding), value in gpus.items():
         metrics.set(GPUS_BY_CLASS, value, tenant=tenant, **{"class": funding})
     return frozenset(gpus)
+
+
+async def sample_services(
+    database: Database, metrics: Metrics, shown: Set[str] = frozenset()
+) -> frozenset[str]:
+    """Set how many replicas each service wants and has; return the services. Of those `shown`
+    before what is over goes to 0. Raises UnavailableError."""
+    async with database.transaction() as connection:
+        found = await services_view(connection)
+    counts = {
+        each.name: {
+            "wanted": each.spec.replicas if each.state is ServiceState.RUNNING else 0,
+            "ready": each.ready,
+            "waiting": sum(one.stage is None for one in each.replicas),
+            "over": sum(one.over for one in each.replicas),
+        }
+        for each in found
+    }
+    for name in {*shown, *counts}:
+        for state in ("wanted", "ready", "waiting", "over"):
+            value = counts.get(name, {}).get(state, 0)
+            metrics.set(SERVICE_REPLICAS, value, service=name, state=state)
+    return frozenset(counts)
 
 
 _COUNTED = tuple(state.value for state in NodeState if state is not NodeState.GONE)

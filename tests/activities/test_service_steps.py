@@ -2,7 +2,7 @@
 database refuses whatever the code does."""
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from sqlalchemy import text
@@ -10,6 +10,7 @@ from sqlalchemy.exc import DBAPIError
 from temporalio.client import Client
 
 from longshore.activities.database import Database
+from longshore.activities.metrics import Metrics
 from longshore.activities.serving import services
 from longshore.activities.serving.service_rows import record_service, remove_service
 from longshore.activities.serving.service_views import service_view
@@ -20,6 +21,7 @@ from longshore.models.runtimes import BUILT_IN
 from longshore.models.service import ServiceSpec, ServiceState, ServiceView
 from longshore.models.service_messages import AdvanceService, EngineNotice, ServiceProgress
 from longshore.models.serving import EngineReport, EngineSpec, EngineStage, ModelSpec
+from longshore.workers.sampling import sample_services
 
 MODEL = ModelSpec(name="tiny", source="/m/tiny.gguf", context=8, concurrency=1)
 ENGINE = EngineSpec(model=MODEL, runtime=BUILT_IN["llama.cpp"], memory=1000)
@@ -176,3 +178,31 @@ async def test_one_without_replicas_is_over_once_it_is_removed(served: Served):
         await remove_service(connection, served.name)
     assert (await served.look()).state is ServiceState.REMOVED
     assert (await served.view()).state is ServiceState.REMOVED
+
+
+async def test_its_replicas_are_counted_and_go_to_0_when_it_is_over(served: Served):
+    await served.record(replicas=2)
+    await served.look()
+    metrics = _Gauges()
+    shown = await sample_services(served.control, cast(Metrics, metrics))
+    assert served.name in shown
+    assert metrics.of(served.name) == {"wanted": 2, "ready": 0, "waiting": 2, "over": 0}
+    async with served.control.transaction() as connection:
+        await connection.execute(
+            text("UPDATE services SET state = 'REMOVED' WHERE name = :name"), {"name": served.name}
+        )
+    await sample_services(served.control, cast(Metrics, metrics), shown)
+    assert set(metrics.of(served.name).values()) == {0}
+
+
+class _Gauges:
+    """Keeps what gauges show."""
+
+    def __init__(self) -> None:
+        self._shown: dict[tuple[str, str], float] = {}
+
+    def set(self, metric: object, value: float, *, service: str, state: str) -> None:
+        self._shown[service, state] = value
+
+    def of(self, service: str) -> dict[str, float]:
+        return {state: value for (name, state), value in self._shown.items() if name == service}

@@ -14,9 +14,10 @@ _RARE = {
     "placements_refused", "log_shipping_errors", "heartbeats_missed", "fences", "market_looks",
     "market_lowest_ask", "market_differences", "preemptions", "kept_differences", "jobs_late",
     "deadlines", "gpus_in_use", "funding_demotions", "funding_recalls",
+    "service_replicas",
 }  # fmt: skip
 """Nothing of this went wrong here, there is no market, no job has a deadline, nor a tenant a
-budget."""
+budget, and nothing is served."""
 
 
 def found(series: dict[str, float], metric: Metric) -> dict[str, set[str]]:
