@@ -25,6 +25,8 @@ _VLLM = Runtime(
         "vllm", "serve", "{model}", "--served-model-name", "{name}", "--host", "{host}",
         "--port", "{port}", "--max-model-len", "{context}", "--max-num-seqs", "{concurrency}",
         "--tensor-parallel-size", "{gpus}", "--gpu-memory-utilization", "{memory_utilization}",
+        # Else every web page may read its answers.
+        "--allowed-origins", '["http://localhost"]',
     ),
     with_adapters=("--enable-lora", "--lora-modules"),
     adapter=("{adapter_name}={adapter}",),

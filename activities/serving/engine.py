@@ -39,6 +39,11 @@ _QUIET = 1.0
 """Seconds without a connection after which an engine that is to stop has nothing to do."""
 _LINES, _LONGEST = 10, 200
 _PIECE = 2**22
+_CLOSED = {
+    "LLAMA_ARG_CORS_ORIGINS": "localhost", "LLAMA_ARG_UI": "0", "LLAMA_ARG_WEBUI": "0",
+}  # fmt: skip
+"""llama.cpp lets every web page read its answers, and brings one of its own, unless it is told
+otherwise. By variables: a version that does not know an option ends there."""
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _ESTABLISHED = "01"
 _FAILED = 1
@@ -68,6 +73,7 @@ class Engine:
             argv, port = self._command(model)
             process = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                env={**_CLOSED, **self._environ},
                 start_new_session=True,  # the signal that stops the job is for this process alone
             )  # fmt: skip
         except (OSError, ValueError) as error:

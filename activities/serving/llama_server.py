@@ -3,6 +3,7 @@ the built-in runtime gives: for nodes that have no `llama-server`."""
 
 import argparse
 import importlib
+import os
 import signal
 import sys
 from typing import Any
@@ -54,6 +55,8 @@ def main() -> int:
     asked.n_gpu_layers = given.n_gpu_layers
     asked.fit_params = given.fit == "on"
     asked.cache_ram_mib = given.cache_ram
+    asked.cors_origins = os.environ.get("LLAMA_ARG_CORS_ORIGINS", "localhost")
+    asked.ui = False
     asked.no_extra_bufts = True  # no second copy of the weights, which no estimate knows
     if given.threads:
         asked.cpuparams.n_threads = given.threads

@@ -57,6 +57,13 @@ def fetch(url: str) -> Any:
         return json.loads(answer.read())
 
 
+def allows(endpoint: str, origin: str) -> str:
+    """Return to which web pages an engine lets a browser give its answers."""
+    request = urllib.request.Request(f"{endpoint}/models", headers={"Origin": origin})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return answer.headers.get("Access-Control-Allow-Origin", "")
+
+
 def ask(endpoint: str, **body: object) -> dict[str, Any]:
     request = urllib.request.Request(
         f"{endpoint}/completions",
@@ -75,6 +82,7 @@ async def test_it_answers_once_it_is_ready_and_says_what_it_takes(box: LocalNode
     assert said.memory > 10**6
     assert len(ask(said.endpoint)["choices"]) == 1
     assert fetch(f"{said.endpoint}/models")["data"][0]["id"] == "tiny"
+    assert allows(said.endpoint, "http://evil.example") == ""
     report = await box.stop(run)
     assert report.stopped_for == "test"
     with pytest.raises(OSError, match="refused"):
