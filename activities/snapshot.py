@@ -23,7 +23,7 @@ from longshore.models.node import GPU, GPUParts, Node, NodeState
 from longshore.models.packing import PackingPolicy
 from longshore.models.placement import JobRequest, PlacementKind, RecentJobs, RunningJob
 from longshore.models.pool import PoolSpec, no_such_pool
-from longshore.models.protocol import PREPARES
+from longshore.models.protocol import PREPARES, SERVES
 from longshore.models.topology import NodeTopology
 from longshore.scheduling.durations import end_at, ends_of, with_learnt
 from longshore.scheduling.order import QueuedJob, before, by_age, queue_order, seconds_ahead
@@ -287,6 +287,7 @@ def _node(
         cordoned=draining and not row["clearing"],
         state_reason=row["state_reason"] if draining else "",
         container_runtime=row["container_runtime"], fetches=row["agent_protocol"] >= PREPARES,
+        serves=row["agent_protocol"] >= SERVES,
         # Somebody may have written by hand what are no labels: the node has none then.
         labels=row["labels"] if isinstance(row["labels"], dict) else {}, epoch=row["epoch"],
         conformance=row["conformance"],

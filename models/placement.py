@@ -45,7 +45,8 @@ class RejectionCode(StrEnum):
     """For a gang: neither the node's type of GPU nor its label `gpu.flavor` is the job's."""
     CONTAINER_RUNTIME = "no-container-runtime"
     FETCHING = "agent-too-old"
-    """The node has to fetch data, or to build an environment of conda, and its agent cannot."""
+    """The node has to fetch data, to build an environment of conda, or to run an engine, and its
+    agent cannot."""
     CONSTRAINT = "label-mismatch"
     """A label of the node is not what the job's `constraints` ask for."""
     LABELS = "no-fabric-labels"
@@ -171,6 +172,8 @@ class JobRequest(Frozen):
     needs_container: bool = False
     needs_conda: bool = False
     """Its environment is an environment.yml."""
+    serves: bool = Field(default=False, exclude_if=lambda serves: not serves)
+    """Its process is an engine."""
     submitted_at: Instant | None = None
     waits_since: Instant | None = Field(default=None, exclude=True)
     """Since when it would have waited, had it waited all its time in the queue at one stretch;
@@ -295,6 +298,7 @@ class JobRequest(Frozen):
             duration_known=spec.expected_duration is not None, can_stop=spec.can_stop,
             needs_container=spec.image is not None,
             needs_conda=spec.environment is not None and spec.environment.conda is not None,
+            serves=spec.engine is not None,
             # A job that begins later has not waited before.
             submitted_at=spec.begins_at(submitted_at) or submitted_at,
             tenant=spec.tenant, start_below=spec.start_below, path_behind=path_behind,

@@ -50,6 +50,8 @@ KNOWS_JOINED: Final = 8
 PREPARES: Final = 10
 """The first that brings what a job needs while it waits, fetches data from all places that a job
 may name, and knows conda."""
+SERVES: Final = 14
+"""The first that runs engines of models."""
 BUILD: Final = f"longshore-protocol-{PROTOCOL}"
 """What a worker that is no version of a deployment tells Temporal of its code.
 

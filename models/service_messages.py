@@ -1,11 +1,11 @@
 """What travels between a service's workflow, its activities, agents and the client."""
 
 from datetime import timedelta
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from longshore.models.base import Instant, Reason, StartInput, Wire
+from longshore.models.base import Instant, Reason, StartInput, Wire, WithoutNul
 from longshore.models.service import ServiceState
 from longshore.models.serving import EngineReport
 
@@ -19,9 +19,9 @@ def service_workflow_id(service: str) -> str:
 class EngineNotice(Wire):
     """What an agent says of one engine of a service."""
 
-    job_id: str = Field(max_length=300)
+    job_id: Annotated[WithoutNul, Field(max_length=300)]
     attempt: int = Field(ge=0, le=10**9)
-    node_id: str = Field(max_length=300)
+    node_id: Annotated[WithoutNul, Field(max_length=300)]
     report: EngineReport
 
 

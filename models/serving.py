@@ -251,12 +251,12 @@ class EngineReport(Wire):
     """What an engine says of itself; at the most a few kB."""
 
     stage: Annotated[EngineStage, known_or(EngineStage, EngineStage.LOADING)]
-    endpoint: str = Field(default="", max_length=300)
+    endpoint: Annotated[ShortText, Field(max_length=300)] = ""
     """Where it answers: ``http://127.0.0.1:40123/v1``."""
     memory: int = Field(default=0, ge=0, le=10**15)
     """Bytes of GPU memory that it really takes, of main memory where its GPUs are simulated; 0
     where nobody can say."""
-    load_seconds: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    load_seconds: float = Field(default=0.0, ge=0, le=1e8, allow_inf_nan=False)
     """From its start to its first token."""
     message: Reason = ""
     """Why it failed, with the last lines that it wrote."""

@@ -41,7 +41,7 @@ _CODES = {
     RejectionCode.GPU_TYPE: _Help("a node with {gpu_type} GPUs"),
     RejectionCode.FLAVOR: _Help("a node with {gpu_type} GPUs"),
     RejectionCode.CONTAINER_RUNTIME: _Help("a node that runs images"),
-    RejectionCode.FETCHING: _Help("a node whose agent fetches data and knows conda"),
+    RejectionCode.FETCHING: _Help("a node whose agent is of this version"),
     RejectionCode.CONSTRAINT: _Help("a node with {constraints}"),
     RejectionCode.LABELS: _Help("nodes that name their region, cluster and fabric.domain"),
     RejectionCode.CONFORMANCE: _Help("a node that says what driver and kernel parameters it has"),

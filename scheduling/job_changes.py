@@ -67,7 +67,7 @@ _LESS: dict[RejectionCode, tuple[str, dict[str, object]]] = {
     ),
     RejectionCode.FETCHING: (
         "restart the agent with the version of the control worker (`longshore doctor` names it)",
-        {"needs_conda": False, "data": {}},
+        {"needs_conda": False, "data": {}, "serves": False},
     ),
     RejectionCode.NOT_ALLOWED: (
         "allow the fingerprints of other nodes too; `longshore topology` lists them",

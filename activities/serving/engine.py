@@ -7,6 +7,7 @@ reads (`EngineReport`); what the engine writes goes on to the job's logs.
 import argparse
 import contextlib
 import hashlib
+import http.client
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -33,6 +35,10 @@ WHEEL = "longshore.activities.serving.llama_server"
 _LOOK_EVERY = 0.05
 """Seconds between two looks at an engine that loads; at most ten times that."""
 _MEASURE_EVERY = 5.0
+_MOST_SILENT, _PROBE_WITHIN = 3, 10.0
+"""Looks without an answer after which an engine counts as hung, and the seconds of each."""
+_DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""An engine is on this machine: no proxy leads there."""
 _NEWS = 32_000_000
 """Bytes by which the memory of an engine has to change, and by a twentieth, to be told."""
 _QUIET = 1.0
@@ -99,11 +105,20 @@ class Engine:
             stage=EngineStage.READY, endpoint=endpoint, load_seconds=time.monotonic() - begun,
             memory=memory_of(process.pid, self._environ),
         )  # fmt: skip
-        measured = time.monotonic()
+        looked = time.monotonic()
+        silent = 0
         while (code := process.poll()) is None and not self._asked.wait(0.2):
-            if time.monotonic() - measured >= _MEASURE_EVERY:
-                measured = time.monotonic()
-                self._measure(memory_of(process.pid, self._environ))
+            if time.monotonic() - looked < _MEASURE_EVERY:
+                continue
+            self._measure(memory_of(process.pid, self._environ))
+            silent = 0 if _lives(self._address(port)) else silent + 1
+            if silent >= _MOST_SILENT and not self._asked.is_set():
+                _kill(process)
+                return self._fail(
+                    f"it has not answered {_MOST_SILENT} times in a row, each within "
+                    f"{_PROBE_WITHIN:g} s{self._lines()}"
+                )
+            looked = time.monotonic()
         if code is not None:
             return self._ended(process, echo, code)
         self._tell(stage=EngineStage.DRAINING)
@@ -141,8 +156,10 @@ class Engine:
     def _echo(self, output: IO[bytes]) -> None:
         """Pass on what the engine writes, and keep its last lines."""
         for line in output:
-            sys.stdout.buffer.write(line)
-            sys.stdout.buffer.flush()
+            # On a full disk the engine goes on all the same: nobody else would read its output.
+            with contextlib.suppress(OSError):
+                sys.stdout.buffer.write(line)
+                sys.stdout.buffer.flush()
             if text := line.decode(errors="replace").strip():
                 self._last.append(text[:_LONGEST])
 
@@ -196,9 +213,20 @@ def _answers(address: str, model: str) -> bool:
         headers={"Content-Type": "application/json"},
     )
     try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
+        with _DIRECT.open(request, timeout=30) as answer:
             return bool(json.loads(answer.read(100_000)).get("choices"))
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, http.client.HTTPException):
+        return False
+
+
+def _lives(address: str) -> bool:
+    """Return whether an engine answers at all; what it lists costs it nothing."""
+    try:
+        with _DIRECT.open(f"{address}/v1/models", timeout=_PROBE_WITHIN):
+            return True
+    except urllib.error.HTTPError:
+        return True
+    except (OSError, http.client.HTTPException):
         return False
 
 

@@ -40,6 +40,8 @@ class Attributes(NamedTuple):
     """Whether it runs images."""
     fetches: bool
     """Whether its agent fetches data for jobs, and knows conda."""
+    serves: bool
+    """Whether its agent runs engines."""
     conformance: str | None
     """The fingerprint of its drivers, firmware and kernel parameters; None: it has not said."""
     changed: bool
@@ -63,7 +65,7 @@ def attributes_of(node: Node, names: LabelNames = None) -> Attributes:
     labels = tuple([(name, node.labels[name]) for name in names if name in node.labels])
     return Attributes(
         node.tier, (node.gpu_type.casefold(),), node.container_runtime is not None,
-        node.fetches, node.conformance or None, node.changed, labels,
+        node.fetches, node.serves, node.conformance or None, node.changed, labels,
     )  # fmt: skip
 
 
@@ -84,6 +86,7 @@ def asked(need: Need) -> Hashable:
         need.gpu_type,
         need.container,
         need.fetches,
+        need.serves,
         need.known,
         need.allowed,
         need.alone,
@@ -116,10 +119,12 @@ def _why_no_runtime(node: Node, need: Need) -> str:
 
 
 def _too_old(of: Attributes, need: Need) -> bool:
-    return need.fetches and not of.fetches
+    return (need.fetches and not of.fetches) or (need.serves and not of.serves)
 
 
 def _why_too_old(node: Node, need: Need) -> str:
+    if need.serves and not node.serves:
+        return "has an agent of a version that runs no engines, job is one"
     return "has an agent of a version that fetches no data and knows no conda, job needs that"
 
 

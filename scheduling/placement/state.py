@@ -60,6 +60,8 @@ class Need(NamedTuple):
     """What it reads, with the part of all that each is; empty where the pool does not care."""
     fetches: bool = False
     """Whether the node has to fetch data for it, or to know conda."""
+    serves: bool = False
+    """Whether the node has to run an engine."""
     alone: bool = False
     """Whether it holds its nodes alone."""
     stay: Stay | None = None
@@ -97,6 +99,7 @@ class Need(NamedTuple):
             power=job.power_per_gpu,
             data=_shares_of(job.data) if job.data and policy.weights.locality else (),
             fetches=job.fetches,
+            serves=job.serves,
             alone=job.sensitive,
             stay=stay_of(job, policy, needed, policy.owned_gpu_price),
         )

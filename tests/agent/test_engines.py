@@ -3,17 +3,23 @@ they fail."""
 
 import hashlib
 import json
+import os
+import subprocess
 import threading
 import urllib.request
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+from longshore.activities.node.engines import REPORT, engine_argv, read_report
 from longshore.activities.node.processes import Run
+from longshore.activities.serving.engine_command import SPEC
 from longshore.models.job import FailureClass
 from longshore.models.runtimes import BUILT_IN
 from longshore.models.serving import EngineReport, EngineSpec, EngineStage, ModelSpec, Runtime
+from longshore.workers.processes import wait_until
 from tests.agent.conftest import LocalNode
 from tests.support.gguf_models import Model, write
 from tests.support.waiting import eventually
@@ -150,3 +156,56 @@ async def test_a_program_that_the_node_does_not_have_is_named(box: LocalNode, ti
     assert report.exit_code == 127
     _, _, said = next(iter(box.processes.engines()))
     assert "no-such-engine" in said.message
+
+
+async def test_a_proxy_of_the_node_is_not_asked_for_its_own_engine(
+    box: LocalNode, tiny: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    run = box.start(None, engine=an_engine(tiny), gpus=1)
+    assert (await ready(box, run)).endpoint
+
+
+def test_a_full_disk_does_not_keep_an_engine_from_answering(tiny: Path, tmp_path: Path):
+    """What it writes has nowhere to go, and more than a pipe holds."""
+    report = tmp_path / "engine"
+    environ = {**os.environ, SPEC: json.dumps(an_engine(tiny)), "LONGSHORE_SIMULATED_GPUS": "1"}
+    with Path("/dev/full").open("wb") as full:
+        process = subprocess.Popen(
+            [*engine_argv(tmp_path)], env=environ, stdout=full, stderr=subprocess.DEVNULL
+        )
+    try:
+        assert wait_until(lambda: report.exists() and '"ready"' in report.read_text(), 60)
+        endpoint = EngineReport.model_validate_json(report.read_bytes()).endpoint
+        for _ in range(200):
+            assert ask(endpoint, max_tokens=1)["choices"]
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+@pytest.mark.exhaustive
+async def test_an_engine_that_hangs_has_failed(box: LocalNode, tiny: Path):
+    run = box.start(None, engine=an_engine(tiny), gpus=1)
+    await ready(box, run)
+    (engine,) = [
+        each for each in psutil.Process().children(recursive=True)
+        if "longshore.activities.serving.llama_server" in each.cmdline()
+    ]  # fmt: skip
+    engine.suspend()
+    report = await run.done
+    assert report.exit_code == 1
+    _, _, said = next(iter(box.processes.engines()))
+    assert said.message.startswith("it has not answered 3 times in a row, each within 10 s")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"load_seconds": 1e300}, {"endpoint": "a\0b"}, {"memory": -1}, {"endpoint": "a" * 400}],
+)
+def test_a_report_beyond_its_bounds_is_none(wrong: dict[str, object], tmp_path: Path):
+    """Whatever the process of a job writes there, no service has to store it."""
+    (tmp_path / REPORT).write_text(json.dumps({"stage": "ready", **wrong}))
+    assert read_report(tmp_path, None) is None
+    (tmp_path / REPORT).write_text(json.dumps({"stage": "ready", "endpoint": "http://x/v1"}))
+    assert read_report(tmp_path, None) is not None

@@ -66,6 +66,14 @@ def test_an_agent_that_knows_no_conda_gets_no_job_that_needs_it() -> None:
     assert decision.rejected == {RejectionCode.FETCHING: 1}
 
 
+def test_an_agent_that_runs_no_engine_gets_none() -> None:
+    node = in_domain("d", "n", serves=False)
+    (decision,) = plan([a_job(serves=True)], [node], [], POLICY, NOW).decisions
+    assert decision.rejected == {RejectionCode.FETCHING: 1}
+    (free,) = plan([a_job()], [node], [], POLICY, NOW).decisions
+    assert free.rejected == {}
+
+
 def test_reasons_name_the_first_that_fails() -> None:
     codes = [each.code for each in FILTERS]
     for first, code in enumerate(codes):

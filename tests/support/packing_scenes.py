@@ -233,6 +233,7 @@ def empty_nodes(
         expires_at=None if expires_in is None else NOW + expires_in,
         state=draw(st.sampled_from([NodeState.READY] * 9 + [NodeState.DRAINING, NodeState.LOST])),
         fetches=draw(st.sampled_from([True, True, False])),
+        serves=draw(st.sampled_from([True, True, False])),
         container_runtime=draw(st.sampled_from(["docker", "docker", None])),
         topology=draw(st.none() | topologies(gpus)) if linked else None,
         conformance=draw(st.sampled_from([None, "old", "new", "new"])) if linked else None,

@@ -138,7 +138,8 @@ def wants(job: JobRequest, node: Node) -> Amounts:
 
 
 def cannot_fetch(node: Node, job: JobRequest) -> bool:
-    return not node.fetches and any(name.startswith("data ") for name in job.data)
+    fetched = any(name.startswith("data ") for name in job.data)
+    return (fetched and not node.fetches) or (job.serves and not node.serves)
 
 
 def labelled_otherwise(node: Node, constraints: Iterable[Constraint]) -> bool:

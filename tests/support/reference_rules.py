@@ -126,6 +126,7 @@ def suits(machine: plain.Machine, kind: Kind) -> bool:
         and (not need.gpu_type or node.gpu_type.casefold() == need.gpu_type)
         and (not need.container or node.container_runtime is not None)
         and (not need.fetches or node.fetches)
+        and (not need.serves or node.serves)
         and not plain.labelled_otherwise(node, need.constraints)
         and (not need.known or node.conformance is not None)
         and (not need.allowed or node.conformance in need.allowed)
