@@ -128,6 +128,13 @@ MUST_BE_EMPTY = {
         " LEFT JOIN elements e ON e.array_id = a.id AND e.newest"
         " GROUP BY a.id HAVING count(e.index) <> a.elements"
     ),
+    "a replica of a service has not ended": (
+        "SELECT service, job_id, stage FROM replicas WHERE ended_at IS NULL"
+    ),
+    "a replica of a service ran, and its job has not ended": (
+        "SELECT r.service, r.job_id FROM replicas r LEFT JOIN jobs j ON j.id = r.job_id"
+        " WHERE r.attempt > 0 AND j.ended_at IS NULL"
+    ),
     "a lease's placement ended at another time": (
         "SELECT l.id FROM leases l JOIN placements p USING (job_id, attempt, rank)"
         " WHERE l.ended_at IS DISTINCT FROM p.ended_at"

@@ -2,19 +2,26 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from longshore.models.service import ReplicaView, ServiceSpec, ServiceState, ServiceView
+from longshore.models.serving import EngineStage
 from tests.faults.chaos import lending
+from tests.faults.chaos import serving as chaos_serving
 from tests.faults.chaos.faults import FAULTS
 from tests.faults.chaos.lending import MANY_LENDERS
 from tests.faults.chaos.many import ManyAsOne
 from tests.faults.chaos.schedule import CALM_AT_END, moments
+from tests.faults.chaos.serving import ENGINE, MANY_REQUESTS, Serving
 from tests.faults.invariants import NOT_PAID_FOR
 from tests.support.local_stack import ROOT
+from tests.support.waiting import eventually
 
 
 def test_the_same_seed_means_the_same_faults():
@@ -96,6 +103,98 @@ def test_that_nothing_is_lent_and_a_lender_that_does_not_pay_are_found(
     scene: Any = SimpleNamespace(fleet=SimpleNamespace(rows=rows), lenders=["gang"] * lenders)
     problems = lending.violations(scene)
     assert [problem.partition(":")[0] for problem in problems] == says
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Starts a process that looks like an engine on a model of the test's folder; 0.01 s."""
+    argv = ("-c", "import time; time.sleep(600)", ENGINE, str(tmp_path / "models" / "good.gguf"))
+    process = subprocess.Popen([sys.executable, *argv])
+    yield process
+    process.kill()
+    process.wait()
+
+
+async def test_an_engine_that_outlives_its_service_is_found(
+    engine: subprocess.Popen[bytes], tmp_path: Path
+):
+    serving = _serving(tmp_path)
+    await eventually(lambda: serving.left_over() == [f"engine {engine.pid} still runs"])
+    engine.kill()
+    engine.wait()
+    assert serving.left_over() == []
+
+
+@pytest.mark.parametrize(
+    ("broken", "undone", "answered", "failed", "says"),
+    [
+        ([2], "it never got ready", 1, 0, ""),
+        ([2], "", 1, 0, "revision 2 of chat, which no engine reads, was not undone"),
+        ([], "", 0, MANY_REQUESTS, "no request was answered"),
+        ([], "", 1, MANY_REQUESTS, ""),
+        ([], "", 0, MANY_REQUESTS - 1, ""),
+    ],
+)
+def test_a_revision_that_stays_and_a_service_that_answers_nothing_are_found(
+    broken: list[int], undone: str, answered: int, failed: int, says: str, tmp_path: Path
+):
+    serving = _serving(tmp_path, [{"number": 1, "undone": ""}, {"number": 2, "undone": undone}])
+    serving.broken, serving.answered, serving.failed = broken, answered, failed
+    problems = serving.left_over()
+    assert len(problems) == bool(says)
+    assert says in "".join(problems)
+
+
+@pytest.mark.parametrize(
+    ("revisions", "leases", "engines", "rests"),
+    [
+        ((2, 2), 2, 2, True),
+        ((2, 1), 2, 2, False),
+        ((2,), 1, 1, False),
+        ((2, 2, 2), 3, 3, False),
+        ((2, 2), 3, 2, False),
+        ((2, 2), 2, 1, False),
+    ],
+)
+async def test_a_service_that_does_not_come_to_rest_is_found(
+    revisions: Sequence[int], leases: int, engines: int, rests: bool,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+):  # fmt: skip
+    monkeypatch.setattr(chaos_serving, "engines_of", lambda _folder: [None] * engines)
+    replicas = tuple(
+        ReplicaView(
+            job_id=f"chat-{number}", service="chat", model="good", revision=revision,
+            stage=EngineStage.READY, created_at=datetime.now(UTC),
+        )
+        for number, revision in enumerate(revisions)
+    )  # fmt: skip
+    view = ServiceView(
+        name="chat", state=ServiceState.RUNNING, revision=2, ready=len(replicas),
+        spec=ServiceSpec(name="chat", model="good", replicas=len(replicas)),
+        replicas=replicas, updated_at=datetime.now(UTC),
+    )  # fmt: skip
+    serving = _serving(tmp_path, [{}] * leases, view)
+    if rests:
+        assert await serving.is_at_rest()
+    else:
+        with pytest.raises(AssertionError, match=f"{leases} leased, {engines} engines"):
+            await serving.is_at_rest()
+
+
+def _serving(
+    folder: Path, rows: Sequence[dict[str, Any]] = (), view: ServiceView | None = None
+) -> Serving:
+    """Return what looks at a service of which the database has these rows."""
+
+    async def service(_name: str) -> ServiceView | None:
+        return view
+
+    fleet: Any = SimpleNamespace(
+        rows=lambda _statement: rows,
+        stack=SimpleNamespace(folder=folder),
+        longshore=SimpleNamespace(service=service),
+    )
+    return Serving(fleet)
 
 
 @pytest.mark.exhaustive

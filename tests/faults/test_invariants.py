@@ -40,6 +40,9 @@ _A_CHARGE = (
     " SELECT job_id, attempt, rank, e.id, p.gpu_indices, 1000, placed_at, placed_at, p.ended_at,"
     " 'finished' FROM placements p, envelopes e",
 )
+_A_REPLICA = (
+    "INSERT INTO replicas (job_id, service, revision) SELECT id, 'chat', 1 FROM jobs LIMIT 1"
+)
 VIOLATIONS = {
     "a GPU was leased twice at one time": (_COPY_LEASE,),
     "a GPU was used by a job and by the gang that lends it": (
@@ -91,6 +94,10 @@ VIOLATIONS = {
     ),
     "an array is not on record with all its elements": (
         "INSERT INTO arrays (id, elements, first, last, slots) VALUES ('of-one', 1, 0, 0, 1)",
+    ),
+    "a replica of a service has not ended": (_A_REPLICA,),
+    "a replica of a service ran, and its job has not ended": (
+        _A_REPLICA, "UPDATE replicas SET attempt = 1, ended_at = now(), job_id = 'gone'",
     ),
     "a lease's placement ended at another time": (
         "UPDATE leases SET ended_at = ended_at + interval '1 second'",

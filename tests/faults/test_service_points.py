@@ -5,12 +5,10 @@ One case runs always, the others with `make faults`.
 """
 
 import asyncio
-import contextlib
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, get_args
 
-import psutil
 import pytest
 
 from longshore.activities.failpoints import ServicePoint
@@ -19,6 +17,7 @@ from longshore.models.service import ServiceSpec, ServiceState, ServiceView
 from longshore.models.serving import ModelSpec
 from longshore.workers.stack import agent_process
 from tests.faults.cases import cases_of
+from tests.faults.chaos.serving import LEASED, engines_of
 from tests.faults.fleet import CONTROL, PATIENCE, POSTGRES, TEMPORAL, Fleet
 from tests.faults.scenes import until_answered
 from tests.support.gguf_models import Model, write
@@ -30,10 +29,6 @@ ALWAYS = {
     ("advance_service.after-first-start", CONTROL),
 }
 NAME = "chat"
-ENGINE = "longshore.activities.serving.llama_server"
-LEASED = """
-    SELECT p.job_id FROM placements p JOIN replicas r USING (job_id) WHERE p.ended_at IS NULL
-"""
 
 
 def _cases() -> list[object]:
@@ -57,16 +52,16 @@ async def test_each_replica_is_there_once(
     finally:
         fleet.let_go(point)
         await asyncio.to_thread(fleet.start_what_is_missing)
-    await _until_settled(fleet)
-    engine, *_ = _engines(fleet)
+    await _until_settled(fleet, tmp_path)
+    engine, *_ = engines_of(tmp_path)
     engine.kill()
-    await eventually(lambda: engine not in _engines(fleet), timeout=PATIENCE)
+    await eventually(lambda: engine not in engines_of(tmp_path), timeout=PATIENCE)
     first, *_ = fleet.nodes
     await asyncio.to_thread(fleet.kill, agent_process(first))
     await asyncio.to_thread(fleet.start_what_is_missing)
     changed = spec.model_copy(update={"cpus": 0.5})
     await until_answered(lambda: fleet.longshore.serve(changed))
-    found = await _until_settled(fleet)
+    found = await _until_settled(fleet, tmp_path)
     assert found.revision == 2
     await until_answered(lambda: fleet.longshore.remove_service(NAME))
 
@@ -74,7 +69,7 @@ async def test_each_replica_is_there_once(
         return (await _view(fleet)).state is ServiceState.REMOVED
 
     await eventually(over, timeout=PATIENCE)
-    await eventually(lambda: not _engines(fleet), timeout=PATIENCE)
+    await eventually(lambda: not engines_of(tmp_path), timeout=PATIENCE)
     assert await _leased(fleet) == []
 
 
@@ -88,13 +83,13 @@ async def _view(fleet: Fleet) -> ServiceView:
     return await until_answered(lambda: fleet.longshore.service(NAME))
 
 
-async def _until_settled(fleet: Fleet) -> ServiceView:
+async def _until_settled(fleet: Fleet, folder: Path) -> ServiceView:
     """Wait until there are as many engines as leases, each of the service's revision."""
 
     async def settled() -> bool:
         found = await _view(fleet)
         alone = is_settled(found) and len(found.replicas) == found.spec.replicas
-        return alone and len(await _leased(fleet)) == len(_engines(fleet)) == 2
+        return alone and len(await _leased(fleet)) == len(engines_of(folder)) == 2
 
     await eventually(settled, timeout=2 * PATIENCE, interval=0.2)
     return await _view(fleet)
@@ -102,16 +97,3 @@ async def _until_settled(fleet: Fleet) -> ServiceView:
 
 async def _leased(fleet: Fleet) -> list[Any]:
     return await asyncio.to_thread(fleet.rows, LEASED)
-
-
-def _engines(fleet: Fleet) -> list[psutil.Process]:
-    """Return the engines that run below the agents."""
-    found: list[psutil.Process] = []
-    for node in fleet.nodes:
-        with contextlib.suppress(AssertionError, psutil.Error):
-            agent = psutil.Process(fleet.pid(agent_process(node)))
-            for each in agent.children(recursive=True):
-                with contextlib.suppress(psutil.Error):
-                    if ENGINE in each.cmdline():
-                        found.append(each)
-    return found

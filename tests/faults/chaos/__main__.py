@@ -6,9 +6,10 @@ A fleet of simulated nodes gets jobs of every kind for some minutes, DAGs, array
 among them. Meanwhile processes are killed or frozen and jobs are held, released and cancelled, at
 moments that the seed chooses. Then all is left in peace, and the invariants are looked at: no GPU
 leased twice beyond a loan of a gang's spare, no job run twice at once, no element of an array
-twice in an attempt, no job lost, every DAG ended as its conditions say, no work lost beyond the
-last stored checkpoint, results as without faults, database and workflows of one mind, the ledger
-equal to the accounts of the simulated market. Ends with 1 where any does not hold.
+twice in an attempt, no job lost, no engine left of a service, every DAG ended as its conditions
+say, no work lost beyond the last stored checkpoint, results as without faults, database and
+workflows of one mind, the ledger equal to the accounts of the simulated market. Ends with 1 where
+any does not hold.
 """
 
 import argparse
@@ -33,6 +34,7 @@ from tests.faults.chaos.machines import small_disks
 from tests.faults.chaos.many import ManyAsOne
 from tests.faults.chaos.scene import Scene
 from tests.faults.chaos.schedule import Moment, moments
+from tests.faults.chaos.serving import Serving
 from tests.faults.chaos.trading import Trading
 from tests.faults.fleet import PATIENCE, node_names, running_fleet
 from tests.faults.invariants import check
@@ -71,17 +73,22 @@ async def chaos(seed: int, seconds: float, names: list[str], every: float) -> in
         if not can_fill:
             _say("this account may not mount anything: no disk will be full")
         async with running_fleet(folder, nodes=NODES, relayed=True) as fleet:
-            scene = Scene(fleet, counting_of(fleet), Trading(fleet, market), ManyAsOne(fleet))
+            scene = Scene(
+                fleet, counting_of(fleet), Trading(fleet, market), ManyAsOne(fleet), Serving(fleet)
+            )
             await scene.trading.begin()
             await scene.many.begin()
+            await scene.serving.begin()
             budgets.begin(scene)
             lending.begin(scene)
             looking = asyncio.create_task(scene.counting.keep_looking())
+            asking = asyncio.create_task(scene.serving.keep_asking())
             done, failed = await _run(scene, planned, seed, seconds)
             began = time.monotonic()
             violations = await _violations(scene) + failed + scene.counting.violations()
             violations += await scene.trading.violations() + lending.violations(scene)
             looking.cancel()
+            asking.cancel()
             _report(scene, planned, done, violations, time.monotonic() - began)
         if violations:
             _say(f"what its processes said is kept in {_keep(folder)}")
@@ -125,6 +132,7 @@ async def _violations(scene: Scene) -> list[str]:
     try:
         await _all_ended(scene)
         of_dags, found = await scene.many.to_check()
+        found += await scene.serving.violations()
         await check(scene.fleet, [*scene.submitted, *of_dags], scene.cancelled)
     except TimeoutError:
         return ["the workflows of jobs did not answer"]
@@ -188,6 +196,7 @@ def _report(
     )
     print(budgets.summary(scene))
     print(lending.summary(scene))
+    print(scene.serving.summary())
     print(f"violations: {len(violations)}")
     for violation in violations:
         print(f"  {violation}")

@@ -26,6 +26,7 @@ COUNTS_EVERY = 4
 async def submit_for(scene: Scene, seed: int, seconds: float) -> None:
     """Submit jobs for so long; the seed alone says which."""
     async with asyncio.TaskGroup() as beside:
+        beside.create_task(scene.serving.keep_changing(random.Random(seed + 1), seconds))
         await _submit_for(scene, seed, seconds, beside)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from tests.faults.chaos.counting import Counting
 from tests.faults.chaos.many import ManyAsOne
+from tests.faults.chaos.serving import Serving
 from tests.faults.chaos.trading import Trading
 from tests.faults.fleet import Fleet
 
@@ -19,6 +20,7 @@ class Scene:
     counting: Counting
     trading: Trading
     many: ManyAsOne
+    serving: Serving
     submitted: list[str] = field(default_factory=list[str])
     """Jobs that have to succeed."""
     cancelled: list[str] = field(default_factory=list[str])
