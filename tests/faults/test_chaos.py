@@ -146,21 +146,26 @@ def test_a_revision_that_stays_and_a_service_that_answers_nothing_are_found(
 
 
 @pytest.mark.parametrize(
-    ("revisions", "leases", "engines", "rests"),
+    ("revisions", "leases", "engines", "state", "says"),
     [
-        ((2, 2), 2, 2, True),
-        ((2, 1), 2, 2, False),
-        ((2,), 1, 1, False),
-        ((2, 2, 2), 3, 3, False),
-        ((2, 2), 3, 2, False),
-        ((2, 2), 2, 1, False),
+        ((2, 1), 2, 2, ServiceState.REMOVED, "did not settle: 2 leased, 2 engines"),
+        ((2,), 1, 1, ServiceState.REMOVED, "did not settle: 1 leased, 1 engines"),
+        ((2, 2, 2), 3, 3, ServiceState.REMOVED, "did not settle: 3 leased, 3 engines"),
+        ((2, 2), 3, 2, ServiceState.REMOVED, "did not settle: 3 leased, 2 engines"),
+        ((2, 2), 2, 1, ServiceState.REMOVED, "did not settle: 2 leased, 1 engines"),
+        ((2, 2), 2, 2, ServiceState.REMOVING, "was not removed"),
+        ((2, 2), 2, 2, ServiceState.REMOVED, "engine 7 still runs"),
     ],
 )
-async def test_a_service_that_does_not_come_to_rest_is_found(
-    revisions: Sequence[int], leases: int, engines: int, rests: bool,
+async def test_a_service_that_does_not_come_to_rest_or_leaves_something_is_found(
+    revisions: Sequence[int], leases: int, engines: int, state: ServiceState, says: str,
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip
-    monkeypatch.setattr(chaos_serving, "engines_of", lambda _folder: [None] * engines)
+    """What a later look finds has passed those before it."""
+    monkeypatch.setattr(chaos_serving, "PATIENCE", 0.05)
+    monkeypatch.setattr(
+        chaos_serving, "engines_of", lambda _folder: [SimpleNamespace(pid=7)] * engines
+    )
     replicas = tuple(
         ReplicaView(
             job_id=f"chat-{number}", service="chat", model="good", revision=revision,
@@ -169,16 +174,14 @@ async def test_a_service_that_does_not_come_to_rest_is_found(
         for number, revision in enumerate(revisions)
     )  # fmt: skip
     view = ServiceView(
-        name="chat", state=ServiceState.RUNNING, revision=2, ready=len(replicas),
+        name="chat", state=state, revision=2, ready=len(replicas),
         spec=ServiceSpec(name="chat", model="good", replicas=len(replicas)),
         replicas=replicas, updated_at=datetime.now(UTC),
     )  # fmt: skip
-    serving = _serving(tmp_path, [{}] * leases, view)
-    if rests:
-        assert await serving.is_at_rest()
-    else:
-        with pytest.raises(AssertionError, match=f"{leases} leased, {engines} engines"):
-            await serving.is_at_rest()
+    rows = [{"number": number, "undone": ""} for number in range(leases)]
+    problems = await _serving(tmp_path, rows, view).violations()
+    assert problems
+    assert all(says in problem for problem in problems)
 
 
 def _serving(
@@ -186,13 +189,13 @@ def _serving(
 ) -> Serving:
     """Return what looks at a service of which the database has these rows."""
 
-    async def service(_name: str) -> ServiceView | None:
+    async def answer(*_asked: object) -> ServiceView | None:
         return view
 
     fleet: Any = SimpleNamespace(
         rows=lambda _statement: rows,
         stack=SimpleNamespace(folder=folder),
-        longshore=SimpleNamespace(service=service),
+        longshore=SimpleNamespace(service=answer, scale=answer, remove_service=answer),
     )
     return Serving(fleet)
 
