@@ -170,7 +170,7 @@ class Serving:
         """Serve a model by a new revision; return that."""
         self._changes += 1
         spec = ServiceSpec(
-            name=NAME, model=model, replicas=REPLICAS, cpus=0.5, ram=0.1, priority=8,
+            name=NAME, model=model, replicas=REPLICAS, cpus=0.5, ram=0.1, priority=5,
             drain=timedelta(seconds=2, milliseconds=self._changes),
         )  # fmt: skip
         return (await scenes.until_answered(lambda: self._fleet.longshore.serve(spec)))[0]
