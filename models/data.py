@@ -23,9 +23,9 @@ from longshore.models.units import GB, format_bytes, parse_gb
 from longshore.models.visible import brief, shown
 
 DataName = Annotated[str, StringConstraints(pattern=r"^[^\s\x00]{1,200}$", max_length=200)]
-SourceUrl = Annotated[
-    str, StringConstraints(min_length=1, max_length=2000, pattern=r"^[^\x00-\x20\x7f]+$")
-]
+_LONGEST_URL: Final = 2000
+_URL: Final = r"^[^\x00-\x20\x7f]+$"
+SourceUrl = Annotated[str, StringConstraints(min_length=1, max_length=_LONGEST_URL, pattern=_URL)]
 
 SCHEMES: Final = ("s3", "gs", "az", "https", "http", "file")
 """Of places that nodes fetch data from, all by fsspec."""
@@ -135,14 +135,24 @@ def _mistakes(data: DataSet) -> Iterator[Mistake]:
             why = f"write {OF_A_JOB}ID, and in a DAG {OF_A_JOB}NAME"
             yield Mistake(("from",), f"{brief(data.source)} names no job: {why}")
         return
-    scheme, _, rest = data.source.partition("://")
+    for why in why_not_fetched(data.source, OF_A_JOB):
+        yield Mistake(("from",), why)
+
+
+def why_not_fetched(url: str, instead: str) -> Iterator[str]:
+    """Yield why nodes cannot fetch data from a URL; `instead` is what else may stand there."""
+    scheme, _, rest = url.partition("://")
+    if len(url) > _LONGEST_URL:
+        yield f"has {len(url):,} characters: a URL may have {_LONGEST_URL:,}"
+    elif not re.search(_URL, url):
+        yield f"{brief(url)} is a URL, and may hold no blank: write %20"
     if scheme not in SCHEMES or not rest.strip("/"):
-        known = ", ".join((*(f"{each}://" for each in SCHEMES), OF_A_JOB))
-        yield Mistake(("from",), f"{brief(data.source)} is no place of these: {known}")
+        known = ", ".join((*(f"{each}://" for each in SCHEMES), instead))
+        yield f"{brief(url)} is no place of these: {known}"
     if "::" in re.sub(r"\[[^\]]*\]", "", rest, count=1):  # an IPv6 address may have it
-        yield Mistake(("from",), "may not lead from one place to another by `::`")
+        yield "may not lead from one place to another by `::`"
     if "@" in rest.partition("/")[0]:
-        yield Mistake(("from",), "may hold no user or password: nodes have their own")
+        yield "may hold no user or password: nodes have their own"
 
 
 DataField = Annotated[

@@ -5,18 +5,28 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from longshore.models.base import Frozen, Instant, Name, Reason, Wire
+from longshore.models.bounds import is_taken
 from longshore.models.constraints import Constraints
 from longshore.models.counts import Count
 from longshore.models.funding import FundingTerms
 from longshore.models.mistakes import Mistake, refuse
 from longshore.models.serving import EngineStage, ModelSpec
+from longshore.models.text import format_duration
 from longshore.models.units import GB, MOST_CPUS, Duration
 
 MOST_REPLICAS = 1_000
 DRAIN = timedelta(seconds=60)
+MOST_DRAIN = timedelta(days=1)
+
+
+def _bounded(drain: timedelta, info: ValidationInfo) -> timedelta:
+    if drain > MOST_DRAIN and not is_taken(info):
+        why = f"is {format_duration(drain)}, and may be {format_duration(MOST_DRAIN)} at most"
+        raise ValueError(why)
+    return drain
 
 
 class ServiceSpec(Frozen):
@@ -38,8 +48,8 @@ class ServiceSpec(Frozen):
     """How many more may run while they are replaced."""
     unavailable: Count = Field(default=0, ge=0, le=MOST_REPLICAS)
     """How many fewer may be ready while they are replaced."""
-    drain: Duration = DRAIN
-    """How long a replica that is replaced has to answer what it has begun."""
+    drain: Annotated[Duration, AfterValidator(_bounded)] = DRAIN
+    """How long a replica that is replaced has to answer what it has begun; at most a day."""
     gpu_type: Annotated[str, Field(min_length=1, max_length=64)] | None = None
     """Model of GPU, such as H100; any when left out."""
     constraints: Constraints = ()

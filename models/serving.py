@@ -14,7 +14,7 @@ from pydantic import Field, StringConstraints, model_validator
 from longshore.models.base import Frozen, Name, Reason, ShortText, Text, Wire, known_or
 from longshore.models.bounds import Most
 from longshore.models.counts import DIGITS, Count
-from longshore.models.data import OF_A_JOB, SCHEMES
+from longshore.models.data import OF_A_JOB, why_not_fetched
 from longshore.models.mistakes import Mistake, refuse
 from longshore.models.model_memory import (
     MOST_CONCURRENCY,
@@ -206,14 +206,9 @@ def is_url(source: str) -> bool:
 
 
 def _no_place(source: str) -> str:
-    if source.startswith(OF_A_JOB) or (
-        is_url(source) and source.partition("://")[0] not in SCHEMES
-    ):
-        known = ", ".join(f"{each}://" for each in SCHEMES)
-        return f"{brief(source)} is no place of these: {known}, or a path"
-    if is_url(source) and "@" in source.partition("://")[2].partition("/")[0]:
-        return "may hold no user or password: nodes have their own"
-    if not is_url(source) and not source.startswith(("/", "~/", *_RELATIVE)):
+    if is_url(source) or source.startswith(OF_A_JOB):
+        return next(why_not_fetched(source, "or a path"), "")
+    if not source.startswith(("/", "~/", *_RELATIVE)):
         return f"{shown(source)} is a path, and has to begin with /, ~/ or ./"
     return ""
 
