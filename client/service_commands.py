@@ -121,6 +121,8 @@ def services(as_json: JSON = False) -> None:
     if not found:
         return note("No services. `longshore serve FILE` starts one.")
     show(services_table(found))
+    for trouble in filter(None, (each.trouble for each in found)):
+        warn(trouble)
     return None
 
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from rich.table import Table
 
 from longshore.client.terminal import a_table
-from longshore.models.service import ReplicaView, ServiceView
+from longshore.models.service import ReplicaView, ServiceState, ServiceView
 from longshore.models.text import NONE, ago, format_gpus
 from longshore.models.units import format_gb
 from longshore.models.visible import visible
@@ -20,14 +20,23 @@ def services_table(services: Sequence[ServiceView]) -> Table:
     )  # fmt: skip
     for each in services:
         table.add_row(
-            each.name, each.spec.model, f"{each.ready}/{each.spec.replicas}", str(each.revision),
-            each.spec.pool, each.spec.tenant, each.message or says_state(each),
+            each.name, known(each, each.spec.model), f"{each.ready}/{each.spec.replicas}",
+            str(each.revision), known(each, each.spec.pool), known(each, each.spec.tenant),
+            says_what(each),
         )  # fmt: skip
     return table
 
 
-def says_state(service: ServiceView) -> str:
-    return service.state.value.lower()
+def known(service: ServiceView, value: str) -> str:
+    """Return what its spec says, or a dash where that cannot be read."""
+    return NONE if service.trouble else value
+
+
+def says_what(service: ServiceView) -> str:
+    """Return that it cannot be read, what it waits for, or its state."""
+    if service.trouble and service.state is ServiceState.RUNNING:
+        return "cannot be read"
+    return service.message or service.state.value.lower()
 
 
 def replicas_table(

@@ -28,12 +28,13 @@ class ServiceReading(Reading):
     """What the capacity database says of services."""
 
     async def services(self) -> tuple[ServiceView, ...]:
-        """Return the services by name, with their replicas."""
+        """Return the services by name, with their replicas; one that cannot be read with its
+        `trouble`."""
         async with self._db().snapshot() as connection:
             return await services_view(connection)
 
     async def service(self, name: str) -> ServiceView:
-        """Return a service with its replicas and revisions. Raises NotFoundError."""
+        """Return a service with its replicas and revisions. Raises NotFoundError, StoredError."""
         async with self._db().snapshot() as connection:
             return await service_view(connection, name)
 

@@ -11,7 +11,7 @@ from longshore.console.fleet import Fleet
 from longshore.console.layout import Card, frame
 from longshore.console.live import follow
 from longshore.console.parts import empty, updated
-from longshore.models.errors import LongshoreError, NotFoundError
+from longshore.models.errors import LongshoreError, NotFoundError, StoredError
 
 PATH = view.PATH
 
@@ -100,6 +100,9 @@ class ServicePage:
             self._head.content = empty(
                 "There is no such service", "`longshore services` lists them all."
             )
+        except StoredError as error:
+            self._show(False)
+            self._head.content = empty("This service cannot be read", str(error))
         except LongshoreError as error:
             self._live.content = updated(None)
             self._show(False)

@@ -4,7 +4,14 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from urllib.parse import quote
 
-from longshore.client.service_view import leased, problems, says_state, state_words, takes
+from longshore.client.service_view import (
+    known,
+    leased,
+    problems,
+    says_what,
+    state_words,
+    takes,
+)
 from longshore.console.escaping import escape
 from longshore.console.parts import cell, facts, number, table, when
 from longshore.models.service import ReplicaView, RevisionView, ServiceView
@@ -19,11 +26,12 @@ def list_html(services: Iterable[ServiceView]) -> str:
     """Return the table of services; each leads to its page."""
     heads = ("Service", "Model", "Ready", "Revision", "Pool", "Tenant", "What")
     rows = (
-        f"<tr>{cell(_link(each.name))}{cell(escape(each.spec.model), 'Model')}"
+        f"<tr>{cell(_link(each.name))}{cell(escape(known(each, each.spec.model)), 'Model')}"
         f"{number(f'{each.ready} of {each.spec.replicas}', 'Ready')}"
         f"{number(str(each.revision), 'Revision')}"
-        f"{cell(escape(each.spec.pool), 'Pool')}{cell(escape(each.spec.tenant), 'Tenant')}"
-        f"{cell(escape(each.message or says_state(each)), folds=True)}</tr>"
+        f"{cell(escape(known(each, each.spec.pool)), 'Pool')}"
+        f"{cell(escape(known(each, each.spec.tenant)), 'Tenant')}"
+        f"{cell(escape(each.trouble or says_what(each)), folds=True)}</tr>"
         for each in services
     )
     return table("Services", heads, rows, numbers=("Ready", "Revision"))

@@ -110,7 +110,8 @@ class ReplicaView(Wire):
     endpoint: str = ""
     """Where it answers; empty until it is ready, and from when on it is to stop."""
     leased: int = 0
-    """MB of GPU memory that it holds, on each of its GPUs."""
+    """MB of GPU memory that it holds, on each of its GPUs; 0 where what is stored of its revision
+    cannot be read."""
     used: int = 0
     """MB of GPU memory that it really takes; 0 where nobody can say."""
     load_seconds: float = 0.0
@@ -125,7 +126,7 @@ class ReplicaView(Wire):
     @property
     def over(self) -> bool:
         """Whether it takes more GPU memory than it holds."""
-        return self.used > self.leased * max(len(self.gpu_indices), 1)
+        return bool(self.leased) and self.used > self.leased * max(len(self.gpu_indices), 1)
 
 
 class RevisionView(Wire):
@@ -155,6 +156,9 @@ class ServiceView(Wire):
     """The newest first; only of one service that is asked for by its name."""
     message: str = ""
     """What it waits for, or what is being replaced."""
+    trouble: str = ""
+    """Why what is stored of its revision cannot be read; `spec` then says its name and how many
+    replicas are wanted, and no more."""
     updated_at: Instant
 
     @property

@@ -20,7 +20,8 @@ CANCEL_WITHIN = timedelta(seconds=20)
 CYCLE_RETRY = replace(
     DATABASE_RETRY, non_retryable_error_types=["ValidationError", "StoredError"]
 )  # fmt: skip
-"""A pool that cannot be read waits in its workflow: a newer version of the worker may read it."""
+"""A pool or service that cannot be read waits in its workflow: a newer version of the worker may
+read it."""
 
 PROCESS_TIMEOUT = timedelta(days=3650)
 """A process may run as long as it likes; the node's liveness is watched elsewhere."""

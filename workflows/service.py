@@ -7,9 +7,11 @@ that one has ended its `finish` tells. One activity looks and does what follows.
 from datetime import timedelta
 
 from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from longshore.activities.serving.services import ServiceActivities
+    from longshore.models.errors import StoredError
     from longshore.models.service import ServiceState
     from longshore.models.service_messages import (
         SERVICE_WORKFLOW,
@@ -21,7 +23,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from longshore.models.visible import visible
     from longshore.workflows.arguments import Started
-    from longshore.workflows.options import DATABASE_RETRY, SUBMITS_TIMEOUT
+    from longshore.workflows.options import CYCLE_RETRY, SUBMITS_TIMEOUT
 
 LOOK_AT_LEAST = timedelta(minutes=10)
 """A look comes after this at the latest: for ends that nobody could tell of."""
@@ -71,16 +73,31 @@ class ServiceWorkflow(Started):
         self._poked = False
         notices, self._notices = self._notices[:MOST_AT_ONCE], self._notices[MOST_AT_ONCE:]
         self._looks += 1
-        progress = await workflow.execute_activity_method(
-            ServiceActivities.advance_service,
-            AdvanceService(service=self._name, notices=tuple(notices)),
-            start_to_close_timeout=SUBMITS_TIMEOUT,
-            retry_policy=DATABASE_RETRY,
-            summary="which replicas to start and to stop",
-        )
+        try:
+            progress = await workflow.execute_activity_method(
+                ServiceActivities.advance_service,
+                AdvanceService(service=self._name, notices=tuple(notices)),
+                start_to_close_timeout=SUBMITS_TIMEOUT,
+                retry_policy=CYCLE_RETRY,
+                summary="which replicas to start and to stop",
+            )
+        except ActivityError as error:
+            if not _is_unreadable(error):
+                raise
+            # It was heard; the next look is when somebody changes it, or at the latest.
+            progress = self._unread(str(error.cause))
         self._progress = progress
         workflow.set_current_details(_card(progress))
         return progress
+
+    def _unread(self, why: str) -> ServiceProgress:
+        """Return the progress of before, with why nothing is started and stopped."""
+        workflow.logger.error("service %s: %s", self._name, why)
+        before = self._progress or ServiceProgress(state=ServiceState.RUNNING)
+        return ServiceProgress(
+            state=before.state, revision=before.revision, wanted=before.wanted,
+            ready=before.ready, reason=f"nothing is started or stopped: {why}",
+        )  # fmt: skip
 
     async def _wait(self, within: timedelta | None) -> None:
         longest = min(LOOK_AT_LEAST, within) if within is not None else LOOK_AT_LEAST
@@ -103,6 +120,11 @@ class ServiceWorkflow(Started):
                 max_looks_per_run=self._input.max_looks_per_run,
             )
         )  # fmt: skip
+
+
+def _is_unreadable(error: ActivityError) -> bool:
+    cause = error.cause
+    return isinstance(cause, ApplicationError) and cause.type == StoredError.__name__
 
 
 def _card(progress: ServiceProgress) -> str:

@@ -1,7 +1,9 @@
 """Rows of services, of their revisions and replicas: recorded, read, and changed by a plan."""
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 from pydantic import ValidationError
 from sqlalchemy import RowMapping, text
@@ -9,7 +11,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.stored_specs import stored_error
 from longshore.models.base import as_reason
-from longshore.models.errors import NotFoundError, RefusedError
+from longshore.models.bounds import TAKEN
+from longshore.models.errors import NotFoundError, RefusedError, StoredError
 from longshore.models.service import ServiceSpec, ServiceState
 from longshore.models.service_messages import EngineNotice
 from longshore.models.serving import EngineSpec, EngineStage
@@ -41,7 +44,8 @@ async def record_service(
         )
     before = None
     if service["revision"]:
-        before = await revision_of(connection, spec.name, service["revision"])
+        with contextlib.suppress(StoredError):  # what cannot be read is another
+            before = await revision_of(connection, spec.name, service["revision"])
     number = service["revision"]
     if (
         before is None
@@ -88,11 +92,29 @@ async def revision_of(
             f"service {shown(name)} has no revision {number}: `longshore service {name}` lists "
             "them"
         )
+    return read_revision(name, number, row)
+
+
+def read_revision(
+    name: str, number: int, row: Mapping[str, Any] | RowMapping
+) -> tuple[ServiceSpec, EngineSpec]:
+    """Return what a row with `spec` and `engine` says. Raises StoredError."""
+    what = f"what is stored of revision {number} of service {name}"
+    stored = row["spec"]
     try:
-        return ServiceSpec.model_validate(row["spec"]), EngineSpec.model_validate(row["engine"])
+        spec = ServiceSpec.model_validate(stored, context=TAKEN)
+        stored = row["engine"]
+        return spec, EngineSpec.model_validate(stored, context=TAKEN)
     except ValidationError as error:
-        what = f"what is stored of revision {number} of service {name}"
-        raise stored_error(what, {"spec": row["spec"], "engine": row["engine"]}, error) from error
+        found = stored_error(what, stored, error)
+        raise StoredError(found.source, (*found.problems, _mend(name))) from error
+
+
+def _mend(name: str) -> str:
+    return (
+        "where a newer version has stored it, run that one; `longshore serve FILE` stores it "
+        f"anew, `longshore service {name} --remove` removes it"
+    )
 
 
 async def scale_service(connection: AsyncConnection, name: str, replicas: int) -> None:
@@ -152,9 +174,12 @@ async def hear(connection: AsyncConnection, name: str, notices: Sequence[EngineN
 
 
 async def facts_of(
-    connection: AsyncConnection, service: RowMapping, spec: ServiceSpec, now: datetime
+    connection: AsyncConnection, service: RowMapping, spec: ServiceSpec | None, now: datetime
 ) -> ServiceFacts:
-    """Return what is so of a service that is locked; note which of its replicas have ended."""
+    """Return what is so of a service that is locked; note which of its replicas have ended.
+
+    One that is being removed, or was, needs no `spec`.
+    """
     row = {"name": service["name"], "revision": service["revision"], "now": now}
     await connection.execute(text(_NOTE_ENDS), row)
     live = (await connection.execute(text(_LIVE), row)).mappings().all()
@@ -164,15 +189,15 @@ async def facts_of(
     return ServiceFacts(
         revision=service["revision"],
         wanted=service["replicas"],
-        surge=spec.surge,
-        unavailable=spec.unavailable,
+        surge=spec.surge if spec else 0,
+        unavailable=spec.unavailable if spec else 0,
         replicas=tuple(_replica(each) for each in live),
         was_ready=revision["ready_at"] is not None,
         failures=revision["failures"],
         last_failure=await connection.scalar(text(_LAST_FAILURE), row) or "",
         previous=await connection.scalar(text(_PREVIOUS), row),
         ends=tuple(ends),
-        removing=service["state"] == ServiceState.REMOVING,
+        removing=service["state"] != ServiceState.RUNNING,
     )
 
 
@@ -224,10 +249,15 @@ async def to_cancel(connection: AsyncConnection, name: str) -> Sequence[tuple[st
 
 
 async def mark(
-    connection: AsyncConnection, *, started: Sequence[str], told: Sequence[str]
+    connection: AsyncConnection,
+    *,
+    started: Sequence[str],
+    told: Sequence[str],
+    never: Sequence[str] = (),
 ) -> None:
-    """Note which jobs are there, and which were told to stop."""
-    await connection.execute(text(_MARK), {"started": list(started), "told": list(told)})
+    """Note which jobs are there, which were told to stop, and which never were there."""
+    row = {"started": list(started), "told": list(told), "never": list(never)}
+    await connection.execute(text(_MARK), row)
 
 
 _INSERT_SERVICE = """
@@ -366,6 +396,7 @@ _TO_CANCEL = """
 _MARK = """
     UPDATE replicas
        SET started = started OR job_id = ANY (:started),
-           cancel_sent = cancel_sent OR job_id = ANY (:told)
+           cancel_sent = cancel_sent OR job_id = ANY (:told),
+           ended_at = CASE WHEN job_id = ANY (:never) THEN clock_timestamp() ELSE ended_at END
      WHERE job_id = ANY (:started) OR job_id = ANY (:told)
 """

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import ValidationError
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from longshore.activities.serving.service_rows import no_such_service
-from longshore.activities.stored_specs import stored_error
+from longshore.activities.serving.service_rows import no_such_service, read_revision
+from longshore.models.errors import StoredError
 from longshore.models.service import (
     ReplicaView,
     RevisionView,
@@ -20,19 +19,22 @@ from longshore.models.serving import EngineStage
 
 
 async def services_view(connection: AsyncConnection) -> tuple[ServiceView, ...]:
-    """Return the services that are not over, by name, with their replicas."""
+    """Return the services that are not over, by name, with their replicas; one that cannot be read
+    with its `trouble`."""
     rows = (await connection.execute(text(_SERVICES), {"name": None})).mappings().all()
     replicas = await replicas_view(connection)
     return tuple(_service(row, replicas) for row in rows)
 
 
 async def service_view(connection: AsyncConnection, name: str) -> ServiceView:
-    """Return a service with its revisions. Raises NotFoundError."""
+    """Return a service with its revisions. Raises NotFoundError, StoredError."""
     rows = await connection.execute(text(_SERVICES), {"name": name})
     row = rows.mappings().one_or_none()
     if row is None:
         raise no_such_service(name)
     found = _service(row, await replicas_view(connection, name))
+    if found.trouble:
+        raise StoredError(f"service {name}", (found.trouble,))
     revisions = (await connection.execute(text(_REVISIONS), {"name": name})).mappings()
     told = tuple(RevisionView.model_validate(dict(each)) for each in revisions)
     return found.model_copy(update={"revisions": told})
@@ -48,15 +50,17 @@ async def replicas_view(
 
 def _service(row: RowMapping, replicas: Sequence[ReplicaView]) -> ServiceView:
     own = tuple(each for each in replicas if each.service == row["name"])
+    trouble = ""
     try:
-        spec = ServiceSpec.model_validate(row["spec"] | {"replicas": row["replicas"]})
-    except ValidationError as error:
-        what = f"what is stored of service {row['name']}"
-        raise stored_error(what, row["spec"], error) from error
+        spec, _ = read_revision(row["name"], row["revision"], row)
+    except StoredError as error:
+        trouble = "; ".join(error.problems)
+        spec = ServiceSpec(name=row["name"], model=row["model"] or "unknown")
     return ServiceView(
-        name=row["name"], state=ServiceState(row["state"]), spec=spec, revision=row["revision"],
+        name=row["name"], state=ServiceState(row["state"]), revision=row["revision"],
+        spec=spec.model_copy(update={"replicas": row["replicas"]}),
         ready=sum(bool(each.endpoint) for each in own), replicas=own, message=row["message"],
-        updated_at=row["updated_at"],
+        trouble=trouble, updated_at=row["updated_at"],
     )  # fmt: skip
 
 
@@ -82,21 +86,22 @@ def _replica(row: RowMapping) -> ReplicaView:
 
 
 _SERVICES = """
-    SELECT s.*, v.spec
+    SELECT s.*, v.spec, v.engine
       FROM services s
       JOIN service_revisions v ON v.service = s.name AND v.number = s.revision
      WHERE CASE WHEN CAST(:name AS text) IS NULL THEN s.state <> 'REMOVED' ELSE s.name = :name END
      ORDER BY s.name
 """
 _REVISIONS = """
-    SELECT number, engine -> 'model' ->> 'name' AS model, model_revision, created_at, ready_at,
-           coalesce(undone, '') AS undone
+    SELECT number, coalesce(engine -> 'model' ->> 'name', '') AS model, model_revision,
+           created_at, ready_at, coalesce(undone, '') AS undone
       FROM service_revisions WHERE service = :name
      ORDER BY number DESC LIMIT 20
 """
 _REPLICAS = """
-    SELECT r.*, v.engine -> 'model' ->> 'name' AS model,
-           (v.engine ->> 'memory')::bigint AS leased,
+    SELECT r.*, coalesce(v.engine -> 'model' ->> 'name', '') AS model,
+           CASE WHEN v.engine ->> 'memory' ~ '^[0-9]{1,13}$'
+                THEN (v.engine ->> 'memory')::bigint ELSE 0 END AS leased,
            p.attempt AS placed_as, p.node_id, p.gpu_indices,
            (SELECT q.decision ->> 'reason' FROM queue q WHERE q.job_id = r.job_id) AS why_waits
       FROM replicas r

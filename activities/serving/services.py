@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import secrets
 import string
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from datetime import datetime
 
 from temporalio import activity
@@ -31,6 +31,8 @@ from longshore.activities.serving.service_rows import (
     to_cancel,
     to_start,
 )
+from longshore.models.errors import StoredError
+from longshore.models.job import JobSpec
 from longshore.models.messages import JobInput, job_workflow_id
 from longshore.models.service import ServiceState
 from longshore.models.service_messages import AdvanceService, ServiceProgress
@@ -54,13 +56,19 @@ class ServiceActivities:
     async def advance_service(self, request: AdvanceService) -> ServiceProgress:
         """Record what agents said, and start and stop what follows.
 
-        Raises NotFoundError where nobody has recorded the service.
+        Raises NotFoundError where nobody has recorded the service, StoredError where its revision
+        cannot be read and it is not being removed.
         """
         name = request.service
+        if request.notices:  # which are known then, whatever follows
+            async with self._database.transaction() as connection:
+                await lock_service(connection, name)
+                await hear(connection, name, request.notices)
         async with self._database.transaction() as connection:
             service = await lock_service(connection, name)
-            spec, _ = await revision_of(connection, name, service["revision"])
-            await hear(connection, name, request.notices)
+            spec = None
+            if service["state"] == ServiceState.RUNNING:
+                spec, _ = await revision_of(connection, name, service["revision"])
             now = await clock(connection)
             facts = await facts_of(connection, service, spec, now)
             planned = plan(facts, now)
@@ -70,20 +78,32 @@ class ServiceActivities:
             stopping = await to_cancel(connection, name)
             await failpoint("advance_service.before-commit")
         await failpoint("advance_service.after-commit")
-        started = await self._start(name, starting)
-        told = await self._cancel(stopping)
+        ending = {job_id for job_id, _ in stopping}
+        started = await self._start(name, starting, ending)
+        told, unknown = await self._cancel(stopping)
+        never = sorted(unknown & {job_id for job_id, _ in starting} - {*started})
         if started or told:
             async with self._database.transaction() as connection:
-                await mark(connection, started=started, told=told)
-        return _progress(facts, planned, now, over=over)
+                await mark(connection, started=started, told=told, never=never)
+        return _progress(facts, planned, now, over=over, more=bool(planned.undo or never))
 
-    async def _start(self, name: str, starting: Sequence[tuple[str, int]]) -> list[str]:
-        """Start the jobs of replicas; return those that are there now."""
+    async def _start(
+        self, name: str, starting: Sequence[tuple[str, int]], ending: Set[str]
+    ) -> list[str]:
+        """Start the jobs of replicas; return those that are there now.
+
+        Of those that are `ending` one whose revision cannot be read is not started.
+        """
         gate = asyncio.Semaphore(_IN_FLIGHT)
-        specs = {}
+        specs = dict[int, JobSpec]()
         async with self._database.transaction() as connection:
             for number in {revision for _, revision in starting}:
-                specs[number] = replica_spec(*await revision_of(connection, name, number))
+                try:
+                    specs[number] = replica_spec(*await revision_of(connection, name, number))
+                except StoredError:
+                    if {job_id for job_id, revision in starting if revision == number} - ending:
+                        raise
+        starting = [each for each in starting if each[1] in specs]
 
         async def start(job_id: str, number: int) -> None:
             spec = specs[number]
@@ -95,9 +115,10 @@ class ServiceActivities:
         await asyncio.gather(*(start(job_id, number) for job_id, number in starting))
         return [job_id for job_id, _ in starting]
 
-    async def _cancel(self, stopping: Sequence[tuple[str, str]]) -> list[str]:
-        """Ask the jobs of replicas to end; return those that were asked."""
+    async def _cancel(self, stopping: Sequence[tuple[str, str]]) -> tuple[list[str], set[str]]:
+        """Ask the jobs of replicas to end; return all, and those that Temporal does not know."""
         gate = asyncio.Semaphore(_IN_FLIGHT)
+        unknown = set[str]()
 
         async def cancel(job_id: str, why: str) -> None:
             async with gate:
@@ -107,9 +128,10 @@ class ServiceActivities:
                 except RPCError as error:
                     if not is_unknown(error):
                         raise
+                    unknown.add(job_id)
 
         await asyncio.gather(*(cancel(job_id, why) for job_id, why in stopping))
-        return [job_id for job_id, _ in stopping]
+        return [job_id for job_id, _ in stopping], unknown
 
 
 def _job_id(name: str, revision: int) -> str:
@@ -118,7 +140,7 @@ def _job_id(name: str, revision: int) -> str:
 
 
 def _progress(
-    facts: ServiceFacts, planned: ServicePlan, now: datetime, *, over: bool
+    facts: ServiceFacts, planned: ServicePlan, now: datetime, *, over: bool, more: bool
 ) -> ServiceProgress:
     state = ServiceState.REMOVING if facts.removing else ServiceState.RUNNING
     look_in = None if planned.look_at is None else planned.look_at - now
@@ -129,5 +151,5 @@ def _progress(
         ready=sum(each.ready for each in facts.replicas),
         reason=planned.reason,
         look_in=look_in,
-        more=planned.undo is not None,
+        more=more,
     )

@@ -2,26 +2,36 @@
 database refuses whatever the code does."""
 
 import asyncio
+import json
 from typing import Any, cast
 
 import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from temporalio.client import Client
+from temporalio.exceptions import ApplicationError
 
 from longshore.activities.database import Database
 from longshore.activities.metrics import Metrics
 from longshore.activities.serving import services
 from longshore.activities.serving.service_rows import record_service, remove_service
-from longshore.activities.serving.service_views import service_view
+from longshore.activities.serving.service_views import service_view, services_view
 from longshore.activities.serving.services import ServiceActivities
-from longshore.models.errors import NotFoundError
+from longshore.activities.signals import Signals
+from longshore.models.errors import NotFoundError, StoredError
 from longshore.models.messages import job_workflow_id
 from longshore.models.runtimes import BUILT_IN
 from longshore.models.service import ServiceSpec, ServiceState, ServiceView
-from longshore.models.service_messages import AdvanceService, EngineNotice, ServiceProgress
+from longshore.models.service_messages import (
+    AdvanceService,
+    EngineNotice,
+    ServiceProgress,
+    service_workflow_id,
+)
 from longshore.models.serving import EngineReport, EngineSpec, EngineStage, ModelSpec
 from longshore.workers.sampling import sample_services
+from longshore.workflows.service import ServiceWorkflow
+from tests.support.waiting import eventually
 
 MODEL = ModelSpec(name="tiny", source="/m/tiny.gguf", context=8, concurrency=1)
 ENGINE = EngineSpec(model=MODEL, runtime=BUILT_IN["llama.cpp"], memory=1000)
@@ -58,6 +68,39 @@ class Served:
                 ),
                 {"id": job_id, "name": self.name, "revision": revision},
             )
+
+    async def spoil(self, **changed: Any) -> int:
+        """Go to a new revision as a newer version may write it; return it."""
+        other = {"spec": {"newer": 1}, "engine": {}} | changed
+        async with self.control.transaction() as connection:
+            await connection.execute(
+                text(
+                    "WITH newest AS ("
+                    " INSERT INTO service_revisions (service, number, spec, engine,"
+                    "                                model_revision)"
+                    " SELECT service, number + 1, spec || CAST(:spec AS jsonb),"
+                    "        engine || CAST(:engine AS jsonb), 1"
+                    "   FROM service_revisions WHERE service = :name"
+                    "  ORDER BY number DESC LIMIT 1 RETURNING number)"
+                    " UPDATE services SET revision = newest.number FROM newest"
+                    "  WHERE name = :name"
+                ),
+                {"name": self.name} | {part: json.dumps(value) for part, value in other.items()},
+            )
+            found = await connection.scalar(
+                text("SELECT revision FROM services WHERE name = :name"), {"name": self.name}
+            )
+            return int(found or 0)
+
+    async def listed(self) -> ServiceView:
+        """Return it as it stands among all services."""
+        async with self.control.snapshot() as connection:
+            (found,) = [one for one in await services_view(connection) if one.name == self.name]
+            return found
+
+    async def remove(self) -> None:
+        async with self.control.transaction() as connection:
+            await remove_service(connection, self.name)
 
     def said(self, job_id: str, stage: EngineStage, attempt: int = 1) -> EngineNotice:
         report = EngineReport(stage=stage, endpoint="http://127.0.0.1:1/v1", message="it broke")
@@ -193,6 +236,86 @@ async def test_its_replicas_are_counted_and_go_to_0_when_it_is_over(served: Serv
         )
     await sample_services(served.control, cast(Metrics, metrics), shown)
     assert set(metrics.of(served.name).values()) == {0}
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        ({}, "newer: no such field"),
+        ({"spec": {}, "engine": {"newer": 1}}, "newer: no such field"),
+        ({"spec": {}, "engine": {"memory": "much", "model": 7}}, "model: must be a mapping"),
+    ],
+)
+async def test_one_that_cannot_be_read_is_listed_and_can_be_served_anew(
+    served: Served, changed: dict[str, Any], what: str
+):
+    await served.record(replicas=1)
+    revision = await served.spoil(**changed)
+    await served.begin_one(revision, f"{served.name}.a")
+    found = await served.listed()
+    says = f"what is stored of revision {revision} of service {served.name}: "
+    assert found.trouble.startswith(says)
+    assert what in found.trouble
+    assert f"`longshore service {served.name} --remove` removes it" in found.trouble
+    assert (found.spec.replicas, len(found.replicas)) == (1, 1)
+    with pytest.raises(StoredError, match="`longshore serve FILE` stores it anew"):
+        await served.view()
+    metrics = _Gauges()
+    await sample_services(served.control, cast(Metrics, metrics))
+    assert metrics.of(served.name)["wanted"] == 1
+    assert await served.record(replicas=1) == revision + 1
+    assert (await served.listed()).trouble == ""
+    assert [each.number for each in (await served.view()).revisions] == [3, 2, 1]
+
+
+async def test_one_that_cannot_be_read_hears_and_is_removed(served: Served):
+    await served.record(replicas=2, surge=1)
+    await served.look()
+    running = [each.job_id for each in (await served.listed()).replicas]
+    revision = await served.spoil()
+    await served.begin_one(revision, f"{served.name}.never")
+    with pytest.raises(ApplicationError, match="newer: no such field") as refused:
+        await served.look(served.said(running[0], EngineStage.FAILED))
+    assert refused.value.type == "StoredError"
+    assert {each.job_id: each.failures for each in (await served.listed()).replicas}[
+        running[0]
+    ] == 1
+    await served.remove()
+    progress = await served.look()
+    assert (progress.state, progress.more) == (ServiceState.REMOVING, True)
+    for job_id in running:
+        handle = served.temporal.get_workflow_handle(job_workflow_id(job_id))
+        with pytest.raises(Exception, match=r"ailed|ancelled"):
+            await handle.result()
+    assert (await served.look()).state is ServiceState.REMOVED
+    assert (await served.look()).state is ServiceState.REMOVED
+
+
+async def test_the_workflow_of_one_that_cannot_be_read_says_so_and_waits(served: Served):
+    await served.record(replicas=0)
+    await served.spoil()
+    await Signals(served.temporal).begin_service(served.name)
+    workflow_id = service_workflow_id(served.name)
+    handle = served.temporal.get_workflow_handle_for(ServiceWorkflow.run, workflow_id)
+
+    async def said() -> str:
+        found = await handle.query(ServiceWorkflow.status)
+        return found.reason if found else ""
+
+    why = await eventually(said)
+    assert why.startswith("nothing is started or stopped: ")
+    assert "newer: no such field" in why
+    await served.record(replicas=0)
+    await handle.signal(ServiceWorkflow.poke)
+
+    async def well() -> bool:
+        return await said() == ""
+
+    await eventually(well)
+    await served.spoil()
+    await served.remove()
+    await handle.signal(ServiceWorkflow.poke)
+    assert (await handle.result()).service == served.name
 
 
 class _Gauges:

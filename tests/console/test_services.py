@@ -12,6 +12,7 @@ from longshore.activities.database import Database
 from longshore.activities.serving.service_rows import record_service, remove_service
 from longshore.activities.serving.services import ServiceActivities
 from longshore.client.api import Longshore
+from longshore.client.service_view import services_table
 from longshore.console.services_view import (
     engines_html,
     head_html,
@@ -89,6 +90,15 @@ def test_what_others_wrote_is_shown_and_not_obeyed():
     ):  # fmt: skip
         assert "<script>" not in html
         assert "alert(1)" in html
+
+
+def test_one_that_cannot_be_read_says_so():
+    service = a_service(an_engine(), trouble="what is stored of it: newer: no such field")
+    html = list_html([service, a_service(name="other")])
+    assert "what is stored of it: newer: no such field" in html
+    assert html.count(">default<") == 2  # pool and tenant of the other
+    table = services_table([service])
+    assert list(table.columns[-1].cells) == ["cannot be read"]
 
 
 @pytest.fixture
