@@ -34,6 +34,7 @@ from longshore.workers.doctor.database import clocks
 from longshore.workers.doctor.findings import Check, Finding, Level, fail, ok, warn
 from longshore.workers.doctor.pools import pools
 from longshore.workers.doctor.schedules import schedules
+from longshore.workers.doctor.services import services
 from longshore.workers.doctor.workflows import workflows
 
 OLDEST_TEMPORAL = (1, 29)
@@ -59,6 +60,7 @@ def checks_of_nodes(temporal: Client, database: Database) -> dict[str, Check]:
         "pools": partial(pools, temporal, database),
         "blocks": partial(blocks, temporal, database),
         "dags": partial(dags, temporal, database),
+        "services": partial(services, temporal, database),
         "agents": partial(agents, temporal, database),
     }
 
