@@ -122,8 +122,8 @@ def _failing(found: Sequence[ServiceView]) -> list[Finding]:
             warn(
                 _CHECK,
                 f"service {each.name}: {each.ready} of {count(each.spec.replicas, 'replica')} "
-                f"ready; engines of {worst.job_id} failed {count(worst.failures, 'time')}, the "
-                f"last one: {last}",
+                f"ready; engines of {worst.job_id} failed {count(worst.failures, 'time')}"
+                f"{f', the last one: {last}' if last else ''}",
                 f"`longshore logs {worst.job_id}` shows what it wrote; `longshore serve FILE` "
                 f"changes the service, `longshore rollout undo {each.name}` goes back.",
             )
