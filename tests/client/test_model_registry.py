@@ -189,7 +189,7 @@ async def test_options_that_cannot_be_are_refused(
         ("{split}", "the model has 2 files, and part-00002-of-00002.gguf is not there"),
         ("{folder}", "is a folder without .safetensors files: of a GGUF model name the .gguf"),
         ("/nowhere/a.gguf", "is not on this machine: say with memory (--memory) how much"),
-        ("a.gguf", "source: a.gguf is a path of the nodes, and has to begin with / or ~/"),
+        ("a.gguf", "source: a.gguf is a path, and has to begin with /, ~/ or ./"),
         ("ftp://host/a.gguf", "source: ftp://host/a.gguf is no place of these: s3://"),
     ],
 )
