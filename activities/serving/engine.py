@@ -26,7 +26,7 @@ from typing import IO
 
 from longshore.activities.node.public_files import replace_public
 from longshore.activities.serving.engine_command import ADDRESS, SPEC, arguments, path_of
-from longshore.activities.serving.engine_memory import memory_of
+from longshore.activities.serving.engine_memory import memory_of, work_of
 from longshore.models.serving import LLAMA_CPP, MODEL, EngineReport, EngineSpec, EngineStage
 from longshore.models.visible import visible
 
@@ -37,6 +37,8 @@ _LOOK_EVERY = 0.05
 _MEASURE_EVERY = 5.0
 _MOST_SILENT, _PROBE_WITHIN = 3, 10.0
 """Looks without an answer after which an engine counts as hung, and the seconds of each."""
+_IDLE = 0.02
+"""Seconds of the processor, of which an engine that hangs takes less from look to look."""
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """An engine is on this machine: no proxy leads there."""
 _NEWS = 32_000_000
@@ -106,17 +108,19 @@ class Engine:
             memory=memory_of(process.pid, self._environ),
         )  # fmt: skip
         looked = time.monotonic()
-        silent = 0
+        silent, worked = 0, work_of(process.pid)
         while (code := process.poll()) is None and not self._asked.wait(0.2):
             if time.monotonic() - looked < _MEASURE_EVERY:
                 continue
             self._measure(memory_of(process.pid, self._environ))
-            silent = 0 if _lives(self._address(port)) else silent + 1
+            lives, before, worked = _lives(self._address(port)), worked, work_of(process.pid)
+            # One that has too much to do does not answer either, and works.
+            silent = 0 if lives or worked - before > _IDLE else silent + 1
             if silent >= _MOST_SILENT and not self._asked.is_set():
                 _kill(process)
                 return self._fail(
                     f"it has not answered {_MOST_SILENT} times in a row, each within "
-                    f"{_PROBE_WITHIN:g} s{self._lines()}"
+                    f"{_PROBE_WITHIN:g} s, and did nothing meanwhile{self._lines()}"
                 )
             looked = time.monotonic()
         if code is not None:

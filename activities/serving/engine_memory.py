@@ -1,4 +1,4 @@
-"""How much memory the processes of an engine really take."""
+"""What the processes of an engine really take: memory, and time of the processor."""
 
 import contextlib
 from collections.abc import Mapping
@@ -20,6 +20,16 @@ def memory_of(pid: int, environ: Mapping[str, str]) -> int:
         finally:
             pynvml.nvmlShutdown()
     return 0
+
+
+def work_of(pid: int) -> float:
+    """Return the seconds of the processor that a process and what it has started have taken."""
+    total = 0.0
+    for each in _tree(pid):
+        with contextlib.suppress(psutil.Error):
+            times = psutil.Process(each).cpu_times()
+            total += times.user + times.system
+    return total
 
 
 def _tree(pid: int) -> set[int]:
