@@ -157,7 +157,7 @@ class ModelSpec(Frozen):
     """Tokens of prompts that are computed at a time."""
     overhead: GB = Field(default=Serving().overhead, ge=0)
     """What the engine itself takes of each GPU."""
-    memory: GB | None = Field(default=None, gt=0)
+    memory: GB | None = None
     """GPU memory in all, where the runtime does not say it by the file's header."""
     gpus: Annotated[int, Field(ge=1, le=1_024), DIGITS] | None = None
     """On how many GPUs of a node; the fewest that have room when left out."""
@@ -196,6 +196,8 @@ class ModelSpec(Frozen):
                 yield Mistake(("adapters", name), why)
             if name == self.name:
                 yield Mistake(("adapters", name), "is the name of the model: take another one")
+        if self.memory is not None and self.memory <= 0:
+            yield Mistake(("memory",), "must be more than 0")
         if self.start_limit <= timedelta(0):
             yield Mistake(("start_limit",), "must be longer than 0")
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
-from schemathesis import Case, GenerationMode
+from schemathesis import Case, CheckContext, GenerationMode, Response
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -16,9 +16,20 @@ from schemathesis.specs.openapi.checks import (
 from longshore.workers.processes import wait_until
 from tests.support.console import RunningConsole
 
+LINE = 60_000
+"""Bytes of an address; h11 takes 64 KiB for all that comes before the body."""
+
+
+def documented(context: CheckContext, response: Response, case: Case) -> bool | None:
+    """Hold the status against the description; an address that is too long never comes to a
+    route: the server answers 400 by itself."""
+    if response.status_code == 400 and len(response.request.url or "") > LINE:
+        return None
+    return status_code_conformance(context, response, case)
+
+
 CHECKS = [
-    not_a_server_error, content_type_conformance, response_schema_conformance,
-    status_code_conformance,
+    not_a_server_error, content_type_conformance, response_schema_conformance, documented,
 ]  # fmt: skip
 READ = (
     "/orderbook", "/market/history", "/market/providers", "/market/switch", "/market/orphans",

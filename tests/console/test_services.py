@@ -131,7 +131,8 @@ async def test_the_api_tells_what_the_command_does(
 ):
     found = ServiceView.model_validate(here.get(f"/services/{service}").json())
     assert found == await longshore.service(service)
-    assert [each["name"] for each in here.get("/services").json()["services"]] == [service]
+    listed = here.get("/services").json()["services"]
+    assert service in [each["name"] for each in listed]
     assert here.get("/services/none-there").status_code == 404
 
 

@@ -34,6 +34,7 @@ from longshore.models.price_messages import PRICE_WORKFLOW
 from longshore.models.purchase import BUYING_WORKFLOW, PURCHASE_WORKFLOW
 from longshore.models.reconcile import RECONCILE_WORKFLOW, ReconcileReport, ReconcileRequest
 from longshore.models.schedule_messages import SCHEDULE_RUN_WORKFLOW
+from longshore.models.service_messages import SERVICE_WORKFLOW
 from longshore.workers.versioning import VERSIONED_WORKFLOWS, WORKFLOWS
 
 _ENCODED = RawValue(Payload(metadata={"encoding": b"binary/encrypted"}, data=b"xyz"))
@@ -95,7 +96,7 @@ async def _how_it_failed(handle: WorkflowHandle[Any, Any], kind: str = "SpecErro
 async def test_a_start_with_what_cannot_be_read_ends_with_a_sentence(
     temporal: Client, control: Database, kind: type, inputs: tuple[object, ...], said: str
 ):
-    if inputs == ({},) and _name(kind) in (RECONCILE_WORKFLOW, DAG_WORKFLOW):
+    if inputs == ({},) and _name(kind) in (RECONCILE_WORKFLOW, DAG_WORKFLOW, SERVICE_WORKFLOW):
         return  # all of it has defaults
     wanted = _input_of(kind)
     assert wanted is not None
@@ -133,6 +134,7 @@ _OF_ONE: tuple[tuple[str, dict[str, object], str], ...] = (
     (PRICE_WORKFLOW, {"pool": "some"}, "price-some"),
     (PURCHASE_WORKFLOW, {"options": [_OPTION]}, "purchase-{id}"),
     (BLOCK_WORKFLOW, {"block_id": "some.1"}, "block-some.1"),
+    (SERVICE_WORKFLOW, {}, "service-{id}"),
 )
 
 
