@@ -20,6 +20,7 @@ from longshore.activities.buying.switch import BuyingSwitch
 from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.models.document import read_document
+from longshore.models.errors import EndedError
 from longshore.models.job import JobSpec
 from longshore.models.node import NodeState
 from longshore.models.pool import PoolSpec
@@ -299,7 +300,8 @@ async def _put_back(settings: Settings) -> None:
                 await longshore.set_pool(usual)
         for job in await longshore.list(recent=True):
             if not job.state.ended:
-                await longshore.cancel(job.id)
+                with contextlib.suppress(EndedError):  # by itself meanwhile
+                    await longshore.cancel(job.id)
                 await longshore.wait(job.id)
         await _give_back(database, longshore)
         for node in await longshore.nodes():
