@@ -36,6 +36,7 @@ from longshore.activities.database import Database, clock
 from longshore.activities.durations import learnt_in_dag
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
+from longshore.activities.job_ends import ask_to_end
 from longshore.activities.job_starts import digest_of, start_job
 from longshore.activities.mutexes import (
     Standing,
@@ -306,20 +307,9 @@ class DagActivities:
 
     async def _cancel(self, dag_id: str, jobs: Sequence[RowMapping], why: str) -> None:
         """Ask jobs to end; one that has just ended is left as it ended."""
-        gate = asyncio.Semaphore(_IN_FLIGHT)
-
-        async def cancel(job_id: str) -> None:
-            async with gate:
-                handle = self._temporal.get_workflow_handle(job_workflow_id(job_id))
-                try:
-                    await handle.cancel(reason=why)
-                except RPCError as error:
-                    if not is_unknown(error):
-                        raise
-
         if not jobs:
             return
-        await asyncio.gather(*(cancel(job["job_id"]) for job in jobs))
+        await ask_to_end(self._temporal, {job["job_id"]: why for job in jobs})
         async with self._database.transaction() as connection:
             await connection.execute(
                 text(

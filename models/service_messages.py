@@ -22,6 +22,7 @@ class EngineNotice(Wire):
     job_id: Annotated[WithoutNul, Field(max_length=300)]
     attempt: int = Field(ge=0, le=10**9)
     node_id: Annotated[WithoutNul, Field(max_length=300)]
+    """Where it runs, for who reads the history."""
     report: EngineReport
 
 

@@ -14,13 +14,12 @@ from datetime import datetime
 from temporalio import activity
 from temporalio.client import Client
 from temporalio.exceptions import WorkflowAlreadyStartedError
-from temporalio.service import RPCError
 
 from longshore.activities.database import Database, clock
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
+from longshore.activities.job_ends import ask_to_end
 from longshore.activities.job_starts import digest_of, start_job
-from longshore.activities.rpc_errors import is_unknown
 from longshore.activities.serving.service_rows import (
     facts_of,
     hear,
@@ -33,7 +32,7 @@ from longshore.activities.serving.service_rows import (
 )
 from longshore.models.errors import StoredError
 from longshore.models.job import JobSpec
-from longshore.models.messages import JobInput, job_workflow_id
+from longshore.models.messages import JobInput
 from longshore.models.service import ServiceState
 from longshore.models.service_messages import AdvanceService, ServiceProgress
 from longshore.scheduling.serving.replica_job import replica_spec
@@ -80,7 +79,8 @@ class ServiceActivities:
         await failpoint("advance_service.after-commit")
         ending = {job_id for job_id, _ in stopping}
         started = await self._start(name, starting, ending)
-        told, unknown = await self._cancel(stopping)
+        unknown = await ask_to_end(self._temporal, dict(stopping))
+        told = [job_id for job_id, _ in stopping]
         never = sorted(unknown & {job_id for job_id, _ in starting} - {*started})
         if started or told:
             async with self._database.transaction() as connection:
@@ -114,24 +114,6 @@ class ServiceActivities:
 
         await asyncio.gather(*(start(job_id, number) for job_id, number in starting))
         return [job_id for job_id, _ in starting]
-
-    async def _cancel(self, stopping: Sequence[tuple[str, str]]) -> tuple[list[str], set[str]]:
-        """Ask the jobs of replicas to end; return all, and those that Temporal does not know."""
-        gate = asyncio.Semaphore(_IN_FLIGHT)
-        unknown = set[str]()
-
-        async def cancel(job_id: str, why: str) -> None:
-            async with gate:
-                handle = self._temporal.get_workflow_handle(job_workflow_id(job_id))
-                try:
-                    await handle.cancel(reason=why)
-                except RPCError as error:
-                    if not is_unknown(error):
-                        raise
-                    unknown.add(job_id)
-
-        await asyncio.gather(*(cancel(job_id, why) for job_id, why in stopping))
-        return [job_id for job_id, _ in stopping], unknown
 
 
 def _job_id(name: str, revision: int) -> str:

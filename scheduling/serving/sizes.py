@@ -9,12 +9,6 @@ from collections.abc import Sequence
 from longshore.scheduling.serving.slots import LayerSplit
 
 
-def even_sizes(total: int, numbers: Sequence[int], each: int = 0) -> tuple[tuple[int, ...], ...]:
-    """Return the MB on each GPU, for each number of GPUs: an equal part of `total`, rounded up,
-    and what each GPU needs beside."""
-    return tuple((-(-total // number) + each,) * number for number in sorted(set(numbers)))
-
-
 def split_layers(split: LayerSplit, rooms: Sequence[int]) -> tuple[int, ...] | None:
     """Return the MB of each GPU for a model in layers; None where the rooms do not suffice.
 

@@ -30,12 +30,13 @@ from longshore.models.messages import (
 )
 from longshore.models.protocol import COUNTS_HEARTBEATS, PROTOCOL
 from longshore.models.resize import SizeNotice
+from longshore.models.service_messages import EngineNotice
 
 _STORED = Path(__file__).with_name("protocol.json")
 MESSAGES: tuple[type[BaseModel], ...] = (
     Registration, Registered, WatchRequest, Heartbeat, WatchReport, RunProcessRequest, Progress,
     ProcessReport, StopProcessRequest, SaveRequest, CheckpointInfo, CommandReason, SpotNotice,
-    StopElements, SizeNotice, PrepareRequest, Prepared, HeldReport,
+    StopElements, SizeNotice, PrepareRequest, Prepared, HeldReport, EngineNotice,
 )  # fmt: skip
 
 

@@ -3,12 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from longshore.scheduling.serving.sizes import even_sizes, split_layers
+from longshore.scheduling.serving.sizes import split_layers
 from longshore.scheduling.serving.slots import LayerSplit
-
-
-def test_an_equal_part_is_rounded_up():
-    assert even_sizes(140_001, (2, 1), 500) == ((140_501,), (70_501, 70_501))
 
 
 def test_layers_go_where_room_is():
