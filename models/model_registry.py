@@ -98,7 +98,7 @@ class ModelsDocument(Frozen):
 
     @model_validator(mode="after")
     def _once(self) -> Self:
-        _refuse_twice("models", [each.name for each in self.models])
+        refuse_twice("models", [each.name for each in self.models])
         return self
 
 
@@ -109,7 +109,7 @@ class RuntimesDocument(Frozen):
 
     @model_validator(mode="after")
     def _once(self) -> Self:
-        _refuse_twice("runtimes", [each.name for each in self.runtimes])
+        refuse_twice("runtimes", [each.name for each in self.runtimes])
         return self
 
 
@@ -122,7 +122,7 @@ def serving_of(spec: ModelSpec) -> Serving:
     )
 
 
-def _refuse_twice(what: str, names: Sequence[str]) -> None:
+def refuse_twice(what: str, names: Sequence[str]) -> None:
     """Raise Mistakes where a file has a name twice; `what` is its list."""
     refuse([
         Mistake((what, number, "name"), f"{name} is in this file already")

@@ -13,6 +13,7 @@ from longshore.models.constraints import Constraints
 from longshore.models.counts import Count
 from longshore.models.funding import FundingTerms
 from longshore.models.mistakes import Mistake, refuse
+from longshore.models.model_registry import refuse_twice
 from longshore.models.serving import EngineStage, ModelSpec
 from longshore.models.text import format_duration
 from longshore.models.units import GB, MOST_CPUS, Duration
@@ -82,6 +83,12 @@ class ServiceFile(Frozen):
     """Models to add, or to change, first."""
     services: Annotated[tuple[ServiceSpec, ...], Field(min_length=1)]
     """What to serve."""
+
+    @model_validator(mode="after")
+    def _once(self) -> Self:
+        refuse_twice("models", [each.name for each in self.models])
+        refuse_twice("services", [each.name for each in self.services])
+        return self
 
 
 class ServiceState(StrEnum):

@@ -1,6 +1,7 @@
 """A service file: what its jobs could not have is refused before anything is stored."""
 
 import pytest
+from pydantic import ValidationError
 
 from longshore.models.bounds import TAKEN
 from longshore.models.document import load_document
@@ -44,3 +45,12 @@ services:
 def test_a_longer_drain_that_was_taken_can_be_read():
     stored = {"name": "a", "model": "m", "drain": "2d"}
     assert ServiceSpec.model_validate(stored, context=TAKEN).drain.days == 2
+
+
+def test_a_file_that_names_a_service_or_a_model_twice_is_refused():
+    model = {"name": "m", "source": "/m.gguf"}
+    service = {"name": "s", "model": "m"}
+    with pytest.raises(ValidationError, match="s is in this file already"):
+        ServiceFile.model_validate({"services": [service, service]})
+    with pytest.raises(ValidationError, match="m is in this file already"):
+        ServiceFile.model_validate({"models": [model, model], "services": [service]})
