@@ -63,7 +63,8 @@ async def test_a_model_from_the_first_word_to_its_removal(longshore: Command, fi
         ("first", "changed", 2)
     ]
     listed = await longshore("models", "list", "--json")
-    view = ModelView.model_validate(json.loads(listed.out)[0])
+    (first,) = [each for each in json.loads(listed.out) if each["spec"]["name"] == "first"]
+    view = ModelView.model_validate(first)
     assert view == edit.models[0]
     assert view.facts is not None
     assert view.memory == view.facts.memory.total > 0
