@@ -5,6 +5,7 @@ import time
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
+from longshore.models.serving import EngineStage
 from longshore.scheduling.serving.slot_plan import plan_slots
 from longshore.scheduling.serving.slots import (
     GPUOf,
@@ -15,7 +16,6 @@ from longshore.scheduling.serving.slots import (
     ServingState,
     SlotKey,
     SlotPolicy,
-    SlotState,
     WaitingRequests,
 )
 
@@ -103,11 +103,11 @@ def _slot(
 ) -> ModelSlot:
     kind = chance.random()
     if kind < 0.02:
-        return ModelSlot(name, key, memory, SlotState.LOADING, NOW - timedelta(seconds=5))
+        return ModelSlot(name, key, memory, EngineStage.LOADING, NOW - timedelta(seconds=5))
     ready = NOW - timedelta(minutes=30)
     idle = NOW - timedelta(seconds=chance.randint(11, 600)) if kind < 0.35 else None
     return ModelSlot(
-        name, key, memory, SlotState.READY, ready, 0 if idle else 3, idle_since=idle,
+        name, key, memory, EngineStage.READY, ready, 0 if idle else 3, idle_since=idle,
         priority=chance.choice([4, 5, 6]),
     )  # fmt: skip
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
 from benchmarks.slots_world import CONCURRENCY, GPUS, MEMORY, Engine, Way, World
+from longshore.models.serving import EngineStage
 from longshore.scheduling.serving.slot_plan import plan_slots
 from longshore.scheduling.serving.slots import (
     GPUOf,
@@ -16,7 +17,6 @@ from longshore.scheduling.serving.slots import (
     SlotKey,
     SlotPlan,
     SlotPolicy,
-    SlotState,
     WaitingRequests,
 )
 
@@ -24,9 +24,9 @@ START = datetime(2026, 11, 20, tzinfo=UTC)
 _PRICE = 2_000_000
 _STALE = 10.0
 _STATES = {
-    "loading": SlotState.LOADING,
-    "ready": SlotState.READY,
-    "draining": SlotState.DRAINING,
+    "loading": EngineStage.LOADING,
+    "ready": EngineStage.READY,
+    "draining": EngineStage.DRAINING,
 }
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from longshore.models.errors import NotFoundError
+from longshore.models.serving import EngineStage
 from longshore.models.text import amount, count, format_places
 from longshore.scheduling.serving.slots import (
     GPUOf,
@@ -12,7 +13,6 @@ from longshore.scheduling.serving.slots import (
     ServingGPU,
     ServingState,
     SlotPolicy,
-    SlotState,
     Victim,
 )
 from longshore.scheduling.serving.victims import (
@@ -81,7 +81,7 @@ def room_for_job(
     candidates: list[Candidate] = []
     kept: list[KeptSlot] = []
     for slot in here:
-        if slot.state is SlotState.DRAINING:
+        if slot.state is EngineStage.DRAINING:
             continue  # it leaves already
         if why := why_not(slot, asker, policy, now):
             kept.append(KeptSlot(slot.id, why))
@@ -125,7 +125,7 @@ def _short(
     for gpu in gpus:
         row = rows[GPUOf(gpu.node, gpu.index)]
         short[row] = (gpu.memory if memory is None else memory) - (gpu.memory - gpu.held)
-    stays = [slot.memory for slot in here if slot.state is not SlotState.DRAINING]
+    stays = [slot.memory for slot in here if slot.state is not EngineStage.DRAINING]
     for each in (*stays, *(promise.memory for promise in state.promises)):
         for at, mb in each:
             if at in rows:

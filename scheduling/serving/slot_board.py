@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from longshore.models.serving import EngineStage
 from longshore.scheduling.serving.slots import (
     GPUOf,
     MemoryOn,
@@ -18,7 +19,6 @@ from longshore.scheduling.serving.slots import (
     ServingState,
     SlotKey,
     SlotPolicy,
-    SlotState,
     Victim,
 )
 from longshore.scheduling.serving.victims import (
@@ -83,7 +83,7 @@ class Board:
                     places.append(place)
                     mbs.append(mb)
                     self.on[row].append(place)
-            if slot.state is SlotState.LOADING:
+            if slot.state is EngineStage.LOADING:
                 self.loading += 1
                 self._is_busy(self.rows_of(slot.memory), self.ready_at(slot))
         self._row, self._place, self._mb = (_ints(column) for column in (rows, places, mbs))
@@ -95,7 +95,7 @@ class Board:
         """For each slot: whether it may yield at all, whether it is stale, its class, and the
         micro-dollars of its reload x its requests in an hour."""
         policy, now, models = self.policy, self.now, self.state.models
-        ready = [s.state is SlotState.READY and not s.pinned for s in self.slots]
+        ready = [s.state is EngineStage.READY and not s.pinned for s in self.slots]
         stale = [is_stale(slot, policy, now) for slot in self.slots]
         price = np.zeros(len(self.slots))
         seconds = [

@@ -8,6 +8,7 @@ then the most requests for a second of load. Each gets the cheapest way that
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
+from longshore.models.serving import EngineStage
 from longshore.models.text import amount, count, span
 from longshore.scheduling.serving.slot_board import Board
 from longshore.scheduling.serving.slot_options import REJECTED, Asked, free_gpu, options
@@ -23,7 +24,6 @@ from longshore.scheduling.serving.slots import (
     SlotOption,
     SlotPlan,
     SlotPolicy,
-    SlotState,
     Victim,
     WaitingRequests,
 )
@@ -99,9 +99,9 @@ class _Planning:
             return self._decide(key, SlotAction.NEVER, f"there is no model {key}")
         serve = tuple(_spread(waiting.requests, self._places(model)))
         left = waiting.requests - sum(number for _, number in serve)
-        loading = [s for s in self._of(key) if s.state is SlotState.LOADING]
+        loading = [s for s in self._of(key) if s.state is EngineStage.LOADING]
         left -= (len(loading) + self.coming.get(key, 0)) * model.concurrency
-        there = [s for s in self._of(key) if s.state is not SlotState.DRAINING]
+        there = [s for s in self._of(key) if s.state is not EngineStage.DRAINING]
         slots = len(there) + self.coming.get(key, 0)
         if slots and left <= 0:
             return self._decide(
@@ -222,7 +222,7 @@ class _Planning:
         return [
             (slot.id, model.concurrency - slot.active - slot.queued)
             for slot in self._of(model.key)
-            if slot.state is SlotState.READY and slot.id not in self.board.leaving
+            if slot.state is EngineStage.READY and slot.id not in self.board.leaving
         ]
 
     def _of(self, key: SlotKey) -> list[ModelSlot]:
@@ -253,7 +253,7 @@ class _Planning:
         idle = [
             slot.idle_since + self.policy.stale_after
             for slot in self.board.slots
-            if slot.idle_since is not None and slot.state is SlotState.READY and not slot.pinned
+            if slot.idle_since is not None and slot.state is EngineStage.READY and not slot.pinned
             and not is_stale(slot, self.policy, self.now)
         ]  # fmt: skip
         return [min(idle)] if idle else []
@@ -261,7 +261,7 @@ class _Planning:
     def _prewarm(self) -> None:
         """Fill free memory with copies that models want for requests to come: fewest first."""
         copies = {
-            model.key: sum(s.state is not SlotState.DRAINING for s in self._of(model.key))
+            model.key: sum(s.state is not EngineStage.DRAINING for s in self._of(model.key))
             + self.coming.get(model.key, 0)
             for model in self.state.models.values()
             if model.prewarm

@@ -11,6 +11,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
+from longshore.models.serving import EngineStage
 from longshore.models.topology import NodeTopology
 
 
@@ -55,15 +56,6 @@ class ServingGPU:
     """When the time of its node ends."""
 
 
-class SlotState(StrEnum):
-    """How far a slot is."""
-
-    LOADING = "LOADING"
-    READY = "READY"
-    DRAINING = "DRAINING"
-    """It takes no request any more, and is gone once those that it has are answered."""
-
-
 @dataclass(frozen=True, slots=True)
 class ModelSlot:
     """An engine with its model."""
@@ -71,7 +63,7 @@ class ModelSlot:
     id: str
     key: SlotKey
     memory: tuple[MemoryOn, ...]
-    state: SlotState
+    state: EngineStage
     since: datetime
     """When it came into this state."""
     active: int = 0

@@ -10,15 +10,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from longshore.models.serving import EngineStage
 from longshore.models.text import amount, span
-from longshore.scheduling.serving.slots import (
-    ModelSlot,
-    ServedModel,
-    SlotKey,
-    SlotPolicy,
-    SlotState,
-    Victim,
-)
+from longshore.scheduling.serving.slots import ModelSlot, ServedModel, SlotKey, SlotPolicy, Victim
 
 _HOUR = timedelta(hours=1)
 
@@ -44,7 +38,7 @@ class Candidate(NamedTuple):
 
 def is_stale(slot: ModelSlot, policy: SlotPolicy, now: datetime) -> bool:
     """Return whether a slot yields to anybody who asks for another key."""
-    if slot.state is not SlotState.READY or slot.pinned or slot.active or slot.queued:
+    if slot.state is not EngineStage.READY or slot.pinned or slot.active or slot.queued:
         return False
     if slot.prewarmed:
         return True
@@ -53,9 +47,9 @@ def is_stale(slot: ModelSlot, policy: SlotPolicy, now: datetime) -> bool:
 
 def why_not(slot: ModelSlot, asker: Asker, policy: SlotPolicy, now: datetime) -> str | None:
     """Return why a slot keeps its memory; None where it yields."""
-    if slot.state is SlotState.LOADING:
+    if slot.state is EngineStage.LOADING:
         return "it loads, and yields to nobody until it is ready"
-    if slot.state is SlotState.DRAINING:
+    if slot.state is EngineStage.DRAINING:
         return "it drains already"
     if slot.pinned:
         return "it is pinned"

@@ -5,15 +5,9 @@ from typing import Any
 import pytest
 
 from longshore.models.errors import NotFoundError
+from longshore.models.serving import EngineStage
 from longshore.scheduling.serving.job_room import JobRoom, room_for_job
-from longshore.scheduling.serving.slots import (
-    GPUOf,
-    MemoryOn,
-    ModelSlot,
-    Promise,
-    ServingState,
-    SlotState,
-)
+from longshore.scheduling.serving.slots import GPUOf, MemoryOn, ModelSlot, Promise, ServingState
 from tests.support.slots import NOW, POLICY, gpus, key, model, slot, state
 
 A0, A1 = GPUOf("a", 0), GPUOf("a", 1)
@@ -65,7 +59,7 @@ def test_one_in_use_yields_to_a_higher_class_alone():
 
 
 @pytest.mark.parametrize(
-    "fields", [{"pinned": True, "idle": 600}, {"state": SlotState.LOADING, "priority": 0}]
+    "fields", [{"pinned": True, "idle": 600}, {"state": EngineStage.LOADING, "priority": 0}]
 )
 def test_what_is_pinned_or_loads_stays(fields: dict[str, Any]):
     assert not room(fleet(slot("s", "m", ("a", 0, 30_000), **fields)), priority=10).suffices
@@ -79,7 +73,7 @@ def test_a_slot_over_two_gpus_leaves_once_and_costs_a_reload_of_both():
 
 
 def test_what_drains_is_gone_and_what_is_promised_is_not_free():
-    going = slot("s", "m", ("a", 0, 80_000), state=SlotState.DRAINING)
+    going = slot("s", "m", ("a", 0, 80_000), state=EngineStage.DRAINING)
     assert room(fleet(going)).suffices
     promise = Promise(key("n"), 5, (MemoryOn(A0, 40_000),), ("s",))
     assert not room(fleet(going, promises=(promise,))).suffices

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from longshore.models.serving import EngineStage
 from longshore.models.topology import LinkClass, NodeTopology
 from longshore.scheduling.serving.slot_plan import plan_slots
 from longshore.scheduling.serving.slots import (
@@ -17,7 +18,6 @@ from longshore.scheduling.serving.slots import (
     SlotAction,
     SlotDecision,
     SlotPlan,
-    SlotState,
 )
 from tests.support.slots import (
     NOW,
@@ -167,7 +167,7 @@ def test_a_model_nobody_knows_is_said_to_be_so():
     ("fields", "why"),
     [
         ({"pinned": True, "idle": 600}, "pinned"),
-        ({"state": SlotState.LOADING, "priority": 0}, "loads"),
+        ({"state": EngineStage.LOADING, "priority": 0}, "loads"),
         ({"priority": 6}, "in use, of a higher class"),
         ({"priority": 5}, "in use, of its class"),
     ],
@@ -300,7 +300,7 @@ def test_layers_are_spread_as_there_is_room():
 def test_what_is_promised_is_loaded_once_the_others_have_left():
     promise = Promise(key("n"), 5, (MemoryOn(A0, 60_000),), ("s",))
     models = [model("m", 60_000), model("n", 60_000)]
-    going = slot("s", "m", ("a", 0, 60_000), state=SlotState.DRAINING)
+    going = slot("s", "m", ("a", 0, 60_000), state=EngineStage.DRAINING)
     still = planned(state(gpus(1), models, [waits("n")], [going], promises=(promise,)))
     assert (still.loads, still.promises) == ((), (promise,))
     assert only(still).action is SlotAction.SERVE
@@ -320,7 +320,7 @@ def test_requests_beyond_the_places_get_slots_where_that_is_cheaper():
             plan = planned(made)
             new = [
                 slot(f"s{number}", "m", *((g.node, g.gpu_index, mb) for g, mb in load.memory),
-                     state=SlotState.LOADING, since=NOW, active=0)
+                     state=EngineStage.LOADING, since=NOW, active=0)
                 for load in plan.loads
             ]  # fmt: skip
             made = replace(made, slots=made.slots + tuple(new))

@@ -10,6 +10,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longshore.models.serving import EngineStage
 from longshore.scheduling.serving.slot_plan import due_at, plan_slots
 from longshore.scheduling.serving.slots import (
     GPUOf,
@@ -19,7 +20,6 @@ from longshore.scheduling.serving.slots import (
     ServingState,
     SlotAction,
     SlotPlan,
-    SlotState,
 )
 from longshore.scheduling.serving.victims import Candidate, choose_victims, is_stale, suffices
 from tests.support.slots import NOW, POLICY, SECOND, model, slot, state, waits
@@ -61,8 +61,8 @@ def scenes(draw: st.DrawFn, *, most_waiting: int = 6) -> ServingState:
             slot(f"s{number}", of.key.model, *places,
                  idle=chance.choice([0, 9, 10, 500]) if kind in {"idle", "pinned"} else None,
                  pinned=kind == "pinned", priority=chance.choice([4, 5, 6]),
-                 state={"loading": SlotState.LOADING, "draining": SlotState.DRAINING}.get(
-                     kind, SlotState.READY))
+                 state={"loading": EngineStage.LOADING, "draining": EngineStage.DRAINING}.get(
+                     kind, EngineStage.READY))
         )  # fmt: skip
     waiting = [
         waits(each.key.model, chance.randint(1, 9), chance.choice([0, 30, 70, 300]),
@@ -111,7 +111,7 @@ def test_no_gpu_gets_more_than_it_has(scene: ServingState) -> None:
 @given(scenes())
 def test_one_engine_loads_on_a_gpu_at_a_time(scene: ServingState) -> None:
     plan = planned(scene)
-    loading = [each.memory for each in scene.slots if each.state is SlotState.LOADING]
+    loading = [each.memory for each in scene.slots if each.state is EngineStage.LOADING]
     begun = Counter(gpu for each in (*plan.loads, *plan.promises) for gpu, _ in each.memory)
     assert all(number == 1 for number in begun.values())
     assert not set(begun) & {gpu for memory in loading for gpu, _ in memory}
@@ -129,7 +129,7 @@ def test_who_leaves_may(scene: ServingState) -> None:
         due = due_at(asks, scene.models[promise.key], POLICY) <= NOW
         for name in promise.waits_for:
             leaves = slots[name]
-            assert leaves.state is SlotState.READY
+            assert leaves.state is EngineStage.READY
             assert not leaves.pinned
             assert leaves.key != promise.key
             assert {gpu for gpu, _ in leaves.memory} & {gpu for gpu, _ in promise.memory}
@@ -187,13 +187,13 @@ def test_one_that_waits_is_loaded_where_a_plain_search_finds_room(scene: Serving
 def plain_search(scene: ServingState, priority: int, mbs: tuple[int, ...], load: float) -> bool:
     stays = [
         each for each in scene.slots
-        if each.state is not SlotState.READY or each.pinned
+        if each.state is not EngineStage.READY or each.pinned
         or not (is_stale(each, POLICY, NOW) or each.priority <= priority)
     ]  # fmt: skip
     memory = Counter[GPUOf]()
     for each in stays:
         add(memory, each.memory)
-    loading = {g for s in stays if s.state is SlotState.LOADING for g, _ in s.memory}
+    loading = {g for s in stays if s.state is EngineStage.LOADING for g, _ in s.memory}
     room = rooms(scene)
     fit = [
         GPUOf(gpu.node, gpu.index) for gpu in scene.gpus

@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from longshore.models.serving import EngineStage
 from longshore.scheduling.serving.slot_plan import plan_slots
 from longshore.scheduling.serving.slots import (
     GPUOf,
@@ -18,7 +19,6 @@ from longshore.scheduling.serving.slots import (
     SlotKey,
     SlotPlan,
     SlotPolicy,
-    SlotState,
     WaitingRequests,
 )
 from tests.support.slots import NOW, POLICY, SECOND, gpus, model
@@ -85,11 +85,11 @@ class Walk:
         self.answers = [each for each in self.answers if each[0] > self.now]
         for name, slot in list(self.slots.items()):
             loaded = self.now - slot.since >= LOAD * SECOND
-            if slot.state is SlotState.LOADING and loaded:
+            if slot.state is EngineStage.LOADING and loaded:
                 self.slots[name] = replace(
-                    slot, state=SlotState.READY, since=self.now, idle_since=self.now
+                    slot, state=EngineStage.READY, since=self.now, idle_since=self.now
                 )
-            elif slot.state is SlotState.DRAINING and not slot.active:
+            elif slot.state is EngineStage.DRAINING and not slot.active:
                 del self.slots[name]
 
     def _carry_out(self, plan: SlotPlan) -> None:
@@ -98,20 +98,20 @@ class Walk:
                 self._serve(decision.key, name, requests)
         for victim in plan.victims:
             slot = self.slots[victim.slot]
-            assert slot.state is SlotState.READY
-            self.slots[victim.slot] = replace(slot, state=SlotState.DRAINING)
+            assert slot.state is EngineStage.READY
+            self.slots[victim.slot] = replace(slot, state=EngineStage.DRAINING)
             self.drained[slot.key] = self.now
         for load in plan.loads:
             self.loads += 1
             name = f"s{self.loads:05}"
             self.slots[name] = ModelSlot(
-                name, load.key, load.memory, SlotState.LOADING, self.now, priority=load.priority
+                name, load.key, load.memory, EngineStage.LOADING, self.now, priority=load.priority
             )
         self.promises = plan.promises
 
     def _serve(self, key: SlotKey, name: str, requests: int) -> None:
         slot = self.slots[name]
-        assert slot.state is SlotState.READY
+        assert slot.state is EngineStage.READY
         assert slot.key == key
         self.slots[name] = replace(slot, active=slot.active + requests, idle_since=None)
         self.answers += [(self.now + ANSWER * SECOND, name)] * requests
@@ -126,14 +126,14 @@ class Walk:
         for slot in self.slots.values():
             for gpu, mb in slot.memory:
                 taken[gpu] += mb
-                loading[gpu] += slot.state is SlotState.LOADING
+                loading[gpu] += slot.state is EngineStage.LOADING
         for gpu in self.fleet:
             at = GPUOf(gpu.node, gpu.index)
             assert taken[at] <= gpu.memory - gpu.held
             assert loading[at] <= 1
         capacity = {each.key: each.concurrency for each in self.models}
         assert all(slot.active <= capacity[slot.key] for slot in self.slots.values())
-        has = {each.key for each in self.slots.values() if each.state is not SlotState.DRAINING}
+        has = {each.key for each in self.slots.values() if each.state is not EngineStage.DRAINING}
         self.without = {
             key: self.without.get(key, self.now) for key in self.waiting if key not in has
         }

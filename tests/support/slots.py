@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from longshore.models.serving import EngineStage
 from longshore.scheduling.serving.slots import (
     GPUOf,
     MemoryOn,
@@ -13,7 +14,6 @@ from longshore.scheduling.serving.slots import (
     ServingState,
     SlotKey,
     SlotPolicy,
-    SlotState,
     WaitingRequests,
 )
 
@@ -46,7 +46,7 @@ def slot(
     given: dict[str, Any] = {
         "active": 1 if idle is None else 0,
         "idle_since": None if idle is None else NOW - idle * SECOND,
-        "state": SlotState.READY,
+        "state": EngineStage.READY,
         "since": NOW - HOUR,
     }
     memory = tuple(MemoryOn(GPUOf(node, index), mb) for node, index, mb in places)
