@@ -66,7 +66,7 @@ def test_an_engine_shows_what_it_holds_and_takes():
     over = engines_html([an_engine(used=1200)], NOW)
     assert '<span class="part bad"' in over
     assert "1.2GB (over)" in over
-    assert "takes 1.2GB of GPU memory and holds 1GB" in problems_html([an_engine(used=1200)])
+    assert "takes 1.2GB of GPU memory and holds 1GB" in problems_html([an_engine(used=1200)], NOW)
 
 
 def test_one_that_waits_or_failed_says_why():
@@ -75,7 +75,15 @@ def test_one_that_waits_or_failed_says_why():
         message="out of memory",
     )  # fmt: skip
     assert "waits (2 failed)" in engines_html([waits], NOW)
-    assert "out of memory" in problems_html([waits])
+    assert "out of memory" in problems_html([waits], NOW)
+
+
+def test_one_that_left_for_a_job_says_what_that_costs():
+    why = "tiny (chat-r1-aaaaaaaaaa), idle for 12m: $0.40, a reload of $0.10 x 4.00 requests"
+    left = {"for_job": "train<b>", "at": NOW - timedelta(minutes=3), "why": why}
+    html = problems_html([an_engine(left=left)], NOW)
+    assert f"chat-r1-aaaaaaaaaa left its GPU for train&lt;b&gt; 3m ago: {why}" in html
+    assert "ready, idle" in engines_html([an_engine(idle_since=NOW)], NOW)
 
 
 def test_what_others_wrote_is_shown_and_not_obeyed():
@@ -85,7 +93,7 @@ def test_what_others_wrote_is_shown_and_not_obeyed():
     revision = RevisionView(number=1, model=bad, model_revision=1, created_at=NOW, undone=bad)
     for html in (
         list_html([service]), head_html(service), engines_html([engine], NOW),
-        problems_html([engine.model_copy(update={"endpoint": ""})]),
+        problems_html([engine.model_copy(update={"endpoint": ""})], NOW),
         revisions_html([revision], NOW),
     ):  # fmt: skip
         assert "<script>" not in html
