@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from openai import AsyncOpenAI
 
 from longshore.client.api import Longshore
 from longshore.client.service_commands import is_settled
@@ -95,6 +96,22 @@ async def test_an_update_under_traffic_drops_nothing(
     assert len(answers) > 2
     assert (await longshore.serve(two.model_copy(update={"cpus": 0.5})))[0] == 2, "as it is"
     assert await longshore.undo_rollout(service.name) == 1
+
+
+async def test_the_client_of_openai_streams_from_it_as_it_is(
+    longshore: Longshore, service: ServiceSpec, models: tuple[str, str]
+) -> None:
+    await longshore.serve(service)
+    (endpoint,) = (await until(longshore, service.name, is_settled)).endpoints
+    async with AsyncOpenAI(base_url=endpoint, api_key="none is asked for") as client:
+        assert [each.id async for each in client.models.list()] == [models[0]]
+        stream = await client.chat.completions.create(
+            model=models[0], messages=[{"role": "user", "content": "a"}], max_tokens=20,
+            stream=True,
+        )  # fmt: skip
+        chunks = [chunk async for chunk in stream]
+    assert len(chunks) > 2
+    assert chunks[-1].choices[0].finish_reason in {"stop", "length"}
 
 
 async def test_a_revision_that_no_engine_can_serve_is_undone(
