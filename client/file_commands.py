@@ -21,8 +21,11 @@ from longshore.models.document import read_document
 from longshore.models.errors import UnavailableError
 from longshore.models.job import JobSpec
 from longshore.models.messages import JOB_WORKFLOW, NODE_WORKFLOW, POOL_WORKFLOW
+from longshore.models.model_registry import ModelsDocument
 from longshore.models.packing import PackingRule
 from longshore.models.preemption_document import PreemptionState
+from longshore.models.service import ServiceFile
+from longshore.models.serving import Runtime
 from longshore.models.settings import Settings
 from longshore.models.statefile import ClusterState
 from longshore.models.visible import shown
@@ -39,6 +42,9 @@ class Document(StrEnum):
     BOOK = "book"
     BUYING = "buying"
     PREEMPTION = "preemption"
+    SERVICES = "services"
+    MODELS = "models"
+    RUNTIME = "runtime"
 
 
 _MODELS: dict[Document, tuple[type[BaseModel], str]] = {
@@ -48,6 +54,9 @@ _MODELS: dict[Document, tuple[type[BaseModel], str]] = {
     Document.BOOK: (BookDocument, "Longshore order book"),
     Document.BUYING: (BuyingDocument, "Longshore queue and markets"),
     Document.PREEMPTION: (PreemptionState, "Longshore running jobs"),
+    Document.SERVICES: (ServiceFile, "Longshore services"),
+    Document.MODELS: (ModelsDocument, "Longshore models"),
+    Document.RUNTIME: (Runtime, "Longshore runtime"),
 }
 
 

@@ -20,6 +20,7 @@ from longshore.console.services_view import (
     problems_html,
     revisions_html,
 )
+from longshore.models.model_registry import ModelView
 from longshore.models.runtimes import BUILT_IN
 from longshore.models.service import (
     ReplicaView,
@@ -142,6 +143,25 @@ async def test_the_api_tells_what_the_command_does(
     listed = here.get("/services").json()["services"]
     assert service in [each["name"] for each in listed]
     assert here.get("/services/none-there").status_code == 404
+
+
+async def test_the_api_tells_of_models_and_runtimes(
+    here: RunningConsole, longshore: Longshore, pool: str
+):
+    name = f"m-{pool}"
+    added = MODEL.model_copy(update={"name": name, "memory": 1.0})
+    await longshore.add_models([added])
+    model = ModelView.model_validate(here.get(f"/models/{name}").json())
+    assert model == await longshore.model(name)
+    assert name in [each["spec"]["name"] for each in here.get("/models").json()["models"]]
+    runtimes = here.get("/runtimes").json()["runtimes"]
+    assert {"llama.cpp", "vllm", "ollama"} <= {each["runtime"]["name"] for each in runtimes}
+    assert here.get("/runtimes/vllm").json()["built_in"] is True
+    for path in ("/models/none-there", "/runtimes/none-there"):
+        answer = here.get(path)
+        assert answer.status_code == 404
+        assert "none-there" in answer.text
+    await longshore.remove_model(name)
 
 
 async def test_the_pages_lead_from_the_list_to_a_service_on_a_phone(
