@@ -325,7 +325,8 @@ _HEAR = """
            message = CASE WHEN :stage = 'failed' THEN :message ELSE r.message END,
            ready_at = CASE WHEN :stage = 'ready' AND NOT k.was_ready THEN clock_timestamp()
                            ELSE r.ready_at END,
-           idle_since = CASE WHEN :stage <> 'ready' OR NOT :idle THEN NULL
+           idle_since = CASE WHEN :stage = 'draining' THEN r.idle_since
+                             WHEN :stage <> 'ready' OR NOT :idle THEN NULL
                              WHEN k.was_ready AND r.idle_since IS NOT NULL THEN r.idle_since
                              ELSE clock_timestamp() - CAST(:idle_for AS interval) END,
            uses = :uses,

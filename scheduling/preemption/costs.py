@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from longshore.models.funding import PoolFunding
-from longshore.models.placement import JobRequest
+from longshore.models.placement import FILLS, JobRequest
 from longshore.models.preemption import (
     PreemptionLevels,
     PreemptionPolicy,
@@ -58,6 +58,8 @@ def why_not(
     Jobs of one class are stopped for each other as `in_class` says, and not without it. Who pays
     for both comes before their classes, where `funding` says it.
     """
+    if job.fills:
+        return RejectedVictim(job_id=work.id, reason=FILLS)
     right = right_over(work.id, job.id, funding)
     if right is Right.NONE:
         return RejectedVictim(job_id=work.id, reason=says_payer(work.id, funding))

@@ -25,9 +25,10 @@ from longshore.scheduling.preemption.costs import (
 from longshore.scheduling.preemption.payers import Right, right_over
 from longshore.scheduling.preemption.yielding import Yielding
 
-Asks = tuple[int, int, Payer, bool]
+Asks = tuple[int, int, Payer, int]
 """The class of a job, of how many running jobs it has twice the rank, who pays for it, and whether
-it is an engine: of two jobs that agree in these each may stop the same others."""
+it is an engine, or one that only fills what is free: of two jobs that agree in these each may stop
+the same others."""
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -58,13 +59,15 @@ class Stoppable:
     def asks(self, job: JobRequest) -> Asks:
         """Return what two jobs agree in that may stop the same others."""
         most = self._yielding.most(job) if self._yielding else 0
-        return job.priority, most, self._payer(job), job.serves
+        return job.priority, most, self._payer(job), job.serves + job.fills
 
     def _payer(self, job: JobRequest) -> Payer:
         return self._funding.of(job.id) if self._funding else ITSELF
 
     def whom(self, job: JobRequest) -> Sequence[int]:
         """Return who may be stopped for the job, in order."""
+        if job.fills:
+            return ()
         asks = self.asks(job)
         if asks not in self._whom:
             places = np.flatnonzero(self._least(job) < asks[1])

@@ -15,6 +15,7 @@ from longshore.client.api import Longshore
 from longshore.client.service_commands import is_settled
 from longshore.models.errors import NotFoundError, RefusedError
 from longshore.models.job import JobState
+from longshore.models.placement import FILLS
 from longshore.models.service import ServiceSpec, ServiceState, ServiceView
 from longshore.models.service_messages import service_workflow_id
 from longshore.models.serving import ModelSpec
@@ -210,6 +211,8 @@ async def test_an_engine_that_nobody_uses_leaves_for_a_job_and_comes_back(
     left = waits.replicas[0].left
     assert left is not None
     assert (left.for_job, left.why) == (job.job_id, plan.victims[0].reason)
+    told = await longshore.explain(engine.job_id)
+    assert told.headline.endswith(FILLS)
     end.touch()
     assert (await longshore.wait(job.job_id)).state is JobState.SUCCEEDED
     again = await until(longshore, service.name, is_settled)

@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.models.funding import Payer, PoolFunding
-from longshore.models.placement import PackingPolicy
+from longshore.models.placement import FILLS, PackingPolicy
 from longshore.models.preemption import PreemptionPlan, RunningEngine, RunningWork
 from longshore.scheduling.preemption.costs import why_not
 from longshore.scheduling.preemption.plan import plan_preemption, plan_preemptions
+from longshore.scheduling.thresholds import not_bought_for
 from tests.support.packing import HOUR, NOW, a_job, a_node
 from tests.support.preemption import RULES, a_work, nodes_with
 
@@ -98,6 +99,26 @@ def test_in_one_round_a_job_has_what_an_engine_before_it_may_not():
     ]
     plans = plan_preemptions(queue, nodes, works, RULES, PackingPolicy(), NOW)
     assert {plan.job_id: len(plan.victims) for plan in plans if plan.victims} == {"a-job": 1}
+
+
+def test_one_that_left_as_nobody_asked_it_has_nobody_stopped_and_nothing_bought():
+    works = [
+        a_work("low", {"n": [0]}, priority=0, ran=MINUTE), an_engine("e", 1, IN_USE, priority=0),
+    ]  # fmt: skip
+    nodes = nodes_with(works, [a_node("n", gpus=2)])
+    asked: dict[str, Any] = {"priority": 9, "serves": True, "vram_per_gpu": 70.0, "milli": 1}
+    back, fresh = a_job("back", 1, fills=True, **asked), a_job("fresh", 1, **asked)
+    policy = PackingPolicy()
+    plan = plan_preemption(back, nodes, works, RULES, policy, NOW)
+    assert (plan.victims, plan.reason) == ((), FILLS)
+    for work in works:
+        kept = why_not(work, back, RULES, NOW)
+        assert kept is not None
+        assert kept.reason == FILLS
+    plans = plan_preemptions([back, fresh], nodes, works, RULES, policy, NOW)
+    assert {each.job_id for each in plans if each.victims} == {"fresh"}
+    assert plan_preemptions([back], nodes, works, RULES, policy, NOW, stops_only=True) == ()
+    assert not_bought_for([back, fresh], policy, NOW, nodes, ()) == {"back": FILLS}
 
 
 def test_the_cost_is_a_reload_for_each_time_that_it_is_expected_to_be_asked():
