@@ -98,8 +98,10 @@ def find(
             unknown.add(place)
         if message not in found.setdefault(place, []):
             found[place].append(message)
-    # Where a value may have several forms, only the form that came furthest is of interest.
-    outer = {place[:length] for place in found for length in range(len(place))}
+    # Where a value may have several forms, only the form that came furthest is of interest. And a
+    # list of which no entry can be read is not empty.
+    inner = [*found, *(each.place for each in between)]
+    outer = {place[:length] for place in inner for length in range(len(place))}
     return between + [
         Problem(place, _either(messages), place in unknown)
         for place, messages in found.items()

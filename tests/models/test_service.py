@@ -54,3 +54,20 @@ def test_a_file_that_names_a_service_or_a_model_twice_is_refused():
         ServiceFile.model_validate({"services": [service, service]})
     with pytest.raises(ValidationError, match="m is in this file already"):
         ServiceFile.model_validate({"models": [model, model], "services": [service]})
+
+
+def test_a_mistake_between_two_fields_is_told_once_and_the_list_around_it_is_not_empty():
+    """What cannot be read counts as no entry for who looks at the list as a whole."""
+    text = """
+models:
+  - {name: m, source: /m.gguf, memory: 0}
+services:
+  - {name: a, model: m, surge: 0, unavailable: 0}
+"""
+    with pytest.raises(SpecError) as refused:
+        load_document(text, "serve.yaml", ServiceFile)
+    first, second = refused.value.problems
+    assert first == "serve.yaml:3: models[0].memory: must be more than 0"
+    assert second.startswith("serve.yaml:5: services[0].surge: is 0 and so is unavailable: no")
+    with pytest.raises(SpecError, match="serve.yaml:1: services: must have at least 1 entry"):
+        load_document("services: []", "serve.yaml", ServiceFile)
