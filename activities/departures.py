@@ -29,6 +29,7 @@ from longshore.models.departures import (
     Occupant,
 )
 from longshore.models.messages import Displacement, LeaseEnd
+from longshore.models.node import NodeState
 from longshore.models.placement import Placement, PlacementKey
 from longshore.scheduling.departures import needs_a_look, plan_departures
 from longshore.scheduling.durations import end_at, ends_of
@@ -215,10 +216,10 @@ async def _give_up_spares(
 
 
 async def _set_cordon(connection: AsyncConnection, node_id: str, reason: str) -> bool:
-    """Write whether the node takes jobs; return True when it does again."""
+    """Write whether the node takes jobs, and why it takes none; return True when it does again."""
     change = _CORDON if reason else _UNCORDON
-    changed = await connection.scalar(text(change), {"id": node_id, "reason": reason})
-    return changed is not None and not reason
+    state = await connection.scalar(text(change), {"id": node_id, "reason": reason})
+    return state == NodeState.READY
 
 
 _OCCUPANTS = """
@@ -234,16 +235,19 @@ _OCCUPANTS = """
 _CORDON = """
     UPDATE nodes SET state = 'DRAINING', state_reason = :reason, clearing = true,
            state_since = CASE WHEN state = 'READY' THEN clock_timestamp() ELSE state_since END
-     WHERE id = :id AND (state = 'READY' OR NOT clearing)
-    RETURNING id
+     WHERE id = :id AND (state = 'READY' OR NOT clearing OR state_reason <> :reason)
+    RETURNING state
 """
 
 _UNCORDON = """
-    UPDATE nodes SET state = 'READY', state_reason = '', clearing = false,
-           state_since = clock_timestamp()
-     WHERE id = :id AND state = 'DRAINING' AND drain_reason IS NULL
-    RETURNING id
+    UPDATE nodes SET state = CASE WHEN drain_reason IS NULL THEN 'READY' ELSE 'DRAINING' END,
+           state_reason = coalesce(drain_reason, ''), clearing = false,
+           state_since = CASE WHEN drain_reason IS NULL THEN clock_timestamp()
+                              ELSE state_since END
+     WHERE id = :id AND state = 'DRAINING' AND (drain_reason IS NULL OR clearing)
+    RETURNING state
 """
+"""What somebody has shut stays so, and for that reason again."""
 
 _AS_BOUGHT = """
     UPDATE nodes n

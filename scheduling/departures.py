@@ -21,7 +21,9 @@ def plan_departures(
     Before a node's end every job is asked in time to save, publish and go. A job that will
     probably have ended by then may try: until the last moment at which it can still leave.
     """
-    why = (each.reason for each in leavings if _cordons(each, occupants, margins, now))
+    cordons = [each for each in leavings if _cordons(each, occupants, margins, now)]
+    # What a drain that somebody asked for shuts opens again when that is undone; nothing else does.
+    cordons.sort(key=lambda each: each.cause is Cause.DRAIN)
     departures: list[Departure] = []
     looks = list(_other_looks(occupants, leavings, margins, now))
     for occupant in occupants:
@@ -41,7 +43,7 @@ def plan_departures(
         each.cause is Cause.EXPIRY and _kill_at(each, margins) <= now for each in leavings
     )
     return DeparturePlan(
-        cordon=next(why, ""),
+        cordon=cordons[0].reason if cordons else "",
         departures=tuple(departures),
         overdue=tuple(each.key for each in occupants if not each.spare) if overdue else (),
         next_look=min(looks, default=None),

@@ -29,8 +29,8 @@ async def nodes_that_go_on(connection: AsyncConnection, block_id: str) -> set[st
 
 
 async def closed_nodes(connection: AsyncConnection, pool: str) -> frozenset[str]:
-    """Return the nodes of a pool that take no jobs for what becomes of them or their blocks, and
-    that nobody drains: `longshore uncordon` lets none of them in again for long."""
+    """Return the nodes of a pool that take no jobs for what becomes of them or their blocks,
+    whoever drains them too: `longshore uncordon` lets none of them in again for long."""
     found = await connection.execute(text(_CLOSED), {"pool": pool})
     return frozenset(
         row.id for row in found if row.leaves or closed_by_its_block(row.said, row.block_reason)
@@ -39,12 +39,16 @@ async def closed_nodes(connection: AsyncConnection, pool: str) -> frozenset[str]
 
 _CLOSED = """
     SELECT n.id, coalesce(n.drain_reason, '') AS said, nullif(b.reason, '') AS block_reason,
-           n.drain_reason IS NULL OR n.drain_reason <> n.state_reason AS leaves
+           n.drain_reason IS NULL OR n.drain_reason <> n.state_reason
+               OR (b.state IN ('DRAINING', 'ENDED')
+                   AND NOT EXISTS (SELECT FROM block_nodes k
+                                    WHERE k.block_id = b.id AND k.node_id = n.id)) AS leaves
       FROM nodes n LEFT JOIN blocks b ON b.id = n.block_id
      WHERE n.pool = :pool AND n.state = 'DRAINING'
 """
 """A node that its jobs leave, at its end or where its market takes it away, has no reason of a
-drain, or the one of an earlier cordon (`activities.departures`)."""
+drain, or another one than its state (`activities.departures`). Of a block that drains all nodes
+leave, but for those that go on in the next."""
 _HAND_OVER = (
     """
     UPDATE machines m SET block_id = b.next_block,

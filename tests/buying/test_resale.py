@@ -195,6 +195,13 @@ async def test_who_asks_why_is_told_that_somebody_drains_a_bought_node(
     assert told.decision
     assert [each.reason for each in told.decision.rejections] == ["is draining (new disk)"]
     assert told.hints[0] == f"let {node} take jobs again: `longshore uncordon {node}`"
+    # Where its block ends too, no uncordon would last, whoever was the last to shut it.
+    into = "UPDATE blocks SET state = :state, reason = 'no more' WHERE id = :id"
+    await buyer.rows(into, state="DRAINING", id=block)
+    told = await longshore.explain(waits.job_id)
+    assert not [hint for hint in told.hints if "uncordon" in hint]
+    assert f"add a node: {node} is on its way out" in told.hints
+    await buyer.rows(into, state="OPEN", id=block)
     await longshore.cancel(waits.job_id)
     await longshore.wait(waits.job_id)
     await buyer.let_go(block)

@@ -48,6 +48,14 @@ def test_a_drain_sends_those_that_can_save_and_lets_the_others_finish() -> None:
     assert plan.next_look is None
 
 
+@pytest.mark.parametrize("end", [expiry(10 * SECOND), notice(HOUR)], ids=["end", "notice"])
+def test_what_nobody_can_undo_is_why_a_node_takes_no_jobs_and_not_a_drain(end: Leaving) -> None:
+    for leavings in ([drain(), end], [end, drain()]):
+        assert plan_departures([], leavings, MARGINS, NOW).cordon == end.reason
+    still_far = plan_departures([], [drain(), expiry(HOUR)], MARGINS, NOW)
+    assert still_far.cordon == "new disk"
+
+
 def test_a_drain_now_sends_all() -> None:
     assert leave(a_job("a", saves=True), a_job("b"), by=drain(at_once=True)) == ["a", "b"]
 

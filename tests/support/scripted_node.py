@@ -204,7 +204,7 @@ class ScriptedNode:
             NodeWorkflow.expiry_changed, ExpiryChange(expires_at=expires_at)
         )
 
-    async def is_taken_away(self, at: datetime, reason: str = "") -> None:
+    async def is_taken_away(self, at: datetime | None, reason: str = "") -> None:
         await self._workflow().signal(NodeWorkflow.spot_notice, SpotNotice(at=at, reason=reason))
 
     @asynccontextmanager

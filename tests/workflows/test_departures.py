@@ -184,6 +184,55 @@ async def test_a_registration_brings_the_end(
         await eventually(lambda: _is_draining(longshore, pool))  # its time ends all the same
 
 
+@pytest.mark.parametrize("by", ["cordon", "drain"])
+async def test_why_advises_no_uncordon_of_a_drained_node_that_is_taken_away(
+    longshore: Longshore, node: ScriptedNode, pool: str, by: str
+):
+    await (longshore.cordon if by == "cordon" else longshore.drain)(node.id, "new disk")
+    waits = (await longshore.submit(a_spec(pool))).job_id
+    await eventually(lambda: _is_explained(longshore, waits))
+    await node.is_taken_away(None, "the market wants it back")
+
+    async def is_said() -> bool:
+        return (await _view(longshore, pool)).state_reason == "the market wants it back"
+
+    await eventually(is_said)
+    told = await longshore.explain(waits)
+    assert told.hints == (f"add a node: {node.id} is on its way out",)
+    await longshore.cancel(waits)
+    await longshore.wait(waits)
+
+
+@pytest.mark.parametrize("by", ["cordon", "drain"])
+async def test_a_drained_node_whose_end_is_put_off_is_shut_for_what_it_was_drained_for(
+    longshore: Longshore, node: ScriptedNode, pool: str, by: str
+):
+    await (longshore.cordon if by == "cordon" else longshore.drain)(node.id, "new disk")
+    waits = (await longshore.submit(a_spec(pool))).job_id
+    await eventually(lambda: _is_explained(longshore, waits))
+    undo = f"let {node.id} take jobs again: `longshore uncordon {node.id}`"
+    assert (await longshore.explain(waits)).hints[0] == undo
+    await node.ends_at(datetime.now(UTC) + END_MARGIN)
+
+    async def ends() -> bool:
+        return (await _view(longshore, pool)).state_reason.startswith("its node ends at")
+
+    await eventually(ends)
+    assert "uncordon" not in " ".join((await longshore.explain(waits)).hints)
+    await node.ends_at(datetime.now(UTC) + 9 * HOUR)
+
+    async def is_as_before() -> bool:
+        view = await _view(longshore, pool)
+        return (view.state, view.state_reason) == (NodeState.DRAINING, "new disk")
+
+    await eventually(is_as_before)
+    assert (await longshore.explain(waits)).hints[0] == undo
+    assert (await _view(longshore, pool)).clearing is (by == "drain")
+    await longshore.uncordon(node.id)
+    await node.end(waits)
+    await longshore.wait(waits)
+
+
 async def test_a_later_end_keeps_the_jobs(
     longshore: Longshore, node: ScriptedNode, saving: str, pool: str
 ):
