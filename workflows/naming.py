@@ -20,6 +20,12 @@ def refuse_another_id(given: StartInput) -> None:
     No signal would reach one of another id, and it would act beside the one that has the id.
     """
     found = workflow.info().workflow_id
+    # The names of jobs are looked at more closely. No other with a NUL has ever come further.
+    if "\0" in found and not isinstance(given, JobInput):
+        _refuse(
+            f"the workflow id {found!r} has a NUL character, which the capacity database cannot "
+            "hold: give one without"
+        )
     wanted = given.own_id(found)
     # Asked of other ids alone: an earlier version may have let one begin.
     if found != wanted and (isinstance(given, JobInput) or workflow.patched("own-ids")):

@@ -158,6 +158,20 @@ async def test_a_start_under_an_id_that_nobody_looks_for_ends_with_the_right_one
         assert EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED not in events
 
 
+@pytest.mark.parametrize(("name", "given", "wanted"), _OF_ONE, ids=[name for name, *_ in _OF_ONE])
+async def test_a_start_under_an_id_that_no_database_holds_ends_with_a_sentence(
+    temporal: Client, control: Database, name: str, given: dict[str, object], wanted: str
+):
+    own = wanted.format(id=f"n{uuid.uuid4().hex[:8]}") + "\0"
+    handle = await temporal.start_workflow(name, given, id=own, task_queue=CONTROL_TASK_QUEUE)
+    said = await _how_it_failed(handle)
+    assert own.replace("\0", r"\x00") in said
+    assert "\0" not in said
+    assert "NUL character" in said or "letters, digits" in said
+    events = [event.event_type async for event in handle.fetch_history_events()]
+    assert EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED not in events
+
+
 @pytest.mark.parametrize(
     ("name", "given", "id"),
     [*_OF_ONE, (RECONCILE_WORKFLOW, {"margin": "P9D"}, "reconcile-{id}")],
