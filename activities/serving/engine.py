@@ -14,6 +14,7 @@ import os
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import threading
@@ -23,7 +24,7 @@ import urllib.request
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, BinaryIO
 
 from longshore.activities.node.public_files import replace_public
 from longshore.activities.serving.engine_command import ADDRESS, SPEC, arguments, path_of
@@ -140,11 +141,14 @@ class Engine:
         """Raise ValueError where a file is missing, or is another one than was named."""
         if not model.exists():
             raise ValueError(f"this node has no {visible(str(model))}")
+        if not (model.is_file() or model.is_dir()):
+            # Whoever opens a pipe or a device may wait for ever, as the engine would.
+            raise ValueError(f"{visible(str(model))} is no file and no folder")
         expected = self._spec.model.sha256
         if expected is None:
             return
         hashed = hashlib.sha256()
-        with model.open("rb") as file:
+        with _opened(model) as file:
             while piece := file.read(_PIECE):
                 hashed.update(piece)
         if hashed.hexdigest() != expected:
@@ -213,6 +217,18 @@ class Engine:
         if said != self._said:
             self._said = said
             replace_public(self._report, said.model_dump_json())
+
+
+def _opened(path: Path) -> BinaryIO:
+    """Open a file to read, and never wait: it may have become a pipe since it was looked at.
+
+    Raises OSError, ValueError.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise ValueError(f"{visible(str(path))} is no file, and a digest is of one")
+    return os.fdopen(fd, "rb")
 
 
 def _host(environ: Mapping[str, str]) -> str:

@@ -135,6 +135,24 @@ async def test_another_file_than_was_named_is_not_served(box: LocalNode, tiny: P
     assert "it is damaged, or another file" in said.message
 
 
+@pytest.mark.parametrize("sha256", [None, "0" * 64], ids=["", "with-digest"])
+async def test_what_is_no_file_and_no_folder_is_refused_at_once(
+    box: LocalNode, tmp_path: Path, sha256: str | None
+):
+    """Whoever opened the pipe would wait for ever, and no limit counts before the engine runs."""
+    os.mkfifo(tmp_path / "pipe.gguf")
+    for place in (tmp_path / "pipe.gguf", Path("/dev/zero")):
+        await box.report(None, engine=an_engine(place, sha256=sha256), gpus=1)
+        _, _, said = next(iter(box.processes.engines()))
+        assert said.message == f"{place} is no file and no folder"
+
+
+async def test_a_folder_has_no_digest(box: LocalNode, tmp_path: Path):
+    await box.report(None, engine=an_engine(tmp_path, sha256="0" * 64), gpus=1)
+    _, _, said = next(iter(box.processes.engines()))
+    assert said.message == f"{tmp_path} is no file, and a digest is of one"
+
+
 async def test_a_file_that_is_not_there_is_named(box: LocalNode, tmp_path: Path):
     await box.report(None, engine=an_engine(tmp_path / "none.gguf"), gpus=1)
     _, _, said = next(iter(box.processes.engines()))
