@@ -1,7 +1,7 @@
 """The class that a job which waits has risen to by now: a cycle writes it only with its news."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -14,10 +14,10 @@ from longshore.scheduling.order import QueuedJob, counted_as
 
 
 async def with_classes(
-    connection: AsyncConnection, jobs: Sequence[JobView]
+    connection: AsyncConnection, jobs: Sequence[JobView], now: datetime
 ) -> tuple[JobView, ...]:
-    """Return the jobs, those in a queue with the class that they count as at the moment for which
-    they say what they have waited."""
+    """Return the jobs, those in a queue with the class that they count as `now`, by the clock of
+    the database: cycles go by that one too."""
     waiting = {job.pool for job in jobs if _is_queued(job)}
     if not waiting:
         return tuple(jobs)
@@ -25,7 +25,6 @@ async def with_classes(
         text("SELECT name, spec FROM pools WHERE name = ANY(:names)"), {"names": sorted(waiting)}
     )
     packing = {name: pool_and_trouble(name, spec)[0].packing for name, spec in rows}
-    now = datetime.now(UTC)
     return tuple(
         job.model_copy(update={"counted_as": _counted(job, packing[job.pool], now)})
         if _is_queued(job) and job.pool in packing

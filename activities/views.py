@@ -1,7 +1,7 @@
 """Reading jobs, nodes and pools for people: the client and the console show these."""
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -83,8 +83,9 @@ class Views:
         wanted, values = label_conditions(labels)
         query, values = _of_jobs(asked, wanted), asked | values | {"limit": limit}
         async with self._database.transaction() as connection:
-            rows = await connection.execute(text(query), values)
-            found = await with_classes(connection, [_job(row) for row in rows.mappings()])
+            rows = (await connection.execute(text(query), values)).mappings().all()
+            now = await clock(connection)
+            found = await with_classes(connection, [_job(row, now) for row in rows], now)
             return await with_prices(connection, found)
 
     async def id_of(self, ref: str) -> str:
@@ -242,12 +243,12 @@ async def _with_price(connection: AsyncConnection, pool: PoolView) -> PoolView:
     return pool.model_copy(update={"price": price})
 
 
-def _job(stored: Mapping[Any, Any]) -> JobView:
+def _job(stored: Mapping[Any, Any], now: datetime) -> JobView:
     learnt = stored_learnt(stored["learnt"])
     said = says_learnt(learnt) if learnt else ""
     row = {**stored, "labels": stored["labels"] or {}, "learnt": said}
     try:
-        found = _with_end(_with_begin(JobView.model_validate(row)))
+        found = _with_end(_with_begin(JobView.model_validate(row), now))
     except ValidationError as error:
         # Somebody has written into the row by hand. The list shows the others, and says so of it.
         wrong = {field: _UNREADABLE[str(field)] for field in {m["loc"][0] for m in error.errors()}}
@@ -255,13 +256,12 @@ def _job(stored: Mapping[Any, Any]) -> JobView:
         found = JobView.model_validate({**row, **wrong, "reason": said})
     if row["deadline_at"] is None:
         return found
-    judgment = judgment_of_job(found, stored, datetime.now(UTC))
+    judgment = judgment_of_job(found, stored, now)
     return found.model_copy(update={"deadline": judgment})
 
 
-def _with_begin(job: JobView) -> JobView:
+def _with_begin(job: JobView, now: datetime) -> JobView:
     """Return a job that is held with when it begins, as far as that is to come."""
-    now = datetime.now(UTC)
     if job.state is not JobState.HELD or job.begins_at is None:
         return job
     if not job.begin_only and job.begins_at <= now:

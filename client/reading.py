@@ -12,7 +12,7 @@ from longshore.activities.buying.reasons import BuyingReasons, read_standing
 from longshore.activities.checkpoints.rows import StoredCheckpoints, checkpoints_of
 from longshore.activities.cycle_views import CycleViews
 from longshore.activities.dag_views import DagViews
-from longshore.activities.database import Database
+from longshore.activities.database import Database, clock
 from longshore.activities.durations import DurationViews
 from longshore.activities.funding.fund import fund_view
 from longshore.activities.funding.use import payers_of
@@ -278,7 +278,7 @@ class Reading:
                 (request,), nodes = await with_locality(
                     connection, job.pool, pool.packing, [request], nodes
                 )
-                moment = datetime.now(UTC)
+                moment = await clock(connection)
                 alone = place(request, nodes, pool.packing, moment, recent=recent)
                 alone, last = look_past_states(alone, last, request, nodes, pool.packing, moment)
                 also = (

@@ -3,7 +3,7 @@ queue, the stops of others and its views make of it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 
 import pytest
 
@@ -12,6 +12,7 @@ from longshore.activities.preemption_inputs import read_inputs
 from longshore.activities.snapshot import load_place, load_pool, read_queue
 from longshore.activities.views import Views, set_pool
 from longshore.client.words import class_of
+from longshore.models.deadline import DeadlineOutlook
 from longshore.models.job import JobState
 from longshore.models.messages import HoldRequest, LeaseEnd, ReleaseRequest
 from longshore.models.placement import PackingPolicy, PlacementKey, ScoreWeights
@@ -91,6 +92,26 @@ async def test_the_class_that_is_told_is_of_the_moment_of_the_wait_beside_it(led
         assert class_of(job, datetime.now(UTC)).startswith("class 4, counted as 7 after 91d")
     await _rises_every(ledger, timedelta(0))
     assert (await Views(ledger.database).job("wide")).counted_as is None
+
+
+async def test_whoever_looks_with_a_wrong_clock_sees_the_class_that_cycles_go_by(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+):
+    class AYearAhead(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:
+            return datetime.now(tz) + 365 * DAY
+
+    await ledger.register(gpus=1)
+    await ledger.enqueue("wide", gpus=2, priority=4)
+    await _age(ledger, "wide", 31)
+    await ledger.rows("UPDATE jobs SET deadline_at = now() + interval '1 day'")
+    for module in ("risen", "views"):
+        monkeypatch.setattr(f"longshore.activities.{module}.datetime", AYearAhead)
+    wide = await Views(ledger.database).job("wide")
+    assert wide.counted_as == 5
+    assert wide.deadline is not None
+    assert wide.deadline.outlook is DeadlineOutlook.UNKNOWN
 
 
 async def test_what_was_waited_before_an_attempt_counts_in_the_next(ledger: Ledger):
