@@ -32,6 +32,7 @@ from longshore.models.price_series import PriceSeries
 from longshore.models.problems import beyond_bounds, describe_all
 from longshore.models.resources import WHOLE
 from longshore.models.views import (
+    SPEC_UNREADABLE,
     UNREADABLE,
     AttemptView,
     GPUView,
@@ -252,8 +253,9 @@ def _job(stored: Mapping[Any, Any], now: datetime) -> JobView:
     except ValidationError as error:
         # Somebody has written into the row by hand. The list shows the others, and says so of it.
         wrong = {field: _UNREADABLE[str(field)] for field in {m["loc"][0] for m in error.errors()}}
-        said = f"{UNREADABLE} as it is stored: {'; '.join(describe_all(error, row))}"
-        found = JobView.model_validate({**row, **wrong, "reason": said})
+        why = "; ".join(describe_all(error, row)) if row["has_fields"] else "must be a mapping"
+        what = f"its last decision {UNREADABLE}" if wrong.keys() <= _DECIDED else SPEC_UNREADABLE
+        found = JobView.model_validate({**row, **wrong, "reason": f"{what}: {why}"})
     if row["deadline_at"] is None:
         return found
     judgment = judgment_of_job(found, stored, now)
@@ -284,6 +286,8 @@ _UNREADABLE = {
     "labels": {},    "max_duration": None, "start_below": None,
 }  # fmt: skip
 """What a list shows of what it cannot read. All else the database bounds."""
+_DECIDED = {"counted_as", "estimated_start", "start_range"}
+"""What of it is no part of a spec: a cycle has written it."""
 
 
 def _gpu(row: RowMapping, leases: Sequence[RowMapping]) -> GPUView:
@@ -340,7 +344,8 @@ def _without(row: RowMapping, *names: str) -> dict[str, Any]:
 
 
 _JOBS = f"""
-    SELECT j.id, j.name, j.tenant, j.pool, j.spec->'tier' AS tier,
+    SELECT j.id, j.name, j.tenant, j.pool, jsonb_typeof(j.spec) = 'object' AS has_fields,
+           j.spec->'tier' AS tier,
            j.spec->'priority' AS priority, j.spec->'gpu_type' AS gpu_type,
            CASE WHEN jsonb_typeof(j.spec->'malleable') IS DISTINCT FROM 'object'
                 THEN j.spec->'gpus'

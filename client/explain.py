@@ -13,7 +13,7 @@ from longshore.models.pool import Growth
 from longshore.models.preemption import PreemptionPlan, Spared
 from longshore.models.spending import BuyingRecord, PurchaseUnderWay
 from longshore.models.text import count
-from longshore.models.views import UNREADABLE, Explanation, JobView
+from longshore.models.views import SPEC_UNREADABLE, UNREADABLE, Explanation, JobView
 from longshore.models.visible import brief
 from longshore.scheduling.arrays import progress_text
 from longshore.scheduling.buying.buying_status import NO_BUYING, BuyingStatus
@@ -133,7 +133,7 @@ def with_trouble(told: Explanation, trouble: str) -> Explanation:
 
 
 def unreadable_spec(trouble: str) -> str:
-    return f"its stored spec {UNREADABLE}: {brief(trouble)}"
+    return f"{SPEC_UNREADABLE}: {brief(trouble)}"
 
 
 def mend_of_spec(job: JobView) -> str:

@@ -29,6 +29,7 @@ from longshore.client.words import (
     head_start_of,
     places_of,
     short_class_of,
+    tier_of,
     styled,
     zone,
 )
@@ -96,7 +97,7 @@ def jobs_table(
             Text(_remark(job, now), no_wrap=True, overflow="ellipsis"),
         ]
         if width >= WIDE:
-            cells[2:2] = [job.pool, job.tenant, job.tier.value, short_class_of(job)]
+            cells[2:2] = [job.pool, job.tenant, tier_of(job), short_class_of(job)]
         cells[-1:-1] = [job.labels.get(label, NONE) for label in labels]
         table.add_row(*cells)
     return table
@@ -256,7 +257,8 @@ def _remark(job: JobView, now: datetime) -> str:
     match job.state:
         case JobState.RUNNING:
             again = f", attempt {job.attempt}" if job.attempt > 1 else ""
-            return f"{_where(job)} {held(job)}{again}"
+            but = f"; {job.reason}" if job.unreadable else ""
+            return f"{_where(job)} {held(job)}{again}{but}"
         case JobState.SUCCEEDED if job.started_at is not None:
             return f"{_where(job)} for {_ran(job)}"
         case JobState.FAILED:
@@ -331,7 +333,7 @@ def _facts(report: JobReport, now: datetime) -> list[tuple[str, RenderableType]]
     facts += [
         (
             "queue",
-            f"pool {job.pool}, tenant {job.tenant}, {job.tier.value}, {class_of(job, now)}",
+            f"pool {job.pool}, tenant {job.tenant}, {tier_of(job)}, {class_of(job, now)}",
         ),
         ("submitted", _moment(job.submitted_at, now)),
     ]

@@ -8,7 +8,7 @@ from longshore.models.job import JobState
 from longshore.models.mig import SLICES
 from longshore.models.node import NodeState
 from longshore.models.queue_view import QueuedJobView
-from longshore.models.text import format_places, span
+from longshore.models.text import NONE, format_places, span
 from longshore.models.views import Explanation, JobView
 
 _STYLES = {
@@ -67,8 +67,15 @@ def period(start: datetime, end: datetime, now: datetime) -> str:
     return f"{first.rpartition(' ')[0] if zones else first} to {last}"
 
 
+def tier_of(job: JobView) -> str:
+    """Return the tier of a job; a dash where its stored spec cannot be read."""
+    return NONE if job.unreadable else job.tier.value
+
+
 def class_of(job: JobView, now: datetime) -> str:
     """Return ``class 4``, or ``class 4, counted as 5 after 31d in the queue``."""
+    if job.unreadable:
+        return f"class {NONE}"
     if job.counted_as is None:
         return f"class {job.priority}"
     waited = span(job.waited_by(now))
@@ -77,6 +84,8 @@ def class_of(job: JobView, now: datetime) -> str:
 
 def short_class_of(job: JobView | QueuedJobView) -> str:
     """Return a class as lists have it: ``4``, or ``4 as 5`` of one that its wait has lifted."""
+    if isinstance(job, JobView) and job.unreadable:
+        return NONE
     counted = job.counted_as if job.counted_as is not None else job.priority
     return f"{job.priority} as {counted}" if counted > job.priority else str(job.priority)
 

@@ -6,7 +6,7 @@ from datetime import datetime
 from longshore.activities.checkpoints.rows import StoredCheckpoints
 from longshore.client.code_view import travels
 from longshore.client.job_view import command_of, held, wants
-from longshore.client.words import class_of, head_start_of
+from longshore.client.words import class_of, head_start_of, tier_of
 from longshore.console.array_view import array_facts
 from longshore.console.budgets_view import hours_html, payers_html
 from longshore.console.escaping import escape
@@ -48,7 +48,7 @@ def head_html(report: JobReport, now: datetime, workflow: str | None) -> str:
     pairs = [
         ("Pool", escape(job.pool)),
         ("Tenant", escape(job.tenant)),
-        ("Tier", f"{job.tier.value} <small>{class_of(job, now)}</small>"),
+        ("Tier", f"{tier_of(job)} <small>{class_of(job, now)}</small>"),
         ("Submitted", when(job.submitted_at)),
     ]
     if report.array is None:

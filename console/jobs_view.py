@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from urllib.parse import quote, urlencode
 
 from longshore.client.job_view import held
-from longshore.client.words import short_class_of
+from longshore.client.words import short_class_of, tier_of
 from longshore.console.escaping import escape
 from longshore.console.parts import SIMULATED_GPUS, chip, facts, table
 from longshore.models.job import FailureClass, JobState
@@ -121,7 +121,7 @@ def _row(job: JobView, now: datetime) -> str:
     again = f"<small>attempt {job.attempt}</small>" if job.attempt > 1 else ""
     return (
         f'<tr><th scope="row">{link(job.id)}</th><td>{chip(job.state.value)}{again}</td>'
-        f"<td>{escape(job.pool)}<small>{escape(job.tenant)}, {job.tier.value}, class "
+        f"<td>{escape(job.pool)}<small>{escape(job.tenant)}, {tier_of(job)}, class "
         f"{short_class_of(job)}</small></td><td>{escape(wish(job))}</td><td>{_where(job)}</td>"
         f'<td class="n">{span(waited(job, now))}{so_far}</td>'
         f'<td class="fold">{_why(job)}{starts}</td></tr>'
@@ -130,7 +130,7 @@ def _row(job: JobView, now: datetime) -> str:
 
 def _why(job: JobView) -> str:
     said = escape(why(job))
-    if job.state is not JobState.RUNNING:
+    if job.state is not JobState.RUNNING or job.unreadable:
         return said
     # Why it runs where it runs is long, and seldom asked.
     return f'<span class="clamp quiet" title="{said}">{said}</span>'

@@ -29,6 +29,8 @@ from longshore.models.units import Duration
 
 UNREADABLE = "cannot be read"
 """What is said of a job whose row somebody, or a newer version, has written into."""
+SPEC_UNREADABLE = f"its stored spec {UNREADABLE}"
+"""How the reason of such a job begins in a list, where a field of the list is wrong by it."""
 
 
 class JobView(Wire):
@@ -111,6 +113,11 @@ class JobView(Wire):
     """How it stands to its deadline; null for one without."""
     learnt: str = ""
     """Of one that waits or runs: for how long, where that is learnt from jobs before it."""
+
+    @property
+    def unreadable(self) -> bool:
+        """Whether its stored spec cannot be read, so that tier, class or GPUs are not known."""
+        return self.reason.startswith(SPEC_UNREADABLE)
 
     @property
     def waits_from(self) -> datetime:

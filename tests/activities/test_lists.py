@@ -69,7 +69,7 @@ async def test_the_newest_of_a_name_is_found_and_an_id_comes_before_a_name(ledge
     ("spec", "said"),
     [
         ("{}", "tier"),
-        ('"none"', "gpus"),
+        ('"none"', "must be a mapping"),
         ('{"tier": "NOW", "priority": "high", "gpus": {}, "gpu_type": 7}', "priority"),
         ('{"tier": "FAST", "priority": 1.5, "gpus": 1}', "priority"),
     ],
@@ -86,7 +86,7 @@ async def test_a_row_that_somebody_wrote_by_hand_is_shown_beside_the_others(
     )
     found = {job.id: job.reason for job in await views.jobs()}
     assert sorted(found) == list("abcdefghijkl")
-    unreadable = [job for job, reason in found.items() if "cannot be read as it" in reason]
+    unreadable = [job for job, reason in found.items() if "cannot be read: " in reason]
     assert sorted(unreadable) == ["b", "e"]
     assert said in found["b"]
     assert {"estimated_start", "counted_as"} <= {word.strip(":") for word in found["e"].split()}

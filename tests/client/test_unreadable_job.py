@@ -11,6 +11,7 @@ from psycopg.types.json import Jsonb
 
 from longshore.console.fleet import Fleet
 from longshore.console.job_view import head_html, notes_html
+from longshore.console.jobs_view import list_html
 from longshore.models.settings import Settings
 from tests.client.conftest import Command
 from tests.support.scripted_node import ScriptedNode
@@ -56,12 +57,34 @@ async def test_who_asks_is_told_what_is_wrong_with_it_and_what_to_do(
             assert f"what is stored of job {job_id}: " in said
             assert f"`longshore cancel {job_id}` ends it" in said
         assert (await longshore("fund", job_id)).code == 0, "it needs no more than the queue"
+    if stored in ("'null'", "'[1]'"):
+        await _is_listed_without_a_guess(longshore, settings, pool, (runs, waits))
     with psycopg.connect(settings.resolve_database_url(), autocommit=True) as connection:
         for job_id, spec in before:
             connection.execute("UPDATE jobs SET spec = %s WHERE id = %s", (Jsonb(spec), job_id))
     assert "cannot be read" not in (await longshore("why", runs)).out
     await longshore("cancel", waits)
     await node.end(runs)
+
+
+async def _is_listed_without_a_guess(
+    longshore: Command, settings: Settings, pool: str, jobs: tuple[str, ...]
+) -> None:
+    """Fail unless `jobs` and the console's list say of each job that its spec cannot be read, and
+    give it no tier and class."""
+    said = "its stored spec cannot be read: must be a mapping"
+    ran = await longshore("jobs", "--pool", pool)
+    fleet = Fleet(settings)
+    page = unescape(list_html(await fleet.jobs(pool=pool), datetime.now(UTC)))
+    await fleet.close()
+    lines = [line for line in ran.out.splitlines() if line.startswith(jobs)]
+    assert len(lines) == len(jobs)
+    for line in lines:
+        assert said in line
+        assert "FLEX" not in line
+        assert line.split()[4:6] == ["–", "–"]
+    assert page.count(f">{said}") == len(jobs)
+    assert "FLEX" not in page
 
 
 async def _is_shown(
