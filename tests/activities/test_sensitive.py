@@ -1,6 +1,7 @@
 """Jobs that hold their nodes alone, in the database: it refuses whoever would join."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -11,9 +12,14 @@ from longshore.activities.held_differences import HELD_DIFFERENCES
 from longshore.activities.snapshot import load_nodes, load_running
 from longshore.activities.views import Views
 from longshore.models.errors import NotFoundError, RefusedError
-from longshore.models.messages import PlacementKey
+from longshore.models.failover import SwapRequest
+from longshore.models.messages import LeaseEnd, NodeEnd, PlacementKey
+from longshore.models.node import NodeState
+from longshore.models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL
 from tests.support.ledger import Ledger
 
+FABRIC = {REGION_LABEL: "eu", CLUSTER_LABEL: "c1", DOMAIN_LABEL: "a"}
+ON = "SELECT node_id, spare FROM placements WHERE job_id = 'wide' AND attempt = 1 ORDER BY rank"
 OLD, NEW = "1111111111111111", "2222222222222222"
 HELD_BY = "SELECT held_alone_by FROM nodes WHERE id = 'node-a'"
 
@@ -111,6 +117,53 @@ async def test_a_cycle_gives_a_sensitive_job_the_whole_node_and_its_process_what
         await ledger.finish("b-other")
         assert (await ledger.cycle("c/2")).placed == 1
         assert await ledger.rows(HELD_DIFFERENCES) == []
+
+
+@pytest.mark.parametrize("spares", [0, 3], ids=["none", "spare"])
+async def test_a_sensitive_gang_that_loses_a_node_holds_alone_what_it_has_and_nothing_more(
+    ledger: Ledger, spares: int
+):
+    """Where a spare takes the place, it is held alone too; else nothing is held any more."""
+    for name in ("node-a", "node-b", "node-c"):
+        await ledger.register(name, gpus=3, conformance=OLD)
+    await ledger.rows(
+        "UPDATE nodes SET labels = CAST(:labels AS jsonb)", labels=json.dumps(FABRIC)
+    )
+    gang = {"group_gpus": 4, "spares_per_group": spares}
+    await ledger.enqueue("wide", gpus=4, cpus=4, ram=2, sensitive=True, gang=gang)
+    async with ledger.listening("wide", "other"):
+        assert (await ledger.cycle("c/1")).placed == 1
+        ranks = await ledger.rows(ON)
+        lost, kept = (each["node_id"] for each in ranks if not each["spare"])
+        stands_by = [each["node_id"] for each in ranks if each["spare"]]
+        assert await held(ledger) == {each["node_id"] for each in ranks}
+        end = NodeEnd(node_id=lost, epoch=1, state=NodeState.LOST, reason="silent")
+        await ledger.run(ledger.registry.end_node, end)
+        assert await ledger.rows(HELD_DIFFERENCES) == []
+        request = SwapRequest(
+            key=PlacementKey(job_id="wide", attempt=1), end=LeaseEnd.NODE_LOST, message="lost"
+        )
+        reply = await ledger.run(ledger.spares.swap, request)
+        if spares:
+            assert reply.placement is not None
+            assert await held(ledger) == {kept, *stands_by}
+            leases = "SELECT count(*) FROM leases WHERE ended_at IS NULL"
+            assert await ledger.value(leases) == 6, "of two nodes all GPUs, those that idle too"
+        else:
+            assert (reply.placement, await held(ledger)) == (None, set())
+        await ledger.enqueue("other", gpus=1, ram=1)
+        placed = (await ledger.cycle("c/2")).placed
+        assert placed == (0 if spares else 1), "nobody joins what is held"
+        assert await ledger.rows(HELD_DIFFERENCES) == []
+        assert await ledger.drift() == []
+        await ledger.finish("wide", 2 if spares else 1)
+        assert await held(ledger) == set()
+
+
+async def held(ledger: Ledger) -> set[str]:
+    """Return the nodes that the gang holds alone."""
+    found = await ledger.rows("SELECT id FROM nodes WHERE held_alone_by = 'wide'")
+    return {each["id"] for each in found}
 
 
 async def test_a_node_whose_fingerprint_has_changed_gets_no_sensitive_job_until_it_is_accepted(
