@@ -4,6 +4,7 @@ Its replicas are ordinary jobs that an activity starts. What they do their agent
 that one has ended its `finish` tells. One activity looks and does what follows.
 """
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 from temporalio import workflow
@@ -11,6 +12,7 @@ from temporalio.exceptions import ActivityError, ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from longshore.activities.serving.services import ServiceActivities
+    from longshore.models.bounds import json_bytes
     from longshore.models.errors import StoredError
     from longshore.models.service import ServiceState
     from longshore.models.service_messages import (
@@ -27,8 +29,9 @@ with workflow.unsafe.imports_passed_through():
 
 LOOK_AT_LEAST = timedelta(minutes=10)
 """A look comes after this at the latest: for ends that nobody could tell of."""
-MOST_AT_ONCE = 200
-"""Notices that one look takes."""
+MOST_AT_ONCE, MOST_BYTES_AT_ONCE = 200, 500_000
+"""Notices that one look takes, and their bytes as JSON: an activity's input with more than Temporal
+carries (2 MiB) would fail this workflow's task for ever."""
 
 
 @workflow.defn(name=SERVICE_WORKFLOW)
@@ -71,7 +74,8 @@ class ServiceWorkflow(Started):
 
     async def _advance(self) -> ServiceProgress:
         self._poked = False
-        notices, self._notices = self._notices[:MOST_AT_ONCE], self._notices[MOST_AT_ONCE:]
+        number = _at_once(self._notices)
+        notices, self._notices = self._notices[:number], self._notices[number:]
         self._looks += 1
         try:
             progress = await workflow.execute_activity_method(
@@ -111,7 +115,10 @@ class ServiceWorkflow(Started):
 
     def _is_full(self) -> bool:
         full = self._looks >= self._input.max_looks_per_run
-        return full or workflow.info().is_continue_as_new_suggested()
+        if not (full or workflow.info().is_continue_as_new_suggested()):
+            return False
+        # What is left has to fit into the input of the next run.
+        return _at_once(self._notices) == len(self._notices)
 
     def _continue(self) -> None:
         workflow.continue_as_new(
@@ -120,6 +127,17 @@ class ServiceWorkflow(Started):
                 max_looks_per_run=self._input.max_looks_per_run,
             )
         )  # fmt: skip
+
+
+def _at_once(notices: Sequence[EngineNotice]) -> int:
+    """Return how many of the first notices go together."""
+    number = size = 0
+    for notice in notices[:MOST_AT_ONCE]:
+        size += json_bytes(notice)
+        if number and size > MOST_BYTES_AT_ONCE:
+            break
+        number += 1
+    return number
 
 
 def _is_unreadable(error: ActivityError) -> bool:

@@ -12,8 +12,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from longshore.activities.stored_specs import stored_error
 from longshore.models.base import as_reason
 from longshore.models.bounds import TAKEN
-from longshore.models.errors import NotFoundError, RefusedError, StoredError
-from longshore.models.service import ServiceSpec, ServiceState
+from longshore.models.errors import NotFoundError, RefusedError, SpecError, StoredError
+from longshore.models.service import MOST_REPLICAS, ServiceSpec, ServiceState
 from longshore.models.service_messages import EngineNotice
 from longshore.models.serving import STALE_AFTER, EngineSpec, EngineStage
 from longshore.models.visible import shown
@@ -118,7 +118,10 @@ def _mend(name: str) -> str:
 
 
 async def scale_service(connection: AsyncConnection, name: str, replicas: int) -> None:
-    """Want so many replicas. Raises NotFoundError, RefusedError of one that is removed."""
+    """Want so many replicas. Raises NotFoundError, RefusedError of one that is removed, SpecError
+    for a number that no service can have."""
+    if not 0 <= replicas <= MOST_REPLICAS:
+        raise SpecError("replicas", (f"replicas: must be 0 to {MOST_REPLICAS:,}, got {replicas}",))
     service = await lock_service(connection, name)
     _refuse_removed(service)
     row = {"name": name, "replicas": replicas, "revision": service["revision"]}

@@ -14,11 +14,16 @@ from temporalio.exceptions import ApplicationError
 from longshore.activities.database import Database
 from longshore.activities.metrics import Metrics
 from longshore.activities.serving import services
-from longshore.activities.serving.service_rows import hear, record_service, remove_service
+from longshore.activities.serving.service_rows import (
+    hear,
+    record_service,
+    remove_service,
+    scale_service,
+)
 from longshore.activities.serving.service_views import service_view, services_view
 from longshore.activities.serving.services import ServiceActivities
 from longshore.activities.signals import Signals
-from longshore.models.errors import NotFoundError, StoredError
+from longshore.models.errors import NotFoundError, SpecError, StoredError
 from longshore.models.messages import job_workflow_id
 from longshore.models.runtimes import BUILT_IN
 from longshore.models.service import ServiceSpec, ServiceState, ServiceView
@@ -377,6 +382,39 @@ async def test_a_later_engine_holds_what_one_like_it_was_seen_to_take(served: Se
         )
     assert memory == 1.501
     await served.end()
+
+
+async def test_the_workflow_hears_however_much_agents_have_said_meanwhile(served: Served):
+    """More than one activity can be given (2 MiB), while the database was away."""
+    revision = await served.record(replicas=1)
+    await served.begin_one(revision, "one")
+    workflow_id = service_workflow_id(served.name)
+    async with served.control.transaction() as connection:
+        locked = "SELECT 1 FROM services WHERE name = :name FOR UPDATE"
+        await connection.execute(text(locked), {"name": served.name})
+        await Signals(served.temporal).begin_service(served.name)
+        handle = served.temporal.get_workflow_handle_for(ServiceWorkflow.run, workflow_id)
+        report = EngineReport(stage=EngineStage.FAILED, message="\N{PILE OF POO}" * 4_000)
+        for attempt in range(1, 201):
+            said = EngineNotice(job_id="one", attempt=attempt, node_id="n", report=report)
+            await handle.signal("engine", said)
+
+    async def heard() -> bool:
+        (one,) = [each for each in (await served.view()).replicas if each.job_id == "one"]
+        return one.failures == 200
+
+    await eventually(heard)
+    await served.remove()
+    await handle.signal(ServiceWorkflow.poke)
+    await handle.result()
+
+
+@pytest.mark.parametrize("replicas", [-1, 1_001, 2**63])
+async def test_a_number_that_no_service_can_have_is_refused(served: Served, replicas: int):
+    await served.record(replicas=0)
+    with pytest.raises(SpecError, match=f"replicas: must be 0 to 1,000, got {replicas}"):
+        async with served.control.transaction() as connection:
+            await scale_service(connection, served.name, replicas)
 
 
 class _Gauges:
