@@ -14,7 +14,7 @@ from sqlalchemy.exc import DataError, DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from longshore.activities.revisions import refuse_newer
-from longshore.models.errors import LockedError, UnavailableError
+from longshore.models.errors import LockedError, SpecError, UnavailableError
 
 PATIENCE = timedelta(seconds=8)
 """For how long somebody who looks waits for a connection, and for what another session has locked:
@@ -66,7 +66,8 @@ class Database:
         """Yield a connection in a transaction: committed at the end, rolled back on an error.
 
         Raises UnavailableError when the server does not answer, or what is needed stays locked
-        for longer than the patience; and DataError for a value that it cannot take.
+        for longer than the patience; and for a value that it cannot take DataError, of a database
+        for people SpecError.
         """
         watch = _Watch()
         try:
@@ -89,7 +90,15 @@ class Database:
         except DBAPIError as error:
             if error.connection_invalidated:
                 raise UnavailableError(f"the capacity database went away: {error.orig}") from error
+            if isinstance(error, DataError) and self._patience is not None:
+                why = str(error.orig).partition("\n")[0]
+                raise _no_value(why) from error
             raise
+        except UnicodeEncodeError as error:  # the driver's, before anything is sent
+            if self._patience is None:
+                raise
+            why = "half of a pair of surrogates is no character, and in no row"
+            raise _no_value(why) from error
         finally:
             watch.end()
 
@@ -119,6 +128,10 @@ class Database:
             await refuse_newer(connection)
         watch.end()
         self._looks_at_revision = False
+
+
+def _no_value(why: str) -> SpecError:
+    return SpecError("input", (f"the capacity database takes no such value: {why}",))
 
 
 class _Watch:

@@ -12,6 +12,9 @@ from temporalio.worker import Worker
 
 from longshore.activities.database import Database
 from longshore.activities.error_translation import reports_errors
+from longshore.activities.serving.service_views import service_view
+from longshore.models.errors import SpecError
+from longshore.models.settings import Settings
 from tests.support.waiting import eventually
 
 LONG = f"/* {'a statement that goes on, ' * 1_000} */"
@@ -37,6 +40,18 @@ class StepWorkflow:
         await workflow.execute_activity(
             "step_on_database", statement, start_to_close_timeout=timedelta(seconds=30)
         )
+
+
+@pytest.mark.parametrize("value", ["a\0b", "\ud800"], ids=["nul", "surrogate"])
+async def test_who_gives_text_that_no_row_can_have_is_told_so(
+    control: Database, settings: Settings, value: str
+):
+    """Whatever is looked for by it: a service, a model, a DAG."""
+    database = Database.for_people(settings.resolve_database_url(), pool_size=1)
+    with pytest.raises(SpecError, match="the capacity database takes no such value: "):
+        async with database.snapshot() as connection:
+            await service_view(connection, value)
+    await database.close()
 
 
 @pytest.mark.parametrize(
