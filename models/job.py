@@ -521,6 +521,8 @@ class JobSpec(Frozen):
     @property
     def too_large(self) -> str:
         """Why it has too many bytes, with its largest fields; empty where it has not."""
+        if self.engine is not None and (why := self.engine.too_large):
+            return why
         # All else has bounds of its own, far below the other half.
         if (
             json_bytes((self.command, self.env, self.data, self.conformance, self.array))

@@ -12,7 +12,7 @@ from typing import Annotated, Final, Self
 from pydantic import Field, StringConstraints, model_validator
 
 from longshore.models.base import Frozen, Name, Reason, ShortText, Text, Wire, known_or
-from longshore.models.bounds import Most
+from longshore.models.bounds import Most, json_bytes, largest
 from longshore.models.counts import DIGITS, Count
 from longshore.models.data import OF_A_JOB, why_not_fetched
 from longshore.models.mistakes import Mistake, refuse
@@ -53,6 +53,9 @@ _RELATIVE = ("./", "../")
 START_LIMIT: Final = timedelta(minutes=10)
 STALE_AFTER: Final = timedelta(seconds=10)
 """An engine of which nobody has asked anything for so long may leave for others."""
+MOST_ENGINE_BYTES: Final = 100_000
+"""Of an engine as JSON: its process finds it in a variable, and Linux takes 131,071 bytes of one
+(execve(2))."""
 
 
 class MemoryRule(StrEnum):
@@ -276,6 +279,18 @@ class EngineSpec(Frozen):
     """MB on each of its GPUs."""
     service: Name | None = None
     """Which service it is of: its workflow hears when the engine is ready."""
+
+    @property
+    def too_large(self) -> str:
+        """Why its process could not be given it; empty where it can."""
+        found = json_bytes(self)
+        if found <= MOST_ENGINE_BYTES:
+            return ""
+        parts = {"model": self.model, "runtime": self.runtime}
+        return (
+            f"the engine has {found:,} bytes as JSON ({largest(parts)}); {MOST_ENGINE_BYTES:,} is "
+            "the most: put what is long into a file that its program reads"
+        )
 
     @property
     def text(self) -> str:

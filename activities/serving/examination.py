@@ -21,7 +21,7 @@ from longshore.models.errors import (
 )
 from longshore.models.model_memory import ModelMemory
 from longshore.models.model_registry import ModelFacts, serving_of
-from longshore.models.serving import MemoryRule, ModelSpec, Runtime
+from longshore.models.serving import EngineSpec, MemoryRule, ModelSpec, Runtime
 from longshore.models.units import format_bytes, format_gb
 from longshore.scheduling.serving.splits import why_not_so_many
 
@@ -62,6 +62,9 @@ class _Examination:
     warnings: list[str] = field(default_factory=list[str])
 
     def done(self) -> Examined:
+        # What else an engine has is a few bytes.
+        if why := EngineSpec(model=self.spec, runtime=self.runtime, memory=1).too_large:
+            self.problems.append(why)
         if self.spec.concurrency is None:
             said = {"concurrency": self.runtime.concurrency}
             self.spec = self.spec.model_copy(update=said)

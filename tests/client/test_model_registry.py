@@ -374,6 +374,22 @@ async def test_no_larger_than_any_gpu_where_the_runtime_does_not_split(
     assert "gpus: is 2, and its runtime runs on one GPU" in several.err
 
 
+async def test_an_engine_that_no_process_could_be_given_is_refused(
+    longshore: Command, tmp_path: Path
+):
+    """It is one variable of the environment, and Linux takes 131,071 bytes of each."""
+    file = tmp_path / "long.yaml"
+    model = {"name": "long", "source": "/nowhere/long.gguf", "memory": "1GB"}
+    for args, code in ((["x" * 90_000], 0), (["x" * 90_000] * 2, 65)):
+        file.write_text(json.dumps({**model, "args": args}))
+        ran = await longshore("models", "add", str(file))
+        assert ran.code == code, ran.err
+    assert "model long: the engine has 18" in ran.err
+    assert "as JSON (model 18" in " ".join(ran.err.split())
+    assert "100,000 is the most: put what is long into a file" in " ".join(ran.err.split())
+    assert (await longshore("models", "rm", "long")).code == 0
+
+
 async def test_runtimes_from_the_built_in_ones_to_none_of_ones_own(
     longshore: Command, files: Path, tmp_path: Path
 ):
