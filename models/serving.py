@@ -53,7 +53,7 @@ _RELATIVE = ("./", "../")
 START_LIMIT: Final = timedelta(minutes=10)
 STALE_AFTER: Final = timedelta(seconds=10)
 """An engine of which nobody has asked anything for so long may leave for others."""
-MOST_ENGINE_BYTES: Final = 100_000
+MOST_ENGINE_BYTES: Final = 130_000
 """Of an engine as JSON: its process finds it in a variable, and Linux takes 131,071 bytes of one
 (execve(2))."""
 

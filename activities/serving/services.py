@@ -11,6 +11,7 @@ import string
 from collections.abc import Sequence, Set
 from datetime import datetime
 
+from pydantic import ValidationError
 from temporalio import activity
 from temporalio.client import Client
 from temporalio.exceptions import WorkflowAlreadyStartedError
@@ -31,11 +32,13 @@ from longshore.activities.serving.service_rows import (
     to_cancel,
     to_start,
 )
+from longshore.activities.stored_specs import stored_error
 from longshore.models.errors import StoredError
 from longshore.models.job import JobSpec
 from longshore.models.messages import JobInput
-from longshore.models.service import ServiceState
+from longshore.models.service import ServiceSpec, ServiceState
 from longshore.models.service_messages import AdvanceService, ServiceProgress
+from longshore.models.serving import EngineSpec
 from longshore.scheduling.serving.replica_job import corrected, replica_spec
 from longshore.scheduling.serving.replicas import ServiceFacts, ServicePlan, plan
 
@@ -102,7 +105,7 @@ class ServiceActivities:
                 try:
                     service, engine = await revision_of(connection, name, number)
                     seen = await measured_memory(connection, engine)
-                    specs[number] = replica_spec(service, corrected(engine, seen))
+                    specs[number] = _job_of(name, number, service, corrected(engine, seen))
                 except StoredError:
                     if {job_id for job_id, revision in starting if revision == number} - ending:
                         raise
@@ -117,6 +120,15 @@ class ServiceActivities:
 
         await asyncio.gather(*(start(job_id, number) for job_id, number in starting))
         return [job_id for job_id, _ in starting]
+
+
+def _job_of(name: str, number: int, spec: ServiceSpec, engine: EngineSpec) -> JobSpec:
+    """Return the job of a replica. Raises StoredError where no job can be like that, as one that
+    an earlier version let in and that is too large to be started."""
+    try:
+        return replica_spec(spec, engine)
+    except ValidationError as error:
+        raise stored_error(f"revision {number} of service {name}", None, error) from error
 
 
 def _job_id(name: str, revision: int) -> str:

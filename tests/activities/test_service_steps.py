@@ -384,6 +384,20 @@ async def test_a_later_engine_holds_what_one_like_it_was_seen_to_take(served: Se
     await served.end()
 
 
+async def test_one_whose_engine_is_too_large_to_be_started_says_so_and_is_removed(served: Served):
+    """As an earlier version has let it in."""
+    await served.record(replicas=1)
+    model = {**MODEL.model_dump(mode="json"), "args": ["x" * 131_000] * 20}
+    revision = await served.spoil(spec={}, engine={"model": model})
+    await served.begin_one(revision, "never-there")
+    with pytest.raises(ApplicationError, match="the engine has 2,62.* the most") as refused:
+        await served.look()
+    assert refused.value.type == StoredError.__name__
+    await served.remove()
+    await served.look()
+    assert (await served.look()).state is ServiceState.REMOVED
+
+
 async def test_the_workflow_hears_however_much_agents_have_said_meanwhile(served: Served):
     """More than one activity can be given (2 MiB), while the database was away."""
     revision = await served.record(replicas=1)

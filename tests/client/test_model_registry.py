@@ -386,7 +386,7 @@ async def test_an_engine_that_no_process_could_be_given_is_refused(
         assert ran.code == code, ran.err
     assert "model long: the engine has 18" in ran.err
     assert "as JSON (model 18" in " ".join(ran.err.split())
-    assert "100,000 is the most: put what is long into a file" in " ".join(ran.err.split())
+    assert "130,000 is the most: put what is long into a file" in " ".join(ran.err.split())
     assert (await longshore("models", "rm", "long")).code == 0
 
 

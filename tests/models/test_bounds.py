@@ -258,14 +258,14 @@ def test_an_engine_has_as_many_bytes_as_a_variable_can_hold():
     runtime = {"name": "r", "command": ["serve", "{port}"]}
     fields: dict[str, Any] = {"model": model, "runtime": runtime, "memory": 1}
     small = {key: value for key, value in SMALL.items() if key != "command"}
-    for size, fits in ((99_000, True), (100_000, False)):
+    for size, fits in ((129_000, True), (130_000, False)):
         for place in ({"model": {**model, "args": ["x" * size]}},
                       {"runtime": {**runtime, "adapter": ["x" * size]}}):  # fmt: skip
             given = {**small, "engine": {**fields, **place}}
             if fits:
                 JobSpec.model_validate(given)
                 continue
-            with pytest.raises(ValidationError, match=r"the engine has 100,\d* bytes as JSON \("):
+            with pytest.raises(ValidationError, match=r"the engine has 130,\d* bytes as JSON \("):
                 JobSpec.model_validate(given)
             assert JobSpec.as_known(given).engine is not None
 
