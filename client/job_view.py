@@ -29,8 +29,8 @@ from longshore.client.words import (
     head_start_of,
     places_of,
     short_class_of,
-    tier_of,
     styled,
+    tier_of,
     zone,
 )
 from longshore.models.data import StagedData

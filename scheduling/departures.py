@@ -22,7 +22,7 @@ def plan_departures(
     probably have ended by then may try: until the last moment at which it can still leave.
     """
     cordons = [each for each in leavings if _cordons(each, occupants, margins, now)]
-    # What a drain that somebody asked for shuts opens again when that is undone; nothing else does.
+    # What somebody has drained opens again once that is undone, and nothing else does.
     cordons.sort(key=lambda each: each.cause is Cause.DRAIN)
     departures: list[Departure] = []
     looks = list(_other_looks(occupants, leavings, margins, now))

@@ -30,8 +30,8 @@ with workflow.unsafe.imports_passed_through():
 LOOK_AT_LEAST = timedelta(minutes=10)
 """A look comes after this at the latest: for ends that nobody could tell of."""
 MOST_AT_ONCE, MOST_BYTES_AT_ONCE = 200, 500_000
-"""Notices that one look takes, and their bytes as JSON: an activity's input with more than Temporal
-carries (2 MiB) would fail this workflow's task for ever."""
+"""Notices that one look takes, and their bytes as JSON: an activity's input with more than
+Temporal carries (2 MiB) would fail this workflow's task for ever."""
 
 
 @workflow.defn(name=SERVICE_WORKFLOW)

@@ -390,7 +390,7 @@ async def test_one_whose_engine_is_too_large_to_be_started_says_so_and_is_remove
     model = {**MODEL.model_dump(mode="json"), "args": ["x" * 131_000] * 20}
     revision = await served.spoil(spec={}, engine={"model": model})
     await served.begin_one(revision, "never-there")
-    with pytest.raises(ApplicationError, match="the engine has 2,62.* the most") as refused:
+    with pytest.raises(ApplicationError, match=r"the engine has 2,62.* the most") as refused:
         await served.look()
     assert refused.value.type == StoredError.__name__
     await served.remove()
