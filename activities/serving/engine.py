@@ -70,6 +70,7 @@ class Engine:
         self._environ = environ
         self._said = EngineReport(stage=EngineStage.LOADING)
         self._use_told_at = -math.inf
+        self._untold = False
         self._asked = threading.Event()
         self._last = deque[str](maxlen=_LINES)
 
@@ -118,6 +119,8 @@ class Engine:
         while (code := process.poll()) is None and not self._asked.wait(_USE_EVERY):
             use.look(work_of(process.pid), time.monotonic(), connected=connected(port))
             self._tell_use(use)
+            if self._untold:
+                self._tell()
             if time.monotonic() - looked < _MEASURE_EVERY:
                 continue
             self._measure(memory_of(process.pid, self._environ))
@@ -214,9 +217,12 @@ class Engine:
 
     def _tell(self, **changes: object) -> None:
         said = self._said.model_copy(update=changes)
-        if said != self._said:
-            self._said = said
-            replace_public(self._report, said.model_dump_json())
+        if said != self._said or self._untold:
+            self._said, self._untold = said, False
+            try:
+                replace_public(self._report, said.model_dump_json())
+            except OSError:  # as on a full disk: it is told again
+                self._untold = True
 
 
 def _opened(path: Path) -> BinaryIO:

@@ -4,7 +4,9 @@ they fail."""
 import hashlib
 import json
 import os
+import signal
 import subprocess
+import sys
 import threading
 import urllib.request
 from pathlib import Path
@@ -200,6 +202,47 @@ def test_a_full_disk_does_not_keep_an_engine_from_answering(tiny: Path, tmp_path
     finally:
         process.terminate()
         process.wait(60)
+
+
+def test_what_a_disk_does_not_take_is_told_once_it_does(tmp_path: Path):
+    """An engine that could not say that it is ready was loading for ever, and its process hung."""
+    asked, public = tmp_path / "asked", tmp_path / "public"
+    answers = Runtime(
+        name="answers", command=(sys.executable, "-c", _ANSWERS, "{port}", str(asked))
+    )
+    spec = an_engine(sys.executable, answers, memory=1)
+    environ = {**os.environ, SPEC: json.dumps(spec)}
+    process = subprocess.Popen([*engine_argv(public)], env=environ)
+    try:
+        assert wait_until(asked.exists, 60)
+        assert process.poll() is None
+        public.mkdir()
+        assert wait_until(lambda: '"ready"' in _text_of(public / REPORT), 60)
+        public.rename(tmp_path / "gone")
+        process.terminate()
+        assert process.wait(30) == 128 + signal.SIGTERM
+    finally:
+        process.kill()
+
+
+def _text_of(file: Path) -> str:
+    return file.read_text() if file.exists() else ""
+
+
+_ANSWERS = """
+import http.server, pathlib, sys
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{{"choices": [1]}}')
+        pathlib.Path(sys.argv[2]).touch()
+
+    do_GET = do_POST
+
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Answers).serve_forever()
+"""
 
 
 @pytest.mark.exhaustive
