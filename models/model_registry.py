@@ -12,8 +12,8 @@ from longshore.models.mistakes import Mistake, refuse
 from longshore.models.model_memory import ModelMemory, Serving
 from longshore.models.serving import ModelSpec, Runtime
 
-_MOST = 1_000
-"""Models or runtimes of one file."""
+MOST_IN_A_FILE = 1_000
+"""Models, runtimes or services."""
 
 
 class ModelFacts(Frozen):
@@ -94,7 +94,7 @@ class RuntimesEdit(Frozen):
 class ModelsDocument(Frozen):
     """Several models in a file."""
 
-    models: tuple[ModelSpec, ...] = Field(min_length=1, max_length=_MOST)
+    models: tuple[ModelSpec, ...] = Field(min_length=1, max_length=MOST_IN_A_FILE)
 
     @model_validator(mode="after")
     def _once(self) -> Self:
@@ -105,7 +105,7 @@ class ModelsDocument(Frozen):
 class RuntimesDocument(Frozen):
     """Several runtimes in a file."""
 
-    runtimes: tuple[Runtime, ...] = Field(min_length=1, max_length=_MOST)
+    runtimes: tuple[Runtime, ...] = Field(min_length=1, max_length=MOST_IN_A_FILE)
 
     @model_validator(mode="after")
     def _once(self) -> Self:

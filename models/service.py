@@ -13,7 +13,7 @@ from longshore.models.constraints import Constraints
 from longshore.models.counts import Count
 from longshore.models.funding import FundingTerms
 from longshore.models.mistakes import Mistake, refuse
-from longshore.models.model_registry import refuse_twice
+from longshore.models.model_registry import MOST_IN_A_FILE, refuse_twice
 from longshore.models.serving import EngineStage, ModelSpec
 from longshore.models.text import format_duration
 from longshore.models.units import GB, MOST_CPUS, Duration
@@ -79,9 +79,9 @@ class ServiceSpec(Frozen):
 class ServiceFile(Frozen):
     """What `longshore serve FILE` reads: services, and models that they need."""
 
-    models: tuple[ModelSpec, ...] = ()
+    models: Annotated[tuple[ModelSpec, ...], Field(max_length=MOST_IN_A_FILE)] = ()
     """Models to add, or to change, first."""
-    services: Annotated[tuple[ServiceSpec, ...], Field(min_length=1)]
+    services: Annotated[tuple[ServiceSpec, ...], Field(min_length=1, max_length=MOST_IN_A_FILE)]
     """What to serve."""
 
     @model_validator(mode="after")

@@ -56,6 +56,18 @@ def test_a_file_that_names_a_service_or_a_model_twice_is_refused():
         ServiceFile.model_validate({"models": [model, model], "services": [service]})
 
 
+@pytest.mark.parametrize("what", ["models", "services"])
+def test_a_file_has_a_thousand_of_each_at_most(what: str):
+    model = {"name": "m", "source": "/m.gguf"}
+    service = {"name": "s", "model": "m"}
+    many = [
+        {**(model if what == "models" else service), "name": f"x{each}"} for each in range(1001)
+    ]
+    with pytest.raises(ValidationError, match="at most 1000 items"):
+        ServiceFile.model_validate({"services": [service], what: many})
+    ServiceFile.model_validate({"services": [service], what: many[:-1]})
+
+
 def test_a_mistake_between_two_fields_is_told_once_and_the_list_around_it_is_not_empty():
     """What cannot be read counts as no entry for who looks at the list as a whole."""
     text = """
