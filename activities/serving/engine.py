@@ -52,6 +52,7 @@ _NEWS = 32_000_000
 _QUIET = 1.0
 """Seconds without a connection after which an engine that is to stop has nothing to do."""
 _LINES, _LONGEST = 10, 200
+_LONGEST_LINE = 2**16
 _PIECE = 2**22
 _CLOSED = {
     "LLAMA_ARG_CORS_ORIGINS": "localhost", "LLAMA_ARG_UI": "0", "LLAMA_ARG_WEBUI": "0",
@@ -173,7 +174,8 @@ class Engine:
 
     def _echo(self, output: IO[bytes]) -> None:
         """Pass on what the engine writes, and keep its last lines."""
-        for line in output:
+        # In pieces: nobody says that an engine ends its lines.
+        while line := output.readline(_LONGEST_LINE):
             # On a full disk the engine goes on all the same: nobody else would read its output.
             with contextlib.suppress(OSError):
                 sys.stdout.buffer.write(line)

@@ -204,6 +204,25 @@ def test_a_full_disk_does_not_keep_an_engine_from_answering(tiny: Path, tmp_path
         process.wait(60)
 
 
+def test_what_writes_without_end_of_line_takes_no_memory(tmp_path: Path):
+    asked, report = tmp_path / "asked", tmp_path / "engine"
+    writes = f"head -c 300000000 /dev/zero; touch {asked}; exec sleep 600"
+    endless = Runtime(name="endless", command=("sh", "-c", writes, "{port}"))
+    spec = an_engine("/bin/sh", endless, memory=1)
+    process = subprocess.Popen(
+        [*engine_argv(tmp_path)], env={**os.environ, SPEC: json.dumps(spec)},
+        stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        assert wait_until(asked.exists, 60)
+        assert psutil.Process(process.pid).memory_info().rss < 200_000_000
+        process.terminate()
+        assert process.wait(30) == 128 + signal.SIGTERM
+    finally:
+        process.kill()
+    assert not report.exists() or '"failed"' not in report.read_text()
+
+
 def test_what_a_disk_does_not_take_is_told_once_it_does(tmp_path: Path):
     """An engine that could not say that it is ready was loading for ever, and its process hung."""
     asked, public = tmp_path / "asked", tmp_path / "public"
