@@ -84,7 +84,8 @@ def wish(job: JobView) -> str:
         return NONE  # its stored spec cannot be read
     of = job.gpu_type or "GPU"
     if job.mig is not None or job.milli < 1000:
-        return f"{job.mig or f'{job.milli}/1000'} of {of}"
+        each = f"{job.gpus} × " if job.gpus > 1 else ""
+        return f"{each}{job.mig or f'{job.milli}/1000'} of {of}"
     if job.size != str(job.gpus):
         return f"{job.size} {job.gpu_type or 'GPUs'}"
     return f"{job.gpus} × {of}" if job.gpu_type else count(job.gpus, "GPU")

@@ -256,8 +256,9 @@ class JobSpec(Frozen):
     vram_per_gpu: GB = 0.0
     """Memory needed on each GPU; of a GPU that is shared, the job's part of it."""
     milli: Count = Field(default=1000, ge=1, le=1000)
-    """Thousandths of one GPU that the job needs: below 1000 it shares the GPU with others, and
-    has to name its `vram_per_gpu`. See docs/sharing.md."""
+    """Thousandths of each of its GPUs that the job needs: below 1000 it shares them with others,
+    and has to name its `vram_per_gpu`. Several GPUs of a share are on one node. See
+    docs/sharing.md."""
     mig: MigProfile | None = None
     """A MIG profile such as 1g.10gb: the job gets one instance of it, on a GPU in MIG mode."""
     cpus: float = Field(default=1.0, ge=0, le=MOST_CPUS)

@@ -434,9 +434,9 @@ change:
 | `LONGSHORE_GPUS_MIN`, `LONGSHORE_GPUS_MAX` | with `malleable`: its smallest and largest size |
 | `LONGSHORE_RESIZE_FILE` | with `in_place`: the file that says the size once it has changed |
 | `LONGSHORE_RANKS` | with `in_place`: the numbers of the ranks that are there, `0,1,3` |
-| `LONGSHORE_GPU_MILLI`, `LONGSHORE_GPU_VRAM` | with `milli`: thousandths and GB of the GPU |
+| `LONGSHORE_GPU_MILLI`, `LONGSHORE_GPU_VRAM` | with `milli`: thousandths and GB of each GPU |
 | `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` | with `milli`: for CUDA's MPS ([sharing](sharing.md)) |
-| `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT` | with `milli`: the memory, for CUDA's MPS |
+| `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT` | with `milli`: the memory of each GPU, for CUDA's MPS |
 | `LONGSHORE_MIG_PROFILE` | with `mig`: the profile |
 | `LONGSHORE_TENANT`, `LONGSHORE_POOL` | as in the file |
 | `LONGSHORE_PROGRESS_FILE` | where to write how far it is ([progress](progress.md)) |

@@ -72,7 +72,7 @@ class RejectionCode(StrEnum):
     MIG_BUSY = "mig-slices-busy"
     """For a MIG profile: every position of it is taken."""
     SHARES_BUSY = "shares-busy"
-    """For a part of a GPU: no GPU has so many thousandths and so much memory left."""
+    """For a part of a GPU: too few GPUs have so many thousandths and so much memory left."""
     NOT_ALONE = "not-alone"
     """For a sensitive job: others are on the node, or some of its GPUs are in MIG mode."""
     GPUS_BUSY = "gpus-busy"
@@ -306,7 +306,7 @@ class JobRequest(Frozen):
             duration_known=spec.expected_duration is not None, can_stop=spec.can_stop,
             needs_container=spec.image is not None,
             needs_conda=spec.environment is not None and spec.environment.conda is not None,
-            serves=spec.engine is not None,
+            serves=spec.engine is not None or (spec.gpus > 1 and not spec.gpu.whole),
             # A job that begins later has not waited before.
             submitted_at=spec.begins_at(submitted_at) or submitted_at,
             tenant=spec.tenant, start_below=spec.start_below, path_behind=path_behind,

@@ -39,6 +39,7 @@ Not for what an older agent does as well as a newer one, such as another log lin
     14  the job of an engine has that in place of a command: the agent starts it, says in the
         progress of the job what it does, and tells its service by the signal `engine`
     15  it says of an engine whether it is in use, and how often it was asked
+    15  a job may have a part of each of several GPUs
 """
 
 from typing import Final
@@ -52,7 +53,7 @@ PREPARES: Final = 10
 """The first that brings what a job needs while it waits, fetches data from all places that a job
 may name, and knows conda."""
 SERVES: Final = 14
-"""The first that runs engines of models."""
+"""The first that runs engines of models, and gives shares of several GPUs."""
 BUILD: Final = f"longshore-protocol-{PROTOCOL}"
 """What a worker that is no version of a deployment tells Temporal of its code.
 

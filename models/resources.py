@@ -24,7 +24,7 @@ class GPURequest(NamedTuple):
     vram: float = 0.0
     """GB of each."""
     milli: int = WHOLE
-    """Thousandths of one GPU; below `WHOLE` the job shares it with others."""
+    """Thousandths of each; below `WHOLE` the job shares them with others."""
     mig: str | None = None
     """The MIG profile that it wants an instance of."""
     alone: bool = False
@@ -36,16 +36,18 @@ class GPURequest(NamedTuple):
         return self.milli == WHOLE and self.mig is None
 
     def text(self, gpu_type: str | None) -> str:
-        """Return ``2 x H100 with 40GB``, ``500/1000 of an H100 with 40GB`` or ``1g.10gb of a
-        GPU``."""
+        """Return ``2 x H100 with 40GB``, ``500/1000 of an H100 with 40GB``, ``500/1000 of each of
+        2 H100 with 40GB`` or ``1g.10gb of a GPU``."""
         memory = f" with {format_gb(self.vram)}" if self.vram else ""
         if self.whole:
             return f"{self.gpus} x {gpu_type or 'GPU'}{memory}"
+        if self.gpus > 1:
+            return f"{self.milli}/1000 of each of {self.gpus} {gpu_type or 'GPUs'}{memory}"
         of = f"an {gpu_type}" if gpu_type and gpu_type[0] in "AH" else f"a {gpu_type or 'GPU'}"
         return f"{self.mig or f'{self.milli}/1000'} of {of}{memory}"
 
     def check(self, gang: Gang | None) -> None:
-        """Raise ValueError where a job cannot have such groups, or such a part of a GPU."""
+        """Raise ValueError where a job cannot have such groups, or such a part of GPUs."""
         if gang is not None:
             gang.check_total(self.gpus)
         if self.whole:
@@ -53,14 +55,13 @@ class GPURequest(NamedTuple):
         what = f"milli is {self.milli}" if self.mig is None else f"mig is {self.mig}"
         if gang is not None:
             raise ValueError(f"{what}, but a gang takes whole GPUs: leave out one of the two")
-        if self.gpus != 1:
-            raise ValueError(f"{what}, a part of one GPU: gpus must be 1, not {self.gpus}")
         if self.mig is None:
             if not self.vram:
-                raise ValueError(
-                    f"{what}: say with vram_per_gpu how much memory of the GPU it needs"
-                )
+                of = "the GPU" if self.gpus == 1 else "each GPU"
+                raise ValueError(f"{what}: say with vram_per_gpu how much memory of {of} it needs")
             return
+        if self.gpus != 1:
+            raise ValueError(f"{what}, a part of one GPU: gpus must be 1, not {self.gpus}")
         if self.milli != WHOLE:
             raise ValueError(f"{what}, which says its size: leave out milli")
         if self.vram > profile_gb(self.mig):

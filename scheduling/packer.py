@@ -115,9 +115,10 @@ def placed_on(
 ) -> Decision:
     """Return the decision for the first of these candidates, of so many that there are."""
     chosen = candidates[0]
-    where = format_gpus(chosen.gpu_indices) + format_link(chosen.link)
+    where = format_gpus(chosen.gpu_indices)
     if not job.gpu.whole:
-        where = format_part(job, chosen.gpu_indices[0], chosen.slices)
+        where = format_part(job, chosen.gpu_indices, chosen.slices)
+    where += format_link(chosen.link)
     return Decision.trusted(
         job_id=job.id,
         kind=PlacementKind.EXISTING_NODE,
@@ -161,7 +162,7 @@ def moved_to(decision: Decision, chosen: Chosen, node_id: str, job: JobRequest) 
 def _at(decision: Decision, chosen: Chosen, node_id: str, job: JobRequest, why: str) -> Decision:
     where = format_gpus(chosen.indices)
     if not job.gpu.whole:
-        where = format_part(job, chosen.indices[0], chosen.slices)
+        where = format_part(job, chosen.indices, chosen.slices)
     return decision.model_copy(
         update={
             "node_id": node_id, "gpu_indices": chosen.indices, "slices": chosen.slices,

@@ -313,7 +313,7 @@ class Planner:
         reservation, between = self._reserve(job, scan.need, position, start)
         what = format_gpus(reservation.gpu_indices)
         if not job.gpu.whole:
-            what = format_part(job, reservation.gpu_indices[0], reservation.slices)
+            what = format_part(job, reservation.gpu_indices, reservation.slices)
         outlook = (
             f"it waits for {what} of {reservation.node_id} "
             f"until about {start:%Y-%m-%d %H:%M:%S} UTC"

@@ -35,7 +35,7 @@ def last_before(start: datetime, place: Hold, holds: Iterable[Hold]) -> list[Hol
     last: dict[int, Hold] = {}
     found: list[Hold] = []
     # Of a GPU that is shared not all have to leave.
-    wanted = place.mask if place.part is None else 0
+    wanted = 0 if place.parts else place.mask
     for hold in holds:
         if hold.end > start:
             continue

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from longshore.models.mig import first_slice
 from longshore.models.placement import JobRequest, PackingRule, RejectionCode, ScoreTerms
 from longshore.models.preemption import Spared
-from longshore.models.text import count
+from longshore.models.text import count, format_gpus
 from longshore.models.topology import LinkClass
 
 _MOST_PARTS = 2
@@ -17,11 +17,12 @@ def format_link(slowest: LinkClass | None) -> str:
     return f" linked by {slowest.value} ({slowest.gb_per_second} GB/s)" if slowest else ""
 
 
-def format_part(job: JobRequest, index: int, slices: int = 0) -> str:
-    """Return ``500/1000 of GPU 3``, or ``1g.10gb at slice 6 of GPU 3``."""
+def format_part(job: JobRequest, gpus: Sequence[int], slices: int = 0) -> str:
+    """Return ``500/1000 of GPU 3``, ``500/1000 of each of GPUs 2-3``, or ``1g.10gb at slice 6 of
+    GPU 3``."""
     if job.mig is not None:
-        return f"{job.mig} at slice {first_slice(slices)} of GPU {index}"
-    return f"{job.milli}/1000 of GPU {index}"
+        return f"{job.mig} at slice {first_slice(slices)} of {format_gpus(gpus)}"
+    return f"{job.milli}/1000 of {'each of ' if len(gpus) > 1 else ''}{format_gpus(gpus)}"
 
 
 def format_terms(terms: ScoreTerms) -> str:

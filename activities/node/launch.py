@@ -331,7 +331,7 @@ def _own_env(
         "LONGSHORE_PROGRESS_FILE": str(public / "progress"),
         VARIABLE: str(public / OUTPUT),
         **rendezvous(placement, spec),
-        **_part_env(spec),
+        **_part_env(spec, len(placement.gpu_indices)),
         **_size_env(request, public),
     }
     if checkpoints:
@@ -396,22 +396,27 @@ def told_of_size(notice: SizeNotice) -> str:
     return json.dumps(told) + "\n"
 
 
-def _part_env(spec: JobSpec) -> dict[str, str]:
-    """Return what tells a process which part of its GPU is its own; nothing for whole GPUs.
+def _part_env(spec: JobSpec, gpus: int) -> dict[str, str]:
+    """Return what tells a process which part of each of its GPUs is its own; nothing for whole
+    GPUs.
 
-    The first two hold it to that where the node runs CUDA's MPS, and do nothing elsewhere.
+    Those of MPS hold it to that where the node runs CUDA's MPS, and do nothing elsewhere.
     """
     if spec.mig is not None:
         return {"LONGSHORE_MIG_PROFILE": spec.mig}
     if spec.milli == 1000:
         return {}
     mebibytes = int(spec.vram_per_gpu * 1e9 / 2**20)
-    return {
-        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(max(spec.milli // 10, 1)),
-        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={mebibytes}M",
+    # MPS counts the devices that the process sees, from 0.
+    limits = ",".join(f"{device}={mebibytes}M" for device in range(gpus))
+    part = {
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": limits,
         "LONGSHORE_GPU_MILLI": str(spec.milli),
         "LONGSHORE_GPU_VRAM": f"{spec.vram_per_gpu:g}",
     }
+    if spec.engine is None:  # which asks for memory, and shares the processors with all others
+        part["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(max(spec.milli // 10, 1))
+    return part
 
 
 def _visible(placement: Placement, spec: JobSpec, inventory: Inventory) -> str:

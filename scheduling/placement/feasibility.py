@@ -162,7 +162,7 @@ def _host_reason(view: NodeView, need: Need, code: RejectionCode) -> str:
             return f"has {free}, job wants {_rate(wanted.storage)}"
         case _:
             free = f"{format_watts(left.power)} of {format_watts(size.power)} power left"
-            each = f" for {count(need.gpus, 'GPU')}" if need.whole else ""
+            each = f" for {count(need.gpus, 'GPU')}" if need.whole or need.gpus > 1 else ""
             return f"has {free}, job draws {format_watts(wanted.power)}{each}"
 
 
@@ -201,9 +201,14 @@ def _no_profile_reason(view: NodeView, need: Need) -> str:
 
 
 def _no_share_reason(view: NodeView, need: Need) -> str:
-    wants = f"job wants {need.milli}/1000 and {_gb(need.vram)} of one GPU"
+    part = f"{need.milli}/1000 and {_gb(need.vram)}"
+    wants = f"job wants {part} of one GPU"
     lefts = lefts_now(view.rooms.room, view.free, view.parts)
     roomy = [left for left in lefts if left.milli >= need.milli]
+    if need.gpus > 1:
+        enough = sum(left.vram + EPSILON >= need.vram for left in roomy)
+        of = count(view.rooms.count, "GPU")
+        return f"has {part} left on {enough} of {of}, job wants that on {need.gpus}"
     if roomy:
         most = max(roomy, key=lambda left: (left.vram, -left.gpu))
         return (

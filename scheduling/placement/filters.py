@@ -41,7 +41,7 @@ class Attributes(NamedTuple):
     fetches: bool
     """Whether its agent fetches data for jobs, and knows conda."""
     serves: bool
-    """Whether its agent runs engines."""
+    """Whether its agent runs engines, and gives shares of several GPUs."""
     conformance: str | None
     """The fingerprint of its drivers, firmware and kernel parameters; None: it has not said."""
     changed: bool
@@ -124,6 +124,8 @@ def _too_old(of: Attributes, need: Need) -> bool:
 
 def _why_too_old(node: Node, need: Need) -> str:
     if need.serves and not node.serves:
+        if not need.whole and need.gpus > 1:
+            return "has an agent of a version that gives no share of several GPUs, job wants one"
         return "has an agent of a version that runs no engines, job is one"
     return "has an agent of a version that fetches no data and knows no conda, job needs that"
 

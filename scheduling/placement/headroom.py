@@ -193,7 +193,7 @@ def found_by(layout: Layout, wish: GPURequest) -> Found:
         for left in lefts_now(rooms.room, layout.free, layout.parts)
         if left.milli >= wish.milli and left.vram + EPSILON >= wish.vram
     ]
-    return Found(len(lefts), sum(lefts), large)
+    return Found(len(lefts), sum(lefts) if len(lefts) >= wish.gpus else 0, large)
 
 
 def _found_alone(layout: Layout, wish: GPURequest, large: int) -> Found:

@@ -14,7 +14,7 @@ from longshore.scheduling.placement.columns import Bools, Columns, Floats
 from longshore.scheduling.placement.gpus import Chosen
 from longshore.scheduling.placement.headroom import Headroom, HeadroomTable, Residuals
 from longshore.scheduling.placement.mix import Kind, Mix
-from longshore.scheduling.placement.parts import Part, with_part
+from longshore.scheduling.placement.parts import with_parts
 from longshore.scheduling.placement.state import Need
 
 EMPTIER = 0.02, 1e-3, 1e-6
@@ -235,11 +235,10 @@ class HeadroomLost:
 
 
 def layout_with(layout: Layout, chosen: Chosen, need: Need) -> Layout:
-    """Return the layout once a job has these GPUs, or its part of one."""
+    """Return the layout once a job has these GPUs, or its part of them."""
     parts = layout.parts
-    if not need.whole:
-        milli, vram = (0, 0.0) if need.mig else (need.milli, need.vram)
-        parts = with_part(parts, Part(chosen.indices[0], milli, vram, chosen.slices))
+    if more := need.parts(chosen.indices, chosen.slices):
+        parts = with_parts(parts, more)
     return layout._replace(free=layout.free & ~chosen.mask, parts=parts)
 
 

@@ -100,18 +100,20 @@ def _whole(layout: Layout, wish: GPURequest, choice: GPUChoice) -> Chosen | Reje
 
 
 def _share(layout: Layout, wish: GPURequest, choice: GPUChoice) -> Chosen | RejectionCode:
-    """Return a GPU with so many thousandths and so much memory left."""
+    """Return GPUs that each have so many thousandths and so much memory left."""
     rooms = layout.rooms
-    if not rooms.count:
+    if rooms.count < wish.gpus:
         return RejectionCode.GPU_COUNT
-    if not rooms.roomy(wish.vram):
+    if rooms.roomy(wish.vram).bit_count() < wish.gpus:
         return RejectionCode.VRAM
     found = [
         left
         for left in lefts_now(layout.rooms.room, layout.free, layout.parts)
         if left.milli >= wish.milli and left.vram + EPSILON >= wish.vram
     ]
-    return choose_share(found, layout.free, choice) if found else RejectionCode.SHARES_BUSY
+    if len(found) < wish.gpus:
+        return RejectionCode.SHARES_BUSY
+    return choose_share(found, layout.free, choice, wish.gpus, layout.topology)
 
 
 def _instance(layout: Layout, profile: str, choice: GPUChoice) -> Chosen | RejectionCode:

@@ -46,9 +46,23 @@ def choose_linked(
     chosen without regard to links. Where that link is known no gap of indices counts."""
     if count < 2:
         return choose_gpus(None, usable, free, count, choice)
-    chosen = choose_gpus(topology, usable, free, count, choice)
+    return with_link(choose_gpus(topology, usable, free, count, choice), topology)
+
+
+def with_link(chosen: Chosen, topology: NodeTopology | None) -> Chosen:
+    """Return several GPUs of a node with the speed of their slowest link, where that is known."""
     slowest = slowest_link(topology, chosen.indices)
     return chosen._replace(gap=0.0, link=slowest.gb_per_second / _FASTEST) if slowest else chosen
+
+
+def choose_beside(
+    topology: NodeTopology | None, sure: int, usable: int, free: int, count: int
+) -> Chosen:
+    """Return the GPUs in `sure` with `count` out of `usable`, by the same wishes for all of them
+    together. Raises ValueError when `usable` has fewer."""
+    if not 0 <= count <= usable.bit_count():
+        raise ValueError(f"cannot choose {count} of {usable.bit_count()} GPUs")
+    return _beside(topology, sure, usable, free, count)
 
 
 def slowest_link(topology: NodeTopology | None, indices: Sequence[int]) -> LinkClass | None:
@@ -72,10 +86,24 @@ def _slowest(topology: NodeTopology, indices: _Set) -> LinkClass | None:
 
 @lru_cache(maxsize=1 << 12)
 def _best_connected(topology: NodeTopology, usable: int, free: int, count: int) -> Chosen:
+    return _best_of(topology, list(_sets(indices_of(usable), count)), free)
+
+
+@lru_cache(maxsize=1 << 12)
+def _beside(
+    topology: NodeTopology | None, sure: int, usable: int, free: int, count: int
+) -> Chosen:
+    some = indices_of(sure)
+    sets = [tuple(sorted((*some, *more))) for more in _sets(indices_of(usable), count)]
+    return _best_of(topology, sets, free)
+
+
+def _best_of(topology: NodeTopology | None, sets: list[_Set], free: int) -> Chosen:
     # One wish after the other, each for the sets that the ones before leave: they are many.
-    sets = _fastest(topology, list(_sets(indices_of(usable), count)))
-    beside = dict(zip(topology.gpus, topology.nics, strict=False))
-    sets = _most(sets, lambda gpus: len({card for gpu in gpus if (card := beside.get(gpu))}))
+    if topology is not None:
+        sets = _fastest(topology, sets)
+        beside = dict(zip(topology.gpus, topology.nics, strict=False))
+        sets = _most(sets, lambda gpus: len({card for gpu in gpus if (card := beside.get(gpu))}))
     sets = _most(sets, lambda gpus: gpus[0] - gpus[-1])
     sets = _most(sets, lambda gpus: run_lengths(free & ~mask_of(gpus)))
     best = sets[0]

@@ -1,7 +1,8 @@
 """Parts of GPUs: what jobs that share one have of it, and which part a job gets.
 
 A GPU is held whole, or shared by thousandths and memory, or it is in MIG mode and jobs have
-slices of it. Each GPU is looked at for itself: what two have left together helps nobody.
+slices of it. Each GPU is looked at for itself: what two have left together helps nobody. A share
+of several GPUs is as much of each of them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +12,9 @@ from typing import NamedTuple
 from longshore.models.mig import slices_gb
 from longshore.models.placement import GPUChoice
 from longshore.models.resources import WHOLE
+from longshore.models.topology import NodeTopology
 from longshore.scheduling.placement.gpus import Chosen, choose, mask_of
+from longshore.scheduling.placement.links import choose_beside, choose_gpus, with_link
 
 _DIGITS = 6
 """Of GB: sums of decimal fractions drift, and the fullest GPU must be the same in any order."""
@@ -55,27 +58,39 @@ class Left(NamedTuple):
     """Its index."""
 
 
-def with_part(parts: Parts, more: Part) -> Parts:
-    """Return the parts with one more."""
+def parts_on(gpus: Iterable[int], milli: int, vram: float, slices: int = 0) -> Parts:
+    """Return as much of each of these GPUs, whose indices ascend."""
+    return tuple([Part(gpu, milli, vram, slices) for gpu in gpus])
+
+
+def with_parts(parts: Parts, more: Parts) -> Parts:
+    """Return the parts with others."""
     by_index = {part.gpu: part for part in parts}
-    old = by_index.get(more.gpu, Part(more.gpu, 0, 0.0))
-    by_index[more.gpu] = Part(
-        more.gpu, old.milli + more.milli, old.vram + more.vram, old.slices | more.slices
-    )
+    for each in more:
+        old = by_index.get(each.gpu, Part(each.gpu, 0, 0.0))
+        by_index[each.gpu] = Part(
+            each.gpu, old.milli + each.milli, old.vram + each.vram, old.slices | each.slices
+        )
     return tuple(by_index[index] for index in sorted(by_index))
 
 
-def without_part(parts: Parts, less: Part) -> Parts:
-    """Return the parts without one that is in them."""
+def without_parts(parts: Parts, less: Parts) -> Parts:
+    """Return the parts without others that are in them."""
+    leave = {part.gpu: part for part in less}
     left: list[Part] = []
     for part in parts:
-        if part.gpu == less.gpu:
-            milli, slices = part.milli - less.milli, part.slices & ~less.slices
+        if (gone := leave.get(part.gpu)) is not None:
+            milli, slices = part.milli - gone.milli, part.slices & ~gone.slices
             if not milli and not slices:
                 continue
-            part = Part(part.gpu, milli, part.vram - less.vram, slices)
+            part = Part(part.gpu, milli, part.vram - gone.vram, slices)
         left.append(part)
     return tuple(left)
+
+
+def part_of_gpu(parts: Parts, gpu: int) -> Part | None:
+    """Return what these parts have of one GPU."""
+    return next((part for part in parts if part.gpu == gpu), None)
 
 
 def left_of(index: int, room: float, milli: int, vram: float) -> Left:
@@ -95,20 +110,50 @@ def lefts_now(rooms: Iterable[tuple[int, float]], free: int, parts: Parts) -> li
     ]
 
 
-def choose_share(found: Sequence[Left], free: int, choice: GPUChoice) -> Chosen:
-    """Return the fullest of the GPUs in `found`, all of which suffice, so that others stay whole.
+def choose_share(
+    found: Sequence[Left],
+    free: int,
+    choice: GPUChoice,
+    count: int = 1,
+    topology: NodeTopology | None = None,
+) -> Chosen:
+    """Return the fullest `count` of the GPUs in `found`, all of which suffice, so that others stay
+    whole.
 
     Where only empty ones suffice it is chosen as for a whole job: `free` are the empty GPUs of
-    the node. Raises ValueError when `found` is empty.
+    the node. Of several GPUs the fullest are taken, and between equally full ones the links
+    decide, then the closest run. Raises ValueError when `found` has fewer than `count`.
     """
-    if not found:
-        raise ValueError("no GPU to choose from")
+    if len(found) < count:
+        raise ValueError(f"cannot choose {count} of {len(found)} GPUs")
+    if count > 1:
+        return _choose_several(found, free, choice, count, topology)
     if choice is GPUChoice.FIRST_FREE:
         return _one(min(left.gpu for left in found))
     fullest = min(found)
     if fullest.milli < WHOLE:
         return _one(fullest.gpu)
     return choose(mask_of(left.gpu for left in found), free, 1, choice)
+
+
+def _choose_several(
+    found: Sequence[Left],
+    free: int,
+    choice: GPUChoice,
+    count: int,
+    topology: NodeTopology | None,
+) -> Chosen:
+    if choice is GPUChoice.FIRST_FREE:
+        chosen = choose(mask_of(left.gpu for left in found), free, count, choice)
+        return with_link(chosen, topology)
+    levels = [(left.milli, left.vram if left.milli < WHOLE else 0.0) for left in found]
+    last = sorted(levels)[count - 1]
+    fuller = mask_of(left.gpu for left, level in zip(found, levels, strict=True) if level < last)
+    equal = mask_of(left.gpu for left, level in zip(found, levels, strict=True) if level == last)
+    if not fuller:
+        return with_link(choose_gpus(topology, equal, free, count, choice), topology)
+    missing = count - fuller.bit_count()
+    return with_link(choose_beside(topology, fuller, equal, free, missing), topology)
 
 
 def choose_instance(

@@ -23,7 +23,7 @@ from longshore.scheduling.placement.columns import Columns
 from longshore.scheduling.placement.gpus import Chosen, mask_of
 from longshore.scheduling.placement.layouts import found_in
 from longshore.scheduling.placement.mix import SLICE_MILLI
-from longshore.scheduling.placement.parts import Part, Parts, with_part, without_part
+from longshore.scheduling.placement.parts import Parts, with_parts, without_parts
 from longshore.scheduling.placement.reservations import open_from
 from longshore.scheduling.placement.scan import MAX_SCANS, Scan
 from longshore.scheduling.placement.state import EPSILON, Hold, Need, NodeView, Rooms
@@ -85,15 +85,14 @@ class _Place(NamedTuple):
         hold = taken.hold
         takes = tuple(one for one in self.takes if one is not taken)
         freed, parts = hold.mask & rooms.all_gpus, self.parts
-        if hold.part is not None:
-            parts = without_part(parts, hold.part)
-            if any(part.gpu == hold.part.gpu for part in parts):
-                freed = 0
+        if hold.parts:
+            parts = without_parts(parts, hold.parts)
+            freed &= ~mask_of(part.gpu for part in parts)
         return _Place(takes, self.free | freed, parts, self.host.plus(hold.host))
 
     def beside(self, taken: Taken) -> "_Place":
         hold = taken.hold
-        parts = self.parts if hold.part is None else with_part(self.parts, hold.part)
+        parts = with_parts(self.parts, hold.parts) if hold.parts else self.parts
         return _Place(
             (*self.takes, taken), self.free & ~hold.mask, parts, self.host.minus(hold.host)
         )
@@ -345,15 +344,12 @@ class Rearranging:
 
 
 def hold_of(job: JobRequest, need: Need, node: Node, chosen: Chosen, start: datetime) -> Hold:
-    """Return what a job has of a node that gives it these GPUs, or its part of one."""
-    part = None
-    if not need.whole:
-        milli, vram = (0, 0.0) if need.mig else (need.milli, need.vram)
-        part = Part(chosen.indices[0], milli, vram, chosen.slices)
+    """Return what a job has of a node that gives it these GPUs, or its part of them."""
+    parts = need.parts(chosen.indices, chosen.slices)
     end = need.end_from(start)
     idle = chosen.mask & ~mask_of(chosen.indices)
     host = need.host(node.gpu_power)
-    return Hold(job.id, chosen.mask, host, start, end, part, idle=idle)
+    return Hold(job.id, chosen.mask, host, start, end, parts, idle=idle)
 
 
 def _may_go(taken: Taken, fixed: frozenset[str]) -> bool:
@@ -366,7 +362,7 @@ def _cost(rooms: Rooms, place: _Place, movable: Sequence[Taken], need: Need) -> 
         return None
     loads = _loads(movable)
     if not need.whole:
-        return min(loads.values())
+        return sum(sorted(loads.values())[: need.gpus])
     if need.alone:
         return sum(loads.values())
     roomy = rooms.roomy(need.vram)

@@ -15,6 +15,7 @@ from longshore.scheduling.placement.parts import (
     choose_instance,
     choose_share,
     left_of,
+    part_of_gpu,
 )
 from longshore.scheduling.placement.state import EPSILON, Hold, Need, NodeView
 
@@ -46,7 +47,7 @@ class NoStart:
 def open_from(
     view: NodeView, need: Need, start: datetime, choice: GPUChoice, *, free: int | None = None
 ) -> Chosen | None:
-    """Return the GPUs, or the part of one, that the job would get from `start` on.
+    """Return the GPUs, or the parts of them, that the job would get from `start` on.
 
     `free` are the empty GPUs that the choice leaves as whole as can be; those that are open then
     when left out. None where too little is open.
@@ -55,8 +56,10 @@ def open_from(
         return instance_open_from(view, need, need.mig, start, choice)
     if not need.whole:
         found = shares_open_from(view, need, start)
+        if len(found) < need.gpus:
+            return None
         empty = mask_of(left.gpu for left in found) if free is None else free
-        return choose_share(found, empty, choice) if found else None
+        return choose_share(found, empty, choice, need.gpus, view.node.topology)
     usable = gpus_open_from(view, need, start)
     if not usable:
         return None
@@ -112,7 +115,7 @@ def instance_open_from(
     if not _host_suffices(view, need, start, others):
         return None
     taken: dict[int, int] = {part.gpu: part.slices for part in view.parts_stuck}
-    for part in (hold.part for hold in others if hold.part is not None):
+    for part in (part for hold in others for part in hold.parts):
         taken[part.gpu] = taken.get(part.gpu, 0) | part.slices
     return choose_instance(view.rooms.migs, taken, profile, choice)
 
@@ -200,6 +203,7 @@ def _left_at(moment: datetime, stuck: Part, room: float, here: Sequence[Hold]) -
     milli, vram = stuck.milli, stuck.vram
     for hold in here:
         if hold.start <= moment < hold.end:
-            milli += WHOLE if hold.part is None else hold.part.milli
-            vram += 0.0 if hold.part is None else hold.part.vram
+            part = part_of_gpu(hold.parts, stuck.gpu)
+            milli += WHOLE if part is None else part.milli
+            vram += 0.0 if part is None else part.vram
     return left_of(stuck.gpu, room, milli, vram)

@@ -17,7 +17,7 @@ from longshore.scheduling.placement.gpus import Chosen
 from longshore.scheduling.placement.headroom import idle_milli
 from longshore.scheduling.placement.keep_room import EMPTIER, HeadroomKeeper, HeadroomLost
 from longshore.scheduling.placement.mix import SLICE_MILLI
-from longshore.scheduling.placement.parts import WHOLE
+from longshore.scheduling.placement.parts import WHOLE, part_of_gpu
 from longshore.scheduling.placement.scoring import ends_together, totals
 from longshore.scheduling.placement.state import Need
 
@@ -234,11 +234,16 @@ class _PackToEmpty(_ByGPUs):
             return [("an empty node", max(33 - empty, empty) / 100)]
         if opened:
             return [("empty GPUs of a node in use", max(50 - opened, 33) / 100)]
-        part = next((part for part in layout.parts if part.gpu == chosen.indices[0]), None)
-        left = WHOLE
-        if part is not None:
-            left = WHOLE - (SLICE_MILLI * part.slices.bit_count() if need.mig else part.milli)
-        return [("a shared GPU", max(100 - left // 100, 50) / 100)]
+        left = WHOLE - min(
+            (
+                SLICE_MILLI * part.slices.bit_count() if need.mig else part.milli
+                for part in (part_of_gpu(layout.parts, gpu) for gpu in chosen.indices)
+                if part is not None
+            ),
+            default=0,
+        )
+        shared = "a shared GPU" if need.gpus == 1 else "shared GPUs"
+        return [(shared, max(100 - left // 100, 50) / 100)]
 
 
 class _Fragmentation(_Rule):

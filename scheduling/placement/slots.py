@@ -7,7 +7,14 @@ from typing import NamedTuple
 from longshore.models.node import Node
 from longshore.models.placement import RunningJob
 from longshore.scheduling.placement.gpus import mask_of
-from longshore.scheduling.placement.parts import WHOLE, MigGPU, Part, Parts, with_part
+from longshore.scheduling.placement.parts import (
+    WHOLE,
+    MigGPU,
+    Part,
+    Parts,
+    parts_on,
+    with_parts,
+)
 
 EPSILON = 1e-6
 """Amounts of cores and GB closer than this are equal: sums of decimal fractions drift."""
@@ -87,26 +94,26 @@ def slots_of(node: Node, running: Sequence[RunningJob]) -> Slots:
         return _slots(facts) or _slots_with_parts(node, facts, ())
     known = {i: job.vram_per_gpu for job in running if job.milli == WHOLE for i in job.gpu_indices}
     facts = tuple([(i, vram, used, known.get(i, holder)) for i, vram, used, holder in facts])
-    sharing = [part for job in running if (part := part_of(job))]
+    sharing = [parts for job in running if (parts := parts_of(job))]
     if not sharing and (slots := _slots(facts)) is not None:
         return slots
     return _slots_with_parts(node, facts, sharing)
 
 
-def part_of(job: RunningJob) -> Part | None:
-    """Return what a running job has of its one GPU, where it has not the whole."""
+def parts_of(job: RunningJob) -> Parts:
+    """Return what a running job has of each of its GPUs, where it has not the whole."""
     if job.slices:
-        return Part(job.gpu_indices[0], 0, 0.0, job.slices)
+        return parts_on(job.gpu_indices, 0, 0.0, job.slices)
     if job.milli < WHOLE:
-        return Part(job.gpu_indices[0], job.milli, job.vram_per_gpu)
-    return None
+        return parts_on(job.gpu_indices, job.milli, job.vram_per_gpu)
+    return ()
 
 
-def _slots_with_parts(node: Node, facts: _Facts, sharing: Sequence[Part]) -> Slots:
+def _slots_with_parts(node: Node, facts: _Facts, sharing: Sequence[Parts]) -> Slots:
     """Return the slots of a node with GPUs that are shared, or in MIG mode."""
     known: Parts = ()
-    for part in sharing:
-        known = with_part(known, part)
+    for parts_of_job in sharing:
+        known = with_parts(known, parts_of_job)
     by_index = {part.gpu: part for part in known}
     migs: list[MigGPU] = []
     parts: list[Part] = []

@@ -20,8 +20,8 @@ from longshore.models.resources import NOTHING, GPURequest, HostAmounts
 from longshore.scheduling.durations import end_at
 from longshore.scheduling.node_lifetime import Stay, must_last, stay_of
 from longshore.scheduling.placement.gpus import mask_of
-from longshore.scheduling.placement.parts import WHOLE, Part, Parts, with_part
-from longshore.scheduling.placement.slots import EPSILON, Rooms, part_of, slots_of
+from longshore.scheduling.placement.parts import WHOLE, Parts, parts_on, with_parts
+from longshore.scheduling.placement.slots import EPSILON, Rooms, parts_of, slots_of
 
 _OVERDUE = timedelta(minutes=1)
 _SHORTEST = timedelta(seconds=1)
@@ -43,7 +43,7 @@ class Need(NamedTuple):
     must_last: timedelta
     """The node's time must not end earlier than this after the start."""
     milli: int = WHOLE
-    """Below WHOLE it wants a part of one GPU."""
+    """Below WHOLE it wants a part of each of its GPUs."""
     mig: str | None = None
     """The MIG profile that it wants an instance of."""
     known: bool = False
@@ -61,7 +61,7 @@ class Need(NamedTuple):
     fetches: bool = False
     """Whether the node has to fetch data for it, or to know conda."""
     serves: bool = False
-    """Whether the node has to run an engine."""
+    """Whether the node has to run an engine, or to give a share of several GPUs."""
     alone: bool = False
     """Whether it holds its nodes alone."""
     stay: Stay | None = None
@@ -75,6 +75,13 @@ class Need(NamedTuple):
     def whole(self) -> bool:
         """Whether it wants its GPUs for itself."""
         return self.milli == WHOLE and self.mig is None
+
+    def parts(self, gpus: Sequence[int], slices: int = 0) -> Parts:
+        """Return what it has of these GPUs where it shares them; nothing of whole ones."""
+        if self.whole:
+            return ()
+        milli, vram = (0, 0.0) if self.mig else (self.milli, self.vram)
+        return parts_on(gpus, milli, vram, slices)
 
     @classmethod
     def of(cls, job: JobRequest, policy: PackingPolicy) -> "Need":
@@ -134,8 +141,8 @@ class Hold(NamedTuple):
     host: HostAmounts
     start: datetime
     end: datetime
-    part: Part | None = None
-    """What it has of its one GPU, where it has not the whole."""
+    parts: Parts = ()
+    """What it has of each of its GPUs, where it has them not whole."""
     ends: tuple[datetime, ...] = ()
     """Of one whose duration is learnt: when it may end."""
     idle: int = 0
@@ -172,8 +179,8 @@ class NodeView:
         """Give `hold` to its job from now on."""
         self.holds.append(hold)
         self.free &= ~hold.mask
-        if hold.part is not None:
-            self.parts = with_part(self.parts, hold.part)
+        if hold.parts:
+            self.parts = with_parts(self.parts, hold.parts)
         self.host_free = self.host_free.minus(hold.host)
         self.vram_used += vram_per_gpu * (hold.mask & ~hold.idle).bit_count()
 
@@ -269,7 +276,7 @@ def idle_gpus(job: JobRequest, node: Node, gpu_indices: Sequence[int]) -> list[i
 
 
 def with_job(node: Node, job: JobRequest, gpu_indices: Sequence[int], slices: int = 0) -> Node:
-    """Return the node as it is once `job` holds these GPUs of it, or its part of one."""
+    """Return the node as it is once `job` holds these GPUs of it, or its part of them."""
 
     def held(gpu: GPU) -> GPU:
         vram = slices_gb(gpu.vram, slices) if job.mig else job.vram_per_gpu
@@ -296,7 +303,7 @@ def without_job(node: Node, job: RunningJob) -> Node:
 
     def left(gpu: GPU) -> GPU:
         mark: dict[str, object] = {"job_id": None}
-        if part_of(job) is not None:
+        if parts_of(job):
             milli, slices = max(gpu.milli_used - job.milli, 0), gpu.slices_used & ~job.slices
             mark = {"parts": _with_parts(gpu, milli, slices)}
         return gpu.model_copy(update={**mark, "vram_used": _less(gpu.vram_used, job.vram_per_gpu)})
@@ -322,7 +329,7 @@ def without_jobs(node: Node) -> Node:
 def running_job(
     job: JobRequest, node: Node, gpu_indices: tuple[int, ...], slices: int, end: datetime
 ) -> RunningJob:
-    """Return what a job holds of a node that has given it these GPUs, or its part of one."""
+    """Return what a job holds of a node that has given it these GPUs, or its part of them."""
     host = job.share_of(len(gpu_indices), node.gpu_power)
     vram, milli = job.vram_per_gpu, job.milli
     if slices:
@@ -359,12 +366,12 @@ def _each(
 
 def _hold_of(job: RunningJob, now: datetime) -> Hold:
     mask, end = mask_of(job.gpu_indices), _end_of(job.expected_end, job.ends, now)
-    return Hold(job.job_id, mask, job.host, now, end, part_of(job), job.ends)
+    return Hold(job.job_id, mask, job.host, now, end, parts_of(job), job.ends)
 
 
 def _from(hold: Hold, now: datetime) -> Hold:
     end = _end_of(hold.end, hold.ends, now)
-    return Hold(hold.job_id, hold.mask, hold.host, now, end, hold.part, hold.ends)
+    return Hold(hold.job_id, hold.mask, hold.host, now, end, hold.parts, hold.ends)
 
 
 def _end_of(expected: datetime, ends: tuple[datetime, ...], now: datetime) -> datetime:

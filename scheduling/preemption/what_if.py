@@ -39,10 +39,10 @@ from longshore.scheduling.placement.columns import Columns
 from longshore.scheduling.placement.filters import LabelNames
 from longshore.scheduling.placement.gpus import mask_of
 from longshore.scheduling.placement.mix import NO_MIX, Mix
-from longshore.scheduling.placement.parts import Part
+from longshore.scheduling.placement.parts import Parts
 from longshore.scheduling.placement.reservations import open_from
 from longshore.scheduling.placement.scan import Scan, Scanner
-from longshore.scheduling.placement.slots import part_of
+from longshore.scheduling.placement.slots import parts_of
 from longshore.scheduling.placement.state import (
     Hold,
     Need,
@@ -262,11 +262,8 @@ class WhatIfCluster:
         view = self._views[self._names[first[0]]]
         chosen = open_from(view, need, first[1], self.packing.gpu_choice)
         assert chosen is not None  # that is how the start was found
-        part = None
-        if not need.whole:
-            milli, vram = (0, 0.0) if need.mig else (need.milli, need.vram)
-            part = Part(chosen.indices[0], milli, vram, chosen.slices)
-        hold = _hold(job.id, need, view.node.gpu_power, chosen.mask, first[1], part)
+        parts = need.parts(chosen.indices, chosen.slices)
+        hold = _hold(job.id, need, view.node.gpu_power, chosen.mask, first[1], parts)
         self._keep(view.node.id, hold)
         return True
 
@@ -372,9 +369,9 @@ def _hold(
     gpu_power: float,
     mask: int,
     start: datetime,
-    part: Part | None = None,
+    parts: Parts = (),
 ) -> Hold:
-    return Hold(job_id, mask, need.host(gpu_power), start, need.end_from(start), part)
+    return Hold(job_id, mask, need.host(gpu_power), start, need.end_from(start), parts)
 
 
 def _with_share(node: Node, share: RunningJob) -> Node:
@@ -384,7 +381,7 @@ def _with_share(node: Node, share: RunningJob) -> Node:
         id=share.job_id, gpus=gpus, vram_per_gpu=share.vram_per_gpu, cpus=share.cpus,
         ram=share.ram, storage_bandwidth=share.storage, power_per_gpu=share.power / gpus,
     )  # fmt: skip
-    if part_of(share) is None:
+    if not parts_of(share):
         return with_job(node, request, share.gpu_indices)
     gpus = tuple(
         _with_part(gpu, share) if gpu.index in share.gpu_indices else gpu for gpu in node.gpus

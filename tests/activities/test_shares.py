@@ -41,6 +41,46 @@ async def test_of_twenty_who_want_the_last_share_at_once_exactly_one_gets_it(nod
     assert await node.drift() == []
 
 
+async def test_shares_of_several_gpus_that_come_at_once_are_held_to_each(ledger: Ledger):
+    """Pairs of four GPUs in both directions: each GPU has room for two halves."""
+    await ledger.register(gpus=4)
+    pairs = [[0, 1], [2, 3], [1, 2], [0, 3], [0, 2], [1, 3]]
+    jobs = {f"job-{number:02}": pairs[number % 6] for number in range(24)}
+    for job in jobs:
+        await ledger.add_job(job)
+    outcomes = await asyncio.gather(
+        *(ledger.place(job, gpus, **HALF) for job, gpus in jobs.items()), return_exceptions=True
+    )
+    refused = [outcome for outcome in outcomes if outcome is not None]
+    assert all(isinstance(one, IntegrityError) for one in refused), refused
+    assert all("gpus_milli_within_size" in str(one) for one in refused)
+    by_job = await ledger.rows(
+        "SELECT job_id, count(*) AS leases FROM leases WHERE ended_at IS NULL GROUP BY 1"
+    )
+    assert {row["leases"] for row in by_job} == {2}
+    assert len(by_job) == len(jobs) - len(refused)
+    used = [row["milli_used"] for row in await ledger.rows("SELECT milli_used FROM gpus")]
+    assert max(used) <= 1000
+    # Whatever came first: another pair has room nowhere.
+    assert sum(used) >= 3000
+    assert await ledger.drift() == []
+
+
+async def test_one_gpu_that_is_full_refuses_the_share_of_all(node: Ledger):
+    await node.place("a", [1], **{**HALF, "vram": 70_000})
+    with pytest.raises(IntegrityError, match="gpus_vram_within_size"):
+        await node.place("b", [0, 1], **HALF)
+    with pytest.raises(IntegrityError, match="is in MIG mode: no lease as share"):
+        await node.place("b", [0, 2], **HALF)
+    assert await node.value("SELECT count(*) FROM leases WHERE ended_at IS NULL") == 1
+    await node.place("c", [0, 1], **{**HALF, "vram": 10_000})
+    await _end(node, "a")
+    assert await _kinds(node) == ["share", None]
+    await _end(node, "c")
+    assert await node.value("SELECT sum(milli_used + vram_mb_used) AS used FROM gpus") == 0
+    assert await node.drift() == []
+
+
 async def test_of_twenty_who_want_one_slice_at_once_exactly_one_gets_it(node: Ledger):
     jobs = [f"job-{number}" for number in range(20)]
     for job in jobs:
@@ -183,6 +223,33 @@ async def test_a_cycle_commits_parts_and_the_next_one_sees_them(ledger: Ledger):
         assert by_id["d-big"].milli == 600
         assert by_id["e-whole"].node_id is None
         assert by_id["c-mig"].slices == 0b11110000
+
+
+async def test_a_cycle_commits_a_share_of_several_gpus(ledger: Ledger):
+    await ledger.register(gpus=3)
+    wide = {"gpus": 2, "milli": 400, "vram_per_gpu": 30, "ram": 1}
+    jobs: dict[str, dict[str, Any]] = {
+        "a-one": {"milli": 500, "vram_per_gpu": 60, "ram": 1}, "b-wide": wide, "c-wide": wide,
+        "d-whole": {"gpus": 2, "ram": 1},
+    }  # fmt: skip
+    async with ledger.listening(*jobs):
+        for job, spec in jobs.items():
+            await ledger.enqueue(job, **spec)
+        assert (await ledger.cycle("c/1")).placed == 3
+        assert await ledger.drift() == []
+        async with ledger.database.transaction() as connection:
+            (node,) = await load_nodes(connection, ledger.pool)
+            running = {job.job_id: job for job in await load_running(connection, ledger.pool)}
+        # Two of GPU 0's 80 GB are taken: both wide ones are on the two others.
+        assert [gpu.milli_used for gpu in node.gpus] == [500, 800, 800]
+        assert [gpu.vram_used for gpu in node.gpus] == [60, 60, 60]
+        assert (running["b-wide"].gpu_indices, running["b-wide"].gpus) == ((1, 2), 0.8)
+        by_id = {job.id: job for job in await Views(ledger.database).jobs(pool=ledger.pool)}
+        assert (by_id["c-wide"].gpu_indices, by_id["c-wide"].milli) == ((1, 2), 400)
+        await ledger.finish("b-wide")
+        await ledger.finish("c-wide")
+        assert (await ledger.cycle("c/2")).placed == 1
+        assert await ledger.drift() == []
 
 
 async def test_people_see_who_has_which_part(node: Ledger):

@@ -89,6 +89,18 @@ def test_a_share_sees_its_gpu_and_what_holds_it_to_its_part(
     assert _env(box, tmp_path, milli=4, vram_per_gpu=1)["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "1"
 
 
+def test_a_share_of_several_gpus_sees_them_all_with_its_part_of_each(
+    box: LocalNode, tmp_path: Path
+) -> None:
+    env = _env(box, tmp_path, gpus=2, indices=(1, 3), milli=250, vram_per_gpu=20)
+    assert env["CUDA_VISIBLE_DEVICES"] == "1,3"
+    assert env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "25"
+    # MPS counts the devices that the process sees.
+    assert env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=19073M,1=19073M"
+    assert (env["LONGSHORE_GPU_COUNT"], env["LONGSHORE_GPU_MILLI"]) == ("2", "250")
+    assert env["LONGSHORE_GPU_VRAM"] == "20"
+
+
 def test_a_whole_job_is_told_nothing_of_parts(box: LocalNode, tmp_path: Path) -> None:
     env = _env(box, tmp_path)
     assert not {name for name in env if "MPS" in name or "MILLI" in name or "MIG" in name}
@@ -123,20 +135,23 @@ async def test_two_halves_run_on_one_gpu_at_the_same_time(
         agent.end()
 
 
+async def test_two_shares_of_the_same_gpus_run_at_the_same_time(
+    longshore: Longshore, settings: Settings, pool: str, tmp_path: Path
+) -> None:
+    agent = AgentProcess(settings, tmp_path / "agent", pool, "--mig", "0")
+    agent.start()
+    try:
+        jobs = await _each_waits_for_the_other(longshore, pool, tmp_path, gpus=3)
+        said = [(tmp_path / name).read_text() for name in "ab"]
+        assert said == ["1,2,3 500\n"] * 2
+        views = [await longshore.job(job) for job in jobs]
+        assert [(job.gpu_indices, job.milli) for job in views] == [((1, 2, 3), 500)] * 2
+    finally:
+        agent.end()
+
+
 async def _both_halves(longshore: Longshore, pool: str, folder: Path) -> None:
-    """Run two jobs that each end only once the other has begun."""
-    jobs: list[str] = []
-    for mine, other in (("a", "b"), ("b", "a")):
-        command = (
-            f'echo "$CUDA_VISIBLE_DEVICES $LONGSHORE_GPU_MILLI" > {folder}/{mine}; '
-            f"until [ -e {folder}/{other} ]; do sleep 0.05; done"
-        )
-        submitted = await longshore.submit(
-            a_spec(pool, milli=500, vram_per_gpu=40, command=command)
-        )
-        jobs.append(submitted.job_id)
-    for job in jobs:
-        assert (await longshore.wait(job)).state is JobState.SUCCEEDED
+    await _each_waits_for_the_other(longshore, pool, folder)
     assert [(folder / name).read_text() for name in "ab"] == ["3 500\n"] * 2
 
     async def given_back() -> bool:
@@ -146,8 +161,34 @@ async def _both_halves(longshore: Longshore, pool: str, folder: Path) -> None:
     await eventually(given_back)
 
 
-def _env(box: LocalNode, folder: Path, slices: int = 0, **spec: Any) -> dict[str, str]:
-    request = box.request("true", gpus=1, **spec)
-    placement = request.placement.model_copy(update={"gpu_indices": (1,), "slices": slices})
+async def _each_waits_for_the_other(
+    longshore: Longshore, pool: str, folder: Path, **fields: Any
+) -> list[str]:
+    """Run two jobs that each end only once the other has begun."""
+    jobs: list[str] = []
+    for mine, other in (("a", "b"), ("b", "a")):
+        command = (
+            f'echo "$CUDA_VISIBLE_DEVICES $LONGSHORE_GPU_MILLI" > {folder}/{mine}; '
+            f"until [ -e {folder}/{other} ]; do sleep 0.05; done"
+        )
+        submitted = await longshore.submit(
+            a_spec(pool, milli=500, vram_per_gpu=40, command=command, **fields)
+        )
+        jobs.append(submitted.job_id)
+    for job in jobs:
+        assert (await longshore.wait(job)).state is JobState.SUCCEEDED
+    return jobs
+
+
+def _env(
+    box: LocalNode,
+    folder: Path,
+    slices: int = 0,
+    indices: tuple[int, ...] = (1,),
+    gpus: int = 1,
+    **spec: Any,
+) -> dict[str, str]:
+    request = box.request("true", gpus=gpus, **spec)
+    placement = request.placement.model_copy(update={"gpu_indices": indices, "slices": slices})
     request = request.model_copy(update={"placement": placement})
     return prepare(request, box.identity, box.inventory, folder / "run", folder / "job").env

@@ -281,6 +281,10 @@ def test_shares_and_instances_are_drawn() -> None:
     assert "half (FAST): 500/1000 of a GPU with 20GB, 1 core," in share
     # Held; 6 and 2 tenths in use; the job; a GPU in MIG mode of which half is taken, one empty.
     assert "[x62#5···]" in share
+    wide = shown(terminal=False, state="state-shares.yaml", job="wide-share.yaml")
+    assert "250/1000 of each of GPUs 1-2: the best of 1 candidate" in wide
+    assert "wide (FAST): 250/1000 of each of 2 GPUs with 10GB, 1 core," in wide
+    assert "[x##·5···]" in wide
     instance = shown(terminal=False, state="state-shares.yaml", job="mig.yaml")
     assert "box-1  [x62·#···] slice 6" in instance
 

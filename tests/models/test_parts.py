@@ -20,12 +20,13 @@ def test_a_share_names_its_thousandths_and_its_memory():
     assert (spec.gpus, spec.milli, spec.vram_per_gpu) == (1, 250, 20)
     assert a_spec(mig="1G.10gb").mig == "1g.10gb"
     assert a_spec(milli=1000, gpus=4).milli == 1000
+    assert a_spec(milli=250, gpus=4, vram_per_gpu=10).gpus == 4
 
 
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"milli": 500, "gpus": 2, "vram_per_gpu": 10}, "gpus must be 1, not 2"),
+        ({"milli": 500, "gpus": 2}, "say with vram_per_gpu how much memory of each GPU it needs"),
         ({"milli": 500}, "say with vram_per_gpu how much memory"),
         ({"milli": 0, "vram_per_gpu": 10}, "greater than or equal to 1"),
         ({"milli": 1001}, "less than or equal to 1000"),

@@ -123,12 +123,12 @@ def part_requests(draw: st.DrawFn, name: str, *, mig: bool) -> JobRequest:
     wish: dict[str, Any] = {"mig": draw(st.sampled_from(PROFILES)), "vram_per_gpu": 0}
     if not mig:
         wish = {
-            "milli": draw(st.sampled_from([100, 250, 300, 500, 600, 999])),
+            "milli": draw(st.sampled_from([1, 100, 250, 300, 500, 600, 999])),
             "vram_per_gpu": draw(st.sampled_from([5, 20, 40, 80])),
         }
     return a_job(
         name,
-        1,
+        1 if mig else draw(st.sampled_from([1, 1, 2, 3, 4])),
         tier=draw(st.sampled_from([Tier.FAST, Tier.FAST, Tier.FLEX])),
         priority=draw(st.integers(0, 2)),
         cpus=draw(st.sampled_from([0, 1, 8])),

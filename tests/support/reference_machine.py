@@ -205,7 +205,9 @@ def open_part(
         return best_instance(machine, places, others, by) if places else None
     if job.milli < 1000:
         found = left(machine, job, moment, others)
-        return ((fullest(found, free, by),), 0) if found else None
+        if len(found) < job.gpus:
+            return None
+        return fullest(found, free, by, job.gpus, machine.node.topology), 0
     gpus = machine.with_memory(job) - machine.stuck
     gpus -= {index for span in others for index in span.gpus}
     if len(gpus) < job.gpus:
@@ -237,14 +239,25 @@ def left(
     return found
 
 
-def fullest(found: dict[int, tuple[int, float]], free: set[int] | None, by: GPUChoice) -> int:
-    """The GPU with the least left; of empty ones the one that a whole job would get."""
+def fullest(
+    found: dict[int, tuple[int, float]],
+    free: set[int] | None,
+    by: GPUChoice,
+    count: int,
+    topology: NodeTopology | None,
+) -> GPUs:
+    """The GPUs with the least left; of equal ones, as empty ones are, those that a whole job would
+    get."""
     if by is GPUChoice.FIRST_FREE:
-        return min(found)
-    best = min(found, key=lambda index: (found[index], index))
-    if found[best][0] < 1000:
-        return best
-    return choice(set(found), set(found) if free is None else free, 1, by)[0]
+        return tuple(sorted(found))[:count]
+    level = {index: of if of[0] < 1000 else (1000, 0.0) for index, of in found.items()}
+    options = [
+        option
+        for option in combinations(sorted(found), count)
+        if sorted(level[i] for i in option) == sorted(level.values())[:count]
+    ]
+    empty = set(found) if free is None else free
+    return best_of(options, empty, topology if count > 1 else None)
 
 
 def instances(machine: Machine, job: JobRequest, others: Sequence[Span]) -> list[tuple[int, int]]:
@@ -301,7 +314,10 @@ def choice(
     gaps; then the longest runs left; then the lowest. Or simply the first."""
     if by is GPUChoice.FIRST_FREE:
         return tuple(sorted(usable))[:count]
-    options = list(combinations(sorted(usable), count))
+    return best_of(list(combinations(sorted(usable), count)), free, topology)
+
+
+def best_of(options: list[GPUs], free: set[int], topology: NodeTopology | None) -> GPUs:
     if topology is not None:
         fastest = max(speed(option, topology) for option in options)
         options = [option for option in options if speed(option, topology) == fastest]

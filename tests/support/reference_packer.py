@@ -233,7 +233,7 @@ def answer(
     elif len(roomy) < job.gpus:
         return RejectionCode.VRAM
     elif job.milli < 1000:
-        if not left(machine, job, now, machine.held):
+        if len(left(machine, job, now, machine.held)) < job.gpus:
             return RejectionCode.SHARES_BUSY
     elif job.sensitive and not nobody_there(machine):
         return RejectionCode.NOT_ALONE

@@ -113,9 +113,10 @@ def found(machine: plain.Machine, kind: Kind) -> tuple[int, int, int]:
     if need.milli == 1000:
         whole = {i for i in machine.idle if machine.room[i] + TINY >= need.vram}
         return len(whole), 1000 * len(whole) if len(whole) >= need.gpus else 0, large
-    wish = JobRequest(id="k", gpus=1, milli=need.milli, vram_per_gpu=need.vram)
+    wish = JobRequest(id="k", gpus=need.gpus, milli=need.milli, vram_per_gpu=need.vram)
     lefts = plain.left(machine, wish, machine.now, machine.held)
-    return len(lefts), sum(milli for milli, _ in lefts.values()), large
+    idle = sum(milli for milli, _ in lefts.values()) if len(lefts) >= need.gpus else 0
+    return len(lefts), idle, large
 
 
 def suits(machine: plain.Machine, kind: Kind) -> bool:
@@ -186,10 +187,12 @@ def pack_to_empty(machine: plain.Machine, gpus: Iterable[int]) -> float:
         return max(33 - len(machine.idle), len(machine.idle))
     if opened:
         return max(50 - len(opened), 33)
-    (index,) = gpus
-    if index in machine.room:
-        here = [span for span in machine.held if index in span.gpus]
-        left = 1000 - machine.milli_stuck.get(index, 0) - sum(span.milli for span in here)
-    else:
-        left = 1000 - 125 * len(plain.taken(machine, index, machine.held))
+    left = 0
+    for index in gpus:  # the emptiest of several
+        if index in machine.room:
+            here = [span for span in machine.held if index in span.gpus]
+            used = machine.milli_stuck.get(index, 0) + sum(span.milli for span in here)
+        else:
+            used = 125 * len(plain.taken(machine, index, machine.held))
+        left = max(left, 1000 - used)
     return max(100 - left // 100, 50)
