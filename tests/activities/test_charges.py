@@ -68,6 +68,17 @@ async def test_an_envelope_pays_for_as_many_gpus_as_it_has(funded: Ledger):
     assert await funding_drift(funded) == []
 
 
+async def test_parts_of_several_gpus_are_paid_for_as_parts(funded: Ledger):
+    main = await envelope(funded, "a", milli=1000)
+    await job_of(funded, "wide", "a", (0, 1), milli=400)
+    await job_of(funded, "more", "a", (0, 1), milli=150)
+    assert await opened(funded, charge("wide", main, (0, 1), milli=400)) == []
+    assert await sums(funded) == {"a/main": 800}
+    why = await opened(funded, charge("more", main, (0, 1), milli=150))
+    assert why == ["envelope a/main: 0.8 + 0.3 > 1 GPUs"]
+    assert await funding_drift(funded) == []
+
+
 async def test_what_is_refused_is_told_and_the_rest_is_open(funded: Ledger):
     main = await envelope(funded, "a", milli=2000)
     for gpu in range(3):

@@ -46,6 +46,8 @@ async def test_a_quota_is_for_all_below_and_is_told_with_used_asked_and_limit(le
     await job_of(ledger, "other", "elsewhere", (200, 201))
     with pytest.raises(IntegrityError, match=r"max_gpus: 200 \+ 0.5 > 200"):
         await job_of(ledger, "part", "a", (203,), milli=500)
+    with pytest.raises(IntegrityError, match=r"max_gpus: 200 \+ 0.75 > 200"):
+        await job_of(ledger, "parts", "a", (202, 203, 204), milli=250)
 
 
 @pytest.mark.parametrize(
