@@ -190,6 +190,7 @@ async def test_why_advises_no_uncordon_of_a_drained_node_that_is_taken_away(
 ):
     await (longshore.cordon if by == "cordon" else longshore.drain)(node.id, "new disk")
     waits = (await longshore.submit(a_spec(pool))).job_id
+    await reaches(longshore, waits, JobState.QUEUED)
     await eventually(lambda: _is_explained(longshore, waits))
     await node.is_taken_away(None, "the market wants it back")
 
@@ -209,6 +210,7 @@ async def test_a_drained_node_whose_end_is_put_off_is_shut_for_what_it_was_drain
 ):
     await (longshore.cordon if by == "cordon" else longshore.drain)(node.id, "new disk")
     waits = (await longshore.submit(a_spec(pool))).job_id
+    await reaches(longshore, waits, JobState.QUEUED)
     await eventually(lambda: _is_explained(longshore, waits))
     undo = f"let {node.id} take jobs again: `longshore uncordon {node.id}`"
     assert (await longshore.explain(waits)).hints[0] == undo
