@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from longshore.activities.database import Database
 from longshore.activities.durations import learnt_for
 from longshore.activities.locality import with_locality
-from longshore.activities.serving.model_engine import engine_of
+from longshore.activities.serving.model_engine import engine_of, replica_specs
 from longshore.activities.snapshot import (
     load_nodes,
     load_queue,
@@ -43,7 +43,6 @@ from longshore.scheduling.durations import with_learnt
 from longshore.scheduling.forecast import as_if_begun
 from longshore.scheduling.packer import place
 from longshore.scheduling.placement.state import with_job
-from longshore.scheduling.serving.replica_job import replica_spec
 
 ModelName = NewType("ModelName", str)
 """The name of a model that was added."""
@@ -201,11 +200,12 @@ async def place_live(
 
 async def _engine_job(connection: AsyncConnection, model: ModelName, pool: str | None) -> JobSpec:
     """Return the job of an engine of a model, as of a service that says nothing else."""
-    engine, _ = await engine_of(connection, model)
+    engine, sizes, _ = await engine_of(connection, model)
     service = ServiceSpec.model_validate(
         {"name": "engine", "model": model} | ({"pool": pool} if pool else {})
     )
-    return replica_spec(service, engine)
+    (job,) = await replica_specs(connection, service, engine, sizes, 1)
+    return job
 
 
 def _swapped(state_path: str | Path, job_path: str | Path) -> SpecError | None:

@@ -71,7 +71,9 @@ def state_words(replica: ReplicaView) -> str:
 
 
 def leased(replica: ReplicaView) -> str:
-    return format_gb(replica.leased / 1000)
+    """Return ``757MB``, or ``2 x 50GB`` of an engine on two GPUs."""
+    gpus = len(replica.gpu_indices)
+    return f"{f'{gpus} x ' if gpus > 1 else ''}{format_gb(replica.leased / 1000)}"
 
 
 def takes(replica: ReplicaView) -> str:
@@ -89,7 +91,7 @@ def problems(replicas: Sequence[ReplicaView], now: datetime) -> list[str]:
         if each.over:
             found.append(
                 f"{each.job_id} takes {format_gb(each.used / 1000)} of GPU memory and holds "
-                f"{leased(each)}: other jobs on its GPU may run out of memory. Give the model a "
+                f"{leased(each)}: other jobs there may run out of memory. Give the model a "
                 "larger `memory`."
             )
         if each.left:

@@ -2,7 +2,7 @@
 
 from temporalio.client import Client
 
-from longshore.activities.serving.model_engine import engine_of
+from longshore.activities.serving.model_engine import engine_of, replica_specs
 from longshore.activities.serving.service_rows import (
     record_service,
     remove_service,
@@ -21,7 +21,6 @@ from longshore.client.submission import preflight
 from longshore.models.errors import NotFoundError, RefusedError
 from longshore.models.service import ReplicaView, ServiceSpec, ServiceView
 from longshore.models.visible import shown
-from longshore.scheduling.serving.replica_job import replica_spec
 
 
 class ServiceReading(Reading):
@@ -57,10 +56,11 @@ class ServiceControl(ServiceReading):
         the name is being removed, and what the submit of a job raises.
         """
         async with self._db().transaction() as connection:
-            engine, model_revision = await engine_of(connection, spec.model)
-        warnings = await preflight(self._db, replica_spec(spec, engine))
+            engine, sizes, model_revision = await engine_of(connection, spec.model)
+            (replica,) = await replica_specs(connection, spec, engine, sizes, 1)
+        warnings = await preflight(self._db, replica)
         async with self._db().transaction() as connection:
-            revision = await record_service(connection, spec, engine, model_revision)
+            revision = await record_service(connection, spec, engine, model_revision, sizes)
         await Signals(self.temporal).begin_service(spec.name)
         return revision, warnings
 

@@ -48,7 +48,7 @@ def engines_html(replicas: Sequence[ReplicaView], now: datetime, *, of_one: bool
         "Job", *own, "Revision", "State", "Node", "GPUs", "Holds and takes", "Holds", "Takes",
         "Endpoint", "Since",
     )  # fmt: skip
-    most = max((max(each.leased, each.used) for each in replicas), default=1) or 1
+    most = max((max(each.leased_in_all, each.used) for each in replicas), default=1) or 1
     rows = (_engine(each, most, now, of_one=of_one) for each in replicas)
     return table("Engines", heads, rows, numbers=("Revision", "Holds", "Takes"))
 
@@ -77,7 +77,7 @@ def _state(each: ReplicaView) -> str:
 
 def _bar(each: ReplicaView, most: int) -> str:
     """Return a cell with a frame for what it holds, and a bar for what it takes of it."""
-    frame = f'<b style="width:{100 * each.leased / most:.2f}%"></b>'
+    frame = f'<b style="width:{100 * each.leased_in_all / most:.2f}%"></b>'
     look = "bad" if each.over else "used"
     part = f'<span class="part {look}" style="width:{100 * each.used / most:.2f}%"></span>'
     title = escape(f"holds {leased(each)}, takes {takes(each)}")

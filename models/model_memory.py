@@ -64,6 +64,12 @@ class ModelMemory(Frozen):
     overhead: int
     adapters: int = 0
     """Weights of LoRA adapters."""
+    layers: int = 0
+    """Set where it is known what a layer takes."""
+    largest_layer: int = 0
+    """Weights of one layer with its cache and state, of all requests: of that with the most."""
+    outside: int = 0
+    """Weights that are in no layer."""
     total: int
     most_requests: int | None = None
     """At a time, on a GPU of `gpu_memory`; 0: not even one."""

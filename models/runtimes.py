@@ -9,11 +9,13 @@ _LLAMA = Runtime(
     name=LLAMA_CPP,
     # `--fit off`: else it makes the context smaller than asked where memory lacks, without a word.
     # `--cache-ram 0`: else it keeps old prompts in up to 8 GiB of main memory.
+    # `--tensor-split`: else an emptier GPU gets more layers, and more than its engine holds there.
     command=(
         "llama-server", "--model", "{model}", "--alias", "{name}", "--host", "{host}",
         "--port", "{port}", "--ctx-size", "{total_context}", "--parallel", "{concurrency}",
         "--cache-type-k", "{cache_type}", "--cache-type-v", "{cache_type}",
         "--ubatch-size", "{batch}", "--n-gpu-layers", "999", "--fit", "off", "--cache-ram", "0",
+        "--tensor-split", "{tensor_split}",
     ),
     adapter=("--lora", "{adapter}"),
     memory=MemoryRule.HEADER,

@@ -146,9 +146,14 @@ class ReplicaView(Wire):
     """When it left its GPUs for a job last."""
 
     @property
+    def leased_in_all(self) -> int:
+        """MB of GPU memory that it holds, of all of its GPUs."""
+        return self.leased * max(len(self.gpu_indices), 1)
+
+    @property
     def over(self) -> bool:
         """Whether it takes more GPU memory than it holds."""
-        return bool(self.leased) and self.used > self.leased * max(len(self.gpu_indices), 1)
+        return bool(self.leased) and self.used > self.leased_in_all
 
 
 class RevisionView(Wire):

@@ -41,6 +41,7 @@ PLACES: Final[Mapping[str, str]] = {
     "cache_type": "number format of the KV cache",
     "batch": "tokens of prompts that are computed at a time",
     "gpus": "GPUs of this engine",
+    "tensor_split": "the same parts of the layers for each of its GPUs, as llama.cpp wants them",
     "memory_utilization": "the part of each GPU's memory that it may use, rounded down",
 }
 """What may stand in braces in the command of a runtime."""
@@ -268,6 +269,14 @@ class EngineReport(Wire):
     """Why it failed, with the last lines that it wrote."""
 
 
+class EngineSize(Frozen):
+    """On how many GPUs of a node one engine may run."""
+
+    gpus: Count = Field(ge=1, le=1_024)
+    memory: Count = Field(ge=1, le=10**12)
+    """MB on each of them."""
+
+
 class EngineSpec(Frozen):
     """What a job serves: all that its node needs to start the engine, as it was when the job was
     made."""
@@ -296,3 +305,8 @@ class EngineSpec(Frozen):
     def text(self) -> str:
         """What runs, in a few words."""
         return f"{self.model.name} on {self.runtime.name}"
+
+    def of_size(self, size: EngineSize) -> "EngineSpec":
+        """Return it for so many GPUs."""
+        model = self.model.model_copy(update={"gpus": size.gpus})
+        return self.model_copy(update={"model": model, "memory": size.memory})

@@ -67,6 +67,7 @@ def _values(
         "cache_type": spec.model.cache_type,
         "batch": str(spec.model.batch),
         "gpus": str(gpus),
+        "tensor_split": ",".join(["1"] * gpus),
         "memory_utilization": _utilization(spec.memory, environ),
     }
 

@@ -14,6 +14,10 @@ _TYPES = {
 """Numbers of ggml's types."""
 
 
+def _parts(text: str) -> tuple[float, ...]:
+    return tuple(float(part) for part in text.split(","))
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Serve a GGUF model.", allow_abbrev=False)
     parser.add_argument("--model", required=True)
@@ -26,6 +30,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cache-type-v", choices=_TYPES, default="f16")
     parser.add_argument("--ubatch-size", type=int, default=512)
     parser.add_argument("--n-gpu-layers", type=int, default=999)
+    parser.add_argument("--tensor-split", type=_parts, default=())
     parser.add_argument("--fit", choices=("on", "off"), default="off")
     parser.add_argument("--cache-ram", type=int, default=0)
     parser.add_argument("--lora", action="append", default=[])
@@ -53,6 +58,9 @@ def main() -> int:
     asked.cache_type_k = llama.ggml_type(_TYPES[given.cache_type_k])
     asked.cache_type_v = llama.ggml_type(_TYPES[given.cache_type_v])
     asked.n_gpu_layers = given.n_gpu_layers
+    if len(given.tensor_split) > 1:
+        others = len(asked.tensor_split) - len(given.tensor_split)
+        asked.tensor_split = [*given.tensor_split, *[0.0] * others]
     asked.fit_params = given.fit == "on"
     asked.cache_ram_mib = given.cache_ram
     asked.cors_origins = os.environ.get("LLAMA_ARG_CORS_ORIGINS", "localhost")

@@ -1,24 +1,111 @@
-"""From a model that was added to the engine that serves it."""
+"""From a model that was added to the engine that serves it, and to the jobs of its replicas."""
 
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from longshore.activities.database import clock
 from longshore.activities.serving.stored_models import load_model, load_runtimes, runtime_in
+from longshore.activities.snapshot import load_nodes
 from longshore.models.errors import SpecError
-from longshore.models.serving import EngineSpec
-from longshore.scheduling.serving.replica_job import memory_of_each
+from longshore.models.job import JobSpec
+from longshore.models.placement import JobRequest, PackingPolicy
+from longshore.models.service import ServiceSpec
+from longshore.models.serving import EngineSize, EngineSpec
+from longshore.scheduling.buying.fleet import VRAM
+from longshore.scheduling.serving.engine_sizes import engine_sizes
+from longshore.scheduling.serving.replica_job import corrected, replica_spec
+from longshore.scheduling.serving.replica_sizes import choose_sizes, held_when_empty
+from longshore.scheduling.serving.replicas import Replica, ServiceFacts
 
 
-async def engine_of(connection: AsyncConnection, name: str) -> tuple[EngineSpec, int]:
-    """Return what an engine of a model is to be like, and the revision of the model.
+async def engine_of(
+    connection: AsyncConnection, name: str
+) -> tuple[EngineSpec, tuple[EngineSize, ...], int]:
+    """Return what an engine of a model is to be like, its sizes, the fewest GPUs first, and the
+    revision of the model.
 
     Raises NotFoundError, SpecError where it is too large to be started, and StoredError where what
     is stored cannot be read.
     """
     model = await load_model(connection, name)
     runtime = runtime_in(await load_runtimes(connection), model.spec.runtime).runtime
-    engine = EngineSpec(
-        model=model.spec, runtime=runtime, memory=memory_of_each(model.spec, model.memory)
-    )
+    sizes = engine_sizes(model.spec, model.facts, runtime.split, model.memory)
+    engine = EngineSpec(model=model.spec, runtime=runtime, memory=sizes[0].memory)
     if why := engine.too_large:
         raise SpecError(f"model {name}", (f"model {name}: {why}",))
-    return engine, model.revision
+    return engine, sizes, model.revision
+
+
+async def replica_specs(
+    connection: AsyncConnection,
+    service: ServiceSpec,
+    engine: EngineSpec,
+    sizes: Sequence[EngineSize],
+    count: int,
+    seen: int = 0,
+) -> list[JobSpec]:
+    """Return the jobs of so many replicas, each of a size for which there is room now, or may
+    be. One like it was `seen` to take so many bytes in all."""
+    specs = _in_sizes(service, engine, sizes, seen)
+    if len(specs) == 1:
+        return specs * count
+    now = await clock(connection)
+    nodes = await load_nodes(connection, service.pool)
+    options = [JobRequest.of("", spec, now, 1) for spec in specs]
+    largest = VRAM.get((service.gpu_type or "").upper(), max(VRAM.values()))
+    chosen = choose_sizes(options, count, nodes, PackingPolicy(), now, largest)
+    return [specs[number] for number in chosen]
+
+
+def _in_sizes(
+    service: ServiceSpec, engine: EngineSpec, sizes: Sequence[EngineSize], seen: int
+) -> list[JobSpec]:
+    engines = [engine.of_size(size) for size in sizes] or [engine]
+    return [replica_spec(service, corrected(each, seen)) for each in engines]
+
+
+async def with_sizes(
+    connection: AsyncConnection,
+    facts: ServiceFacts,
+    service: ServiceSpec,
+    engine: EngineSpec,
+    sizes: Sequence[EngineSize],
+    seen: int = 0,
+) -> ServiceFacts:
+    """Return the facts with which replicas wait in a size that no node holds: one that was chosen
+    when there were others, or none."""
+    facts = replace(facts, has_sizes=len(sizes) > 1)
+    waiting = [
+        each.job_id
+        for each in facts.replicas
+        if each.stage is None and not each.stopping and each.revision == facts.revision
+    ]
+    if not facts.has_sizes or not waiting:
+        return facts
+    now = await clock(connection)
+    specs = _in_sizes(service, engine, sizes, seen)
+    nodes = await load_nodes(connection, service.pool)
+    held = held_when_empty([JobRequest.of("", spec, now, 1) for spec in specs], nodes)
+    by_gpus = dict(zip((size.gpus for size in sizes), held, strict=True))
+    found = await connection.execute(text(_GPUS_OF), {"ids": waiting})
+    gpus = {row.id: row.gpus for row in found}
+
+    def looked_at(each: Replica) -> Replica:
+        if each.job_id not in waiting:
+            return each
+        if each.job_id not in gpus:  # its job has just been started
+            return replace(each, held=False)
+        is_held = by_gpus.get(gpus[each.job_id], True)
+        return replace(each, held=is_held, held_otherwise=any(held))
+
+    return replace(facts, replicas=tuple(map(looked_at, facts.replicas)))
+
+
+_GPUS_OF = """
+    SELECT id, CASE WHEN spec ->> 'gpus' ~ '^[0-9]{1,6}$' THEN (spec ->> 'gpus')::integer
+                    ELSE 0 END AS gpus
+      FROM jobs WHERE id = ANY (:ids)
+"""

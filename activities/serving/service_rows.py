@@ -1,21 +1,19 @@
 """Rows of services, of their revisions and replicas: recorded, read, and changed by a plan."""
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any
 
-from pydantic import ValidationError
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from longshore.activities.stored_specs import stored_error
+from longshore.activities.serving.revisions import revision_of, sizes_of
 from longshore.models.base import as_reason
-from longshore.models.bounds import TAKEN
 from longshore.models.errors import NotFoundError, RefusedError, SpecError, StoredError
 from longshore.models.service import MOST_REPLICAS, ServiceSpec, ServiceState
 from longshore.models.service_messages import EngineNotice
-from longshore.models.serving import STALE_AFTER, EngineSpec, EngineStage
+from longshore.models.serving import STALE_AFTER, EngineSize, EngineSpec, EngineStage
 from longshore.models.visible import shown
 from longshore.scheduling.serving.replicas import (
     FORGOTTEN_AFTER,
@@ -26,9 +24,14 @@ from longshore.scheduling.serving.replicas import (
 
 
 async def record_service(
-    connection: AsyncConnection, spec: ServiceSpec, engine: EngineSpec, model_revision: int
+    connection: AsyncConnection,
+    spec: ServiceSpec,
+    engine: EngineSpec,
+    model_revision: int,
+    sizes: Sequence[EngineSize] = (),
 ) -> int:
-    """Have a service be as it is given; return its revision.
+    """Have a service be as it is given; return its revision. Its replicas have one of `sizes`, or
+    that of the engine where there are none.
 
     That is a new one where more than the number of replicas is another. Raises RefusedError while
     one of the name is being removed.
@@ -45,26 +48,37 @@ async def record_service(
     before = None
     if service["revision"]:
         with contextlib.suppress(StoredError):  # what cannot be read is another
-            before = await revision_of(connection, spec.name, service["revision"])
+            before = (
+                *await revision_of(connection, spec.name, service["revision"]),
+                await sizes_of(connection, spec.name, service["revision"]),
+            )
     number = service["revision"]
     if (
         before is None
         or service["state"] == ServiceState.REMOVED
-        or not _same(before, spec, engine)
+        or not _same(before, spec, engine, tuple(sizes))
     ):
         number = await connection.scalar(
             text(_INSERT_REVISION),
             {
                 **row, "spec": spec.model_dump_json(), "engine": engine.model_dump_json(),
                 "model_revision": model_revision,
+                "sizes": json.dumps([each.model_dump() for each in sizes]) if sizes else None,
             },
         )  # fmt: skip
     await connection.execute(text(_SET_SERVICE), {**row, "revision": number})
     return int(number or 0)
 
 
-def _same(before: tuple[ServiceSpec, EngineSpec], spec: ServiceSpec, engine: EngineSpec) -> bool:
-    old, old_engine = before
+def _same(
+    before: tuple[ServiceSpec, EngineSpec, tuple[EngineSize, ...]],
+    spec: ServiceSpec,
+    engine: EngineSpec,
+    sizes: tuple[EngineSize, ...],
+) -> bool:
+    old, old_engine, old_sizes = before
+    if old_sizes and old_sizes != sizes:  # one of before 0063 has none
+        return False
     return (old.model_copy(update={"replicas": spec.replicas}), old_engine) == (spec, engine)
 
 
@@ -79,42 +93,6 @@ async def lock_service(connection: AsyncConnection, name: str) -> RowMapping:
 
 def no_such_service(name: str) -> NotFoundError:
     return NotFoundError(f"no service {shown(name)}: `longshore services` lists them")
-
-
-async def revision_of(
-    connection: AsyncConnection, name: str, number: int
-) -> tuple[ServiceSpec, EngineSpec]:
-    """Return what a revision says. Raises NotFoundError, StoredError where it cannot be read."""
-    rows = await connection.execute(text(_REVISION), {"name": name, "number": number})
-    row = rows.mappings().one_or_none()
-    if row is None:
-        raise NotFoundError(
-            f"service {shown(name)} has no revision {number}: `longshore service {name}` lists "
-            "them"
-        )
-    return read_revision(name, number, row)
-
-
-def read_revision(
-    name: str, number: int, row: Mapping[str, Any] | RowMapping
-) -> tuple[ServiceSpec, EngineSpec]:
-    """Return what a row with `spec` and `engine` says. Raises StoredError."""
-    what = f"what is stored of revision {number} of service {name}"
-    stored = row["spec"]
-    try:
-        spec = ServiceSpec.model_validate(stored, context=TAKEN)
-        stored = row["engine"]
-        return spec, EngineSpec.model_validate(stored, context=TAKEN)
-    except ValidationError as error:
-        found = stored_error(what, stored, error)
-        raise StoredError(found.source, (*found.problems, _mend(name))) from error
-
-
-def _mend(name: str) -> str:
-    return (
-        "where a newer version has stored it, run that one; `longshore serve FILE` stores it "
-        f"anew, `longshore service {name} --remove` removes it"
-    )
 
 
 async def scale_service(connection: AsyncConnection, name: str, replicas: int) -> None:
@@ -278,13 +256,10 @@ _INSERT_SERVICE = """
     ON CONFLICT (name) DO NOTHING
 """
 _LOCK = "SELECT * FROM services WHERE name = :name FOR UPDATE"
-_REVISION = """
-    SELECT spec, engine FROM service_revisions WHERE service = :name AND number = :number
-"""
 _INSERT_REVISION = """
-    INSERT INTO service_revisions (service, number, spec, engine, model_revision)
+    INSERT INTO service_revisions (service, number, spec, engine, model_revision, sizes)
     SELECT :name, coalesce(max(number), 0) + 1, CAST(:spec AS jsonb), CAST(:engine AS jsonb),
-           CAST(:model_revision AS integer)
+           CAST(:model_revision AS integer), CAST(:sizes AS jsonb)
       FROM service_revisions WHERE service = :name
     RETURNING number
 """

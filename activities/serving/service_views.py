@@ -6,7 +6,8 @@ from typing import Any
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from longshore.activities.serving.service_rows import no_such_service, read_revision
+from longshore.activities.serving.revisions import read_revision
+from longshore.activities.serving.service_rows import no_such_service
 from longshore.models.base import as_reason
 from longshore.models.errors import StoredError
 from longshore.models.service import (

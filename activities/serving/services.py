@@ -12,6 +12,7 @@ from collections.abc import Sequence, Set
 from datetime import datetime
 
 from pydantic import ValidationError
+from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 from temporalio.client import Client
 from temporalio.exceptions import WorkflowAlreadyStartedError
@@ -21,13 +22,14 @@ from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
 from longshore.activities.job_ends import ask_to_end
 from longshore.activities.job_starts import digest_of, start_job
+from longshore.activities.serving.model_engine import replica_specs, with_sizes
+from longshore.activities.serving.revisions import revision_of, sizes_of
 from longshore.activities.serving.service_rows import (
     facts_of,
     hear,
     lock_service,
     mark,
     measured_memory,
-    revision_of,
     store_plan,
     to_cancel,
     to_start,
@@ -36,10 +38,8 @@ from longshore.activities.stored_specs import stored_error
 from longshore.models.errors import StoredError
 from longshore.models.job import JobSpec
 from longshore.models.messages import JobInput
-from longshore.models.service import ServiceSpec, ServiceState
+from longshore.models.service import ServiceState
 from longshore.models.service_messages import AdvanceService, ServiceProgress
-from longshore.models.serving import EngineSpec
-from longshore.scheduling.serving.replica_job import corrected, replica_spec
 from longshore.scheduling.serving.replicas import ServiceFacts, ServicePlan, plan
 
 _LETTERS, _SUFFIX = string.ascii_lowercase + "234567", 10
@@ -69,11 +69,15 @@ class ServiceActivities:
                 await hear(connection, name, request.notices)
         async with self._database.transaction() as connection:
             service = await lock_service(connection, name)
-            spec = None
+            revision = None
             if service["state"] == ServiceState.RUNNING:
-                spec, _ = await revision_of(connection, name, service["revision"])
+                revision = await revision_of(connection, name, service["revision"])
             now = await clock(connection)
-            facts = await facts_of(connection, service, spec, now)
+            facts = await facts_of(connection, service, revision and revision[0], now)
+            if revision is not None:
+                sizes = await sizes_of(connection, name, service["revision"])
+                seen = await measured_memory(connection, revision[1])
+                facts = await with_sizes(connection, facts, *revision, sizes, seen)
             planned = plan(facts, now)
             new = [_job_id(name, facts.revision) for _ in range(planned.start)]
             over = await store_plan(connection, service, planned, new)
@@ -99,34 +103,38 @@ class ServiceActivities:
         Of those that are `ending` one whose revision cannot be read is not started.
         """
         gate = asyncio.Semaphore(_IN_FLIGHT)
-        specs = dict[int, JobSpec]()
+        specs = dict[str, JobSpec]()
         async with self._database.transaction() as connection:
             for number in {revision for _, revision in starting}:
+                job_ids = [job_id for job_id, revision in starting if revision == number]
                 try:
-                    service, engine = await revision_of(connection, name, number)
-                    seen = await measured_memory(connection, engine)
-                    specs[number] = _job_of(name, number, service, corrected(engine, seen))
+                    made = await _jobs_of(connection, name, number, len(job_ids))
                 except StoredError:
-                    if {job_id for job_id, revision in starting if revision == number} - ending:
+                    if {*job_ids} - ending:
                         raise
-        starting = [each for each in starting if each[1] in specs]
+                    continue
+                specs |= zip(job_ids, made, strict=True)
 
-        async def start(job_id: str, number: int) -> None:
-            spec = specs[number]
+        async def start(job_id: str, spec: JobSpec) -> None:
             async with gate:
                 with contextlib.suppress(WorkflowAlreadyStartedError):  # by the try before this
                     await start_job(self._temporal, job_id, JobInput(spec=spec), digest_of(spec))
             await failpoint("advance_service.after-first-start")
 
-        await asyncio.gather(*(start(job_id, number) for job_id, number in starting))
-        return [job_id for job_id, _ in starting]
+        await asyncio.gather(*(start(job_id, spec) for job_id, spec in specs.items()))
+        return list(specs)
 
 
-def _job_of(name: str, number: int, spec: ServiceSpec, engine: EngineSpec) -> JobSpec:
-    """Return the job of a replica. Raises StoredError where no job can be like that, as one that
-    an earlier version let in and that is too large to be started."""
+async def _jobs_of(
+    connection: AsyncConnection, name: str, number: int, count: int
+) -> list[JobSpec]:
+    """Return the jobs of so many replicas. Raises StoredError where no job can be like that, as
+    one that an earlier version let in and that is too large to be started."""
+    revision = await revision_of(connection, name, number)
+    sizes = await sizes_of(connection, name, number)
+    seen = await measured_memory(connection, revision[1])
     try:
-        return replica_spec(spec, engine)
+        return await replica_specs(connection, *revision, sizes, count, seen)
     except ValidationError as error:
         raise stored_error(f"revision {number} of service {name}", None, error) from error
 

@@ -82,6 +82,11 @@ class ServiceRevisionRow(SQLModel, table=True):
     """Engines of it that failed."""
     undone: str | None = Field(default=None, sa_type=Text)
     """Why it was undone."""
+    sizes: list[dict[str, Any]] | None = Field(
+        default=None, sa_column=Column(JSONB(none_as_null=True), nullable=True)
+    )
+    """On how many GPUs an engine may run, and the MB on each, the fewest first; null where it is
+    what `engine` says."""
 
 
 class ReplicaRow(SQLModel, table=True):

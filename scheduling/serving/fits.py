@@ -1,13 +1,13 @@
 """Whether a model has room on any node that there is, or that may be bought."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from longshore.models.model_registry import ModelFacts
-from longshore.models.serving import ModelSpec, Split
+from longshore.models.serving import EngineSize, ModelSpec, Split
 from longshore.models.text import count
 from longshore.models.units import format_bytes, format_gb
-from longshore.scheduling.serving.splits import sizes
+from longshore.scheduling.serving.engine_sizes import engine_sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ def room_for(
     `market` are the GPU types that are known with the GB of one. Without nodes nothing is said of
     them.
     """
-    numbers = tuple(_numbers(spec, facts, split))
-    overhead = facts.memory.overhead if facts and spec.memory is None else 0
+    sizes = engine_sizes(spec, facts, split, memory)
+    numbers = tuple(size.gpus for size in sizes)
     if numbers == (1,):
         best = max(market, key=lambda name: market[name])
         most = max([market[best], *(node.each for node in nodes)])
@@ -59,8 +59,7 @@ def room_for(
                 refused=f"needs {format_bytes(memory)} on one GPU: the largest that is known has "
                 f"{format_gb(most)}{whose}"
             )
-    if not nodes or any(_holds(node, number, memory, overhead) for node in nodes
-                        for number in numbers):  # fmt: skip
+    if not nodes or any(_holds(node, size) for node in nodes for size in sizes):
         return Room()
     gpu = max(nodes, key=lambda node: node.each)
     most = max(nodes, key=lambda node: node.memory)
@@ -73,15 +72,6 @@ def room_for(
     )
 
 
-def _numbers(spec: ModelSpec, facts: ModelFacts | None, split: Split) -> Iterator[int]:
-    """Yield the numbers of GPUs on which it may run."""
-    if spec.gpus is not None:
-        yield spec.gpus
-        return
-    yield from sizes(facts.heads if facts else 0, facts.key_heads if facts else 0, split)
-
-
-def _holds(node: NodeGPUs, gpus: int, memory: int, overhead: int) -> bool:
-    """Return whether a node has `gpus` GPUs that hold a part each; `overhead` is on every one."""
-    each = (memory - overhead) / gpus + overhead
-    return gpus <= node.gpus and each <= node.each * 1e9
+def _holds(node: NodeGPUs, size: EngineSize) -> bool:
+    """Return whether a node has so many GPUs that hold a part each."""
+    return size.gpus <= node.gpus and size.memory <= node.each * 1000

@@ -5,6 +5,7 @@ its log), for the architectures that are listed here. For others each layer is t
 that any layer can: never too little. Compute buffers are an upper bound.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ _RECURRENT = frozenset({"mamba"})
 _LATENT = frozenset({"deepseek2"})
 """Keys and values are read from one compressed row, which is kept once."""
 _KNOWN = _PLAIN | _LATENT | _RECURRENT | frozenset(_WINDOWED)
+_OF_LAYER = re.compile(r"blk\.(\d{1,5})\.", re.ASCII)
+"""Begins the names of the tensors of a layer."""
 _FLOAT = 4
 _MOST_LAYERS = 10_000
 _FIXED = 2 * 2**20
@@ -60,17 +63,23 @@ def estimate(header: GGUFHeader, serving: Serving) -> ModelMemory:
     say how large the model is, or where it cannot be served so.
     """
     shape = _shape(header)
-    types = Counter[str]()
+    types, of_layers = Counter[str](), Counter[int]()
     for tensor in header.tensors:
         types[TENSOR_TYPES[tensor.type][0]] += tensor.size
-    cache = sum(
+        if (found := _OF_LAYER.match(tensor.name)) is not None:
+            of_layers[int(found[1])] += tensor.size
+    caches = [
         _cells_of(shape, layer, serving) * _row(shape, layer, serving.cache_type)
         for layer in range(shape.layers)
+    ]
+    state = _state(shape) * serving.concurrency
+    largest = max(
+        of_layers[layer] + cache * serving.concurrency for layer, cache in enumerate(caches)
     )
     parts = {
         "weights": types.total(),
-        "cache": cache * serving.concurrency,
-        "state": _state(shape) * serving.concurrency,
+        "cache": sum(caches) * serving.concurrency,
+        "state": state,
         "compute": _compute(shape, serving),
         "overhead": round(serving.overhead * 1e9),
     }
@@ -83,6 +92,9 @@ def estimate(header: GGUFHeader, serving: Serving) -> ModelMemory:
         tensor_types=dict(types.most_common()),
         cells=padded(serving.context),
         total=sum(parts.values()),
+        layers=shape.layers,
+        largest_layer=largest + -(-state // shape.layers),
+        outside=types.total() - of_layers.total(),
         exact=header.architecture in _KNOWN,
         is_proposal=False,
         notes=tuple(_notes(shape, serving)),

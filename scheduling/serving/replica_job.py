@@ -36,20 +36,18 @@ def corrected(engine: EngineSpec, seen: int) -> EngineSpec:
 def replica_spec(service: ServiceSpec, engine: EngineSpec) -> JobSpec:
     """Return the job that runs an engine of this service.
 
-    On one GPU it holds the memory that the engine needs, and shares the rest with others; on
-    several it holds them whole.
+    It holds the memory that the engine needs of each of its GPUs, and shares the rest with others.
     """
-    gpus = engine.model.gpus or 1
     return JobSpec(
         name=service.name,
         tenant=service.tenant,
         pool=service.pool,
         priority=service.priority,
         labels={"service": service.name},
-        gpus=gpus,
+        gpus=engine.model.gpus or 1,
         gpu_type=service.gpu_type,
         vram_per_gpu=engine.memory / 1000,
-        milli=1 if gpus == 1 else 1000,
+        milli=1,
         cpus=service.cpus,
         ram=service.ram,
         constraints=service.constraints,

@@ -14,6 +14,8 @@ LEAVE_BEFORE = timedelta(minutes=15)
 asks it to leave."""
 _BACKOFF = timedelta(seconds=1)
 _LONGEST_BACKOFF = timedelta(minutes=5)
+LOOK_FOR_NODES = timedelta(seconds=15)
+"""Between two looks at the nodes where a replica waits in a size that none of them holds."""
 FORGOTTEN_AFTER = timedelta(minutes=30)
 """Ends of replicas before that count no more."""
 
@@ -32,6 +34,14 @@ class Replica:
     leaves_at: datetime | None = None
     """When the time of its node ends."""
     load_time: timedelta = timedelta(0)
+    held: bool = True
+    """False where it waits in one of several sizes, and no node holds that if it is empty."""
+    held_otherwise: bool = False
+    """Whether one would then hold another of its sizes."""
+
+    @property
+    def misfit(self) -> bool:
+        return self.stage is None and not self.held and self.held_otherwise
 
     @property
     def ready(self) -> bool:
@@ -59,6 +69,8 @@ class ServiceFacts:
     ends: tuple[datetime, ...] = ()
     """When replicas of the revision ended that nobody had asked to, the last half hour."""
     removing: bool = False
+    has_sizes: bool = False
+    """Whether a replica may be on different numbers of GPUs."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +126,7 @@ def plan(facts: ServiceFacts, now: datetime) -> ServicePlan:
             stop=tuple(stop), look_at=later, reason=_loops(facts, lacking, later, now)
         )
     return ServicePlan(
-        start, tuple(stop), look_at=_next_look(live, going, now),
+        start, tuple(stop), look_at=_next_look(facts, live, going, start, now),
         reason=_reason(facts, staying, going, start),
     )  # fmt: skip
 
@@ -139,6 +151,8 @@ def _why_replaced(facts: ServiceFacts, replica: Replica, now: datetime) -> str:
         return f"replaced by revision {facts.revision}"
     if replica.leaves_at is not None and now >= _leave(replica):
         return "replaced before the time of its node ends"
+    if replica.misfit:
+        return "waits for more memory on a GPU than any has: replaced by one on other numbers"
     return ""
 
 
@@ -160,7 +174,9 @@ def _replaced(facts: ServiceFacts, live: Sequence[Replica], going: dict[str, str
     found = [
         Stop(each.job_id, going[each.job_id])
         for each in live
-        if each.job_id in going and not each.ready and each.revision != facts.revision
+        if each.job_id in going
+        and not each.ready
+        and (each.revision != facts.revision or each.misfit)
     ]
     ready = [each for each in live if each.ready]
     spare = len(ready) - max(facts.wanted - facts.unavailable, 0)
@@ -179,10 +195,18 @@ def _backoff(facts: ServiceFacts, now: datetime) -> datetime | None:
     return later if later > now else None
 
 
-def _next_look(live: Sequence[Replica], going: dict[str, str], now: datetime) -> datetime | None:
+def _next_look(
+    facts: ServiceFacts,
+    live: Sequence[Replica],
+    going: dict[str, str],
+    start: int,
+    now: datetime,
+) -> datetime | None:
     ends = [
         _leave(each) for each in live if each.leaves_at is not None and each.job_id not in going
     ]
+    if facts.has_sizes and (start or any(not each.held for each in live)):
+        ends.append(now + LOOK_FOR_NODES)
     return min((each for each in ends if each > now), default=None)
 
 

@@ -3,6 +3,7 @@ database refuses whatever the code does."""
 
 import asyncio
 import json
+from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
@@ -14,6 +15,7 @@ from temporalio.exceptions import ApplicationError
 from longshore.activities.database import Database
 from longshore.activities.metrics import Metrics
 from longshore.activities.serving import services
+from longshore.activities.serving.revisions import sizes_of
 from longshore.activities.serving.service_rows import (
     hear,
     record_service,
@@ -24,7 +26,8 @@ from longshore.activities.serving.service_views import service_view, services_vi
 from longshore.activities.serving.services import ServiceActivities
 from longshore.activities.signals import Signals
 from longshore.models.errors import NotFoundError, SpecError, StoredError
-from longshore.models.messages import job_workflow_id
+from longshore.models.job import JobSpec
+from longshore.models.messages import JobInput, job_workflow_id
 from longshore.models.runtimes import BUILT_IN
 from longshore.models.service import ServiceSpec, ServiceState, ServiceView
 from longshore.models.service_messages import (
@@ -33,13 +36,20 @@ from longshore.models.service_messages import (
     ServiceProgress,
     service_workflow_id,
 )
-from longshore.models.serving import EngineReport, EngineSpec, EngineStage, ModelSpec
+from longshore.models.serving import (
+    EngineReport,
+    EngineSize,
+    EngineSpec,
+    EngineStage,
+    ModelSpec,
+)
 from longshore.workers.sampling import sample_services
 from longshore.workflows.service import ServiceWorkflow
 from tests.support.waiting import eventually
 
 MODEL = ModelSpec(name="tiny", source="/m/tiny.gguf", context=8, concurrency=1)
 ENGINE = EngineSpec(model=MODEL, runtime=BUILT_IN["llama.cpp"], memory=1000)
+SIZES = (EngineSize(gpus=1, memory=500_000), EngineSize(gpus=4, memory=130_000))
 
 
 class Served:
@@ -50,11 +60,11 @@ class Served:
         self.steps = ServiceActivities(control, temporal)
         self.name, self.pool = f"s-{pool}", pool
 
-    async def record(self, **fields: Any) -> int:
+    async def record(self, sizes: Sequence[EngineSize] = (), **fields: Any) -> int:
         given = {"name": self.name, "model": "tiny", "pool": self.pool, "drain": 0, **fields}
         async with self.control.transaction() as connection:
             spec = ServiceSpec.model_validate(given)
-            return await record_service(connection, spec, ENGINE, 1)
+            return await record_service(connection, spec, ENGINE, 1, sizes)
 
     async def look(self, *notices: EngineNotice) -> ServiceProgress:
         return await self.steps.advance_service(AdvanceService(service=self.name, notices=notices))
@@ -179,6 +189,52 @@ async def test_a_changed_spec_is_a_new_revision_and_another_number_is_not(served
     assert [each.number for each in found.revisions] == [2, 1]
 
 
+async def test_other_sizes_are_a_new_revision_unless_it_was_stored_without(served: Served):
+    assert await served.record() == 1
+    assert await served.record(SIZES) == 1, "as one of before there were sizes"
+    assert await served.record(SIZES, priority=7) == 2
+    assert await served.record(SIZES, priority=7) == 2
+    assert await served.record(SIZES[:1], priority=7) == 3
+
+
+async def test_a_replica_is_made_in_a_size_that_a_gpu_may_hold(served: Served):
+    """The pool has no node: of its sizes the first counts that the largest known GPU holds."""
+    await served.record(SIZES)
+    await served.look()
+    (replica,) = (await served.view()).replicas
+    job = await start_of(served.temporal, replica.job_id)
+    assert (job.gpus, job.milli, job.vram_per_gpu) == (4, 1, 130)
+    assert job.engine is not None
+    assert (job.engine.model.gpus, job.engine.memory) == (4, 130_000)
+    await served.end()
+
+
+async def start_of(temporal: Client, job_id: str) -> JobSpec:
+    """Return what a job was started with."""
+    handle = temporal.get_workflow_handle(job_workflow_id(job_id))
+    first = await anext(aiter(handle.fetch_history_events()))
+    given = first.workflow_execution_started_event_attributes.input.payloads
+    (found,) = await temporal.data_converter.decode(given, [JobInput])
+    return found.spec
+
+
+async def test_sizes_that_cannot_be_read_are_told(served: Served):
+    await served.record(SIZES)
+    revision = await served.spoil(spec={})
+    async with served.control.transaction() as connection:
+        assert await sizes_of(connection, served.name, revision) == ()
+        await connection.execute(
+            text(
+                "INSERT INTO service_revisions (service, number, spec, engine, model_revision,"
+                " sizes) SELECT service, 9, spec, engine, 1, '[{\"gpus\": 0}]'"
+                " FROM service_revisions WHERE service = :name AND number = 1"
+            ),
+            {"name": served.name},
+        )
+        with pytest.raises(StoredError, match="sizes of revision 9 of service"):
+            await sizes_of(connection, served.name, 9)
+
+
 async def test_a_service_that_nobody_recorded_is_not_found(served: Served):
     with pytest.raises(Exception, match="no service") as refused:
         await served.look()
@@ -211,7 +267,9 @@ async def test_two_at_once_do_not_go_over_the_number_together(served: Served):
 
 async def test_the_database_keeps_revisions_as_they_were(served: Served):
     await served.record()
-    for change in ("spec = '{}'", "engine = '{}'", "model_revision = 7", "number = 9"):
+    for change in (
+        "spec = '{}'", "engine = '{}'", "model_revision = 7", "number = 9", "sizes = '[]'",
+    ):  # fmt: skip
         with pytest.raises(DBAPIError, match="is never rewritten"):
             async with served.control.transaction() as connection:
                 await connection.execute(

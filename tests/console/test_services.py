@@ -68,6 +68,10 @@ def test_an_engine_shows_what_it_holds_and_takes():
     assert '<span class="part bad"' in over
     assert "1.2GB (over)" in over
     assert "takes 1.2GB of GPU memory and holds 1GB" in problems_html([an_engine(used=1200)], NOW)
+    wide = engines_html([an_engine(gpu_indices=(0, 2), used=1200)], NOW)
+    assert 'title="holds 2 x 1GB, takes 1.2GB"' in wide
+    assert '<b style="width:100.00%"></b>' in wide
+    assert '<span class="part used" style="width:60.00%"></span>' in wide
 
 
 def test_one_that_waits_or_failed_says_why():

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from longshore.models.serving import EngineStage
 from longshore.scheduling.serving.replicas import (
     LEAVE_BEFORE,
+    LOOK_FOR_NODES,
     TRIES,
     Replica,
     ServiceFacts,
@@ -101,6 +102,27 @@ def test_a_replica_is_replaced_before_the_time_of_its_node_ends():
     assert (plan(found, NOW).start, stopped(found)) == (1, [])
     assert plan(found, NOW).look_at == NOW + timedelta(hours=5) - LEAVE_BEFORE
     assert stopped(facts(soon, later, replica("c"))) == ["a"]
+
+
+def test_one_that_waits_in_a_size_that_no_node_holds_is_made_anew():
+    waits = replica("a", stage=None, held=False)
+    found = plan(facts(waits, wanted=1, has_sizes=True), NOW)
+    assert (found.start, found.stop, found.look_at) == (0, (), NOW + LOOK_FOR_NODES)
+    misfit = replica("a", stage=None, held=False, held_otherwise=True)
+    found = plan(facts(misfit, wanted=1, has_sizes=True), NOW)
+    assert (found.start, [each.job_id for each in found.stop]) == (1, ["a"])
+    assert "waits for more memory on a GPU than any has" in found.stop[0].reason
+    # Where nothing may run beside it, first it goes.
+    found = plan(facts(misfit, wanted=1, has_sizes=True, surge=0, unavailable=1), NOW)
+    assert (found.start, [each.job_id for each in found.stop]) == (0, ["a"])
+    # One that runs has its size.
+    assert stopped(facts(replica("a", held=False, held_otherwise=True), has_sizes=True)) == []
+
+
+def test_what_begins_in_one_of_several_sizes_is_looked_at_once_more():
+    assert plan(facts(has_sizes=True), NOW).look_at == NOW + LOOK_FOR_NODES
+    assert plan(facts(), NOW).look_at is None
+    assert plan(facts(replica("a", stage=None), wanted=1, has_sizes=True), NOW).look_at is None
 
 
 def test_what_ends_again_and_again_is_begun_ever_later():

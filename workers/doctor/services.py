@@ -105,8 +105,8 @@ def _over(found: Sequence[ServiceView]) -> list[Finding]:
 
 
 def _memory(replica: ReplicaView) -> str:
-    held = replica.leased * max(len(replica.gpu_indices), 1)
-    return f"takes {format_gb(replica.used / 1000)}, holds {format_gb(held / 1000)}"
+    held, used = replica.leased_in_all / 1000, replica.used / 1000
+    return f"takes {format_gb(used)}, holds {format_gb(held)}"
 
 
 def _failing(found: Sequence[ServiceView]) -> list[Finding]:

@@ -1,0 +1,71 @@
+"""Revisions of services as they are stored: what a service was to be like at one time."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from sqlalchemy import RowMapping, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from longshore.activities.stored_specs import stored_error
+from longshore.models.bounds import TAKEN
+from longshore.models.errors import NotFoundError, StoredError
+from longshore.models.service import ServiceSpec
+from longshore.models.serving import EngineSize, EngineSpec
+from longshore.models.visible import shown
+
+_READ_SIZES = TypeAdapter(tuple[EngineSize, ...])
+
+
+async def revision_of(
+    connection: AsyncConnection, name: str, number: int
+) -> tuple[ServiceSpec, EngineSpec]:
+    """Return what a revision says. Raises NotFoundError, StoredError where it cannot be read."""
+    rows = await connection.execute(text(_REVISION), {"name": name, "number": number})
+    row = rows.mappings().one_or_none()
+    if row is None:
+        raise NotFoundError(
+            f"service {shown(name)} has no revision {number}: `longshore service {name}` lists "
+            "them"
+        )
+    return read_revision(name, number, row)
+
+
+async def sizes_of(connection: AsyncConnection, name: str, number: int) -> tuple[EngineSize, ...]:
+    """Return the sizes that replicas of a revision may have, the fewest GPUs first; none where
+    they have that of its engine. Raises StoredError."""
+    stored = await connection.scalar(text(_SIZES), {"name": name, "number": number})
+    try:
+        return _READ_SIZES.validate_python(stored or (), context=TAKEN)
+    except ValidationError as error:
+        what = f"what is stored of the sizes of revision {number} of service {name}"
+        found = stored_error(what, stored, error)
+        raise StoredError(found.source, (*found.problems, _mend(name))) from error
+
+
+def read_revision(
+    name: str, number: int, row: Mapping[str, Any] | RowMapping
+) -> tuple[ServiceSpec, EngineSpec]:
+    """Return what a row with `spec` and `engine` says. Raises StoredError."""
+    what = f"what is stored of revision {number} of service {name}"
+    stored = row["spec"]
+    try:
+        spec = ServiceSpec.model_validate(stored, context=TAKEN)
+        stored = row["engine"]
+        return spec, EngineSpec.model_validate(stored, context=TAKEN)
+    except ValidationError as error:
+        found = stored_error(what, stored, error)
+        raise StoredError(found.source, (*found.problems, _mend(name))) from error
+
+
+def _mend(name: str) -> str:
+    return (
+        "where a newer version has stored it, run that one; `longshore serve FILE` stores it "
+        f"anew, `longshore service {name} --remove` removes it"
+    )
+
+
+_REVISION = """
+    SELECT spec, engine FROM service_revisions WHERE service = :name AND number = :number
+"""
+_SIZES = "SELECT sizes FROM service_revisions WHERE service = :name AND number = :number"
