@@ -80,8 +80,8 @@ LABELS = {"region": "eu", "cluster": "one"}
 
 @st.composite
 def busy_pools(draw: st.DrawFn, most_works: int = 8) -> tuple[list[Node], list[RunningWork]]:
-    """Return up to three nodes of four GPUs, and works on them: some span nodes, some share a
-    GPU."""
+    """Return up to three nodes of four GPUs, and works on them: some span nodes, some share
+    GPUs."""
     names = [f"node-{letter}" for letter in "abc"[: draw(st.integers(1, 3))]]
     free = {(name, gpu) for name in names for gpu in range(4)}
     room = dict.fromkeys(free, 1000)
@@ -97,15 +97,19 @@ def busy_pools(draw: st.DrawFn, most_works: int = 8) -> tuple[list[Node], list[R
                 st.sampled_from([None, saved(2 * MINUTE), saved(90 * MINUTE), WorkCheckpoint()])
             ),
         }
-        if draw(st.booleans()) or not free:  # a part of one GPU
+        if draw(st.booleans()) or not free:  # a part of a GPU, or of each of two
             milli = draw(st.sampled_from([250, 500]))
             spots = sorted(spot for spot, left in room.items() if left >= milli)
             if not spots:
                 break
             name, gpu = draw(st.sampled_from(spots))
-            room[name, gpu] -= milli
-            free.discard((name, gpu))
-            work = a_work(f"work-{number}", {name: [gpu]}, milli=milli, **fields)
+            others = [spot for spot in spots if spot[0] == name and spot[1] != gpu]
+            beside = draw(st.sampled_from([None, None, *others]))
+            gpus = sorted([gpu] if beside is None else [gpu, beside[1]])
+            for each in gpus:
+                room[name, each] -= milli
+                free.discard((name, each))
+            work = a_work(f"work-{number}", {name: gpus}, milli=milli, **fields)
             half = [share.model_copy(update={"vram_per_gpu": 20.0}) for share in work.shares]
             request = work.request.model_copy(update={"vram_per_gpu": 20.0})
             works.append(work.model_copy(update={"shares": tuple(half), "request": request}))
@@ -136,7 +140,8 @@ def beneficiaries(draw: st.DrawFn) -> JobRequest:
         "submitted_at": NOW,
     }
     if kind == "part":
-        return a_job("wanted", 1, milli=draw(st.sampled_from([300, 600])), ram=8, **fields)
+        gpus, milli = draw(st.sampled_from([1, 1, 2, 3])), draw(st.sampled_from([300, 600]))
+        return a_job("wanted", gpus, milli=milli, ram=8, **fields)
     gpus = draw(st.integers(1, 8 if kind == "gang" else 4))
     gang: dict[str, Any] = {}
     if kind == "gang":
