@@ -77,7 +77,7 @@ from longshore.models.messages import (
 from longshore.models.node import Inventory, NodeIdentity
 from longshore.models.placement import PlacementKey
 from longshore.models.resize import SizeNotice
-from longshore.models.serving import EngineReport, EngineSpec
+from longshore.models.serving import EngineReport, EngineSpec, EngineStage
 from longshore.models.snapshot import Snapshot
 
 SIZE_SIGNAL = signal.SIGWINCH
@@ -131,6 +131,8 @@ class Run:
         if self.request.spec.engine:
             self._engine = read_report(self.folder / "public", self._engine)
             update["engine"] = self._engine
+            if self._engine and self._engine.stage is EngineStage.LOADING:
+                update["message"] = self._engine.message
         if self.record.batch:
             update["batch"] = batch_report(self.folder, indirect=self.record.indirect)
         return self._progress.model_copy(update=update)
