@@ -3,9 +3,9 @@
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from temporalio.client import (
     Client,
@@ -41,12 +41,16 @@ from longshore.models.messages import (
     node_workflow_id,
 )
 from longshore.models.node import Inventory, NodeIdentity
+from longshore.models.placement import PlacementKey
 from longshore.models.protocol import PROTOCOL
 from longshore.models.settings import Settings
 
 ANSWER_WITHIN = 15.0
 """Seconds after which a registration without an answer is sent again, under the same id."""
 FIRST_WAIT, LONGEST_WAIT = 0.5, 10.0
+WITH_ENGINES = 1.0
+"""Seconds between two tries of an agent whose engines go on: once the server is back, it has to be
+heard before its node counts as lost (half of `node_lost_after`)."""
 
 Sign = Callable[[str, Registration], Registration]
 
@@ -69,6 +73,18 @@ async def connect_patiently(settings: Settings, runtime: Runtime | None = None) 
     return await _patiently(lambda: connect(settings, runtime=runtime, service="longshore-agent"))
 
 
+class Survivors(Protocol):
+    """What runs on a node and may go on under another registration."""
+
+    def outliving(self) -> Sequence[PlacementKey]:
+        """Return what runs."""
+        ...
+
+    async def keep_only(self, adopted: Collection[PlacementKey]) -> None:
+        """End what does not go on; returns when nothing of that is left."""
+        ...
+
+
 class Registrar:
     """Registers one node under its identity, as often as it is cut off."""
 
@@ -79,6 +95,7 @@ class Registrar:
         self.identity = identity
         self._inventory = inventory
         self._token = token
+        self._survivors: Survivors | None = None
         self.drain_reason: str | None = None
         """Why the node takes no jobs, as it was told at its last registration."""
 
@@ -86,13 +103,17 @@ class Registrar:
     def node_id(self) -> str:
         return self.identity.node_id
 
-    async def register(self, fence: Fence, *, cut_off: bool = False) -> Registered:
-        """Register until it is answered, and open the fence for the new epoch.
+    async def register(
+        self, fence: Fence, *, cut_off: bool = False, survivors: Survivors | None = None
+    ) -> Registered:
+        """Register until it is answered, and open the fence for the new epoch: once of the
+        `survivors` those are left alone that the server has go on.
 
         `cut_off` tells why there is another registration: the server had been silent. A node that
         was admitted before and whose clock has jumped since waits until it is set right.
         Raises TokenError or NodeTakenError when the node is refused.
         """
+        self._survivors = survivors
         sign = proof.sign
         while True:
             # A registration after a cut is one of a new life: it must get a new epoch. And one
@@ -102,7 +123,7 @@ class Registrar:
             sent_at = boot_clock()
             try:
                 call = partial(self._call, identity, sign, cut_off=cut_off)
-                registered = await _patiently(call)
+                registered = await _patiently(call, survivors)
                 break
             except ClockError as error:
                 if not cut_off:
@@ -115,6 +136,8 @@ class Registrar:
                 # A control worker of the version before takes the new proof for a wrong token.
                 sign = proof.sign_as_before
         self.drain_reason = registered.drain_reason
+        if survivors:
+            await survivors.keep_only(registered.adopted)
         fence.open(registered.epoch, registered.liveness.fence_after.total_seconds(), sent_at)
         _log.info("registered as node %s, epoch %d", registered.node_id, registered.epoch)
         return registered
@@ -135,6 +158,7 @@ class Registrar:
             cut_off=cut_off,
             counts_heartbeats=True,
             protocol=PROTOCOL,
+            engines=tuple(self._survivors.outliving()) if self._survivors else (),
         )
         registration = sign(self._token, claim)
         try:
@@ -164,7 +188,7 @@ def _refusal(error: WorkflowUpdateFailedError) -> LongshoreError:
     return UnavailableError(f"the registration failed: {cause}")
 
 
-async def _patiently(call: Callable[[], Awaitable[T]]) -> T:
+async def _patiently(call: Callable[[], Awaitable[T]], survivors: Survivors | None = None) -> T:
     """Repeat a call while a server is away, less and less often; other errors are raised."""
     wait = FIRST_WAIT
     while True:
@@ -173,4 +197,5 @@ async def _patiently(call: Callable[[], Awaitable[T]]) -> T:
         except UnavailableError as error:
             _log.warning("%s Trying again in %g s.", error, wait)
         await asyncio.sleep(wait)
-        wait = min(wait * 2, LONGEST_WAIT)
+        engines = survivors is not None and survivors.outliving()
+        wait = min(wait * 2, WITH_ENGINES if engines else LONGEST_WAIT)

@@ -148,7 +148,7 @@ async def test_one_that_waits_for_another_to_load_says_so(
     assert ready.message == ""
 
 
-async def test_an_engine_or_an_agent_that_is_killed_comes_again(
+async def test_an_engine_that_is_killed_comes_again_and_one_whose_agent_is_killed_goes_on(
     longshore: Longshore, service: ServiceSpec, agent: AgentProcess
 ) -> None:
     await longshore.serve(service)
@@ -167,12 +167,9 @@ async def test_an_engine_or_an_agent_that_is_killed_comes_again(
     assert second.replicas[0].failures == 1
     agent.kill()
     agent.start()
-    third = await until(
-        longshore,
-        service.name,
-        lambda found: is_settled(found) and found.endpoints != second.endpoints,
-    )
-    assert len(third.endpoints) == 1
+    await eventually(lambda: agent.says("epoch 2"), timeout=PATIENCE)
+    third = await until(longshore, service.name, is_settled)
+    assert third.endpoints == second.endpoints, "it went on without its agent"
 
 
 async def test_it_is_scaled_an_engine_is_evicted_and_all_is_removed(
