@@ -4,16 +4,18 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
 from longshore.activities.node.adoption import ORDERS, Adopted
+from longshore.activities.node.orphans import runs
 from longshore.activities.node.processes import Run
 from longshore.activities.node.supervision import Supervised
+from longshore.activities.node.system import boot_clock
 from longshore.models.job import FailureClass
-from longshore.models.messages import StopProcessRequest
 from tests.agent.conftest import LocalNode, MakeBox
 from tests.agent.test_engines import an_engine, ask, ready, tiny
 from tests.support.agent import end_engines
@@ -28,9 +30,9 @@ async def an_engine_runs(box: LocalNode, model: Path, job: str = "chat") -> tupl
     return run, (await ready(box, run)).endpoint
 
 
-async def dies(box: LocalNode, *runs: Run) -> None:
+async def dies(box: LocalNode, *its: Run) -> None:
     """Have the agent hear nothing more, and close the pipes of its supervisors."""
-    for run in runs:
+    for run in its:
         run.done.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await run.done
@@ -48,7 +50,8 @@ def now_of(box: LocalNode, before: Run) -> Run:
 
 
 @pytest.fixture(autouse=True)
-def nothing_left(tmp_path: Path):
+def nothing_left(tmp_path: Path) -> Iterator[None]:
+    """Ends what outlives the lives of an agent."""
     yield
     end_engines(tmp_path)
 
@@ -67,7 +70,6 @@ async def test_the_next_agent_goes_on_with_an_engine_and_ends_what_else_ran(
     again = now_of(box, run)
     assert again.progress().engine == run.progress().engine
     assert len(ask(endpoint)["choices"]) == 1
-    await box.says(again, "")
     report = await box.stop(again)
     assert (report.stopped_for, report.failure) == ("test", None)
     assert report.started_at is not None
@@ -91,11 +93,10 @@ async def test_it_is_fed_by_the_next_agent_and_ends_with_its_fence(
     await box.life().recover()
     again = now_of(box, run)
     started = await again.started
-    began = asyncio.get_running_loop().time()
-    while asyncio.get_running_loop().time() - began < 9:
-        again.supervised.feed(
-            box.fence.acknowledged_at + asyncio.get_running_loop().time() - began
-        )
+    until = boot_clock() + 9
+    while boot_clock() < until:
+        assert again.supervised
+        again.supervised.feed(boot_clock())
         await asyncio.sleep(0.2)  # a span of time that is longer than the fence
     assert psutil.pid_exists(started["pid"])
     report = await again.done
@@ -139,6 +140,7 @@ async def test_one_whose_supervisor_is_killed_is_ended(box: LocalNode, tiny: Pat
     await dies(box, run)
     if when == "before":
         os.kill(supervisor, signal.SIGKILL)
+        await eventually(lambda: not runs(supervisor))
     await box.life().recover()
     if when == "after":
         os.kill(supervisor, signal.SIGKILL)
@@ -154,4 +156,4 @@ async def test_a_job_leaves_no_request_and_listens_to_nobody(box: LocalNode):
     await run.started
     assert not (run.folder / "request.json").exists()
     assert not (run.folder / ORDERS).exists()
-    await box.processes.stop(StopProcessRequest(key=run.record.key, reason="test"))
+    await box.stop(run)
