@@ -144,7 +144,7 @@ async def run_agent(options: AgentOptions, settings: Settings) -> None:
         await processes.recover()
         async with serving_health(settings.health_address, lambda: agent_parts(fence)):
             with contextlib.suppress(Stopped):
-                client = await stop.unless(connect_patiently(settings, runtime))
+                client = await stop.unless(connect_patiently(settings, runtime, processes))
                 registrars = [
                     Registrar(client, each, inventory, options.token) for each in identities
                 ]

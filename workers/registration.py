@@ -48,9 +48,9 @@ from longshore.models.settings import Settings
 ANSWER_WITHIN = 15.0
 """Seconds after which a registration without an answer is sent again, under the same id."""
 FIRST_WAIT, LONGEST_WAIT = 0.5, 10.0
-WITH_ENGINES = 1.0
-"""Seconds between two tries of an agent whose engines go on: once the server is back, it has to be
-heard before its node counts as lost (half of `node_lost_after`)."""
+ANSWER_SOON, WAIT_SOON = 3.0, 1.0
+"""The same where engines go on: once the server is back, the agent has to be heard before its node
+counts as lost (half of `node_lost_after`), and within a try the SDK waits ever longer."""
 
 Sign = Callable[[str, Registration], Registration]
 
@@ -68,11 +68,6 @@ _REFUSALS: dict[str, type[LongshoreError]] = {
 can what cannot be read be read later."""
 
 
-async def connect_patiently(settings: Settings, runtime: Runtime | None = None) -> Client:
-    """Return a client as soon as the server answers, however long that takes."""
-    return await _patiently(lambda: connect(settings, runtime=runtime, service="longshore-agent"))
-
-
 class Survivors(Protocol):
     """What runs on a node and may go on under another registration."""
 
@@ -83,6 +78,15 @@ class Survivors(Protocol):
     async def keep_only(self, adopted: Collection[PlacementKey]) -> None:
         """End what does not go on; returns when nothing of that is left."""
         ...
+
+
+async def connect_patiently(
+    settings: Settings, runtime: Runtime | None = None, survivors: Survivors | None = None
+) -> Client:
+    """Return a client as soon as the server answers, however long that takes."""
+    return await _patiently(
+        lambda: connect(settings, runtime=runtime, service="longshore-agent"), survivors
+    )
 
 
 class Registrar:
@@ -151,6 +155,8 @@ class Registrar:
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             static_summary=f"node {identity.node_id}",
         )
+        engines = tuple(self._survivors.outliving()) if self._survivors else ()
+        within = ANSWER_SOON if engines else ANSWER_WITHIN
         claim = Registration(
             identity=identity,
             inventory=self._inventory,
@@ -158,11 +164,11 @@ class Registrar:
             cut_off=cut_off,
             counts_heartbeats=True,
             protocol=PROTOCOL,
-            engines=tuple(self._survivors.outliving()) if self._survivors else (),
+            engines=engines,
         )
         registration = sign(self._token, claim)
         try:
-            async with asyncio.timeout(ANSWER_WITHIN):
+            async with asyncio.timeout(within):
                 return await self._client.execute_update_with_start_workflow(
                     "register",
                     registration,
@@ -172,8 +178,7 @@ class Registrar:
                 )
         except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
             raise UnavailableError(
-                f"no control worker answered within {ANSWER_WITHIN:g} s. Start one with "
-                "`longshore up`."
+                f"no control worker answered within {within:g} s. Start one with `longshore up`."
             ) from None
         except RPCError as error:
             raise UnavailableError(f"Temporal does not answer ({error.message}).") from error
@@ -198,4 +203,4 @@ async def _patiently(call: Callable[[], Awaitable[T]], survivors: Survivors | No
             _log.warning("%s Trying again in %g s.", error, wait)
         await asyncio.sleep(wait)
         engines = survivors is not None and survivors.outliving()
-        wait = min(wait * 2, WITH_ENGINES if engines else LONGEST_WAIT)
+        wait = min(wait * 2, WAIT_SOON if engines else LONGEST_WAIT)
