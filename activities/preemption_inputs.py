@@ -36,10 +36,12 @@ from longshore.models.preemption import (
     PreemptionPlan,
     PreemptionPolicy,
     PreemptionUnderWay,
+    RunningEngine,
     RunningWork,
     SeenPrice,
     WorkCheckpoint,
 )
+from longshore.models.serving import EngineStage
 from longshore.models.units import LONGEST, MOST
 from longshore.scheduling.durations import end_at, with_learnt
 from longshore.scheduling.preemption.costs import why_not
@@ -197,7 +199,23 @@ def _work(
         counted_as=row["counted_as"],
         waited=row["waited"],
         price=round(row["price"]),
+        engine=_engine(spec, row),
     )
+
+
+def _engine(spec: JobSpec, row: RowMapping) -> RunningEngine | None:
+    if spec.engine is None or row["engine_attempt"] is None:
+        return None
+    # What it said as of an attempt before this one says nothing any more.
+    ready = row["engine_attempt"] == row["attempt"] and row["stage"] == EngineStage.READY
+    return RunningEngine(
+        model=spec.engine.model.name, runtime=spec.engine.runtime.name,
+        ready_at=row["ready_at"] if ready else None,
+        idle_since=row["idle_since"] if ready else None,
+        uses=row["uses"] if ready else 0,
+        load_time=timedelta(seconds=row["load_seconds"]),
+        pinned=spec.engine.model.pinned,
+    )  # fmt: skip
 
 
 def _checkpoint(spec: JobSpec, row: RowMapping) -> WorkCheckpoint | None:
@@ -298,6 +316,7 @@ _WORK = """
     SELECT j.id, j.spec, j.submitted_at, held.attempt, held.placed_at, held.price,
            held.counted_as, held.waited, held.attained, held.learnt, clock_timestamp() AS now,
            c.saved_at, c.write_seconds, c.bytes, c.step,
+           r.attempt AS engine_attempt, r.stage, r.ready_at, r.idle_since, r.uses, r.load_seconds,
            (SELECT array_agg(e.ended_at ORDER BY e.ended_at) FROM placements e
              WHERE e.job_id = j.id AND e.rank = 0
                AND (e.end_reason = :preempted
@@ -308,6 +327,7 @@ _WORK = """
                AS preempted_at
       FROM held
       JOIN jobs j ON j.id = held.job_id
+      LEFT JOIN replicas r ON r.job_id = j.id
       LEFT JOIN LATERAL (SELECT * FROM job_checkpoints WHERE job_id = j.id
                           ORDER BY attempt DESC, number DESC LIMIT 1) c ON true
      ORDER BY j.id

@@ -35,6 +35,7 @@ from longshore.models.messages import (
     EnqueueRequest,
     FinishRequest,
     HoldRequest,
+    LeaseEnd,
     ReleaseRequest,
 )
 from longshore.models.node import Node
@@ -228,6 +229,9 @@ async def put_into_queue(
     job = JobRequest.of(
         request.job_id, spec, request.submitted_at, request.attempt, request.path_behind
     )
+    if spec.engine is not None and request.attempt > 1:
+        left = await connection.scalar(text(_LEFT_IDLE), {"id": request.job_id})
+        job = job.model_copy(update={"fills": bool(left)})
     row = {
         "id": request.job_id, "attempt": request.attempt, "name": spec.name,
         "tenant": spec.tenant, "pool": spec.pool, "key": request.key, "held": request.held,
@@ -532,6 +536,14 @@ _MAY_WAIT = """
         price (may_wait)"""
 """As `activities.prices.holds.MAY_WAIT`, of a row that is to be."""
 
+_LEFT_IDLE = f"""
+    SELECT EXISTS (
+        SELECT FROM replicas r
+         WHERE r.job_id = :id AND r.idle_since IS NOT NULL
+           AND (SELECT p.end_reason FROM placements p
+                 WHERE p.job_id = :id ORDER BY p.attempt DESC LIMIT 1)
+               = '{LeaseEnd.PREEMPTED.value}')
+"""
 _INSERT_NEW = f"""
     WITH pool AS (
         INSERT INTO pools (name, spec) VALUES (:pool, CAST(:pool_spec AS jsonb))

@@ -53,7 +53,7 @@ def explain(
     mutexes: tuple[HeldMutex, ...] = (),
     unpriced: str = "",
     unpaid: Sequence[str] | None = None,
-    no_spare: str = "",
+    also: str = "",
 ) -> Explanation:
     """Return the explanation. For a queued job `alone` is what the packer says of it now by
     itself, `last` what the last cycle said with the jobs before it; `making_room` are the jobs
@@ -63,7 +63,7 @@ def explain(
     there could ever hold it, `agent` the command that starts one for it, `helps` what would help
     with those that are there (`scheduling.advice`), `hold` what the workflow of a held job says,
     `unpriced` why nobody knows the price below which it is to start, `unpaid` what would help one
-    that waits for a budget or a quota, `no_spare` what keeps it off the spares that are lent. The
+    that waits for a budget or a quota, `also` what else keeps it waiting. The
     others are as in the explanation."""
     queued = position is not None
     if last is not None and last.rejected and not nodes and queued:
@@ -81,8 +81,8 @@ def explain(
     elif waits and making_room is not None:
         headline = f"waits until others have given way: {making_room.reason}"
     elif waits:
-        if no_spare:
-            headline += f"; {no_spare}"
+        if also:
+            headline += f"; {also}"
         if spared:
             headline += f"; no job is preempted for it yet: {format_spared(spared)}"
         if purchases:

@@ -21,8 +21,11 @@ from longshore.models.document import read_document
 from longshore.models.errors import UnavailableError
 from longshore.models.job import JobSpec
 from longshore.models.messages import JOB_WORKFLOW, NODE_WORKFLOW, POOL_WORKFLOW
+from longshore.models.model_registry import ModelsDocument
 from longshore.models.packing import PackingRule
 from longshore.models.preemption_document import PreemptionState
+from longshore.models.service import ServiceFile
+from longshore.models.serving import Runtime
 from longshore.models.settings import Settings
 from longshore.models.statefile import ClusterState
 from longshore.models.visible import shown
@@ -39,6 +42,9 @@ class Document(StrEnum):
     BOOK = "book"
     BUYING = "buying"
     PREEMPTION = "preemption"
+    SERVICES = "services"
+    MODELS = "models"
+    RUNTIME = "runtime"
 
 
 _MODELS: dict[Document, tuple[type[BaseModel], str]] = {
@@ -48,6 +54,9 @@ _MODELS: dict[Document, tuple[type[BaseModel], str]] = {
     Document.BOOK: (BookDocument, "Longshore order book"),
     Document.BUYING: (BuyingDocument, "Longshore queue and markets"),
     Document.PREEMPTION: (PreemptionState, "Longshore running jobs"),
+    Document.SERVICES: (ServiceFile, "Longshore services"),
+    Document.MODELS: (ModelsDocument, "Longshore models"),
+    Document.RUNTIME: (Runtime, "Longshore runtime"),
 }
 
 
@@ -58,7 +67,13 @@ def register(app: typer.Typer) -> None:
 
 
 def place(
-    job: Annotated[str, typer.Option(metavar="FILE", help="The job (YAML or JSON).")],
+    job: Annotated[
+        str | None, typer.Option(metavar="FILE", help="The job (YAML or JSON).")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="MODEL", help="With --live, in place of a job: an engine of it."),
+    ] = None,
     state: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Nodes as they are (YAML or JSON): no server is asked."),
@@ -78,15 +93,18 @@ def place(
     ] = None,
     as_json: JSON = False,
 ) -> None:
-    """Decide for one job: which node, which GPUs, and why not the others. Nothing is placed.
+    """Decide for one job, or for an engine of a model: which node, which GPUs, and why not the
+    others. Nothing is placed.
 
-    On a state in a file, or with --live on a pool: what a cycle would do with the job now.
+    On a state in a file, or with --live on a pool: what a cycle would do with it now.
     """
+    if (job is None) is (model is None) or (model is not None and not live):
+        raise typer.BadParameter("give --job FILE, or --live and --model MODEL")
     if live is (state is not None) or (pool is not None and not live):
         raise typer.BadParameter("give --state FILE, or --live and perhaps --pool POOL")
     compared = _rules(rules)
-    if state is None:
-        return _place_live(job, pool, compared, as_json)
+    if state is None or job is None:
+        return _place_live(job, model or "", pool, compared, as_json)
     from longshore.client.place import by_rule, rules_of_gangs, run_place
     from longshore.client.place_view import render_gang_rules, render_place, render_rules
 
@@ -131,12 +149,15 @@ def _rules(text: str | None) -> tuple[PackingRule, ...]:
         ) from None
 
 
-def _place_live(job: str, pool: str | None, rules: tuple[PackingRule, ...], as_json: bool) -> None:
-    from longshore.client.place import place_live
+def _place_live(
+    job: str | None, model: str, pool: str | None, rules: tuple[PackingRule, ...], as_json: bool
+) -> None:
+    from longshore.client.place import ModelName, place_live
     from longshore.client.place_view import render_foreseen
     from longshore.client.process import run
 
-    foreseen, nodes = run(place_live(job, pool, now(), rules))
+    asked = ModelName(model) if job is None else read_document(job, JobSpec)
+    foreseen, nodes = run(place_live(asked, pool, now(), rules))
     _say_later(foreseen.begins_at, foreseen.at)
     if as_json:
         return print_json(foreseen)

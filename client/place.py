@@ -3,13 +3,15 @@
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import NewType, TypeVar
 
 from pydantic import BaseModel
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import Database
 from longshore.activities.durations import learnt_for
 from longshore.activities.locality import with_locality
+from longshore.activities.serving.model_engine import engine_of
 from longshore.activities.snapshot import (
     load_nodes,
     load_queue,
@@ -33,6 +35,7 @@ from longshore.models.placement import (
     RunningJob,
     fetched_name,
 )
+from longshore.models.service import ServiceSpec
 from longshore.models.settings import Settings
 from longshore.models.statefile import ClusterState
 from longshore.scheduling.cycle import foresee
@@ -40,7 +43,10 @@ from longshore.scheduling.durations import with_learnt
 from longshore.scheduling.forecast import as_if_begun
 from longshore.scheduling.packer import place
 from longshore.scheduling.placement.state import with_job
+from longshore.scheduling.serving.replica_job import replica_spec
 
+ModelName = NewType("ModelName", str)
+"""The name of a model that was added."""
 Rule = TypeVar("Rule", PackingRule, GangPacking)
 """What chooses nodes: for jobs on one node, or for gangs."""
 
@@ -118,20 +124,26 @@ def _with(policy: PackingPolicy, rule: PackingRule | GangPacking) -> PackingPoli
 
 
 async def place_live(
-    job_path: str | Path, pool: str | None, now: datetime, rules: Sequence[PackingRule] = ()
+    asked: JobSpec | ModelName,
+    pool: str | None,
+    now: datetime,
+    rules: Sequence[PackingRule] = (),
 ) -> tuple[Foreseen, tuple[Node, ...]]:
-    """Return what a cycle of a pool would do with a job in a file now, and the pool's nodes.
+    """Return what a cycle of a pool would do now with a job, or with an engine of a model, and the
+    pool's nodes.
 
     The nodes have the jobs that run, and those of the queue that would be placed before it. `pool`
-    is the job's own unless given. Nothing is changed. Raises SpecError for the file,
-    NotFoundError for no such pool, UnavailableError without a database.
+    is the job's own unless given. Nothing is changed. Raises NotFoundError for no such pool or
+    model, UnavailableError without a database.
     """
-    spec, begins_at = as_if_begun(read_document(job_path, JobSpec), now)
-    pool = pool or spec.pool
     settings = Settings()
     database = Database.for_people(settings.resolve_database_url(), pool_size=1)
     try:
         async with database.transaction() as connection:
+            if isinstance(asked, str):
+                asked = await _engine_job(connection, asked, pool)
+            spec, begins_at = as_if_begun(asked, now)
+            pool = pool or spec.pool
             packing = (
                 await load_pool_to_plan(connection, pool, settings.margins, known=True)
             ).packing
@@ -185,6 +197,15 @@ async def place_live(
         ),
     )
     return ahead, tuple(by_id.values())
+
+
+async def _engine_job(connection: AsyncConnection, model: ModelName, pool: str | None) -> JobSpec:
+    """Return the job of an engine of a model, as of a service that says nothing else."""
+    engine, _ = await engine_of(connection, model)
+    service = ServiceSpec.model_validate(
+        {"name": "engine", "model": model} | ({"pool": pool} if pool else {})
+    )
+    return replica_spec(service, engine)
 
 
 def _swapped(state_path: str | Path, job_path: str | Path) -> SpecError | None:

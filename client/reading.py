@@ -67,7 +67,7 @@ from longshore.models.job import JobSpec, JobState, JobStatus
 from longshore.models.job_report import JobReport
 from longshore.models.labels import Selector
 from longshore.models.node import NodeState
-from longshore.models.placement import PlacementKind, RejectionCode
+from longshore.models.placement import FILLS, PlacementKind, RejectionCode
 from longshore.models.pool import PoolSpec, no_such_pool
 from longshore.models.queue_view import QueueView, StartErrorsView
 from longshore.models.resize import SizeChange
@@ -272,7 +272,7 @@ class Reading:
             purchases = await purchases_for(connection, pool, job.id)
             standing = await read_standing(connection, pool, job.submitted_at, job.tier, job.id)
             unpriced = await why_unpriced(connection, pool, job)
-            alone, helps, kind, agent, behind, no_spare = None, (), "", "", 0.0, ""
+            alone, helps, kind, agent, behind, also = None, (), "", "", 0.0, ""
             if last is None or last.kind is not PlacementKind.SET_ASIDE:
                 entry = entry_of(row)
                 if not isinstance(entry, QueueEntry):
@@ -285,8 +285,12 @@ class Reading:
                 moment = datetime.now(UTC)
                 alone = place(request, nodes, pool.packing, moment, recent=recent)
                 alone, last = look_past_states(alone, last, request, nodes, pool.packing, moment)
-                no_spare = await why_no_lent_spare(
-                    connection, job.pool, request, nodes, pool.packing, moment
+                also = (
+                    FILLS
+                    if request.fills
+                    else await why_no_lent_spare(
+                        connection, job.pool, request, nodes, pool.packing, moment
+                    )
                 )
                 could = {each.node_id for each in alone.rejections if not each.permanent}
                 helps = advice(
@@ -312,7 +316,7 @@ class Reading:
             buying=await reasons.of_pool(job.pool, job.id) if pool.buying.enabled else None,
             coming=coming, purchases=purchases, standing=standing, kind=kind,
             agent=agent, helps=helps, hold=await self._hold_of(job), mutexes=mutexes,
-            unpriced=unpriced, unpaid=await self._unpaid(job, pool), no_spare=no_spare,
+            unpriced=unpriced, unpaid=await self._unpaid(job, pool), also=also,
         )  # fmt: skip
         more = {
             "sizes": await self._sizes_of(job), "data": await self._staged(job),

@@ -148,7 +148,7 @@ def service(
         say(found.message)
     if found.replicas:
         show(replicas_table(found.replicas, now(), of_one=True))
-    for line in problems(found.replicas):
+    for line in problems(found.replicas, now()):
         note(line)
     for each in found.revisions:
         if each.undone:
@@ -221,7 +221,7 @@ def slots(as_json: JSON = False) -> None:
     if not found:
         return note("No engines. `longshore serve FILE` starts services.")
     show(replicas_table(found, now()))
-    for line in problems(found):
+    for line in problems(found, now()):
         note(line)
     return None
 

@@ -59,12 +59,14 @@ def replicas_table(
 
 
 def state_words(replica: ReplicaView) -> str:
-    """Return ``ready``, ``loading``, ``stopping``, or ``waits for a GPU``."""
+    """Return ``ready``, ``ready, idle``, ``loading``, ``stopping``, or ``waits``."""
     if replica.stopping:
         return "stopping"
     if replica.stage is None:
         failed = f" ({replica.failures} failed)" if replica.failures else ""
         return f"waits{failed}"
+    if replica.idle_since is not None:
+        return "ready, idle"
     return replica.stage.value
 
 
@@ -79,8 +81,9 @@ def takes(replica: ReplicaView) -> str:
     return f"{format_gb(replica.used / 1000)}{' (over)' if replica.over else ''}"
 
 
-def problems(replicas: Sequence[ReplicaView]) -> list[str]:
-    """Return a line for each engine that has failed, waits, or takes more than it has."""
+def problems(replicas: Sequence[ReplicaView], now: datetime) -> list[str]:
+    """Return a line for each engine that has failed, waits, takes more than it has, or has left
+    for a job."""
     found: list[str] = []
     for each in replicas:
         if each.over:
@@ -88,6 +91,11 @@ def problems(replicas: Sequence[ReplicaView]) -> list[str]:
                 f"{each.job_id} takes {format_gb(each.used / 1000)} of GPU memory and holds "
                 f"{leased(each)}: other jobs on its GPU may run out of memory. Give the model a "
                 "larger `memory`."
+            )
+        if each.left:
+            found.append(
+                f"{each.job_id} left its GPU for {each.left.for_job} {ago(each.left.at, now)}: "
+                f"{visible(each.left.why)}"
             )
         if each.message and not each.endpoint:
             found.append(f"{each.job_id}: {visible(each.message)}")

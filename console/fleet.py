@@ -12,6 +12,7 @@ from longshore.activities.queue_history import QueueHistories
 from longshore.client.api import Longshore
 from longshore.client.array_reading import ArrayReading
 from longshore.client.funding_reading import FundingReading
+from longshore.client.model_registry import ModelReading
 from longshore.client.services import ServiceReading
 from longshore.client.web_ui import job_url
 from longshore.console.answer_cache import Shared
@@ -28,6 +29,7 @@ from longshore.models.funding_use import FundingState, Leases, Payers, Usage, Us
 from longshore.models.job import JobState
 from longshore.models.job_report import JobReport
 from longshore.models.labels import Selector
+from longshore.models.model_registry import ModelView, RuntimeView
 from longshore.models.queue_view import QueueHistory, QueueView, StartErrorsView
 from longshore.models.schedule import ScheduleView
 from longshore.models.service import ServiceView
@@ -49,7 +51,7 @@ PATIENCE = 3.0
 T = TypeVar("T")
 
 
-class _Reading(ArrayReading, FundingReading, ServiceReading):
+class _Reading(ArrayReading, FundingReading, ModelReading, ServiceReading):
     """Reads without Temporal where that does not answer."""
 
     def __init__(
@@ -217,6 +219,22 @@ class Fleet:
     async def service(self, name: str) -> ServiceView:
         """Return one service. Raises NotFoundError."""
         return await self._shared(("service", name), lambda: self._reading.service(name))
+
+    async def models(self) -> tuple[ModelView, ...]:
+        """Return the models that may be served, by name."""
+        return await self._shared(("models",), self._reading.models)
+
+    async def model(self, name: str) -> ModelView:
+        """Return one model. Raises NotFoundError."""
+        return await self._shared(("model", name), lambda: self._reading.model(name))
+
+    async def runtimes(self) -> tuple[RuntimeView, ...]:
+        """Return the programs that serve models."""
+        return await self._shared(("runtimes",), self._reading.runtimes)
+
+    async def runtime(self, name: str) -> RuntimeView:
+        """Return one runtime. Raises NotFoundError."""
+        return await self._shared(("runtime", name), lambda: self._reading.runtime(name))
 
     async def report(self, ref: str) -> JobReport:
         """Return one job in full; what Temporal does not say in time is left out, and said.

@@ -1,4 +1,4 @@
-"""The REST API of services: what the commands print with --json."""
+"""The REST API of services, models and runtimes: what the commands print with --json."""
 
 from typing import Annotated, Any
 
@@ -8,19 +8,22 @@ from longshore.console.api import PROBLEMS, ForPrograms
 from longshore.console.fleet import Fleet
 from longshore.console.problems import Problem
 from longshore.models.base import Wire
+from longshore.models.model_registry import ModelView, RuntimeView
 from longshore.models.service import ServiceView
 
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     **{status: PROBLEMS[status] for status in (401, 422, 503)},
-    404: {"model": Problem, "description": "There is no such service."},
+    404: {"model": Problem, "description": "There is none of this name."},
 }
+_NAME = r"^[^/\s\x00-\x1f\x7f]{1,63}$"
 ServiceName = Annotated[
-    str,
-    Path(
-        pattern=r"^[^/\s\x00-\x1f\x7f]{1,63}$",
-        description="Name of the service.",
-        examples=["chat"],
-    ),
+    str, Path(pattern=_NAME, description="Name of the service.", examples=["chat"])
+]
+ModelName = Annotated[
+    str, Path(pattern=_NAME, description="Name of the model.", examples=["tiny"])
+]
+RuntimeName = Annotated[
+    str, Path(pattern=_NAME, description="Name of the runtime.", examples=["llama.cpp"])
 ]
 
 
@@ -28,6 +31,18 @@ class ServicesResponse(Wire):
     """Services with their replicas."""
 
     services: tuple[ServiceView, ...]
+
+
+class ModelsResponse(Wire):
+    """Models that may be served."""
+
+    models: tuple[ModelView, ...]
+
+
+class RuntimesResponse(Wire):
+    """Programs that serve models."""
+
+    runtimes: tuple[RuntimeView, ...]
 
 
 def router(fleet: Fleet) -> APIRouter:
@@ -44,5 +59,25 @@ def router(fleet: Fleet) -> APIRouter:
     async def service(name: ServiceName) -> ServiceView:
         """Its replicas and its revisions: `longshore service NAME --json`."""
         return await fleet.service(name)
+
+    @routes.get("/models", summary="Models that may be served, by name")
+    async def models() -> ModelsResponse:
+        """Each with its memory and what its files say: `longshore models list --json`."""
+        return ModelsResponse(models=await fleet.models())
+
+    @routes.get("/models/{name}", summary="One model")
+    async def model(name: ModelName) -> ModelView:
+        """What it is served with: `longshore models show NAME --json`."""
+        return await fleet.model(name)
+
+    @routes.get("/runtimes", summary="Programs that serve models")
+    async def runtimes() -> RuntimesResponse:
+        """Those that are built in first: `longshore runtimes --json`."""
+        return RuntimesResponse(runtimes=await fleet.runtimes())
+
+    @routes.get("/runtimes/{name}", summary="One runtime")
+    async def runtime(name: RuntimeName) -> RuntimeView:
+        """Its command in full: `longshore runtimes show NAME --json`."""
+        return await fleet.runtime(name)
 
     return routes

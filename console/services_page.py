@@ -63,7 +63,7 @@ class ServicesPage:
         self._list.content = view.list_html(found) if found else _NOTHING
         replicas = [replica for each in found for replica in each.replicas]
         self._engines.content = view.engines_html(replicas, now)
-        self._problems.content = view.problems_html(replicas)
+        self._problems.content = view.problems_html(replicas, now)
         self._engines_card.show(bool(replicas))
 
 
@@ -117,7 +117,7 @@ class ServicePage:
                 if found.replicas
                 else _NO_ENGINE
             )
-            self._problems.content = view.problems_html(found.replicas)
+            self._problems.content = view.problems_html(found.replicas, now)
             self._revisions.content = view.revisions_html(found.revisions, now)
             self._show(True)
 

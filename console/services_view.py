@@ -84,9 +84,9 @@ def _bar(each: ReplicaView, most: int) -> str:
     return f'<td class="bars"><span class="bar-of" title="{title}">{frame}{part}</span></td>'
 
 
-def problems_html(replicas: Sequence[ReplicaView]) -> str:
+def problems_html(replicas: Sequence[ReplicaView], now: datetime) -> str:
     """Return a paragraph for each engine that has failed, waits, or takes more than it holds."""
-    return "".join(f'<p class="reason">{escape(line)}</p>' for line in problems(replicas))
+    return "".join(f'<p class="reason">{escape(line)}</p>' for line in problems(replicas, now))
 
 
 def head_html(service: ServiceView) -> str:

@@ -256,12 +256,15 @@ class OptionKind(StrEnum):
     """To buy for a job whose score is below `buy_above` of its pool."""
     UNFUNDED = "unfunded"
     """To buy for a job for which no budget would pay."""
+    FILLS = "fills"
+    """To buy for a job that takes what is free alone."""
 
     @property
     def is_in_vain(self) -> bool:
         """Whether it is to buy for a job that nothing is bought for now, whatever is offered."""
         return self in (
-            OptionKind.AGAIN, OptionKind.UNPROMISED, OptionKind.LOW_SCORE, OptionKind.UNFUNDED
+            OptionKind.AGAIN, OptionKind.UNPROMISED, OptionKind.LOW_SCORE, OptionKind.UNFUNDED,
+            OptionKind.FILLS,
         )  # fmt: skip
 
 

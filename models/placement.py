@@ -134,6 +134,12 @@ IMAGE_SIZE = 10.0
 """GB, a guess beside data that has sizes: nobody says how large an image is."""
 
 
+FILLS = (
+    "nobody asked its engine when that left for another job: it comes back where there is room, "
+    "and nobody is stopped and nothing is bought for it"
+)
+
+
 class JobRequest(Frozen):
     """What the packer needs to know of a job."""
 
@@ -174,6 +180,8 @@ class JobRequest(Frozen):
     """Its environment is an environment.yml."""
     serves: bool = Field(default=False, exclude_if=lambda serves: not serves)
     """Its process is an engine."""
+    fills: bool = Field(default=False, exclude_if=lambda fills: not fills)
+    """It takes what is free and no more: `FILLS` says why."""
     submitted_at: Instant | None = None
     waits_since: Instant | None = Field(default=None, exclude=True)
     """Since when it would have waited, had it waited all its time in the queue at one stretch;

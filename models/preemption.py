@@ -127,6 +127,22 @@ class WorkCheckpoint(Frozen):
         return self.grace if self.write is None else self.write
 
 
+class RunningEngine(Frozen):
+    """What is known of the engine that a job runs."""
+
+    model: str
+    runtime: str
+    ready_at: Instant | None = None
+    """None while it loads."""
+    idle_since: Instant | None = None
+    """None while it is in use."""
+    uses: int = 0
+    """How often it was asked after a pause, since it was ready."""
+    load_time: Duration = timedelta(0)
+    """From its start to its first token."""
+    pinned: bool = False
+
+
 class RunningWork(Frozen):
     """A job that runs, on one node or on several, with what it would cost to stop it."""
 
@@ -152,6 +168,8 @@ class RunningWork(Frozen):
     """Micro-dollars per GPU-hour of its nodes, the mean over its GPUs."""
     malleable: Malleable | None = None
     """The sizes with which it can go on."""
+    engine: RunningEngine | None = Field(default=None, exclude_if=lambda engine: engine is None)
+    """Of a job that serves a model."""
 
     @property
     def id(self) -> str:

@@ -38,12 +38,13 @@ Not for what an older agent does as well as a newer one, such as another log lin
     13  the gang of a job may say that it lends its spares; the agent does nothing with it
     14  the job of an engine has that in place of a command: the agent starts it, says in the
         progress of the job what it does, and tells its service by the signal `engine`
-    14  it says with its registration which engines run on, and ends those that are not adopted
+    15  it says of an engine whether it is in use, and how often it was asked
+    15  it says with its registration which engines run on, and ends those that are not adopted
 """
 
 from typing import Final
 
-PROTOCOL: Final = 14
+PROTOCOL: Final = 15
 COUNTS_HEARTBEATS: Final = 1
 """The first whose watch, where it never had a heartbeat, was never heard."""
 KNOWS_JOINED: Final = 8

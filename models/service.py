@@ -102,6 +102,15 @@ class ServiceState(StrEnum):
     """Nothing of it runs."""
 
 
+class LeftGPUs(Wire):
+    """That an engine was stopped for a job."""
+
+    for_job: str
+    at: Instant
+    why: Reason
+    """What that costs, in dollars, and how."""
+
+
 class ReplicaView(Wire):
     """One replica, as lists show it."""
 
@@ -129,6 +138,12 @@ class ReplicaView(Wire):
     created_at: Instant
     ready_at: Instant | None = None
     """Since when the engine that runs now has been ready."""
+    idle_since: Instant | None = None
+    """Since when nobody has asked it anything; none while it is in use."""
+    uses: int = 0
+    """How often the engine that runs now was asked after a pause."""
+    left: LeftGPUs | None = None
+    """When it left its GPUs for a job last."""
 
     @property
     def over(self) -> bool:

@@ -51,6 +51,8 @@ PLACES_OF_ADAPTERS: Final[Mapping[str, str]] = {
 LLAMA_CPP: Final = "llama.cpp"
 _RELATIVE = ("./", "../")
 START_LIMIT: Final = timedelta(minutes=10)
+STALE_AFTER: Final = timedelta(seconds=10)
+"""An engine of which nobody has asked anything for so long may leave for others."""
 
 
 class MemoryRule(StrEnum):
@@ -256,6 +258,10 @@ class EngineReport(Wire):
     where nobody can say."""
     load_seconds: float = Field(default=0.0, ge=0, le=1e8, allow_inf_nan=False)
     """From the start of its program to its first token."""
+    idle: bool = False
+    """Whether nobody has asked it anything for `STALE_AFTER`."""
+    uses: Annotated[int, Field(ge=0, le=10**12)] = 0
+    """How often it was asked again after it had been idle, or for the first time."""
     message: Reason = ""
     """Why it failed, with the last lines that it wrote; of one that loads, for whom it waits."""
 

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 
 from longshore.models.node import Node
 from longshore.models.packing import PackingPolicy
-from longshore.models.placement import JobRequest, RunningJob
+from longshore.models.placement import FILLS, JobRequest, RunningJob
 from longshore.models.queue_view import ScoreOfJob
 from longshore.models.text import format_duration
 from longshore.scheduling import score
@@ -140,9 +140,10 @@ def not_bought_for(
     nodes: Iterable[Node],
     running: Iterable[RunningJob],
 ) -> dict[str, str]:
-    """Return the jobs of a queue for which nothing is bought for their score, or since nobody
-    would pay for them, with why."""
+    """Return the jobs of a queue for which nothing is bought for their score, since nobody would
+    pay for them, or since they take what is free alone, with why."""
     unpaid = {job.id: why for job in queue if (why := _why_unpaid(job, policy))}
+    unpaid |= {job.id: FILLS for job in queue if job.fills}
     if policy.score is None or policy.score.buy_above is None:
         return unpaid
     scoring = Scoring(queue, policy, now, nodes, running)

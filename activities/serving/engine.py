@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import http.client
 import json
+import math
 import os
 import shutil
 import signal
@@ -27,6 +28,7 @@ from typing import IO
 from longshore.activities.node.public_files import replace_public
 from longshore.activities.serving.engine_command import ADDRESS, SPEC, arguments, path_of
 from longshore.activities.serving.engine_memory import memory_of, work_of
+from longshore.activities.serving.engine_use import EngineUse, connected
 from longshore.activities.serving.load_turns import Turn
 from longshore.models.serving import LLAMA_CPP, MODEL, EngineReport, EngineSpec, EngineStage
 from longshore.models.visible import visible
@@ -42,6 +44,9 @@ _IDLE = 0.02
 """Seconds of the processor, of which an engine that hangs takes less from look to look."""
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """An engine is on this machine: no proxy leads there."""
+_USE_EVERY = 0.25
+_USE_TOLD_EVERY = 60.0
+"""Seconds between two tellings that it is in use, or no longer: each is a signal."""
 _NEWS = 32_000_000
 """Bytes by which the memory of an engine has to change, and by a twentieth, to be told."""
 _QUIET = 1.0
@@ -53,8 +58,6 @@ _CLOSED = {
 }  # fmt: skip
 """llama.cpp lets every web page read its answers, and brings one of its own, unless it is told
 otherwise. By variables: a version that does not know an option ends there."""
-_TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
-_ESTABLISHED = "01"
 _FAILED = 1
 
 
@@ -66,6 +69,7 @@ class Engine:
         self._report = report
         self._environ = environ
         self._said = EngineReport(stage=EngineStage.LOADING)
+        self._use_told_at = -math.inf
         self._asked = threading.Event()
         self._last = deque[str](maxlen=_LINES)
 
@@ -116,7 +120,10 @@ class Engine:
         )  # fmt: skip
         looked = time.monotonic()
         silent, worked = 0, work_of(process.pid)
-        while (code := process.poll()) is None and not self._asked.wait(0.2):
+        use = EngineUse(worked, looked)
+        while (code := process.poll()) is None and not self._asked.wait(_USE_EVERY):
+            use.look(work_of(process.pid), time.monotonic(), connected=connected(port))
+            self._tell_use(use)
             if time.monotonic() - looked < _MEASURE_EVERY:
                 continue
             self._measure(memory_of(process.pid, self._environ))
@@ -198,6 +205,16 @@ class Engine:
         if abs(memory - self._said.memory) > max(self._said.memory // 20, _NEWS):
             self._tell(memory=memory)
 
+    def _tell_use(self, use: EngineUse) -> None:
+        """Tell whether it is in use, where that is news.
+
+        That may be old by a minute: who stops an engine has it end what it has begun in any case.
+        """
+        now = time.monotonic()
+        if use.idle(now) != self._said.idle and now - self._use_told_at >= _USE_TOLD_EVERY:
+            self._use_told_at = now
+            self._tell(idle=use.idle(now), uses=use.uses)
+
     def _tell(self, **changes: object) -> None:
         said = self._said.model_copy(update=changes)
         if said != self._said:
@@ -245,20 +262,9 @@ def _until_quiet(process: subprocess.Popen[bytes], port: int) -> None:
     """Wait until nobody has been connected to the engine for a while."""
     quiet_since = time.monotonic()
     while process.poll() is None and time.monotonic() - quiet_since < _QUIET:
-        if _connected(port):
+        if connected(port):
             quiet_since = time.monotonic()
         time.sleep(0.1)
-
-
-def _connected(port: int) -> bool:
-    """Return whether anybody is connected to a port of this machine (proc(5), /proc/net/tcp)."""
-    for table in _TABLES:
-        with contextlib.suppress(FileNotFoundError), table.open() as file:
-            for line in file:
-                _, local, _, state, *_ = line.split()
-                if state == _ESTABLISHED and local.endswith(f":{port:04X}"):
-                    return True
-    return False
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

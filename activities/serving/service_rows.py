@@ -15,7 +15,7 @@ from longshore.models.bounds import TAKEN
 from longshore.models.errors import NotFoundError, RefusedError, StoredError
 from longshore.models.service import ServiceSpec, ServiceState
 from longshore.models.service_messages import EngineNotice
-from longshore.models.serving import EngineSpec, EngineStage
+from longshore.models.serving import STALE_AFTER, EngineSpec, EngineStage
 from longshore.models.visible import shown
 from longshore.scheduling.serving.replicas import (
     FORGOTTEN_AFTER,
@@ -168,6 +168,7 @@ async def hear(connection: AsyncConnection, name: str, notices: Sequence[EngineN
             "stage": said.stage.value, "endpoint": said.endpoint, "memory": said.memory,
             "load_seconds": said.load_seconds, "message": said.message,
             "waits": said.message if said.stage is EngineStage.LOADING else "",
+            "idle": said.idle, "idle_for": STALE_AFTER, "uses": said.uses,
         }  # fmt: skip
         await connection.execute(text(_HEAR), row)
         if said.stage is EngineStage.READY:
@@ -230,6 +231,15 @@ async def store_plan(
         await connection.execute(text(_INSERT_REPLICA), {**row, "job_id": job_id})
     over = await connection.scalar(text(_LOOKED), {**row, "message": plan.reason})
     return over == ServiceState.REMOVED
+
+
+async def measured_memory(connection: AsyncConnection, engine: EngineSpec) -> int:
+    """Return the most bytes of GPU memory that an engine like this one was seen to take; 0 where
+    none was."""
+    alike = {
+        "model": engine.model.model_dump_json(), "runtime": engine.runtime.model_dump_json(),
+    }  # fmt: skip
+    return int(await connection.scalar(text(_MEASURED), alike) or 0)
 
 
 async def stop_replica(connection: AsyncConnection, job_id: str, why: str) -> None:
@@ -317,6 +327,11 @@ _HEAR = """
            message = CASE WHEN :stage = 'failed' THEN :message ELSE r.message END,
            ready_at = CASE WHEN :stage = 'ready' AND NOT k.was_ready THEN clock_timestamp()
                            ELSE r.ready_at END,
+           idle_since = CASE WHEN :stage = 'draining' THEN r.idle_since
+                             WHEN :stage <> 'ready' OR NOT :idle THEN NULL
+                             WHEN k.was_ready AND r.idle_since IS NOT NULL THEN r.idle_since
+                             ELSE clock_timestamp() - CAST(:idle_for AS interval) END,
+           uses = :uses,
            failures = r.failures + k.failed::integer
       FROM known k
      WHERE r.job_id = k.job_id
@@ -367,6 +382,13 @@ _UNDO = """
                      WHERE v.service = :name AND v.number = :to),
            updated_at = clock_timestamp()
      WHERE services.name = :name
+"""
+_MEASURED = """
+    SELECT max(r.memory)
+      FROM service_revisions v
+      JOIN replicas r ON r.service = v.service AND r.revision = v.number
+     WHERE v.engine -> 'model' = CAST(:model AS jsonb)
+       AND v.engine -> 'runtime' = CAST(:runtime AS jsonb)
 """
 _STOP = """
     UPDATE replicas SET stopping_at = clock_timestamp(), stop_reason = :why

@@ -7,8 +7,10 @@ from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.serving.service_rows import no_such_service, read_revision
+from longshore.models.base import as_reason
 from longshore.models.errors import StoredError
 from longshore.models.service import (
+    LeftGPUs,
     ReplicaView,
     RevisionView,
     ServiceSpec,
@@ -80,7 +82,9 @@ def _replica(row: RowMapping) -> ReplicaView:
         "used": -(-row["memory"] // 1_000_000) if current else 0,
         "load_seconds": row["load_seconds"], "failures": row["failures"],
         "message": _message(row, placed=placed, current=current),
-        "created_at": row["created_at"], "ready_at": row["ready_at"],
+        "created_at": row["created_at"], "ready_at": row["ready_at"], "left": _left(row),
+        "idle_since": row["idle_since"] if answers else None,
+        "uses": row["uses"] if current else 0,
     }  # fmt: skip
     return ReplicaView(**values)
 
@@ -94,6 +98,12 @@ def _message(row: RowMapping, *, placed: bool, current: bool) -> str:
     """Return for whom it waits before it loads, why it failed last, or why it has no GPU."""
     waits = row["waits"] if current else ""
     return waits or row["message"] or (row["why_waits"] or "" if not placed else "")
+
+
+def _left(row: RowMapping) -> LeftGPUs | None:
+    if row["left_for"] is None:
+        return None
+    return LeftGPUs(for_job=row["left_for"], at=row["left_at"], why=as_reason(row["left_why"]))
 
 
 _SERVICES = """
@@ -116,13 +126,22 @@ _REVISIONS = """
 """
 _REPLICAS = """
     SELECT r.*, coalesce(v.engine -> 'model' ->> 'name', '') AS model,
-           CASE WHEN v.engine ->> 'memory' ~ '^[0-9]{1,13}$'
-                THEN (v.engine ->> 'memory')::bigint ELSE 0 END AS leased,
+           CASE WHEN coalesce(j.spec -> 'engine', v.engine) ->> 'memory' ~ '^[0-9]{1,13}$'
+                THEN (coalesce(j.spec -> 'engine', v.engine) ->> 'memory')::bigint
+                ELSE 0 END AS leased,
            p.attempt AS placed_as, p.node_id, p.gpu_indices,
+           d.for_job AS left_for, d.decided_at AS left_at, coalesce(d.why, '') AS left_why,
            (SELECT q.decision ->> 'reason' FROM queue q WHERE q.job_id = r.job_id) AS why_waits
       FROM replicas r
       JOIN service_revisions v ON v.service = r.service AND v.number = r.revision
+      LEFT JOIN jobs j ON j.id = r.job_id
       LEFT JOIN placements p ON p.job_id = r.job_id AND p.rank = 0 AND p.ended_at IS NULL
+      LEFT JOIN LATERAL (
+            SELECT for_job, decided_at, jsonb_path_query_first(
+                       plan, '$.victims[*] ? (@.job_id == $id).reason',
+                       jsonb_build_object('id', r.job_id)) #>> '{}' AS why
+              FROM preemptions
+             WHERE job_id = r.job_id ORDER BY attempt DESC LIMIT 1) d ON true
      WHERE r.ended_at IS NULL AND (CAST(:name AS text) IS NULL OR r.service = :name)
      ORDER BY r.service, r.created_at, r.job_id
 """

@@ -25,6 +25,7 @@ from longshore.activities.serving.service_rows import (
     hear,
     lock_service,
     mark,
+    measured_memory,
     revision_of,
     store_plan,
     to_cancel,
@@ -35,7 +36,7 @@ from longshore.models.job import JobSpec
 from longshore.models.messages import JobInput
 from longshore.models.service import ServiceState
 from longshore.models.service_messages import AdvanceService, ServiceProgress
-from longshore.scheduling.serving.replica_job import replica_spec
+from longshore.scheduling.serving.replica_job import corrected, replica_spec
 from longshore.scheduling.serving.replicas import ServiceFacts, ServicePlan, plan
 
 _LETTERS, _SUFFIX = string.ascii_lowercase + "234567", 10
@@ -99,7 +100,9 @@ class ServiceActivities:
         async with self._database.transaction() as connection:
             for number in {revision for _, revision in starting}:
                 try:
-                    specs[number] = replica_spec(*await revision_of(connection, name, number))
+                    service, engine = await revision_of(connection, name, number)
+                    seen = await measured_memory(connection, engine)
+                    specs[number] = replica_spec(service, corrected(engine, seen))
                 except StoredError:
                     if {job_id for job_id, revision in starting if revision == number} - ending:
                         raise

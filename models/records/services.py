@@ -98,6 +98,7 @@ class ReplicaRow(SQLModel, table=True):
             "stage IN ('loading', 'ready', 'draining', 'failed')", name="engines_have_a_stage"
         ),
         CheckConstraint("memory >= 0", name="memory_is_counted"),
+        CheckConstraint("uses >= 0", name="uses_are_counted"),
     )
 
     job_id: str = Field(primary_key=True, sa_type=Text)
@@ -124,3 +125,7 @@ class ReplicaRow(SQLModel, table=True):
     waits: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
     """For whom the engine waits before it loads; empty where it waits for nobody."""
     ended_at: datetime | None = Field(default=None, sa_column=_time())
+    idle_since: datetime | None = Field(default=None, sa_column=_time())
+    """Since when nobody has asked it anything; null while it is in use, as far as is known."""
+    uses: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=_default("0"))
+    """How often this engine was asked after a pause."""

@@ -1,9 +1,11 @@
 """Jobs for which nothing is bought because of their score, which is below what the pool asks for
-that or for a start, or because no budget would pay for them."""
+that or for a start, because no budget would pay for them, or because they take what is free."""
 
+from collections.abc import Container
 from datetime import datetime
 
 from longshore.models.buying import Option, OptionKind, Unmet
+from longshore.models.placement import JobRequest
 from longshore.scheduling.buying.fleet import Fleet, is_there
 from longshore.scheduling.thresholds import held_back, not_bought_for
 
@@ -25,7 +27,7 @@ def without_low_scores(unmet: Unmet, fleet: Fleet, now: datetime) -> tuple[Unmet
     unfunded = fleet.packing.unfunded
     options = [
         Option(
-            kind=OptionKind.UNFUNDED if job.request.id in unfunded else OptionKind.LOW_SCORE,
+            kind=_kind(job.request, unfunded),
             tier=job.request.tier,
             title=f"buy for {job.request.id}", lost=low[job.request.id],
         )
@@ -33,3 +35,9 @@ def without_low_scores(unmet: Unmet, fleet: Fleet, now: datetime) -> tuple[Unmet
         if job.request.id in low
     ]  # fmt: skip
     return unmet.model_copy(update={"jobs": jobs}), options
+
+
+def _kind(job: JobRequest, unfunded: Container[str]) -> OptionKind:
+    if job.fills:
+        return OptionKind.FILLS
+    return OptionKind.UNFUNDED if job.id in unfunded else OptionKind.LOW_SCORE

@@ -4,6 +4,8 @@ total   = recompute + write + requeue
 recompute = chance that no save comes of it x work since the last save x GPUs x price; a job that
             gives up a part in place is asked to save before
 write     = time to save x GPUs x price
+            an engine loses neither: its recompute is what a reload costs, for each time that it
+            is expected to be asked within an hour (`scheduling.serving.running_engine`)
 requeue   = time until it probably runs again x GPUs x price of its waiting
 """
 
@@ -12,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from longshore.models.funding import PoolFunding
-from longshore.models.placement import JobRequest
+from longshore.models.placement import FILLS, JobRequest
 from longshore.models.preemption import (
     PreemptionLevels,
     PreemptionPolicy,
@@ -22,6 +24,12 @@ from longshore.models.preemption import (
 )
 from longshore.models.text import dollars, format_duration
 from longshore.scheduling.preemption.payers import Right, right_over, says_payer
+from longshore.scheduling.serving.running_engine import (
+    as_victim,
+    cost_of_reload,
+    is_idle,
+    why_it_stays,
+)
 
 _STAYS = "says that it is not preemptible"
 _HOUR = timedelta(hours=1)
@@ -50,17 +58,28 @@ def why_not(
     Jobs of one class are stopped for each other as `in_class` says, and not without it. Who pays
     for both comes before their classes, where `funding` says it.
     """
+    if job.fills:
+        return RejectedVictim(job_id=work.id, reason=FILLS)
     right = right_over(work.id, job.id, funding)
     if right is Right.NONE:
         return RejectedVictim(job_id=work.id, reason=says_payer(work.id, funding))
     if right is Right.FIRST:
-        return None if work.preemptible else RejectedVictim(job_id=work.id, reason=_STAYS)
-    reason = _not_lower(work, job, policy)
+        reason = stays(work, policy, now)
+        return RejectedVictim(job_id=work.id, reason=reason) if reason else None
+    reason = _not_lower(work, job, policy, now)
     if reason and in_class and same_class(work, job):
         reason = in_class.why_not(work, job) or _not_sure_to_save(work)
     if reason:
         return RejectedVictim(job_id=work.id, reason=reason)
     return why_spared(work, policy, now)
+
+
+def stays(work: RunningWork, policy: PreemptionPolicy, now: datetime) -> str | None:
+    """Return why a running job leaves for nobody, whoever pays for whom; None where that
+    depends."""
+    if not work.preemptible:
+        return _STAYS
+    return why_it_stays(work, policy, now)
 
 
 def why_spared(
@@ -88,6 +107,11 @@ def victim_of(
     chance, unsaved = _at_risk(work, policy, now, in_place=in_place)
     recompute, write = _left_behind(work, policy, now, in_place=in_place)
     requeue = cost_of(wait, work.gpus, policy.price_of_waiting(work.request))
+    if work.engine is not None:
+        reason = f"{as_victim(work, work.engine, policy, now).reason}; {_waits(wait, requeue)}"
+    else:
+        costs = recompute, write, requeue
+        reason = _in_words(work, unsaved, chance, save, wait, costs, in_place=in_place)
     return Victim(
         job_id=work.id,
         priority=work.request.priority,
@@ -98,9 +122,7 @@ def victim_of(
         requeue=requeue,
         total=recompute + write + requeue,
         save=save,
-        reason=_in_words(
-            work, unsaved, chance, save, wait, (recompute, write, requeue), in_place=in_place
-        ),
+        reason=reason,
     )
 
 
@@ -152,18 +174,28 @@ def cost_of(span: timedelta, gpus: float, price: float) -> int:
     return math.ceil(round(span / _HOUR * gpus * price, 6))
 
 
-def _not_lower(work: RunningWork, job: JobRequest, policy: PreemptionPolicy) -> str | None:
-    if is_lower(work, job, policy):
+def _not_lower(
+    work: RunningWork, job: JobRequest, policy: PreemptionPolicy, now: datetime
+) -> str | None:
+    if is_lower(work, job, policy, now):
         return None
     mine, theirs, counted = job.priority, work.request.priority, _counted(work)
     risen = f", counted as {counted} when it was placed" if counted > theirs else ""
+    if work.engine is not None:
+        risen += ", in use" if not is_idle(work, policy, now) else ", and yields to jobs alone"
     if counted >= mine:
         return f"is of class {theirs}{risen}, which is not below {mine}"
     return f"is of class {theirs}{risen}, in one band with {mine}"
 
 
-def is_lower(work: RunningWork, job: JobRequest, policy: PreemptionPolicy) -> bool:
-    """Return whether a running job is of a class that is stopped for that of `job`."""
+def is_lower(work: RunningWork, job: JobRequest, policy: PreemptionPolicy, now: datetime) -> bool:
+    """Return whether a running job is of a class that is stopped for that of `job`.
+
+    An engine that nobody uses is of the lowest of all. It yields to jobs alone: two engines that
+    nobody uses would have each other reloaded in turn.
+    """
+    if not job.serves and is_idle(work, policy, now):
+        return True
     counted = _counted(work)
     if policy.levels is PreemptionLevels.BANDS and _band(counted) == _band(job.priority):
         return False
@@ -190,11 +222,15 @@ def _not_sure_to_save(work: RunningWork) -> str | None:
 
 
 def _protected(work: RunningWork, policy: PreemptionPolicy, now: datetime) -> str | None:
-    if not work.preemptible:
-        return _STAYS
+    if reason := stays(work, policy, now):
+        return reason
     if work.request.duration_known and abs(work.expected_end - now) < policy.near_end:
         return f"should end at {work.expected_end:%H:%M:%S} UTC, which is near"
-    if work.checkpoint is None and work.request.priority >= policy.protected_class:
+    if (
+        work.checkpoint is None
+        and work.request.priority >= policy.protected_class
+        and work.engine is None  # it has nothing to save
+    ):
         return f"cannot save, and is of class {work.request.priority}"
     if work.checkpoint is not None and work.no_store:
         return f"cannot save now: {work.no_store}"
@@ -227,6 +263,8 @@ def _left_behind(
     work: RunningWork, policy: PreemptionPolicy, now: datetime, *, in_place: bool
 ) -> tuple[int, int]:
     """Return what is lost with the work since the last save, and what the save itself costs."""
+    if work.engine is not None:
+        return cost_of_reload(work, work.engine, policy, now), 0
     chance, unsaved = _at_risk(work, policy, now, in_place=in_place)
     return (
         cost_of(unsaved * chance, work.gpus, work.price),
@@ -262,7 +300,7 @@ def _in_words(
     *,
     in_place: bool,
 ) -> str:
-    recompute, write, requeue = (dollars(cost) for cost in costs)
+    recompute, write = dollars(costs[0]), dollars(costs[1])
     lost = f"{format_duration(_whole(unsaved))} of work is in no save"
     if chance < 1:
         lost += f", and one in {1 / chance:.0f} is lost" if chance else ", and none is lost"
@@ -271,8 +309,12 @@ def _in_words(
     saving = f"saves in {format_duration(_whole(save))} ({write})"
     if in_place:
         return f"{saving} and goes on; {lost} ({recompute})"
+    return f"{lost} ({recompute}); {saving}; {_waits(wait, costs[2])}"
+
+
+def _waits(wait: timedelta, cost: int) -> str:
     waits = "runs elsewhere at once" if not wait else f"waits {format_duration(_whole(wait))}"
-    return f"{lost} ({recompute}); {saving}; {waits} ({requeue})"
+    return f"{waits} ({dollars(cost)})"
 
 
 def _whole(span: timedelta) -> timedelta:

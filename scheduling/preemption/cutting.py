@@ -36,7 +36,7 @@ def plan_due(scene: Scene, job: JobRequest, room: int, seed: str) -> PreemptionP
     """Return whom a job has give way whose start is due; None where nobody may, or these are too
     few. At most `room` jobs are stopped for it."""
     funding = scene.cluster.packing.funding
-    if funding is None or job.sensitive or not scene.policy.enabled or room < 1:
+    if funding is None or job.sensitive or job.fills or not scene.policy.enabled or room < 1:
         return None
     if not may_cut(job, funding):
         return None

@@ -8,7 +8,13 @@ from operator import attrgetter, itemgetter
 from types import MappingProxyType
 
 from longshore.models.node import Node
-from longshore.models.placement import JobRequest, PackingPolicy, RecentJobs, RunningJob
+from longshore.models.placement import (
+    FILLS,
+    JobRequest,
+    PackingPolicy,
+    RecentJobs,
+    RunningJob,
+)
 from longshore.models.preemption import (
     BuyQuote,
     GainedGPUs,
@@ -175,6 +181,8 @@ class Scene:
         """Return the plan for one job; at most `room` jobs may be stopped."""
         if not self.policy.enabled:
             return self._none(job, "preemption is off for this pool")
+        if job.fills:
+            return self._none(job, FILLS)
         if self.cluster.fits(job):
             reason = self.cluster.decide(job).reason
             return self._none(job, f"it needs nobody's GPUs: {reason}")

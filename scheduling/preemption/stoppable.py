@@ -18,15 +18,17 @@ from longshore.scheduling.preemption.costs import (
     is_lower,
     is_sure_to_save,
     same_class,
+    stays,
     why_not,
     why_spared,
 )
 from longshore.scheduling.preemption.payers import Right, right_over
 from longshore.scheduling.preemption.yielding import Yielding
 
-Asks = tuple[int, int, Payer]
-"""The class of a job, of how many running jobs it has twice the rank, and who pays for it: of two
-jobs that agree in these each may stop the same others."""
+Asks = tuple[int, int, Payer, int]
+"""The class of a job, of how many running jobs it has twice the rank, who pays for it, and whether
+it is an engine, or one that only fills what is free: of two jobs that agree in these each may stop
+the same others."""
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -48,7 +50,7 @@ class Stoppable:
         self._policy = policy
         self._now = now
         self._yielding = yielding
-        self._of_class: dict[tuple[int, Payer], NDArray[np.int64]] = {}
+        self._of_class: dict[tuple[int, Payer, bool], NDArray[np.int64]] = {}
         """By class and payer: for each, more running jobs than how many one that asks has to
         outrank."""
         self._whom: dict[Asks, Sequence[int]] = {}
@@ -57,10 +59,15 @@ class Stoppable:
     def asks(self, job: JobRequest) -> Asks:
         """Return what two jobs agree in that may stop the same others."""
         most = self._yielding.most(job) if self._yielding else 0
-        return job.priority, most, self._funding.of(job.id) if self._funding else ITSELF
+        return job.priority, most, self._payer(job), job.serves + job.fills
+
+    def _payer(self, job: JobRequest) -> Payer:
+        return self._funding.of(job.id) if self._funding else ITSELF
 
     def whom(self, job: JobRequest) -> Sequence[int]:
         """Return who may be stopped for the job, in order."""
+        if job.fills:
+            return ()
         asks = self.asks(job)
         if asks not in self._whom:
             places = np.flatnonzero(self._least(job) < asks[1])
@@ -86,7 +93,7 @@ class Stoppable:
         return right_over(work_id, job.id, self._funding) is not Right.FIRST
 
     def _least(self, job: JobRequest) -> NDArray[np.int64]:
-        kind = job.priority, self._funding.of(job.id) if self._funding else ITSELF
+        kind = job.priority, self._payer(job), job.serves
         found = self._of_class.get(kind)
         if found is None:
             least = self._least_of(job)
@@ -105,10 +112,11 @@ class Stoppable:
             work = self._works[place]
             right = right_over(work.id, job.id, self._funding)
             if right is not Right.CLASS:
-                return -1 if right is Right.FIRST and work.preemptible else _NEVER
+                may = right is Right.FIRST and stays(work, self._policy, self._now) is None
+                return -1 if may else _NEVER
             if spared[place]:
                 return _NEVER
-            if is_lower(work, job, self._policy):
+            if is_lower(work, job, self._policy, self._now):
                 return -1
             if yielding is None or not (same_class(work, job) and is_sure_to_save(work)):
                 return _NEVER

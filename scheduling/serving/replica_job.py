@@ -20,6 +20,19 @@ def memory_of_each(model: ModelSpec, total: int) -> int:
     return max(-(-total // ((model.gpus or 1) * 1_000_000)), 1)
 
 
+_BELIEVED = 4
+"""An engine that says that it takes so many times what was reckoned is not believed."""
+
+
+def corrected(engine: EngineSpec, seen: int) -> EngineSpec:
+    """Return an engine with the memory that one like it was seen to take, `seen` bytes in all,
+    where that is more than was reckoned."""
+    taken = memory_of_each(engine.model, seen)
+    if not engine.memory < taken <= _BELIEVED * engine.memory:
+        return engine
+    return engine.model_copy(update={"memory": taken})
+
+
 def replica_spec(service: ServiceSpec, engine: EngineSpec) -> JobSpec:
     """Return the job that runs an engine of this service.
 

@@ -11,7 +11,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
-from longshore.models.serving import EngineStage
+from longshore.models.serving import STALE_AFTER, EngineStage
 from longshore.models.topology import NodeTopology
 
 
@@ -149,7 +149,7 @@ class ServingState:
 class SlotPolicy:
     """The settings of the rules."""
 
-    stale_after: timedelta = timedelta(seconds=10)
+    stale_after: timedelta = STALE_AFTER
     """A slot without a request for so long yields to anybody."""
     max_wait: timedelta = timedelta(seconds=60)
     """A model that has waited for so long has a slot of its own class drained."""

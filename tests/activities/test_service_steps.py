@@ -14,7 +14,7 @@ from temporalio.exceptions import ApplicationError
 from longshore.activities.database import Database
 from longshore.activities.metrics import Metrics
 from longshore.activities.serving import services
-from longshore.activities.serving.service_rows import record_service, remove_service
+from longshore.activities.serving.service_rows import hear, record_service, remove_service
 from longshore.activities.serving.service_views import service_view, services_view
 from longshore.activities.serving.services import ServiceActivities
 from longshore.activities.signals import Signals
@@ -316,6 +316,67 @@ async def test_the_workflow_of_one_that_cannot_be_read_says_so_and_waits(served:
     await served.remove()
     await handle.signal(ServiceWorkflow.poke)
     assert (await handle.result()).service == served.name
+
+
+async def test_since_when_an_engine_is_idle_is_kept_while_it_is(served: Served):
+    await served.record(replicas=1)
+    await served.look()
+    [replica] = (await served.view()).replicas
+    async with served.control.transaction() as connection:
+        await hear(connection, served.name, [served.said(replica.job_id, EngineStage.READY)])
+
+    async def heard(**fields: Any) -> tuple[float | None, int]:
+        notice = served.said(replica.job_id, fields.pop("stage", EngineStage.READY))
+        report = notice.report.model_copy(update=fields)
+        async with served.control.transaction() as connection:
+            said = notice.model_copy(update={"report": report})
+            await hear(connection, served.name, [said])
+            row = await connection.execute(
+                text(
+                    "SELECT uses, extract(epoch FROM clock_timestamp() - idle_since)"
+                    "  FROM replicas WHERE job_id = :id"
+                ),
+                {"id": replica.job_id},
+            )
+            uses, seconds = row.one()
+            return None if seconds is None else float(seconds), uses
+
+    assert await heard(uses=1) == (None, 1)
+    first, _ = await heard(idle=True, uses=1)
+    assert first is not None
+    assert 10 <= first < 60
+    later, _ = await heard(idle=True, uses=1, memory=5)
+    assert later is not None
+    assert first <= later, "more news of an idle one is no use of it"
+    assert await heard(idle=False, uses=2) == (None, 2)
+    assert await heard(stage=EngineStage.LOADING, idle=True) == (None, 0)
+    await served.end()
+
+
+async def test_a_later_engine_holds_what_one_like_it_was_seen_to_take(served: Served):
+    await served.record(replicas=1)
+    await served.look()
+    [first] = (await served.view()).replicas
+    assert first.leased == 1000
+    notice = served.said(first.job_id, EngineStage.READY)
+    report = notice.report.model_copy(update={"memory": 1_500_000_001})
+    await served.record(replicas=2)
+    await served.look(notice.model_copy(update={"report": report}))
+
+    async def holds() -> list[int]:
+        return [each.leased for each in (await served.view()).replicas]
+
+    async def as_queued() -> bool:
+        return sorted(await holds()) == [1000, 1501]
+
+    await eventually(as_queued)
+    async with served.control.transaction() as connection:
+        memory = await connection.scalar(
+            text("SELECT spec -> 'vram_per_gpu' FROM jobs WHERE id LIKE :of AND id <> :first"),
+            {"of": f"{served.name}-%", "first": first.job_id},
+        )
+    assert memory == 1.501
+    await served.end()
 
 
 class _Gauges:

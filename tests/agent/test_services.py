@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
+from openai import AsyncOpenAI
 
 from longshore.activities.node.file_locks import try_lock
 from longshore.activities.node.launch import LOADING_FOLDER
@@ -16,10 +17,13 @@ from longshore.client.api import Longshore
 from longshore.client.service_commands import is_settled
 from longshore.client.service_view import problems
 from longshore.models.errors import NotFoundError, RefusedError
+from longshore.models.job import JobState
+from longshore.models.placement import FILLS
 from longshore.models.service import ServiceSpec, ServiceState, ServiceView
 from longshore.models.service_messages import service_workflow_id
 from longshore.models.serving import EngineStage, ModelSpec
 from tests.support.agent import AgentProcess
+from tests.support.control import a_spec, reaches
 from tests.support.gguf_models import Model, write
 from tests.support.waiting import eventually
 
@@ -96,6 +100,22 @@ async def test_an_update_under_traffic_drops_nothing(
     assert len(answers) > 2
     assert (await longshore.serve(two.model_copy(update={"cpus": 0.5})))[0] == 2, "as it is"
     assert await longshore.undo_rollout(service.name) == 1
+
+
+async def test_the_client_of_openai_streams_from_it_as_it_is(
+    longshore: Longshore, service: ServiceSpec, models: tuple[str, str]
+) -> None:
+    await longshore.serve(service)
+    (endpoint,) = (await until(longshore, service.name, is_settled)).endpoints
+    async with AsyncOpenAI(base_url=endpoint, api_key="none is asked for") as client:
+        assert [each.id async for each in client.models.list()] == [models[0]]
+        stream = await client.chat.completions.create(
+            model=models[0], messages=[{"role": "user", "content": "a"}], max_tokens=20,
+            stream=True,
+        )  # fmt: skip
+        chunks = [chunk async for chunk in stream]
+    assert len(chunks) > 2
+    assert chunks[-1].choices[0].finish_reason in {"stop", "length"}
 
 
 async def test_a_revision_that_no_engine_can_serve_is_undone(
@@ -200,3 +220,33 @@ async def test_it_is_scaled_an_engine_is_evicted_and_all_is_removed(
         await longshore.undo_rollout(service.name)
     assert (await longshore.serve(service))[0] == 2
     await until(longshore, service.name, is_settled)
+
+
+async def test_an_engine_that_nobody_uses_leaves_for_a_job_and_comes_back(
+    longshore: Longshore, service: ServiceSpec, pool: str, tmp_path: Path
+) -> None:
+    await longshore.serve(service)
+    first = await until(longshore, service.name, is_settled)
+    await until(longshore, service.name, lambda found: found.replicas[0].idle_since is not None)
+    (engine,) = first.replicas
+    end = tmp_path / "end"
+    job = await longshore.submit(
+        a_spec(pool, gpus=4, command=f"until [ -e {end} ]; do sleep 0.1; done")
+    )
+    await reaches(longshore, job.job_id, JobState.RUNNING)
+    plan = (await longshore.explain(engine.job_id)).gave_way
+    assert plan is not None
+    assert plan.job_id == job.job_id
+    assert "idle for" in plan.victims[0].reason
+    waits = await until(longshore, service.name, lambda found: bool(found.replicas[0].message))
+    assert waits.replicas[0].job_id == engine.job_id, "its job waits for a GPU"
+    assert waits.endpoints == ()
+    left = waits.replicas[0].left
+    assert left is not None
+    assert (left.for_job, left.why) == (job.job_id, plan.victims[0].reason)
+    told = await longshore.explain(engine.job_id)
+    assert told.headline.endswith(FILLS)
+    end.touch()
+    assert (await longshore.wait(job.job_id)).state is JobState.SUCCEEDED
+    again = await until(longshore, service.name, is_settled)
+    assert again.replicas[0].job_id == engine.job_id

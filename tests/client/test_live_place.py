@@ -78,6 +78,30 @@ async def test_a_pool_says_what_a_cycle_would_do_now(
         await labelled.end(held)
 
 
+async def test_a_pool_says_where_an_engine_of_a_model_would_go(
+    longshore: Command, pool: str, temporal: Client, settings: Settings
+) -> None:
+    model = f"m-{pool}"
+    asked = ("place", "--live", "--model", model, "--pool", pool)
+    ran = await longshore(*asked)
+    assert (ran.code, ran.out) == (66, "")
+    assert f"there is no model '{model}'" in ran.err
+    added = ("--source", "/m/tiny.gguf", "--memory", "30GB", "--context", "2048")
+    await longshore("models", "add", model, *added)
+    node = ScriptedNode(temporal, pool, settings.resolve_agent_token(), node_id=f"a-{pool}")
+    await node.register()
+    async with node.serving():
+        found = Foreseen.model_validate_json((await longshore(*asked, "--json")).out)
+        assert found.decision.by_node == ((node.id, (0,)),)
+        assert (found.request.serves, found.request.vram_per_gpu) == (True, 30.0)
+        assert f"{node.id}  [x" not in (await longshore(*asked)).out, "nothing was placed"
+    for wrong in (("--model", model), ("--live",), ("--live", "--model", model, "--job", "x")):
+        ran = await longshore("place", *wrong)
+        assert ran.code == 2
+        assert "give --job FILE, or --live and --model MODEL" in ran.err
+    await longshore("models", "rm", model)
+
+
 async def domains_are_shown(longshore: Command, pool: str, labelled: str, lone: str) -> None:
     ran = await longshore("topology", "--pool", pool, "--json")
     (found,) = (PoolTopology.model_validate(one) for one in json.loads(ran.out))

@@ -40,13 +40,13 @@ READ = (
     "/jobs/{job_id}/why",
     "/jobs/{job_id}/checkpoints",
     "/budgets", "/usage", "/leases", "/jobs/{job_id}/payers", "/jobs/{job_id}/fund",
-    "/services", "/services/{name}",
+    "/services", "/services/{name}", "/models", "/models/{name}", "/runtimes", "/runtimes/{name}",
 )  # fmt: skip
 STOP, RESUME = "/market/stop", "/market/resume"
 OPERATIONS = [*(("get", path) for path in READ), ("post", STOP), ("post", RESUME)]
 TAKE_NOTHING = (
     "/market/providers", "/market/switch", "/market/orphans", "/pools", "/schedules", "/budgets",
-    "/services", RESUME,
+    "/services", "/models", "/runtimes", RESUME,
 )  # fmt: skip
 ONLY_TEMPORAL = ("/schedules", "/schedules/{name}")
 """What only Temporal knows, which the console of these tests has not: it says so, as 503."""

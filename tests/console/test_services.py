@@ -20,6 +20,7 @@ from longshore.console.services_view import (
     problems_html,
     revisions_html,
 )
+from longshore.models.model_registry import ModelView
 from longshore.models.runtimes import BUILT_IN
 from longshore.models.service import (
     ReplicaView,
@@ -66,7 +67,7 @@ def test_an_engine_shows_what_it_holds_and_takes():
     over = engines_html([an_engine(used=1200)], NOW)
     assert '<span class="part bad"' in over
     assert "1.2GB (over)" in over
-    assert "takes 1.2GB of GPU memory and holds 1GB" in problems_html([an_engine(used=1200)])
+    assert "takes 1.2GB of GPU memory and holds 1GB" in problems_html([an_engine(used=1200)], NOW)
 
 
 def test_one_that_waits_or_failed_says_why():
@@ -75,7 +76,15 @@ def test_one_that_waits_or_failed_says_why():
         message="out of memory",
     )  # fmt: skip
     assert "waits (2 failed)" in engines_html([waits], NOW)
-    assert "out of memory" in problems_html([waits])
+    assert "out of memory" in problems_html([waits], NOW)
+
+
+def test_one_that_left_for_a_job_says_what_that_costs():
+    why = "tiny (chat-r1-aaaaaaaaaa), idle for 12m: $0.40, a reload of $0.10 x 4.00 requests"
+    left = {"for_job": "train<b>", "at": NOW - timedelta(minutes=3), "why": why}
+    html = problems_html([an_engine(left=left)], NOW)
+    assert f"chat-r1-aaaaaaaaaa left its GPU for train&lt;b&gt; 3m ago: {why}" in html
+    assert "ready, idle" in engines_html([an_engine(idle_since=NOW)], NOW)
 
 
 def test_what_others_wrote_is_shown_and_not_obeyed():
@@ -85,7 +94,7 @@ def test_what_others_wrote_is_shown_and_not_obeyed():
     revision = RevisionView(number=1, model=bad, model_revision=1, created_at=NOW, undone=bad)
     for html in (
         list_html([service]), head_html(service), engines_html([engine], NOW),
-        problems_html([engine.model_copy(update={"endpoint": ""})]),
+        problems_html([engine.model_copy(update={"endpoint": ""})], NOW),
         revisions_html([revision], NOW),
     ):  # fmt: skip
         assert "<script>" not in html
@@ -134,6 +143,25 @@ async def test_the_api_tells_what_the_command_does(
     listed = here.get("/services").json()["services"]
     assert service in [each["name"] for each in listed]
     assert here.get("/services/none-there").status_code == 404
+
+
+async def test_the_api_tells_of_models_and_runtimes(
+    here: RunningConsole, longshore: Longshore, pool: str
+):
+    name = f"m-{pool}"
+    added = MODEL.model_copy(update={"name": name, "memory": 1.0})
+    await longshore.add_models([added])
+    model = ModelView.model_validate(here.get(f"/models/{name}").json())
+    assert model == await longshore.model(name)
+    assert name in [each["spec"]["name"] for each in here.get("/models").json()["models"]]
+    runtimes = here.get("/runtimes").json()["runtimes"]
+    assert {"llama.cpp", "vllm", "ollama"} <= {each["runtime"]["name"] for each in runtimes}
+    assert here.get("/runtimes/vllm").json()["built_in"] is True
+    for path in ("/models/none-there", "/runtimes/none-there"):
+        answer = here.get(path)
+        assert answer.status_code == 404
+        assert "none-there" in answer.text
+    await longshore.remove_model(name)
 
 
 async def test_the_pages_lead_from_the_list_to_a_service_on_a_phone(

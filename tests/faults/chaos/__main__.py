@@ -174,6 +174,7 @@ def _report(
         "SELECT count(*) AS jobs, sum(attempts) AS attempts,"
         " count(*) FILTER (WHERE end_state = 'SUCCEEDED') AS succeeded,"
         " count(*) FILTER (WHERE end_state = 'CANCELLED') AS cancelled FROM jobs"
+        " WHERE id NOT IN (SELECT job_id FROM replicas)"
     )
     found = rows[0]
     print(

@@ -43,7 +43,8 @@ _REVISIONS = "SELECT number, undone FROM service_revisions ORDER BY number"
 _COUNTED = """
     SELECT count(*) AS replicas,
            (SELECT count(*) FROM service_revisions) AS revisions,
-           (SELECT count(*) FROM service_revisions WHERE undone <> '') AS undone
+           (SELECT count(*) FROM service_revisions WHERE undone <> '') AS undone,
+           (SELECT count(*) FROM preemptions JOIN replicas USING (job_id)) AS gone
       FROM replicas
 """
 
@@ -162,8 +163,8 @@ class Serving:
         return (
             f"a service of {found['revisions']} revisions, {found['undone']} of them undone:"
             f" {found['replicas']} replicas begun, {self.done[_KILL]} engines killed,"
-            f" {self.done[_EVICT]} evicted; {self.answered} of its requests answered,"
-            f" {self.failed} not"
+            f" {self.done[_EVICT]} evicted, {found['gone']} left for jobs;"
+            f" {self.answered} of its requests answered, {self.failed} not"
         )
 
     async def _serve(self, model: str) -> int:

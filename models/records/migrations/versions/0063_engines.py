@@ -6,7 +6,7 @@ on its node is not beside that either.
 from alembic import op
 
 revision = "0063"
-down_revision = "0061"
+down_revision = "0062"
 
 
 def upgrade() -> None:

@@ -1,0 +1,168 @@
+"""Running engines leave for jobs: who of them, for whom, and what that costs."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longshore.models.funding import Payer, PoolFunding
+from longshore.models.placement import FILLS, PackingPolicy
+from longshore.models.preemption import PreemptionPlan, RunningEngine, RunningWork
+from longshore.scheduling.preemption.costs import why_not
+from longshore.scheduling.preemption.plan import plan_preemption, plan_preemptions
+from longshore.scheduling.thresholds import not_bought_for
+from tests.support.packing import HOUR, NOW, a_job, a_node
+from tests.support.preemption import RULES, a_work, nodes_with
+
+MINUTE = timedelta(minutes=1)
+IDLE: dict[str, Any] = {"ready_at": NOW - HOUR, "idle_since": NOW - MINUTE}
+IN_USE: dict[str, Any] = {"ready_at": NOW - HOUR, "idle_since": None}
+LOADING: dict[str, Any] = {"ready_at": None}
+
+
+def an_engine(name: str, gpu: int, fields: dict[str, Any], priority: int = 5) -> RunningWork:
+    given: dict[str, Any] = {
+        "model": "chat", "runtime": "llama.cpp", "load_time": timedelta(minutes=3), "uses": 4,
+        **fields,
+    }  # fmt: skip
+    return a_work(
+        name, {"n": [gpu]}, priority=priority, milli=1, ran=2 * HOUR, engine=RunningEngine(**given)
+    )
+
+
+def planned(works: list[RunningWork], gpus: int = 1, **job: Any) -> PreemptionPlan:
+    nodes = nodes_with(works, [a_node("n", gpus=max(len(works), gpus))])
+    asking = a_job("asks", gpus, **({"priority": 5} | job))
+    return plan_preemption(asking, nodes, works, RULES, PackingPolicy(), NOW)
+
+
+@pytest.mark.parametrize("priority", [0, 5, 9])
+def test_an_engine_that_nobody_uses_leaves_for_a_job_of_any_class(priority: int):
+    plan = planned([an_engine("e", 0, IDLE, priority=9)], priority=priority)
+    assert [victim.job_id for victim in plan.victims] == ["e"]
+
+
+@pytest.mark.parametrize(("priority", "leaves"), [(4, False), (5, False), (6, True)])
+def test_one_in_use_leaves_for_a_higher_class_alone(priority: int, leaves: bool):
+    plan = planned([an_engine("e", 0, IN_USE)], priority=priority)
+    assert bool(plan.victims) == leaves
+    if not leaves:
+        [kept] = plan.rejected
+        assert kept.reason == f"is of class 5, in use, which is not below {priority}"
+
+
+def test_one_of_the_highest_classes_in_use_has_nothing_to_save():
+    plan = planned([an_engine("e", 0, IN_USE, priority=8)], priority=9)
+    assert [victim.job_id for victim in plan.victims] == ["e"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        (LOADING, "it loads, and yields to nobody until it is ready"),
+        (IDLE | {"pinned": True}, "it is pinned"),
+        (IN_USE | {"pinned": True}, "it is pinned"),
+    ],
+)
+def test_one_that_loads_or_is_pinned_leaves_for_nobody(fields: dict[str, Any], why: str):
+    plan = planned([an_engine("e", 0, fields, priority=0)], priority=10)
+    assert not plan.victims
+    if not fields.get("pinned"):
+        assert why in [kept.reason for kept in plan.rejected]
+    payers = {"asks": Payer(frozenset({"a"})), "e": Payer(frozenset({"b"}), funded=False)}
+    funding = PoolFunding(payers, {}, frozenset())
+    work = an_engine("e", 0, fields)
+    kept = why_not(work, a_job("asks", 1, priority=10), RULES, NOW, None, funding)
+    assert kept is not None
+    assert kept.reason == why
+
+
+def test_no_engine_leaves_for_another_of_its_class():
+    """Two that nobody uses would have each other reloaded in turn, for ever."""
+    works = [an_engine("e", 0, IDLE)]
+    plan = planned(works, serves=True, vram_per_gpu=70.0, milli=1)
+    assert not plan.victims
+    [kept] = plan.rejected
+    assert kept.reason == "is of class 5, and yields to jobs alone, which is not below 5"
+    higher = planned(works, serves=True, vram_per_gpu=70.0, milli=1, priority=6)
+    assert [victim.job_id for victim in higher.victims] == ["e"]
+
+
+def test_in_one_round_a_job_has_what_an_engine_before_it_may_not():
+    works = [an_engine("e", 0, IDLE)]
+    nodes = nodes_with(works, [a_node("n", gpus=1)])
+    queue = [
+        a_job("other-engine", 1, priority=5, serves=True, vram_per_gpu=70.0, milli=1),
+        a_job("a-job", 1, priority=5),
+    ]
+    plans = plan_preemptions(queue, nodes, works, RULES, PackingPolicy(), NOW)
+    assert {plan.job_id: len(plan.victims) for plan in plans if plan.victims} == {"a-job": 1}
+
+
+def test_one_that_left_as_nobody_asked_it_has_nobody_stopped_and_nothing_bought():
+    works = [
+        a_work("low", {"n": [0]}, priority=0, ran=MINUTE), an_engine("e", 1, IN_USE, priority=0),
+    ]  # fmt: skip
+    nodes = nodes_with(works, [a_node("n", gpus=2)])
+    asked: dict[str, Any] = {"priority": 9, "serves": True, "vram_per_gpu": 70.0, "milli": 1}
+    back, fresh = a_job("back", 1, fills=True, **asked), a_job("fresh", 1, **asked)
+    policy = PackingPolicy()
+    plan = plan_preemption(back, nodes, works, RULES, policy, NOW)
+    assert (plan.victims, plan.reason) == ((), FILLS)
+    for work in works:
+        kept = why_not(work, back, RULES, NOW)
+        assert kept is not None
+        assert kept.reason == FILLS
+    plans = plan_preemptions([back, fresh], nodes, works, RULES, policy, NOW)
+    assert {each.job_id for each in plans if each.victims} == {"fresh"}
+    assert plan_preemptions([back], nodes, works, RULES, policy, NOW, stops_only=True) == ()
+    assert not_bought_for([back, fresh], policy, NOW, nodes, ()) == {"back": FILLS}
+
+
+def test_the_cost_is_a_reload_for_each_time_that_it_is_expected_to_be_asked():
+    """3 minutes of a GPU of $2.00 an hour are $0.10; 4 times an hour it was asked."""
+    [victim] = planned([an_engine("e", 0, IDLE)]).victims
+    assert (victim.recompute, victim.write) == (400_000, 0)
+    assert victim.reason.startswith(
+        "chat (e), idle for 1m: $0.40, a reload of $0.10 x 4.00 requests; "
+    )
+
+
+def test_the_one_that_is_asked_least_leaves():
+    works = [
+        an_engine("often", 0, IDLE | {"uses": 40}),
+        an_engine("seldom", 1, IDLE | {"uses": 1}),
+        an_engine("works", 2, IN_USE | {"uses": 0}, priority=0),
+    ]
+    plan = planned(works, priority=5)
+    assert [victim.job_id for victim in plan.victims] == ["works"]
+    assert [victim.job_id for victim in planned(works[:2]).victims] == ["seldom"]
+
+
+_STATES = st.sampled_from([IDLE, IN_USE, LOADING, IDLE | {"pinned": True}])
+_ENGINES = st.lists(
+    st.tuples(_STATES, st.integers(0, 9), st.integers(0, 50)), min_size=1, max_size=6
+)
+
+
+@given(_ENGINES, st.integers(0, 10), st.integers(1, 6), st.booleans())
+def test_who_leaves_may_leave(
+    drawn: list[tuple[dict[str, Any], int, int]], priority: int, gpus: int, serves: bool
+):
+    works = [
+        an_engine(f"e{at}", at, state | {"uses": uses}, priority=own)
+        for at, (state, own, uses) in enumerate(drawn)
+    ]
+    plan = planned(works, min(gpus, len(works)), priority=priority, serves=serves)
+    by_id = {work.id: work for work in works}
+    for victim in plan.victims:
+        work = by_id[victim.job_id]
+        assert work.engine is not None
+        assert work.engine.ready_at is not None
+        assert not work.engine.pinned
+        if work.engine.idle_since is None or serves:
+            assert work.request.priority < priority
+    again = planned(works[::-1], min(gpus, len(works)), priority=priority, serves=serves)
+    assert plan.victims == again.victims

@@ -1,0 +1,57 @@
+"""Whether an engine is in use: seen by its connections and its work, with a clock of the test."""
+
+import socket
+
+import pytest
+
+from longshore.activities.serving.engine_use import EngineUse, connected
+
+
+def test_it_is_idle_once_nobody_has_used_it_for_ten_seconds():
+    use = EngineUse(work=5.0, now=100.0)
+    assert not use.idle(109.9)
+    assert use.idle(110.0)
+    use.look(5.5, 111.0, connected=True)
+    assert (use.uses, use.idle(120.9), use.idle(121.0)) == (1, False, True)
+
+
+def test_who_only_stays_connected_does_not_use_it():
+    use = EngineUse(work=5.0, now=100.0)
+    use.look(5.001, 109.0, connected=True)
+    assert (use.uses, use.idle(110.0)) == (0, True)
+
+
+def test_what_it_does_for_nobody_is_no_use():
+    use = EngineUse(work=5.0, now=100.0)
+    use.look(9.0, 109.0, connected=False)
+    assert (use.uses, use.idle(110.0)) == (0, True)
+
+
+def test_requests_without_a_pause_between_them_are_one_use():
+    use, work = EngineUse(work=0.0, now=0.0), 0.0
+    for now in (1.0, 5.0, 12.0, 21.0):
+        work += 1
+        use.look(work, now, connected=True)
+    assert use.uses == 1
+    use.look(work, 32.0, connected=False)
+    use.look(work + 1, 33.0, connected=True)
+    assert use.uses == 2
+
+
+@pytest.mark.parametrize(
+    ("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
+)
+def test_a_connection_is_seen_while_it_is_open(family: socket.AddressFamily, host: str):
+    if family == socket.AF_INET6 and not socket.has_ipv6:
+        pytest.skip("no IPv6 here")
+    with socket.socket(family) as server:
+        try:
+            server.bind((host, 0))
+        except OSError:
+            pytest.skip(f"no {host} here")
+        server.listen()
+        port = server.getsockname()[1]
+        assert not connected(port)
+        with socket.create_connection((host, port)) as client, server.accept()[0]:
+            assert connected(port)
+            assert client
