@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -156,7 +156,7 @@ async def test_one_that_waits_for_another_to_load_says_so(
         assert waits.stage is EngineStage.LOADING
         says = f"waits for chat-2 to load on gpu {waits.gpu_indices[0]}"
         assert waits.message == says
-        assert problems([waits]) == [f"{waits.job_id}: {says}"]
+        assert problems([waits], datetime.now(UTC)) == [f"{waits.job_id}: {says}"]
         assert (await longshore.explain(waits.job_id)).headline.endswith(f"; {says}")
 
         async def job_says() -> bool:
