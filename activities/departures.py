@@ -227,7 +227,7 @@ _OCCUPANTS = """
            (array_agg(p.learnt) FILTER (WHERE p.learnt IS NOT NULL))[1] AS learnt,
            max(p.attained) AS attained, clock_timestamp() AS now
       FROM placements p JOIN jobs j ON j.id = p.job_id
-     WHERE p.node_id = :id AND p.epoch = :epoch AND p.ended_at IS NULL
+     WHERE p.node_id = :id AND p.epoch <= :epoch AND p.ended_at IS NULL
      GROUP BY p.job_id, p.attempt, j.id
      ORDER BY p.job_id
 """

@@ -419,7 +419,7 @@ _OPTIONS = "SELECT max(option) FROM orders WHERE purchase_id = :id"
 
 _RUNS_ON = """
     SELECT p.attempt, p.node_id, j.spec
-      FROM placements p JOIN nodes n ON n.id = p.node_id AND n.epoch = p.epoch
+      FROM placements p JOIN nodes n ON n.id = p.node_id AND n.epoch >= p.epoch
       JOIN jobs j ON j.id = p.job_id
      WHERE p.job_id = :id AND p.ended_at IS NULL AND NOT p.spare
        AND n.state IN ('READY', 'DRAINING')

@@ -1,13 +1,13 @@
 """Nodes in the capacity database: registration, drain, loss."""
 
 import json
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Sequence
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 
+from longshore.activities.adoption import adoptable, gpu_row, holding, or_none
 from longshore.activities.database import Database
 from longshore.activities.departures import end_as_bought
 from longshore.activities.error_translation import reports_errors
@@ -25,7 +25,8 @@ from longshore.models.messages import (
     Registered,
     Registration,
 )
-from longshore.models.node import GPUInventory, Inventory, Liveness, NodeState
+from longshore.models.node import Inventory, Liveness, NodeState
+from longshore.models.placement import PlacementKey
 from longshore.models.problems import beyond_bounds
 
 
@@ -46,8 +47,10 @@ class RegistryActivities:
         """Admit an agent: check its proof, write its inventory, and give it a new epoch.
 
         Whatever still held a GPU under an older epoch has ended with it: the agent ended its
-        orphans before it called. A repeat with the same boot returns the same epoch. A node that
-        was drained stays so until somebody ends that.
+        orphans before it called. But of engines that run on those go on that hold their leases
+        still, under the epoch of these; the agent ends the others before it starts anything. A
+        repeat with the same boot returns the same. A node that was drained stays so until somebody
+        ends that.
         Raises TokenError for a wrong or expired proof, RefusedError for what is beyond its bounds,
         and NotFoundError for a block that is not there.
         """
@@ -67,6 +70,7 @@ class RegistryActivities:
                 {"id": identity.node_id},
             )
             node = known.one()
+            adopted = await holding(connection, registration)
             await mark_poked(connection, identity.pool)
             await failpoint("register.before-commit")
         await failpoint("register.after-commit")
@@ -77,7 +81,7 @@ class RegistryActivities:
         await self._signals.poke_pool(identity.pool)
         return Registered(
             node_id=identity.node_id, epoch=epoch, liveness=self._liveness,
-            drain_reason=node.drain_reason, expires_at=node.expires_at,
+            drain_reason=node.drain_reason, expires_at=node.expires_at, adopted=adopted,
         )  # fmt: skip
 
     @activity.defn
@@ -162,10 +166,14 @@ class RegistryActivities:
         old = await connection.scalar(
             text("SELECT epoch FROM nodes WHERE id = :id FOR UPDATE"), {"id": identity.node_id}
         )
+        kept = frozenset[int]()
         if old is not None:
-            await _end_leases(connection, identity.node_id, old, _why_anew(registration))
+            adopted, kept = await adoptable(connection, registration)
+            why = _why_anew(registration)
+            await _end_leases(connection, identity.node_id, old, why, but=adopted)
             await connection.execute(
-                text("DELETE FROM gpus WHERE node_id = :id"), {"id": identity.node_id}
+                text("DELETE FROM gpus WHERE node_id = :id AND index <> ALL (:kept)"),
+                {"id": identity.node_id, "kept": sorted(kept)},
             )
             # Another machine by the name of the old one does not have its disk.
             await connection.execute(
@@ -186,8 +194,8 @@ class RegistryActivities:
                 "simulated": inventory.simulated, "gpu_type": inventory.gpu_type,
                 "container": inventory.container_runtime, "cpu": to_milli(inventory.cpus),
                 "ram": to_mb(inventory.ram),
-                "storage": _or_none(to_mb, inventory.storage_bandwidth),
-                "power": _or_none(to_milli, inventory.power),
+                "storage": or_none(to_mb, inventory.storage_bandwidth),
+                "power": or_none(to_milli, inventory.power),
                 "gpu_power": to_milli(max((gpu.power for gpu in inventory.gpus), default=0.0)),
                 "labels": json.dumps(identity.labels),
                 "expires_at": identity.expires_at, "conformance": inventory.conformance,
@@ -197,27 +205,22 @@ class RegistryActivities:
         )  # fmt: skip
         # A machine may have gone on into another block, or its time be for sale, since it started.
         await end_as_bought(connection, identity.node_id)
-        await connection.execute(
-            text(
-                "INSERT INTO gpus (node_id, index, model, uuid, vram_mb, mig, mig_instances)"
-                " VALUES (:node, :index, :model, :uuid, :vram, CAST(:mig AS jsonb),"
-                " CAST(:instances AS jsonb))"
-            ),
-            [_gpu_row(identity.node_id, gpu) for gpu in inventory.gpus],
-        )
+        gpus = [gpu_row(identity.node_id, gpu) for gpu in inventory.gpus if gpu.index not in kept]
+        if gpus:
+            await connection.execute(text(_INSERT_GPUS), gpus)
         assert epoch is not None
         return epoch
 
     async def _tell_lost_jobs(self, node_id: str, epoch: int, reason: str, **how: bool) -> None:
         """Signal every job whose placement ended with this registration; repeats do no harm."""
         async with self._database.transaction() as connection:
-            jobs = await connection.scalars(
+            jobs = await connection.execute(
                 text(_JOBS_LOST_WITH),
                 {"id": node_id, "epoch": epoch, "reason": LeaseEnd.NODE_LOST.value},
             )
             messages = [
-                (job_id, NodeLost(node_id=node_id, epoch=epoch, reason=reason, **how))
-                for job_id in jobs
+                (row.job_id, NodeLost(node_id=node_id, epoch=row.epoch, reason=reason, **how))
+                for row in jobs
             ]
         await self._signals.tell_jobs("node_lost", messages)
 
@@ -235,34 +238,28 @@ def _why_anew(registration: Registration) -> str:
     return "it was cut off from the server" if registration.cut_off else "its agent started anew"
 
 
-def _or_none(convert: Callable[[float], int], amount: float | None) -> int | None:
-    return None if amount is None else convert(amount)
-
-
 def _firmware(inventory: Inventory) -> str | None:
     said = [each.model_dump() for each in inventory.firmware]
     return json.dumps(said) if said else None
 
 
-def _gpu_row(node_id: str, gpu: GPUInventory) -> dict[str, Any]:
-    instances = [instance.model_dump() for instance in gpu.mig_instances]
-    return {
-        "node": node_id, "index": gpu.index, "model": gpu.model, "uuid": gpu.uuid,
-        "vram": to_mb(gpu.vram), "mig": None if gpu.mig is None else json.dumps(gpu.mig),
-        "instances": json.dumps(instances) if instances else None,
-    }  # fmt: skip
-
-
-async def _end_leases(connection: AsyncConnection, node_id: str, epoch: int, reason: str) -> None:
+async def _end_leases(
+    connection: AsyncConnection,
+    node_id: str,
+    epoch: int,
+    reason: str,
+    but: Sequence[PlacementKey] = (),
+) -> None:
     await connection.execute(
         text(
             "UPDATE placements SET ended_at = clock_timestamp(), end_reason = :end,"
             " end_message = :reason"
             " WHERE node_id = :id AND epoch <= :epoch AND ended_at IS NULL"
+            " AND job_id <> ALL (:but)"  # of a job one attempt is live
         ),
         {
             "id": node_id, "epoch": epoch, "end": LeaseEnd.NODE_LOST.value,
-            "reason": f"node {node_id}: {reason}",
+            "reason": f"node {node_id}: {reason}", "but": [each.job_id for each in but],
         },
     )  # fmt: skip
 
@@ -302,6 +299,11 @@ _ADMIT = """
     RETURNING epoch
 """
 
+_INSERT_GPUS = """
+    INSERT INTO gpus (node_id, index, model, uuid, vram_mb, mig, mig_instances)
+    VALUES (:node, :index, :model, :uuid, :vram, CAST(:mig AS jsonb), CAST(:instances AS jsonb))
+"""
+
 _SET_STATE = """
     UPDATE nodes SET state = :state, state_reason = :reason, state_since = clock_timestamp()
      WHERE id = :id AND epoch = :epoch AND state = ANY(:from)
@@ -309,7 +311,12 @@ _SET_STATE = """
 """
 
 _JOBS_LOST_WITH = """
-    SELECT p.job_id FROM placements p JOIN jobs j ON j.id = p.job_id
-     WHERE p.node_id = :id AND p.epoch = :epoch AND p.end_reason = :reason AND j.ended_at IS NULL
-     ORDER BY p.job_id
+    SELECT p.job_id, p.epoch FROM placements p JOIN jobs j ON j.id = p.job_id
+     WHERE p.node_id = :id AND p.end_reason = :reason AND j.ended_at IS NULL
+       AND (p.epoch = :epoch
+            OR p.epoch < :epoch AND jsonb_typeof(j.spec -> 'engine') = 'object'
+               AND NOT EXISTS (SELECT FROM placements later
+                                WHERE later.job_id = p.job_id AND later.attempt > p.attempt))
+     ORDER BY p.job_id, p.attempt
 """
+"""Of an engine that was adopted once, under the epoch that it began in."""

@@ -22,6 +22,7 @@ from longshore.activities.locality import with_locality
 from longshore.activities.preemption_inputs import may_stop_any, read_inputs
 from longshore.activities.prices.views import why_unpriced
 from longshore.activities.queue_views import QueueViews
+from longshore.activities.serving.service_views import waits_to_load
 from longshore.activities.snapshot import (
     QueueEntry,
     entry_of,
@@ -250,6 +251,9 @@ class Reading:
             told = told.model_copy(update=more)
             if not job.state.ended:
                 more = {"growth": await self._growth_of(job), "data": await self._staged(job)}
+                async with self._db().transaction() as connection:
+                    if waits := await waits_to_load(connection, job.id):
+                        more["headline"] = f"{told.headline}; {waits}"
                 return told.model_copy(update=more)
             attempts = await self._views().attempts(job.id)
             cost = await reasons.cost_of_job(job.id)

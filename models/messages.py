@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from longshore.models.base import Input, Instant, Name, Reason, StartInput, Wire, known_or
-from longshore.models.bounds import Range
+from longshore.models.bounds import Most, Range
 from longshore.models.checkpoint import CheckpointInfo
 from longshore.models.data import HeldReport
 from longshore.models.departures import Leaving
@@ -404,6 +404,9 @@ class Registration(Input):
     number; agents of that version say it in place of one."""
     protocol: Annotated[int, Range(0, 1_000_000)] = 0
     """The agent's `models.protocol.PROTOCOL`; 0 where it sends none."""
+    engines: Annotated[tuple[PlacementKey, ...], Most(10_000, on_arrival=True)] = ()
+    """Engines that run on from an earlier registration: those go on whose attempt holds its leases
+    still."""
 
     @property
     def speaks(self) -> int:
@@ -422,6 +425,9 @@ class Registered(Wire):
     """When its bought time ends; of a node that was not bought, what its agent says."""
     gpus: str = Field(default="", exclude_if=lambda gpus: not gpus)
     """In words. The workflow carries them for its card; no agent is sent them."""
+    adopted: tuple[PlacementKey, ...] = Field(default=(), exclude_if=lambda adopted: not adopted)
+    """Of the engines that its agent named, those that go on; it ends the others before it starts
+    anything. The workflow carries none."""
 
 
 class NodeEnd(Wire):

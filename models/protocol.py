@@ -40,6 +40,7 @@ Not for what an older agent does as well as a newer one, such as another log lin
         progress of the job what it does, and tells its service by the signal `engine`
     15  it says of an engine whether it is in use, and how often it was asked
     15  a job may have a part of each of several GPUs
+    15  it says with its registration which engines run on, and ends those that are not adopted
 """
 
 from typing import Final

@@ -134,7 +134,7 @@ class ReplicaView(Wire):
     failures: int = 0
     """Engines of it that failed."""
     message: str = ""
-    """Why it failed last, or why it waits."""
+    """Why it failed last, or what it waits for."""
     created_at: Instant
     ready_at: Instant | None = None
     """Since when the engine that runs now has been ready."""

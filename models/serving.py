@@ -176,7 +176,8 @@ class ModelSpec(Frozen):
     prewarm: bool = False
     """Loaded where GPU memory is free, before anybody asks."""
     start_limit: Duration = START_LIMIT
-    """An engine that has not answered by then has failed."""
+    """An engine that has not answered by then has failed. While it waits for others that load on
+    its GPUs it does not count."""
 
     @model_validator(mode="after")
     def _fields_agree(self) -> Self:
@@ -260,13 +261,13 @@ class EngineReport(Wire):
     """Bytes of GPU memory that it really takes, of main memory where its GPUs are simulated; 0
     where nobody can say."""
     load_seconds: float = Field(default=0.0, ge=0, le=1e8, allow_inf_nan=False)
-    """From its start to its first token."""
+    """From the start of its program to its first token."""
     idle: bool = False
     """Whether nobody has asked it anything for `STALE_AFTER`."""
     uses: Annotated[int, Field(ge=0, le=10**12)] = 0
     """How often it was asked again after it had been idle, or for the first time."""
     message: Reason = ""
-    """Why it failed, with the last lines that it wrote."""
+    """Why it failed, with the last lines that it wrote; of one that loads, for whom it waits."""
 
 
 class EngineSize(Frozen):

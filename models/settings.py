@@ -152,6 +152,10 @@ class Settings(BaseSettings):
     """Where the engines of a node listen, and where those who ask them find them: loopback is for
     clients on that machine alone. An engine asks nobody for a password: on another address, keep
     others out by the network."""
+    engine_fence: Duration = timedelta(minutes=10)
+    """How long the engines of a node that is cut off from the server go on before its agent ends
+    them; other jobs end after 3/4 of `node_lost_after`. They stay where the agent registers again
+    before its node counts as lost, and end then where they have been replaced meanwhile."""
     keep_runs: Count = Field(default=1000, ge=0)
     """Ended runs that an agent keeps on its node, with their output and private folders; older
     ones are removed when their job is over. Checkpoints stay."""

@@ -51,7 +51,12 @@ from longshore.models.settings import Settings
 from longshore.scheduling.node_caches import CacheLimits
 from longshore.workers.health import agent_parts, serving_health
 from longshore.workers.notice import pass_on_notices
-from longshore.workers.registration import LONGEST_WAIT, Registrar, connect_patiently
+from longshore.workers.registration import (
+    LONGEST_WAIT,
+    Registrar,
+    Survivors,
+    connect_patiently,
+)
 from longshore.workers.telemetry import start_runtime
 
 _NAME_FILE = "node-name"
@@ -131,7 +136,7 @@ async def run_agent(options: AgentOptions, settings: Settings) -> None:
                 checkpoints=CheckpointStore(settings.resolve_checkpoint_store()),
                 publish_within=settings.publish_within, image_folders=settings.image_folders,
                 artifacts=caches.artifacts, environments=environments, data=caches.data,
-                engine_address=settings.engine_address,
+                engine_address=settings.engine_address, engine_fence=settings.engine_fence,
             )  # fmt: skip
 
         # What an earlier agent of this folder left, it left under the name that comes first.
@@ -139,11 +144,11 @@ async def run_agent(options: AgentOptions, settings: Settings) -> None:
         await processes.recover()
         async with serving_health(settings.health_address, lambda: agent_parts(fence)):
             with contextlib.suppress(Stopped):
-                client = await stop.unless(connect_patiently(settings, runtime))
+                client = await stop.unless(connect_patiently(settings, runtime, processes))
                 registrars = [
                     Registrar(client, each, inventory, options.token) for each in identities
                 ]
-                registrar = await stop.unless(first_free(registrars, fence))
+                registrar = await stop.unless(first_free(registrars, fence, processes))
                 if registrar.identity is not identity:
                     identity = registrar.identity
                     processes = processes_of(identity)
@@ -359,9 +364,12 @@ async def _stay_registered(
     while True:
         await fence.fallen()
         metrics.add(FENCES)
-        _log.warning("cut off: no acknowledgement for %.1f s, all processes end", fence.after)
-        await processes.stop_all(CUT_OFF, grace=0)
-        await registrar.register(fence, cut_off=True)
+        _log.warning(
+            "cut off: no acknowledgement for %.1f s, all processes end but %d engines",
+            *(fence.after, len(processes.outliving())),
+        )
+        await processes.stop_all(CUT_OFF, grace=0, but_engines=True)
+        await registrar.register(fence, cut_off=True, survivors=processes)
 
 
 async def _until_watched(
@@ -422,7 +430,9 @@ def keep_name(folder: Path, name: str) -> None:
     temporary.replace(file)
 
 
-async def first_free(registrars: Sequence[Registrar], fence: Fence) -> Registrar:
+async def first_free(
+    registrars: Sequence[Registrar], fence: Fence, survivors: Survivors | None = None
+) -> Registrar:
     """Return the first registrar that no other live agent keeps out of its node.
 
     Of several names one becomes free when its agent is declared lost: they are tried until then.
@@ -431,7 +441,7 @@ async def first_free(registrars: Sequence[Registrar], fence: Fence) -> Registrar
     while True:
         for registrar in registrars:
             try:
-                await registrar.register(fence)
+                await registrar.register(fence, survivors=survivors)
             except NodeTakenError:
                 if len(registrars) == 1:
                     raise

@@ -3,9 +3,9 @@
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from temporalio.client import (
     Client,
@@ -41,12 +41,16 @@ from longshore.models.messages import (
     node_workflow_id,
 )
 from longshore.models.node import Inventory, NodeIdentity
+from longshore.models.placement import PlacementKey
 from longshore.models.protocol import PROTOCOL
 from longshore.models.settings import Settings
 
 ANSWER_WITHIN = 15.0
 """Seconds after which a registration without an answer is sent again, under the same id."""
 FIRST_WAIT, LONGEST_WAIT = 0.5, 10.0
+ANSWER_SOON, WAIT_SOON = 3.0, 1.0
+"""The same where engines go on: once the server is back, the agent has to be heard before its node
+counts as lost (half of `node_lost_after`), and within a try the SDK waits ever longer."""
 
 Sign = Callable[[str, Registration], Registration]
 
@@ -64,9 +68,25 @@ _REFUSALS: dict[str, type[LongshoreError]] = {
 can what cannot be read be read later."""
 
 
-async def connect_patiently(settings: Settings, runtime: Runtime | None = None) -> Client:
+class Survivors(Protocol):
+    """What runs on a node and may go on under another registration."""
+
+    def outliving(self) -> Sequence[PlacementKey]:
+        """Return what runs."""
+        ...
+
+    async def keep_only(self, adopted: Collection[PlacementKey]) -> None:
+        """End what does not go on; returns when nothing of that is left."""
+        ...
+
+
+async def connect_patiently(
+    settings: Settings, runtime: Runtime | None = None, survivors: Survivors | None = None
+) -> Client:
     """Return a client as soon as the server answers, however long that takes."""
-    return await _patiently(lambda: connect(settings, runtime=runtime, service="longshore-agent"))
+    return await _patiently(
+        lambda: connect(settings, runtime=runtime, service="longshore-agent"), survivors
+    )
 
 
 class Registrar:
@@ -79,6 +99,7 @@ class Registrar:
         self.identity = identity
         self._inventory = inventory
         self._token = token
+        self._survivors: Survivors | None = None
         self.drain_reason: str | None = None
         """Why the node takes no jobs, as it was told at its last registration."""
 
@@ -86,13 +107,17 @@ class Registrar:
     def node_id(self) -> str:
         return self.identity.node_id
 
-    async def register(self, fence: Fence, *, cut_off: bool = False) -> Registered:
-        """Register until it is answered, and open the fence for the new epoch.
+    async def register(
+        self, fence: Fence, *, cut_off: bool = False, survivors: Survivors | None = None
+    ) -> Registered:
+        """Register until it is answered, and open the fence for the new epoch: once of the
+        `survivors` those are left alone that the server has go on.
 
         `cut_off` tells why there is another registration: the server had been silent. A node that
         was admitted before and whose clock has jumped since waits until it is set right.
         Raises TokenError or NodeTakenError when the node is refused.
         """
+        self._survivors = survivors
         sign = proof.sign
         while True:
             # A registration after a cut is one of a new life: it must get a new epoch. And one
@@ -102,7 +127,7 @@ class Registrar:
             sent_at = boot_clock()
             try:
                 call = partial(self._call, identity, sign, cut_off=cut_off)
-                registered = await _patiently(call)
+                registered = await _patiently(call, survivors)
                 break
             except ClockError as error:
                 if not cut_off:
@@ -115,6 +140,8 @@ class Registrar:
                 # A control worker of the version before takes the new proof for a wrong token.
                 sign = proof.sign_as_before
         self.drain_reason = registered.drain_reason
+        if survivors:
+            await survivors.keep_only(registered.adopted)
         fence.open(registered.epoch, registered.liveness.fence_after.total_seconds(), sent_at)
         _log.info("registered as node %s, epoch %d", registered.node_id, registered.epoch)
         return registered
@@ -128,6 +155,8 @@ class Registrar:
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
             static_summary=f"node {identity.node_id}",
         )
+        engines = tuple(self._survivors.outliving()) if self._survivors else ()
+        within = ANSWER_SOON if engines else ANSWER_WITHIN
         claim = Registration(
             identity=identity,
             inventory=self._inventory,
@@ -135,10 +164,11 @@ class Registrar:
             cut_off=cut_off,
             counts_heartbeats=True,
             protocol=PROTOCOL,
+            engines=engines,
         )
         registration = sign(self._token, claim)
         try:
-            async with asyncio.timeout(ANSWER_WITHIN):
+            async with asyncio.timeout(within):
                 return await self._client.execute_update_with_start_workflow(
                     "register",
                     registration,
@@ -148,8 +178,7 @@ class Registrar:
                 )
         except (TimeoutError, WorkflowUpdateRPCTimeoutOrCancelledError):
             raise UnavailableError(
-                f"no control worker answered within {ANSWER_WITHIN:g} s. Start one with "
-                "`longshore up`."
+                f"no control worker answered within {within:g} s. Start one with `longshore up`."
             ) from None
         except RPCError as error:
             raise UnavailableError(f"Temporal does not answer ({error.message}).") from error
@@ -164,7 +193,7 @@ def _refusal(error: WorkflowUpdateFailedError) -> LongshoreError:
     return UnavailableError(f"the registration failed: {cause}")
 
 
-async def _patiently(call: Callable[[], Awaitable[T]]) -> T:
+async def _patiently(call: Callable[[], Awaitable[T]], survivors: Survivors | None = None) -> T:
     """Repeat a call while a server is away, less and less often; other errors are raised."""
     wait = FIRST_WAIT
     while True:
@@ -173,4 +202,5 @@ async def _patiently(call: Callable[[], Awaitable[T]]) -> T:
         except UnavailableError as error:
             _log.warning("%s Trying again in %g s.", error, wait)
         await asyncio.sleep(wait)
-        wait = min(wait * 2, LONGEST_WAIT)
+        engines = survivors is not None and survivors.outliving()
+        wait = min(wait * 2, WAIT_SOON if engines else LONGEST_WAIT)

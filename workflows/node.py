@@ -122,7 +122,7 @@ class NodeWorkflow(Started):
             registered = await self._register(registration)
             has = registration.inventory.gpus_in_words
             self._identity = identity
-            self._registered = registered.model_copy(update={"gpus": has})
+            self._registered = registered.model_copy(update={"gpus": has, "adopted": ()})
             self._counts_heartbeats = registration.speaks >= COUNTS_HEARTBEATS
             self._drain_reason = registered.drain_reason
             self._enter(NodeState.READY)

@@ -26,6 +26,8 @@ read it."""
 PROCESS_TIMEOUT = timedelta(days=3650)
 """A process may run as long as it likes; the node's liveness is watched elsewhere."""
 PROCESS_HEARTBEAT_TIMEOUT = timedelta(seconds=60)
+ENGINE_HEARTBEAT_TIMEOUT = timedelta(seconds=15)
+"""An engine outlives its agent: so soon the next agent hears that it is to speak for it."""
 PROCESS_RETRY = RetryPolicy(
     initial_interval=timedelta(milliseconds=500), maximum_interval=timedelta(seconds=5)
 )

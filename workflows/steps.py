@@ -42,6 +42,7 @@ from longshore.workflows.options import (
     DATABASE_RETRY,
     DATABASE_TIMEOUT,
     ELEMENTS_RETRY,
+    ENGINE_HEARTBEAT_TIMEOUT,
     ONCE,
     PROCESS_HEARTBEAT_TIMEOUT,
     PROCESS_RETRY,
@@ -174,7 +175,7 @@ def start_process(
         request,
         task_queue=node_task_queue(placement.node_id),
         start_to_close_timeout=PROCESS_TIMEOUT,
-        heartbeat_timeout=PROCESS_HEARTBEAT_TIMEOUT,
+        heartbeat_timeout=ENGINE_HEARTBEAT_TIMEOUT if spec.engine else PROCESS_HEARTBEAT_TIMEOUT,
         retry_policy=PROCESS_RETRY,
         summary=f"attempt {placement.attempt} on {where(placement)}{_of_gang(placement)}",
     )

@@ -12,7 +12,7 @@ from temporalio.service import RPCError
 
 from longshore.activities.node.public_files import open_public
 from longshore.activities.rpc_errors import is_unknown
-from longshore.activities.serving.engine_command import ADDRESS, GPU_MEMORY, SPEC
+from longshore.activities.serving.engine_command import ADDRESS, GPU_MEMORY, LOADING, SPEC
 from longshore.models.node import Inventory
 from longshore.models.placement import Placement, PlacementKey
 from longshore.models.service_messages import EngineNotice, service_workflow_id
@@ -32,13 +32,15 @@ def engine_argv(public: Path) -> tuple[str, ...]:
 
 
 def engine_env(
-    spec: EngineSpec, placement: Placement, inventory: Inventory, address: str
+    spec: EngineSpec, placement: Placement, inventory: Inventory, address: str, loading: Path
 ) -> dict[str, str]:
-    """Return what its process finds in its environment."""
+    """Return what its process finds in its environment; `loading` is the folder of the locks that
+    those hold which load."""
     held = [gpu.vram for gpu in inventory.gpus if gpu.index in placement.gpu_indices]
     return {
         SPEC: spec.model_dump_json(),
         ADDRESS: address,
+        LOADING: str(loading.absolute()),
         GPU_MEMORY: str(int(min(held, default=0.0) * 1000)),
     }
 

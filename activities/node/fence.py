@@ -23,6 +23,7 @@ class Fence:
         """Begin a registration sent at `sent_at`; the fence falls `after` seconds of silence."""
         self.epoch, self.after = epoch, after
         self.acknowledged_at = sent_at
+        self.on_acknowledged(sent_at)  # to engines, which outlive a fence that has fallen
 
     def acknowledge(self, epoch: int, sent_at: float) -> None:
         """Note that the server knew at `sent_at`, or later, that this registration was alive.

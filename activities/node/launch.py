@@ -53,6 +53,8 @@ KEPT_ENV = [
 ]
 """What a process inherits from the agent's environment, besides LC_*; nothing else leaks."""
 
+LOADING_FOLDER = "loading"
+"""Name in the work folder of the agent: locks of the engines that load."""
 LOOPBACK = "127.0.0.1"
 IN_CONTAINER = "/longshore"
 """Where a container sees the folder for its progress file."""
@@ -134,7 +136,8 @@ def prepare(
     base = clean_env(os.environ)
     if spec.engine:
         public = run_folder / "public"
-        own |= engine_env(spec.engine, request.placement, inventory, engine_address)
+        loading = job_folder.parent.parent / LOADING_FOLDER
+        own |= engine_env(spec.engine, request.placement, inventory, engine_address, loading)
         return Launch(engine_argv(public), base | spec.env | own, cwd)
     if not spec.image:
         env = with_environment(base | spec.env | own, environment)

@@ -51,6 +51,10 @@ class Shipper:
         """Begin to ship in the background: soon at first, then less and less often."""
         self._task = asyncio.create_task(self._run())
 
+    def go_on(self) -> None:
+        """Begin as `start` does, where an earlier life of the agent has shipped a part."""
+        self._task = asyncio.create_task(self._find_and_run())
+
     def begin_anew(self) -> None:
         """Ship soon and often again: what is wanted to be seen begins now."""
         self._wait = FIRST_WAIT
@@ -84,6 +88,15 @@ class Shipper:
             self._wait = min(self._wait * (2.0 if self.error else 1.3), longest)
         # Never cancelled before this: two shipments at a time could overwrite each other's parts.
         await self._guarded(self._ship_last)
+
+    async def _find_and_run(self) -> None:
+        await self._guarded(self._find_offsets)
+        while self.error and not self._over.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._over.wait(), LONGEST_RETRY_WAIT)
+            await self._guarded(self._find_offsets)
+        if not self.error:
+            await self._run()
 
     async def _resume(self) -> None:
         await self._guarded(self._find_offsets)

@@ -32,15 +32,21 @@ STRAY_PATIENCE = 10.0
 _log = logging.getLogger(__name__)
 
 
-async def end_orphans(agent_id: str, started: list[dict[str, Any]], runtime: str | None) -> None:
-    """Kill everything that an earlier life of this agent started, and wait for its end.
+async def end_orphans(
+    agent_id: str,
+    started: list[dict[str, Any]],
+    runtime: str | None,
+    but: Collection[PlacementKey] = (),
+) -> None:
+    """Kill everything that an earlier life of this agent started, `but` these attempts, and wait
+    for its end.
 
     `started` are the supervisors' first words of the runs without a report. What remains is
     found by those process ids (with their start times, as ids are reused) and by the mark in
     the environment that every process of a job inherits.
     """
     await asyncio.to_thread(_end_supervisors, started)
-    await asyncio.to_thread(_kill_until_gone, agent_id, None, started)
+    await asyncio.to_thread(_kill_until_gone, agent_id, None, started, but)
     if runtime:
         await _remove_containers(runtime, f"label=longshore.agent={agent_id}")
 
@@ -205,11 +211,14 @@ def _end_supervisors(started: list[dict[str, Any]]) -> None:
 
 
 def _kill_until_gone(
-    agent_id: str, key: PlacementKey | None, started: list[dict[str, Any]]
+    agent_id: str,
+    key: PlacementKey | None,
+    started: list[dict[str, Any]],
+    but: Collection[PlacementKey] = (),
 ) -> None:
     leaders = [p for s in started if (p := _same(s["pid"], s["ticks"]))]
     found = {q for p in leaders for q in [p, *_descendants(p)]}
-    while found := {p for p in found if p.is_running()} | set(_marked(agent_id, key)):
+    while found := {p for p in found if p.is_running()} | set(_marked(agent_id, key, but)):
         _log.warning("killing %d processes that outlived their agent", len(found))
         for process in found:
             _kill(process)
@@ -218,8 +227,12 @@ def _kill_until_gone(
         found = {p for p in found if _alive(p)}
 
 
-def _marked(agent_id: str, key: PlacementKey | None) -> list[psutil.Process]:
-    """Return the processes of this agent's jobs (of one attempt, with `key`)."""
+def _marked(
+    agent_id: str, key: PlacementKey | None, but: Collection[PlacementKey] = ()
+) -> list[psutil.Process]:
+    """Return the processes of this agent's jobs (of one attempt, with `key`), `but` those of some
+    attempts."""
+    stay = {(each.job_id, str(each.attempt)) for each in but}
     wanted = {AGENT_MARK: agent_id}
     if key:
         wanted |= {"LONGSHORE_JOB_ID": key.job_id, "LONGSHORE_ATTEMPT": str(key.attempt)}
@@ -227,7 +240,10 @@ def _marked(agent_id: str, key: PlacementKey | None) -> list[psutil.Process]:
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             environ = process.environ()
-            if all(environ.get(k) == v for k, v in wanted.items()) and _alive(process):
+            if not all(environ.get(k) == v for k, v in wanted.items()):
+                continue
+            its = (environ.get("LONGSHORE_JOB_ID", ""), environ.get("LONGSHORE_ATTEMPT", ""))
+            if its not in stay and _alive(process):
                 found.append(process)
     return found
 

@@ -46,6 +46,9 @@ ELEMENTS_INTERVAL = 20.0
 """Seconds between two heartbeats of a batch of elements."""
 REDELIVERY_WAIT = 6.0
 """Seconds that a process outlives a delivery that the server has forgotten: another may come."""
+ENGINE_REDELIVERY_WAIT = 60.0
+"""The same of an engine: an outage of the server is longer than its delivery is remembered, and a
+slot may run twice."""
 REGISTRATION_WAIT = 5.0
 """Seconds that a message for a newer registration waits for the agent to hear of it."""
 
@@ -276,7 +279,7 @@ class NodeActivities:
             return None
         if details.cancel_requested:
             return boot_clock()
-        return boot_clock() + REDELIVERY_WAIT
+        return boot_clock() + (ENGINE_REDELIVERY_WAIT if run.outlives else REDELIVERY_WAIT)
 
     async def _require_epoch(self, epoch: int) -> None:
         """Raise StaleError unless `epoch` is the current registration and its fence stands."""

@@ -6,7 +6,7 @@ import logging
 import signal
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from longshore.activities.log_context import log_context
 from longshore.activities.logstore import LogStore
 from longshore.activities.metrics import PROCESSES, SILENT, Metrics
 from longshore.activities.node import orphans, time_limit
+from longshore.activities.node.adoption import ORDERS, Adopted, adoptable
 from longshore.activities.node.artifact_cache import ArtifactCache
 from longshore.activities.node.checkpoint_files import remove_moments
 from longshore.activities.node.checkpointing import Keeper, signal_number
@@ -51,6 +52,7 @@ from longshore.activities.node.launch import (
 )
 from longshore.activities.node.log_shipper import Shipper
 from longshore.activities.node.outcome import (
+    CUT_OFF,
     never_started,
     never_to_start,
     report_of,
@@ -77,7 +79,7 @@ from longshore.models.messages import (
 from longshore.models.node import Inventory, NodeIdentity
 from longshore.models.placement import PlacementKey
 from longshore.models.resize import SizeNotice
-from longshore.models.serving import EngineReport, EngineSpec
+from longshore.models.serving import EngineReport, EngineSpec, EngineStage
 from longshore.models.snapshot import Snapshot
 
 SIZE_SIGNAL = signal.SIGWINCH
@@ -98,7 +100,7 @@ class Run:
         self.folder = folder
         self.deliveries = 0
         """How often `run_process` was delivered for it: the latest one speaks for it."""
-        self.supervised: Supervised | None = None
+        self.supervised: Supervised | Adopted | None = None
         self.shipper: Shipper | None = None
         self.keeper: Keeper | None = None
         self.unwanted = threading.Event()
@@ -117,6 +119,12 @@ class Run:
         self._progress = Progress()
         self._engine: EngineReport | None = None
 
+    @property
+    def outlives(self) -> bool:
+        """Whether it is an engine that runs, and has a fence of its own."""
+        ending = self.record.stop_reason is not None or self.done.done()
+        return self.request.spec.engine is not None and self.started.done() and not ending
+
     def progress(self) -> Progress:
         """Return what the job last said of itself."""
         self._progress = read_progress(self.folder / "public" / "progress", self._progress)
@@ -131,6 +139,8 @@ class Run:
         if self.request.spec.engine:
             self._engine = read_report(self.folder / "public", self._engine)
             update["engine"] = self._engine
+            if self._engine and self._engine.stage is EngineStage.LOADING:
+                update["message"] = self._engine.message
         if self.record.batch:
             update["batch"] = batch_report(self.folder, indirect=self.record.indirect)
         return self._progress.model_copy(update=update)
@@ -155,11 +165,14 @@ class Processes:
         environments: Environments | None = None,
         data: DataCache | None = None,
         engine_address: str = LOOPBACK,
+        engine_fence: timedelta = timedelta(0),
     ) -> None:
         """`artifacts` is what jobs bring their code from; without one the folder `artifacts`
         below the node's own is the store. `environments` has their Python environments, `data`
-        what nodes fetch for them, `engine_address` where engines listen."""
+        what nodes fetch for them, `engine_address` where engines listen, `engine_fence` for how
+        long they run without a word of the server; at least for as long as other jobs."""
         self._metrics = metrics
+        self._engine_fence = engine_fence.total_seconds()
         self._engine_address = engine_address
         self._image_folders = tuple(image_folders)
         self._checkpoints = checkpoints
@@ -233,7 +246,7 @@ class Processes:
             code=request.spec.code is not None,
             folder=placement.job_id if request.batch else None,
         )
-        folder = self._store.claim(record)
+        folder = self._store.claim(record, request if request.spec.engine else None)
         run = self._runs[key] = Run(request, record, folder)
         self._metrics.set(PROCESSES, len(self._runs))
         run.done = asyncio.create_task(self._carry_out(run))
@@ -324,7 +337,7 @@ class Processes:
         if run.supervised:
             run.supervised.signal(SIZE_SIGNAL)
 
-    def _running_now(self, key: PlacementKey) -> tuple[Run, Supervised]:
+    def _running_now(self, key: PlacementKey) -> tuple[Run, Supervised | Adopted]:
         """Return what runs of an attempt, and is not being stopped. Raises NotFoundError."""
         run = self._wanted_now(key)
         if run.supervised is None:
@@ -344,15 +357,31 @@ class Processes:
             f"attempt {key.attempt} of {key.job_id} does not run on {self._identity.node_id}"
         )
 
-    async def stop_all(self, reason: str, *, grace: float | None = None) -> None:
-        """Stop every process with its own signal and grace (or SIGKILL after `grace` seconds)."""
-        runs = list(self._runs.values())
+    async def stop_all(
+        self, reason: str, *, grace: float | None = None, but_engines: bool = False
+    ) -> None:
+        """Stop every process with its own signal and grace (or SIGKILL after `grace` seconds);
+        `but_engines` those that outlive the fence of the others."""
+        runs = [run for run in self._runs.values() if not (but_engines and run.outlives)]
         for run in runs:
             spec = run.request.spec
             seconds = spec.grace.total_seconds() if grace is None else grace
             self.ask_to_stop(run, spec.stop_signal, seconds, reason)
         if runs:
             await asyncio.wait([run.done for run in runs])
+
+    def outliving(self) -> list[PlacementKey]:
+        """Return the engines that go on under another registration, if the server has it so."""
+        return [run.record.key for run in self._runs.values() if run.outlives]
+
+    async def keep_only(self, adopted: Collection[PlacementKey]) -> None:
+        """Kill the engines that do not go on, and wait until nothing of them is left: from then
+        on their memory is free."""
+        ending = [run for run in self._runs.values() if run.record.key not in adopted]
+        for run in ending:
+            self.ask_to_stop(run, "SIGKILL", 0, CUT_OFF)
+        if ending:
+            await asyncio.wait([run.done for run in ending])
 
     def adopt(self) -> None:
         """Adopt processes that outlive supervisor and fork server; see `keep_reaping`."""
@@ -367,17 +396,39 @@ class Processes:
         self._fork_server.close()
 
     async def recover(self) -> None:
-        """Kill what an earlier life of the agent left, and report it. Before anything starts."""
+        """Go on with the engines that an earlier life of the agent left; kill what else it left,
+        and report it. Before anything starts."""
+        left = [record for record in self._store.all() if record.report is None]
+        found = {record.key: await adoptable(self._store, record) for record in left}
+        adopted = {key: each for key, each in found.items() if each is not None}
+        others = [record for record in left if record.key not in adopted]
         await orphans.end_orphans(
             self._identity.agent_id,
-            [s for r in self._store.all() if not r.report and (s := self._store.started(r.key))],
+            [started for each in others if (started := self._store.started(each.key))],
             self._inventory.container_runtime,
+            adopted,
         )
-        self._metrics.set(PROCESSES, 0)
-        for record in list(self._store.all()):
-            if record.report is None:
-                with log_context(job=record.job_id, attempt=record.attempt):
-                    await self._recover_one(record)
+        for record in others:
+            with log_context(job=record.job_id, attempt=record.attempt):
+                await self._recover_one(record)
+        for record in left:
+            if record.key in adopted:
+                self._take_over(record, *adopted[record.key])
+        self._metrics.set(PROCESSES, len(self._runs))
+
+    def _take_over(
+        self,
+        record: RunRecord,
+        request: RunProcessRequest,
+        started: dict[str, Any],
+        supervisor: Adopted,
+    ) -> None:
+        """Go on with an engine that an earlier life of the agent started."""
+        run = self._runs[record.key] = Run(request, record, self._store.folder(record.key))
+        run.supervised = supervisor
+        run.started.set_result(started)
+        run.done = asyncio.create_task(self._carry_out(run))
+        _log.info("%s attempt %d runs on", record.job_id, record.attempt)
 
     async def _recover_one(self, record: RunRecord) -> None:
         shipper = Shipper(
@@ -395,9 +446,12 @@ class Processes:
 
     async def _carry_out(self, run: Run) -> ProcessReport:
         """Take a claimed run from its start to its stored report."""
-        await failpoint("run_process.after-claim")
         try:
-            report = await self._supervise(run)
+            if isinstance(run.supervised, Adopted):
+                report = await self._go_on(run, run.supervised)
+            else:
+                await failpoint("run_process.after-claim")
+                report = await self._supervise(run)
         except LaunchError as error:
             report = never_started(FailureClass.START, str(error), error.exit_code)
         except GivenUp:
@@ -474,9 +528,7 @@ class Processes:
         if launch.container and launch.runtime and (end is None or end["cause"] != "exited"):
             # Its supervisor has killed what was to remove it, or was killed itself.
             await orphans.remove_container(launch.runtime, launch.container)
-        if end is None:
-            await orphans.end_marked(self._identity.agent_id, run.request.placement.key)
-            end = {"cause": "supervisor-gone", "left": sum(map(orphans.runs, supervised.left))}
+        end = await self._known_end(run, supervised, end)
         if run.keeper:
             await _finish_checkpoints(run.keeper, end)
         if run.request.spec.outputs:
@@ -484,7 +536,37 @@ class Processes:
         started = self._store.started(run.record.key)
         return report_of(run.record, end, started, run.progress())
 
-    async def _end_of(self, run: Run, supervised: Supervised) -> dict[str, Any] | None:
+    async def _go_on(self, run: Run, supervisor: Adopted) -> ProcessReport:
+        """Attend to an engine that an earlier life of the agent started."""
+        run.shipper = Shipper(
+            self._logs, run.record.key, self._identity.node_id, run.folder, self._metrics
+        )
+        run.shipper.go_on()
+        holding = asyncio.create_task(self._hold_data(run))
+        end = await self._known_end(run, supervisor, await self._end_of(run, supervisor))
+        run.unwanted.set()
+        await asyncio.wait([holding])
+        return report_of(run.record, end, self._store.started(run.record.key), run.progress())
+
+    async def _hold_data(self, run: Run) -> None:
+        """Keep what an engine serves in the cache while it runs. It has it open in any case."""
+        try:
+            await self._take_data(run, self._jobs / run.record.owner)
+        except Exception as error:  # whatever it is, the engine runs
+            _log.warning("%s: what it reads is not held: %s", run.record.key, error)
+        run.preparing = ""
+
+    async def _known_end(
+        self, run: Run, supervised: Supervised | Adopted, end: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        """Return how a process ended, once nothing of it is left: also of one whose supervisor was
+        killed, and said nothing."""
+        if end is not None:
+            return end
+        await orphans.end_marked(self._identity.agent_id, run.request.placement.key)
+        return {"cause": "supervisor-gone", "left": sum(map(orphans.runs, supervised.left))}
+
+    async def _end_of(self, run: Run, supervised: Supervised | Adopted) -> dict[str, Any] | None:
         """Return the supervisor's last word, at the latest when the job's time is over."""
         limit = run.request.spec.max_duration
         if limit is None or run.request.batch is not None:  # elements have a limit each
@@ -593,6 +675,7 @@ class Processes:
 
     def _plan(self, run: Run, launch: Launch) -> Plan:
         signal_command = kill_command = None
+        engine = run.request.spec.engine is not None
         if launch.container and launch.runtime:
             signal_command = (launch.runtime, "kill", "--signal", launch.container)
             kill_command = removal(launch.runtime, launch.container)
@@ -604,7 +687,8 @@ class Processes:
             stderr=str(run.folder / "stderr"),
             umask=users_umask(),
             fed=self._fence.acknowledged_at,
-            fence_after=self._fence.after,
+            fence_after=max(self._fence.after, self._engine_fence if engine else 0.0),
+            orders=str(run.folder / ORDERS) if engine else None,
             signal_command=signal_command,
             kill_command=kill_command,
             **_of_batch(run),

@@ -6,6 +6,8 @@
                      stdout stderr  the spool of the logs
                      times          by the supervisor: when these grew (`output_times`)
                      public/        what the job itself writes: its progress file
+                     request.json   of an engine: what it was started with, for the next agent
+                     orders         by the supervisor of an engine: a FIFO for the next agent
 
 Renaming a prepared folder to its name is the claim. It succeeds once, so a process is started at
 most once for an attempt, whatever is delivered twice and whoever crashes.
@@ -23,10 +25,13 @@ from typing import Any
 from pydantic import ValidationError
 
 from longshore.models.base import JOB_ID, Instant, Wire
+from longshore.models.bounds import TAKEN
 from longshore.models.errors import StaleError
 from longshore.models.job import FailureClass
-from longshore.models.messages import ProcessReport
+from longshore.models.messages import ProcessReport, RunProcessRequest
 from longshore.models.placement import PlacementKey
+
+_REQUEST = "request.json"
 
 
 class RunRecord(Wire):
@@ -85,8 +90,9 @@ class RunStore:
     def find(self, key: PlacementKey) -> RunRecord | None:
         return _read(self.folder(key) / "record.json")
 
-    def claim(self, record: RunRecord) -> Path:
-        """Store a new record and return its folder.
+    def claim(self, record: RunRecord, request: RunProcessRequest | None = None) -> Path:
+        """Store a new record and return its folder; with the request of what may outlive its
+        agent.
 
         Raises StaleError when the attempt, or a newer one of its job, was here before.
         """
@@ -96,6 +102,8 @@ class RunStore:
         shutil.rmtree(prepared, ignore_errors=True)
         (prepared / "public").mkdir(parents=True)
         (prepared / "record.json").write_text(record.model_dump_json(), encoding="utf-8")
+        if request is not None:
+            (prepared / _REQUEST).write_text(request.model_dump_json(), encoding="utf-8")
         try:
             prepared.rename(folder)
         except OSError as error:
@@ -127,6 +135,14 @@ class RunStore:
     def started(self, key: PlacementKey) -> dict[str, Any] | None:
         """Return what the supervisor wrote at the start; None when it never came so far."""
         return _read_json(self.folder(key) / "started.json")
+
+    def request(self, key: PlacementKey) -> RunProcessRequest | None:
+        """Return what an attempt was started with; None where that was not stored."""
+        content = _read_json(self.folder(key) / _REQUEST)
+        with contextlib.suppress(ValidationError):
+            if content is not None:
+                return RunProcessRequest.model_validate(content, context=TAKEN)
+        return None
 
     def end(self, key: PlacementKey) -> dict[str, Any] | None:
         """Return what the supervisor wrote at the end; None when it did not see it."""

@@ -56,6 +56,8 @@ class Plan(Frozen):
     """For a container: the command that signals it; the number goes in before the last word."""
     kill_command: tuple[str, ...] | None = None
     """For a container: the command that removes it."""
+    orders: str | None = None
+    """Of an engine: the FIFO by which the next agent tells it on, where this one has died."""
     elements: tuple[dict[str, Any], ...] | None = None
     """Of a batch: index, attempt and environment of each element, in place of one process."""
     folder: str | None = None

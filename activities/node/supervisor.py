@@ -8,9 +8,11 @@ Standard input is a pipe from the agent with one JSON object per line. The first
 (see `activities.node.supervision.Plan`), the others are `{"fed": T}`, the time at which the agent
 sent a heartbeat that the server acknowledged, `{"signal": SIGNAL}`, which is passed on to a job
 that is not being stopped, and `{"stop": SIGNAL, "grace": SECONDS}`. Times are seconds of
-`boot_clock`. When the pipe ends, the agent is dead and so is the job. Standard output tells the
-agent that it is here, of the start and of the end; the files `started.json` and `end.json` of the
-folder say the last two to an agent that has been restarted.
+`boot_clock`. When the pipe ends, the agent is dead and so is the job; but where the plan names a
+FIFO for orders (engines), the job goes on until its fence falls, and the next agent sends the same
+lines by that. Standard output tells the agent that it is here, of the start and of the end; the
+files `started.json` and `end.json` of the folder say the last two to an agent that has been
+restarted.
 """
 
 import contextlib
@@ -79,6 +81,7 @@ class Supervisor:
         self._leftovers = 0
         self._oom_kills = oom_kills()
         self._times = OutputTimes(f"{folder}/times", plan["stdout"], plan["stderr"])
+        self._orders: str | None = plan.get("orders")
 
     def run(self) -> None:
         wake = _wake_on_child()
@@ -118,6 +121,8 @@ class Supervisor:
             "at": time.time(),
         }
         try:
+            if self._orders:
+                os.mkfifo(self._orders, 0o600)
             write_whole(f"{self._folder}/started.json", started)
         except OSError as error:
             os.kill(pid, signal.SIGKILL)
@@ -171,7 +176,7 @@ class Supervisor:
         if self._unheard and self._unheard[1] <= now and self._status is None:
             number, self._unheard = self._unheard[0], None
             self._signal_all(number)
-        if not self._inbox.open:
+        if not self._inbox.open and not self._goes_on_alone():
             self._kill("agent-gone")
         elif now >= self._fence_at:
             self._kill("fenced")
@@ -184,6 +189,11 @@ class Supervisor:
             if not self._plan.get("kill_command"):  # else what is left is the runtime's own
                 self._leftovers = max(self._leftovers, len(self._descendants()))
             self._kill(self._cause)
+
+    def _goes_on_alone(self) -> bool:
+        """Listen to the next agent, where there may be one; return whether that is so."""
+        ends = self._killing or self._kill_at is not None or self._status is not None
+        return self._orders is not None and not ends and self._inbox.reopen(self._orders)
 
     def _kill(self, cause: str) -> None:
         if not self._killing:
@@ -316,6 +326,20 @@ class Inbox:
         *lines, self._rest = self._rest.split(b"\n")
         for line in lines:
             yield json.loads(line)
+
+    def reopen(self, fifo: str) -> bool:
+        """Read from a FIFO in place of a pipe that has ended; return whether it can be opened.
+
+        It has no end: this process has it open to write too.
+        """
+        try:
+            fd = os.open(fifo, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return False
+        os.dup2(fd, self.fd, inheritable=False)
+        os.close(fd)
+        self.open, self._rest = True, b""
+        return True
 
     def _read(self) -> None:
         with contextlib.suppress(BlockingIOError):

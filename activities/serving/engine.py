@@ -30,6 +30,7 @@ from longshore.activities.node.public_files import replace_public
 from longshore.activities.serving.engine_command import ADDRESS, SPEC, arguments, path_of
 from longshore.activities.serving.engine_memory import memory_of, work_of
 from longshore.activities.serving.engine_use import EngineUse, connected
+from longshore.activities.serving.load_turns import Turn
 from longshore.models.serving import LLAMA_CPP, MODEL, EngineReport, EngineSpec, EngineStage
 from longshore.models.visible import visible
 
@@ -81,15 +82,20 @@ class Engine:
 
     def run(self) -> int:
         """Serve until it is asked to stop, or the engine ends; return the exit code."""
-        begun = time.monotonic()
+        turn = Turn(self._environ)
         try:
             model = path_of(self._spec.model.source, MODEL, self._environ)
             self._check(model)
+            if not turn.take(self._asked, lambda why: self._tell(message=why)):
+                return 128 + signal.SIGTERM
+            begun = time.monotonic()
+            self._tell(stage=EngineStage.LOADING, message="")
             argv, port = self._command(model)
             process = subprocess.Popen(
                 argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                 env={**_CLOSED, **self._environ},
                 start_new_session=True,  # the signal that stops the job is for this process alone
+                pass_fds=turn.files,
             )  # fmt: skip
         except (OSError, ValueError) as error:
             return self._fail(str(error), 127)
@@ -109,6 +115,7 @@ class Engine:
                 return self._fail(f"it did not answer within {limit:g} s{self._lines()}")
             time.sleep(wait)
             wait = min(wait * 1.5, 10 * _LOOK_EVERY)
+        turn.give_up()
         endpoint = f"{self._address(port)}/v1"
         self._tell(
             stage=EngineStage.READY, endpoint=endpoint, load_seconds=time.monotonic() - begun,

@@ -13,6 +13,8 @@ SPEC = "LONGSHORE_ENGINE"
 """The engine as JSON, in the environment of its process."""
 ADDRESS = "LONGSHORE_ENGINE_ADDRESS"
 """Where the engines of a node listen."""
+LOADING = "LONGSHORE_ENGINE_LOADING"
+"""The folder of the node with a lock for each GPU, which an engine holds that loads there."""
 GPU_MEMORY = "LONGSHORE_GPU_MEMORY"
 """MB of the GPU that has least, in the environment of an engine."""
 

@@ -148,6 +148,7 @@ async def hear(connection: AsyncConnection, name: str, notices: Sequence[EngineN
             "name": name, "job_id": notice.job_id, "attempt": notice.attempt,
             "stage": said.stage.value, "endpoint": said.endpoint, "memory": said.memory,
             "load_seconds": said.load_seconds, "message": said.message,
+            "waits": said.message if said.stage is EngineStage.LOADING else "",
             "idle": said.idle, "idle_for": STALE_AFTER, "uses": said.uses,
         }  # fmt: skip
         await connection.execute(text(_HEAR), row)
@@ -299,6 +300,7 @@ _HEAR = """
     )
     UPDATE replicas r
        SET attempt = :attempt, stage = :stage, endpoint = :endpoint, memory = :memory,
+           waits = :waits,
            load_seconds = greatest(:load_seconds, r.load_seconds),
            message = CASE WHEN :stage = 'failed' THEN :message ELSE r.message END,
            ready_at = CASE WHEN :stage = 'ready' AND NOT k.was_ready THEN clock_timestamp()

@@ -82,12 +82,23 @@ def _replica(row: RowMapping) -> ReplicaView:
         "endpoint": row["endpoint"] if answers else "", "leased": row["leased"],
         "used": -(-row["memory"] // 1_000_000) if current else 0,
         "load_seconds": row["load_seconds"], "failures": row["failures"],
-        "message": row["message"] or (row["why_waits"] or "" if not placed else ""),
+        "message": _message(row, placed=placed, current=current),
         "created_at": row["created_at"], "ready_at": row["ready_at"], "left": _left(row),
         "idle_since": row["idle_since"] if answers else None,
         "uses": row["uses"] if current else 0,
     }  # fmt: skip
     return ReplicaView(**values)
+
+
+async def waits_to_load(connection: AsyncConnection, job_id: str) -> str:
+    """Return for whom the engine of a job waits before it loads; empty where it does not."""
+    return await connection.scalar(text(_WAITS), {"job_id": job_id}) or ""
+
+
+def _message(row: RowMapping, *, placed: bool, current: bool) -> str:
+    """Return for whom it waits before it loads, why it failed last, or why it has no GPU."""
+    waits = row["waits"] if current else ""
+    return waits or row["message"] or (row["why_waits"] or "" if not placed else "")
 
 
 def _left(row: RowMapping) -> LeftGPUs | None:
@@ -102,6 +113,11 @@ _SERVICES = """
       JOIN service_revisions v ON v.service = s.name AND v.number = s.revision
      WHERE CASE WHEN CAST(:name AS text) IS NULL THEN s.state <> 'REMOVED' ELSE s.name = :name END
      ORDER BY s.name
+"""
+_WAITS = """
+    SELECT r.waits FROM replicas r
+      JOIN placements p USING (job_id, attempt)
+     WHERE r.job_id = :job_id AND p.ended_at IS NULL
 """
 _REVISIONS = """
     SELECT number, coalesce(engine -> 'model' ->> 'name', '') AS model, model_revision,

@@ -125,7 +125,10 @@ class ReplicaRow(SQLModel, table=True):
     load_seconds: float = Field(default=0, sa_type=Double, sa_column_kwargs=_default("0"))
     failures: int = Field(default=0, sa_column_kwargs=_default("0"))
     message: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
+    """Why an engine of it failed last."""
     ready_at: datetime | None = Field(default=None, sa_column=_time())
+    waits: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
+    """For whom the engine waits before it loads; empty where it waits for nobody."""
     ended_at: datetime | None = Field(default=None, sa_column=_time())
     idle_since: datetime | None = Field(default=None, sa_column=_time())
     """Since when nobody has asked it anything; null while it is in use, as far as is known."""

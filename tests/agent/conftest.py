@@ -58,6 +58,7 @@ class LocalNode:
         image_folders: Sequence[Path] = (),
         artifacts: ArtifactCache | None = None,
         environments: Environments | None = None,
+        engine_fence: float = 60.0,
     ) -> None:
         """`runtime` runs images, without one what this machine has; `image` is that of jobs that
         name none."""
@@ -73,7 +74,7 @@ class LocalNode:
         self.artifacts, self.environments = artifacts, environments
         self.logs = LogStore(logs or (folder / "logs").as_uri())
         self.checkpoints = CheckpointStore(checkpoints or (folder / "checkpoints").as_uri())
-        self.fence_after = fence_after
+        self.fence_after, self.engine_fence = fence_after, engine_fence
         self._lives: list[Processes] = []
         self.life()
 
@@ -85,6 +86,7 @@ class LocalNode:
             self.folder, self.identity, self.inventory, self.logs, self.fence,
             checkpoints=self.checkpoints, image_folders=self.image_folders,
             artifacts=self.artifacts, environments=self.environments,
+            engine_fence=timedelta(seconds=self.engine_fence),
         )  # fmt: skip
         self._lives.append(self.processes)
         return self.processes

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx
@@ -11,14 +11,17 @@ import psutil
 import pytest
 from openai import AsyncOpenAI
 
+from longshore.activities.node.file_locks import try_lock
+from longshore.activities.node.launch import LOADING_FOLDER
 from longshore.client.api import Longshore
 from longshore.client.service_commands import is_settled
+from longshore.client.service_view import problems
 from longshore.models.errors import NotFoundError, RefusedError
 from longshore.models.job import JobState
 from longshore.models.placement import FILLS
 from longshore.models.service import ServiceSpec, ServiceState, ServiceView
 from longshore.models.service_messages import service_workflow_id
-from longshore.models.serving import ModelSpec
+from longshore.models.serving import EngineStage, ModelSpec
 from tests.support.agent import AgentProcess
 from tests.support.control import a_spec, reaches
 from tests.support.gguf_models import Model, write
@@ -132,7 +135,40 @@ async def test_a_revision_that_no_engine_can_serve_is_undone(
     assert "invalid magic characters" in undone.undone
 
 
-async def test_an_engine_or_an_agent_that_is_killed_comes_again(
+async def test_one_that_waits_for_another_to_load_says_so(
+    longshore: Longshore, service: ServiceSpec, agent: AgentProcess
+) -> None:
+    folder = agent.folder / "work" / LOADING_FOLDER
+    folder.mkdir(parents=True)
+    with contextlib.ExitStack() as loading:
+        for gpu in range(4):
+            (folder / f"gpu-{gpu}").write_text("chat-2")
+            held = try_lock(folder / f"gpu-{gpu}")
+            assert held is not None
+            loading.enter_context(held)
+        await longshore.serve(service)
+        found = await until(
+            longshore,
+            service.name,
+            lambda found: any("to load" in each.message for each in found.replicas),
+        )
+        (waits,) = found.replicas
+        assert waits.stage is EngineStage.LOADING
+        says = f"waits for chat-2 to load on gpu {waits.gpu_indices[0]}"
+        assert waits.message == says
+        assert problems([waits], datetime.now(UTC)) == [f"{waits.job_id}: {says}"]
+        assert (await longshore.explain(waits.job_id)).headline.endswith(f"; {says}")
+
+        async def job_says() -> bool:
+            progress = (await longshore.report(waits.job_id)).progress
+            return progress is not None and progress.message == says
+
+        await eventually(job_says, timeout=PATIENCE)
+    (ready,) = (await until(longshore, service.name, is_settled)).replicas
+    assert ready.message == ""
+
+
+async def test_an_engine_that_is_killed_comes_again_and_one_whose_agent_is_killed_goes_on(
     longshore: Longshore, service: ServiceSpec, agent: AgentProcess
 ) -> None:
     await longshore.serve(service)
@@ -151,12 +187,9 @@ async def test_an_engine_or_an_agent_that_is_killed_comes_again(
     assert second.replicas[0].failures == 1
     agent.kill()
     agent.start()
-    third = await until(
-        longshore,
-        service.name,
-        lambda found: is_settled(found) and found.endpoints != second.endpoints,
-    )
-    assert len(third.endpoints) == 1
+    await eventually(lambda: agent.says("epoch 2"), timeout=PATIENCE)
+    third = await until(longshore, service.name, is_settled)
+    assert third.endpoints == second.endpoints, "it went on without its agent"
 
 
 async def test_it_is_scaled_an_engine_is_evicted_and_all_is_removed(

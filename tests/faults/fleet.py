@@ -35,7 +35,7 @@ from longshore.workers.processes import wait_until
 from longshore.workers.programs import program
 from longshore.workers.stack import Stack, agent_process
 from tests.faults.journal import Journal
-from tests.support.agent import supervisors_of
+from tests.support.agent import end_engines, supervisors_of
 from tests.support.local_stack import ROOT, running_stack, settings_in
 from tests.support.relay import Relay, relay_to
 from tests.support.waiting import eventually
@@ -277,6 +277,8 @@ async def running_fleet(
                 await fleet.longshore.close()
                 for name in (*map(agent_process, fleet.nodes), *fleet.controls):
                     fleet.kill(name)
+                for node in fleet.nodes:
+                    end_engines(fleet.folder_of(node))
 
 
 def _quietly(line: str) -> None:

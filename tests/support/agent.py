@@ -1,6 +1,7 @@
 """Real node agents for tests: `longshore agent` in a process of its own."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import psutil
 
+from longshore.activities.node.system import start_ticks
 from longshore.models.settings import Settings
 from tests.support.local_stack import ROOT
 
@@ -62,14 +64,30 @@ class AgentProcess:
         return supervisors_of(self.process.pid)
 
     def end(self) -> None:
-        """End it however it is."""
+        """End it however it is, with the engines that would outlive it."""
         if self._process and self._process.poll() is None:
             self.kill()
+        end_engines(self.folder / "work")
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
         assert self._process
         return self._process
+
+
+def end_engines(work: Path) -> None:
+    """End what outlives its agent in a work folder: engines, with their supervisors."""
+    for orders in work.glob("runs/*/orders"):
+        with contextlib.suppress(FileNotFoundError, ValueError, psutil.Error):
+            started = json.loads((orders.parent / "started.json").read_text())
+            if start_ticks(started["supervisor"]) != started["supervisor_ticks"]:
+                continue
+            supervisor = psutil.Process(started["supervisor"])
+            every = [supervisor, *supervisor.children(recursive=True)]
+            for each in every:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.kill()
+            psutil.wait_procs(every, timeout=30)
 
 
 def supervisors_of(agent: int) -> list[psutil.Process]:

@@ -16,6 +16,7 @@ from longshore.workers.stack import agent_process
 from tests.faults import scenes
 from tests.faults.chaos.scene import Scene
 from tests.faults.fleet import NODE_LOST_AFTER, PATIENCE
+from tests.support.agent import end_engines
 from tests.support.waiting import eventually
 
 DISK_MB = 16
@@ -141,6 +142,7 @@ def _switch_off(scene: Scene, node: str) -> None:
         except psutil.NoSuchProcess:
             continue  # it ended with its parent
     assert wait_until(lambda: not any(map(_lives, family)), 10), "a process outlived kill -9"
+    end_engines(scene.fleet.folder_of(node))  # of an agent before this one
     for path in scene.fleet.folder_of(node).iterdir():
         shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
 
