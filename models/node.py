@@ -134,7 +134,7 @@ class Node(Frozen):
     fetches: bool = True
     """Whether its agent fetches data for jobs, and knows conda: from protocol 10 on."""
     serves: bool = Field(default=True, exclude_if=lambda serves: serves)
-    """Whether its agent runs engines: from protocol 14 on."""
+    """Whether its agent runs engines: from protocol 15 on."""
     labels: dict[str, str] = Field(default_factory=dict)
     epoch: int = 0
     """Counts the registrations of its agent; a placement carries it (fencing)."""

@@ -53,7 +53,7 @@ KNOWS_JOINED: Final = 8
 PREPARES: Final = 10
 """The first that brings what a job needs while it waits, fetches data from all places that a job
 may name, and knows conda."""
-SERVES: Final = 14
+SERVES: Final = 15
 """The first that runs engines of models, and gives shares of several GPUs."""
 BUILD: Final = f"longshore-protocol-{PROTOCOL}"
 """What a worker that is no version of a deployment tells Temporal of its code.
