@@ -27,7 +27,7 @@ from tests.support.local_stack import temporary_folder
 from tests.support.relay import Relay, relay_to
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.exhaustive, pytest.mark.timeout(300)]
 LOST_AFTER = timedelta(seconds=16)
 """After an outage half of it is left for a busy machine to register again. Where that takes
 longer, the node is lost and the engine replaced."""
@@ -179,7 +179,12 @@ async def test_an_engine_outlives_the_server_and_a_job_does_not(
         running = [pid for pid in map(int, began.read_text().split()) if psutil.pid_exists(pid)]
         return status.state is JobState.RUNNING and len(running) == 1 and running != [process]
 
-    await eventually(runs_again, timeout=PATIENCE)
+    try:
+        await eventually(runs_again, timeout=PATIENCE)
+    except AssertionError:
+        print(await fleet.longshore.status(job), began.read_text(), scene.placements(job))
+        print(agent.log.read_text()[-6000:])
+        raise
     first, *_, last = scene.placements(job)
     assert (first["end_reason"], last["live"], last["epoch"] > 1) == ("node-lost", True, True)
     used = fleet.rows(MEMORY, agent.node_id)[0]["used"]

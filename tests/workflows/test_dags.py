@@ -316,15 +316,19 @@ async def test_an_id_that_leaves_no_room_for_those_of_its_jobs_is_refused(
     pool: str, temporal: Client, control: Database
 ):
     first, retry = DagInput(spec=a_dag(pool, {"a": {}})), DagInput(retry=True)
-    starts = [(f"{pool} blank", first), (f"{pool}-{'x' * 190}", first), (f"{pool}\0x", retry)]
-    for odd, given in starts:
+    letters = "the workflow id must be dag- and letters"
+    starts = [
+        (f"{pool} blank", first, letters), (f"{pool}-{'x' * 190}", first, letters),
+        (f"{pool}\0x", retry, "has a NUL character"),
+    ]  # fmt: skip
+    for odd, given, why in starts:
         handle = await temporal.start_workflow(
             DagWorkflow.run, given,
             id=dag_workflow_id(odd), task_queue=CONTROL_TASK_QUEUE,
         )  # fmt: skip
         with pytest.raises(WorkflowFailureError) as failure:
             await handle.result()
-        assert "the workflow id must be dag- and letters" in str(failure.value.cause)
+        assert why in str(failure.value.cause)
 
 
 async def test_a_dag_whose_workflow_is_terminated_is_told_and_goes_on_with_a_retry(
