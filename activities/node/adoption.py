@@ -11,6 +11,7 @@ from typing import Any
 
 from longshore.activities.node import orphans
 from longshore.activities.node.runs import RunRecord, RunStore
+from longshore.activities.node.supervisor_input import SupervisorInput
 from longshore.activities.node.system import boot_clock, is_same
 from longshore.models.messages import RunProcessRequest
 
@@ -21,7 +22,7 @@ _LISTENS_WITHIN = 3.0
 _LOOK_EVERY = 0.2
 
 
-class Adopted:
+class Adopted(SupervisorInput):
     """A supervisor at work that an earlier life of the agent started. What its agent does with one
     that it has started itself (`Supervised`), it does with this."""
 
@@ -57,18 +58,6 @@ class Adopted:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
         return True
-
-    def feed(self, sent_at: float) -> None:
-        """Tell that a heartbeat which was sent at `sent_at` was acknowledged."""
-        self._send({"fed": sent_at})
-
-    def signal(self, signal_number: int) -> None:
-        """Signal every process of the job; it goes on."""
-        self._send({"signal": signal_number})
-
-    def stop(self, signal_number: int, grace: float) -> None:
-        """Ask for an end: the signal now, SIGKILL to all that is left after `grace` seconds."""
-        self._send({"stop": signal_number, "grace": grace})
 
     async def end(self, started: asyncio.Future[dict[str, Any]]) -> dict[str, Any] | None:
         """Wait until the supervisor has ended; return what it says of the end, None where it was

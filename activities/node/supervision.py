@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 from longshore.activities.node import fork_server, orphans
+from longshore.activities.node.supervisor_input import SupervisorInput
 from longshore.activities.node.system import (
     become_subreaper,
     boot_clock,
@@ -266,7 +267,7 @@ class ForkServer:
         return self._socket, self._process
 
 
-class Supervised:
+class Supervised(SupervisorInput):
     """A supervisor at work. Feeding and stopping one that has gone does nothing."""
 
     def __init__(
@@ -320,18 +321,6 @@ class Supervised:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
         return True
-
-    def feed(self, sent_at: float) -> None:
-        """Tell that a heartbeat which was sent at `sent_at` was acknowledged."""
-        self._send({"fed": sent_at})
-
-    def signal(self, signal_number: int) -> None:
-        """Signal every process of the job; it goes on."""
-        self._send({"signal": signal_number})
-
-    def stop(self, signal_number: int, grace: float) -> None:
-        """Ask for an end: the signal now, SIGKILL to all that is left after `grace` seconds."""
-        self._send({"stop": signal_number, "grace": grace})
 
     async def end(self, started: asyncio.Future[dict[str, Any]]) -> dict[str, Any] | None:
         """Wait until nothing of the job is left; return what the supervisor says of the end.
