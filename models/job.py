@@ -486,7 +486,7 @@ class JobSpec(Frozen):
         if not self.gpu.whole:
             what = "milli" if self.mig is None else "mig"
             why = (
-                f"holds its nodes alone, but the job asks for a part of one GPU ({what}): leave "
+                f"holds its nodes alone, but the job asks for parts of GPUs ({what}): leave "
                 f"out {what}, or sensitive"
             )
             yield Mistake(("sensitive",), why, ((what,),))

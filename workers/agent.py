@@ -48,6 +48,7 @@ from longshore.models.node import Address, Inventory, Labels, NodeIdentity
 from longshore.models.problems import beyond_bounds
 from longshore.models.protocol import BUILD
 from longshore.models.settings import Settings
+from longshore.models.text import count
 from longshore.scheduling.node_caches import CacheLimits
 from longshore.workers.health import agent_parts, serving_health
 from longshore.workers.notice import pass_on_notices
@@ -365,8 +366,8 @@ async def _stay_registered(
         await fence.fallen()
         metrics.add(FENCES)
         _log.warning(
-            "cut off: no acknowledgement for %.1f s, all processes end but %d engines",
-            *(fence.after, len(processes.outliving())),
+            "cut off: no acknowledgement for %.1f s, all processes end but %s",
+            *(fence.after, count(len(processes.outliving()), "engine")),
         )
         await processes.stop_all(CUT_OFF, grace=0, but_engines=True)
         await registrar.register(fence, cut_off=True, survivors=processes)

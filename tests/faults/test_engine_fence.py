@@ -157,7 +157,7 @@ async def test_an_engine_outlives_the_server_and_a_job_does_not(
     else:
         fleet.signal(TEMPORAL, signal.SIGSTOP)
     try:
-        words = "all processes end but 1 engines"
+        words = "all processes end but 1 engine"
         await eventually(lambda: agent.says(words), timeout=PATIENCE)
         await eventually(lambda: not psutil.pid_exists(process), timeout=PATIENCE)
         assert await asyncio.to_thread(answers, replica.endpoint)

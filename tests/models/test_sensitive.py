@@ -18,9 +18,9 @@ def a_spec(**fields: object) -> JobSpec:
     [
         (
             "milli: 500\nvram_per_gpu: 10GB", 3,
-            "asks for a part of one GPU (milli): leave out milli, or sensitive",
+            "asks for parts of GPUs (milli): leave out milli, or sensitive",
         ),
-        ("mig: 1g.10gb", 3, "asks for a part of one GPU (mig): leave out mig, or sensitive"),
+        ("mig: 1g.10gb", 3, "asks for parts of GPUs (mig): leave out mig, or sensitive"),
         (
             "malleable: {min: 1, max: 4}", 3,
             "so other jobs have nothing of a smaller size: leave out malleable, or sensitive",
