@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from longshore.activities.array_views import ArrayViews
-from longshore.activities.buying.handover import closed_nodes
+from longshore.activities.buying.handover import closed_nodes, ends_unless_sold
 from longshore.activities.buying.incoming_capacity import purchases_for, purchases_under_way
 from longshore.activities.buying.reasons import BuyingReasons, read_standing
 from longshore.activities.checkpoints.rows import StoredCheckpoints, checkpoints_of
@@ -284,7 +284,10 @@ class Reading:
                 )
                 moment = await clock(connection)
                 alone = place(request, nodes, pool.packing, moment, recent=recent)
-                alone, last = look_past_states(alone, last, request, nodes, pool.packing, moment)
+                ends = await ends_unless_sold(connection, job.pool)
+                alone, last = look_past_states(
+                    alone, last, request, nodes, pool.packing, moment, ends
+                )
                 also = (
                     FILLS
                     if request.fills

@@ -6,7 +6,7 @@ there, in vain.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from longshore.models.node import Node, NodeState
@@ -21,6 +21,8 @@ from longshore.scheduling.packer import place
 from longshore.scheduling.placement.state import without_jobs
 from longshore.scheduling.words import format_rejected
 
+_AS_THEY_ARE: Mapping[str, datetime] = {}
+
 
 def look_past_states(
     alone: Decision,
@@ -29,17 +31,18 @@ def look_past_states(
     nodes: Sequence[Node],
     policy: PackingPolicy,
     now: datetime,
+    ends: Mapping[str, datetime] = _AS_THEY_ARE,
 ) -> tuple[Decision, Decision | None]:
     """Return both decisions with what else keeps the job off nodes that are not ready.
 
     `alone` is what the packer says of the job now, with every rejection; `last` what the last
     cycle said of it. A node that could take the job once it is ready keeps its state as the
-    reason.
+    reason; `ends` are those of nodes that last longer once they are.
     """
     if not any(each.permanent or each.code is RejectionCode.STATE for each in alone.rejections):
         return alone, last
     for_good = {each.node_id for each in alone.rejections if each.permanent}
-    could = [_as_if_ready(node, lasting=node.id in for_good) for node in nodes]
+    could = [_as_if_ready(_until(node, ends), lasting=node.id in for_good) for node in nodes]
     behind = {each.node_id: each for each in place(job, could, policy, now).rejections}
     rejections = tuple(
         _with_what_is_behind(each, behind.get(each.node_id)) for each in alone.rejections
@@ -56,6 +59,10 @@ def in_the_way_for_good(
     time left."""
     could = [_as_if_ready(node, lasting=True) for node in nodes]
     return place(job, could, policy, now).rejections
+
+
+def _until(node: Node, ends: Mapping[str, datetime]) -> Node:
+    return node.model_copy(update={"expires_at": ends.get(node.id, node.expires_at)})
 
 
 def _as_if_ready(node: Node, *, lasting: bool) -> Node:

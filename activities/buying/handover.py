@@ -1,11 +1,13 @@
 """Handover of machines to the next block: at the end of one block they belong to the other."""
 
+from datetime import datetime
+
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import Database
 from longshore.activities.failpoints import failpoint
-from longshore.models.block import closed_by_its_block
+from longshore.models.block import FOR_SALE, closed_by_its_block
 
 
 async def hand_over(database: Database, block_id: str) -> None:
@@ -37,6 +39,17 @@ async def closed_nodes(connection: AsyncConnection, pool: str) -> frozenset[str]
     )
 
 
+async def ends_unless_sold(connection: AsyncConnection, pool: str) -> dict[str, datetime]:
+    """Return until when each node of a pool whose time is for sale lasts if nobody buys it: while
+    it is for sale, its end is stored as where the offered time begins."""
+    found = await connection.execute(text(_UNLESS_SOLD), {"pool": pool, "reason": FOR_SALE})
+    return {row.id: row.ends_at for row in found}
+
+
+_UNLESS_SOLD = """
+    SELECT n.id, b.ends_at FROM nodes n JOIN blocks b ON b.id = n.block_id
+     WHERE n.pool = :pool AND n.state = 'DRAINING' AND n.drain_reason = :reason
+"""
 _CLOSED = """
     SELECT n.id, coalesce(n.drain_reason, '') AS said, nullif(b.reason, '') AS block_reason,
            n.drain_reason IS NULL OR n.drain_reason <> n.state_reason

@@ -171,7 +171,8 @@ async def test_who_asks_why_is_told_that_the_time_of_a_node_is_for_sale(
     await eventually(is_for_sale, SOON)
     async with buyer.database.transaction() as connection:  # nothing is bought for who waits
         await set_pool(connection, PoolSpec(name=buyer.pool))
-    waits = await longshore.submit(a_spec(buyer.pool, gpus=8, expected_duration="10m"))
+    # Longer than until the offered time begins, and shorter than until the block ends.
+    waits = await longshore.submit(a_spec(buyer.pool, gpus=8, expected_duration="130m"))
     await reaches(longshore, waits.job_id, JobState.QUEUED)
     told = await longshore.explain(waits.job_id)
     assert mend_of_sale(node, block) in told.hints

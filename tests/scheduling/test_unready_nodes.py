@@ -1,7 +1,7 @@
 """What `why` says of nodes that are not ready: what would be in the way if they were."""
 
-from collections.abc import Collection
-from datetime import timedelta
+from collections.abc import Collection, Mapping
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -31,12 +31,16 @@ def cordoned(name: str, **fields: Any) -> Node:
 
 
 def why(
-    job: JobRequest, *nodes: Node, may_stop: bool = False, closed: Collection[str] = ()
+    job: JobRequest,
+    *nodes: Node,
+    may_stop: bool = False,
+    closed: Collection[str] = (),
+    ends: Mapping[str, datetime] | None = None,
 ) -> Explanation:
     """Explain as the client does, right after a cycle."""
     alone = place(job, nodes, POLICY, NOW)
     cycle = place(job, nodes, POLICY, NOW, explain=False)
-    alone, last = look_past_states(alone, cycle, job, nodes, POLICY, NOW)
+    alone, last = look_past_states(alone, cycle, job, nodes, POLICY, NOW, ends or {})
     helps = advice(
         job, alone.rejections, nodes, NOW, pool="default", may_stop=may_stop, closed=closed
     )
@@ -123,6 +127,16 @@ def test_a_node_that_its_block_has_closed_is_not_let_in_again() -> None:
     # One that a person shut helps as well.
     shut = cordoned("shut", block_id="block-1", state_reason="fan")
     assert why(a_job(gpus=8), sold, shut, closed={"sold"}).hints[0] == UNCORDON.format("shut")
+
+
+def test_a_node_whose_time_is_for_sale_lasts_until_its_block_ends_where_nobody_buys_it() -> None:
+    sold = cordoned("sold", block_id="block-1", state_reason=FOR_SALE, expires_at=NOW + HOUR / 60)
+    ends = {"sold": NOW + 4 * HOUR}
+    for hours, code in ((1, RejectionCode.STATE), (5, RejectionCode.EXPIRY)):
+        job = a_job(gpus=8, expected_duration=hours * HOUR)
+        found = why(job, sold, closed={"sold"}, ends=ends)
+        assert [each for each, _ in rejected(found)] == [code]
+        assert (mend_of_sale("sold", "block-1") in found.hints) is (code is RejectionCode.STATE)
 
 
 FULL = f"{DISK_REFUSES}: No space left on device"
