@@ -21,7 +21,8 @@ from longshore.activities.node.fence import Fence
 from longshore.activities.node.full_disk import FullDisk
 from longshore.activities.node.outcome import never_started
 from longshore.activities.node.preparation import Preparation
-from longshore.activities.node.processes import Processes, Run
+from longshore.activities.node.processes import Processes
+from longshore.activities.node.run import Run
 from longshore.activities.node.system import boot_clock
 from longshore.models.array_messages import StopElements
 from longshore.models.checkpoint import CheckpointInfo, SaveRequest
@@ -263,7 +264,7 @@ class NodeActivities:
                 spec = run.request.spec
                 reason = "its activity was cancelled"
                 grace = spec.grace.total_seconds()
-                self._processes.ask_to_stop(run, spec.stop_signal, grace, reason)
+                self._processes.lifecycle.ask_to_stop(run, spec.stop_signal, grace, reason)
                 abandoned_at = float("inf")
         await failpoint("run_process.before-report")
         return run.done.result()

@@ -19,7 +19,8 @@ from longshore.activities.node.environments import Environments
 from longshore.activities.node.fence import Fence
 from longshore.activities.node.inventory import SimulatedGPUs, take_inventory
 from longshore.activities.node.outcome import AGENT_STOPPED
-from longshore.activities.node.processes import Processes, Run
+from longshore.activities.node.processes import Processes
+from longshore.activities.node.run import Run
 from longshore.activities.node.system import boot_clock
 from longshore.client.api import Longshore
 from longshore.models.job import JobSpec

@@ -12,7 +12,7 @@ import pytest
 
 from longshore.activities.node.adoption import ORDERS, Adopted
 from longshore.activities.node.orphans import runs
-from longshore.activities.node.processes import Run
+from longshore.activities.node.run import Run
 from longshore.activities.node.supervision import Supervised
 from longshore.activities.node.system import boot_clock
 from longshore.models.job import FailureClass
@@ -122,7 +122,7 @@ async def test_one_that_is_to_stop_ends_with_its_agent(box: LocalNode, tiny: Pat
     run, endpoint = await an_engine_runs(box, tiny)
     pid = (await run.started)["pid"]
     os.kill(pid, signal.SIGSTOP)  # it does not hear of the stop
-    box.processes.ask_to_stop(run, "SIGTERM", 600, "test")
+    box.processes.lifecycle.ask_to_stop(run, "SIGTERM", 600, "test")
     assert box.processes.outliving() == []
     await dies(box, run)
     await eventually(lambda: not psutil.pid_exists(pid))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from longshore.activities.node.processes import Run
+from longshore.activities.node.run import Run
 from longshore.models.checkpoint import SaveRequest
 from longshore.models.document import read_document
 from longshore.models.job import JobSpec

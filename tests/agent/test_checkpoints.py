@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from longshore.activities.node import checkpointing
-from longshore.activities.node.processes import Run
+from longshore.activities.node.run import Run
 from longshore.activities.node.system import boot_clock
 from longshore.models.checkpoint import CheckpointInfo, SaveRequest
 from longshore.models.errors import NotFoundError, RefusedError, UnavailableError

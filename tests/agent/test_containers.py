@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from longshore.activities.node import launch, orphans, processes
+from longshore.activities.node import launch, orphans, run_lifecycle
 from longshore.client.api import Longshore
 from longshore.models.job import FailureClass
 from tests.agent.conftest import LocalNode
@@ -114,7 +114,7 @@ async def test_nothing_stays_where_the_supervisor_could_not_remove_it(
     box: LocalNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its removal and the runtime's own meet at times, and neither ends it."""
-    monkeypatch.setattr(processes, "removal", lambda *_: ("false",))
+    monkeypatch.setattr(run_lifecycle, "removal", lambda *_: ("false",))
     run = box.start(IDLE)
     await box.says(run, "ready")
     ended = await box.stop(run, grace=0)
@@ -132,7 +132,7 @@ async def test_its_supervisor_tries_again_to_remove_it(
         removal = shlex.join(launch.removal(runtime, *names))
         return ("sh", "-c", f"echo >> {tries}; [ $(wc -l < {tries}) -gt 1 ] && {removal}")
 
-    monkeypatch.setattr(processes, "removal", fails_once)
+    monkeypatch.setattr(run_lifecycle, "removal", fails_once)
     run = box.start(IDLE)
     await box.says(run, "ready")
     assert (await box.stop(run, grace=0)).stopped_for == "test"

@@ -352,7 +352,7 @@ async def test_one_that_lacked_something_is_tried_anew_for_the_next_job(
     assert box.output(second.record.key) == "./one.csv 1\n./val/two.csv 2\n"
     (tmp_path / "go").touch()
     assert (await first.done).failure is None
-    assert not any(entry.in_use for entry in box.processes._data.entries())
+    assert not any(entry.in_use for entry in box.processes.files.data.entries())
 
 
 async def test_names_that_no_disk_can_have_beside_each_other_are_told(box: LocalNode):

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from longshore.activities.node.launch import LOADING_FOLDER
-from longshore.activities.node.processes import Run
+from longshore.activities.node.run import Run
 from longshore.activities.serving.engine_command import LOADING
 from longshore.activities.serving.load_turns import Turn
 from longshore.models.placement import Placement

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from longshore.activities.node.engines import REPORT, engine_argv, read_report
-from longshore.activities.node.processes import Run
+from longshore.activities.node.run import Run
 from longshore.activities.serving.engine_command import SPEC
 from longshore.models.job import FailureClass
 from longshore.models.runtimes import BUILT_IN

@@ -12,7 +12,7 @@ import pytest
 from longshore.activities.artifacts.store import ArtifactStore
 from longshore.activities.node import environment_store, environments
 from longshore.activities.node.environment_store import EnvironmentStore
-from longshore.activities.node.processes import Run
+from longshore.activities.node.run import Run
 from longshore.models.job import FailureClass
 from tests.agent.conftest import LocalNode, MakeBox
 from tests.support.snapshots import code_of, store_snapshot
@@ -158,7 +158,7 @@ async def test_agents_that_share_a_cache_build_once(
 ):
     shared = tmp_path / "cache"
     other = make_box(tmp_path / "b", environments=environments.Environments(
-        shared, box.processes._artifacts, "other"))  # fmt: skip
+        shared, box.processes.files.artifacts, "other"))  # fmt: skip
     reports = await asyncio.gather(
         *(each.report("tool", environment=["tool"]) for each in (box, other) * 2)
     )
@@ -199,7 +199,7 @@ async def test_a_script_that_fails_shows_its_last_lines(box: LocalNode):
 async def test_a_build_that_takes_too_long_is_ended(make_box: MakeBox, tmp_path: Path):
     box = make_box(tmp_path)
     short = timedelta(seconds=3)
-    own = environments.Environments(tmp_path / "cache", box.processes._artifacts, "x", short)
+    own = environments.Environments(tmp_path / "cache", box.processes.files.artifacts, "x", short)
     box = make_box(tmp_path, environments=own)
     brought = code(box, {"setup.sh": "sleep 1000 & echo on\nwait\n"})
     report = await box.report("true", environment={"script": "setup.sh"}, code=brought)
@@ -235,7 +235,7 @@ async def test_a_stop_ends_a_build_at_once_unless_another_job_waits(
     first, second = (start(box, "true", {"script": "setup.sh"}, code=brought) for _ in range(2))
     for run in (first, second):
         await eventually(lambda run=run: "building its environment" in run.progress().message)
-    await eventually(lambda: box.processes._environments._builds)
+    await eventually(lambda: box.processes.files.environments._builds)
     began = time.monotonic()
     assert (await box.stop(first)).stopped_for == "test"
     assert time.monotonic() - began < 5
@@ -248,7 +248,7 @@ async def test_a_stop_ends_a_build_at_once_unless_another_job_waits(
     began = time.monotonic()
     assert (await box.stop(alone)).stopped_for == "test"
     assert time.monotonic() - began < 5
-    assert not box.processes._environments._builds
+    assert not box.processes.files.environments._builds
     store = EnvironmentStore(box.folder / "cache/environments")
     store.tidy()
     assert len([path for path in store.folder.iterdir() if path.is_dir()]) == 1

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from longshore.activities.node.processes import Run
+from longshore.activities.node.run import Run
 from longshore.client.api import Longshore
 from longshore.models.checkpoint import CheckpointInfo, Manifest, SaveRequest
 from longshore.models.document import read_document

@@ -15,9 +15,9 @@ from typing import Any
 import psutil
 import pytest
 
-from longshore.activities.node import processes
+from longshore.activities.node import run_lifecycle
 from longshore.activities.node.outcome import report_of
-from longshore.activities.node.processes import Run
+from longshore.activities.node.run import Run
 from longshore.activities.node.supervision import Plan
 from longshore.activities.node.system import boot_clock
 from longshore.client.process import run as run_loop
@@ -103,7 +103,7 @@ async def test_nothing_outlives_a_supervisor_that_its_job_kills(box: LocalNode) 
 async def test_a_supervisor_that_its_job_stops_is_killed_with_it(
     box: LocalNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "SUPERVISOR_PATIENCE", 0.5)
+    monkeypatch.setattr(run_lifecycle, "SUPERVISOR_PATIENCE", 0.5)
     seconds = f"300.{uuid.uuid4().int % 10**9}"
     run = box.start(f"echo ready; kill -STOP $PPID; exec sleep {seconds}")
     await _says(box, run, "ready")
@@ -116,7 +116,7 @@ async def test_a_supervisor_that_its_job_stops_is_killed_with_it(
 async def test_a_stopped_supervisor_is_killed_also_where_no_file_tells_of_it(
     box: LocalNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "SUPERVISOR_PATIENCE", 0.5)
+    monkeypatch.setattr(run_lifecycle, "SUPERVISOR_PATIENCE", 0.5)
     forget = 'rm "$(dirname "$LONGSHORE_PROGRESS_FILE")/../started.json"'
     run = box.start(f"kill -STOP $PPID; {forget} && echo ready; exec sleep 300")
     await _says(box, run, "ready")

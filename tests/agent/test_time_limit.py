@@ -49,7 +49,7 @@ async def test_one_that_ends_before_and_one_that_is_stopped_before_are_left_alon
     ends_late = "trap 'sleep 0.5; exit 0' TERM; echo on; while :; do sleep 0.02; done"
     run = box.start(ends_late, max_duration="400ms")
     await box.says(run, "on")
-    box.processes.ask_to_stop(run, "SIGTERM", 10, "held by its user")
+    box.processes.lifecycle.ask_to_stop(run, "SIGTERM", 10, "held by its user")
     report = await run.done
     assert (report.failure, report.stopped_for) == (None, "held by its user")
 
