@@ -186,6 +186,16 @@ class Board:
         model = self.state.models.get(slot.key)
         return victim_of(slot, model, self.reload(slot), meanwhile, asker, self.policy, self.now)
 
+    def drain_time(self, victims: Iterable[Victim]) -> timedelta:
+        """Return for how long victims probably answer what they have before they are gone."""
+        slots = [self.slots[self.by_id[victim.slot]] for victim in victims]
+        times = [
+            model.request_time
+            for slot in slots
+            if (slot.active or slot.queued) and (model := self.state.models.get(slot.key))
+        ]
+        return max(times, default=timedelta(0))
+
     def take(self, memory: Sequence[MemoryOn], leaving: Iterable[str], load: timedelta) -> None:
         """Give memory to a slot that loads once these have left."""
         rows, until = self.rows_of(memory), self.now

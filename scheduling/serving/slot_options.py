@@ -181,7 +181,8 @@ def _option(
 ) -> SlotOption:
     wait = _wait_for(board, rows)
     free_at = board.now + wait if board.busy[list(rows)].any() else None
-    waiting = wait_price(board, asked, wait)
+    drain = board.drain_time(victims)
+    waiting = wait_price(board, asked, max(wait, drain))
     evictions = sum(victim.price for victim in victims)
     memory = board.memory_of(rows, mbs)
     where = format_places([(memory[0].gpu.node, [each.gpu.gpu_index for each in memory])])
@@ -192,7 +193,11 @@ def _option(
         leave = "; ".join(victim.reason for victim in victims)
         parts.append(f"without {leave}")
     if free_at is not None:
-        parts.append(f"after the load there, {amount(waiting)} for {span(wait)} of waiting")
+        parts.append(
+            f"after the load there, {amount(waiting)} for {span(max(wait, drain))} of waiting"
+        )
+    elif drain:
+        parts.append(f"after their last requests, {amount(waiting)} for {span(drain)} of waiting")
     if not parts:
         parts.append("with memory that is free")
     reason = f"{where} {', '.join(parts)}"

@@ -1,8 +1,9 @@
 """Which slots are loaded for the requests that wait, and which leave for them.
 
-One model after another: a higher class first; of a class those whose turn it is, the oldest first;
-then the most requests for a second of load. Each gets the cheapest way that
-`scheduling.serving.slot_options` finds, where it costs less than that its requests wait on.
+One model after another: a higher class first; of a class those that are long overdue, the oldest
+first; then the most requests for a second of load, the more the longer they have waited. Each gets
+the cheapest way that `scheduling.serving.slot_options` finds, where it costs less than that its
+requests wait on.
 """
 
 from collections.abc import Iterable
@@ -30,6 +31,8 @@ from longshore.scheduling.serving.slots import (
 from longshore.scheduling.serving.victims import Asker, is_stale
 
 _HOUR = timedelta(hours=1)
+_SHORTEST = timedelta(milliseconds=1)
+"""A load of no time would be divided by."""
 
 
 def plan_slots(state: ServingState, policy: SlotPolicy, now: datetime) -> SlotPlan:
@@ -87,10 +90,14 @@ class _Planning:
 
     def _order(self, waiting: WaitingRequests) -> tuple[object, ...]:
         model = self.state.models.get(waiting.key)
-        seconds = max(model.load_time.total_seconds(), 1e-3) if model else 1.0
-        due = model is not None and self.now >= due_at(waiting, model, self.policy)
-        first = waiting.since.timestamp() if due else -waiting.requests / seconds
-        return -waiting.priority, not due, first, waiting.since, waiting.key
+        load = max(model.load_time, _SHORTEST) if model else _SHORTEST
+        waits = self.now - waiting.since
+        due = due_at(waiting, model, self.policy) - waiting.since if model else timedelta.max
+        overdue = waits / self.policy.overdue_after >= due
+        # Requests for a second of load, for each load time that they have waited, and one.
+        worth = waiting.requests * (1 + waits / load) / load.total_seconds()
+        first = waiting.since.timestamp() if overdue else -worth
+        return -waiting.priority, not overdue, first, waiting.since, waiting.key
 
     def _answer(self, waiting: WaitingRequests) -> None:
         """Decide about one key; at most one slot is loaded for it by a plan."""

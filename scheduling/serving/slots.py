@@ -156,6 +156,8 @@ class SlotPolicy:
     wait_loads: float = 4.0
     """It waits for so many of its load times at least before that: drained sooner, slots would
     mostly load."""
+    overdue_after: float = 6.0
+    """Who has waited for so many times as long comes first in its class."""
     wait_price: int = 2_000_000
     """Micro-dollars that an hour of a request's waiting costs."""
     gpu_price: int = 2_000_000

@@ -110,6 +110,17 @@ def test_a_third_takes_the_place_of_a_stale_one():
     assert only(plan).action is SlotAction.YIELD
 
 
+def test_requests_that_a_victim_has_to_answer_first_are_a_price_too():
+    """Its reload is cheaper by half than that of the idle one: $0.0006 to $0.0011."""
+    models = [model("m", 45_000, use=1), model("n", 45_000, use=2), model("third", 45_000)]
+    asks = waits("third", seconds=240)
+    plan = planned(state(gpus(), models, [asks], two_of_45(idle=60)))
+    assert leaving(plan) == ["s2"]
+    (other,) = only(plan).rejected
+    assert [each.slot for each in other.victims] == ["s1"]
+    assert other.reason.endswith("after their last requests, $0.0028 for 5s of waiting")
+
+
 def test_a_slot_is_not_stale_a_second_before():
     plan = planned(state(gpus(), THIRD, [waits("third")], two_of_45(idle=9)))
     assert plan.victims == ()
@@ -342,12 +353,15 @@ def test_a_prewarmed_slot_is_stale_from_birth():
     assert leaving(planned(state(gpus(1), models, [waits("m", priority=0)], [warm]))) == ["s"]
 
 
-def test_a_higher_class_comes_first_then_whose_turn_it_is_then_the_most_requests():
-    names = ("few", "many", "old", "high")
+def test_a_higher_class_comes_first_then_who_is_overdue_then_requests_by_how_long_they_wait():
+    names = ("few", "many", "old", "overdue", "high")
     models = [model(name, 60_000, load=15) for name in names]
-    waiting = [waits("few"), waits("many", 9), waits("old", seconds=90), waits("high", priority=6)]
+    waiting = [
+        waits("few"), waits("many", 9), waits("old", seconds=90), waits("overdue", seconds=360),
+        waits("high", priority=6),
+    ]  # fmt: skip
     plan = planned(state(gpus(4), models, waiting))
-    assert [each.key.model for each in plan.decisions] == ["high", "old", "many", "few"]
+    assert [each.key.model for each in plan.decisions] == ["high", "overdue", "many", "old", "few"]
 
 
 def test_memory_of_jobs_is_not_to_be_had():
