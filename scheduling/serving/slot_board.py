@@ -157,9 +157,9 @@ class Board:
         prices = [self.gpus[row].price for row in self.rows_of(slot.memory)]
         return reload_price(slot, model, prices, self.policy)
 
-    def victims_on(
+    def leaving_on(
         self, rows: Sequence[int], mbs: Sequence[int], asker: Asker, meanwhile: timedelta
-    ) -> tuple[Victim, ...] | None:
+    ) -> tuple[Candidate, ...] | None:
         """Return who leaves so that these GPUs have so many MB; None where that does not help."""
         short = {
             row: need for row, mb in zip(rows, mbs, strict=True)
@@ -176,19 +176,17 @@ class Board:
             price = price_of(self.reload(slot), model.use if model else 0.0, meanwhile)
             frees = {self.rows[gpu]: mb for gpu, mb in slot.memory if self.rows.get(gpu) in short}
             candidates.append(Candidate(price, slot.id, frees))
-        chosen = choose_victims(short, candidates)
-        if chosen is None:
-            return None
-        return tuple(self._victim(each.slot, asker, meanwhile) for each in chosen)
+        return choose_victims(short, candidates)
 
-    def _victim(self, slot_id: str, asker: Asker, meanwhile: timedelta) -> Victim:
-        slot = self.slots[self.by_id[slot_id]]
+    def victim(self, leaving: Candidate, asker: Asker, meanwhile: timedelta) -> Victim:
+        """Return a slot that leaves, with why and its price in words."""
+        slot = self.slots[self.by_id[leaving.slot]]
         model = self.state.models.get(slot.key)
         return victim_of(slot, model, self.reload(slot), meanwhile, asker, self.policy, self.now)
 
-    def drain_time(self, victims: Iterable[Victim]) -> timedelta:
-        """Return for how long victims probably answer what they have before they are gone."""
-        slots = [self.slots[self.by_id[victim.slot]] for victim in victims]
+    def drain_time(self, leaving: Iterable[Candidate]) -> timedelta:
+        """Return for how long slots that leave probably answer what they have before."""
+        slots = [self.slots[self.by_id[each.slot]] for each in leaving]
         times = [
             model.request_time
             for slot in slots

@@ -17,8 +17,8 @@ from longshore.scheduling.placement.gpus import mask_of
 from longshore.scheduling.placement.links import choose_linked, slowest_link
 from longshore.scheduling.serving.sizes import split_layers
 from longshore.scheduling.serving.slot_board import Board
-from longshore.scheduling.serving.slots import ServedModel, SlotOption, Victim
-from longshore.scheduling.serving.victims import Asker
+from longshore.scheduling.serving.slots import ServedModel, SlotOption
+from longshore.scheduling.serving.victims import Asker, Candidate
 from longshore.scheduling.words import format_link
 
 _LOOKED_AT = 32
@@ -38,7 +38,29 @@ class Asked(NamedTuple):
     requests: int
 
 
-def options(board: Board, asked: Asked) -> list[SlotOption]:
+class Way(NamedTuple):
+    """A way to give a model a slot, before `option_of` says it in words. Of many a few are named,
+    and words take as long as the search."""
+
+    rows: tuple[int, ...]
+    """Its GPUs, as the board counts them."""
+    mbs: tuple[int, ...]
+    leaving: tuple[Candidate, ...]
+    wait: timedelta
+    """Until its GPUs load nothing else."""
+    drain: timedelta
+    """Until those that leave have answered what they have."""
+    waiting: int
+    """Micro-dollars of the longer of the two."""
+    free_at: datetime | None
+    """When its GPUs load nothing else; None: now."""
+
+    @property
+    def price(self) -> int:
+        return self.waiting + sum(each.price for each in self.leaving)
+
+
+def options(board: Board, asked: Asked) -> list[Way]:
     """Return the ways for the fewest GPUs that there is one for, cheapest first."""
     for mbs in asked.model.sizes:
         found = _on_one(board, asked, mbs[0]) if len(mbs) == 1 else _on_several(board, asked, mbs)
@@ -65,9 +87,9 @@ def wait_price(board: Board, asked: Asked, wait: timedelta) -> int:
     return round(board.policy.wait_price * hours * (asked.requests + asked.model.use * hours / 2))
 
 
-def _on_one(board: Board, asked: Asked, mb: int) -> list[SlotOption]:
+def _on_one(board: Board, asked: Asked, mb: int) -> list[Way]:
     if (free := free_gpu(board, asked.model, mb)) is not None:
-        return [_option(board, asked, [free], [mb], ())]
+        return [_way_of(board, asked, [free], [mb], ())]
     yielding, least = board.yielding(asked.asker)
     rows = np.flatnonzero(board.lasting(asked.model) & (board.room + yielding >= mb))
     # No less than this does it cost there, so those that may be cheapest are looked at.
@@ -75,7 +97,7 @@ def _on_one(board: Board, asked: Asked, mb: int) -> list[SlotOption]:
     for at in np.flatnonzero(board.busy[rows]):
         bound[at] += wait_price(board, asked, _wait_for(board, [int(rows[at])]))
     order = np.argsort(bound, kind="stable")[:_LOOKED_AT]
-    found: list[SlotOption] = []
+    found: list[Way] = []
     for row, least_price in zip(rows[order].tolist(), bound[order].tolist(), strict=True):
         if _settled(found, least_price):
             break
@@ -84,10 +106,10 @@ def _on_one(board: Board, asked: Asked, mb: int) -> list[SlotOption]:
     return _cheapest(board, found)
 
 
-def _on_several(board: Board, asked: Asked, mbs: Sequence[int]) -> list[SlotOption]:
+def _on_several(board: Board, asked: Asked, mbs: Sequence[int]) -> list[Way]:
     """Return the ways on GPUs of one node that load nothing."""
     number, mb = len(mbs), max(mbs)
-    found: list[SlotOption] = []
+    found: list[Way] = []
     for usable, free, least_price in _nodes(board, asked, number, mb):
         if _settled(found, least_price):
             break
@@ -96,14 +118,14 @@ def _on_several(board: Board, asked: Asked, mbs: Sequence[int]) -> list[SlotOpti
     return _cheapest(board, found)
 
 
-def _in_layers(board: Board, asked: Asked, fewest: int) -> list[SlotOption]:
+def _in_layers(board: Board, asked: Asked, fewest: int) -> list[Way]:
     """Return the ways on the fewest GPUs of a node over which the layers can be spread."""
     split = asked.model.split
     if split is None:
         return []
     yielding, _ = board.yielding(asked.asker)
     for number in range(fewest, min(split.layers, _MOST_SPLIT) + 1):
-        found: list[SlotOption] = []
+        found: list[Way] = []
         for usable, _, _ in _nodes(board, asked, number, split.fixed + split.mb):
             for room in (board.room, board.room + yielding):
                 rows = sorted(sorted(usable, key=lambda row: (-int(room[row]), row))[:number])
@@ -143,7 +165,7 @@ def _nodes(
     return found
 
 
-def _settled(found: Sequence[SlotOption], least_price: float) -> bool:
+def _settled(found: Sequence[Way], least_price: float) -> bool:
     """Return whether no way that costs so much at least is the best, or needs be named."""
     if len(found) <= REJECTED:
         return False
@@ -167,24 +189,29 @@ def _sets(board: Board, usable: list[int], free: list[int], number: int) -> list
     return found
 
 
-def _way(board: Board, asked: Asked, rows: Sequence[int], mbs: Sequence[int]) -> SlotOption | None:
-    victims = board.victims_on(rows, mbs, asked.asker, asked.model.load_time)
-    return None if victims is None else _option(board, asked, rows, mbs, victims)
+def _way(board: Board, asked: Asked, rows: Sequence[int], mbs: Sequence[int]) -> Way | None:
+    leaving = board.leaving_on(rows, mbs, asked.asker, asked.model.load_time)
+    return None if leaving is None else _way_of(board, asked, rows, mbs, leaving)
 
 
-def _option(
+def _way_of(
     board: Board,
     asked: Asked,
     rows: Sequence[int],
     mbs: Sequence[int],
-    victims: tuple[Victim, ...],
-) -> SlotOption:
-    wait = _wait_for(board, rows)
-    free_at = board.now + wait if board.busy[list(rows)].any() else None
-    drain = board.drain_time(victims)
-    waiting = wait_price(board, asked, max(wait, drain))
-    evictions = sum(victim.price for victim in victims)
-    memory = board.memory_of(rows, mbs)
+    leaving: tuple[Candidate, ...],
+) -> Way:
+    wait, drain = _wait_for(board, rows), board.drain_time(leaving)
+    return Way(
+        tuple(rows), tuple(mbs), leaving, wait, drain, wait_price(board, asked, max(wait, drain)),
+        board.now + wait if board.busy[list(rows)].any() else None,
+    )  # fmt: skip
+
+
+def option_of(board: Board, asked: Asked, way: Way) -> SlotOption:
+    """Return a way in words."""
+    memory = board.memory_of(way.rows, way.mbs)
+    victims = tuple(board.victim(each, asked.asker, asked.model.load_time) for each in way.leaving)
     where = format_places([(memory[0].gpu.node, [each.gpu.gpu_index for each in memory])])
     topology = board.state.topologies.get(memory[0].gpu.node)
     where += format_link(slowest_link(topology, [each.gpu.gpu_index for each in memory]))
@@ -192,16 +219,15 @@ def _option(
     if victims:
         leave = "; ".join(victim.reason for victim in victims)
         parts.append(f"without {leave}")
-    if free_at is not None:
-        parts.append(
-            f"after the load there, {amount(waiting)} for {span(max(wait, drain))} of waiting"
-        )
-    elif drain:
-        parts.append(f"after their last requests, {amount(waiting)} for {span(drain)} of waiting")
+    if way.free_at is not None or way.drain:
+        after = "the load there" if way.free_at is not None else "their last requests"
+        waits = span(max(way.wait, way.drain))
+        parts.append(f"after {after}, {amount(way.waiting)} for {waits} of waiting")
     if not parts:
         parts.append("with memory that is free")
+    evictions = sum(victim.price for victim in victims)
     reason = f"{where} {', '.join(parts)}"
-    return SlotOption(memory, victims, evictions, waiting, free_at, reason)
+    return SlotOption(memory, victims, evictions, way.waiting, way.free_at, reason)
 
 
 def _wait_for(board: Board, rows: Sequence[int]) -> timedelta:
@@ -210,17 +236,18 @@ def _wait_for(board: Board, rows: Sequence[int]) -> timedelta:
     return max([end - board.now for end in ends], default=timedelta(0))
 
 
-def _cheapest(board: Board, found: Sequence[SlotOption]) -> list[SlotOption]:
+def _cheapest(board: Board, found: Sequence[Way]) -> list[Way]:
     """Return ways by price; of equal ones first where nobody waits, then by links, then the
     tightest, then by name."""
 
-    def order(option: SlotOption) -> tuple[object, ...]:
-        node = option.memory[0].gpu.node
-        indices = [each.gpu.gpu_index for each in option.memory]
+    def order(way: Way) -> tuple[object, ...]:
+        memory = board.memory_of(way.rows, way.mbs)
+        node = memory[0].gpu.node
+        indices = [each.gpu.gpu_index for each in memory]
         link = slowest_link(board.state.topologies.get(node), indices)
-        left = sum(int(board.room[row]) for row in board.rows_of(option.memory))
+        left = sum(int(board.room[row]) for row in way.rows)
         speed = link.gb_per_second if link else 0
-        return option.price, option.free_at is not None, -speed, left, node, indices
+        return way.price, way.free_at is not None, -speed, left, node, indices
 
-    unique = {option.memory: option for option in found}
+    unique = {(way.rows, way.mbs): way for way in found}
     return sorted(unique.values(), key=order)  # pyright: ignore[reportArgumentType]

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from longshore.models.serving import EngineStage
 from longshore.models.text import amount, count, span
 from longshore.scheduling.serving.slot_board import Board
-from longshore.scheduling.serving.slot_options import REJECTED, Asked, free_gpu, options
+from longshore.scheduling.serving.slot_options import REJECTED, Asked, free_gpu, option_of, options
 from longshore.scheduling.serving.slots import (
     ModelSlot,
     Promise,
@@ -140,8 +140,9 @@ class _Planning:
             return self._decide(key, action, reason, serve=serve, again_at=due)
         if asked.asker.due and self.now >= due_at(waiting, model, policy) + policy.max_wait:
             # It may not wait for one GPU after the other.
-            found.sort(key=lambda option: option.free_at is not None)
-        best, rejected = found[0], tuple(found[1 : 1 + REJECTED])
+            found.sort(key=lambda way: way.free_at is not None)
+        named = tuple(option_of(self.board, asked, way) for way in found[: 1 + REJECTED])
+        best, rejected = named[0], named[1:]
         wait = self._why_wait(asked, best, value, more=more)
         if wait:
             again = min((at for at in (due, best.free_at) if at is not None), default=None)

@@ -153,7 +153,7 @@ class SlotPolicy:
     """A slot without a request for so long yields to anybody."""
     max_wait: timedelta = timedelta(seconds=60)
     """A model that has waited for so long has a slot of its own class drained."""
-    wait_loads: float = 4.0
+    wait_loads: float = 5.0
     """It waits for so many of its load times at least before that: drained sooner, slots would
     mostly load."""
     overdue_after: float = 6.0

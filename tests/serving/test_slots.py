@@ -99,7 +99,7 @@ def test_a_third_waits_where_none_is_stale():
     assert (plan.loads, plan.victims) == ((), ())
     assert only(plan).action is SlotAction.WAIT
     assert "45,000 MB on a GPU that loads nothing; 35,000 MB are free at most" in only(plan).reason
-    assert only(plan).again_at == NOW + 240 * SECOND  # its turn: four load times
+    assert only(plan).again_at == NOW + 300 * SECOND  # its turn: five load times
 
 
 def test_a_third_takes_the_place_of_a_stale_one():
@@ -113,7 +113,7 @@ def test_a_third_takes_the_place_of_a_stale_one():
 def test_requests_that_a_victim_has_to_answer_first_are_a_price_too():
     """Its reload is cheaper by half than that of the idle one: $0.0006 to $0.0011."""
     models = [model("m", 45_000, use=1), model("n", 45_000, use=2), model("third", 45_000)]
-    asks = waits("third", seconds=240)
+    asks = waits("third", seconds=300)
     plan = planned(state(gpus(), models, [asks], two_of_45(idle=60)))
     assert leaving(plan) == ["s2"]
     (other,) = only(plan).rejected
@@ -200,7 +200,7 @@ def test_a_lower_class_in_use_is_drained():
 
 
 def test_after_its_longest_wait_its_own_class_is_drained():
-    models = [model("m", 60_000, load=15), model("n", 60_000, load=15)]
+    models = [model("m", 60_000, load=12), model("n", 60_000, load=12)]
     before = state(gpus(1), models, [waits("n", seconds=59)], [slot("s", "m", ("a", 0, 60_000))])
     assert planned(before).victims == ()
     assert planned(before).again_at == NOW + 1 * SECOND
