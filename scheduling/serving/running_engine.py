@@ -10,7 +10,9 @@ from longshore.scheduling.serving.victims import Asker, is_stale, reload_price, 
 
 _HOUR = timedelta(hours=1)
 _MEANWHILE = _HOUR
-"""For how long the requests of an engine that leaves are counted."""
+"""For how long it is counted how often an engine that leaves is asked."""
+_TIMES = "times that it is asked in an hour"
+"""Not requests: those that come one after another are one time, until nobody asks for a while."""
 _HIGHEST = 100
 """Above every class of a job."""
 
@@ -50,7 +52,7 @@ def as_victim(
     rules = _rules(policy)
     gpus = sum(len(share.gpu_indices) for share in work.shares)
     reload = reload_price(slot, model, [work.price] * gpus, rules)
-    return victim_of(slot, model, reload, _MEANWHILE, Asker(_HIGHEST), rules, now)
+    return victim_of(slot, model, reload, _MEANWHILE, Asker(_HIGHEST), rules, now, counted=_TIMES)
 
 
 def _slot(work: RunningWork, engine: RunningEngine) -> ModelSlot:

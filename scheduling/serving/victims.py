@@ -83,8 +83,10 @@ def victim_of(
     asker: Asker,
     policy: SlotPolicy,
     now: datetime,
+    counted: str = "requests",
 ) -> Victim:
-    """Return a slot as it leaves; `meanwhile` is for how long its requests are counted."""
+    """Return a slot as it leaves; `meanwhile` is for how long its requests are counted, or what
+    the use of its model is `counted` in."""
     use = model.use if model else 0.0
     price = price_of(reload, use, meanwhile)
     stale = is_stale(slot, policy, now)
@@ -99,7 +101,7 @@ def victim_of(
     expected = use * (meanwhile / _HOUR)
     reason = (
         f"{slot.key} ({slot.id}), {state}: {amount(price)}, a reload of {amount(reload)} x "
-        f"{expected:,.2f} requests"
+        f"{expected:,.2f} {counted}"
     )
     return Victim(slot.id, not stale, turn, price, reason)
 

@@ -84,7 +84,10 @@ def test_one_that_waits_or_failed_says_why():
 
 
 def test_one_that_left_for_a_job_says_what_that_costs():
-    why = "tiny (chat-r1-aaaaaaaaaa), idle for 12m: $0.40, a reload of $0.10 x 4.00 requests"
+    why = (
+        "tiny (chat-r1-aaaaaaaaaa), idle for 12m: $0.40, a reload of $0.10 x 4.00 times that it "
+        "is asked in an hour"
+    )
     left = {"for_job": "train<b>", "at": NOW - timedelta(minutes=3), "why": why}
     html = problems_html([an_engine(left=left)], NOW)
     assert f"chat-r1-aaaaaaaaaa left its GPU for train&lt;b&gt; 3m ago: {why}" in html
