@@ -15,6 +15,7 @@ from longshore.client.model_view import (
     models_table,
     runtime_rows,
     runtimes_table,
+    sizes_table,
 )
 from longshore.client.terminal import JSON, note, print_json, say, show, warn
 from longshore.models.addresses import without_secrets
@@ -176,7 +177,8 @@ def list_(as_json: JSON = False) -> None:
 
 @models_app.command("show")
 def show_(name: NAME, as_json: JSON = False) -> None:
-    """Show all of a model: what was said of it, what its files say, and who changed it when."""
+    """Show all of a model: what was said of it, what its files say, who changed it when, and on
+    how many GPUs of which nodes it has room now."""
     found = call(lambda api: api.model(name))
     if as_json:
         return print_json(found)
@@ -185,6 +187,8 @@ def show_(name: NAME, as_json: JSON = False) -> None:
         show(estimate_table(found.facts.memory))
         for each in found.facts.memory.notes:
             note(each)
+    if found.sizes:
+        show(sizes_table(found))
     return None
 
 

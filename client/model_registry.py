@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from longshore.activities.serving.examination import Examined, examine
+from longshore.activities.serving.model_room import model_in_full
 from longshore.activities.serving.stored_models import (
     load_gpus,
     load_model,
@@ -49,9 +50,9 @@ class ModelReading(Reading):
             return await load_models(connection)
 
     async def model(self, name: str) -> ModelView:
-        """Return a model. Raises NotFoundError."""
+        """Return a model with its sizes, and where each has room now. Raises NotFoundError."""
         async with self._db().snapshot() as connection:
-            return await load_model(connection, name)
+            return await model_in_full(connection, name)
 
     async def runtimes(self) -> tuple[RuntimeView, ...]:
         """Return the runtimes: those that are built in first, and by name."""

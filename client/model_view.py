@@ -9,9 +9,10 @@ from longshore.client.terminal import a_table, pairs
 from longshore.models.model_memory import ModelMemory
 from longshore.models.model_registry import ModelView, RegistryChange, RuntimeView
 from longshore.models.serving import MemoryRule
-from longshore.models.text import NONE, count, format_duration
+from longshore.models.text import NONE, count, format_duration, listed
 from longshore.models.units import format_bytes, format_gb
 
+_NODES_NAMED = 4
 _RULES = {MemoryRule.HEADER: "by the header of its file", MemoryRule.STATED: "as the model states"}
 
 
@@ -59,6 +60,8 @@ def _of_model(model: ModelView) -> Iterator[tuple[str, str]]:
     yield "at a time", count(spec.concurrency or 0, "request")
     stated = "stated" if spec.memory is not None else "by its header"
     yield "GPU memory", f"{format_bytes(model.memory)}, {stated}"
+    if model.seen:
+        yield "engines took", f"{format_bytes(model.seen)} at most"
     if spec.gpus:
         yield "on", count(spec.gpus, "GPU")
     for name, source in spec.adapters.items():
@@ -75,6 +78,26 @@ def _of_model(model: ModelView) -> Iterator[tuple[str, str]]:
 def _revision(number: int, by: str, at: datetime) -> str:
     who = f" by {by}" if by else ""
     return f"{number}, {at:%Y-%m-%dT%H:%M:%SZ}{who}"
+
+
+def sizes_table(model: ModelView) -> Table:
+    """Return a row for each number of GPUs on which an engine may run, with where it has room;
+    without those of more GPUs than any node could give."""
+    table = a_table(
+        ["GPUs", "memory of each", "has room now on", "when empty, on"],
+        right=("GPUs", "memory of each"), fold=("has room now on", "when empty, on"),
+    )  # fmt: skip
+    held = [each for each in model.sizes if each.nodes or each.when_empty]
+    for each in held or model.sizes[:1]:
+        table.add_row(
+            str(each.gpus), format_gb(each.memory / 1000), _nodes(each.nodes),
+            _nodes(each.when_empty),
+        )  # fmt: skip
+    return table
+
+
+def _nodes(ids: Sequence[str]) -> str:
+    return listed(ids, _NODES_NAMED) if ids else NONE
 
 
 def runtimes_table(runtimes: Sequence[RuntimeView]) -> Table:

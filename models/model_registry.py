@@ -30,6 +30,18 @@ class ModelFacts(Frozen):
     """Tokens of the longest text that it was trained on; None where the files do not say."""
 
 
+class SizeView(Frozen):
+    """On how many GPUs of a node an engine of a model may run, and where there is room for it."""
+
+    gpus: int
+    memory: int
+    """MB on each of them."""
+    nodes: tuple[str, ...] = ()
+    """Where one would start now."""
+    when_empty: tuple[str, ...] = ()
+    """Further nodes, that would hold it if nothing else ran there."""
+
+
 class ModelView(Frozen):
     """A model that is stored."""
 
@@ -44,6 +56,11 @@ class ModelView(Frozen):
     changed_by: str
     changed_at: Instant
     created_at: Instant
+    seen: int = 0
+    """The most bytes of GPU memory that an engine of it took, as it is now; 0 where none ran. Only
+    of one model that is asked for by its name, as the sizes."""
+    sizes: tuple[SizeView, ...] = ()
+    """The fewest GPUs first. A service chooses one for each replica."""
     trouble: str = ""
     """Why what is stored cannot be read; only name and runtime are true then."""
 

@@ -49,7 +49,7 @@ async def replica_specs(
 ) -> list[JobSpec]:
     """Return the jobs of so many replicas, each of a size for which there is room now, or may
     be. One like it was `seen` to take so many bytes in all."""
-    specs = _in_sizes(service, engine, sizes, seen)
+    specs = in_sizes(service, engine, sizes, seen)
     if len(specs) == 1:
         return specs * count
     now = await clock(connection)
@@ -60,9 +60,11 @@ async def replica_specs(
     return [specs[number] for number in chosen]
 
 
-def _in_sizes(
+def in_sizes(
     service: ServiceSpec, engine: EngineSpec, sizes: Sequence[EngineSize], seen: int
 ) -> list[JobSpec]:
+    """Return the job of a replica in each of its sizes, with the memory that one like it was
+    `seen` to take where that is more."""
     engines = [engine.of_size(size) for size in sizes] or [engine]
     return [replica_spec(service, corrected(each, seen)) for each in engines]
 
@@ -86,7 +88,7 @@ async def with_sizes(
     if not facts.has_sizes or not waiting:
         return facts
     now = await clock(connection)
-    specs = _in_sizes(service, engine, sizes, seen)
+    specs = in_sizes(service, engine, sizes, seen)
     nodes = await load_nodes(connection, service.pool)
     held = held_when_empty([JobRequest.of("", spec, now, 1) for spec in specs], nodes)
     by_gpus = dict(zip((size.gpus for size in sizes), held, strict=True))

@@ -84,6 +84,12 @@ async def test_an_engine_has_a_share_of_each_of_as_many_gpus_as_it_needs(
     (third,) = (await serve("third", "60GB")).replicas
     assert (third.gpu_indices, third.leased) == ((3,), 60_000)
     # There is room for 60 GB on no GPU now, but on two that have 30 each.
+    assert third.node_id is not None
+    one, two, *_ = (await longshore.model(f"third-{pool}")).sizes
+    assert (one.gpus, one.memory, two.gpus, two.memory) == (1, 60_000, 2, 30_000)
+    assert third.node_id in one.when_empty
+    assert third.node_id not in one.nodes
+    assert third.node_id in two.nodes
     (fourth,) = (await serve("fourth", "60GB")).replicas
     assert (fourth.gpu_indices, fourth.leased) == ((0, 1), 30_000)
     (node,) = [each for each in await longshore.nodes() if each.pool == pool]

@@ -1,0 +1,71 @@
+"""One model in full: in which sizes an engine of it may run, and which nodes have room."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from longshore.activities.database import clock
+from longshore.activities.serving.model_engine import in_sizes
+from longshore.activities.serving.service_rows import measured_memory
+from longshore.activities.serving.stored_models import load_model, load_runtimes, runtime_in
+from longshore.activities.snapshot import load_nodes, load_pool
+from longshore.models.errors import StoredError
+from longshore.models.job import JobSpec
+from longshore.models.model_registry import ModelView, SizeView
+from longshore.models.placement import JobRequest
+from longshore.models.service import ServiceSpec
+from longshore.models.serving import EngineSpec
+from longshore.scheduling.packer import place
+from longshore.scheduling.placement.feasibility import could_ever_hold
+from longshore.scheduling.serving.engine_sizes import engine_sizes
+
+_SERVICE = "engine"
+"""Stands for a service that says nothing but its model."""
+
+
+async def model_in_full(connection: AsyncConnection, name: str) -> ModelView:
+    """Return a model with its sizes, and where each has room; without where its runtime cannot be
+    read, or its engine cannot be started. Raises NotFoundError, StoredError."""
+    found = await load_model(connection, name)
+    try:
+        runtime = runtime_in(await load_runtimes(connection), found.spec.runtime).runtime
+    except StoredError:
+        return found
+    sizes = engine_sizes(found.spec, found.facts, runtime.split, found.memory)
+    engine = EngineSpec(model=found.spec, runtime=runtime, memory=sizes[0].memory)
+    if engine.too_large:
+        return found
+    seen = await measured_memory(connection, engine)
+    service = ServiceSpec(name=_SERVICE, model=name)
+    jobs = in_sizes(service, engine, sizes, seen)
+    return found.model_copy(update={"seen": seen, "sizes": await _with_room(connection, jobs)})
+
+
+async def _with_room(connection: AsyncConnection, jobs: Sequence[JobSpec]) -> tuple[SizeView, ...]:
+    now = await clock(connection)
+    asked = [JobRequest.of(_SERVICE, job, now, 1) for job in jobs]
+    has_room: list[list[str]] = [[] for _ in jobs]
+    holds: list[list[str]] = [[] for _ in jobs]
+    for pool in list(await connection.scalars(text(_POOLS))):
+        nodes = await load_nodes(connection, pool)
+        try:
+            policy = (await load_pool(connection, pool)).packing
+        except StoredError:
+            continue  # nothing is placed there either
+        for number, job in enumerate(asked):
+            fits = {each.node_id for each in place(job, nodes, policy, now).candidates}
+            has_room[number] += sorted(fits)
+            holds[number] += sorted(
+                node.id for node in nodes if node.id not in fits and could_ever_hold(node, job)
+            )
+    return tuple(
+        SizeView(
+            gpus=job.gpus, memory=job.engine.memory, nodes=tuple(now_on), when_empty=tuple(later)
+        )
+        for job, now_on, later in zip(jobs, has_room, holds, strict=True)
+        if job.engine is not None
+    )
+
+
+_POOLS = "SELECT DISTINCT pool FROM nodes WHERE state <> 'GONE' ORDER BY pool"
