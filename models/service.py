@@ -101,6 +101,10 @@ class ServiceState(StrEnum):
     REMOVED = "REMOVED"
     """Nothing of it runs."""
 
+    @property
+    def in_words(self) -> str:
+        return "being removed" if self is ServiceState.REMOVING else self.value.lower()
+
 
 class LeftGPUs(Wire):
     """That an engine was stopped for a job."""

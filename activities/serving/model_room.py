@@ -7,7 +7,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import clock
 from longshore.activities.serving.model_engine import in_sizes
-from longshore.activities.serving.service_rows import measured_memory
+from longshore.activities.serving.revisions import measured_memory
 from longshore.activities.serving.stored_models import load_model, load_runtimes, runtime_in
 from longshore.activities.snapshot import load_nodes, load_pool
 from longshore.models.errors import StoredError

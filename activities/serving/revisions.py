@@ -43,6 +43,15 @@ async def sizes_of(connection: AsyncConnection, name: str, number: int) -> tuple
         raise StoredError(found.source, (*found.problems, _mend(name))) from error
 
 
+async def measured_memory(connection: AsyncConnection, engine: EngineSpec) -> int:
+    """Return the most bytes of GPU memory that an engine like this one was seen to take; 0 where
+    none was."""
+    alike = {
+        "model": engine.model.model_dump_json(), "runtime": engine.runtime.model_dump_json(),
+    }  # fmt: skip
+    return int(await connection.scalar(text(_MEASURED), alike) or 0)
+
+
 def read_revision(
     name: str, number: int, row: Mapping[str, Any] | RowMapping
 ) -> tuple[ServiceSpec, EngineSpec]:
@@ -69,3 +78,10 @@ _REVISION = """
     SELECT spec, engine FROM service_revisions WHERE service = :name AND number = :number
 """
 _SIZES = "SELECT sizes FROM service_revisions WHERE service = :name AND number = :number"
+_MEASURED = """
+    SELECT max(r.memory)
+      FROM service_revisions v
+      JOIN replicas r ON r.service = v.service AND r.revision = v.number
+     WHERE v.engine -> 'model' = CAST(:model AS jsonb)
+       AND v.engine -> 'runtime' = CAST(:runtime AS jsonb)
+"""

@@ -135,8 +135,9 @@ async def remove_service(connection: AsyncConnection, name: str) -> None:
 
 def _refuse_removed(service: RowMapping) -> None:
     if service["state"] != ServiceState.RUNNING:
+        state = ServiceState(service["state"]).in_words
         raise RefusedError(
-            f"service {service['name']} is {service['state']}: `longshore serve FILE` starts it"
+            f"service {service['name']} is {state}: `longshore serve FILE` starts it again"
         )
 
 
@@ -212,15 +213,6 @@ async def store_plan(
         await connection.execute(text(_INSERT_REPLICA), {**row, "job_id": job_id})
     over = await connection.scalar(text(_LOOKED), {**row, "message": plan.reason})
     return over == ServiceState.REMOVED
-
-
-async def measured_memory(connection: AsyncConnection, engine: EngineSpec) -> int:
-    """Return the most bytes of GPU memory that an engine like this one was seen to take; 0 where
-    none was."""
-    alike = {
-        "model": engine.model.model_dump_json(), "runtime": engine.runtime.model_dump_json(),
-    }  # fmt: skip
-    return int(await connection.scalar(text(_MEASURED), alike) or 0)
 
 
 async def stop_replica(connection: AsyncConnection, job_id: str, why: str) -> None:
@@ -360,13 +352,6 @@ _UNDO = """
                      WHERE v.service = :name AND v.number = :to),
            updated_at = clock_timestamp()
      WHERE services.name = :name
-"""
-_MEASURED = """
-    SELECT max(r.memory)
-      FROM service_revisions v
-      JOIN replicas r ON r.service = v.service AND r.revision = v.number
-     WHERE v.engine -> 'model' = CAST(:model AS jsonb)
-       AND v.engine -> 'runtime' = CAST(:runtime AS jsonb)
 """
 _STOP = """
     UPDATE replicas SET stopping_at = clock_timestamp(), stop_reason = :why

@@ -23,13 +23,12 @@ from longshore.activities.failpoints import failpoint
 from longshore.activities.job_ends import ask_to_end
 from longshore.activities.job_starts import digest_of, start_job
 from longshore.activities.serving.model_engine import replica_specs, with_sizes
-from longshore.activities.serving.revisions import revision_of, sizes_of
+from longshore.activities.serving.revisions import measured_memory, revision_of, sizes_of
 from longshore.activities.serving.service_rows import (
     facts_of,
     hear,
     lock_service,
     mark,
-    measured_memory,
     store_plan,
     to_cancel,
     to_start,

@@ -213,10 +213,10 @@ async def test_it_is_scaled_an_engine_is_evicted_and_all_is_removed(
         await longshore.evict(second.job_id)
     await longshore.remove_service(service.name)
     await until(longshore, service.name, lambda found: found.state is ServiceState.REMOVED)
-    with pytest.raises(RefusedError, match="is REMOVED"):
+    with pytest.raises(RefusedError, match="is removed"):
         await longshore.scale(service.name, 1)
     assert service.name not in [each.name for each in await longshore.services()]
-    with pytest.raises(RefusedError, match=r"is being removed|is REMOVED"):
+    with pytest.raises(RefusedError, match="is removed"):
         await longshore.undo_rollout(service.name)
     assert (await longshore.serve(service))[0] == 2
     await until(longshore, service.name, is_settled)
