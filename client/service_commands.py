@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from longshore.client.calls import call
-from longshore.client.service_view import problems, replicas_table, services_table
+from longshore.client.service_view import (
+    headline,
+    problems,
+    replicas_table,
+    revisions_table,
+    services_table,
+)
 from longshore.client.terminal import JSON, note, now, print_json, say, show, warn
 from longshore.models.document import read_document
 from longshore.models.errors import RefusedError
@@ -53,8 +59,8 @@ def serve(
             for each in edit.warnings:
                 warn(each)
         begun = dict[str, int]()
-        for spec in asked.services:
-            revision, warnings = await api.serve(spec)
+        served = await api.serve_all(asked.services)
+        for spec, (revision, warnings) in zip(asked.services, served, strict=True):
             for each in warnings:
                 warn(f"service {spec.name}: {each}")
             if not as_json:
@@ -87,7 +93,7 @@ async def _until_ready(
     while True:
         found = await api.service(name)
         if found.state is not ServiceState.RUNNING:
-            raise RefusedError(f"service {name} is {found.state.value.lower()}")
+            raise RefusedError(f"service {name} is {found.state.in_words}")
         if revision is not None and found.revision != revision:
             undone = [each.undone for each in found.revisions if each.number == revision]
             why = undone[0] if undone and undone[0] else f"it is at revision {found.revision} now"
@@ -135,31 +141,41 @@ def service(
 ) -> None:
     """Show a service: its replicas, where they answer, what they take, and its revisions."""
     if remove:
-        call(lambda api: api.remove_service(name))
+        found = call(lambda api: _removed(api, name))
+        if as_json:
+            return print_json(found)
+        if found.state is ServiceState.REMOVED:
+            return say(f"{name} is removed.")
         return say(f"{name} is being removed: its replicas end what they have begun.")
     found = call(lambda api: api.service(name))
     if as_json:
         return print_json(found)
-    say(
-        f"{found.name}: model {found.spec.model}, {found.ready} of "
-        f"{count(found.spec.replicas, 'replica')} ready, revision {found.revision}"
-    )
+    say(headline(found))
     if found.message:
         say(found.message)
     if found.replicas:
         show(replicas_table(found.replicas, now(), of_one=True))
     for line in problems(found.replicas, now()):
         note(line)
-    for each in found.revisions:
-        if each.undone:
-            note(f"revision {each.number} was undone: {each.undone}")
+    if found.revisions:
+        show(revisions_table(found.revisions, now()))
     return None
+
+
+async def _removed(api: "Longshore", name: str) -> ServiceView:
+    """Remove a service, also one that cannot be read; return it."""
+    await api.remove_service(name)
+    live = [each for each in await api.services() if each.name == name]
+    return live[0] if live else await api.service(name)
 
 
 def scale(
     name: NAME,
     replicas: Annotated[
-        int, typer.Argument(min=0, max=MOST_REPLICAS, help="How many engines it is to have.")
+        int,
+        typer.Argument(
+            metavar="REPLICAS", min=0, max=MOST_REPLICAS, help="How many engines it is to have."
+        ),
     ],
     no_wait: NO_WAIT = False,
     as_json: JSON = False,

@@ -6,8 +6,8 @@ from datetime import datetime
 from rich.table import Table
 
 from longshore.client.terminal import a_table
-from longshore.models.service import ReplicaView, ServiceState, ServiceView
-from longshore.models.text import NONE, ago, format_gpus
+from longshore.models.service import ReplicaView, RevisionView, ServiceState, ServiceView
+from longshore.models.text import NONE, ago, count, format_gpus
 from longshore.models.units import format_gb
 from longshore.models.visible import visible
 
@@ -36,7 +36,37 @@ def says_what(service: ServiceView) -> str:
     """Return that it cannot be read, what it waits for, or its state."""
     if service.trouble and service.state is ServiceState.RUNNING:
         return "cannot be read"
-    return service.message or service.state.value.lower()
+    return service.message or service.state.in_words
+
+
+def headline(service: ServiceView) -> str:
+    """Return what it serves, with how many engines; of one that is over that it is."""
+    spec = service.spec
+    if service.state is ServiceState.REMOVED:
+        return (
+            f"{service.name} is removed: it had model {spec.model}, revision {service.revision}. "
+            "`longshore serve FILE` starts it again."
+        )
+    return (
+        f"{service.name}: model {spec.model}, {service.ready} of "
+        f"{count(spec.replicas, 'replica')} ready, revision {service.revision}"
+        f"{'' if service.state is ServiceState.RUNNING else ', ' + service.state.in_words}"
+    )
+
+
+def revisions_table(revisions: Sequence[RevisionView], now: datetime) -> Table:
+    """Return a row for each revision."""
+    table = a_table(
+        ["revision", "model", "revision of the model", "made", "ready first", "undone"],
+        right=("revision", "revision of the model"), fold=("undone",),
+    )  # fmt: skip
+    for each in revisions:
+        ready = ago(each.ready_at, now) if each.ready_at else "never"
+        table.add_row(
+            str(each.number), each.model, str(each.model_revision), ago(each.created_at, now),
+            ready, visible(each.undone) or NONE,
+        )  # fmt: skip
+    return table
 
 
 def replicas_table(

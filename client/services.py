@@ -1,5 +1,8 @@
 """Services in the typed client: serve, look, scale, undo, remove."""
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from temporalio.client import Client
 
 from longshore.activities.serving.model_engine import engine_of, replica_specs
@@ -20,7 +23,18 @@ from longshore.client.reading import Reading
 from longshore.client.submission import preflight
 from longshore.models.errors import NotFoundError, RefusedError
 from longshore.models.service import ReplicaView, ServiceSpec, ServiceView
+from longshore.models.serving import EngineSize, EngineSpec
 from longshore.models.visible import shown
+
+
+class _LookedAt(NamedTuple):
+    """A service that may be served."""
+
+    spec: ServiceSpec
+    engine: EngineSpec
+    sizes: tuple[EngineSize, ...]
+    model_revision: int
+    warnings: tuple[str, ...]
 
 
 class ServiceReading(Reading):
@@ -55,14 +69,29 @@ class ServiceControl(ServiceReading):
         one by one. Raises NotFoundError for a model that was not added, RefusedError while one of
         the name is being removed, and what the submit of a job raises.
         """
+        (served,) = await self.serve_all([spec])
+        return served
+
+    async def serve_all(self, specs: Sequence[ServiceSpec]) -> list[tuple[int, tuple[str, ...]]]:
+        """Have several services be as they are given, all or none of them; return of each what
+        `serve` returns, and raise the same."""
+        found: dict[str, _LookedAt] = {}
+        for spec in specs:
+            async with self._db().transaction() as connection:
+                engine, sizes, model_revision = await engine_of(connection, spec.model)
+                (replica,) = await replica_specs(connection, spec, engine, sizes, 1)
+            warnings = await preflight(self._db, replica)
+            found[spec.name] = _LookedAt(spec, engine, sizes, model_revision, warnings)
+        revisions: dict[str, int] = {}
         async with self._db().transaction() as connection:
-            engine, sizes, model_revision = await engine_of(connection, spec.model)
-            (replica,) = await replica_specs(connection, spec, engine, sizes, 1)
-        warnings = await preflight(self._db, replica)
-        async with self._db().transaction() as connection:
-            revision = await record_service(connection, spec, engine, model_revision, sizes)
-        await Signals(self.temporal).begin_service(spec.name)
-        return revision, warnings
+            for name in sorted(found):  # the rows of services are locked in one order
+                each = found[name]
+                revisions[name] = await record_service(
+                    connection, each.spec, each.engine, each.model_revision, each.sizes
+                )
+        for spec in specs:
+            await Signals(self.temporal).begin_service(spec.name)
+        return [(revisions[spec.name], found[spec.name].warnings) for spec in specs]
 
     async def scale(self, name: str, replicas: int) -> None:
         """Want so many replicas. Raises NotFoundError, RefusedError of one that is removed."""

@@ -62,7 +62,8 @@ def _service(row: RowMapping, replicas: Sequence[ReplicaView]) -> ServiceView:
     return ServiceView(
         name=row["name"], state=ServiceState(row["state"]), revision=row["revision"],
         spec=spec.model_copy(update={"replicas": row["replicas"]}),
-        ready=sum(bool(each.endpoint) for each in own), replicas=own, message=row["message"],
+        ready=sum(bool(each.endpoint) for each in own), replicas=own,
+        message="" if row["state"] == ServiceState.REMOVED else row["message"],
         trouble=trouble, updated_at=row["updated_at"],
     )  # fmt: skip
 

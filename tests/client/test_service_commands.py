@@ -1,0 +1,67 @@
+"""`longshore serve`, `service` and `scale`: what is refused, and what they say. No agent runs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from longshore.models.service import ServiceView
+from tests.client.conftest import Command
+
+_FILE = """
+models:
+  - {{name: {model}, source: /models/tiny.gguf, memory: 1GB}}
+services:
+  - {{name: {first}, model: {model}, replicas: 0, drain: {drain}}}
+  - {{name: {second}, model: {other}, replicas: 0, drain: {drain}}}
+"""
+
+
+@pytest.fixture
+def named(pool: str) -> dict[str, str]:
+    return {"first": f"a-{pool}", "second": f"b-{pool}", "model": f"m-{pool}"}
+
+
+def a_file(folder: Path, named: dict[str, str], other: str, drain: str = "0") -> str:
+    file = folder / "serve.yaml"
+    file.write_text(_FILE.format(**named, other=other, drain=drain))
+    return str(file)
+
+
+async def test_services_of_a_file_are_served_all_or_none(
+    longshore: Command, tmp_path: Path, named: dict[str, str]
+):
+    wrong = await longshore("serve", a_file(tmp_path, named, "nothing"), "--no-wait")
+    assert wrong.code == 66
+    assert "there is no model 'nothing'" in wrong.err
+    assert wrong.out == ""
+    assert named["first"] not in (await longshore("services")).out
+    both = await longshore("serve", a_file(tmp_path, named, named["model"]), "--no-wait")
+    assert both.code == 0, both.err
+    assert both.out.splitlines() == [
+        f"{named['first']}: revision 1, model {named['model']}",
+        f"{named['second']}: revision 1, model {named['model']}",
+    ]
+
+
+async def test_a_service_shows_its_revisions_and_that_it_is_removed(
+    longshore: Command, tmp_path: Path, named: dict[str, str]
+):
+    name, model = named["first"], named["model"]
+    for drain in ("0", "1s"):
+        file = a_file(tmp_path, named, model, drain)
+        assert (await longshore("serve", file, "--no-wait")).code == 0
+    shown = (await longshore("service", name)).out.splitlines()
+    assert shown[0] == f"{name}: model {model}, 0 of 0 replicas ready, revision 2"
+    rows = [line.split() for line in shown[-2:]]
+    assert [row[:3] for row in rows] == [["2", model, "1"], ["1", model, "1"]]
+    assert [row[-2:] for row in rows] == [["never", "–"], ["never", "–"]]
+
+    gone = await longshore("service", name, "--remove", "--json")
+    assert gone.code == 0
+    assert ServiceView.model_validate_json(gone.out).name == name
+    assert json.loads(gone.out)["state"] in ("REMOVING", "REMOVED")
+    refused = await longshore("scale", name, "1")
+    assert refused.code == 77
+    assert f"service {name} is " in refused.err
+    assert "REMOV" not in refused.err
