@@ -107,7 +107,7 @@ async def scale_service(connection: AsyncConnection, name: str, replicas: int) -
 
 
 async def undo_rollout(connection: AsyncConnection, name: str, number: int | None) -> int:
-    """Go back to a revision, or to the newest other one that was ever ready; return it.
+    """Go back to a revision, or to that which ran before and was ever ready; return it.
 
     Raises NotFoundError where there is none, RefusedError of a service that is removed.
     """
@@ -274,8 +274,14 @@ _REMOVE = """
      WHERE name = :name AND state = 'RUNNING'
 """
 _PREVIOUS = """
-    SELECT max(number) FROM service_revisions
-     WHERE service = :name AND number <> :revision AND ready_at IS NOT NULL AND undone IS NULL
+    SELECT v.number
+      FROM service_revisions v
+     WHERE v.service = :name AND v.number <> :revision
+       AND v.ready_at IS NOT NULL AND v.undone IS NULL
+     ORDER BY (SELECT max(r.created_at) FROM replicas r
+                WHERE r.service = v.service AND r.revision = v.number) DESC NULLS LAST,
+              v.number DESC
+     LIMIT 1
 """
 _HEAR = """
     WITH known AS (

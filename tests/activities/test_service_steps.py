@@ -21,6 +21,7 @@ from longshore.activities.serving.service_rows import (
     record_service,
     remove_service,
     scale_service,
+    undo_rollout,
 )
 from longshore.activities.serving.service_views import service_view, services_view
 from longshore.activities.serving.services import ServiceActivities
@@ -176,6 +177,27 @@ async def test_a_failed_attempt_counts_once_and_what_is_older_changes_nothing(se
     assert (now.failures, now.message, now.ready_at) == (1, "it broke", None)
     await served.look(served.said("nobody.r1.aaaaaaaa", EngineStage.READY))
     assert len((await served.view()).replicas) == 1
+    await served.end()
+
+
+async def test_it_goes_back_to_what_ran_before_and_not_to_the_newest(served: Served):
+    """Somebody had gone back from 2 to 1: a third that fails ends at 1."""
+    for cpus in (1, 2):
+        await served.record(cpus=cpus, surge=10)
+        await served.look()
+        newest = (await served.view()).replicas[-1]
+        await served.look(served.said(newest.job_id, EngineStage.READY))
+    async with served.control.transaction() as connection:
+        assert await undo_rollout(connection, served.name, None) == 1
+    await served.look()
+    assert (await served.view()).replicas[-1].revision == 1
+    await served.record(cpus=3, surge=10)
+    await served.look()
+    job_id = (await served.view()).replicas[-1].job_id
+    failed = [served.said(job_id, EngineStage.FAILED, attempt) for attempt in (1, 2, 3)]
+    assert (await served.look(*failed)).revision == 1
+    async with served.control.transaction() as connection:
+        assert await undo_rollout(connection, served.name, None) == 2  # and from there to that
     await served.end()
 
 
