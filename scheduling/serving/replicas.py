@@ -65,7 +65,8 @@ class ServiceFacts:
     last_failure: str = ""
     """Why one of the revision failed last."""
     previous: int | None = None
-    """The newest other revision of which one was ready, and which was not undone."""
+    """Of the other revisions of which one was ready, and which were not undone, the one that ran
+    last."""
     ends: tuple[datetime, ...] = ()
     """When replicas of the revision ended that nobody had asked to, the last half hour."""
     removing: bool = False
@@ -229,8 +230,9 @@ def _reason(
         )
     waiting = sum(each.stage is None for each in staying)
     loading = len(staying) - waiting - sum(each.ready for each in staying)
+    # What is started now has none either: nobody may look again before it has one.
+    waiting += start
     parts = [
-        f"{start} to be started" if start else "",
         f"{waiting} without a GPU yet" if waiting else "",
         f"{loading} loading" if loading else "",
     ]

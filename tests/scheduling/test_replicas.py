@@ -40,7 +40,7 @@ def stopped(found: ServiceFacts, now: datetime = NOW) -> list[str]:
 def test_a_new_service_starts_what_is_wanted():
     planned = plan(facts(was_ready=False), NOW)
     assert (planned.start, planned.stop) == (2, ())
-    assert planned.reason == "of 2 replicas: 2 to be started"
+    assert planned.reason == "of 2 replicas: 2 without a GPU yet"
 
 
 def test_one_that_is_as_it_should_be_is_left_alone():
