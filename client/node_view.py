@@ -17,8 +17,10 @@ from longshore.models.gpu_hour_price import format_gpu_hour_price
 from longshore.models.job import Tier
 from longshore.models.node import NodeState
 from longshore.models.preemption import Overcommit, PreemptionLevels, PreemptionPolicy
+from longshore.models.resources import WHOLE
 from longshore.models.score import ScorePolicy
 from longshore.models.text import ago, count, format_dollars, format_duration
+from longshore.models.units import format_gb
 from longshore.models.views import GPUView, NodeView, PartView, PoolView
 from longshore.models.visible import in_one_line
 
@@ -282,7 +284,11 @@ def _kind(node: NodeView, *, longest: int, two_lines: bool) -> Text:
 def _jobs(node: NodeView) -> Text:
     whole = [gpu for gpu in node.gpus if gpu.job_id is not None]
     names = {gpu.job_id: gpu.job_name or gpu.job_id for gpu in whole}
-    names |= {part.job_id: _part_name(part) for gpu in node.gpus for part in gpu.parts}
+    names |= {
+        part.job_id: f"{part.job_name} {share_of(part, gpu)}"
+        for gpu in node.gpus
+        for part in gpu.parts
+    }
     running = Text()
     for job_id, letter in letters_of(node).items():
         running.append(" " if running else "").append(letter, style=_colour(letter))
@@ -296,9 +302,13 @@ def _jobs_of(gpu: GPUView) -> tuple[str, ...]:
     return tuple(part.job_id for part in gpu.parts)
 
 
-def _part_name(part: PartView) -> str:
-    """Return ``train 500/1000`` or ``train 1g.10gb``."""
-    return f"{part.job_name} {part.mig or f'{part.milli}/1000'}"
+def share_of(part: PartView, gpu: GPUView) -> str:
+    """Return what a job has of a GPU: ``500/1000``, the profile of its MIG instance, or its memory
+    where that is the larger part, as of an engine."""
+    if part.mig:
+        return part.mig
+    by_memory = bool(gpu.vram) and part.vram / gpu.vram > part.milli / WHOLE
+    return format_gb(part.vram) if by_memory else f"{part.milli}/{WHOLE}"
 
 
 def _colour(letter: str) -> str:

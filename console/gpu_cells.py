@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Mapping
 
-from longshore.client.node_view import letters_of
+from longshore.client.node_view import letters_of, share_of
 from longshore.console.escaping import escape
 from longshore.console.lanes import colour_of
 from longshore.models.mig import SLICES
 from longshore.models.node import NodeState
 from longshore.models.resources import WHOLE
 from longshore.models.text import format_gpus
+from longshore.models.units import format_gb
 from longshore.models.views import GPUView, NodeView, PartView
 
 _LEGEND = (
@@ -52,11 +53,6 @@ def in_words(node: NodeView) -> str:
     )
 
 
-def share_of(part: PartView) -> str:
-    """Return what a job has of a GPU: ``500/1000``, or the profile of its MIG instance."""
-    return part.mig or f"{part.milli}/{WHOLE}"
-
-
 def letter_html(job_id: str, letter: str) -> str:
     """Return the letter of a job as its cells have it."""
     return f'<i class="g {colour_of(job_id)}" aria-hidden="true">{escape(letter)}</i>'
@@ -80,13 +76,13 @@ def _cell(gpu: GPUView, letters: Mapping[str, str], takes_work: bool) -> str:
 def _parts(gpu: GPUView, title: str) -> str:
     """Return a cell that is filled from below, a band for each job."""
     bands = "".join(
-        f'<b class="{colour_of(part.job_id)}" style="height:{_percent(part)}%"></b>'
+        f'<b class="{colour_of(part.job_id)}" style="height:{_percent(part, gpu)}%"></b>'
         for part in gpu.parts
     )
     if gpu.mig:
         used, looks = f"{_slices(gpu.parts)}/{SLICES}", "parts mig"
     else:
-        used, looks = f"{gpu.milli_used * 100 // WHOLE}", "parts"
+        used, looks = f"{_percent_used(gpu)}", "parts"
     return f'<i class="g {looks}" title="{title}">{bands}<s>{used}</s></i>'
 
 
@@ -96,23 +92,41 @@ def _said(gpu: GPUView, takes_work: bool) -> str:
         lent = f", lent to {gpu.lent_to}" if gpu.lent_to else ""
         return f"standing by for {name}{lent}" if gpu.spare else f"held by {name}"
     if gpu.mig:
-        of = f": {_shares(gpu.parts)}" if gpu.parts else ""
+        of = f": {_shares(gpu)}" if gpu.parts else ""
         return f"in MIG mode, {_slices(gpu.parts)} of {SLICES} slices in use{of}"
     if gpu.parts:
-        return f"shared, {gpu.milli_used} of {WHOLE} in use: {_shares(gpu.parts)}"
+        used = f"{gpu.milli_used} of {WHOLE}"
+        if _by_memory(gpu):
+            used = f"{format_gb(gpu.vram_used)} of {format_gb(gpu.vram)}"
+        return f"shared, {used} in use: {_shares(gpu)}"
     if gpu.vram_used:
         return f"with {gpu.vram_used:.0f} GB taken by no job of Longshore's"
     return "free" if takes_work else "idle, on a node that takes no work"
 
 
-def _shares(parts: Iterable[PartView]) -> str:
-    return " and ".join(f"{part.job_name} {share_of(part)}" for part in parts)
+def _shares(gpu: GPUView) -> str:
+    return " and ".join(f"{part.job_name} {share_of(part, gpu)}" for part in gpu.parts)
 
 
 def _slices(parts: Iterable[PartView]) -> int:
     return sum(part.slices.bit_count() for part in parts)
 
 
-def _percent(part: PartView) -> int:
-    of_slices = part.slices.bit_count() * 100 // SLICES
-    return of_slices if part.mig else part.milli * 100 // WHOLE
+def _by_memory(gpu: GPUView) -> bool:
+    """Return whether more of its memory is in use than of its thousandths, as with engines."""
+    return bool(gpu.vram) and gpu.vram_used / gpu.vram > gpu.milli_used / WHOLE
+
+
+def _percent_used(gpu: GPUView) -> int:
+    if _by_memory(gpu):
+        return int(gpu.vram_used / gpu.vram * 100)
+    return gpu.milli_used * 100 // WHOLE
+
+
+def _percent(part: PartView, gpu: GPUView) -> int:
+    """Return how high its band is: all together are as high as what is in use."""
+    if part.mig:
+        return part.slices.bit_count() * 100 // SLICES
+    if _by_memory(gpu):
+        return int(part.vram / gpu.vram * 100)
+    return part.milli * 100 // WHOLE

@@ -6,10 +6,10 @@ from datetime import datetime
 from itertools import groupby
 from urllib.parse import quote, urlencode
 
-from longshore.client.node_view import letters_of, state_of
+from longshore.client.node_view import letters_of, share_of, state_of
 from longshore.console.escaping import escape
 from longshore.console.fingerprints import link_html
-from longshore.console.gpu_cells import cells_html, letter_html, share_of
+from longshore.console.gpu_cells import cells_html, letter_html
 from longshore.console.parts import SIMULATED_GPUS, chip, facts, when
 from longshore.models.domains import DomainNode, PoolTopology
 from longshore.models.node import NodeState
@@ -294,7 +294,7 @@ def _jobs(node: NodeView) -> str:
             has.setdefault(gpu.job_id, (gpu.job_name or gpu.job_id, []))
             whole[gpu.job_id] = whole.get(gpu.job_id, 0) + 1
         for part in gpu.parts:
-            has.setdefault(part.job_id, (part.job_name, []))[1].append(share_of(part))
+            has.setdefault(part.job_id, (part.job_name, []))[1].append(share_of(part, gpu))
     spares = {gpu.job_id for gpu in node.gpus if gpu.spare}
     letters = letters_of(node)
     items = [

@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 from longshore.models.mig import first_slice
 from longshore.models.placement import JobRequest, PackingRule, RejectionCode, ScoreTerms
 from longshore.models.preemption import Spared
+from longshore.models.resources import WHOLE
 from longshore.models.text import count, format_gpus
 from longshore.models.topology import LinkClass
+from longshore.models.units import format_gb
 
 _MOST_PARTS = 2
 """Of a value that a sentence names."""
@@ -18,11 +20,15 @@ def format_link(slowest: LinkClass | None) -> str:
 
 
 def format_part(job: JobRequest, gpus: Sequence[int], slices: int = 0) -> str:
-    """Return ``500/1000 of GPU 3``, ``500/1000 of each of GPUs 2-3``, or ``1g.10gb at slice 6 of
-    GPU 3``."""
+    """Return ``500/1000 of GPU 3``, ``500/1000 of each of GPUs 2-3``, ``1g.10gb at slice 6 of GPU
+    3``, or ``50GB of GPU 3`` of a job that asks for the least of it beside its memory, as an
+    engine does."""
     if job.mig is not None:
         return f"{job.mig} at slice {first_slice(slices)} of {format_gpus(gpus)}"
-    return f"{job.milli}/1000 of {'each of ' if len(gpus) > 1 else ''}{format_gpus(gpus)}"
+    part = f"{job.milli}/{WHOLE}"
+    if job.milli == 1 and job.vram_per_gpu:
+        part = format_gb(job.vram_per_gpu)
+    return f"{part} of {'each of ' if len(gpus) > 1 else ''}{format_gpus(gpus)}"
 
 
 def format_terms(terms: ScoreTerms) -> str:

@@ -113,6 +113,20 @@ def test_every_use_of_a_gpu_has_a_look_and_words_of_its_own():
     assert f'role="img" aria-label="{in_words(node).replace(chr(39), "&#x27;")}"' in cells
 
 
+def test_a_gpu_that_engines_share_is_as_full_as_its_memory():
+    """They have a thousandth of it each, and their memory."""
+    shared = a_gpu(
+        0, vram=80, vram_used=60, milli_used=2,
+        parts=(PartView(job_id="x", job_name="chat", vram=40, milli=1),
+               PartView(job_id="y", job_name="tally", vram=20, milli=1)),
+    )  # fmt: skip
+    node = a_node("n", shared)
+    assert in_words(node) == "GPU 0 shared, 60GB of 80GB in use: chat 40GB and tally 20GB"
+    cells = cells_html(node)
+    assert text_of(cells) == "75"
+    assert re.findall(r"height:(\d+)%", cells) == ["50", "25"]
+
+
 def test_an_idle_gpu_is_not_free_where_its_node_takes_no_work():
     node = idle("n", state="DRAINING")
     assert in_words(node) == "GPUs 0-7 idle, on a node that takes no work"

@@ -13,6 +13,7 @@ from longshore.models.preemption import PreemptionPlan, RunningEngine, RunningWo
 from longshore.scheduling.preemption.costs import why_not
 from longshore.scheduling.preemption.plan import plan_preemption, plan_preemptions
 from longshore.scheduling.thresholds import not_bought_for
+from longshore.scheduling.words import format_part
 from tests.support.packing import HOUR, NOW, a_job, a_node
 from tests.support.preemption import RULES, a_work, nodes_with
 
@@ -167,3 +168,11 @@ def test_who_leaves_may_leave(
             assert work.request.priority < priority
     again = planned(works[::-1], min(gpus, len(works)), priority=priority, serves=serves)
     assert plan.victims == again.victims
+
+
+def test_where_an_engine_is_placed_is_told_by_its_memory():
+    """The thousandth of a GPU that it asks for says nothing."""
+    engine = a_job("e", 1, milli=1, vram_per_gpu=50.0)
+    assert format_part(engine, (3,)) == "50GB of GPU 3"
+    assert format_part(engine, (2, 3)) == "50GB of each of GPUs 2-3"
+    assert format_part(a_job("s", 1, milli=500), (3,)) == "500/1000 of GPU 3"
