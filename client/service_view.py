@@ -83,7 +83,7 @@ def replicas_table(
         table.add_row(
             each.job_id, *names, str(each.revision), state_words(each), each.node_id or NONE,
             format_gpus(each.gpu_indices) if each.gpu_indices else NONE, leased(each),
-            takes(each), each.endpoint or NONE, ago(each.ready_at or each.created_at, now),
+            takes(each), each.endpoint or NONE, ago(since(each), now),
         )  # fmt: skip
     return table
 
@@ -100,8 +100,16 @@ def state_words(replica: ReplicaView) -> str:
     return replica.stage.value
 
 
+def since(replica: ReplicaView) -> datetime:
+    """Return since when it is ready, or has left its GPUs, or is there at all."""
+    left = replica.left.at if replica.left else replica.created_at
+    return replica.ready_at or max(left, replica.created_at)
+
+
 def leased(replica: ReplicaView) -> str:
-    """Return ``757MB``, or ``2 x 50GB`` of an engine on two GPUs."""
+    """Return ``757MB``, or ``2 x 50GB`` of an engine on two GPUs; a dash while it has none."""
+    if replica.stage is None:
+        return NONE
     gpus = len(replica.gpu_indices)
     return f"{f'{gpus} x ' if gpus > 1 else ''}{format_gb(replica.leased / 1000)}"
 

@@ -9,6 +9,7 @@ from longshore.client.service_view import (
     leased,
     problems,
     says_what,
+    since,
     state_words,
     takes,
 )
@@ -66,7 +67,7 @@ def _engine(each: ReplicaView, most: int, now: datetime, *, of_one: bool) -> str
         f"{cell(_state(each), 'State')}{cell(node, 'Node')}{cell(escape(gpus), 'GPUs')}"
         f"{_bar(each, most)}{number(escape(leased(each)), 'Holds')}"
         f"{number(escape(takes(each)), 'Takes')}{endpoint}"
-        f"{cell(escape(ago(each.ready_at or each.created_at, now)), 'Since')}</tr>"
+        f"{cell(escape(ago(since(each), now)), 'Since')}</tr>"
     )
 
 
@@ -77,6 +78,8 @@ def _state(each: ReplicaView) -> str:
 
 def _bar(each: ReplicaView, most: int) -> str:
     """Return a cell with a frame for what it holds, and a bar for what it takes of it."""
+    if each.stage is None:
+        return '<td class="bars"></td>'
     frame = f'<b style="width:{100 * each.leased_in_all / most:.2f}%"></b>'
     look = "bad" if each.over else "used"
     part = f'<span class="part {look}" style="width:{100 * each.used / most:.2f}%"></span>'

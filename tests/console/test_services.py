@@ -12,7 +12,7 @@ from longshore.activities.database import Database
 from longshore.activities.serving.service_rows import record_service, remove_service
 from longshore.activities.serving.services import ServiceActivities
 from longshore.client.api import Longshore
-from longshore.client.service_view import services_table
+from longshore.client.service_view import leased, services_table
 from longshore.console.services_view import (
     engines_html,
     head_html,
@@ -23,6 +23,7 @@ from longshore.console.services_view import (
 from longshore.models.model_registry import ModelView
 from longshore.models.runtimes import BUILT_IN
 from longshore.models.service import (
+    LeftGPUs,
     ReplicaView,
     RevisionView,
     ServiceSpec,
@@ -81,6 +82,11 @@ def test_one_that_waits_or_failed_says_why():
     )  # fmt: skip
     assert "waits (2 failed)" in engines_html([waits], NOW)
     assert "out of memory" in problems_html([waits], NOW)
+    assert "bar-of" not in engines_html([waits], NOW), "it holds nothing"
+    left = {"for_job": "train", "at": NOW - timedelta(minutes=3), "why": "idle"}
+    html = engines_html([waits.model_copy(update={"left": LeftGPUs.model_validate(left)})], NOW)
+    assert "3m ago" in html
+    assert leased(waits) == "–"
 
 
 def test_one_that_left_for_a_job_says_what_that_costs():
