@@ -21,7 +21,8 @@ from longshore.models.errors import (
 )
 from longshore.models.model_memory import ModelMemory
 from longshore.models.model_registry import ModelFacts, serving_of
-from longshore.models.serving import EngineSpec, MemoryRule, ModelSpec, Runtime
+from longshore.models.serving import EngineSpec, MemoryRule, ModelSpec, Runtime, Split
+from longshore.models.text import count
 from longshore.models.units import format_bytes, format_gb
 from longshore.scheduling.serving.splits import why_not_so_many
 
@@ -175,6 +176,12 @@ class _Examination:
         heads, key_heads = (facts.heads, facts.key_heads) if facts else (0, 0)
         if why := why_not_so_many(self.spec.gpus, heads, key_heads, self.runtime.split):
             self.problems.append(f"gpus: {why}")
+        layers = facts.layers if facts and self.runtime.split is Split.LAYERS else 0
+        if 0 < layers < self.spec.gpus:
+            self.problems.append(
+                f"gpus: is {self.spec.gpus}, and the model has {count(layers, 'layer')}: each GPU "
+                "has one at least"
+            )
 
     def _check_memory(self, facts: ModelFacts | None) -> None:
         """Hold what is stated against what the files say."""

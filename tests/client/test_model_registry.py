@@ -357,6 +357,14 @@ async def test_gpus_divide_the_heads(longshore: Command, files: Path):
                             "--memory", "3GB", "--gpus", "3")).code == 0  # fmt: skip
 
 
+async def test_gpus_are_no_more_than_layers(longshore: Command, files: Path):
+    asked = ("models", "add", "layered", "--source", str(files / "tiny.gguf"), "--gpus")
+    wrong = await longshore(*asked, "3")
+    assert wrong.code == 65
+    assert "gpus: is 3, and the model has 2 layers: each GPU has one at least" in wrong.err
+    assert (await longshore(*asked, "2")).code == 0
+
+
 async def test_no_larger_than_any_gpu_where_the_runtime_does_not_split(
     longshore: Command, files: Path, tmp_path: Path
 ):
