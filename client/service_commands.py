@@ -9,6 +9,7 @@ import typer
 from longshore.client.calls import call
 from longshore.client.service_view import (
     headline,
+    new_reasons,
     problems,
     replicas_table,
     revisions_table,
@@ -85,11 +86,12 @@ def serve(
 async def _until_ready(
     api: "Longshore", name: str, revision: int | None = None, *, quiet: bool
 ) -> ServiceView:
-    """Wait until a service has all its replicas, and no others; tell what changes.
+    """Wait until a service has all its replicas, and no others; tell what changes, and why
+    replicas wait or have failed.
 
     Raises RefusedError where it goes back from the `revision` that is waited for, or is removed.
     """
-    told = ""
+    told, reasons = "", set[str]()
     while True:
         found = await api.service(name)
         if found.state is not ServiceState.RUNNING:
@@ -104,6 +106,8 @@ async def _until_ready(
         if line != told and not quiet:
             note(line)
             told = line
+        for reason in () if quiet else new_reasons(found.replicas, reasons):
+            note(reason)
         if is_settled(found):
             return found
         await asyncio.sleep(_LOOK_EVERY)

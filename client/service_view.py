@@ -121,6 +121,18 @@ def takes(replica: ReplicaView) -> str:
     return f"{format_gb(replica.used / 1000)}{' (over)' if replica.over else ''}"
 
 
+def new_reasons(replicas: Sequence[ReplicaView], told: set[str]) -> list[str]:
+    """Return why engines wait or failed last, each reason once and not those that are `told`, to
+    which it adds them; times and numbers of a reason change while it is the same."""
+    found: list[str] = []
+    for each in replicas:
+        alike = "".join(letter for letter in each.message if not letter.isdigit())
+        if alike and not each.endpoint and not each.stopping and alike not in told:
+            told.add(alike)
+            found.append(f"{each.job_id}: {visible(each.message)}")
+    return found
+
+
 def problems(replicas: Sequence[ReplicaView], now: datetime) -> list[str]:
     """Return a line for each engine that has failed, waits, takes more than it has, or has left
     for a job."""

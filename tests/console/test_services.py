@@ -12,7 +12,7 @@ from longshore.activities.database import Database
 from longshore.activities.serving.service_rows import record_service, remove_service
 from longshore.activities.serving.services import ServiceActivities
 from longshore.client.api import Longshore
-from longshore.client.service_view import leased, services_table
+from longshore.client.service_view import leased, new_reasons, services_table
 from longshore.console.services_view import (
     engines_html,
     head_html,
@@ -87,6 +87,20 @@ def test_one_that_waits_or_failed_says_why():
     html = engines_html([waits.model_copy(update={"left": LeftGPUs.model_validate(left)})], NOW)
     assert "3m ago" in html
     assert leased(waits) == "–"
+
+
+def test_who_waits_for_a_service_hears_each_reason_once():
+    told = set[str]()
+    one, two = (
+        an_engine(job_id=job, stage=None, endpoint="", message="no node has room until 12:30")
+        for job in ("a", "b")
+    )
+    assert new_reasons([one, two, an_engine(message="it broke")], told) == [
+        "a: no node has room until 12:30"
+    ]
+    later = one.model_copy(update={"message": "no node has room until 12:45"})
+    failed = two.model_copy(update={"message": "out of memory"})
+    assert new_reasons([later, failed], told) == ["b: out of memory"]
 
 
 def test_one_that_left_for_a_job_says_what_that_costs():
