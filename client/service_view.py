@@ -1,7 +1,7 @@
 """Services and their engines as tables."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from rich.table import Table
 
@@ -10,6 +10,9 @@ from longshore.models.service import ReplicaView, RevisionView, ServiceState, Se
 from longshore.models.text import NONE, ago, count, format_gpus
 from longshore.models.units import format_gb
 from longshore.models.visible import visible
+
+_TOLD_FOR = timedelta(hours=1)
+"""For how long it is told that an engine left for a job."""
 
 
 def services_table(services: Sequence[ServiceView]) -> Table:
@@ -144,7 +147,7 @@ def problems(replicas: Sequence[ReplicaView], now: datetime) -> list[str]:
                 f"{leased(each)}: other jobs there may run out of memory. Give the model a "
                 "larger `memory`."
             )
-        if each.left:
+        if each.left and now - each.left.at < _TOLD_FOR:
             found.append(
                 f"{each.job_id} left its GPU for {each.left.for_job} {ago(each.left.at, now)}: "
                 f"{visible(each.left.why)}"

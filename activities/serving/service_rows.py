@@ -259,6 +259,7 @@ _INSERT_REVISION = """
 _SET_SERVICE = """
     UPDATE services
        SET revision = :revision, replicas = :replicas, state = 'RUNNING',
+           message = CASE WHEN state = 'RUNNING' THEN message ELSE '' END,
            model = (SELECT m.name FROM models m
                       JOIN service_revisions v ON v.spec ->> 'model' = m.name
                      WHERE v.service = :name AND v.number = :revision),

@@ -111,6 +111,7 @@ def test_one_that_left_for_a_job_says_what_that_costs():
     left = {"for_job": "train<b>", "at": NOW - timedelta(minutes=3), "why": why}
     html = problems_html([an_engine(left=left)], NOW)
     assert f"chat-r1-aaaaaaaaaa left its GPU for train&lt;b&gt; 3m ago: {why}" in html
+    assert problems_html([an_engine(left=left)], NOW + timedelta(hours=1)) == ""
     assert "ready, idle" in engines_html([an_engine(idle_since=NOW)], NOW)
 
 
