@@ -6,6 +6,7 @@ from nicegui import ui
 from starlette.requests import Request
 
 from longshore.console import services_view as view
+from longshore.console.engine_gpus import engine_gpus, gpus_html, legend_html
 from longshore.console.escaping import escape
 from longshore.console.fleet import Fleet
 from longshore.console.layout import Card, frame
@@ -47,16 +48,24 @@ class ServicesPage:
             self._problems = ui.html("", sanitize=False)
         self._engines_card.remark(_BARS)
         self._engines_card.show(False)
+        self._gpus_card = Card("GPUs with engines", classes="budgets stacks")
+        with self._gpus_card:
+            ui.html(legend_html(), sanitize=False)
+            self._gpus = ui.html("", sanitize=False)
+        self._gpus_card.remark("the frame is all memory of a GPU")
+        self._gpus_card.show(False)
         follow(self.refresh)
 
     async def refresh(self) -> None:
         """Read the services and show them."""
         try:
             found = await self._fleet.services()
+            nodes = await self._fleet.nodes()
         except LongshoreError as error:
             self._live.content = updated(None)
             self._list.content = empty("No answer", str(error), _AGAIN)
             self._engines_card.show(False)
+            self._gpus_card.show(False)
             return
         now = datetime.now(UTC)
         self._live.content = updated(now)
@@ -65,6 +74,9 @@ class ServicesPage:
         self._engines.content = view.engines_html(replicas, now)
         self._problems.content = view.problems_html(replicas, now)
         self._engines_card.show(bool(replicas))
+        gpus = engine_gpus(replicas, nodes)
+        self._gpus.content = gpus_html(gpus)
+        self._gpus_card.show(bool(gpus))
 
 
 class ServicePage:

@@ -114,7 +114,7 @@ def head_html(service: ServiceView) -> str:
 def revisions_html(revisions: Iterable[RevisionView], now: datetime) -> str:
     """Return the revisions, the newest first."""
     rows = (
-        f"<tr>{number(str(each.number))}{cell(escape(each.model), 'Model')}"
+        f"<tr>{cell(str(each.number))}{cell(escape(each.model), 'Model')}"
         f"{number(str(each.model_revision), 'Of the model')}"
         f"{cell(f'{when(each.created_at)}', 'Made (UTC)')}"
         f"{cell(escape(ago(each.ready_at, now)) if each.ready_at else 'never', 'Ready')}"
@@ -122,4 +122,4 @@ def revisions_html(revisions: Iterable[RevisionView], now: datetime) -> str:
         for each in revisions
     )
     heads = ("Revision", "Model", "Of the model", "Made (UTC)", "Ready", "Undone")
-    return table("Revisions", heads, rows, numbers=("Revision", "Of the model"))
+    return table("Revisions", heads, rows, numbers=("Of the model",))
