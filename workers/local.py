@@ -26,7 +26,7 @@ ANSWERS_WITHIN = 10.0
 _GRACE = 20.0
 CONSOLE = "console"
 """Name of the console's process."""
-WEB_UI = "web-ui"
+WEB_UI = temporal_server.DOOR
 """Name of the process before the Temporal Web UI."""
 WEB_UI_ARGV = (sys.executable, "-P", "-m", "longshore.workers.web_ui")
 

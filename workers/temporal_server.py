@@ -17,6 +17,8 @@ from longshore.workers.programs import program
 NAME = "temporal"
 _random = SystemRandom()
 HOST = "127.0.0.1"
+DOOR = "web-ui"
+"""Name of the process before the Web UI."""
 _ENDS_WITHIN = 30.0
 
 DYNAMIC_CONFIG = {
@@ -79,6 +81,12 @@ class LocalTemporal:
         return f"http://{HOST}:{port}"
 
     @property
+    def door_runs(self) -> bool:
+        """Whether the stack's own door to the Web UI listens at its port."""
+        door = self._processes.running(DOOR)
+        return door is not None and door.address == f"http://{HOST}:{self.ui_port}"
+
+    @property
     def hidden_ui(self) -> str:
         """Where the Web UI itself listens, which no web page finds (`workers.web_ui`)."""
         running = self._processes.running(NAME)
@@ -111,7 +119,8 @@ class LocalTemporal:
             progress(f"Temporal runs already (process {running.pid})")
         else:
             refuse_busy_port(self.port, "LONGSHORE_TEMPORAL_PORT")
-            refuse_busy_port(self.ui_port, "LONGSHORE_TEMPORAL_UI_PORT")
+            if not self.door_runs:  # it outlives a server that was killed, and serves the next
+                refuse_busy_port(self.ui_port, "LONGSHORE_TEMPORAL_UI_PORT")
             self._launch(search_attributes)
             if not self._answers_within(timeout):
                 raise StackError(f"Temporal did not start.{self._processes.last_words(NAME)}")

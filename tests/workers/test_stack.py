@@ -17,10 +17,11 @@ from temporalio.client import Client
 from longshore.client.web_ui import workflows_url
 from longshore.models.errors import StackError
 from longshore.models.settings import Settings
-from longshore.workers.local import start_console
+from longshore.workers.local import WEB_UI, start_console, start_web_ui
 from longshore.workers.postgres import LocalPostgres
 from longshore.workers.processes import Processes, wait_until
 from longshore.workers.stack import PartState, Stack
+from longshore.workers.temporal_server import NAME
 from tests.support.local_stack import running_stack, settings_in, temporary_folder
 
 
@@ -149,6 +150,21 @@ async def test_what_was_stored_is_there_after_everything_was_killed(own: Stack):
     assert described.run_id == handle.first_execution_run_id
     with psycopg.connect(own.settings.resolve_database_url()) as connection:
         assert connection.execute("SELECT answer FROM kept").fetchone() == (42,)
+
+
+async def test_a_killed_temporal_server_comes_back_behind_its_door(own: Stack):
+    """The process before the Web UI lives on, and has the port of the UI."""
+    start_web_ui(own, lambda line: None)
+    before = pids(own)
+    (server,) = [each for each in own.processes.recorded() if each.name == NAME]
+    os.kill(server.pid, signal.SIGKILL)
+    assert wait_until(lambda: server.find() is None, 60.0)
+    own.start(lambda line: None)
+    assert own.temporal_cli().answers()
+    after = pids(own)
+    changed = {name for name, pid in after.items() if before[name] != pid}
+    assert changed == {NAME}
+    own.processes.stop(WEB_UI)
 
 
 def test_records_that_name_a_process_of_somebody_else_are_stale(own: Stack):

@@ -123,7 +123,8 @@ def _settings_file() -> Iterator[Finding]:
 
 
 def _ports_of_temporal(settings: Settings) -> Iterator[Finding]:
-    if Processes(settings.state_dir / "run").running(temporal_server.NAME):
+    processes = Processes(settings.state_dir / "run")
+    if processes.running(temporal_server.NAME):
         return
     for port, setting in (
         (settings.temporal_port, "LONGSHORE_TEMPORAL_PORT"),
@@ -132,6 +133,9 @@ def _ports_of_temporal(settings: Settings) -> Iterator[Finding]:
         if temporal_server.is_free(port):
             yield ok("ports", f"port {port} is free for `longshore up`")
             continue
+        door = processes.running(temporal_server.DOOR)
+        if door is not None and door.address.endswith(f":{port}"):
+            continue  # the stack's own, which the next server finds
         yield fail(
             "ports",
             f"port {port} is in use by {temporal_server.user_of(port)}",
