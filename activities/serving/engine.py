@@ -198,7 +198,12 @@ class Engine:
 
     def _end(self, process: subprocess.Popen[bytes]) -> int:
         process.terminate()
-        process.wait()  # the agent kills what is left after the grace
+        # Its number is nobody else's until it is waited for. What it has started and left may have
+        # GPU memory: with vLLM, workers live on; else the agent would wait for them for the grace.
+        if process.returncode is None:
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
         return 128 + signal.SIGTERM
 
     def _fail(self, why: str, code: int = _FAILED) -> int:

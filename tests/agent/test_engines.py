@@ -1,6 +1,7 @@
 """Engines as processes of jobs: ready when a token came, drained when stopped, explained when
 they fail."""
 
+import asyncio
 import hashlib
 import json
 import os
@@ -168,6 +169,22 @@ async def test_one_that_never_answers_has_failed_after_its_limit(box: LocalNode,
     assert report.exit_code == 1
     _, _, said = next(iter(box.processes.engines()))
     assert said.message.startswith("it did not answer within 0.3 s\nhello ")
+
+
+async def test_what_an_engine_leaves_running_does_not_hold_its_gpu_for_the_grace(
+    box: LocalNode, tiny: Path
+):
+    """A server may start workers and not end them; they have the memory."""
+    script = "sleep 300 & echo begun; wait"
+    command = ("sh", "-c", script, "{port}")
+    run = box.start(None, engine=an_engine(tiny, Runtime(name="own", command=command)), gpus=1)
+
+    def has_begun() -> bool:
+        return "begun" in box.output(run.record.key)
+
+    await eventually(has_begun)
+    async with asyncio.timeout(30):
+        await box.stop(run, grace=300)
 
 
 async def test_a_program_that_the_node_does_not_have_is_named(box: LocalNode, tiny: Path):
