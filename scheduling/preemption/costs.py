@@ -108,7 +108,9 @@ def victim_of(
     recompute, write = _left_behind(work, policy, now, in_place=in_place)
     requeue = cost_of(wait, work.gpus, policy.price_of_waiting(work.request))
     if work.engine is not None:
-        reason = f"{as_victim(work, work.engine, policy, now).reason}; {_waits(wait, requeue)}"
+        # Room that is there now may be on the very GPU that it leaves: of a share that is usual.
+        after = _waits(wait, requeue) if wait else "comes back where there is room"
+        reason = f"{as_victim(work, work.engine, policy, now).reason}; {after}"
     else:
         costs = recompute, write, requeue
         reason = _in_words(work, unsaved, chance, save, wait, costs, in_place=in_place)

@@ -126,9 +126,9 @@ def test_the_cost_is_a_reload_for_each_time_that_it_is_expected_to_be_asked():
     """3 minutes of a GPU of $2.00 an hour are $0.10; 4 times an hour it was asked."""
     [victim] = planned([an_engine("e", 0, IDLE)]).victims
     assert (victim.recompute, victim.write) == (400_000, 0)
-    assert victim.reason.startswith(
+    assert victim.reason == (
         "chat (e), idle for 1m: $0.40, a reload of $0.10 x 4.00 times that it is asked in an "
-        "hour; "
+        "hour; comes back where there is room"
     )
 
 
