@@ -59,7 +59,7 @@ from longshore.models.placement import (
     PlacementKey,
     RecentJobs,
 )
-from longshore.models.pool import PoolSpec
+from longshore.models.pool import LEAST_INTERVAL, PoolSpec
 from longshore.scheduling.funding.news import paid_for
 from longshore.scheduling.lending import with_lent_spares
 from longshore.scheduling.order import queue_order
@@ -431,7 +431,12 @@ def _reply(pool: PoolSpec, queued: int, placed: int) -> CycleReply:
         queued=queued,
         placed=placed,
         waiting=waiting,
-        next_wake=pool.interval if waiting else _WARM if pool.buying.keeps_warm else _IDLE,
+        # A version without that bound took less.
+        next_wake=max(pool.interval, LEAST_INTERVAL)
+        if waiting
+        else _WARM
+        if pool.buying.keeps_warm
+        else _IDLE,
         may_buy=pool.buying.enabled,
         keeps_warm=pool.buying.keeps_warm,
     )

@@ -13,6 +13,7 @@ from sqlalchemy import make_url, text
 from sqlalchemy.exc import DataError, DBAPIError, OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
+from longshore.activities.error_translation import bound_broken
 from longshore.activities.revisions import refuse_newer
 from longshore.models.errors import LockedError, SpecError, UnavailableError
 
@@ -88,6 +89,8 @@ class Database:
                 raise UnavailableError(f"the capacity database's disk is full: {why}") from error
             raise unanswered(error) from error
         except DBAPIError as error:
+            if self._patience is not None and (bound := bound_broken(error.orig)):
+                raise _no_value(f"it is beyond the bounds of {bound}") from error
             if error.connection_invalidated:
                 raise UnavailableError(f"the capacity database went away: {error.orig}") from error
             if isinstance(error, DataError) and self._patience is not None:

@@ -12,6 +12,8 @@ from longshore.models.errors import LongshoreError, MarketError, NotFoundError
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_BOUNDS = ("_in_reach", "_in_bounds", "_in_calendar", "_ten_years")
+"""How the names of checks end that look at one value alone."""
 _MOST = 1_000
 """Characters that a failure tells of an error of the database."""
 
@@ -84,6 +86,16 @@ def _carries_statement(error: BaseException) -> bool:
     return hasattr(error, "statement") and hasattr(error, "orig")
 
 
+def bound_broken(cause: object) -> str:
+    """Return the name of the bound of a table that a value is beyond; empty for any other error of
+    the database. Sums of several rows have checks too: these may hold at the next try."""
+    if type(cause).__name__ != "CheckViolation":
+        return ""
+    diag: Any = getattr(cause, "diag", None)
+    name = getattr(diag, "constraint_name", None) or ""
+    return name if name.endswith(_BOUNDS) else ""
+
+
 def _first(error: BaseException) -> str:
     """Return the first line of what the database, or its driver, said."""
     return str(getattr(error, "orig", None) or error).partition("\n")[0][:_MOST]
@@ -99,6 +111,8 @@ def _about_data(error: Exception, step: str) -> tuple[str, str] | None:
     cause: Any = getattr(error, "orig", None)
     if name in ("DataError", "StatementError"):  # the second is never sent, for want of a value
         return "DataError", _first(error)
+    if name == "IntegrityError" and bound_broken(cause):
+        return "DataError", f"{step}: {_first(error)}"
     if name == "NoResultFound":
         return NotFoundError.__name__, f"{step}: the capacity database has no such row"
     if name == "IntegrityError" and type(cause).__name__ == "ForeignKeyViolation":

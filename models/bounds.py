@@ -66,6 +66,8 @@ class Most(_Bound):
         for form in found.get("anyOf", [found]):
             if form.get("type") in _BOUND_OF:
                 form[_BOUND_OF[form["type"]]] = self.most
+                if self.one_line and form["type"] == "string":
+                    form["pattern"] = r"^[^\x00-\x1f\x7f-\x9f]*$"
         return found
 
     def _check(self, value: Any, info: ValidationInfo) -> Any:
@@ -83,10 +85,12 @@ class Most(_Bound):
 
 @dataclass(frozen=True)
 class Range(_Bound):
-    """Annotation: a number from `least` to `most`. Looked at with the context `GIVEN` alone."""
+    """Annotation: a number from `least` to `most`. What was taken already is read as it is."""
 
     least: float
     most: float
+    on_arrival: bool = True
+    """Looked at with the context `GIVEN` alone, as of `Most`."""
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
@@ -94,7 +98,8 @@ class Range(_Bound):
         return {**handler(schema), "minimum": self.least, "maximum": self.most}
 
     def _check(self, value: float, info: ValidationInfo) -> float:
-        if is_given(info) and not self.least <= value <= self.most:
+        asked = is_given(info) if self.on_arrival else not is_taken(info)
+        if asked and not self.least <= value <= self.most:
             got = brief(str(value))
             raise ValueError(f"must be from {self.least:,} to {self.most:,}, got {got}")
         return value

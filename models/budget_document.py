@@ -5,7 +5,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from longshore.models.base import Frozen, Instant, Name
+from longshore.models.base import Frozen, Name, ShortText
+from longshore.models.bounds import Most
 from longshore.models.funding import (
     MOST_ENVELOPES,
     NEVER,
@@ -19,6 +20,7 @@ from longshore.models.funding import (
     Sharing,
 )
 from longshore.models.mistakes import Mistake, refuse
+from longshore.models.moment import Dated
 from longshore.models.money import MicroDollars, micro_of
 from longshore.models.text import count, dollars, listed
 from longshore.models.visible import shown
@@ -38,8 +40,15 @@ def _micro_of_dollars(value: object) -> object:
     return micro
 
 
-Dollars = Annotated[MicroDollars, BeforeValidator(_micro_of_dollars, json_schema_input_type=str)]
+_Written = Annotated[str, Field(max_length=_LONGEST_AMOUNT)]
+Dollars = Annotated[
+    MicroDollars, BeforeValidator(_micro_of_dollars, json_schema_input_type=_Written)
+]
 """Dollars as text in the file; micro-dollars in the model."""
+
+
+_Label = Annotated[str, Most(200, one_line=True)]
+"""Name or value of a label, as agents may give them."""
 
 
 class LendingDocument(Frozen):
@@ -76,15 +85,15 @@ class EnvelopeDocument(Frozen):
 
     gpus: GPUs
     """At one time. A part of a GPU counts as that part."""
-    gpu_type: str | None = Field(default=None, min_length=1, max_length=100)
+    gpu_type: ShortText | None = Field(default=None, min_length=1, max_length=100)
     """Any, when left out."""
     pool: Name | None = None
     """Any, when left out."""
-    labels: dict[str, str] = Field(default_factory=dict[str, str], max_length=20)
+    labels: dict[_Label, _Label] = Field(default_factory=dict[str, str], max_length=20)
     """Of the nodes that it is for."""
-    start: Instant | None = None
+    start: Dated | None = None
     """From when on; from the time that it is applied, when left out."""
-    end: Literal["never"] | Instant | None = None
+    end: Literal["never"] | Dated | None = None
     """Until when: a time, or `never`. It has to be said."""
     sharing: Sharing = Sharing.FAMILY
     """`family`: relatives may use it while its tenant does not; or `none`."""

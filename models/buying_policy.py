@@ -50,7 +50,7 @@ def _as_names(value: object) -> object:
     return tuple(cast(list[object], value)) if isinstance(value, list) else value
 
 
-_NAME = Most(200)
+_NAME = Most(200, one_line=True)
 _NAMES = Most(1_000)
 Names = Annotated[
     tuple[Annotated[str, Field(min_length=1), _NAME], ...], BeforeValidator(_as_names), _NAMES

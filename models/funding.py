@@ -21,14 +21,19 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from longshore.models.base import Frozen, Instant, Name, Reason, Wire, known_or
-from longshore.models.bounds import Most
+from longshore.models.bounds import Most, Range
 from longshore.models.counts import DIGITS
 from longshore.models.money import Money
+from longshore.models.score import LEAST_SHARES, MOST_SHARES
 
 MOST_ENVELOPES = 200
 """Of one budget."""
 MOST_GPUS = 1_000_000
 """Of one envelope, cap or quota."""
+_MOST_HELD = 1_000_000_000
+"""Nodes or jobs of a quota: as many as the database takes."""
+_MOST_HOURS = 1e10
+"""Of a soft quota; more than all GPUs of an envelope have in its days."""
 NEVER = "never"
 """How an envelope says that it has no end."""
 
@@ -264,7 +269,7 @@ class CapTerms(Frozen):
 
     gpus: GPUs
     """That they pay for at one time, together."""
-    envelopes: tuple[str, ...] = Field(default=(), max_length=MOST_ENVELOPES)
+    envelopes: tuple[Name, ...] = Field(default=(), max_length=MOST_ENVELOPES)
     """Names of this budget's envelopes."""
     subtree: bool = False
     """Over all envelopes of this tenant and of those below it, also ones made later."""
@@ -304,21 +309,27 @@ QUOTA_WINDOW = timedelta(days=90)
 """Of which GPU- and node-hours count against a soft quota."""
 
 
+Held = Annotated[int, Field(ge=0, le=_MOST_HELD)]
+Hours = Annotated[
+    float, Field(gt=0, allow_inf_nan=False), Range(0.001, _MOST_HOURS, on_arrival=False)
+]
+
+
 class Quotas(Frozen):
     """What a tenant and those below it may hold at one time, together; any, when left out."""
 
     max_gpus: GPUs | None = None
-    max_nodes: Annotated[int, Field(ge=0)] | None = None
+    max_nodes: Held | None = None
     """Nodes on which they have a job."""
-    max_jobs: Annotated[int, Field(ge=0)] | None = None
+    max_jobs: Held | None = None
     """That run."""
-    max_queued: Annotated[int, Field(ge=0)] | None = None
+    max_queued: Held | None = None
     """That wait."""
-    sensitive_nodes: Annotated[int, Field(ge=0)] | None = None
+    sensitive_nodes: Held | None = None
     """That sensitive jobs hold alone."""
-    gpu_hours: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    gpu_hours: Hours | None = None
     """Soft, over 90 rolling days: whoever has had more comes later."""
-    node_hours: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    node_hours: Hours | None = None
     """The same of nodes: of each that part counts which they hold of its GPUs. Of both quotas that
     one counts of which they have had more."""
 
@@ -328,6 +339,6 @@ class Tenant(Frozen):
 
     name: Name
     parent: Name | None = None
-    shares: Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)] = 1.0
+    shares: Annotated[float, Field(ge=LEAST_SHARES, le=MOST_SHARES, allow_inf_nan=False)] = 1.0
     """Of what its parent has, beside its siblings'."""
     quotas: Quotas = Quotas()

@@ -5,12 +5,13 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, PlainSerializer
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer
 
 from longshore.models.text import format_duration
 from longshore.models.units import LONGEST, TOO_LONG, parse_duration
 from longshore.models.visible import shown
 
+_EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 LATEST = datetime(2100, 1, 1, tzinfo=UTC)
 """No time is later, so that what is reckoned from it is in the calendar."""
 _LONGEST_TEXT = 100
@@ -65,6 +66,20 @@ def _in_calendar(value: datetime) -> datetime:
         raise ValueError("a time has to be before 2100")
     return found
 
+
+def _dated(value: datetime) -> datetime:
+    found = _in_calendar(value)
+    if found < _EARLIEST:
+        raise ValueError(f"a time has to be from {_EARLIEST.year} on")
+    return found
+
+
+Dated = Annotated[
+    datetime,
+    Field(description=f"From {_EARLIEST.year} on, and before {LATEST.year}"),
+    AfterValidator(_dated),
+]
+"""A time in UTC, from which nothing is reckoned that is out of the calendar."""
 
 _OURS = ("a time needs", "a time has")
 """How our own refusals begin."""

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from longshore.models.base import Frozen
+from longshore.models.bounds import Range
 from longshore.models.counts import DIGITS
 from longshore.models.funding import PoolFunding
 from longshore.models.gang import GangPacking
@@ -19,6 +20,8 @@ from longshore.models.score import InTree, ScorePolicy
 from longshore.models.units import Duration
 
 _NONE: Mapping[str, str] = MappingProxyType({})
+_MOST_WEIGHT = 1e6
+"""So far that no sum of terms is an infinity, nor forgets the smaller ones."""
 
 
 class PackingRule(StrEnum):
@@ -62,7 +65,9 @@ class QueueOrder(StrEnum):
     twice their rank."""
 
 
-Weight = Annotated[float, Field(allow_inf_nan=False)]
+Weight = Annotated[
+    float, Field(allow_inf_nan=False), Range(-_MOST_WEIGHT, _MOST_WEIGHT, on_arrival=False)
+]
 
 
 class ScoreWeights(Frozen):

@@ -3,12 +3,12 @@
 from collections.abc import Iterable
 from datetime import timedelta
 from enum import StrEnum
-from typing import Self
+from typing import Annotated, Self
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 
 from longshore.models.base import Frozen, Name
-from longshore.models.bounds import TAKEN
+from longshore.models.bounds import TAKEN, is_taken
 from longshore.models.buying import BuyingPolicy
 from longshore.models.checkpointing import CheckpointPolicy
 from longshore.models.errors import NotFoundError
@@ -18,6 +18,7 @@ from longshore.models.placement import PackingPolicy, PackingRule
 from longshore.models.preemption import PreemptionPolicy
 from longshore.models.price_series import PoolPrice
 from longshore.models.score import ScorePolicy, ScoreProfile
+from longshore.models.text import format_duration
 from longshore.models.units import Duration
 from longshore.models.visible import shown
 
@@ -37,12 +38,22 @@ class PoolPacking(PackingPolicy):
     rule: PackingRule = PackingRule.KEEP_ROOM
 
 
+LEAST_INTERVAL = timedelta(seconds=1)
+
+
+def _leaves_time(interval: timedelta, info: ValidationInfo) -> timedelta:
+    if interval < LEAST_INTERVAL and not is_taken(info):
+        least = format_duration(LEAST_INTERVAL)
+        raise ValueError(f"must be at least {least}, got {format_duration(interval)}")
+    return interval
+
+
 class PoolSpec(Frozen):
     name: Name = "default"
     growth: Growth = Growth.OPEN
     packing: PoolPacking = PoolPacking()
-    interval: Duration = timedelta(seconds=30)
-    """Run a cycle at least this often while jobs wait."""
+    interval: Annotated[Duration, AfterValidator(_leaves_time)] = timedelta(seconds=30)
+    """Run a cycle at least this often while jobs wait; a second at least."""
     grow_after: Duration = timedelta(minutes=5)
     """A running malleable job gets more GPUs when they were idle for so long; 0 never
     (docs/elastic.md)."""

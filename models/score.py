@@ -11,16 +11,18 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from longshore.models.base import Frozen, Name
-from longshore.models.bounds import Most
+from longshore.models.bounds import Most, is_taken
 from longshore.models.units import Duration
 from longshore.models.visible import brief
 
 _EXACT = 1e-6
 """So close to one the weights have to sum."""
 _MOST_TENANTS = 1000
+LEAST_SHARES, MOST_SHARES = 1e-6, 1_000_000
+"""Of a tenant beside its siblings: what is reckoned from them is no infinity, and no zero."""
 
 
 def _finite(weight: float) -> float:
@@ -120,12 +122,12 @@ _PROFILES = {
 _STOPS = (ScoreProfile.ML_TRAINING, ScoreProfile.INTERACTIVE, ScoreProfile.BALANCED)
 
 
-def _shares(shares: dict[str, float]) -> dict[str, float]:
+def _shares(shares: dict[str, float], info: ValidationInfo) -> dict[str, float]:
     for tenant, share in shares.items():
-        if not math.isfinite(share) or share <= 0:
+        if not is_taken(info) and not LEAST_SHARES <= share <= MOST_SHARES:
             raise ValueError(
-                f"{brief(tenant)} has {share:g}: give a finite number above 0, such as 2 for "
-                "twice the share of a tenant that is not named"
+                f"{brief(tenant)} has {share:g}: give a number from {LEAST_SHARES:f} to "
+                f"{MOST_SHARES:,}, such as 2 for twice the share of a tenant that is not named"
             )
     return shares
 
@@ -151,7 +153,10 @@ class TenantPart(Frozen):
     """By whose shares, from the tenant up."""
 
 
-Shares = Annotated[dict[Name, float], AfterValidator(_shares), Most(_MOST_TENANTS)]
+Share = Annotated[
+    float, Field(json_schema_extra={"minimum": LEAST_SHARES, "maximum": MOST_SHARES})
+]
+Shares = Annotated[dict[Name, Share], AfterValidator(_shares), Most(_MOST_TENANTS)]
 
 
 class ScorePolicy(Frozen):

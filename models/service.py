@@ -7,7 +7,7 @@ from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
-from longshore.models.base import Frozen, Instant, Name, Reason, Wire
+from longshore.models.base import Frozen, Instant, Name, Reason, ShortText, Wire
 from longshore.models.bounds import is_taken
 from longshore.models.constraints import Constraints
 from longshore.models.counts import Count
@@ -51,7 +51,7 @@ class ServiceSpec(Frozen):
     """How many fewer may be ready while they are replaced."""
     drain: Annotated[Duration, AfterValidator(_bounded)] = DRAIN
     """How long a replica that is replaced has to answer what it has begun; at most a day."""
-    gpu_type: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    gpu_type: Annotated[ShortText, Field(min_length=1, max_length=64)] | None = None
     """Model of GPU, such as H100; any when left out."""
     constraints: Constraints = ()
     """Which nodes may serve, by their labels, as of a job."""

@@ -12,7 +12,7 @@ from math import prod
 from typing import NamedTuple
 
 from longshore.models.packing import PackingPolicy
-from longshore.models.score import InTree, TenantPart
+from longshore.models.score import LEAST_SHARES, MOST_SHARES, InTree, TenantPart
 from longshore.models.text import count
 
 _SELF = 1.0
@@ -75,9 +75,9 @@ class FairTree:
 
     def _shares_of(self, name: str) -> float:
         told = self._shares.get(name)
-        if told is not None:
-            return told
-        return self._tree[name].shares if name in self._tree else 1.0
+        if told is None:
+            told = self._tree[name].shares if name in self._tree else 1.0
+        return min(max(told, LEAST_SHARES), MOST_SHARES)  # a version without bounds took others
 
     @cached_property
     def _sums(self) -> dict[str | None, float]:

@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import clock
 from longshore.activities.funding.rows import ENVELOPE_COLUMNS, MILLI, capped_of, envelope_of
+from longshore.models.bounds import TAKEN
 from longshore.models.funding import BudgetMoney, Quotas
 from longshore.models.funding_views import (
     BudgetSpent,
@@ -150,7 +151,7 @@ _IS_KNOWN = """
 def quotas_of(stored: object) -> Quotas:
     """Return the quotas of a tenant from its row; none where they cannot be read."""
     try:
-        return Quotas.model_validate(stored)
+        return Quotas.model_validate(stored, context=TAKEN)
     except ValidationError:
         return Quotas()
 

@@ -54,6 +54,20 @@ async def test_who_gives_text_that_no_row_can_have_is_told_so(
     await database.close()
 
 
+async def test_what_is_beyond_a_bound_of_a_table_is_told_and_not_tried_again(
+    control: Database, settings: Settings
+):
+    beyond = "INSERT INTO tenants (name, quotas) VALUES ('much', '{\"max_jobs\": 9999999999}')"
+    database = Database.for_people(settings.resolve_database_url(), pool_size=1)
+    with pytest.raises(SpecError, match="it is beyond the bounds of tenants_quotas_in_bounds"):
+        async with database.transaction() as connection:
+            await connection.execute(text(beyond.replace(":", "\\:")))
+    await database.close()
+    with pytest.raises(ApplicationError, match="tenants_quotas_in_bounds") as raised:
+        await Steps(control).step(beyond.replace(":", "\\:"))
+    assert raised.value.non_retryable
+
+
 @pytest.mark.parametrize(
     ("statement", "said"),
     [

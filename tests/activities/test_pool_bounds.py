@@ -7,7 +7,7 @@ import pytest
 from longshore.activities.snapshot import load_pool
 from longshore.activities.views import Views, set_pool
 from longshore.models.errors import SpecError
-from longshore.models.pool import PoolSpec
+from longshore.models.pool import LEAST_INTERVAL, PoolSpec
 from tests.support.ledger import Ledger
 
 SELLERS = tuple(f"seller-{number}" for number in range(1_500))
@@ -34,6 +34,16 @@ async def test_they_go_on_as_they_are_and_are_not_taken_anew(ledger: Ledger):
     await _set(ledger, PoolSpec(name=ledger.pool))
     (shown,) = await Views(ledger.database).pools()
     assert shown.spec == PoolSpec(name=ledger.pool)
+
+
+async def test_a_pool_that_an_earlier_version_gave_no_interval_plans_its_queue(ledger: Ledger):
+    await ledger.rows(
+        "INSERT INTO pools (name, spec) VALUES (:name, CAST(:spec AS jsonb))"
+        " ON CONFLICT (name) DO UPDATE SET spec = excluded.spec",
+        name=ledger.pool, spec=json.dumps({"name": ledger.pool, "interval": "0s"}),
+    )  # fmt: skip
+    await ledger.enqueue("a")
+    assert (await ledger.cycle("one")).next_wake == LEAST_INTERVAL
 
 
 async def _set(ledger: Ledger, spec: PoolSpec) -> None:

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import signal
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -35,6 +34,7 @@ from longshore.models.units import (
     parse_watts,
 )
 from longshore.scheduling.cycle import plan
+from tests.support.bounds import boundless
 from tests.support.packing import NOW, POLICY, a_node
 
 SMALL: dict[str, Any] = {"name": "job", "command": "true"}
@@ -185,13 +185,13 @@ def test_no_text_list_or_mapping_is_without_a_bound(model: type[BaseModel]):
         part = schema if name == model.__name__ else defs.get(name, {"properties": {}})
         for field in fields:
             part["properties"].pop(field, None)
-    assert list(_boundless(schema, defs)) == []
+    assert list(boundless(schema, defs)) == []
 
 
 @pytest.mark.parametrize("model", [JobSpec, Inventory])
 def test_no_number_of_a_job_file_or_an_inventory_is_without_a_bound(model: type[BaseModel]):
     schema = model.model_json_schema()
-    assert list(_boundless(schema, schema["$defs"], numbers=True)) == []
+    assert list(boundless(schema, schema["$defs"], numbers=True)) == []
 
 
 @pytest.mark.parametrize(("field", "most"), [("files", 1_000_000_000), ("bytes", 2**63 - 1)])
@@ -202,38 +202,6 @@ def test_what_a_snapshot_says_of_itself_has_bounds(field: str, most: int):
         load(code={**code, field: most + 1})
     stored = {**SMALL, "code": {**code, field: 10**30}}  # taken by a version without bounds
     assert JobInput.model_validate({"spec": stored}).spec.name == "job"
-
-
-def _boundless(
-    schema: dict[str, Any], defs: dict[str, Any], path: str = "", *, numbers: bool = False
-) -> Iterator[str]:
-    """Yield the place of each text without a longest form, and list or mapping without a most;
-    of `numbers`, where they are asked for, those without a least or a most."""
-    if "$ref" in schema:
-        name = schema["$ref"].rpartition("/")[2]
-        yield from _boundless(defs[name], defs, path, numbers=numbers)
-    kind = schema.get("type", ())
-    if "string" in kind and not {"maxLength", "enum", "const", "format"} & schema.keys():
-        yield f"{path} (text)"
-    if numbers and kind in ("integer", "number") and not {"minimum", "maximum"} <= schema.keys():
-        yield f"{path} (number)"
-    if kind == "array" and "maxItems" not in schema:
-        yield f"{path} (list)"
-    free = {"additionalProperties", "patternProperties"} & {key for key in schema if schema[key]}
-    if kind == "object" and (free or "properties" not in schema):
-        names = schema.get("propertyNames", {})
-        names = defs[names["$ref"].rpartition("/")[2]] if "$ref" in names else names
-        if "maxProperties" not in schema and "enum" not in names:
-            yield f"{path} (mapping)"
-        if not {"maxLength", "enum"} & names.keys():
-            yield f"{path} (names)"
-    forms = [*schema.get("anyOf", ()), *schema.get("allOf", ())]
-    values = [schema.get(key) for key in ("items", "additionalProperties")]
-    forms += [each for each in values if isinstance(each, dict)]  # True: any value
-    for form in (*forms, *schema.get("patternProperties", {}).values()):
-        yield from _boundless(form, defs, path, numbers=numbers)
-    for name, each in schema.get("properties", {}).items():
-        yield from _boundless(each, defs, f"{path}.{name}", numbers=numbers)
 
 
 def test_a_spec_has_as_many_bytes_as_temporal_carries():

@@ -80,7 +80,7 @@ def test_a_pool_without_a_score_is_stored_as_before():
         ("packing.score", "{half_life: 1d}", "one of the two: profiles are hpc-batch, ml-"),
         ("packing.score", "{profile: service, half_life: 0s}", "must be longer than 0"),
         ("packing.score", "{profile: service, start_above: 1.5}", "must be at most 1, got 1.5"),
-        ("packing.score", "{profile: service, shares: {alice: 0}}", "alice has 0: give a finite"),
+        ("packing.score", "{profile: service, shares: {alice: 0}}", "alice has 0: give a"),
         ("packing", "{order: attained-service, score: {profile: sensitive}}", "give waiting a "
          "weight, or the order `age`"),
     ],
