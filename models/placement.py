@@ -22,7 +22,7 @@ from longshore.models.packing import ScoreWeights as ScoreWeights
 from longshore.models.resources import GPURequest, HostAmounts
 from longshore.models.start_range import StartRange
 from longshore.models.topology import Conformance, Gang, LinkClass
-from longshore.models.units import GB, LONGEST, Duration, GBPerSecond, Watts
+from longshore.models.units import GB, LONGEST, MOST, Duration, GBPerSecond, Watts
 
 
 class PlacementKind(StrEnum):
@@ -140,20 +140,25 @@ FILLS = (
 )
 
 
+_MOST_GPUS = 1_000_000
+"""More than any version takes. Who plans may list them one by one: a row that somebody wrote into
+by hand would take the memory of the control worker, and with it all pools."""
+
+
 class JobRequest(Frozen):
     """What the packer needs to know of a job."""
 
     id: str
     tier: Tier = Tier.FAST
     priority: int = Field(default=5, ge=0, le=10)
-    gpus: int = Field(ge=1)
+    gpus: int = Field(ge=1, le=_MOST_GPUS)
     gpu_type: str | None = None
     vram_per_gpu: GB = 0.0
     milli: int = Field(default=1000, ge=1, le=1000)
     """Thousandths of its GPU; below 1000 it shares that with others."""
     mig: MigProfile | None = None
     """Wants one instance of this profile."""
-    cpus: float = Field(default=0.0, ge=0)
+    cpus: float = Field(default=0.0, ge=0, le=MOST)
     ram: GB = 0.0
     storage_bandwidth: GBPerSecond = 0.0
     power_per_gpu: Watts | None = None

@@ -181,3 +181,15 @@ COLUMNS = """
        AND a.attname NOT IN ('changed_in', 'written_in')
 """
 """Without what a trigger writes whatever is written."""
+
+
+async def test_a_request_for_more_gpus_than_anybody_has_takes_no_memory(ledger: Ledger):
+    """Who pays lists them one by one: such a row took that of the control worker."""
+    await ledger.enqueue("broken", gpus=1)
+    await ledger.rows(
+        "UPDATE queue SET request = request || '{\"gpus\": 1000000000}' WHERE job_id = 'broken'"
+    )
+    async with ledger.listening("broken"):
+        await ledger.cycle("one")
+    reason = await ledger.value("SELECT decision->>'reason' FROM queue WHERE job_id = 'broken'")
+    assert reason.startswith("set aside: its stored form cannot be read (gpus: must be at most")
