@@ -15,7 +15,7 @@ from temporalio.service import RPCError
 
 from longshore.activities.job_runs import run_of_job
 from longshore.models.job import JobState
-from longshore.models.messages import JOB_WORKFLOW, job_workflow_id
+from longshore.models.messages import ARRAY_WORKFLOW, JOB_WORKFLOW, job_workflow_id
 from longshore.models.reconcile import RECONCILE_SCHEDULE, ReconcileRequest
 from longshore.models.views import JobView
 
@@ -29,7 +29,8 @@ _LOOK_BACK = timedelta(days=1)
 _MOST = 1_000
 """Workflows, the newest, that a list of jobs looks at: one page of Temporal's."""
 _LATELY = (
-    f"WorkflowType = '{JOB_WORKFLOW}' AND ExecutionStatus IN ('Terminated', 'TimedOut')"
+    f"WorkflowType IN ('{JOB_WORKFLOW}', '{ARRAY_WORKFLOW}')"
+    " AND ExecutionStatus IN ('Terminated', 'TimedOut')"
     " AND CloseTime > '{since}'"
 )
 _PREFIX = job_workflow_id("")

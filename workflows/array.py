@@ -30,6 +30,7 @@ with workflow.unsafe.imports_passed_through():
     from longshore.models.text import count
     from longshore.models.visible import visible
     from longshore.scheduling.arrays import progress_text
+    from longshore.workflows import attributes
     from longshore.workflows.arguments import Started
     from longshore.workflows.naming import refuse_input, refuse_odd_id
     from longshore.workflows.options import DATABASE_RETRY, DATABASE_TIMEOUT, SUBMITS_TIMEOUT
@@ -64,6 +65,7 @@ class ArrayWorkflow(Started):
     async def run(self, array: ArrayInput) -> JobResult:
         refuse_odd_id(self._id)
         refuse_input(self._array)
+        attributes.tell_left_out(self._spec, held=self._held)
         life = asyncio.create_task(self._live())
         self._clock = asyncio.create_task(self._watch_the_clock())
         try:

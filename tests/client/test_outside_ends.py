@@ -10,7 +10,7 @@ from temporalio.client import Client, WorkflowFailureError
 
 from longshore.client.api import Longshore
 from longshore.console.fleet import Fleet
-from longshore.models.job import JobResult, JobState
+from longshore.models.job import JobResult, JobSpec, JobState
 from longshore.models.messages import CONTROL_TASK_QUEUE, JobInput, job_workflow_id
 from longshore.models.settings import Settings
 from longshore.workers.schedules import RECONCILE, ensure_schedule
@@ -166,3 +166,22 @@ async def test_a_job_that_was_reset_after_its_end_stays_as_it_ended_for_who_wait
     lines = (await longshore("watch", "--json", job_id)).out.splitlines()
     result = JobResult.model_validate(json.loads(lines[-1])["result"])
     assert result == ended.model_copy(update={"ended_at": result.ended_at})
+
+
+async def test_a_terminated_array_has_failed_in_lists_too(
+    api: Longshore, settings: Settings, node: ScriptedNode, pool: str, temporal: Client
+) -> None:
+    spec = a_spec(pool).model_dump() | {"array": "0-1"}
+    array_id = (await api.submit(JobSpec.model_validate(spec))).job_id
+    await node.batch_of(f"{array_id}.s1")
+    await temporal.get_workflow_handle(job_workflow_id(array_id)).terminate("by mistake")
+    pages = Fleet(settings)
+
+    async def has_failed() -> bool:
+        """A list of Temporal's may lag."""
+        listed = [*await api.list(pool=pool), *await pages.jobs(pool=pool)]
+        states = {each.state for each in listed if each.id == array_id}
+        return states == {JobState.FAILED} == {(await api.job(array_id)).state}
+
+    await eventually(has_failed)
+    await pages.close()

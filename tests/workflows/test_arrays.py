@@ -5,6 +5,7 @@ from temporalio.client import Client, WorkflowFailureError
 
 from longshore.client.api import Longshore
 from longshore.client.costs import billed
+from longshore.client.submission import new_job_id
 from longshore.models.array_messages import ArrayInput
 from longshore.models.dag import DagSpec, DagState
 from longshore.models.elements import ElementState
@@ -134,3 +135,23 @@ async def test_the_same_key_again_is_the_same_array(
     array = (await longshore.report(first.job_id)).array
     assert array
     assert array.counts == {ElementState.SUCCEEDED: 1}
+
+
+async def test_an_array_from_any_sdk_has_its_search_attributes(
+    longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
+):
+    array_id = new_job_id(a_spec(pool, "0"), None)
+    handle = await temporal.start_workflow(
+        ARRAY_WORKFLOW,
+        {"spec": {"name": "x", "command": "true", "pool": pool, "array": "0", "gpus": 2}},
+        id=job_workflow_id(array_id), task_queue=CONTROL_TASK_QUEUE,
+    )  # fmt: skip
+    await node.end_batch(f"{array_id}.s1")
+    await handle.result()
+    told = (await handle.describe()).typed_search_attributes
+    of_temporal = ("BuildIds", "TemporalChangeVersion")
+    found = {pair.key.name: pair.value for pair in told if pair.key.name not in of_temporal}
+    assert found == {
+        "Tenant": "default", "Pool": pool, "JobState": "QUEUED", "GpuCount": 2,
+        "PriorityClass": 5,
+    }  # fmt: skip

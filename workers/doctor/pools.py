@@ -187,7 +187,9 @@ async def set_aside(database: Database) -> list[Finding]:
         fail(
             "pools",
             listed(named, _SHOWN, between="; "),
-            "Do what the reason says; `longshore cancel JOB` gives one up. All other jobs go on.",
+            "Do what the reason says. Each is tried again every ten minutes; `longshore hold JOB`, "
+            "then `longshore release JOB` have it tried at once, `longshore cancel JOB` gives it "
+            "up. All other jobs go on.",
         )
     ]
 
