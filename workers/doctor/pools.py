@@ -187,8 +187,8 @@ async def set_aside(database: Database) -> list[Finding]:
         fail(
             "pools",
             listed(named, _SHOWN, between="; "),
-            "Do what the reason says. Each is tried again every ten minutes; `longshore hold JOB`, "
-            "then `longshore release JOB` have it tried at once, `longshore cancel JOB` gives it "
+            "Do what the reason says. Each is tried again every ten minutes; `longshore hold JOB` "
+            "and then `release` have it tried at once, `longshore cancel JOB` gives it "
             "up. All other jobs go on.",
         )
     ]
