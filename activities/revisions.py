@@ -6,7 +6,7 @@ from sqlalchemy import TextClause, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.models import records
-from longshore.models.errors import RefusedError
+from longshore.models.errors import NewerTablesError
 
 MIGRATIONS = Path(records.__file__).parent / "migrations"
 HAS_REVISION: TextClause = text("SELECT to_regclass('alembic_version') IS NOT NULL")
@@ -40,12 +40,12 @@ def newer(found: str | None) -> str:
 
 
 async def refuse_newer(connection: AsyncConnection) -> None:
-    """Raise RefusedError for a database that a newer version has upgraded: what its columns mean
+    """Raise NewerTablesError for a database that a newer version has upgraded: what its columns mean
     to that version nobody knows here."""
     if not await connection.scalar(HAS_REVISION):
         return
     if why := newer(await connection.scalar(REVISION)):
-        raise RefusedError(why)
+        raise NewerTablesError(why)
 
 
 def _revisions() -> list[str]:

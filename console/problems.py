@@ -17,6 +17,7 @@ from longshore.models.errors import (
     LongshoreError,
     MarketAwayError,
     MarketError,
+    NewerTablesError,
     NotFoundError,
     NotSubmittedError,
     SpecError,
@@ -35,6 +36,7 @@ _STATUSES: tuple[tuple[type[LongshoreError], int, str], ...] = (
     (GoneError, 404, "not_found"),
     (MarketAwayError, 503, "market_away"),
     (UnavailableError, 503, "unavailable"),
+    (NewerTablesError, 503, "newer_database"),
     (MarketError, 502, "market_refused"),
 )
 _WORDS = {400: "bad_request", 404: "not_found", 405: "method_not_allowed"}

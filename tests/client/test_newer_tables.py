@@ -3,12 +3,16 @@
 import json
 from collections.abc import AsyncIterator
 
+import httpx
 import pytest
+from fastapi import FastAPI
 from sqlalchemy import text
 
 from longshore.activities.database import Database
 from longshore.activities.revisions import newest_revision
-from longshore.models.errors import RefusedError
+from longshore.console import problems
+from longshore.console.fleet import Fleet
+from longshore.models.errors import NewerTablesError, RefusedError
 from longshore.models.settings import Settings
 from tests.client.conftest import Command
 
@@ -56,3 +60,23 @@ async def test_a_snapshot_is_the_first_that_is_read(settings: Settings, control:
     async with database.snapshot() as connection:
         assert await connection.scalar(text("SHOW transaction_isolation")) == "repeatable read"
     await database.close()
+
+
+async def test_the_console_is_away_and_says_why(settings: Settings, newer: None):
+    """No fault of its own (500): it can answer again once the versions are the same."""
+    pages = Fleet(settings)
+    with pytest.raises(NewerTablesError) as refused:
+        await pages.jobs()
+    await pages.close()
+    app = FastAPI()
+    problems.install(app)
+
+    @app.get("/")
+    def answer() -> None:
+        raise refused.value
+
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x") as web:
+        said = await web.get("/")
+    assert (said.status_code, said.json()["error"]["type"]) == (503, "newer_database")
+    assert f"error: {said.json()['error']['message']}\n" == REFUSED
+    assert "Retry-After" in said.headers
