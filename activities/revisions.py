@@ -40,7 +40,7 @@ def newer(found: str | None) -> str:
 
 
 async def refuse_newer(connection: AsyncConnection) -> None:
-    """Raise NewerTablesError for a database that a newer version has upgraded: what its columns mean
+    """Raise NewerTablesError where a newer version has upgraded the database: what columns mean
     to that version nobody knows here."""
     if not await connection.scalar(HAS_REVISION):
         return

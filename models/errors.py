@@ -14,7 +14,7 @@
     │   ├── MarketAwayError    a market does not answer, or asks to be left alone for a while
     │   └── StoreError         the checkpoint store cannot be read or written
     ├── RefusedError           the database or an authority said no
-    │   ├── NewerTablesError  a newer version has upgraded the database
+    │   ├── NewerTablesError   a newer version has upgraded the database
     │   ├── EndedError         the job has ended already
     │   ├── NotSubmittedError  a job of a DAG waits for others, or was left out
     │   ├── TokenError         an agent's proof does not match the join token
