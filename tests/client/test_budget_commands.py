@@ -96,7 +96,7 @@ async def test_tenants_and_budgets_from_the_first_to_none(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--shares", "0"), "--shares 0: shares: must be more than 0, got 0"),
+        (("--shares", "0"), "--shares 0: shares: must be at least 1e-06, got 0"),
         (("--shares", "none"), "--shares none: shares: must be a number, got 'none'"),
         (("--max-gpus", "many"), "--max-gpus many: quotas.max_gpus: must be a number"),
         (("--max-gpus", "0.0001"), "quotas.max_gpus: is 0.0001: GPUs are counted in thousandths"),

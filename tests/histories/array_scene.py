@@ -51,6 +51,10 @@ async def play(
         await scripted.end_batches("array-some-cancelled.s1", "array-some-cancelled.s2")
         await eventually(lambda: _is_over(some))
 
+        named = await start("array-named", "0")  # which gives itself what its starter left out
+        await scripted.end_batch("array-named.s1")
+        await named.result()
+
         again = await start("array-continues", "0-1%1", max_looks_per_run=1)
         await scripted.end_batches("array-continues.s1")
         await again.result()

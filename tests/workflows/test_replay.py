@@ -105,6 +105,7 @@ PATHS = {
     "job-array-cancelled.s1": CANCELED,
     "job-array-continues": CONTINUED,
     "job-array-fails": FAILED,
+    "job-array-named": COMPLETED,
     "dag-succeeds": COMPLETED,
     "dag-fails": FAILED,
     "dag-cancelled": CANCELED,
