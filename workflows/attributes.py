@@ -5,7 +5,7 @@ from typing import cast
 from temporalio import workflow
 from temporalio.common import SearchAttributePair, SearchAttributeUpdate
 
-from longshore.activities.job_starts import FUNDING_CLASS, JOB_STATE, NODE_ID, at_submit, of_spec
+from longshore.activities.job_starts import FUNDING_CLASS, JOB_STATE, NODE_ID, of_spec
 from longshore.models.job import JobSpec, JobState
 from longshore.workflows.paying import Paying
 
@@ -31,7 +31,9 @@ def tell(state: JobState, node_id: str | None, spec: JobSpec, paying: Paying) ->
 def tell_left_out(spec: JobSpec, *, held: bool) -> None:
     """Set what a starter that is not ours has left out, of an array: its slots tell the rest."""
     known = workflow.info().typed_search_attributes
-    left_out = [_set(pair) for pair in at_submit(spec, held=held) if pair.key not in known]
+    left_out = [_set(pair) for pair in of_spec(spec) if pair.key not in known]
+    if JOB_STATE not in known:
+        left_out.append(JOB_STATE.value_set((JobState.HELD if held else JobState.QUEUED).value))
     if left_out and workflow.patched("names-arrays"):
         workflow.upsert_search_attributes(left_out)  # pyright: ignore[reportUnknownMemberType]
 
