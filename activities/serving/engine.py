@@ -50,8 +50,6 @@ _USE_TOLD_EVERY = 60.0
 """Seconds between two tellings that it is in use, or no longer: each is a signal."""
 _NEWS = 32_000_000
 """Bytes by which the memory of an engine has to change, and by a twentieth, to be told."""
-_QUIET = 1.0
-"""Seconds without a connection after which an engine that is to stop has nothing to do."""
 _LINES, _LONGEST = 10, 200
 _LONGEST_LINE = 2**16
 _PIECE = 2**22
@@ -145,7 +143,7 @@ class Engine:
         if code is not None:
             return self._ended(process, echo, code)
         self._tell(stage=EngineStage.DRAINING)
-        _until_quiet(process, port)
+        _until_quiet(process, port, use.quiet(time.monotonic()))
         return self._end(process)
 
     def _check(self, model: Path) -> None:
@@ -287,10 +285,10 @@ def _lives(address: str) -> bool:
         return False
 
 
-def _until_quiet(process: subprocess.Popen[bytes], port: int) -> None:
-    """Wait until nobody has been connected to the engine for a while."""
+def _until_quiet(process: subprocess.Popen[bytes], port: int, seconds: float) -> None:
+    """Wait until nobody has been connected to the engine for so long."""
     quiet_since = time.monotonic()
-    while process.poll() is None and time.monotonic() - quiet_since < _QUIET:
+    while process.poll() is None and time.monotonic() - quiet_since < seconds:
         if connected(port):
             quiet_since = time.monotonic()
         time.sleep(0.1)

@@ -7,6 +7,9 @@ from longshore.models.serving import STALE_AFTER
 
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _ESTABLISHED = "01"
+_QUIET, _QUIET_AFTER_USE = 1.0, 5.0
+"""Seconds without a connection after which an engine that is to stop has nothing to do. Who has
+used it just now may have its address for some more."""
 _TICK = 0.01
 """Seconds of the processor that count as work: the least that the system tells (proc(5))."""
 
@@ -39,6 +42,10 @@ class EngineUse:
     def idle(self, now: float) -> bool:
         """Return whether nobody has used it for as long as counts."""
         return now - self._used_at >= STALE_AFTER.total_seconds()
+
+    def quiet(self, now: float) -> float:
+        """Return for how many seconds nobody has to be connected before it stops."""
+        return _QUIET if self.idle(now) or not self.uses else _QUIET_AFTER_USE
 
 
 def connected(port: int) -> bool:
