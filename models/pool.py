@@ -38,7 +38,7 @@ class PoolPacking(PackingPolicy):
     rule: PackingRule = PackingRule.KEEP_ROOM
 
 
-LEAST_INTERVAL = timedelta(seconds=1)
+LEAST_INTERVAL = timedelta(milliseconds=100)
 
 
 def _leaves_time(interval: timedelta, info: ValidationInfo) -> timedelta:
@@ -53,7 +53,7 @@ class PoolSpec(Frozen):
     growth: Growth = Growth.OPEN
     packing: PoolPacking = PoolPacking()
     interval: Annotated[Duration, AfterValidator(_leaves_time)] = timedelta(seconds=30)
-    """Run a cycle at least this often while jobs wait; a second at least."""
+    """Run a cycle at least this often while jobs wait; 100ms at least."""
     grow_after: Duration = timedelta(minutes=5)
     """A running malleable job gets more GPUs when they were idle for so long; 0 never
     (docs/elastic.md)."""

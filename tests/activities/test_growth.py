@@ -19,7 +19,7 @@ from longshore.models.margins import DEFAULT_MARGINS
 from longshore.models.market import Level, OrderBook
 from longshore.models.messages import LeaseEnd, ReleaseRequest
 from longshore.models.placement import PlacementKey
-from longshore.models.pool import PoolSpec
+from longshore.models.pool import LEAST_INTERVAL, PoolSpec
 from longshore.models.resize import JoinRequest
 from longshore.scheduling import growth, speedup
 from tests.support.control import on_task_queue
@@ -183,7 +183,7 @@ async def set_after(ledger: Ledger, after: timedelta) -> None:
 
 
 def spec_of(ledger: Ledger, after: timedelta) -> PoolSpec:
-    return PoolSpec(name=ledger.pool, interval=timedelta(0), grow_after=after)
+    return PoolSpec(name=ledger.pool, interval=LEAST_INTERVAL, grow_after=after)
 
 
 async def test_it_is_told_once_and_by_who_comes_after_a_crash_the_same(hungry: Ledger):
@@ -269,7 +269,7 @@ async def test_it_grows_by_the_groups_that_are_idle_for_long_enough(ledger: Ledg
         assert why is not None
         assert (why.grows, why.gpus, why.to) == (True, 2, 6)
         nobody = on_task_queue(ledger.temporal, f"nobody-{ledger.pool}")
-        spec = PoolSpec(name=ledger.pool, interval=timedelta(0), grow_after=after)
+        spec = PoolSpec(name=ledger.pool, interval=LEAST_INTERVAL, grow_after=after)
         await Growths(ledger.database, Signals(nobody)).after_cycle(spec, 6, hungry=False)
         (told,) = await ledger.signals("e", "grow")
         assert (told["gpus_before"], told["gpus"]) == (2, 6)

@@ -123,8 +123,8 @@ def test_hours_that_an_earlier_version_took_are_read():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"interval": 0}, "interval: must be at least 1s, got 0s"),
-        ({"interval": "1ms"}, "interval: must be at least 1s"),
+        ({"interval": 0}, "interval: must be at least 100ms, got 0s"),
+        ({"interval": "1ms"}, "interval: must be at least 100ms"),
         ({"packing": {"weights": {"utilization": 1e308}}}, "must be from -1,000,000.0 to"),
         ({"packing": {"score": {"profile": "service", "shares": {"a": 1e308}}}}, "a has 1e+308"),
         ({"packing": {"score": {"profile": "service", "shares": {"a": 1e-320}}}}, "a has 9.99"),
