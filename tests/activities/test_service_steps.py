@@ -481,7 +481,8 @@ async def test_one_whose_engine_is_too_large_to_be_started_says_so_and_is_remove
 async def test_the_workflow_hears_however_much_agents_have_said_meanwhile(served: Served):
     """More than one activity can be given (2 MiB), while the database was away."""
     revision = await served.record(replicas=1)
-    await served.begin_one(revision, "one")
+    job_id = f"{served.name}.one"
+    await served.begin_one(revision, job_id)
     workflow_id = service_workflow_id(served.name)
     async with served.control.transaction() as connection:
         locked = "SELECT 1 FROM services WHERE name = :name FOR UPDATE"
@@ -490,16 +491,21 @@ async def test_the_workflow_hears_however_much_agents_have_said_meanwhile(served
         handle = served.temporal.get_workflow_handle_for(ServiceWorkflow.run, workflow_id)
         report = EngineReport(stage=EngineStage.FAILED, message="\N{PILE OF POO}" * 4_000)
         for attempt in range(1, 201):
-            said = EngineNotice(job_id="one", attempt=attempt, node_id="n", report=report)
+            said = EngineNotice(job_id=job_id, attempt=attempt, node_id="n", report=report)
             await handle.signal("engine", said)
 
     async def heard() -> bool:
-        (one,) = [each for each in (await served.view()).replicas if each.job_id == "one"]
+        (one,) = [each for each in (await served.view()).replicas if each.job_id == job_id]
         return one.failures == 200
 
     await eventually(heard)
     await served.remove()
     await handle.signal(ServiceWorkflow.poke)
+
+    async def removed() -> bool:
+        return (await served.view()).state is ServiceState.REMOVED
+
+    await eventually(removed)
     await handle.result()
 
 
