@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from longshore.activities.array_views import CLAIMED
 from longshore.activities.elements import store_results
 from longshore.activities.partners import Before
-from longshore.activities.queue import ensure_pool
+from longshore.activities.queue_rows import ensure_pool
 from longshore.models.array import expanded
 from longshore.models.array_messages import AdvanceArray, OpenArray
 from longshore.models.elements import ElementResult, ElementState

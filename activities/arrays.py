@@ -30,6 +30,7 @@ from longshore.activities.database import Database, clock
 from longshore.activities.deadlines import note_end
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
+from longshore.activities.job_end_rows import record_end
 from longshore.activities.job_starts import digest_of, start_job
 from longshore.activities.metrics import JOB_ENDS, SILENT, Metrics
 from longshore.activities.partners import (
@@ -38,9 +39,6 @@ from longshore.activities.partners import (
     settle_at_first,
     settle_followers,
     wake,
-)
-from longshore.activities.queue import (
-    record_end,
 )
 from longshore.activities.rpc_errors import is_unknown
 from longshore.activities.signals import Signals

@@ -35,6 +35,7 @@ from longshore.activities.funding.rows import has_budgets
 from longshore.activities.funding.telling import Telling
 from longshore.activities.funding.use import paid_now
 from longshore.activities.growth import Growths
+from longshore.activities.job_end_rows import end_attempt
 from longshore.activities.lending import load_lendable
 from longshore.activities.locality import forget_data, load_locality, note_data
 from longshore.activities.metrics import SILENT, Metrics
@@ -43,7 +44,6 @@ from longshore.activities.pool_cache import PoolCache
 from longshore.activities.preemption import NOBODY, Looked, Preempting
 from longshore.activities.preparations import Told, note_preparations, noted_preparations
 from longshore.activities.prices.holds import NOTHING, PriceLook, keep_for_price
-from longshore.activities.queue import end_attempt
 from longshore.activities.queue_cache import WaitingJobs, trim_left
 from longshore.activities.signals import Signals
 from longshore.activities.snapshot import load_pool, load_recent

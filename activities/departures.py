@@ -14,7 +14,7 @@ from longshore.activities.database import Database, clock
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
 from longshore.activities.placements import end_spare
-from longshore.activities.queue import mark_poked
+from longshore.activities.pokes import mark_poked
 from longshore.activities.signals import Signals
 from longshore.activities.stored_learnt import stored_learnt
 from longshore.activities.stored_specs import UNKNOWN, stored_spec

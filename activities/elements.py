@@ -18,7 +18,7 @@ from longshore.activities.database import Database, clock
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
 from longshore.activities.partners import Woken, settle_followers, wake
-from longshore.activities.queue import mark_array_poked
+from longshore.activities.pokes import mark_array_poked
 from longshore.activities.rpc_errors import is_unknown
 from longshore.activities.signals import Signals
 from longshore.models.array_messages import ClaimReply, ClaimRequest

@@ -23,7 +23,7 @@ from longshore.activities.placements import (
     PLACEMENT_COLUMNS,
     rank_of,
 )
-from longshore.activities.queue import lock_job
+from longshore.activities.queue_rows import lock_job
 from longshore.activities.snapshot import (
     load_nodes,
     load_queue,

@@ -18,7 +18,7 @@ from temporalio import activity
 
 from longshore.activities.dag_rows import index_ranges, jobs_of, mark_dag_poked, state_of
 from longshore.activities.database import Database
-from longshore.activities.queue import mark_array_poked
+from longshore.activities.pokes import mark_array_poked
 from longshore.activities.signals import Signals
 from longshore.models.dag import Condition, DagSpec, Join, StepState
 from longshore.models.elements import ElementState

@@ -20,9 +20,10 @@ from longshore.activities.failpoints import failpoint
 from longshore.activities.funding.planning import RUNS_WITH_BUDGET
 from longshore.activities.metrics import PREEMPTIONS, SILENT, Metrics
 from longshore.activities.placements import SETTLED, end_spare
+from longshore.activities.pokes import mark_poked_if_useful
 from longshore.activities.pool_cache import PoolCache
 from longshore.activities.preemption_inputs import PreemptionInputs, read_inputs
-from longshore.activities.queue import lock_job, mark_poked_if_useful
+from longshore.activities.queue_rows import lock_job
 from longshore.activities.signals import Signals
 from longshore.models.checkpoint import CheckpointsRequest
 from longshore.models.funding import PoolFunding

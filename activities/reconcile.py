@@ -22,20 +22,19 @@ from longshore.activities.dag_rows import let_others_pass, lock_dag, starting
 from longshore.activities.database import Database
 from longshore.activities.deadlines import note_end
 from longshore.activities.error_translation import reports_errors
+from longshore.activities.job_end_rows import end_attempt, record_end
 from longshore.activities.markets.findings import market_findings
 from longshore.activities.metrics import JOB_ENDS, SILENT, Metrics
 from longshore.activities.mutexes import free_mutexes, wake_next
 from longshore.activities.observation import describe, observe
 from longshore.activities.placements import load_as
-from longshore.activities.queue import (
+from longshore.activities.pokes import (
     array_at_retry,
-    end_attempt,
-    lock_job,
     mark_array_poked,
     mark_poked_if_useful,
-    record_end,
     service_at_retry,
 )
+from longshore.activities.queue_rows import lock_job
 from longshore.activities.registry import RegistryActivities
 from longshore.activities.rpc_errors import is_unknown
 from longshore.activities.signals import Signals

@@ -12,7 +12,8 @@ from longshore.activities.database import Database
 from longshore.activities.departures import end_as_bought
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
-from longshore.activities.queue import ensure_pool, mark_poked
+from longshore.activities.pokes import mark_poked
+from longshore.activities.queue_rows import ensure_pool
 from longshore.activities.signals import Signals
 from longshore.activities.snapshot import to_mb, to_milli
 from longshore.models import proof

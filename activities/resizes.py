@@ -16,8 +16,9 @@ from longshore.activities.failpoints import failpoint
 from longshore.activities.joins import plan_of_joining
 from longshore.activities.locality import with_locality
 from longshore.activities.placements import SETTLED
+from longshore.activities.pokes import mark_poked, mark_poked_if_useful
 from longshore.activities.preemption_inputs import load_running_work
-from longshore.activities.queue import lock_job, mark_poked, mark_poked_if_useful
+from longshore.activities.queue_rows import lock_job
 from longshore.activities.signals import Signals
 from longshore.activities.snapshot import (
     load_nodes,

@@ -19,6 +19,7 @@ from longshore.activities.database import Database
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
 from longshore.activities.funding.rows import carry_charges
+from longshore.activities.job_end_rows import end_attempt
 from longshore.activities.lending import (
     DOES_NOT_STOP,
     LENT_TO,
@@ -35,7 +36,7 @@ from longshore.activities.placements import (
     load_placement,
     seen_of,
 )
-from longshore.activities.queue import end_attempt, mark_poked_if_useful
+from longshore.activities.pokes import mark_poked_if_useful
 from longshore.activities.signals import Signals
 from longshore.activities.stored_specs import stored_spec
 from longshore.models.failover import HeldNode, Promotion, SwapReply, SwapRequest

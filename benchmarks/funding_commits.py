@@ -38,7 +38,7 @@ from longshore.activities.funding.planning import (
     settlement_of,
 )
 from longshore.activities.pool_cache import PoolCache
-from longshore.activities.queue import put_into_queue
+from longshore.activities.queue_rows import put_into_queue
 from longshore.activities.snapshot import load_pool
 from longshore.models.funding import Budget, Cap, Envelope, Lending, Tenant
 from longshore.models.job import JobSpec

@@ -37,7 +37,7 @@ from sqlalchemy import text
 
 from benchmarks.installation import cpu_seconds, forget_environment, installed, processes_of
 from longshore.activities.database import Database
-from longshore.activities.queue import put_into_queue
+from longshore.activities.queue_rows import put_into_queue
 from longshore.client.api import Longshore
 from longshore.client.process import leave, run
 from longshore.models.errors import NotFoundError

@@ -30,7 +30,7 @@ from benchmarks.growth import PARTS
 from benchmarks.kept_nodes import own_postgres
 from longshore.activities.cycle import CycleActivities
 from longshore.activities.database import Database
-from longshore.activities.queue import put_into_queue
+from longshore.activities.queue_rows import put_into_queue
 from longshore.activities.signals import Signals
 from longshore.models.base import Wire
 from longshore.models.job import JobSpec

@@ -14,7 +14,7 @@ from longshore.activities.buying.reasons import read_standing
 from longshore.activities.database import Database, clock
 from longshore.activities.funding.quotas import why_too_many_wait
 from longshore.activities.funding.refusals import why_never_taken
-from longshore.activities.queue import never_held
+from longshore.activities.queue_rows import never_held
 from longshore.activities.snapshot import load_nodes, load_pool
 from longshore.models.errors import RefusedError, SpecError, UnavailableError, UnsatisfiableError
 from longshore.models.job import JobSpec

@@ -13,7 +13,7 @@ from longshore.activities.buying import purchase_rows as rows
 from longshore.activities.database import Database
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
-from longshore.activities.queue import ensure_pool
+from longshore.activities.queue_rows import ensure_pool
 from longshore.activities.signals import Signals
 from longshore.models.errors import NotFoundError, SpecError
 from longshore.models.problems import beyond_bounds

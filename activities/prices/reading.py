@@ -12,11 +12,11 @@ from longshore.activities.buying.market_refusals import closed_markets, refused_
 from longshore.activities.database import Database, clock
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.heartbeat import heartbeats
+from longshore.activities.pokes import mark_poked
 from longshore.activities.prices.fetch import fetch_series
 from longshore.activities.prices.holds import keep_for_price, prices_of, read_due_in
 from longshore.activities.prices.rows import store_series, store_trouble
 from longshore.activities.providers import registry
-from longshore.activities.queue import mark_poked
 from longshore.activities.signals import Signals
 from longshore.activities.snapshot import load_pool
 from longshore.models.addresses import without_secrets

@@ -12,7 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from longshore.activities.buying.decisions import caps_left
 from longshore.activities.buying.purchase_rows import store_intent
 from longshore.activities.funding.views import budgets_view
-from longshore.activities.queue import ensure_pool
+from longshore.activities.queue_rows import ensure_pool
 from longshore.models.buying import BudgetLeft
 from longshore.models.money import MICRO
 from longshore.models.pool import PoolSpec

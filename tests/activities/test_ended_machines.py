@@ -9,7 +9,7 @@ from sqlalchemy import text
 from longshore.activities.buying.machine_ends import MachineEnds
 from longshore.activities.pool_cache import PoolCache
 from longshore.activities.providers.base import Provider
-from longshore.activities.queue import ensure_pool
+from longshore.activities.queue_rows import ensure_pool
 from longshore.models.messages import NodeEnd
 from longshore.models.node import NodeState
 from longshore.models.settings import Settings

@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 from temporalio.client import Client
 
 from longshore.activities.database import Database
-from longshore.activities.queue import ensure_pool
+from longshore.activities.queue_rows import ensure_pool
 from longshore.models.array_messages import ClaimReply
 from longshore.models.dag import Condition, DagSpec, Extra, Join
 from longshore.models.elements import ElementState

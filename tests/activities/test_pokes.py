@@ -5,7 +5,8 @@ import asyncio
 from sqlalchemy import text
 
 from longshore.activities.database import Database
-from longshore.activities.queue import ensure_pool, mark_poked, mark_poked_if_useful
+from longshore.activities.pokes import mark_poked, mark_poked_if_useful
+from longshore.activities.queue_rows import ensure_pool
 from tests.support.ledger import WAITING_FOR_LOCKS
 from tests.support.waiting import eventually
 

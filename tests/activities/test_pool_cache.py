@@ -16,8 +16,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from longshore.activities.database import clock
 from longshore.activities.pool_cache import CachedPool, PoolCache
 from longshore.activities.preemption_inputs import PreemptionInputs, read_inputs
-from longshore.activities.queue import ensure_pool
 from longshore.activities.queue_cache import differences
+from longshore.activities.queue_rows import ensure_pool
 from longshore.activities.snapshot import load_nodes, load_queue, load_running
 from longshore.models.failover import SwapRequest
 from longshore.models.messages import DrainRequest, LeaseEnd, NodeEnd

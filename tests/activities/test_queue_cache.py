@@ -17,8 +17,8 @@ from longshore.activities import pool_cache
 from longshore.activities.database import clock
 from longshore.activities.metrics import KEPT_DIFFERENCES, Metric, Metrics
 from longshore.activities.pool_cache import CHECKED_EVERY, CachedPool, PoolCache
-from longshore.activities.queue import ensure_pool
 from longshore.activities.queue_cache import differences, note_length, read_all, trim_left
+from longshore.activities.queue_rows import ensure_pool
 from longshore.activities.snapshot import load_queue, read_queue
 from longshore.models.messages import CycleRequest, HoldRequest
 from longshore.models.placement import JobRequest, PlacementKey

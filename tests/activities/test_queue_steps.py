@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 from temporalio.exceptions import ApplicationError
 
-from longshore.activities.queue import lock_job
+from longshore.activities.queue_rows import lock_job
 from longshore.models.job import JobResult, JobState
 from longshore.models.messages import EnqueueRequest, FinishRequest, HoldRequest, LeaseEnd
 from longshore.models.placement import PlacementKey

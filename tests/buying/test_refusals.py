@@ -26,7 +26,7 @@ from longshore.activities.buying.orders import OrderActivities
 from longshore.activities.buying.purchasing import PurchasingActivities
 from longshore.activities.buying.switch import BuyingSwitch
 from longshore.activities.database import Database
-from longshore.activities.queue import ensure_pool
+from longshore.activities.queue_rows import ensure_pool
 from longshore.activities.views import set_pool
 from longshore.models.buying import BuyingPolicy, Caps, CapsLeft
 from longshore.models.job import Tier

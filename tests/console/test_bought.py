@@ -11,7 +11,7 @@ from sqlalchemy import text
 from longshore.activities.buying.purchase_rows import insert_purchase
 from longshore.activities.buying.switch import BuyingSwitch
 from longshore.activities.database import Database
-from longshore.activities.queue import ensure_pool
+from longshore.activities.queue_rows import ensure_pool
 from longshore.models.purchase import PurchaseOption, PurchaseRequest
 from longshore.workers.stack import Stack
 from tests.support.console import RunningConsole, running_console

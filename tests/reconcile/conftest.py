@@ -6,7 +6,7 @@ import pytest
 from temporalio.client import Client
 
 from longshore.activities.database import Database
-from longshore.activities.queue import ensure_pool
+from longshore.activities.queue_rows import ensure_pool
 from longshore.models.settings import Settings
 from tests.support.control import new_pool
 from tests.support.ledger import Ledger

@@ -12,7 +12,7 @@ from temporalio.client import Client, WorkflowFailureError, WorkflowHandle
 from temporalio.worker import Worker
 
 from longshore.activities.database import Database
-from longshore.activities.queue import lock_job
+from longshore.activities.queue_rows import lock_job
 from longshore.client.api import Longshore
 from longshore.models.job import JobState
 from longshore.models.messages import (

@@ -17,7 +17,8 @@ from longshore.activities.cycle import CycleActivities
 from longshore.activities.database import Database
 from longshore.activities.holdings import HoldingActivities
 from longshore.activities.joins import JoinActivities
-from longshore.activities.queue import QueueActivities, ensure_pool
+from longshore.activities.queue import QueueActivities
+from longshore.activities.queue_rows import ensure_pool
 from longshore.activities.registry import RegistryActivities
 from longshore.activities.resizes import ResizeActivities
 from longshore.activities.signals import Signals

@@ -20,7 +20,7 @@ from longshore.activities.dag_rows import mark_dag_poked
 from longshore.activities.dags import DagActivities
 from longshore.activities.database import Database
 from longshore.activities.elements import ElementActivities
-from longshore.activities.queue import mark_array_poked
+from longshore.activities.pokes import mark_array_poked
 from longshore.activities.signals import Signals
 from longshore.models.array_messages import (
     AdvanceArray,

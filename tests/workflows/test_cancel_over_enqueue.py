@@ -14,7 +14,7 @@ from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
 
 from longshore.activities import failpoints
 from longshore.activities.database import Database
-from longshore.activities.queue import put_into_queue
+from longshore.activities.queue_rows import put_into_queue
 from longshore.client.api import Longshore
 from longshore.models.job import JobState
 from longshore.models.messages import EnqueueRequest, job_workflow_id

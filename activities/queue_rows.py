@@ -1,0 +1,295 @@
+"""Rows of the queue: a job comes into it, or is told why it never does."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from longshore.activities.database import clock
+from longshore.activities.durations import learnt_for
+from longshore.activities.funding.refusals import why_never_taken
+from longshore.activities.placements import ATTAINED
+from longshore.activities.snapshot import load_nodes
+from longshore.models.job import JobSpec
+from longshore.models.messages import (
+    EnqueueRequest,
+    LeaseEnd,
+)
+from longshore.models.node import Node
+from longshore.models.placement import JobRequest
+from longshore.models.pool import Growth, PoolSpec
+from longshore.scheduling.advice import advice
+from longshore.scheduling.durations import shape_of
+from longshore.scheduling.packer import could_ever_place
+from longshore.scheduling.time_limits import why_too_long
+from longshore.scheduling.unready_nodes import in_the_way_for_good
+from longshore.scheduling.words import format_rejected
+
+HANDED_ON_WITHIN = timedelta(minutes=10)
+"""After the end of a job, one of its tenant and name takes over the time that it has run."""
+
+
+async def put_into_queue(
+    connection: AsyncConnection, request: EnqueueRequest, refusal: str = ""
+) -> str:
+    """Record the job, and queue it unless it is refused; return why it is."""
+    spec = request.spec
+    job = JobRequest.of(
+        request.job_id, spec, request.submitted_at, request.attempt, request.path_behind
+    )
+    if spec.engine is not None and request.attempt > 1:
+        left = await connection.scalar(text(_LEFT_IDLE), {"id": request.job_id})
+        job = job.model_copy(update={"fills": bool(left)})
+    row = {
+        "id": request.job_id, "attempt": request.attempt, "name": spec.name,
+        "tenant": spec.tenant, "pool": spec.pool, "key": request.key, "held": request.held,
+        "spec": spec.model_dump_json(), "priority": spec.priority,
+        "request": job.model_dump_json(), "submitted_at": request.submitted_at,
+        "begins_at": spec.begins_at(request.submitted_at), "waits_from": job.submitted_at,
+        "deadline_at": spec.deadline_at(request.submitted_at),
+        "begin_only": request.begin_only, "start_below": spec.start_below,
+        "pool_spec": PoolSpec.new(spec.pool).model_dump_json(),
+        "can_stop": job.can_stop, "duration_known": job.duration_known,
+        "preemptible": spec.preemptible, "shape": shape_of(spec),
+    }  # fmt: skip
+    if request.key and (taken := await _why_taken(connection, row)):
+        row["key"] = None  # it stays that of the other job
+        refusal = refusal or taken
+    if refusal:
+        await ensure_pool(connection, spec.pool)
+        await connection.execute(text(_INSERT_JOB), row)
+        return refusal
+    learnt = await learnt_for(connection, request.job_id, spec)
+    row["learnt"] = learnt and learnt.model_dump_json()
+    if await connection.scalar(text(_INSERT_NEW), row):
+        return ""
+    # A repeat or a further attempt: it may meet the cycle that places it. Wait for it, then look.
+    if refusal := await why_over(connection, request):
+        return refusal
+    await connection.execute(text("SELECT FROM queue WHERE job_id = :id FOR UPDATE"), row)
+    await connection.execute(text(_INSERT_QUEUE), row)
+    return ""
+
+
+async def take_over(connection: AsyncConnection, request: EnqueueRequest) -> None:
+    """Give a job that has come into the queue the time run of one of its name that has just ended:
+    who cuts a job into pieces does not begin anew with each."""
+    spec = request.spec
+    asked = {
+        "id": request.job_id, "tenant": spec.tenant, "name": spec.name, "pool": spec.pool,
+        "within": HANDED_ON_WITHIN,
+    }  # fmt: skip
+    await connection.execute(text(_TAKE_OVER), asked)
+
+
+async def ensure_pool(connection: AsyncConnection, pool: str) -> None:
+    """Make the pool with default settings where it is new."""
+    await connection.execute(
+        text(
+            "INSERT INTO pools (name, spec) VALUES (:name, CAST(:spec AS jsonb))"
+            " ON CONFLICT DO NOTHING"
+        ),
+        {"name": pool, "spec": PoolSpec.new(pool).model_dump_json()},
+    )
+
+
+async def is_slot(connection: AsyncConnection, job_id: str) -> bool:
+    """Return whether a job is a slot: its array was taken with a time limit, or with none,
+    whatever its pool says by now."""
+    is_slot = "SELECT FROM array_slots WHERE job_id = :id"
+    return (await connection.execute(text(is_slot), {"id": job_id})).first() is not None
+
+
+async def why_never(connection: AsyncConnection, request: EnqueueRequest, pool: PoolSpec) -> str:
+    """Return why the pool never takes the job: for its time limit, for a quota of its tenant that
+    is less than the job alone, for a sponsor that there is not, or because it is fixed and no node
+    of it could ever hold the job.
+    Empty where it may."""
+    job_id, spec = request.job_id, request.spec
+    why = why_too_long(spec, pool) if request.attempt == 1 else ""
+    if why and not await is_slot(connection, job_id):
+        return why
+    if request.attempt == 1:
+        job = JobRequest.of(job_id, spec, request.submitted_at, 1)
+        (why,) = await why_never_taken(connection, [(job, spec)])
+        if why:
+            return why
+    if pool.growth is Growth.OPEN:
+        return ""
+    nodes = await load_nodes(connection, spec.pool)
+    now = await clock(connection)
+    job = JobRequest.of(job_id, spec, now, 1)
+    return "" if could_ever_place(job, nodes, now) else never_held(job, spec, pool, nodes, now)
+
+
+def never_held(
+    job: JobRequest, spec: JobSpec, pool: PoolSpec, nodes: Sequence[Node], now: datetime
+) -> str:
+    """Return why these nodes of a fixed pool could never hold the job, which is so."""
+    if not nodes:
+        return (
+            f"pool {spec.pool} has no nodes, and is fixed: start one (`longshore agent --pool "
+            f"{spec.pool}`), or name another pool"
+        )
+    rejections = in_the_way_for_good(job, nodes, pool.packing, now)
+    counts = format_rejected(Counter(each.code for each in rejections))
+    helps = advice(job, rejections, nodes, now, pool=spec.pool)
+    what = "no nodes together" if spec.gang else "no node"
+    return (
+        f"{what} of pool {spec.pool} could ever hold {job.smallest.gpus} x "
+        f"{spec.gpu_type or 'any GPU'} for it ({counts}), and the pool is fixed: "
+        f"{'; or '.join((*helps, 'name another pool'))} (`longshore nodes` lists what there is)"
+    )
+
+
+async def lock_job(connection: AsyncConnection, job_id: str) -> str | None:
+    """Hold the job's row until the end of the transaction; return how the job ended, if it has.
+
+    To be called before the queue is touched: whoever ends the job and whoever queues it come one
+    after the other then, and neither holds what the other waits for.
+    """
+    return await connection.scalar(
+        text("SELECT end_state FROM jobs WHERE id = :id FOR NO KEY UPDATE"), {"id": job_id}
+    )
+
+
+async def why_over(connection: AsyncConnection, request: EnqueueRequest) -> str:
+    """Return why an id cannot be used, where a job of that id has ended; empty otherwise."""
+    job_id = request.job_id
+    state = await lock_job(connection, job_id)
+    if state is None:
+        return ""
+    if request.reset and request.attempt == 1:  # later ones may have continued as new
+        return (
+            f"job {job_id} had ended ({state}) when its workflow was reset: it stays as it ended"
+        )
+    return f"a job {job_id} has ended before ({state}): give this one another id"
+
+
+async def why_another(connection: AsyncConnection, request: EnqueueRequest) -> str:
+    """Return why an id cannot be used, where another job that has not ended is on record under it;
+    empty otherwise.
+
+    Temporal takes the id of a workflow that was terminated again at once. What that job holds is
+    freed by the next reconcile: it has ended, also where the other asks for the same. (Only of
+    first attempts, and of no run that was reset: others go on whatever somebody wrote into the
+    row.)
+    """
+    if request.attempt > 1 or request.reset:
+        return ""
+    submitted_at = await connection.scalar(
+        text("SELECT submitted_at FROM jobs WHERE id = :id AND ended_at IS NULL"),
+        {"id": request.job_id},
+    )
+    if submitted_at in (None, request.submitted_at):
+        return ""
+    return f"another job {request.job_id} is not on record as ended: give this one another id"
+
+
+async def _why_taken(connection: AsyncConnection, row: Mapping[str, object]) -> str:
+    """Return why a job cannot have its key, where another has it; empty otherwise."""
+    other = await connection.scalar(text(_WITH_KEY), row)
+    if other is None:
+        return ""
+    return f"its key {row['key']!r} is that of job {other}: start it with another key, or without"
+
+
+_INSERT_JOB = """
+    INSERT INTO jobs (id, name, tenant, pool, key, spec, submitted_at, begins_at, deadline_at,
+                      message)
+    VALUES (:id, :name, :tenant, :pool, :key, CAST(:spec AS jsonb), :submitted_at, :begins_at,
+            :deadline_at, '')
+    ON CONFLICT (id) DO NOTHING
+"""
+
+_WITH_KEY = """
+    SELECT id FROM jobs WHERE tenant = :tenant AND name = :name AND key = :key AND id <> :id
+"""
+
+_MAY_WAIT = """
+    (SELECT :attempt = 1 AND (CAST(:start_below AS bigint) IS NOT NULL OR coalesce((
+            SELECT jsonb_exists(spec, 'start_below') FROM pools WHERE name = :pool), false))) AS
+        price (may_wait)"""
+"""As `activities.prices.holds.MAY_WAIT`, of a row that is to be."""
+
+_LEFT_IDLE = f"""
+    SELECT EXISTS (
+        SELECT FROM replicas r
+         WHERE r.job_id = :id AND r.idle_since IS NOT NULL
+           AND (SELECT p.end_reason FROM placements p
+                 WHERE p.job_id = :id ORDER BY p.attempt DESC LIMIT 1)
+               = '{LeaseEnd.PREEMPTED.value}')
+"""
+
+_INSERT_NEW = f"""
+    WITH pool AS (
+        INSERT INTO pools (name, spec) VALUES (:pool, CAST(:pool_spec AS jsonb))
+        ON CONFLICT DO NOTHING
+    ), job AS (
+        INSERT INTO jobs (id, name, tenant, pool, key, spec, submitted_at, begins_at, deadline_at,
+                          message, shape)
+        VALUES (:id, :name, :tenant, :pool, :key, CAST(:spec AS jsonb), :submitted_at, :begins_at,
+                :deadline_at, '', :shape)
+        ON CONFLICT (id) DO NOTHING
+        RETURNING id
+    )
+    INSERT INTO queue (job_id, attempt, pool, held, begin_only, start_below, price_since, priority,
+                       request, submitted_at, can_stop, duration_known, learnt, tenant)
+    SELECT id, :attempt, :pool, :held OR may_wait, :begin_only, :start_below,
+           CASE WHEN may_wait AND NOT :held THEN clock_timestamp() END, :priority,
+           CAST(:request AS jsonb), :waits_from, :can_stop, :duration_known,
+           CAST(:learnt AS jsonb), :tenant
+      FROM job, {_MAY_WAIT}
+    RETURNING job_id
+"""
+"""A job that is new cannot have been placed or have ended: nothing else needs to be looked at."""
+
+_INSERT_QUEUE = f"""
+    INSERT INTO queue (job_id, attempt, pool, held, begin_only, start_below, price_since, priority,
+                       request, submitted_at, waited, attained, can_stop, duration_known, learnt,
+                       tenant)
+    SELECT :id, :attempt, :pool, :held OR may_wait, :begin_only, :start_below,
+           CASE WHEN may_wait AND NOT :held THEN clock_timestamp() END, :priority,
+           CAST(:request AS jsonb), :waits_from,
+           coalesce(before.waited, interval '0'), coalesce(before.ran, interval '0'),
+           :can_stop OR (:preemptible AND coalesce(before.ran > interval '0', false)),
+           :duration_known, CAST(:learnt AS jsonb), :tenant
+      FROM {_MAY_WAIT}
+      LEFT JOIN (SELECT p.waited, {ATTAINED} AS ran
+                   FROM placements p WHERE p.job_id = :id
+                  ORDER BY p.attempt DESC, p.rank LIMIT 1) before ON true
+     WHERE NOT EXISTS (
+           SELECT FROM placements WHERE job_id = :id AND attempt >= :attempt)
+       AND NOT EXISTS (SELECT FROM jobs WHERE id = :id AND ended_at IS NOT NULL)
+    ON CONFLICT (job_id) DO NOTHING
+"""
+"""What has attained anything has saved, so it can be stopped. A save that is seen later counts
+then: see `activities.checkpoints.rows`."""
+
+_TAKE_OVER = """
+    WITH ended AS (
+        SELECT j.id, p.attained + greatest(p.ended_at - p.placed_at, interval '0') AS ran
+          FROM jobs j
+          JOIN LATERAL (SELECT * FROM placements WHERE job_id = j.id
+                         ORDER BY attempt DESC, rank LIMIT 1) p ON true
+         WHERE j.tenant = :tenant AND j.name = :name AND j.pool = :pool AND j.id <> :id
+           AND j.handed_to IS NULL
+           AND j.ended_at > clock_timestamp() - CAST(:within AS interval)
+           AND NOT EXISTS (SELECT FROM jobs o WHERE o.handed_to = :id)
+           AND EXISTS (SELECT FROM queue WHERE job_id = :id AND attempt = 1)
+         ORDER BY ran DESC LIMIT 1
+           FOR UPDATE OF j SKIP LOCKED
+    ), handed AS (
+        UPDATE jobs j SET handed_to = :id FROM ended WHERE j.id = ended.id RETURNING ended.ran
+    )
+    UPDATE queue q
+       SET attained = taken.ran,
+           learnt = jsonb_set(q.learnt, '{taken_over}',
+                              to_jsonb(CAST(ceil(extract(epoch FROM taken.ran)) AS bigint)))
+      FROM (SELECT least(ran, interval '3653 days') AS ran FROM handed) taken
+     WHERE q.job_id = :id AND q.attempt = 1
+"""
+"""Each end hands on to one successor alone: to every one it would be ruin for who calls all of
+their jobs by one name."""
