@@ -6,7 +6,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -121,14 +121,16 @@ class Played:
 
 
 def moments_of(
-    course: Sequence[tuple[float, Moment]], chance: random.Random, count: int
-) -> list[Moment]:
+    course: Sequence[tuple[float, Moment]], always: Container[str], chance: random.Random,
+    count: int,
+) -> list[Moment]:  # fmt: skip
     """Return moments spread over the whole course, each in its own part of the time.
 
-    Each is so long after the first call of a kind, which comes in every course: how often it is
-    asked how things stand, and how often a sale is tried, differs.
+    Each is so long after the first call of one of the kinds that `always` come, or after the first
+    of all: others, as the lists that a comparison with the market takes, come in some courses.
     """
-    anchors = [(at, call) for at, call in course if not call.number]
+    anchors = [(at, call) for at, call in course if not call.number and call.call in always]
+    anchors.append(course[0])
     whole = course[-1][0]
     found: list[Moment] = []
     for part in range(count):

@@ -12,7 +12,7 @@ from longshore.models.errors import NotFoundError, RefusedError, UnavailableErro
 from longshore.models.job import JobSpec, JobState
 from longshore.models.pool import PoolSpec
 from tests.faults.fleet import GPUS_PER_NODE, PATIENCE, Fleet
-from tests.faults.journal import SAVES
+from tests.faults.journal import SAVES, SLEEP
 from tests.support.waiting import eventually
 
 T = TypeVar("T")
@@ -65,6 +65,13 @@ async def submit_some_longer(fleet: Fleet) -> list[str]:
     """Submit as `submit_some`, and a job that at first runs on until somebody has killed it."""
     jobs = await submit_some(fleet)
     return [*jobs, await submit(fleet, fleet.journal.job("until-killed", more_at_first=20))]
+
+
+async def submit_with_outputs(fleet: Fleet) -> list[str]:
+    """Submit as `submit_some`, and a job that gives a file back."""
+    jobs = await submit_some(fleet)
+    gives = fleet.journal.job("gives", work=f"echo kept > kept.txt{SLEEP}", outputs=["kept.txt"])
+    return [*jobs, await submit(fleet, gives)]
 
 
 async def submit_and_hold(fleet: Fleet) -> list[str]:

@@ -80,6 +80,8 @@ def _scene(point: Point) -> Callable[[Fleet], Coroutine[Any, Any, list[str]]]:
         return scenes.submit_and_swap
     if point == "run_process.after-spawn":
         return scenes.submit_some_longer
+    if point == "run_process.before-outputs":
+        return scenes.submit_with_outputs
     if point.startswith("join_ranks"):
         return scenes.submit_and_grow_in_place
     if point.startswith(IN_PLACE):
