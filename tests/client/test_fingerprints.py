@@ -8,7 +8,7 @@ from longshore.client.fingerprints import fingerprints_of, fingerprints_table
 from longshore.client.node_view import nodes_table
 from longshore.models.node import HostFirmware
 from longshore.models.views import NodeView
-from tests.client.test_screens import NOW, a_node, drawn
+from tests.support.screens import NOW, a_node, drawn
 
 BIOS = HostFirmware(part="BIOS", facts=("bios_vendor A", "bios_version 3.2b"))
 NO_BMC = HostFirmware(part="BMC", missing="/sys/x: Permission denied")

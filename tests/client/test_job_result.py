@@ -9,7 +9,7 @@ from longshore.client.job_view import job_screen
 from longshore.models.job import FailureClass, JobResult, JobSpec, JobState
 from longshore.models.job_report import JobReport
 from longshore.models.views import AttemptView
-from tests.client.test_screens import MINUTE, NOW, a_job, a_status, drawn
+from tests.support.screens import MINUTE, NOW, a_job, a_status, drawn
 
 SPEC = JobSpec(name="train", command="true")
 ATTEMPT = AttemptView(attempt=2, placed_at=NOW - 2 * MINUTE, ended_at=NOW, shares=())

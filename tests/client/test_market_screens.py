@@ -9,8 +9,8 @@ from longshore.models.market import Capabilities, InstanceType, NoQuote, NoQuote
 from longshore.models.market_memory import HistoryPoint, Quality
 from longshore.models.price import PriceAnswer, PriceNeed
 from longshore.scheduling.prices.price import price
-from tests.client.test_screens import drawn
 from tests.support.market_books import NOW, a_book, levels
+from tests.support.screens import drawn
 
 MINUTE = timedelta(minutes=1)
 

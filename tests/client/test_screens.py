@@ -1,19 +1,14 @@
-"""How jobs, nodes and pools look, wide and narrow, for fixed views."""
+"""How jobs look, wide and narrow, for fixed views, and why they wait."""
 
-import io
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from rich.console import Console, RenderableType
 
-from longshore.client import cycle_view
 from longshore.client.explain import explain
 from longshore.client.job_view import explanation_screen, job_screen, jobs_table
 from longshore.client.live import Lines, exit_code_of, job_panel
-from longshore.client.node_view import cells, node_line, nodes_table, pools_table
 from longshore.client.watch_command import Fleet, changes, fleet_screen
-from longshore.models.cycles import CycleView, PoolCycles
 from longshore.models.elements import ElementState
 from longshore.models.job import (
     AttemptRecord,
@@ -21,7 +16,6 @@ from longshore.models.job import (
     JobResult,
     JobSpec,
     JobState,
-    JobStatus,
 )
 from longshore.models.job_report import JobReport
 from longshore.models.messages import Progress
@@ -33,73 +27,16 @@ from longshore.models.placement import (
     RejectionCode,
     ScoreTerms,
 )
-from longshore.models.pool import Growth, PoolSpec
+from longshore.models.pool import Growth
 from longshore.models.preemption import Spared
 from longshore.models.spending import JobCost, PurchaseUnderWay
 from longshore.models.views import (
     AttemptShare,
     AttemptView,
     Explanation,
-    GPUView,
-    JobView,
-    NodeView,
-    PartView,
-    PoolView,
 )
 from longshore.scheduling.buying.buying_status import BuyingStatus
-
-NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
-MINUTE = timedelta(minutes=1)
-
-
-def a_job(state: JobState = JobState.QUEUED, **fields: Any) -> JobView:
-    basics = {
-        "id": "train-abcdefghij", "name": "train", "tenant": "default", "pool": "default",
-        "tier": "FAST", "priority": 5, "gpus": 4, "gpu_type": "H100", "state": state,
-        "submitted_at": NOW - 10 * MINUTE,
-    }  # fmt: skip
-    return JobView.model_validate({**basics, **fields})
-
-
-def a_running_job(**fields: Any) -> JobView:
-    return a_job(
-        JobState.RUNNING,
-        **{
-            "attempt": 1, "node_id": "node-a", "gpu_indices": (0, 1, 2, 3),
-            "started_at": NOW - 3 * MINUTE, "first_started_at": NOW - 3 * MINUTE, **fields,
-        },
-    )  # fmt: skip
-
-
-def a_node(*holders: str | None, **fields: Any) -> NodeView:
-    gpus = tuple(
-        GPUView(
-            index=i, model="H100", vram=80, vram_used=80 if job else 0, job_id=job, job_name=job
-        )
-        for i, job in enumerate(holders)
-    )
-    basics = {
-        "id": "node-a", "pool": "default", "tier": "FAST", "provider": "own", "state": "READY",
-        "epoch": 1, "simulated": False, "gpu_type": "H100", "gpus": gpus, "cpus": 64,
-        "cpus_used": 8, "ram": 512.4, "ram_used": 64, "registered_at": NOW, "labels": {},
-    }  # fmt: skip
-    return NodeView.model_validate({**basics, **fields})
-
-
-def a_status(state: JobState, **fields: Any) -> JobStatus:
-    basics = {
-        "job_id": "train-abcdefghij", "name": "train", "tenant": "default", "pool": "default",
-        "state": state, "attempt": 1, "submitted_at": NOW, "since": NOW,
-    }  # fmt: skip
-    return JobStatus.model_validate({**basics, **fields})
-
-
-def drawn(what: RenderableType, width: int = 80) -> list[str]:
-    console = Console(file=io.StringIO(), width=width, markup=False, highlight=False)
-    console.print(what)
-    assert isinstance(console.file, io.StringIO)
-    return [line.rstrip() for line in console.file.getvalue().splitlines()]
-
+from tests.support.screens import MINUTE, NOW, a_job, a_running_job, a_status, drawn
 
 GANG = {
     "nodes": ("node-a", "node-b"), "node_gpus": ((0, 1, 2, 3), (4, 5)), "simulated": False,
@@ -314,94 +251,6 @@ def test_how_a_job_failed() -> None:
     assert "user, exit code 3 (node-a): exited" in drawn(jobs_table((failed,), NOW, 140), 140)[1]
 
 
-def test_gpus_of_a_node_are_cells_with_a_letter_for_each_job() -> None:
-    assert cells(a_node("eval", "eval", None, "train")).plain == "[aa·b]"
-    # No id of a job is empty; one that was let in all the same hides no node.
-    assert cells(a_node("", None)).plain == "[a·]"
-    assert drawn(nodes_table((a_node("", None),), NOW, 140), 140)
-    kept_back = a_node(None).gpus[0].model_copy(update={"vram_used": 8.0})
-    assert cells(a_node(gpus=(kept_back,))).plain == "[×]"
-
-
-def test_jobs_that_share_a_gpu_stand_between_round_brackets() -> None:
-    parts = (
-        PartView(job_id="b-1", job_name="eval", vram=20, milli=500),
-        PartView(job_id="c-1", job_name="chat", vram=10, mig="1g.10gb", slices=1),
-    )
-    shared = a_node(None).gpus[0].model_copy(update={"parts": parts, "vram_used": 30})
-    node = a_node(gpus=(*a_node("train").gpus, shared, *a_node(None).gpus))
-    assert cells(node).plain == "[a(bc)·]"
-    assert "[a(bc)·] a=train b=eval 500/1000 c=chat 1g.10gb" in node_line(node)
-
-
-def test_a_part_of_a_gpu_is_said_with_the_job() -> None:
-    running = a_running_job(gpus=1, gpu_indices=(2,), milli=500)
-    assert "500/1000 of GPU 2" in drawn(jobs_table((running,), NOW, 140), 140)[1]
-    running = a_running_job(gpus=1, gpu_indices=(2,), mig="1g.10gb", slices=0b1000000)
-    assert "1g.10gb at slice 6 of GPU 2" in drawn(jobs_table((running,), NOW, 140), 140)[1]
-
-
-@pytest.mark.parametrize("width", [80, 140])
-def test_a_simulated_node_says_so(width: int) -> None:
-    node = a_node("train", None, simulated=True, expires_at=NOW + 90 * MINUTE)
-    screen = drawn(nodes_table((node,), NOW, width), width)
-    text = "\n".join(screen)
-    for part in ("node-a", "READY", "2 x H100", "simulated", "[a·]", "8/64", "64/512GB", "in 1h"):
-        assert part in text
-    assert "a=train" in text
-    assert node_line(node) == "node node-a (simulated) READY [a·] a=train"
-    assert "simulated" not in "\n".join(drawn(nodes_table((a_node(None),), NOW, width), width))
-
-
-@pytest.mark.parametrize("width", [80, 140])
-def test_storage_and_power_are_shown_where_a_node_limits_them(width: int) -> None:
-    limited = a_node(None, storage_bandwidth=10, storage_used=2, power=5600, power_used=1400)
-    free = a_node(None, id="node-b")
-    text = "\n".join(drawn(nodes_table((limited, free), NOW, width), 140))
-    for part in ("storage", "2GB/s of 10GB/s", "power", "1400W of 5600W", "no limit"):
-        assert part in text
-    plain = drawn(nodes_table((free,), NOW, width), width)
-    assert "storage" not in plain[0]
-    assert "power" not in plain[0]
-
-
-def test_a_drained_node_says_why() -> None:
-    node = a_node(None, state="DRAINING", state_reason="new disk", drained=True, clearing=True)
-    assert "DRAINED new disk" in drawn(nodes_table((node,), NOW, 140), 140)[1]
-
-
-def test_a_cordoned_node_is_not_called_draining() -> None:
-    node = a_node("train", state="DRAINING", state_reason="new disk")
-    assert "CORDONED new disk" in drawn(nodes_table((node,), NOW, 140), 140)[1]
-    node = a_node("train", state="DRAINING", state_reason="new disk", clearing=True)
-    assert "DRAINING new disk" in drawn(nodes_table((node,), NOW, 140), 140)[1]
-
-
-def test_pools() -> None:
-    pool = PoolView(
-        spec=PoolSpec(), nodes=2, gpus=16, gpus_used=5, queued=3, held=1, running=2,
-        last_cycle_at=NOW - MINUTE, last_cycle_ms=21.4,
-    )  # fmt: skip
-    row = drawn(pools_table((pool,), NOW))[1]
-    assert row.split()[:7] == ["default", "open", "2", "5/16", "2", "3", "1"]
-    assert row.endswith("1m ago, took 21 ms")
-
-
-def test_cycles_by_pool_and_one_by_one() -> None:
-    last = CycleView(id="c1", at=NOW - MINUTE, queued=3, placed=2, refused=0, took_ms=21.4)
-    pool = PoolCycles(
-        pool="default", simulated=True, waiting=1200, cycles=9, since=NOW, per_minute=4.5,
-        placed=20, refused=1, looked_at=3.25, p50_ms=8.04, p95_ms=1234.5, read_ms=2.0,
-        plan_ms=3.0, commit_ms=2.5, explain_ms=0.54, latest=(last,),
-    )  # fmt: skip
-    heads, row = (line.split() for line in drawn(cycle_view.pools_table((pool,)), 120)[:2])
-    assert heads[:6] == ["pool", "a", "minute", "p50", "p95", "read"]
-    assert row[:2] == ["default", "(simulated)"]
-    assert row[2:] == ["4.5", "8.0", "1,234", "2.0", "3.0", "2.5", "0.5", "1200", "3.2", "20", "1"]
-    row = drawn(cycle_view.latest_table(pool.latest, NOW), 120)[1]
-    assert row.split() == ["1m", "ago", "21", "–", "–", "–", "–", "3", "–", "2", "0"]
-
-
 def test_one_job_in_full() -> None:
     spec = JobSpec.model_validate(
         {"name": "train", "gpus": 4, "vram_per_gpu": "40GB", "command": ["python", "train.py"]}
@@ -555,44 +404,6 @@ def test_the_panel_shows_where_and_how_far() -> None:
     lines = drawn(job_panel(status, Progress(fraction=0.5), a_running_job(simulated=True)))
     assert lines[1] == "on node-a GPUs 0-1 (simulated), attempt 2"
     assert " 50%" in lines[2]
-
-
-def a_fleet(nodes: tuple[NodeView, ...] = (), *jobs: JobView) -> Fleet:
-    live = tuple(job for job in jobs if not job.state.ended)
-    ended = tuple(job for job in jobs if job.state.ended)
-    return Fleet(at=NOW, nodes=nodes, jobs=live, ended=ended)
-
-
-def test_changes_between_two_looks() -> None:
-    queued, running = a_job(reason="waits"), a_running_job(simulated=True)
-    done = a_job(JobState.SUCCEEDED, ended_at=NOW, reason="finished")
-    first = a_fleet((a_node(None),), queued)
-    assert changes(None, first) == ["node node-a READY [·]", "job train-abcdefghij QUEUED  waits"]
-    assert changes(first, first) == []
-    assert changes(first, a_fleet((a_node("train"),), running)) == [
-        "node node-a READY [a] a=train",
-        "job train-abcdefghij RUNNING on node-a GPUs 0-3 (simulated)",
-    ]
-    assert changes(a_fleet((), running), a_fleet((), done)) == [
-        "job train-abcdefghij SUCCEEDED  finished"
-    ]
-    assert changes(first, a_fleet((), queued)) == ["node node-a has gone"]
-    assert changes(None, a_fleet((), done)) == []
-
-
-def test_the_whole_fleet_fits_the_terminal() -> None:
-    jobs = [a_job(id=f"job-{i:02}", submitted_at=NOW + i * MINUTE) for i in range(60)]
-    fleet = a_fleet((a_node("train", None),), *jobs, a_running_job())
-    lines = drawn(fleet_screen(fleet, 80, 24))
-    assert len(lines) <= 24
-    assert "1 of 2 GPUs in use on 1 node, 1 running, 60 waiting" in lines[0]
-    shown = [line.split()[0] for line in lines if line.startswith(("job-", "train-"))]
-    assert shown[:2] == ["train-abcdefghij", "job-00"]
-    assert f"and {61 - len(shown)} more" in lines
-
-
-def test_an_empty_fleet_says_what_to_do() -> None:
-    assert "`longshore up`" in "\n".join(drawn(fleet_screen(a_fleet(), 80, 24)))
 
 
 def test_why_of_an_ended_job_says_how_it_ended_where_it_ran_and_what_it_cost() -> None:

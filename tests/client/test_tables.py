@@ -11,7 +11,7 @@ from longshore.models.job import JobSpec, JobState
 from longshore.models.job_report import JobReport
 from longshore.models.placement import Decision, PlacementKind
 from longshore.models.text import NONE
-from tests.client.test_screens import NOW, a_job, a_node, a_running_job, drawn
+from tests.support.screens import NOW, a_job, a_node, a_running_job, drawn
 
 LONG_ID = f"{'n' * 63}-abcdefghij"
 """As long as one can be that is made of a name."""

@@ -12,7 +12,7 @@ from longshore.console.fingerprints import fingerprints_html, link_html
 from longshore.models.domains import DomainNode, PoolTopology
 from longshore.models.node import HostFirmware
 from tests.client.test_fingerprints import NODES, of
-from tests.client.test_screens import a_node
+from tests.support.screens import a_node
 
 _THEME = Path(console.__file__).with_name("theme.css").read_text(encoding="utf-8")
 _NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
