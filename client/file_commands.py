@@ -4,26 +4,31 @@ import json
 import webbrowser
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated
+from types import UnionType
+from typing import Annotated, Any, cast
 from urllib.parse import quote, urlencode
 
 import typer
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 
 from longshore.client.calls import call, known_job
 from longshore.client.terminal import JSON, note, now, out, print_json, say, show
 from longshore.client.web_ui import job_url, workflows_url
 from longshore.models.addresses import url_of
 from longshore.models.book_document import BookDocument
+from longshore.models.budget_document import BudgetDocument, BudgetsDocument
 from longshore.models.buying_document import BuyingDocument
 from longshore.models.dag import DagSpec
 from longshore.models.document import read_document
 from longshore.models.errors import UnavailableError
+from longshore.models.funding import Tenant
 from longshore.models.job import JobSpec
 from longshore.models.messages import JOB_WORKFLOW, NODE_WORKFLOW, POOL_WORKFLOW
 from longshore.models.model_registry import ModelsDocument
 from longshore.models.packing import PackingRule
+from longshore.models.pool import PoolSpec
 from longshore.models.preemption_document import PreemptionState
+from longshore.models.schedule import ScheduleTimes
 from longshore.models.service import ServiceFile
 from longshore.models.serving import Runtime
 from longshore.models.settings import Settings
@@ -45,9 +50,14 @@ class Document(StrEnum):
     SERVICES = "services"
     MODELS = "models"
     RUNTIME = "runtime"
+    BUDGETS = "budgets"
+    TENANT = "tenant"
+    POOL = "pool"
+    SCHEDULE = "schedule"
 
 
-_MODELS: dict[Document, tuple[type[BaseModel], str]] = {
+# Those of a pool, a tenant and a schedule are what their commands have flags for.
+DOCUMENTS: dict[Document, tuple[type[BaseModel] | UnionType, str]] = {
     Document.JOB: (JobSpec, "Longshore job"),
     Document.DAG: (DagSpec, "Longshore DAG"),
     Document.STATE: (ClusterState, "Longshore cluster state"),
@@ -57,6 +67,10 @@ _MODELS: dict[Document, tuple[type[BaseModel], str]] = {
     Document.SERVICES: (ServiceFile, "Longshore services"),
     Document.MODELS: (ModelsDocument, "Longshore models"),
     Document.RUNTIME: (Runtime, "Longshore runtime"),
+    Document.BUDGETS: (BudgetDocument | BudgetsDocument, "Longshore budgets"),
+    Document.TENANT: (Tenant, "Longshore tenant"),
+    Document.POOL: (PoolSpec, "Longshore pool"),
+    Document.SCHEDULE: (ScheduleTimes, "Longshore schedule's times"),
 }
 
 
@@ -168,13 +182,14 @@ def _place_live(
 def schema(
     document: Annotated[Document, typer.Argument(help="Whose schema.")] = Document.JOB,
 ) -> None:
-    """Print the JSON Schema of a file, for editors.
+    """Print the JSON Schema of a file, for editors; of a tenant, a pool and a schedule that of
+    what the Python client takes.
 
     longshore schema job > job.schema.json; then begin a job file with the line
     "# yaml-language-server: $schema=job.schema.json".
     """
-    model, title = _MODELS[document]
-    described = model.model_json_schema(mode="validation")
+    model, title = DOCUMENTS[document]
+    described = TypeAdapter(cast(Any, model)).json_schema(mode="validation")
     print(json.dumps({"$schema": _DRAFT, **described, "title": title}, indent=2))
 
 

@@ -18,6 +18,7 @@ from longshore.models.funding import (
     GPUs,
     Lending,
     Sharing,
+    SomeGPUs,
 )
 from longshore.models.mistakes import Mistake, refuse
 from longshore.models.moment import Dated
@@ -56,7 +57,7 @@ class LendingDocument(Frozen):
 
     to: tuple[Name, ...] = Field(default=(), max_length=1000)
     """Tenants. Nobody else."""
-    max: Annotated[GPUs, Field(gt=0)] | None = None
+    max: SomeGPUs | None = None
     """The most GPUs that are lent at one time, in all."""
 
     @model_validator(mode="after")

@@ -50,6 +50,12 @@ GPUs = Annotated[
     AfterValidator(_in_thousandths),
 ]
 """A number of GPUs; a part of one counts as that part."""
+SomeGPUs = Annotated[
+    float,
+    Field(ge=0.001, le=MOST_GPUS, allow_inf_nan=False),  # behind a validator a schema loses it
+    AfterValidator(_in_thousandths),
+]
+"""The same, and not 0."""
 
 
 class FundingClass(StrEnum):
@@ -240,7 +246,7 @@ class Lending(Frozen):
 
     to: tuple[Name, ...] = Field(min_length=1, max_length=1000)
     """Tenants. Nobody else."""
-    max: Annotated[GPUs, Field(gt=0)]
+    max: SomeGPUs
     """The most GPUs that are lent at one time, in all."""
 
 

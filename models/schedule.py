@@ -3,10 +3,12 @@
 from collections.abc import Sequence
 from datetime import date, timedelta
 from enum import StrEnum
+from typing import Annotated
 
 from pydantic import Field
 
 from longshore.models.base import Frozen, Instant, Name, Wire
+from longshore.models.bounds import Most
 from longshore.models.units import Duration
 
 CATCH_UP = timedelta(minutes=10)
@@ -15,6 +17,11 @@ MOST_TIMES = 1000
 """Runs of one backfill: as many as the server keeps in its buffer."""
 MOST_AGAIN = 50
 """ScheduleTimes that the run of one time may be started, by backfills."""
+MOST_LINES = 100
+"""Cron lines of a schedule."""
+LONGEST_LINE = 200
+"""Characters of one."""
+_LONGEST_ZONE = 100
 
 
 def never_succeeded(ends: Sequence[str]) -> bool:
@@ -44,16 +51,23 @@ class Kind(StrEnum):
     DAG = "dag"
 
 
+_Line = Annotated[str, Most(LONGEST_LINE, on_arrival=True, one_line=True)]
+_Zone = Annotated[str, Most(_LONGEST_ZONE, on_arrival=True, one_line=True)]
+
+
 class ScheduleTimes(Frozen):
     """When a schedule starts: cron lines or an interval."""
 
-    cron: tuple[str, ...] = ()
-    """Lines of five fields, or of six with a year last."""
+    # A schedule that is there is read as it is: who takes a new one asks
+    # `scheduling.schedules.refusals`, which knows these bounds.
+
+    cron: Annotated[tuple[_Line, ...], Most(MOST_LINES, on_arrival=True)] = ()
+    """Lines of five fields, or of six with a year last. Without them give `every`."""
     every: Duration | None = None
-    """Between two runs, counted from 1970-01-01 in UTC."""
+    """Between two runs, counted from 1970-01-01 in UTC; a minute at least."""
     offset: Duration = timedelta(0)
     """Added to each of these."""
-    timezone: str | None = None
+    timezone: _Zone | None = None
     """Of the cron lines, such as Europe/Berlin; UTC without."""
 
 

@@ -11,7 +11,13 @@ from datetime import UTC, date, datetime, timedelta
 from difflib import get_close_matches
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
-from longshore.models.schedule import OddDay, Oddity, ScheduleTimes
+from longshore.models.schedule import (
+    LONGEST_LINE,
+    MOST_LINES,
+    OddDay,
+    Oddity,
+    ScheduleTimes,
+)
 from longshore.models.text import count, format_duration
 from longshore.models.visible import shown
 
@@ -20,8 +26,6 @@ AROUND = timedelta(hours=26)
 """On either side of a change of the clock: the whole local day that it is in."""
 _WORDS = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
 """That stand for a line, as in cron."""
-_MOST_LINES, _LONGEST_LINE = 100, 200
-"""Cron lines of a schedule, and characters of one."""
 _HOUR = timedelta(hours=1)
 _MINUTE = timedelta(minutes=1)
 _ALL_HOURS = frozenset(range(24))
@@ -69,11 +73,11 @@ def refusals(times: ScheduleTimes) -> tuple[str, ...]:
     found: list[str] = []
     if bool(times.cron) is (times.every is not None):
         found.append("give cron lines or an interval: --cron '0 2 * * *', or --every 6h")
-    if len(times.cron) > _MOST_LINES:
-        found.append(f"cron: has {len(times.cron):,} lines; {_MOST_LINES} is the most")
-    for line in times.cron[:_MOST_LINES]:
-        if len(line) > _LONGEST_LINE:
-            has = f"has {len(line):,} characters; {_LONGEST_LINE} is the most"
+    if len(times.cron) > MOST_LINES:
+        found.append(f"cron: has {len(times.cron):,} lines; {MOST_LINES} is the most")
+    for line in times.cron[:MOST_LINES]:
+        if len(line) > LONGEST_LINE:
+            has = f"has {len(line):,} characters; {LONGEST_LINE} is the most"
             found.append(f"cron {shown(line)} {has}")
             continue
         found += _refusals_of_line(line)

@@ -13,9 +13,12 @@ import pytest
 from typer.core import TyperGroup
 
 from longshore.client.cli import command_line, run
+from longshore.client.file_commands import Document
 from longshore.models.document import load_document
 from longshore.models.job import JobSpec
 from longshore.models.placement import PackingRule
+from longshore.models.pool import PoolSpec
+from longshore.models.schedule import LONGEST_LINE, MOST_LINES
 from longshore.models.statefile import ClusterState
 from tests.client.conftest import Ran
 
@@ -199,13 +202,31 @@ def test_the_defaults_in_the_schema_are_taken_by_the_loader(cli: CLI) -> None:
 
 def test_the_schema_has_no_words_that_json_schema_does_not_know(cli: CLI) -> None:
     known = {
-        "$schema", "$defs", "$ref", "additionalProperties", "anyOf", "default", "description",
-        "enum", "exclusiveMaximum", "format", "items", "maxItems", "maxLength", "maxProperties",
-        "maximum", "minItems", "minLength", "minimum", "pattern", "patternProperties",
-        "properties", "propertyNames", "required", "title", "type",
+        "$schema", "$defs", "$ref", "additionalProperties", "anyOf", "const", "default",
+        "description", "enum", "exclusiveMaximum", "exclusiveMinimum", "format", "items",
+        "maxItems", "maxLength", "maxProperties", "maximum", "minItems", "minLength",
+        "minProperties", "minimum", "pattern", "patternProperties", "properties", "propertyNames",
+        "required", "title", "type",
     }  # fmt: skip
-    for document in ("job", "state", "services", "models", "runtime"):
-        assert _words(json.loads(cli("schema", document).out)) <= known
+    for document in Document:
+        assert _words(json.loads(cli("schema", document).out)) <= known, document
+
+
+def test_a_tenant_a_pool_and_the_times_of_a_schedule_have_schemas(cli: CLI) -> None:
+    assert set(json.loads(cli("schema", "pool").out)["properties"]) == set(PoolSpec.model_fields)
+    tenant = json.loads(cli("schema", "tenant").out)
+    assert tenant["$defs"]["Quotas"]["properties"]["gpu_hours"]["anyOf"][0]["maximum"] > 0
+    times = json.loads(cli("schema", "schedule").out)["properties"]
+    assert times["cron"]["maxItems"] == MOST_LINES
+    assert times["cron"]["items"]["maxLength"] == LONGEST_LINE
+
+
+def test_the_schema_of_budgets_is_of_one_and_of_a_list(cli: CLI) -> None:
+    schema = json.loads(cli("schema", "budgets").out)
+    one, many = (schema["$defs"][form["$ref"].rpartition("/")[2]] for form in schema["anyOf"])
+    assert {"tenant", "envelopes", "caps", "money"} <= set(one["properties"])
+    assert set(many["properties"]) == {"budgets"}
+    assert many["properties"]["budgets"]["maxItems"] > 1
 
 
 def test_the_schema_of_a_state(cli: CLI) -> None:
