@@ -74,7 +74,8 @@ class ElementActivities:
                 batch = await _claim(connection, request, slot)
                 await connection.execute(text(_NOTE_CLAIM), row)
             more = slot["open"] < slot["slots"] and slot["waiting"] > 0
-            poke = first and more and batch is not None
+            # The array opens further slots, or learns that it runs.
+            poke = first and (more or not slot["runs"]) and batch is not None
             poke = poke and await mark_array_poked(connection, array_id)
             await failpoint("claim_elements.before-commit")
         await failpoint("claim_elements.after-commit")
@@ -258,6 +259,9 @@ async def _used(
 _SLOT = """
     SELECT s.number, s.attempt, s.batch, a.held, a.cancelled, a.elements, a.first, a.last,
            a.slots, j.ended_at, j.spec->'retry' AS retry,
+           EXISTS (SELECT FROM array_slots o
+                    WHERE o.array_id = s.array_id AND o.generation = s.generation
+                      AND o.attempt > 0) AS runs,
            (SELECT count(*) FROM (
                 SELECT FROM elements e
                  WHERE e.array_id = s.array_id AND e.state = 'WAITING'

@@ -124,6 +124,17 @@ def of_spec(spec: JobSpec) -> list[Pair]:
     return pairs
 
 
+def dag_at_submit(spec: DagSpec, *, held: bool) -> TypedSearchAttributes:
+    """Return the same of a DAG: it runs from its start, or is held."""
+    state = JobState.HELD if held else JobState.RUNNING
+    return TypedSearchAttributes([SearchAttributePair(JOB_STATE, state.value), *of_dag(spec)])
+
+
+def of_dag(spec: DagSpec) -> list[Pair]:
+    """Return the search attributes that a DAG's spec says."""
+    return [SearchAttributePair(_TENANT, spec.tenant), SearchAttributePair(_POOL, spec.pool)]
+
+
 def digest_of(spec: JobSpec | DagSpec) -> str:
     """Return what tells one content from another under the same id."""
     if isinstance(spec, DagSpec):

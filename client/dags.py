@@ -18,7 +18,7 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
 from longshore.activities.dag_views import DagViews
-from longshore.activities.job_starts import digest_of, summary_of_dag
+from longshore.activities.job_starts import dag_at_submit, digest_of, summary_of_dag
 from longshore.client.code_submit import CodeStorer
 from longshore.client.dag_file import array_problems, graph_problems
 from longshore.client.errors import as_ours
@@ -295,6 +295,7 @@ class DagControl(Reconnecting):
             id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
             memo={"digest": digest},
             static_summary=summary_of_dag(spec),
+            search_attributes=dag_at_submit(spec, held=given.held),
         )
 
     async def _preflight(self, spec: DagSpec) -> tuple[str, ...]:

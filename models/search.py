@@ -1,4 +1,4 @@
-"""Search attributes of jobs: what people filter by in the Temporal UI.
+"""Search attributes of jobs, arrays and DAGs: what people filter by in the Temporal UI.
 
 A namespace on PostgreSQL has room for 10 keywords, 3 lists of them and 3 integers in all; these
 take 7, 1 and 2.

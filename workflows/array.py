@@ -13,6 +13,7 @@ from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from longshore.activities.arrays import ArrayActivities
+    from longshore.activities.job_starts import of_spec
     from longshore.models.array_messages import (
         AdvanceArray,
         ArrayInput,
@@ -216,6 +217,7 @@ class ArrayWorkflow(Started):
         self._progress = progress
         if self._state is not before:
             self._since = workflow.now()
+        attributes.tell_state(self._state, of_spec(self._spec))
         self._show(progress)
         return progress
 

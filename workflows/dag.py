@@ -13,6 +13,7 @@ from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
     from longshore.activities.dags import DagActivities
+    from longshore.activities.job_starts import of_dag
     from longshore.models.base import JOB_ID, as_reason
     from longshore.models.dag import DagState, StepState
     from longshore.models.dag_messages import (
@@ -26,9 +27,11 @@ with workflow.unsafe.imports_passed_through():
         OpenDag,
     )
     from longshore.models.errors import SpecError
+    from longshore.models.job import JobState
     from longshore.models.messages import CommandReason
     from longshore.models.text import count
     from longshore.models.visible import visible
+    from longshore.workflows import attributes
     from longshore.workflows.arguments import Started
     from longshore.workflows.options import DATABASE_RETRY, DATABASE_TIMEOUT, SUBMITS_TIMEOUT
 
@@ -153,6 +156,9 @@ class DagWorkflow(Started):
             summary="what follows from the ends of its jobs",
         )  # fmt: skip
         self._progress = progress
+        state = JobState.HELD if self._held else JobState.RUNNING
+        said = of_dag(self._dag.spec) if self._dag.spec else ()
+        attributes.tell_state(state, said)
         workflow.set_current_details(_card(progress, held=self._held))
         return progress
 

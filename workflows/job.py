@@ -62,8 +62,6 @@ with workflow.unsafe.imports_passed_through():
 
 _LEAVES_A_NODE = (LeaseEnd.NODE_LOST, LeaseEnd.MOVED)
 """Ends after which a gang may go on with a spare."""
-_LISTED_STATES = (JobState.QUEUED, JobState.HELD, JobState.RUNNING, JobState.RETRYING)
-"""States that the search attribute tells; a change of it is a billed action."""
 
 
 @workflow.defn(name=JOB_WORKFLOW)
@@ -677,7 +675,7 @@ class JobWorkflow(Started):
             self._since = workflow.now()
         self._state, self._reason = state, reason
         self._show()
-        if state in _LISTED_STATES and state.value != self._listed:
+        if state in attributes.LISTED_STATES and state.value != self._listed:
             self._listed = state.value
             running_on = self._placement if state is JobState.RUNNING else None
             node_id = running_on.node_id if running_on else None

@@ -21,6 +21,7 @@ from temporalio.exceptions import (
 with workflow.unsafe.imports_passed_through():
     from longshore.activities.job_starts import (
         at_submit,
+        dag_at_submit,
         details_of,
         digest_of,
         summary_of,
@@ -155,6 +156,7 @@ class ScheduleRunWorkflow(Started):
             parent_close_policy=workflow.ParentClosePolicy.ABANDON,
             memo={"digest": digest_of(dag)},
             static_summary=summary_of_dag(dag),
+            search_attributes=dag_at_submit(dag, held=False),
         )
 
     async def _wait_for(self, child: Child) -> RunEnd:

@@ -8,9 +8,10 @@ from typing import Any
 from temporalio.client import Client, WorkflowHandle
 from temporalio.common import WorkflowIDReusePolicy
 
+from longshore.activities.job_starts import JOB_STATE
 from longshore.models.array_messages import ArrayInput, ElementsReply, ElementsRequest
 from longshore.models.elements import ElementState
-from longshore.models.job import FailureClass, JobSpec
+from longshore.models.job import FailureClass, JobSpec, JobState
 from longshore.models.messages import CONTROL_TASK_QUEUE, CommandReason, job_workflow_id
 from longshore.workflows.array import ArrayWorkflow
 from tests.support.scripted_node import ScriptedNode
@@ -55,6 +56,15 @@ async def play(
         await scripted.end_batch("array-named.s1")
         await named.result()
 
+        told = await start("array-told", "0")  # and which tells its state
+        await scripted.batch_of("array-told.s1")
+        await eventually(lambda: _tells(told, JobState.RUNNING))
+        await told.signal(ArrayWorkflow.hold, CommandReason(reason="for the record"))
+        await eventually(lambda: _tells(told, JobState.HELD))
+        await told.signal(ArrayWorkflow.release, CommandReason())
+        await scripted.end_batch("array-told.s1")
+        await told.result()
+
         again = await start("array-continues", "0-1%1", max_looks_per_run=1)
         await scripted.end_batches("array-continues.s1")
         await again.result()
@@ -85,6 +95,10 @@ async def play(
         )
         await scripted.end_batch("array-fails.s2", failure=FailureClass.USER)
         await eventually(lambda: _is_over(retried))
+
+
+async def _tells(handle: WorkflowHandle[Any, Any], state: JobState) -> bool:
+    return (await handle.describe()).typed_search_attributes.get(JOB_STATE) == state.value
 
 
 async def _is_over(handle: WorkflowHandle[Any, Any]) -> bool:

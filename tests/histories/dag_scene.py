@@ -9,9 +9,10 @@ from typing import Any
 from temporalio.client import Client, WorkflowHandle
 from temporalio.common import WorkflowIDReusePolicy
 
+from longshore.activities.job_starts import JOB_STATE
 from longshore.models.dag import DagSpec
 from longshore.models.dag_messages import CancelDagJob, DagInput, dag_workflow_id
-from longshore.models.job import FailureClass
+from longshore.models.job import FailureClass, JobState
 from longshore.models.messages import CONTROL_TASK_QUEUE, CommandReason, job_workflow_id
 from longshore.workflows.dag import DagWorkflow
 from tests.support.scripted_node import USER_ERROR, ScriptedNode
@@ -64,6 +65,13 @@ async def play(
         await held.cancel(reason="recorded")
         await eventually(lambda: _is_over(held))
 
+        told = await start("told", held=True)  # which tells its state
+        await eventually(lambda: _tells(told, JobState.HELD))
+        await told.signal(DagWorkflow.release, CommandReason())
+        await scripted.end("told.a")
+        await scripted.end("told.b")
+        await told.result()
+
         arrays = await start("corresponding", _ARRAYS)
         record(job_workflow_id("corresponding.train"))
         await scripted.end_batch("corresponding.train.s1")  # 2, which has no partner
@@ -91,6 +99,10 @@ async def play(
         )
         await scripted.end("fails.a.r2", report=USER_ERROR)
         await eventually(lambda: _is_over(retried))
+
+
+async def _tells(handle: WorkflowHandle[Any, Any], state: JobState) -> bool:
+    return (await handle.describe()).typed_search_attributes.get(JOB_STATE) == state.value
 
 
 async def _is_over(handle: WorkflowHandle[Any, Any]) -> bool:

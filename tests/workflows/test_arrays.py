@@ -9,7 +9,7 @@ from longshore.client.submission import new_job_id
 from longshore.models.array_messages import ArrayInput
 from longshore.models.dag import DagSpec, DagState
 from longshore.models.elements import ElementState
-from longshore.models.job import FailureClass, JobSpec, JobState
+from longshore.models.job import FailureClass, JobSpec, JobState, JobStatus
 from longshore.models.messages import (
     ARRAY_WORKFLOW,
     CONTROL_TASK_QUEUE,
@@ -17,6 +17,7 @@ from longshore.models.messages import (
     JobInput,
     job_workflow_id,
 )
+from longshore.models.search import SEARCH_ATTRIBUTES
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
 
@@ -146,12 +147,17 @@ async def test_an_array_from_any_sdk_has_its_search_attributes(
         {"spec": {"name": "x", "command": "true", "pool": pool, "array": "0", "gpus": 2}},
         id=job_workflow_id(array_id), task_queue=CONTROL_TASK_QUEUE,
     )  # fmt: skip
+    await node.batch_of(f"{array_id}.s1")
+
+    async def runs() -> bool:
+        told = (await handle.describe()).typed_search_attributes
+        found = {pair.key.name: pair.value for pair in told if pair.key.name in SEARCH_ATTRIBUTES}
+        return found == {
+            "Tenant": "default", "Pool": pool, "JobState": "RUNNING", "GpuCount": 2,
+            "PriorityClass": 5,
+        }  # fmt: skip
+
+    await eventually(runs)
+    assert (await handle.query("status", result_type=JobStatus)).state is JobState.RUNNING
     await node.end_batch(f"{array_id}.s1")
     await handle.result()
-    told = (await handle.describe()).typed_search_attributes
-    of_temporal = ("BuildIds", "TemporalChangeVersion")
-    found = {pair.key.name: pair.value for pair in told if pair.key.name not in of_temporal}
-    assert found == {
-        "Tenant": "default", "Pool": pool, "JobState": "QUEUED", "GpuCount": 2,
-        "PriorityClass": 5,
-    }  # fmt: skip

@@ -13,9 +13,10 @@ from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.client.costs import billed
 from longshore.models.dag import DagSpec, DagState, DagView, StepState
-from longshore.models.dag_messages import DagInput, dag_workflow_id
+from longshore.models.dag_messages import DAG_WORKFLOW, DagInput, dag_workflow_id
 from longshore.models.errors import ConflictError, RefusedError, SpecError
 from longshore.models.messages import CONTROL_TASK_QUEUE, job_workflow_id
+from longshore.models.search import SEARCH_ATTRIBUTES
 from longshore.workflows.dag import DagWorkflow
 from tests.support.histories import runs
 from tests.support.scripted_node import USER_ERROR, ScriptedNode
@@ -386,3 +387,46 @@ async def test_a_hold_and_a_cancel_of_one_job_keep_the_order_of_the_others(
     order = [job.removeprefix(f"{dag_id}.") for job, _ in node.runs()]
     assert sorted(order[:2]) == ["a", "b"]
     assert order[2:] == ["a", "after-a", "clean"]
+
+
+async def attributes(temporal: Client, dag_id: str) -> dict[str, object]:
+    told = await temporal.get_workflow_handle(dag_workflow_id(dag_id)).describe()
+    return {
+        pair.key.name: pair.value
+        for pair in told.typed_search_attributes
+        if pair.key.name in SEARCH_ATTRIBUTES
+    }
+
+
+async def test_a_dag_tells_tenant_pool_and_state_and_has_them_from_its_start(
+    longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
+):
+    dag_id = await begun(longshore, a_dag(pool, {"a": {}}, tenant="lab"))
+    said = {"Tenant": "lab", "Pool": pool}
+    assert await attributes(temporal, dag_id) == {**said, "JobState": "RUNNING"}
+    await node.started(f"{dag_id}.a")
+    history = await temporal.get_workflow_handle(dag_workflow_id(dag_id)).fetch_history()
+    assert "attributes" not in billed(history), "told at its start they cost nothing"
+    await longshore.hold_dag(dag_id)
+
+    async def tells(state: str) -> bool:
+        return await attributes(temporal, dag_id) == {**said, "JobState": state}
+
+    await eventually(lambda: tells("HELD"))
+    await longshore.release_dag(dag_id)
+    await eventually(lambda: tells("RUNNING"))
+
+
+async def test_a_dag_from_any_sdk_has_its_search_attributes(
+    longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
+):
+    handle = await temporal.start_workflow(
+        DAG_WORKFLOW,
+        {"spec": {"name": "x", "pool": pool, "jobs": {"a": {"command": "true"}}}},
+        id=dag_workflow_id(f"{pool}-sdk"), task_queue=CONTROL_TASK_QUEUE,
+    )  # fmt: skip
+    await node.end(f"{pool}-sdk.a")
+    await handle.result()
+    assert await attributes(temporal, f"{pool}-sdk") == {
+        "Tenant": "default", "Pool": pool, "JobState": "RUNNING",
+    }  # fmt: skip

@@ -143,13 +143,18 @@ async def test_a_backfill_runs_each_time_once_and_again_only_when_told(
     assert [run.id for run in found.runs] == [f"{first}.r2", f"{second}.r2", second, first]
 
 
-async def test_a_schedule_starts_a_dag(longshore: Longshore, node: ScriptedNode, pool: str):
+async def test_a_schedule_starts_a_dag(
+    longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
+):
     jobs = {"a": {"command": "true"}, "b": {"command": "true", "after": "a"}}
-    dag = DagSpec.model_validate({"name": "line", "pool": pool, "jobs": jobs})
+    spec = DagSpec.model_validate({"name": "line", "pool": pool, "jobs": jobs})
     every = ScheduleTimes(every=timedelta(hours=6), offset=timedelta(hours=1))
-    await longshore.create_schedule(pool, dag, every)
+    await longshore.create_schedule(pool, spec, every)
     dag_id = (await longshore.trigger_schedule(pool)).id
     await node.end(f"{dag_id}.a")
+    dag = await temporal.get_workflow_handle(f"dag-{dag_id}").describe()
+    told = {pair.key.name: pair.value for pair in dag.typed_search_attributes}
+    assert (told["Tenant"], told["Pool"], told["JobState"]) == ("default", pool, "RUNNING")
     await node.end(f"{dag_id}.b", report=USER_ERROR)
     found = await comes_to(longshore, pool, "FAILED")
     assert (found.runs[0].id, found.runs[0].reason, found.what) == (dag_id, "b failed", "line")
