@@ -50,7 +50,8 @@ async def test_an_element_starts_with_its_partner_while_others_run(begin: Begin)
     assert (await world.submitted()).keys() == {"prepare"}, "no element of it can start"
     ((_, slot),) = await world.slots()
     first = await world.claim("prepare", slot)
-    assert await world.poked() == []
+    assert await world.poked() == ["prepare"], "it runs from now on"
+    await world.advance("prepare")
     second = await world.claim("prepare", slot, report_of(first))
     assert await world.poked() == ["dag"]
     await world.look()
@@ -90,6 +91,7 @@ async def test_the_same_results_twice_and_from_a_repeat_change_nothing_more(begi
     report = report_of(first)
     await world.claim("prepare", slot, report)
     await world.look()
+    await world.advance("prepare")
     before = await world.rows("train")
     again = await world.claim("prepare", slot, report, attempt=2)
     assert again.batch, "the same batch as before"
@@ -106,6 +108,7 @@ async def test_a_repeat_signals_where_the_first_try_did_not_come_to_it(begin: Be
     ((_, slot),) = await world.slots()
     report = report_of(await world.claim("prepare", slot))
     await world.claim("prepare", slot, report)
+    await world.advance("prepare")
     async with world.database.transaction() as connection:
         await connection.execute(
             text("UPDATE dags SET poked = false WHERE id = :id"), {"id": world.dag_id}
@@ -155,6 +158,7 @@ async def test_an_array_that_is_woken_looks_once_for_many_ends(begin: Begin):
     world = await begin({"prepare": {"array": "0-99%4"}, "train": behind("0-100%8")})
     slots = [slot for name, slot in await world.slots() if name == "prepare"]
     claims = [await world.claim("prepare", slot) for slot in slots]
+    await world.advance("prepare")
     for slot, claim in zip(slots, claims, strict=True):
         await world.claim("prepare", slot, report_of(claim))
     assert await world.poked() == ["train"]
