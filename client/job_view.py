@@ -261,10 +261,10 @@ def _remark(job: JobView, now: datetime) -> str:
             but = f"; {job.reason}" if job.unreadable else ""
             return f"{_where(job)} {held(job)}{again}{but}"
         case JobState.SUCCEEDED if job.started_at is not None:
-            return f"{_where(job)} for {_ran(job)}"
+            return f"{_was(job)} for {_ran(job)}"
         case JobState.FAILED:
             code = "" if job.exit_code is None else f", exit code {job.exit_code}"
-            where = f" ({_where(job)})" if job.node_id else ""
+            where = f" ({_was(job)})" if job.node_id else ""
             kind = job.failure.value if job.failure else "failed"
             return f"{kind}{code}{where}: {job.reason}".rstrip(": ")
         case JobState.QUEUED if job.estimated_start is not None:
@@ -278,6 +278,11 @@ def _remark(job: JobView, now: datetime) -> str:
 def _where(job: JobView) -> str:
     """Return the node; the mark goes first, so that nothing cuts it off."""
     return f"{SIMULATED} {job.node_id}" if job.simulated else job.node_id or ""
+
+
+def _was(job: JobView) -> str:
+    """Return the node, and of a gang that has ended how many others it was on."""
+    return f"{_where(job)} {and_more(len(job.nodes) - 1, 'node')}".rstrip()
 
 
 def _ran(job: JobView) -> str:

@@ -66,6 +66,22 @@ def test_each_node_of_a_gang_is_named_with_its_gpus() -> None:
     assert [line.split("  ", 1)[1] for line in written] == [f"on {where}"]
 
 
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [
+        (JobState.SUCCEEDED, "node-a and 1 more node for"),
+        (JobState.FAILED, "failed (node-a and 1 more node): out of memory"),
+    ],
+)
+def test_the_row_of_a_gang_that_has_ended_says_that_it_had_other_nodes(
+    state: JobState, said: str
+) -> None:
+    ended = {"state": state, "ended_at": NOW, "reason": "out of memory", "simulated": False}
+    job = a_running_job(nodes=("node-a", "node-b"), node_gpus=((0,), (1,)))
+    row = "\n".join(drawn(jobs_table([job.model_copy(update=ended)], NOW, 140), 140))
+    assert said in row
+
+
 def test_of_many_nodes_the_first_are_named_and_the_others_counted() -> None:
     nodes = tuple(f"node-{n}" for n in range(6))
     job = a_running_job(nodes=nodes, node_gpus=((0, 1),) * 6)
