@@ -1,6 +1,5 @@
 """Reading a DAG file, with all that is wrong with it at once."""
 
-import sys
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +12,7 @@ from longshore.client.code_options import with_folder
 from longshore.models.array import MOST_ELEMENTS, ArraySpec
 from longshore.models.dag import After, DagSpec, Edge, Names
 from longshore.models.data import job_of
-from longshore.models.document import load_document, read_document
+from longshore.models.document import load_document, read_document, read_stdin
 from longshore.models.errors import SpecError
 from longshore.models.problems import Problem
 from longshore.scheduling.arrays import too_many
@@ -61,7 +60,7 @@ def read_dag(
         ]
 
     if file == "-":
-        said = sys.stdin.read() if text is None else text
+        said = read_stdin() if text is None else text
         dag = load_document(said, "stdin", DagSpec, check=check)
     else:
         dag = read_document(file, DagSpec, check=check)

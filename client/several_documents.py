@@ -1,16 +1,14 @@
 """Reading a file of one thing or several: below a name for all, or each a YAML document."""
 
 import re
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Generic, TypeVar
 
 import yaml
 from pydantic import BaseModel
 
-from longshore.models.document import load_document, read_document
+from longshore.models.document import load_document, read_document, read_stdin, text_of
 from longshore.models.errors import SpecError
 from longshore.models.plain_yaml import parse_yaml
 
@@ -42,7 +40,7 @@ class Several(Generic[One, Many]):
         Raises SpecError with every mistake at once.
         """
         source = "stdin" if file == "-" else file
-        text = sys.stdin.read() if file == "-" else _text_of(file)
+        text = read_stdin() if file == "-" else text_of(file)
         if text is None:  # whoever reads it says why it cannot be read
             return (read_document(file, self.one),)
         documents = list(_documents(text))
@@ -82,14 +80,6 @@ def _documents(text: str) -> Iterator[tuple[int, str]]:
         if any(filled):
             yield first + 1, "\n" * first + "".join(part)
         first = end
-
-
-def _text_of(file: str) -> str | None:
-    """Return the text of a file; None of one that cannot be read."""
-    try:
-        return Path(file).read_text("utf-8-sig")
-    except (OSError, ValueError):
-        return None
 
 
 def _has(text: str, field: str) -> bool:

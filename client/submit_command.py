@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,7 +36,7 @@ from longshore.client.live import (
 from longshore.client.log_commands import copy_output
 from longshore.client.submit_forecast import amount_of, say_forecast
 from longshore.client.terminal import JSON, note, out, print_json, say, warn
-from longshore.models.document import Override, load_document, read_document
+from longshore.models.document import Override, load_document, read_document, read_stdin
 from longshore.models.errors import LongshoreError, SpecError
 from longshore.models.job import JobResult, JobSpec
 from longshore.models.moment import said_at
@@ -228,7 +227,7 @@ def _spec(file: str | None, command: Sequence[str], overrides: list[Override]) -
     if command:
         overrides = [*overrides, Override("command", json.dumps(command), "the command after --")]
     if file == "-":
-        return load_document(sys.stdin.read(), "stdin", JobSpec, overrides)
+        return load_document(read_stdin(), "stdin", JobSpec, overrides)
     if file is not None:
         return read_document(file, JobSpec, overrides)
     fields = {override.field for override in overrides}

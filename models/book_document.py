@@ -12,9 +12,11 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from longshore.models.base import Frozen, Instant
+from longshore.models.bounds import Most
 from longshore.models.counts import DIGITS, Count
 from longshore.models.market import InstanceType, Level, OrderBook
 from longshore.models.money import MicroDollars, micro_of
+from longshore.models.statefile import MOST_ENTRIES, NamedWord
 from longshore.models.visible import shown
 
 _MOST_GPUS = 10**9
@@ -53,7 +55,7 @@ class BookLevel(Frozen):
     """At once when left out."""
     end: Instant | None = None
     """Goes before `duration_hours`; for ever when both are left out."""
-    instance_type: str | None = Field(default=None, min_length=1)
+    instance_type: NamedWord | None = None
     """Where it is not the book's."""
     lot: Annotated[int, Field(ge=1, le=_MOST_GPUS), DIGITS] | None = None
     """GPUs that are sold together only, where it is not the book's."""
@@ -81,10 +83,10 @@ class BookLevel(Frozen):
 class BookDocument(Frozen):
     """Asks and bids, in any order. Prices are dollars per GPU-hour."""
 
-    instance_type: str = Field(min_length=1)
-    asks: tuple[BookLevel, ...]
-    bids: tuple[BookLevel, ...] = ()
-    provider: str = Field(default="file", min_length=1)
+    instance_type: NamedWord
+    asks: Annotated[tuple[BookLevel, ...], Most(MOST_ENTRIES)]
+    bids: Annotated[tuple[BookLevel, ...], Most(MOST_ENTRIES)] = ()
+    provider: NamedWord = "file"
     simulated: bool = False
     gpus_per_node: Annotated[int, Field(ge=1, le=9999), DIGITS] | None = None
     """As the instance type says, or 8, when left out."""

@@ -7,11 +7,12 @@ values give the same decision.
 
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import Field
 
 from longshore.models.base import Frozen, Instant, Name
+from longshore.models.bounds import Range, Word
 from longshore.models.buying_policy import Among as Among
 from longshore.models.buying_policy import BuyingPolicy as BuyingPolicy
 from longshore.models.buying_policy import BuyingRule as BuyingRule
@@ -28,7 +29,8 @@ from longshore.models.market import (
 from longshore.models.money import Money
 from longshore.models.node import Node
 from longshore.models.placement import JobRequest, RecentJobs, RunningJob
-from longshore.models.units import GB, Duration
+from longshore.models.topology import MOST_GPUS
+from longshore.models.units import GB, MOST_CPUS, Duration
 
 _MINUTE = timedelta(minutes=1)
 
@@ -76,8 +78,8 @@ class DemandSample(Frozen):
 
     at: Instant
     tier: Tier = Tier.FAST
-    queued: int = Field(ge=0)
-    used: int = Field(default=0, ge=0)
+    queued: Annotated[int, Range(0, 10**9)] = Field(ge=0)
+    used: Annotated[int, Range(0, 10**9)] = Field(default=0, ge=0)
 
 
 class JobEnd(Frozen):
@@ -103,12 +105,12 @@ class Unmet(Frozen):
 class NodeShape(Frozen):
     """What a machine to be bought will have."""
 
-    gpus: int = Field(ge=1)
-    gpu_type: str
+    gpus: Annotated[int, Range(1, MOST_GPUS)] = Field(ge=1)
+    gpu_type: Word
     vram: GB
-    cpus: float
+    cpus: Annotated[float, Range(0, MOST_CPUS)]
     ram: GB
-    container_runtime: str | None = "any"
+    container_runtime: Word | None = "any"
     """What runs images there; machines that are bought are set up with one."""
 
 
@@ -121,17 +123,17 @@ class UnderWayState(StrEnum):
 class CapacityUnderWay(Frozen):
     """Machines that were bought and are no nodes yet. They count as capacity."""
 
-    id: str
+    id: Word
     """Of the purchase."""
     state: UnderWayState = UnderWayState.ORDERED
     tier: Tier = Tier.FAST
-    provider: str = ""
-    instance_type: str
-    nodes: int = Field(ge=1)
+    provider: Word = ""
+    instance_type: Word
+    nodes: Annotated[int, Range(1, 100_000)] = Field(ge=1)
     shape: NodeShape | None = None
     """What each has; what its instance type says without."""
-    place: str | None = None
-    domain: str | None = None
+    place: Word | None = None
+    domain: Word | None = None
     """The block, where its nodes share fast fabric; without, each is a domain of its own."""
     expected_at: Instant
     """When it is there: not before now."""

@@ -1,12 +1,13 @@
 """A queue, nodes and books in a file, for `longshore buy --dry-run --state`."""
 
 from datetime import datetime, timedelta
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
 from longshore.models.base import Frozen, Instant, Name
 from longshore.models.book_document import BookDocument, Dollars
+from longshore.models.bounds import Most, Word
 from longshore.models.buying import (
     BookQuote,
     BuyingPolicy,
@@ -17,18 +18,30 @@ from longshore.models.buying import (
     Unmet,
     UnmetJob,
 )
-from longshore.models.counts import Count
+from longshore.models.counts import DIGITS
 from longshore.models.market import Capabilities, Offer
 from longshore.models.node import Node
 from longshore.models.placement import JobRequest, RunningJob
 from longshore.models.pool import PoolPacking
-from longshore.models.statefile import NodeEntry
+from longshore.models.statefile import (
+    MOST_ENTRIES,
+    Cores,
+    NamedWord,
+    NodeEntry,
+    refuse_many_gpus,
+    refuse_repeated,
+)
+from longshore.models.topology import MOST_GPUS
 from longshore.models.units import GB, Duration
 
 
 class WaitingJob(JobRequest):
     """A job that waits, as the packer needs it."""
 
+    id: NamedWord
+    gpu_type: Word | None = None
+    attempt: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    data: Annotated[dict[Word, GB], Most(1000)] = Field(default_factory=dict[str, float])
     tenant: Name = "default"  # pyright: ignore[reportIncompatibleVariableOverride]
     start_by: Instant | None = None
     """The latest start of a FLEX job."""
@@ -43,7 +56,9 @@ class WaitingJob(JobRequest):
 class NodeInUse(NodeEntry):
     """A node, and when the jobs on it will probably end."""
 
-    ends: dict[str, Instant] = Field(default_factory=dict[str, Instant])
+    ends: Annotated[dict[Word, Instant], Most(MOST_GPUS)] = Field(
+        default_factory=dict[str, Instant]
+    )
     """By job; a job that is not named is not expected to end."""
 
     def release(self) -> Release:
@@ -79,34 +94,34 @@ class NodeInUse(NodeEntry):
 class OfferEntry(Frozen):
     """A row of an offer list, taken whole and paid while it runs."""
 
-    id: str
-    instance_type: str
-    gpus: Count = Field(ge=1)
+    id: Word
+    instance_type: NamedWord
+    gpus: Annotated[int, Field(ge=1, le=10**6), DIGITS]
     price: Dollars
     """Dollars per GPU-hour."""
-    seller: str = ""
-    region: str | None = None
-    country: str | None = None
+    seller: Word = ""
+    region: Word | None = None
+    country: Word | None = None
     community: bool = False
     spot: bool = False
-    stock: str = ""
+    stock: Word = ""
     prepaid: Duration = timedelta(0)
     startup: Duration | None = None
-    cpus: float | None = None
+    cpus: Cores | None = None
     ram: GB | None = None
 
 
 class MarketEntry(Frozen):
     """What one market shows: books of fixed windows, or offers."""
 
-    provider: str = Field(min_length=1)
-    books: tuple[BookDocument, ...] = ()
-    offers: tuple[OfferEntry, ...] = ()
+    provider: NamedWord
+    books: Annotated[tuple[BookDocument, ...], Most(MOST_ENTRIES)] = ()
+    offers: Annotated[tuple[OfferEntry, ...], Most(MOST_ENTRIES)] = ()
     resellable: bool = True
     """Whether time of a book can be sold again."""
     fast_fabric: bool = True
     """Whether nodes of one order at a book share fast fabric."""
-    away: str = ""
+    away: Word = ""
     """Why it does not answer."""
 
     @model_validator(mode="after")
@@ -150,11 +165,11 @@ class BuyingDocument(Frozen):
     policy: BuyingPolicy = BuyingPolicy()
     packing: PoolPacking = PoolPacking()
     """How the pool packs: what is bought has to be what it would then use."""
-    queue: tuple[WaitingJob, ...] = ()
-    nodes: tuple[NodeInUse, ...] = ()
-    under_way: tuple[CapacityUnderWay, ...] = ()
-    demand: tuple[DemandSample, ...] = ()
-    markets: tuple[MarketEntry, ...] = ()
+    queue: Annotated[tuple[WaitingJob, ...], Most(MOST_ENTRIES)] = ()
+    nodes: Annotated[tuple[NodeInUse, ...], Most(MOST_ENTRIES)] = ()
+    under_way: Annotated[tuple[CapacityUnderWay, ...], Most(1000)] = ()
+    demand: Annotated[tuple[DemandSample, ...], Most(MOST_ENTRIES)] = ()
+    markets: Annotated[tuple[MarketEntry, ...], Most(1000)] = ()
     spent_today: Dollars = 0
     """Dollars that count against the cap of the day already."""
 
@@ -170,8 +185,7 @@ class BuyingDocument(Frozen):
 
     @model_validator(mode="after")
     def _names_differ(self) -> Self:
-        for ids in ([job.id for job in self.queue], [node.id for node in self.nodes]):
-            for name in ids:
-                if ids.count(name) > 1:
-                    raise ValueError(f"the id {name} is given twice")
+        refuse_repeated(job.id for job in self.queue)
+        refuse_repeated(node.id for node in self.nodes)
+        refuse_many_gpus(self.nodes)
         return self

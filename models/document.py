@@ -6,6 +6,7 @@ number to base 60), `1e3` is a number. Anchors and tags are refused: a document 
 
 import difflib
 import json
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn, TypeVar, cast
@@ -13,6 +14,7 @@ from typing import NamedTuple, NoReturn, TypeVar, cast
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from longshore.models.bounds import GIVEN
 from longshore.models.dag import DagJob, DagSpec
 from longshore.models.errors import SpecError
 from longshore.models.job import JobSpec
@@ -22,6 +24,8 @@ from longshore.models.readable import find_all
 from longshore.models.visible import brief
 
 M = TypeVar("M", bound=BaseModel)
+MOST_BYTES = 10_000_000
+"""Of a file: YAML takes about a minute and a hundred times its memory for two million."""
 
 
 class Override(NamedTuple):
@@ -47,6 +51,9 @@ Check = Callable[[object], Sequence[Problem]]
 be of any form."""
 
 
+_TOO_LARGE = f"has more than {MOST_BYTES:,} bytes; that is the most"
+
+
 class _Line(NamedTuple):
     """A mistake as it is told, behind what it is sorted by."""
 
@@ -67,7 +74,8 @@ def read_document(
     """
     source = str(path)
     try:
-        data = Path(path).read_bytes()
+        with Path(path).open("rb") as file:
+            data = file.read(MOST_BYTES + 1)
     except FileNotFoundError:
         _refuse(source, None, "no such file")
     except IsADirectoryError:
@@ -76,12 +84,32 @@ def read_document(
         _refuse(source, None, f"cannot be read: {error.strerror or error}")
     except ValueError:
         _refuse(source, None, "is not the name of a file")
+    if len(data) > MOST_BYTES:
+        _refuse(source, None, _TOO_LARGE)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         _refuse(source, line, "is not UTF-8 text; save it as UTF-8")
     return load_document(text, source, model, overrides, check)
+
+
+def read_stdin() -> str:
+    """Return what comes on stdin. Raises SpecError where that is more than a document may have."""
+    text = sys.stdin.read(MOST_BYTES + 1)
+    if len(text) > MOST_BYTES:
+        _refuse("stdin", None, _TOO_LARGE)
+    return text
+
+
+def text_of(path: str | Path) -> str | None:
+    """Return the text of a file; None of one that `read_document` refuses before it is parsed."""
+    try:
+        with Path(path).open(encoding="utf-8-sig") as file:
+            text = file.read(MOST_BYTES + 1)
+    except (OSError, ValueError):
+        return None
+    return text if len(text) <= MOST_BYTES else None
 
 
 def load_document(
@@ -109,7 +137,7 @@ def load_document(
     plain = root.plain()
     problems = [*check(plain)] if check else []
     try:
-        found = model.model_validate_json(content, strict=True)
+        found = model.model_validate_json(content, strict=True, context=GIVEN)
     except ValidationError as error:
         problems += find_all(error, plain, model)
     else:

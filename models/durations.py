@@ -4,10 +4,12 @@ from bisect import bisect_right
 from datetime import timedelta
 from enum import StrEnum
 from math import ceil
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
 from longshore.models.base import Frozen, Instant
+from longshore.models.bounds import Range
 from longshore.models.units import LONGEST, Duration
 
 NAME_FORM = r"^[a-z0-9._*?/-]{1,127}$"
@@ -30,9 +32,11 @@ class ExpectedFrom(StrEnum):
 class Learnt(Frozen):
     """How long a job probably runs, by the runs of those before it."""
 
-    runs: int = Field(ge=1)
+    runs: Annotated[int, Range(1, 1_000_000_000)] = Field(ge=1)
     """From so many it is learnt."""
-    seconds: tuple[int, ...] = Field(min_length=1, max_length=MOST_POINTS)
+    seconds: tuple[Annotated[int, Range(0, _LONGEST)], ...] = Field(
+        min_length=1, max_length=MOST_POINTS
+    )
     """Run times over all attempts, ascending; each is as likely as any other."""
     taken_over: int = Field(default=0, ge=0, le=_LONGEST, exclude_if=lambda before: not before)
     """Seconds of its attained service that another job ran, which handed them on to it."""

@@ -10,6 +10,7 @@ from longshore.models.base import Frozen, Instant, Name, Reason, Wire
 from longshore.models.bounds import FIRST_MISTAKE, Most, Range, Word, is_given
 from longshore.models.job import Tier
 from longshore.models.mig import SLICES, MigPositions, MigProfile
+from longshore.models.money import MOST as MOST_MICRO
 from longshore.models.resources import UNLIMITED, HostAmounts
 from longshore.models.topology import MOST_GPUS, GPUIndex, NodeTopology
 from longshore.models.units import GB, MOST_CPUS, GBPerSecond, Watts
@@ -31,14 +32,19 @@ class NodeState(StrEnum):
 class Block(Frozen):
     """A contract with a provider: so many nodes of one type, from start to end, at a price."""
 
-    id: str
-    provider: str = "own"
-    instance_type: str = ""
+    id: Word
+    provider: Word = "own"
+    instance_type: Word = ""
     tier: Tier = Tier.FAST
     start: Instant | None = None
     end: Instant | None = None
-    price_micro_per_gpu_hour: int = Field(default=0, ge=0)
+    price_micro_per_gpu_hour: Annotated[int, Range(0, MOST_MICRO)] = Field(default=0, ge=0)
     """Micro-dollars per GPU-hour."""
+
+
+_Slices = Annotated[int, Range(0, 2**SLICES - 1)]
+_Sets = Annotated[tuple[_Slices, ...], Most(100, on_arrival=True)]
+_Positions = Annotated[dict[Word, _Sets], Most(100, on_arrival=True)]
 
 
 class GPUParts(Frozen):
@@ -46,7 +52,7 @@ class GPUParts(Frozen):
 
     milli_used: int = Field(default=0, ge=0, le=1000)
     """Thousandths in use."""
-    mig: MigPositions | None = None
+    mig: _Positions | None = None
     """Set in MIG mode: the profiles that it can have, with their positions."""
     slices_used: int = Field(default=0, ge=0, lt=256)
     """In MIG mode: the set of slices in use."""
@@ -67,7 +73,7 @@ class GPU(Frozen):
     vram: GB
     vram_used: GB = 0.0
     """Memory that is not to be had: taken by the jobs there, or kept back on a free GPU."""
-    job_id: str | None = None
+    job_id: Word | None = None
     """The job that holds it; a GPU with a job is exclusive."""
     # One field for all that few GPUs have: a cycle reads thousands, and small ones faster.
     parts: GPUParts | None = None

@@ -11,6 +11,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from longshore.models.base import Frozen, Instant, Name
+from longshore.models.bounds import Word
 from longshore.models.counts import Count
 from longshore.models.elastic import Malleable
 from longshore.models.job import Tier
@@ -219,7 +220,7 @@ class BuyQuote(Frozen):
     cost: Money
     """Micro-dollars in all."""
     ready_at: Instant
-    title: str = "buy"
+    title: Word = "buy"
 
 
 class SeenPrice(Frozen):

@@ -1,11 +1,12 @@
 """A pool in a file, for `longshore preempt --dry-run --state`: nodes, and what runs on them."""
 
 from datetime import datetime, timedelta
-from typing import Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
 from longshore.models.base import Frozen, Instant, Name
+from longshore.models.bounds import Most, Word
 from longshore.models.counts import Count
 from longshore.models.job import Tier
 from longshore.models.money import Money
@@ -13,7 +14,13 @@ from longshore.models.node import Node
 from longshore.models.placement import JobRequest, RunningJob
 from longshore.models.preemption import BuyQuote, PreemptionPolicy, RunningWork, WorkCheckpoint
 from longshore.models.resources import GPURequest
-from longshore.models.statefile import ClusterState
+from longshore.models.statefile import (
+    MOST_ENTRIES,
+    ClusterState,
+    Cores,
+    NamedWord,
+    refuse_repeated,
+)
 from longshore.models.topology import Gang
 from longshore.models.units import GB, GBPerSecond, Watts
 
@@ -21,12 +28,12 @@ from longshore.models.units import GB, GBPerSecond, Watts
 class RunningEntry(Frozen):
     """A job that runs on whole GPUs: those that the nodes name it for under `used`."""
 
-    id: str = Field(min_length=1)
+    id: NamedWord
     tenant: Name = "default"
     priority: Count = Field(default=5, ge=0, le=10)
     started_at: Instant
     expected_end: Instant
-    cpus: float = Field(default=0.0, ge=0)
+    cpus: Cores = 0.0
     """In all, shared by its nodes as its GPUs are."""
     ram: GB = 0.0
     storage_bandwidth: GBPerSecond = 0.0
@@ -34,9 +41,9 @@ class RunningEntry(Frozen):
     """What a GPU of its nodes may draw when left out."""
     checkpoint: WorkCheckpoint | None = None
     """Left out where it cannot save."""
-    no_store: str = ""
+    no_store: Word = ""
     preemptible: bool = True
-    preempted_at: tuple[Instant, ...] = ()
+    preempted_at: Annotated[tuple[Instant, ...], Most(1000)] = ()
     price: Money | None = None
     """A GPU-hour of its nodes; that of the policy for nodes that were not bought without."""
 
@@ -77,7 +84,7 @@ class RunningEntry(Frozen):
 class PreemptionState(ClusterState):
     """A whole state file: that of `longshore place`, with what runs and what is allowed."""
 
-    running: tuple[RunningEntry, ...] = ()
+    running: Annotated[tuple[RunningEntry, ...], Most(MOST_ENTRIES)] = ()
     preemption: PreemptionPolicy = PreemptionPolicy()
     buy: BuyQuote | None = None
     """What the job would cost to buy instead."""
@@ -88,10 +95,7 @@ class PreemptionState(ClusterState):
         for entry in self.running:
             if entry.id not in there:
                 raise ValueError(f"running: {entry.id} holds no GPU: name it under used of a node")
-        names = [entry.id for entry in self.running]
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"running: {name} is given twice")
+        refuse_repeated((entry.id for entry in self.running), "running: ")
         return self
 
     def works(self) -> tuple[RunningWork, ...]:

@@ -1,19 +1,23 @@
 """The state file of `longshore place`: nodes as they are, written down by hand or by a program."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, WithJsonSchema, model_validator
 
 from longshore.models.base import Frozen, Instant
-from longshore.models.counts import DIGITS, Count
+from longshore.models.bounds import Most, Range, Word
+from longshore.models.counts import DIGITS
 from longshore.models.job import Tier
 from longshore.models.mig import SLICES, listed_models, positions_of, slices_gb
-from longshore.models.node import GPU, Block, GPUParts, Node, NodeState
+from longshore.models.node import GPU, MOST_GPUS, Block, GPUParts, Node, NodeState
 from longshore.models.pool import PoolPacking
+from longshore.models.text import listed
 from longshore.models.topology import LinkClass, NodeTopology
 from longshore.models.units import (
     GB,
+    MOST_CPUS,
     GBPerSecond,
     Watts,
     format_cores,
@@ -22,16 +26,26 @@ from longshore.models.units import (
     format_watts,
 )
 
+MOST_ENTRIES = 100_000
+"""Nodes, jobs or the like of a file."""
+_MOST_GPUS_IN_ALL = 1_000_000
+"""Of all nodes of a file: each takes memory, however short it is said."""
+_OF_ITS_GPUS = Most(MOST_GPUS)
+Index = Annotated[int, Field(ge=0, lt=MOST_GPUS)]
+_IndexKey = Annotated[Index, WithJsonSchema({"type": "string", "maxLength": 4})]
+Cores = Annotated[float, Field(ge=0, le=MOST_CPUS)]
+NamedWord = Annotated[Word, Field(min_length=1)]
+
 
 class GPUUse(Frozen):
     """What is in use on one GPU: by a job, by jobs that share it, or kept back."""
 
-    job: str | None = Field(default=None, min_length=1)
+    job: NamedWord | None = None
     vram: GB | None = None
     """Memory in use; all of it when left out, and of slices what they have."""
     milli: Annotated[int, Field(ge=1, le=1000), DIGITS] | None = None
     """Thousandths in use by jobs that share it."""
-    slices: tuple[Annotated[int, Field(ge=0, lt=SLICES)], ...] = ()
+    slices: Annotated[tuple[Annotated[int, Field(ge=0, lt=SLICES)], ...], Most(SLICES)] = ()
     """Of a GPU in MIG mode, the slices in use."""
 
     @model_validator(mode="after")
@@ -46,20 +60,20 @@ class GPUUse(Frozen):
 class Links(Frozen):
     """What connects a node's GPUs, written short: by islands of GPUs with like links."""
 
-    islands: tuple[tuple[int, ...], ...]
+    islands: Annotated[tuple[Annotated[tuple[Index, ...], _OF_ITS_GPUS], ...], _OF_ITS_GPUS]
     """Each GPU in one of them."""
     within: LinkClass = LinkClass.NVSWITCH
     """Between GPUs of one island."""
     between: LinkClass = LinkClass.PCIE5
     """Between those of different ones."""
-    nics: dict[int, str] = Field(default_factory=dict[int, str])
+    nics: Annotated[dict[_IndexKey, Word], _OF_ITS_GPUS] = Field(default_factory=dict[int, str])
     """The network card beside a GPU, by index."""
 
     @model_validator(mode="after")
     def _gpus_differ(self) -> Self:
         indices = [index for island in self.islands for index in island]
-        for index in indices:
-            if indices.count(index) > 1:
+        for index, times in Counter(indices).items():
+            if times > 1:
                 raise ValueError(f"GPU {index} is in two islands")
         for index in self.nics:
             if index not in indices:
@@ -84,23 +98,28 @@ class Links(Frozen):
 class NodeEntry(Frozen):
     """One node. What its block says need not be said again; what is said here goes first."""
 
-    id: str = Field(min_length=1, max_length=255)
-    block: str | None = None
+    id: NamedWord
+    block: Word | None = None
     """The block that it belongs to, for provider, tier and expiry."""
-    provider: str | None = Field(default=None, min_length=1)
+    provider: NamedWord | None = None
     tier: Tier | None = None
-    gpu_type: str = ""
-    gpus: Count | tuple[GPU, ...]
+    gpu_type: Word = ""
+    gpus: (
+        Annotated[int, Range(0, MOST_GPUS, on_arrival=False), DIGITS]
+        | Annotated[tuple[GPU, ...], _OF_ITS_GPUS]
+    )
     """How many GPUs, or each of them in full."""
     vram: GB = 80.0
     """Memory of each GPU, where `gpus` is a number."""
-    used: dict[int, str | GPUUse] = Field(default_factory=dict[int, str | GPUUse])
+    used: Annotated[dict[_IndexKey, Word | GPUUse], _OF_ITS_GPUS] = Field(
+        default_factory=dict[int, str | GPUUse]
+    )
     """GPUs in use by index: the job, or `{job: ..., vram: ...}`, `{milli: ..., vram: ...}`,
     `{slices: [...]}`; where `gpus` is a number."""
-    mig: tuple[int, ...] = ()
+    mig: Annotated[tuple[Index, ...], _OF_ITS_GPUS] = ()
     """GPUs in MIG mode, by index; `gpu_type` and `vram` say which instances they can have."""
-    cpus: float = Field(default=64.0, ge=0)
-    cpus_used: float = Field(default=0.0, ge=0)
+    cpus: Cores = 64.0
+    cpus_used: Cores = 0.0
     ram: GB = 512.0
     ram_used: GB = 0.0
     storage_bandwidth: GBPerSecond | None = None
@@ -113,14 +132,14 @@ class NodeEntry(Frozen):
     """What one of its GPUs may draw; 0 where that is not known."""
     expires_at: Instant | None = None
     state: NodeState = NodeState.READY
-    container_runtime: str | None = None
-    labels: dict[str, str] = Field(default_factory=dict[str, str])
+    container_runtime: Word | None = None
+    labels: Annotated[dict[Word, Word], Most(1000)] = Field(default_factory=dict[str, str])
     """For gangs: region, cluster and fabric.domain; rack and gpu.flavor where they matter."""
     links: Links | None = None
     """What connects its GPUs."""
-    conformance: str | None = Field(default=None, min_length=1)
+    conformance: NamedWord | None = None
     """Equal on nodes with the same driver, firmware and kernel parameters."""
-    data: tuple[str, ...] = ()
+    data: Annotated[tuple[Word, ...], Most(10_000)] = ()
     """Names of data that the node holds."""
 
     @model_validator(mode="after")
@@ -132,8 +151,6 @@ class NodeEntry(Frozen):
             if len(set(indices)) != len(indices):
                 raise ValueError(f"GPU indices must differ, got {indices}")
             return self
-        if not 0 <= self.gpus <= 1024:
-            raise ValueError(f"gpus must be 0 to 1024, got {self.gpus}")
         for index in self.used:
             if not 0 <= index < self.gpus:
                 raise ValueError(f"used: there is no GPU {index} among {self.gpus}")
@@ -247,17 +264,18 @@ class ClusterState(Frozen):
     """The time to decide at; the clock's when left out."""
     policy: PoolPacking = PoolPacking()
     """As a pool that names none packs, where nothing is said."""
-    blocks: tuple[Block, ...] = ()
-    nodes: tuple[NodeEntry, ...] = ()
+    blocks: Annotated[tuple[Block, ...], Most(MOST_ENTRIES)] = ()
+    nodes: Annotated[tuple[NodeEntry, ...], Most(MOST_ENTRIES)] = ()
 
     @model_validator(mode="after")
     def _names_agree(self) -> Self:
-        blocks = [block.id for block in self.blocks]
-        for name in (*_repeated(blocks), *_repeated([entry.id for entry in self.nodes])):
-            raise ValueError(f"the id {name} is given twice")
+        blocks = {block.id: None for block in self.blocks}
+        refuse_repeated(block.id for block in self.blocks)
+        refuse_repeated(entry.id for entry in self.nodes)
+        refuse_many_gpus(self.nodes)
         for entry in self.nodes:
             if entry.block is not None and entry.block not in blocks:
-                known = ", ".join(blocks) or "none"
+                known = listed([*blocks], 10) or "none"
                 raise ValueError(f"node {entry.id}: no block {entry.block} (blocks: {known})")
         return self
 
@@ -269,5 +287,15 @@ class ClusterState(Frozen):
         )
 
 
-def _repeated(names: list[str]) -> list[str]:
-    return sorted({name for name in names if names.count(name) > 1})
+def refuse_repeated(names: Iterable[str], what: str = "the id ") -> None:
+    """Raise ValueError for the first name that is given twice."""
+    for name, times in Counter(names).items():
+        if times > 1:
+            raise ValueError(f"{what}{name} is given twice")
+
+
+def refuse_many_gpus(nodes: Iterable[NodeEntry]) -> None:
+    """Raise ValueError where nodes have more GPUs in all than a file may have."""
+    counts = (each.gpus if isinstance(each.gpus, int) else len(each.gpus) for each in nodes)
+    if (gpus := sum(counts)) > _MOST_GPUS_IN_ALL:
+        raise ValueError(f"nodes: have {gpus:,} GPUs in all; {_MOST_GPUS_IN_ALL:,} is the most")

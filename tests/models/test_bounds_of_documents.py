@@ -1,26 +1,32 @@
 """Each file that people write, and each setting of a tenant or a pool, has bounds as a job has."""
 
+import io
 import json
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
+from longshore.models.book_document import BookDocument
 from longshore.models.bounds import TAKEN
 from longshore.models.budget_document import BudgetDocument, BudgetsDocument
+from longshore.models.buying_document import BuyingDocument
 from longshore.models.dag import DagSpec
-from longshore.models.document import load_document
+from longshore.models.document import load_document, read_document, read_stdin, text_of
 from longshore.models.errors import SpecError
 from longshore.models.funding import Quotas, Tenant
 from longshore.models.model_registry import ModelsDocument, RuntimesDocument
 from longshore.models.pool import PoolSpec
+from longshore.models.preemption_document import PreemptionState
 from longshore.models.schedule import ScheduleTimes
 from longshore.models.service import ServiceFile, ServiceSpec
+from longshore.models.statefile import ClusterState
 from longshore.scheduling.schedules import refusals
 from tests.support.bounds import boundless
 
 DOCUMENTS = (
-    BudgetsDocument, DagSpec, ModelsDocument, PoolSpec, RuntimesDocument, ServiceFile, Tenant,
+    BookDocument, BudgetsDocument, BuyingDocument, ClusterState, DagSpec, ModelsDocument,
+    PoolSpec, PreemptionState, RuntimesDocument, ServiceFile, ScheduleTimes, Tenant,
 )  # fmt: skip
 PARSED = ("Such as ", "From ")
 """How the description of a text begins that is read as a size, a duration or a time."""
@@ -52,6 +58,8 @@ READ_BY_A_GRAMMAR = (
     ".instance_types",
     ".start_below",
     ".reference",
+    ".mig",
+    ".cost",
     "price",
     "per_day",
     "per_month",
@@ -152,3 +160,53 @@ def test_a_schedule_has_lines_that_people_can_read():
     assert many == "cron: has 3,000 lines; 100 is the most"
     (long,) = refusals(ScheduleTimes(cron=("0 2 * * *" + " " * 100_000,)))
     assert long.endswith("has 100,009 characters; 200 is the most")
+
+
+NODE: dict[str, Any] = {"id": "a", "gpus": 8}
+ASK: dict[str, Any] = {"price": 2, "quantity_gpus": 8}
+
+
+@pytest.mark.parametrize(
+    ("model", "given", "said"),
+    [
+        (ClusterState, {"nodes": [{**NODE, "gpus": 10**9}]}, "nodes[0].gpus: must be from 0 to"),
+        (ClusterState, {"nodes": [{**NODE, "gpus": -1}]}, "must be from 0 to 1,024"),
+        (ClusterState, {"nodes": [{**NODE, "cpus": 1e300}]}, "cpus: must be at most 1000000"),
+        (ClusterState, {"nodes": [{**NODE, "ram": 1e300}]}, "nodes[0].ram"),
+        (ClusterState, {"nodes": [{**NODE, "ram": float("nan")}]}, "nodes[0].ram"),
+        (ClusterState, {"nodes": [{**NODE, "gpu_type": "H\0"}]}, "not hold a control character"),
+        (ClusterState, {"nodes": [{**NODE, "labels": {"a": "x" * 201}}]}, "200 is the most"),
+        (ClusterState, {"nodes": [{**NODE, "id": str(n), "gpus": 1024} for n in range(977)]},
+         "nodes: have 1,000,448 GPUs in all; 1,000,000 is the most"),
+        (BookDocument, {"instance_type": "x", "asks": [{**ASK, "quantity_gpus": -1}]}, "asks[0]"),
+        (BookDocument, {"instance_type": "x", "asks": [{**ASK, "price": 1e300}]}, "asks[0].price"),
+        (BookDocument, {"instance_type": "x\0", "asks": [ASK]}, "instance_type: must not hold"),
+        (BuyingDocument, {"queue": [{"id": "j", "gpus": 1, "attempt": 10**20}]}, "attempt: must"),
+        (BuyingDocument, {"demand": [{"at": "2026-11-20T12:00:00Z", "queued": 10**30}]},
+         "demand[0].queued: must be from 0 to"),
+        (PreemptionState, {"buy": {"cost": "$1e300", "ready_at": "2026-11-20T12:00:00Z"}},
+         "buy.cost"),
+    ],
+)  # fmt: skip
+def test_a_file_about_nodes_and_markets_beyond_the_bounds_is_refused_with_its_field(
+    model: type[BaseModel], given: dict[str, Any], said: str
+):
+    with pytest.raises(SpecError) as refused:
+        load_document(json.dumps(given), "f.json", model)
+    assert said in str(refused.value)
+    assert str(refused.value).startswith("f.json:1: ")
+
+
+def test_a_file_is_read_no_further_than_it_may_go(monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(SpecError, match="/dev/zero: has more than 10,000,000 bytes"):
+        read_document("/dev/zero", ClusterState)
+    monkeypatch.setattr("sys.stdin", io.StringIO("#" * 10_000_001))
+    with pytest.raises(SpecError, match="stdin: has more than 10,000,000 bytes"):
+        read_stdin()
+    assert text_of("/dev/zero") is None
+
+
+def test_names_of_many_nodes_are_compared_in_a_short_time():
+    nodes = [{"id": f"n{number % 99_999}", "gpus": 0} for number in range(100_000)]
+    with pytest.raises(ValidationError, match="the id n0 is given twice"):
+        ClusterState.model_validate({"nodes": nodes})

@@ -53,7 +53,7 @@ def test_short_and_full_lists_of_gpus() -> None:
     ("fields", "problem"),
     [
         ({"gpus": 2, "used": {2: "x"}}, "there is no GPU 2 among 2"),
-        ({"gpus": -1}, "gpus must be 0 to 1024"),
+        ({"gpus": -1}, "must be from 0 to 1,024, got -1"),
         ({"gpus": ({"index": 0, "vram": 1},), "used": {0: "x"}}, "not both"),
         ({"gpus": ({"index": 0, "vram": 1},) * 2}, "GPU indices must differ"),
     ],

@@ -15,8 +15,10 @@ def boundless(
     kind = schema.get("type", ())
     if "string" in kind and not {"maxLength", "enum", "const", "format"} & schema.keys():
         yield f"{path} (text)"
-    if numbers and kind in ("integer", "number") and not {"minimum", "maximum"} <= schema.keys():
-        yield f"{path} (number)"
+    if numbers and kind in ("integer", "number"):
+        least, most = ({name, f"exclusive{name.title()}"} for name in ("minimum", "maximum"))
+        if not (least & schema.keys() and most & schema.keys()):
+            yield f"{path} (number)"
     if kind == "array" and "maxItems" not in schema:
         yield f"{path} (list)"
     free = {"additionalProperties", "patternProperties"} & {key for key in schema if schema[key]}
