@@ -97,6 +97,8 @@ class Processes:
         self._identity = identity
         self._inventory = inventory
         self._runs: dict[PlacementKey, Run] = {}
+        self._unstored: dict[PlacementKey, ProcessReport] = {}
+        """How runs of an earlier life ended, of which the disk takes no record."""
         self.lifecycle = Lifecycle(
             folder / "jobs", identity, inventory, fence, self._store, self.files, self._runs,
             image_folders=tuple(image_folders),
@@ -132,7 +134,7 @@ class Processes:
         if run := self._runs.get(key):
             return run
         record = self._store.find(key)
-        return record.report if record else None
+        return (record.report or self._unstored.get(key)) if record else None
 
     def start(self, request: RunProcessRequest) -> Run:
         """Claim the attempt, or a rank that joins it, and start its process. To be called when
@@ -319,7 +321,11 @@ class Processes:
         report = report_of(record, end, self._store.started(record.key), Progress())
         report = report.model_copy(update={"log_error": shipper.error})
         report = with_elements(report, record, self._store.folder(record.key))
-        self._store.save(record.model_copy(update={"report": report}))
+        try:
+            self._store.save(record.model_copy(update={"report": report}))
+        except OSError as error:  # a full disk keeps no agent from coming back, and saying so
+            _log.error("the record of %s cannot be stored: %s", record.key, error)
+            self._unstored[record.key] = report
         _log.warning("%s attempt %d: %s", record.job_id, record.attempt, report.message)
 
     async def _carry_out(self, run: Run) -> ProcessReport:

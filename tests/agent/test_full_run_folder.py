@@ -9,6 +9,7 @@ from longshore.activities.artifacts.store import ArtifactStore
 from longshore.activities.node.artifact_cache import ArtifactCache
 from longshore.activities.node.caches import Caches
 from longshore.models.job import FailureClass
+from longshore.models.messages import ProcessReport
 from longshore.scheduling.node_caches import CacheLimits
 from tests.agent.conftest import MakeBox
 from tests.faults.chaos.machines import fill, small_disk
@@ -105,6 +106,24 @@ async def test_data_that_does_not_fit_is_the_trouble_of_its_node(
         assert not list((tmp_path / "node/cache/data").glob("*/*.set/parts/*"))
         for path in (tmp_path / "node/cache/data/default").glob("*/[0-9][0-9]"):
             assert path.read_bytes() == (source / path.name).read_bytes()
+
+
+async def test_an_agent_comes_back_on_a_full_disk_and_knows_what_had_ended(
+    make_box: MakeBox, tmp_path: Path
+):
+    with small_disk(tmp_path / "node", 8) as mounted:
+        if not mounted:
+            pytest.skip(NO_MOUNT)
+        box = make_box(tmp_path / "node")
+        run = box.start("echo up; while [ ! -e $LONGSHORE_PROGRESS_FILE.end ]; do :; done")
+        await eventually(lambda: "up" in box.output(run.record.key))
+        (run.folder / "public" / "progress.end").touch()
+        fill(tmp_path / "node" / "filler")
+        assert (await run.done).failure is None
+        back = box.life()
+        await back.recover()
+        found = back.find(run.record.key)
+        assert isinstance(found, ProcessReport)
 
 
 def a_cache(folder: Path) -> ArtifactCache:
