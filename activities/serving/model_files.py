@@ -16,6 +16,7 @@ from longshore.activities.storage import connect, is_local, speaking
 from longshore.models.addresses import without_secrets
 from longshore.models.errors import NotFoundError, StoreError
 from longshore.models.gguf import GGUFHeader
+from longshore.models.text import listed
 from longshore.models.visible import shown
 
 _SPLIT = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.ASCII | re.DOTALL)
@@ -63,10 +64,12 @@ def _parts(fs: Any, path: str) -> list[str]:
     parts = [f"{stem}-{part:05}-of-{number}.gguf" for part in range(1, int(number) + 1)]
     with speaking("model", path, "looked for"):
         missing = [part for part in parts if not fs.exists(part)]
+    if path in missing:
+        _read(fs, path)  # it says more, as that a server does not answer
     if missing:
-        names = ", ".join(shown(posixpath.basename(each)) for each in missing[:3])
-        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-        raise NotFoundError(f"the model has {len(parts)} files, and {names}{more} is not there")
+        named = listed([shown(posixpath.basename(each)) for each in missing], 3)
+        are = "is" if len(missing) == 1 else "are"
+        raise NotFoundError(f"the model has {len(parts)} files, and {named} {are} not there")
     return parts
 
 

@@ -18,6 +18,7 @@ from longshore.activities.storage import connect, speaking
 from longshore.models.addresses import without_secrets
 from longshore.models.errors import NotFoundError, StoreError
 from longshore.models.safetensors import SafetensorsModel, TransformerConfig
+from longshore.models.text import listed
 from longshore.models.visible import shown
 
 CONFIG = "config.json"
@@ -99,10 +100,9 @@ def _files(fs: Any, folder: str) -> list[str]:
         wanted = [f"{stem}-{part:05}-of-{number}{_ENDING}" for part in range(1, int(number) + 1)]
         missing = [each for each in wanted if each not in set(names)]
         if missing:
-            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-            raise NotFoundError(
-                f"the model has {len(wanted)} files, and {shown(missing[0])}{more} is not there"
-            )
+            named = listed([shown(each) for each in missing], 1)
+            are = "is" if len(missing) == 1 else "are"
+            raise NotFoundError(f"the model has {len(wanted)} files, and {named} {are} not there")
         return wanted
     if len(names) > _MOST_FILES:
         raise NotSafetensorsError(

@@ -20,6 +20,7 @@ from longshore.models.gguf import TENSOR_TYPES, GGUFHeader
 from longshore.models.model_memory import Serving
 from longshore.scheduling.serving.memory import estimate
 from tests.support.gguf_models import Model, write
+from tests.support.local_stack import free_ports
 
 _U32, _TEXT, _LIST = 4, 8, 9
 
@@ -224,3 +225,9 @@ def test_a_model_is_read_over_any_store(small: Path) -> None:
     assert replace(read, files=()) == replace(read_model(str(small)), files=())
     with pytest.raises(NotFoundError):
         read_model("memory://models/absent.gguf")
+
+
+def test_a_server_that_does_not_answer_is_not_taken_for_one_without_the_file() -> None:
+    (port,) = free_ports(1)
+    with pytest.raises(StoreError, match=r"cannot be read: .*Cannot connect"):
+        read_model(f"http://127.0.0.1:{port}/part-00001-of-00002.gguf")
