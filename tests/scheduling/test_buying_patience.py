@@ -4,7 +4,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from longshore.models.buying import BuyDecision, JobEnd, OptionKind
@@ -67,9 +67,14 @@ def test_flex_jobs_have_no_patience_but_their_deadline():
 
 
 @given(st.integers(0, 8), st.integers(1, 8), st.floats(0.25, 8), st.integers(0, 30))
+@example(7, 6, 3.0, 2)
 def test_patience_never_makes_it_dearer_to_wait(row: int, gpus: int, hours: float, waited: int):
     job = a_job(gpus=gpus, hours=hours, submitted_at=NOW - waited * MINUTE)
     markets = (NODE, cloud(("2.40", row))) if row else (NODE,)
     patient, hasty = decided([job], *markets, **PATIENT), decided([job], *markets)
     assert waiting(patient) <= waiting(hasty)
-    assert patient.plans in ((), hasty.plans)
+    bought = [plan.model_copy(update={"instead": ()}) for plan in patient.plans]
+    assert bought in ([], [plan.model_copy(update={"instead": ()}) for plan in hasty.plans])
+    # In its place comes what costs less than to wait, of which there is less then.
+    for mine, other in zip(patient.plans, hasty.plans, strict=False):
+        assert all(each in other.instead for each in mine.instead)
