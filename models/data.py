@@ -163,6 +163,12 @@ DataField = Annotated[
 """A `DataSet`, its size alone, or its URL alone."""
 
 
+STATE: Final = ".state"
+"""Folder beside the data sets of a job: what is known of each."""
+SEPARATOR: Final = "\037"
+"""In the lines of `failed` there, between a path and why: a shell drops spaces before a line."""
+
+
 def variable_of(name: str) -> str:
     """Return the variable in which a process finds the path of a data set:
     ``LONGSHORE_DATA_IMAGENET_1K`` for imagenet-1k."""

@@ -14,11 +14,10 @@ from longshore.activities.node.data_source import Listing, Source, SourceFile
 from longshore.activities.node.file_locks import Held, lock
 from longshore.activities.node.write_share import WriteShare
 from longshore.activities.storage import GivenUp, put_local
+from longshore.models.data import SEPARATOR
 from longshore.models.errors import DamagedError
 from longshore.scheduling.staging import Wanted
 
-SEPARATOR = "\037"
-"""In the lines of `failed`, between a path and why. A shell drops spaces in front of a line."""
 STATE = ".set"
 """At the end of the name of the folder that is beside the files of a data set."""
 ROOM = 65_536

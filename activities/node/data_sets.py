@@ -10,11 +10,11 @@ from itertools import islice
 from pathlib import Path
 
 from longshore.activities.node.data_cache import DataCache
-from longshore.activities.node.data_fetch import SEPARATOR, Fetch
+from longshore.activities.node.data_fetch import Fetch
 from longshore.activities.node.data_source import ForbiddenError, SourceError
 from longshore.activities.node.preparing import LOOK_EVERY, NotReadyError, unless_unwanted
 from longshore.activities.storage import GivenUp
-from longshore.models.data import DataSet, variable_of
+from longshore.models.data import SEPARATOR, STATE, DataSet, variable_of
 from longshore.models.errors import StoreError
 from longshore.models.job import FailureClass, JobSpec
 from longshore.models.units import format_bytes
@@ -22,8 +22,6 @@ from longshore.scheduling.staging import Wanted
 
 IN_IMAGE = "/longshore/data"
 """Where a container sees the data sets of its job."""
-STATE = ".state"
-"""Folder beside the data sets: what is known of each, for `longshore-wait`."""
 _MOST_NAMED = 100
 
 Say = Callable[[str], None]

@@ -2,11 +2,14 @@
 
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from decimal import ROUND_DOWN, Decimal
 from pathlib import Path
 
-from longshore.models.data import variable_of
+from longshore.models.addresses import without_secrets
+from longshore.models.data import SEPARATOR, STATE, variable_of
 from longshore.models.serving import EngineSpec, adapter_data, is_url
+from longshore.models.visible import visible
 from longshore.scheduling.serving.memory import padded
 
 SPEC = "LONGSHORE_ENGINE"
@@ -17,18 +20,30 @@ LOADING = "LONGSHORE_ENGINE_LOADING"
 """The folder of the node with a lock for each GPU, which an engine holds that loads there."""
 GPU_MEMORY = "LONGSHORE_GPU_MEMORY"
 """MB of the GPU that has least, in the environment of an engine."""
+_LONGEST_WHY = 1_000
 
 
 def path_of(source: str, name: str, environ: Mapping[str, str]) -> Path:
-    """Return where a file or folder is that a model names. Raises ValueError where it is not."""
+    """Return where a file or folder is that a model names. Raises ValueError where it was not
+    fetched, with why."""
     if not is_url(source):
         return Path(source).expanduser()
     folder = environ.get(variable_of(name))
     if folder is None:
-        raise ValueError(f"{source} was not fetched")
+        raise ValueError(f"{without_secrets(source)} was not fetched")
+    if why := _why_not(name, environ):
+        raise ValueError(f"{without_secrets(source)} could not be fetched: {why}")
     # A data set is a folder, also where it is one file.
     last = posixpath.basename(source)
     return Path(folder, last) if last else Path(folder)
+
+
+def _why_not(name: str, environ: Mapping[str, str]) -> str:
+    """Return what the node says of the first file of a data set that it could not have."""
+    told = Path(environ.get("LONGSHORE_DATA_DIR", ""), STATE, name, "failed")
+    with suppress(OSError), told.open(errors="replace") as lines:
+        return visible(lines.readline(_LONGEST_WHY).rstrip("\n").rpartition(SEPARATOR)[2])
+    return ""
 
 
 def arguments(

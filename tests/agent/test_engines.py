@@ -25,6 +25,7 @@ from longshore.models.serving import EngineReport, EngineSpec, EngineStage, Mode
 from longshore.workers.processes import wait_until
 from tests.agent.conftest import LocalNode
 from tests.support.gguf_models import Model, write
+from tests.support.served import serving
 from tests.support.waiting import eventually
 
 LLAMA = BUILT_IN["llama.cpp"]
@@ -160,6 +161,19 @@ async def test_a_file_that_is_not_there_is_named(box: LocalNode, tmp_path: Path)
     await box.report(None, engine=an_engine(tmp_path / "none.gguf"), gpus=1)
     _, _, said = next(iter(box.processes.engines()))
     assert said.message == f"this node has no {tmp_path / 'none.gguf'}"
+
+
+async def test_why_a_model_was_not_fetched_is_said(box: LocalNode, tmp_path: Path):
+    """The node has started the engine without its files, and knows why they lack."""
+    with serving(tmp_path) as served:
+        (tmp_path / "tiny.gguf").write_bytes(b"GGUF")
+        served.refused.add("tiny.gguf")
+        source = f"{served.url}tiny.gguf"
+        data = {"model": {"from": source, "start_at": 1.0}}
+        await box.report(None, engine=an_engine(source), data=data, gpus=1)
+    _, _, said = next(iter(box.processes.engines()))
+    assert said.message.startswith(f"{source} could not be fetched: "), said.message
+    assert "503" in said.message
 
 
 async def test_one_that_never_answers_has_failed_after_its_limit(box: LocalNode, tiny: Path):
