@@ -94,4 +94,4 @@ def _utilization(memory: int, environ: Mapping[str, str]) -> str:
     whole = int(environ.get(GPU_MEMORY, "0"))
     if whole <= memory:
         return "1.00"
-    return str((Decimal(memory) / whole).quantize(Decimal("0.01"), ROUND_DOWN))
+    return str((Decimal(memory) / whole).quantize(Decimal("0.0001"), ROUND_DOWN))
