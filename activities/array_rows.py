@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from longshore.activities.array_views import CLAIMED
 from longshore.activities.elements import store_results
 from longshore.activities.partners import Before
-from longshore.activities.queue_rows import ensure_pool
+from longshore.activities.queue_rows import INSERT_JOB, ensure_pool
 from longshore.models.array import expanded
 from longshore.models.array_messages import AdvanceArray, OpenArray
 from longshore.models.elements import ElementResult, ElementState
@@ -37,7 +37,7 @@ async def record_array(
     indices = expanded(spec.array.ranges)
     await ensure_pool(connection, spec.pool)
     made = await connection.scalar(
-        text(_INSERT_JOB),
+        text(INSERT_JOB),
         {
             "id": array_id, "name": spec.name, "tenant": spec.tenant, "pool": spec.pool,
             "key": request.job.key, "spec": spec.model_dump_json(),
@@ -179,15 +179,6 @@ async def reopen(
     for statement in (_REOPEN_ARRAY, _REOPEN_ELEMENTS, _REOPEN_JOB):
         await connection.execute(text(statement), asked)
 
-
-_INSERT_JOB = """
-    INSERT INTO jobs (id, name, tenant, pool, key, spec, submitted_at, begins_at, deadline_at,
-                      message)
-    VALUES (:id, :name, :tenant, :pool, :key, CAST(:spec AS jsonb), :submitted_at, :begins_at,
-            :deadline_at, '')
-    ON CONFLICT (id) DO NOTHING
-    RETURNING id
-"""
 
 _INSERT_ARRAY = """
     INSERT INTO arrays (id, elements, first, last, slots, held)

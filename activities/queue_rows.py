@@ -59,7 +59,7 @@ async def put_into_queue(
         refusal = refusal or taken
     if refusal:
         await ensure_pool(connection, spec.pool)
-        await connection.execute(text(_INSERT_JOB), row)
+        await connection.execute(text(INSERT_JOB), row)
         return refusal
     learnt = await learnt_for(connection, request.job_id, spec)
     row["learnt"] = learnt and learnt.model_dump_json()
@@ -196,12 +196,13 @@ async def _why_taken(connection: AsyncConnection, row: Mapping[str, object]) -> 
     return f"its key {row['key']!r} is that of job {other}: start it with another key, or without"
 
 
-_INSERT_JOB = """
+INSERT_JOB = """
     INSERT INTO jobs (id, name, tenant, pool, key, spec, submitted_at, begins_at, deadline_at,
                       message)
     VALUES (:id, :name, :tenant, :pool, :key, CAST(:spec AS jsonb), :submitted_at, :begins_at,
             :deadline_at, '')
     ON CONFLICT (id) DO NOTHING
+    RETURNING id
 """
 
 _WITH_KEY = """
