@@ -8,12 +8,12 @@ from typing import Any
 from temporalio.client import Client, WorkflowHandle
 from temporalio.common import WorkflowIDReusePolicy
 
-from longshore.activities.job_starts import JOB_STATE
 from longshore.models.array_messages import ArrayInput, ElementsReply, ElementsRequest
 from longshore.models.elements import ElementState
 from longshore.models.job import FailureClass, JobSpec, JobState
 from longshore.models.messages import CONTROL_TASK_QUEUE, CommandReason, job_workflow_id
 from longshore.workflows.array import ArrayWorkflow
+from tests.support.histories import tells
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
 
@@ -58,9 +58,9 @@ async def play(
 
         told = await start("array-told", "0")  # and which tells its state
         await scripted.batch_of("array-told.s1")
-        await eventually(lambda: _tells(told, JobState.RUNNING))
+        await eventually(lambda: tells(told, JobState.RUNNING))
         await told.signal(ArrayWorkflow.hold, CommandReason(reason="for the record"))
-        await eventually(lambda: _tells(told, JobState.HELD))
+        await eventually(lambda: tells(told, JobState.HELD))
         await told.signal(ArrayWorkflow.release, CommandReason())
         await scripted.end_batch("array-told.s1")
         await told.result()
@@ -95,10 +95,6 @@ async def play(
         )
         await scripted.end_batch("array-fails.s2", failure=FailureClass.USER)
         await eventually(lambda: _is_over(retried))
-
-
-async def _tells(handle: WorkflowHandle[Any, Any], state: JobState) -> bool:
-    return (await handle.describe()).typed_search_attributes.get(JOB_STATE) == state.value
 
 
 async def _is_over(handle: WorkflowHandle[Any, Any]) -> bool:

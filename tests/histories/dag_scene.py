@@ -9,12 +9,12 @@ from typing import Any
 from temporalio.client import Client, WorkflowHandle
 from temporalio.common import WorkflowIDReusePolicy
 
-from longshore.activities.job_starts import JOB_STATE
 from longshore.models.dag import DagSpec
 from longshore.models.dag_messages import CancelDagJob, DagInput, dag_workflow_id
 from longshore.models.job import FailureClass, JobState
 from longshore.models.messages import CONTROL_TASK_QUEUE, CommandReason, job_workflow_id
 from longshore.workflows.dag import DagWorkflow
+from tests.support.histories import tells
 from tests.support.scripted_node import USER_ERROR, ScriptedNode
 from tests.support.waiting import eventually
 
@@ -66,7 +66,7 @@ async def play(
         await eventually(lambda: _is_over(held))
 
         told = await start("told", held=True)  # which tells its state
-        await eventually(lambda: _tells(told, JobState.HELD))
+        await eventually(lambda: tells(told, JobState.HELD))
         await told.signal(DagWorkflow.release, CommandReason())
         await scripted.end("told.a")
         await scripted.end("told.b")
@@ -99,10 +99,6 @@ async def play(
         )
         await scripted.end("fails.a.r2", report=USER_ERROR)
         await eventually(lambda: _is_over(retried))
-
-
-async def _tells(handle: WorkflowHandle[Any, Any], state: JobState) -> bool:
-    return (await handle.describe()).typed_search_attributes.get(JOB_STATE) == state.value
 
 
 async def _is_over(handle: WorkflowHandle[Any, Any]) -> bool:

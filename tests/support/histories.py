@@ -8,7 +8,10 @@ from typing import Any
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType, ResetReapplyExcludeType
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowHandle
+
+from longshore.activities.job_starts import JOB_STATE
+from longshore.models.job import JobState
 
 
 async def timers(temporal: Client, workflow_id: str) -> list[timedelta]:
@@ -71,6 +74,11 @@ async def signals_to(temporal: Client, workflow_id: str, signal: str) -> list[di
     history = await temporal.get_workflow_handle(workflow_id).fetch_history()
     sent = (event.workflow_execution_signaled_event_attributes for event in history.events)
     return [json.loads(each.input.payloads[0].data) for each in sent if each.signal_name == signal]
+
+
+async def tells(handle: WorkflowHandle[Any, Any], state: JobState) -> bool:
+    """Return whether a workflow's search attribute says that state."""
+    return (await handle.describe()).typed_search_attributes.get(JOB_STATE) == state.value
 
 
 async def tasks_done(temporal: Client, workflow_id: str) -> list[int]:
