@@ -1,6 +1,7 @@
 """What commands show of who pays: a job, why it waits, whom it would stop, use, and leases."""
 
 import json
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -21,6 +22,9 @@ from tests.support.funding import envelope, tenant
 from tests.support.ledger import Ledger
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
+
+# What 4 GPUs use up within the minutes of a test, however slow the machine is.
+SECONDS = r"(?:under 0\.01|0\.\d\d)"
 
 
 async def submitted(longshore: Command, pool: str, owner: str, name: str, *more: str) -> str:
@@ -69,7 +73,7 @@ async def test_who_pays_is_told_of_each_job(
 
     told = words(await longshore("job", mine))
     assert "paid for 4 OWNED by red/main" in told
-    assert "GPU-hours under 0.01 OWNED by red/main" in told
+    assert re.search(rf"GPU-hours {SECONDS} OWNED by red/main", told)
     assert "paid for 4 UNFUNDED: give way first" in words(await longshore("why", idle))
     assert "paid for red would pay for it" in words(await longshore("why", next_one))
     report = JobReport.model_validate_json((await longshore("job", mine, "--json")).out)
@@ -91,8 +95,8 @@ async def test_who_pays_is_told_of_each_job(
     }  # fmt: skip
 
     table = words(await longshore("usage", "--by", "job"))
-    assert f"{idle} blue UNFUNDED nobody under 0.01" in table
-    assert f"{mine} red OWNED red/main under 0.01" in table
+    assert re.search(rf"{idle} blue UNFUNDED nobody {SECONDS}", table)
+    assert re.search(rf"{mine} red OWNED red/main {SECONDS}", table)
     used = Usage.model_validate_json((await longshore("usage", "--json")).out)
     assert used.gpu_hours == pytest.approx(sum(used.by_class.values()), abs=1e-5)
     rows = {(row.tenant, row.funding, row.payer) for row in used.rows}
