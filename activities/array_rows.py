@@ -15,7 +15,8 @@ from longshore.models.array import expanded
 from longshore.models.array_messages import AdvanceArray, OpenArray
 from longshore.models.elements import ElementResult, ElementState
 from longshore.models.errors import NotFoundError
-from longshore.models.job import FailureClass, JobState, RetryPolicy
+from longshore.models.job_status import JobState
+from longshore.models.retry import FailureClass, RetryPolicy
 from longshore.models.visible import shown
 from longshore.scheduling.arrays import ArraySeen, slot_limit
 

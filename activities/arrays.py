@@ -55,7 +55,8 @@ from longshore.models.array_messages import (
 )
 from longshore.models.base import JOB_ID
 from longshore.models.elements import ElementState, Slot
-from longshore.models.job import JobResult, JobSpec, JobState
+from longshore.models.job import JobSpec
+from longshore.models.job_status import JobResult, JobState
 from longshore.models.messages import JobInput, job_workflow_id
 from longshore.models.placement import PlacementKey
 from longshore.models.visible import shown

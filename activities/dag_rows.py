@@ -12,7 +12,7 @@ from longshore.models.array import ArraySpec
 from longshore.models.dag import DagSpec, Extra, StepState
 from longshore.models.dag_messages import AdvanceDag, OpenDag
 from longshore.models.errors import NotFoundError
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.visible import shown
 from longshore.scheduling.dag import DagPlan, Graph
 from longshore.scheduling.dag_changes import Changes

@@ -29,7 +29,7 @@ from longshore.models.dag import (
 )
 from longshore.models.elements import ElementState
 from longshore.models.errors import NotFoundError
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.text import format_places
 from longshore.models.views import JobView
 from longshore.models.visible import shown

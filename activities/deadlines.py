@@ -14,7 +14,7 @@ from longshore.activities.stored_learnt import stored_learnt
 from longshore.models.base import Instant, as_reason
 from longshore.models.deadline import DeadlineJudgment, DeadlineOutlook
 from longshore.models.elements import ElementState
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.messages import Waiting
 from longshore.models.start_range import StartRange
 from longshore.models.text import span

@@ -29,9 +29,9 @@ from longshore.models.elements import (
     ElementResult,
     Slot,
 )
-from longshore.models.job import FailureClass, RetryPolicy
 from longshore.models.messages import Progress, job_workflow_id
 from longshore.models.placement import PlacementKey
+from longshore.models.retry import FailureClass, RetryPolicy
 from longshore.scheduling.arrays import MOST_IN_BATCH, batch_size, outcome
 
 _MOST_BYTES = 500_000

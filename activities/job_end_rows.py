@@ -8,7 +8,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.dag_ends import OfDag
 from longshore.activities.durations import keep_run
-from longshore.models.job import JobResult, JobState
+from longshore.models.job_status import JobResult, JobState
 from longshore.models.placement import PlacementKey
 
 

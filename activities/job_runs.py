@@ -16,7 +16,8 @@ from temporalio.client import (
 )
 from temporalio.exceptions import ApplicationError, FailureError
 
-from longshore.models.job import FailureClass, JobResult
+from longshore.models.job_status import JobResult
+from longshore.models.retry import FailureClass
 
 _MOST = 100
 """Runs of one id, the newest, that are looked at."""

@@ -19,7 +19,8 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from longshore.models import search
 from longshore.models.dag import DagSpec, in_our_words
-from longshore.models.job import ASSUMED_DURATION, JobSpec, JobState
+from longshore.models.job import ASSUMED_DURATION, JobSpec
+from longshore.models.job_status import JobState
 from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
     JobInput,

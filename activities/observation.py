@@ -33,7 +33,7 @@ from longshore.activities.stored_pools import pool_and_trouble
 from longshore.models import search
 from longshore.models.block import BLOCK_WORKFLOW
 from longshore.models.dag_messages import DAG_WORKFLOW
-from longshore.models.job import FailureClass, JobResult, JobState, JobStatus
+from longshore.models.job_status import JobResult, JobState, JobStatus
 from longshore.models.messages import (
     ARRAY_WORKFLOW,
     JOB_WORKFLOW,
@@ -62,6 +62,7 @@ from longshore.models.reconcile import (
     WorkflowSeen,
     WorkflowState,
 )
+from longshore.models.retry import FailureClass
 from longshore.models.service_messages import SERVICE_WORKFLOW
 from longshore.scheduling.reconcile import to_ask, to_describe
 

@@ -42,7 +42,7 @@ from longshore.activities.stored_specs import UNKNOWN, stored_spec
 from longshore.models.base import StartInput
 from longshore.models.block import BLOCK_WORKFLOW, BlockInput, block_workflow_id
 from longshore.models.dag_messages import dag_workflow_id
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
     LeaseEnd,

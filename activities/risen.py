@@ -7,7 +7,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.stored_pools import pool_and_trouble
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.packing import PackingPolicy
 from longshore.models.views import JobView
 from longshore.scheduling.order import QueuedJob, counted_as

@@ -21,7 +21,8 @@ from longshore.activities.stored_pools import pool_and_trouble
 from longshore.activities.stored_specs import stored_error, why_unreadable
 from longshore.models.checkpointing import CheckpointDecision
 from longshore.models.errors import NotFoundError, SpecError, StoredError
-from longshore.models.job import JobSpec, JobState, Tier
+from longshore.models.job import JobSpec, Tier
+from longshore.models.job_status import JobState
 from longshore.models.labels import Selector
 from longshore.models.moment import says_begin
 from longshore.models.node import HostFirmware, NodeState

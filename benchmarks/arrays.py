@@ -40,7 +40,8 @@ from longshore.client.api import Longshore
 from longshore.client.costs import billed
 from longshore.client.process import leave, run
 from longshore.models.elements import ElementState
-from longshore.models.job import JobSpec, JobState
+from longshore.models.job import JobSpec
+from longshore.models.job_status import JobState
 from longshore.models.messages import job_workflow_id
 from longshore.models.settings import Settings
 

@@ -35,7 +35,8 @@ from longshore.activities.node.runs import RunStore
 from longshore.client.api import Longshore
 from longshore.client.costs import billed
 from longshore.client.process import leave, run
-from longshore.models.job import JobSpec, JobState
+from longshore.models.job import JobSpec
+from longshore.models.job_status import JobState
 from longshore.models.messages import PoolStatus, job_workflow_id, pool_workflow_id
 from longshore.models.placement import PlacementKey
 from longshore.models.settings import Settings

@@ -41,7 +41,8 @@ from longshore.activities.queue_rows import put_into_queue
 from longshore.client.api import Longshore
 from longshore.client.process import leave, run
 from longshore.models.errors import NotFoundError
-from longshore.models.job import JobSpec, JobState
+from longshore.models.job import JobSpec
+from longshore.models.job_status import JobState
 from longshore.models.messages import EnqueueRequest
 from longshore.models.settings import Settings
 from longshore.workers.stack import Stack

@@ -22,7 +22,8 @@ from benchmarks.installation import forget_environment, installed
 from longshore.activities.node.runs import RunStore
 from longshore.client.api import Longshore
 from longshore.client.process import leave, run
-from longshore.models.job import JobSpec, JobState
+from longshore.models.job import JobSpec
+from longshore.models.job_status import JobState
 from longshore.models.placement import PlacementKey
 from longshore.models.settings import Settings
 from longshore.workers.stack import Stack

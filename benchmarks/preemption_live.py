@@ -22,7 +22,8 @@ from benchmarks.installation import installed
 from longshore.activities.database import Database
 from longshore.activities.node.runs import RunStore
 from longshore.client.api import Longshore
-from longshore.models.job import CheckpointContract, JobSpec, JobState
+from longshore.models.job import CheckpointContract, JobSpec
+from longshore.models.job_status import JobState
 from longshore.models.placement import PlacementKey
 from longshore.models.pool import PoolSpec
 from longshore.models.preemption import PreemptionPolicy

@@ -29,7 +29,8 @@ from typing import BinaryIO
 from benchmarks.installation import forget_environment, installed
 from longshore.client.api import Longshore
 from longshore.client.process import leave, run
-from longshore.models.job import JobSpec, JobState
+from longshore.models.job import JobSpec
+from longshore.models.job_status import JobState
 from longshore.models.settings import Settings
 
 FILES = 24

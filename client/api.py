@@ -65,8 +65,9 @@ from longshore.models.errors import (
     UnavailableError,
 )
 from longshore.models.forecast import Forecast
-from longshore.models.job import JobResult, JobSpec, JobState, JobStatus
+from longshore.models.job import JobSpec
 from longshore.models.job_report import JobReport
+from longshore.models.job_status import JobResult, JobState, JobStatus
 from longshore.models.messages import (
     CommandReason,
     Displacement,

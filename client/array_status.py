@@ -7,7 +7,7 @@ that says of itself is as old as its last look.
 from longshore.activities.views import Views
 from longshore.client.recorded_end import status_on_record
 from longshore.models.errors import LongshoreError
-from longshore.models.job import JobState, JobStatus
+from longshore.models.job_status import JobState, JobStatus
 from longshore.scheduling.arrays import progress_text
 
 _UNDER_WAY = (JobState.QUEUED, JobState.RUNNING)

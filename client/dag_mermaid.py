@@ -2,7 +2,7 @@
 
 from longshore.client.dag_view import job_state
 from longshore.models.dag import Condition, DagJobView, DagView, Edge, Join, StepState
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 
 _RUNS, _WAITS, _LEFT = "fill:#d7e6fa", "fill:#f6edcd", "fill:#e8e8e8"
 _FILLS: dict[str, str] = {

@@ -28,7 +28,7 @@ from longshore.models.dag import (
     Join,
     StepState,
 )
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.text import ago, count, format_dollars, span
 from longshore.scheduling.dag import Graph, uncaught
 

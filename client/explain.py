@@ -7,7 +7,7 @@ from longshore.models.block_end import BlockDecision
 from longshore.models.checkpointing import CheckpointDecision
 from longshore.models.dag import HeldMutex
 from longshore.models.elements import ElementState
-from longshore.models.job import JobState, JobStatus
+from longshore.models.job_status import JobState, JobStatus
 from longshore.models.placement import Decision, PlacementKind
 from longshore.models.pool import Growth
 from longshore.models.preemption import PreemptionPlan, Spared

@@ -5,7 +5,7 @@ import asyncio
 from temporalio.client import Client, WorkflowQueryFailedError
 from temporalio.service import RPCError
 
-from longshore.models.job import JobState, JobStatus
+from longshore.models.job_status import JobState, JobStatus
 from longshore.models.messages import job_workflow_id
 from longshore.workflows.job import JobWorkflow
 

@@ -18,7 +18,7 @@ from longshore.client.pull import Pulled, pull
 from longshore.client.reconnecting import Reconnecting
 from longshore.client.status import JobHandle, progress_of, status_of
 from longshore.models.errors import NotFoundError
-from longshore.models.job import JobState, JobStatus
+from longshore.models.job_status import JobState, JobStatus
 from longshore.models.messages import job_workflow_id
 from longshore.models.text import listed
 from longshore.workflows.job import JobWorkflow

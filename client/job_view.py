@@ -37,14 +37,9 @@ from longshore.models.data import StagedData
 from longshore.models.deadline import DeadlineCost, DeadlineOutlook
 from longshore.models.elements import ElementState
 from longshore.models.funding_use import Payers
-from longshore.models.job import (
-    AttemptRecord,
-    JobSpec,
-    JobState,
-    JobStatus,
-    not_stored,
-)
+from longshore.models.job import JobSpec
 from longshore.models.job_report import JobReport
+from longshore.models.job_status import AttemptRecord, JobState, JobStatus, not_stored
 from longshore.models.labels import format_labels
 from longshore.models.placement import Candidate, Decision, Rejection
 from longshore.models.resize import SizeChange

@@ -22,7 +22,7 @@ from longshore.models.errors import (
     NotSubmittedError,
     NotTakenUpError,
 )
-from longshore.models.job import JobResult
+from longshore.models.job_status import JobResult
 from longshore.models.messages import job_workflow_id
 from longshore.models.visible import shown
 

@@ -14,7 +14,7 @@ from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
 from longshore.activities.job_runs import run_of_job
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.messages import ARRAY_WORKFLOW, JOB_WORKFLOW, job_workflow_id
 from longshore.models.reconcile import RECONCILE_SCHEDULE, ReconcileRequest
 from longshore.models.views import JobView

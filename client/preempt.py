@@ -23,7 +23,8 @@ from longshore.models.buying import UnmetJob
 from longshore.models.document import read_document
 from longshore.models.errors import LongshoreError, RefusedError, UnavailableError
 from longshore.models.funding_use import PaidGPUs
-from longshore.models.job import JobSpec, JobState
+from longshore.models.job import JobSpec
+from longshore.models.job_status import JobState
 from longshore.models.node import Node
 from longshore.models.placement import JobRequest, PackingPolicy, RecentJobs
 from longshore.models.preemption import BuyQuote, Overcommit, PreemptionPlan, RunningWork

@@ -63,8 +63,9 @@ from longshore.models.errors import (
 )
 from longshore.models.funding_use import Payers
 from longshore.models.growth import GrowthDecision
-from longshore.models.job import JobSpec, JobState, JobStatus
+from longshore.models.job import JobSpec
 from longshore.models.job_report import JobReport
+from longshore.models.job_status import JobState, JobStatus
 from longshore.models.labels import Selector
 from longshore.models.node import NodeState
 from longshore.models.placement import FILLS, PlacementKind, RejectionCode

@@ -7,7 +7,8 @@ says is no end of the job.
 
 from longshore.activities.views import Views
 from longshore.models.errors import LongshoreError
-from longshore.models.job import FailureClass, JobResult, JobState, JobStatus
+from longshore.models.job_status import JobResult, JobState, JobStatus
+from longshore.models.retry import FailureClass
 from longshore.models.views import JobView
 
 _OF_REFUSALS = (FailureClass.UNSATISFIABLE, None)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from longshore.models.errors import SpecError
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.labels import NAME_FORM, Selector, parse_selector
 from longshore.models.visible import brief
 

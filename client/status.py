@@ -15,7 +15,7 @@ from longshore.activities.job_runs import failure_of, has_result
 from longshore.client.errors import as_ours
 from longshore.client.no_record import PATIENCE, message_of, refused
 from longshore.client.outside_ends import outside_end
-from longshore.models.job import JobResult, JobState, JobStatus
+from longshore.models.job_status import JobResult, JobState, JobStatus
 from longshore.models.messages import Progress, job_workflow_id
 from longshore.workflows.job import JobWorkflow
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from longshore.client.calls import known_job
 from longshore.client.selection import Selection
 from longshore.models.errors import EndedError, LongshoreError, RefusedError
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.text import count, listed
 from longshore.models.views import JobView
 

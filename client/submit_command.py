@@ -38,7 +38,8 @@ from longshore.client.submit_forecast import amount_of, say_forecast
 from longshore.client.terminal import JSON, note, out, print_json, say, warn
 from longshore.models.document import Override, load_document, read_document, read_stdin
 from longshore.models.errors import LongshoreError, SpecError
-from longshore.models.job import JobResult, JobSpec
+from longshore.models.job import JobSpec
+from longshore.models.job_status import JobResult
 from longshore.models.moment import said_at
 from longshore.models.views import Submission
 

@@ -27,7 +27,7 @@ from longshore.client.node_view import LEGEND, node_line, nodes_table
 from longshore.client.terminal import Text, heading, note, now, out, print_json_line, say
 from longshore.client.words import clock, places_of
 from longshore.models.errors import UnavailableError
-from longshore.models.job import JobResult, JobState
+from longshore.models.job_status import JobResult, JobState
 from longshore.models.text import and_more, count
 from longshore.models.views import JobView, NodeView
 

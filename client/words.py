@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from longshore.client.terminal import Text
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.mig import SLICES
 from longshore.models.node import NodeState
 from longshore.models.queue_view import QueuedJobView

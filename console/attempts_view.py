@@ -6,8 +6,8 @@ from datetime import datetime
 from longshore.client.job_view import attempt_end, why_resized
 from longshore.console.escaping import escape
 from longshore.console.parts import SIMULATED_GPUS, cell, number, table, when
-from longshore.models.job import AttemptRecord
 from longshore.models.job_report import JobReport
+from longshore.models.job_status import AttemptRecord
 from longshore.models.resize import SizeChange
 from longshore.models.text import and_more, format_gpus, format_slices, span
 from longshore.models.views import AttemptView

@@ -26,8 +26,8 @@ from longshore.models.elements import ElementState
 from longshore.models.errors import LongshoreError, UnavailableError
 from longshore.models.fund_view import FundView
 from longshore.models.funding_use import FundingState, Leases, Payers, Usage, UsedBy
-from longshore.models.job import JobState
 from longshore.models.job_report import JobReport
+from longshore.models.job_status import JobState
 from longshore.models.labels import Selector
 from longshore.models.model_registry import ModelView, RuntimeView
 from longshore.models.queue_view import QueueHistory, QueueView, StartErrorsView

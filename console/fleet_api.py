@@ -18,8 +18,8 @@ from longshore.models.dag import DagState, DagSummary, DagView
 from longshore.models.domains import PoolTopology
 from longshore.models.durations import NAME_FORM as KEY_FORM
 from longshore.models.durations import DurationsView
-from longshore.models.job import JobState
 from longshore.models.job_report import JobReport
+from longshore.models.job_status import JobState
 from longshore.models.labels import NAME_FORM, Selector, parse_selector
 from longshore.models.queue_view import QueueHistory, QueueView, StartErrorsView
 from longshore.models.schedule import ScheduleView

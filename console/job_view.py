@@ -15,8 +15,9 @@ from longshore.console.jobs_view import label_link, link, waited, waits
 from longshore.console.parts import PICKED, SIMULATED_GPUS, facts, number, table, when
 from longshore.console.purchases_view import link as purchase_link
 from longshore.models.gang import GangPlan, PlannedGroup
-from longshore.models.job import JobSpec, JobState
+from longshore.models.job import JobSpec
 from longshore.models.job_report import JobReport
+from longshore.models.job_status import JobState
 from longshore.models.messages import Progress
 from longshore.models.placement import Candidate, Decision, PackingRule, PlacementKind, ScoreTerms
 from longshore.models.text import (

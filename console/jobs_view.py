@@ -8,7 +8,8 @@ from longshore.client.job_view import held
 from longshore.client.words import short_class_of, tier_of
 from longshore.console.escaping import escape
 from longshore.console.parts import SIMULATED_GPUS, chip, facts, table
-from longshore.models.job import FailureClass, JobState
+from longshore.models.job_status import JobState
+from longshore.models.retry import FailureClass
 from longshore.models.text import NONE, count, span
 from longshore.models.views import JobView, PoolView
 

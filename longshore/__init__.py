@@ -31,7 +31,8 @@ if TYPE_CHECKING:
         UnavailableError,
         UnsatisfiableError,
     )
-    from longshore.models.job import JobResult, JobSpec, JobState, JobStatus
+    from longshore.models.job import JobSpec
+    from longshore.models.job_status import JobResult, JobState, JobStatus
     from longshore.models.pool import PoolSpec
     from longshore.models.schedule import Overlap, ScheduleTimes, ScheduleView
     from longshore.models.settings import Settings
@@ -55,10 +56,10 @@ _HOMES = {
     "SpecError": "longshore.models.errors",
     "UnavailableError": "longshore.models.errors",
     "UnsatisfiableError": "longshore.models.errors",
-    "JobResult": "longshore.models.job",
     "JobSpec": "longshore.models.job",
-    "JobState": "longshore.models.job",
-    "JobStatus": "longshore.models.job",
+    "JobResult": "longshore.models.job_status",
+    "JobState": "longshore.models.job_status",
+    "JobStatus": "longshore.models.job_status",
     "PoolSpec": "longshore.models.pool",
     "Overlap": "longshore.models.schedule",
     "ScheduleTimes": "longshore.models.schedule",

@@ -7,9 +7,11 @@ from pydantic import Field
 
 from longshore.models.base import Input, Instant, Reason, Wire
 from longshore.models.elements import Batch, BatchReport, ElementState
-from longshore.models.job import FailureClass, JobSpec, JobState
+from longshore.models.job import JobSpec
+from longshore.models.job_status import JobState
 from longshore.models.messages import JobInput
 from longshore.models.placement import PlacementKey
+from longshore.models.retry import FailureClass
 
 
 class ArrayInput(JobInput):

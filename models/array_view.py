@@ -2,7 +2,7 @@
 
 from longshore.models.base import Instant, Wire
 from longshore.models.elements import ElementState, Span
-from longshore.models.job import FailureClass
+from longshore.models.retry import FailureClass
 
 
 class ErrorGroup(Wire):

@@ -21,8 +21,10 @@ from pydantic.json_schema import SkipJsonSchema
 from longshore.models.base import Frozen, Instant, Name, Reason, ShortText, Wire
 from longshore.models.bounds import Most, json_bytes
 from longshore.models.elements import ElementState
-from longshore.models.job import MOST_BYTES, FailureClass, JobSpec, JobState
+from longshore.models.job import MOST_BYTES, JobSpec
+from longshore.models.job_status import JobState
 from longshore.models.mistakes import Mistake, Place, refuse
+from longshore.models.retry import FailureClass
 from longshore.models.text import listed
 from longshore.models.units import Duration
 from longshore.models.visible import brief, said, shown

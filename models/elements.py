@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from longshore.models.base import Instant, Reason, Wire, known_or
-from longshore.models.job import FailureClass
+from longshore.models.retry import FailureClass
 
 LONGEST_ERROR = 300
 """Characters of an error line that are kept."""

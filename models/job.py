@@ -1,7 +1,6 @@
-"""A job as its user describes it, and what becomes of it."""
+"""A job as its user describes it."""
 
 import re
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Self
@@ -21,33 +20,32 @@ from longshore.models.array import ArraySpec
 from longshore.models.base import (
     LONGEST_TEXT,
     Frozen,
-    Instant,
     Name,
-    Reason,
     ShortText,
     Text,
-    Wire,
 )
 from longshore.models.bounds import TAKEN, Most, is_taken, json_bytes, largest
 from longshore.models.code import CodeField
 from longshore.models.constraints import Constraints
-from longshore.models.counts import DIGITS, Count
+from longshore.models.counts import Count
 from longshore.models.data import Data, DataSet
 from longshore.models.elastic import Malleable
 from longshore.models.environment import EnvironmentField
 from longshore.models.funding import FundingTerms
 from longshore.models.gpu_hour_price import GPUHourPrice
+from longshore.models.job_mistakes import leads_out, mistakes_of
 from longshore.models.labels import JobLabels
 from longshore.models.legacy_documents import clamped
 from longshore.models.mig import MigProfile
-from longshore.models.mistakes import Mistake, refuse
+from longshore.models.mistakes import refuse
 from longshore.models.moment import Moment, at, why_in_vain
 from longshore.models.resources import GPURequest
-from longshore.models.serving import EngineSpec, fetched
+from longshore.models.retry import RetryPolicy
+from longshore.models.serving import EngineSpec
 from longshore.models.signals import SignalName
 from longshore.models.topology import Conformance, Gang
 from longshore.models.units import GB, MOST_CPUS, Duration, GBPerSecond, Watts
-from longshore.models.visible import brief, shown
+from longshore.models.visible import shown
 
 ASSUMED_DURATION = timedelta(hours=1)
 """How long a job is taken to run that does not say it."""
@@ -58,75 +56,6 @@ class Tier(StrEnum):
 
     FAST = "FAST"
     FLEX = "FLEX"
-
-
-class FailureClass(StrEnum):
-    """Why an attempt ended without success. Classified before it is retried."""
-
-    USER = "user"
-    """The process ended by itself with another exit code than 0."""
-    START = "start"
-    """The process could not be started: no such command, folder or image. When that has come on
-    two different nodes, it lies with the job: no third one is tried."""
-    OUT_OF_MEMORY = "out_of_memory"
-    """The kernel killed the process for memory: it ended by SIGKILL, nobody had asked it to stop,
-    and the kernel has killed for memory since it began. Memory of a GPU is not meant."""
-    NODE = "node"
-    """The node or its agent was lost, or the node's time ended. Also a node that is silent: what
-    happened there nobody knows."""
-    NETWORK = "network"
-    """The node was cut off from the server, and said so when it was back: it had ended the process
-    itself."""
-    PREEMPTED = "preempted"
-    """Longshore took the GPUs for another job."""
-    QUEUE_TIMEOUT = "queue_timeout"
-    """No placement came within the job's queue timeout."""
-    UNSATISFIABLE = "unsatisfiable"
-    """No node that can ever come could hold the job."""
-    CANCELLED = "cancelled"
-    """Somebody cancelled the job."""
-    TIME_LIMIT = "time_limit"
-    """It ran for as long as its `max_duration` allows, and was ended."""
-
-
-class RetryRule(Frozen):
-    """How often, and after what wait, an attempt that failed in one class is tried again."""
-
-    max_retries: Annotated[int, Field(ge=0, le=1_000_000), DIGITS] | None = 0
-    """Retries of this class; null for no limit."""
-    backoff: Duration = timedelta(0)
-    """Wait before the first retry."""
-    multiplier: float = Field(default=2.0, ge=1.0, le=100.0)
-    """Each further wait is this many times the one before."""
-    max_backoff: Duration = timedelta(minutes=10)
-    """No wait is longer than this."""
-
-    def wait_before(self, retry: int) -> timedelta:
-        """Return the wait before retry number `retry` (from 1)."""
-        factor = min(self.multiplier ** min(retry - 1, 64), 1e9)
-        return min(timedelta(seconds=self.backoff.total_seconds() * factor), self.max_backoff)
-
-
-class RetryPolicy(Frozen):
-    """A retry rule for each failure class that a retry can help."""
-
-    user: RetryRule = RetryRule()
-    start: RetryRule = RetryRule()
-    out_of_memory: RetryRule = RetryRule()
-    node: RetryRule = RetryRule(max_retries=10, backoff=timedelta(seconds=1))
-    network: RetryRule | None = None
-    """A node that was cut off from the server; the rule of `node` when left out."""
-    preempted: RetryRule = RetryRule(max_retries=None)
-    """By other jobs. A job that leaves a node for the node's sake uses up no retry."""
-    time_limit: RetryRule | None = Field(default=None, exclude_if=lambda rule: rule is None)
-    """An attempt that ran for as long as `max_duration` allows; none when left out. Worth it for
-    a job that saves: another attempt goes on from there, with a time limit of its own."""
-
-    def rule_for(self, failure: FailureClass) -> RetryRule:
-        """Return the rule for a class; classes that no retry can help have none left."""
-        if failure is FailureClass.NETWORK and self.network is None:
-            return self.node
-        return getattr(self, failure.value, None) or RetryRule()
 
 
 class CheckpointContract(Frozen):
@@ -190,40 +119,15 @@ such as the nodes of a gang (about 200 bytes each) and the history of a job's at
 
 
 def _stays_inside(pattern: str) -> str:
-    if _leads_out(pattern.removeprefix("!")):
+    if leads_out(pattern.removeprefix("!")):
         raise ValueError(f"{shown(pattern)} leads out of the job's folder: name what is below it")
     return pattern
-
-
-def _leads_out(path: str) -> bool:
-    return path.startswith(("/", "~")) or ".." in path.split("/")
 
 
 OutputPattern = Annotated[
     ShortText, AfterValidator(_stays_inside), StringConstraints(min_length=1)
 ]
 Outputs = Annotated[tuple[OutputPattern, ...], Field(fail_fast=True), Most(100)]
-
-
-_NOT_OF_ELEMENTS = {
-    "outputs": "outputs: they share a folder; let each write into a store, or submit a job for "
-    "each",
-    "gang": "a gang: each runs on one node; submit a job for each",
-    "image": "an image: let the command start the container, or submit a job for each",
-    "checkpoint": "a checkpoint contract: one that is stopped starts from the beginning; leave "
-    "it out, or submit a job for each",
-    "malleable": "malleable: each runs on exactly `gpus`, and is stopped, not resized; leave it "
-    "out, or submit a job for each",
-}  # fmt: skip
-
-
-_NOT_OF_ENGINES = (
-    "command", "image", "array", "gang", "malleable", "checkpoint", "code", "environment",
-    "outputs",
-)  # fmt: skip
-_FIELDS_OF_GPUS = tuple(
-    (field,) for field in ("gpus", "gang", "malleable", "milli", "mig", "vram_per_gpu")
-)
 
 
 class JobSpec(Frozen):
@@ -423,101 +327,10 @@ class JobSpec(Frozen):
             # It is being made: from here on it is frozen.
             object.__setattr__(self, "gpus", self.malleable.target)
             self.model_fields_set.add("gpus")
-        found: list[Mistake] = []
-        if self.engine is not None:
-            found += self._mistakes_of_engine(self.engine)
-        elif self.command is None and self.image is None:
-            why = "give a command to run, an image, or both"
-            found.append(Mistake((), why, (("command",), ("image",))))
-        if self.array is not None:
-            found += (
-                Mistake(("array",), f"elements cannot have {why}", ((field,),))
-                for field, why in _NOT_OF_ELEMENTS.items()
-                if getattr(self, field)
-                # One that was taken once goes on.
-                and not (field == "malleable" and is_taken(info))
-            )
-        found += self._mistakes_of_code()
-        found += self._mistakes_of_sensitive()
-        if self.deadline is not None and not is_taken(info) and (why := self.why_in_vain()):
-            others = (("begin",), ("expected_duration",), ("max_duration",))
-            found.append(Mistake(("deadline",), why, others))
-        refuse([*found, *self._mistakes_of_gpus(gpus)])
+        # pyright knows this file by two names: in its folder, and beneath the package.
+        found = mistakes_of(self, gpus, taken=is_taken(info))  # pyright: ignore[reportArgumentType]
+        refuse(tuple(found))
         return self
-
-    def _mistakes_of_engine(self, engine: EngineSpec) -> Iterator[Mistake]:
-        """Yield what an engine cannot have beside it, and what of its model nobody fetches."""
-        for field in _NOT_OF_ENGINES:
-            if getattr(self, field):
-                why = "is what runs, and the job says so twice: leave one out"
-                if field not in ("command", "image"):
-                    why = f"cannot have {field}: it serves until it is stopped"
-                yield Mistake(("engine",), why, ((field,),))
-        for name, source in fetched(engine.model).items():
-            if name not in self.data or self.data[name].source != source:
-                why = f"needs its files: give data.{name} with `from: {source}`"
-                yield Mistake(("engine",), why, (("data",),))
-
-    def _mistakes_of_code(self) -> Iterator[Mistake]:
-        if self.code is not None and self.workdir is not None and _leads_out(self.workdir):
-            yield Mistake(
-                ("workdir",),
-                "has to stay in the code that the job brings: a folder below it, such as `src`",
-                (("code",),),
-            )
-        if self.environment is None:
-            return
-        if self.image is not None:
-            why = "is of a command on the node: an image brings its own packages; leave one out"
-            yield Mistake(("environment",), why, (("image",),))
-        # A relative workdir is stored as the code, by the submit.
-        brings = self.code is not None or not _leads_out(self.workdir or "/")
-        if not brings and (paths := self.environment.paths):
-            why = f"{brief(paths[0])} is looked for in the code of the job: give `code` too"
-            yield Mistake(("environment",), why, (("code",), ("workdir",)))
-        if not brings and self.environment.current:
-            why = "`current` comes along with the code of the job: give `code` too"
-            yield Mistake(("environment",), why, (("code",), ("workdir",)))
-
-    def _mistakes_of_sensitive(self) -> Iterator[Mistake]:
-        """Yield what cannot hold its nodes alone."""
-        if not self.sensitive:
-            return
-        if not self.gpu.whole:
-            what = "milli" if self.mig is None else "mig"
-            why = (
-                f"holds its nodes alone, but the job asks for parts of GPUs ({what}): leave "
-                f"out {what}, or sensitive"
-            )
-            yield Mistake(("sensitive",), why, ((what,),))
-        if self.malleable is not None:
-            why = (
-                "holds its nodes whole, so other jobs have nothing of a smaller size: leave out "
-                "malleable, or sensitive"
-            )
-            yield Mistake(("sensitive",), why, (("malleable",),))
-        if self.gang is not None and self.gang.lend_spares:
-            why = (
-                "holds its nodes alone, so it lends no spare there: leave out gang.lend_spares, "
-                "or sensitive"
-            )
-            yield Mistake(("sensitive",), why, (("gang",),))
-
-    def _mistakes_of_gpus(self, given: int | None) -> tuple[Mistake, ...]:
-        """Return what is wrong between the fields of the GPUs, of which so many are `given`."""
-        sizes = self.malleable
-        saves = self.checkpoint is not None and self.checkpoint.can_be_asked
-        if sizes is not None and (
-            found := sizes.mistakes(given, self.gang, whole=self.gpu.whole, saves=saves)
-        ):
-            return found
-        try:
-            self.gpu.check(self.gang)
-        except ValueError as error:
-            # It begins with its field: `milli is 500, ...`.
-            field, _, why = str(error).partition(" ")
-            return (Mistake(tuple(field.split(".")), why, _FIELDS_OF_GPUS),)
-        return ()
 
     @property
     def too_large(self) -> str:
@@ -588,122 +401,3 @@ class JobSpec(Frozen):
     def grace(self) -> timedelta:
         """Time to save or clean up between the stop signal and SIGKILL."""
         return self.checkpoint.grace if self.checkpoint else self.stop_grace
-
-
-class JobState(StrEnum):
-    """Where a job is in its life."""
-
-    SUBMITTED = "SUBMITTED"
-    """Started, not yet in a queue."""
-    QUEUED = "QUEUED"
-    """Waits for a placement."""
-    HELD = "HELD"
-    """Kept out of placement: until somebody releases it, or until its `begin`."""
-    RUNNING = "RUNNING"
-    """Placed; its process is being started, or runs."""
-    STOPPING = "STOPPING"
-    """Asked to stop; its process has not ended yet."""
-    RETRYING = "RETRYING"
-    """Between attempts, waiting out a backoff."""
-    SUCCEEDED = "SUCCEEDED"
-    """Its process ended with exit code 0."""
-    FAILED = "FAILED"
-    """An attempt failed and no retry was left, or no attempt could begin."""
-    CANCELLED = "CANCELLED"
-    """Somebody cancelled it."""
-
-    @property
-    def ended(self) -> bool:
-        return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
-
-
-class AttemptRecord(Wire):
-    """One placement of a job, from start to stop."""
-
-    attempt: int
-    node_id: str
-    """Of a gang, the node of rank 0."""
-    gpu_indices: tuple[int, ...]
-    placed_at: Instant
-    other_nodes: tuple[str, ...] = ()
-    """Of a gang, its other nodes by rank; those that joined it while it ran follow."""
-    other_gpus: tuple[tuple[int, ...], ...] = ()
-    """What it had of each of these; none in a record of an older version."""
-    left: tuple[str, ...] = ()
-    """Of its other nodes, those that left it while it went on."""
-    spares: tuple[str, ...] = ()
-    """Nodes that stood by for it."""
-    spares_said: str = ""
-    """What took which place when it ended, or why nothing did."""
-    ended_at: Instant | None = None
-    failure: FailureClass | None = None
-    failed_on: str = ""
-    """Of a gang, the node where it failed first."""
-    moved: bool = False
-    """It left its node for the node's sake, or because somebody asked for it: no failure."""
-    resized: bool = False
-    """It was stopped for another size."""
-    exit_code: int | None = None
-    message: Reason = ""
-    log_error: Reason = ""
-    """Why the log store lacks a part of what it wrote."""
-
-    @property
-    def places(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """Its nodes by rank, each with its GPUs, without those that left it."""
-        gpus = self.other_gpus or ((),) * len(self.other_nodes)
-        others = zip(self.other_nodes, gpus, strict=True)
-        stay = (place for place in others if place[0] not in self.left)
-        return ((self.node_id, self.gpu_indices), *stay)
-
-    @property
-    def gpus(self) -> int:
-        """How many GPUs it had in the end, without those that stood by."""
-        return sum(len(indices) for _, indices in self.places)
-
-
-def not_stored(log_error: str) -> str:
-    """Return what follows how an attempt ended where the log store lacks some of its output."""
-    return f"; its output is not all stored: {log_error}" if log_error else ""
-
-
-class JobResult(Wire):
-    """How a job ended."""
-
-    job_id: str
-    state: JobState
-    exit_code: int | None = None
-    """The process's own, where it ended by itself; 128 + signal where a signal ended it."""
-    failure: FailureClass | None = None
-    message: Reason = ""
-    attempts: int = 0
-    ended_at: Instant | None = None
-
-
-class JobStatus(Wire):
-    """What the `status` query of a job's workflow returns."""
-
-    job_id: str
-    name: str
-    tenant: str
-    pool: str
-    state: JobState
-    attempt: int = 0
-    """The attempt that is queued or running; 0 before the first."""
-    reason: str = ""
-    """Why it is in this state, in words."""
-    submitted_at: Instant
-    since: Instant
-    """When it came into this state."""
-    attempts: tuple[AttemptRecord, ...] = ()
-    """The last attempts, oldest first, at most 20."""
-    preemptions: int = 0
-    """Attempts that ended because another job got the GPUs."""
-    moves: int = 0
-    """Attempts that ended because the job left its node."""
-    resizes: int = 0
-    """How often it was given another size: stopped for that, or in place."""
-    not_brought: tuple[Reason, ...] = ()
-    """While it waits: what it needs and could not be brought to where it is expected to start. It
-    is tried once more at the start."""
-    result: JobResult | None = None

@@ -43,19 +43,17 @@ from longshore.models.gpu_hour_price import GPUHourPrice
 from longshore.models.job import (
     CheckpointContract,
     Environment,
-    FailureClass,
     JobSpec,
-    JobState,
     OutputPattern,
     Outputs,
-    RetryPolicy,
-    RetryRule,
     Tier,
 )
 from longshore.models.job_examples import FULL_EXAMPLE, OF_OTHERS, WRONG_EXAMPLE
+from longshore.models.job_status import JobState
 from longshore.models.labels import JobLabels
 from longshore.models.mig import MigProfile
 from longshore.models.moment import Moment
+from longshore.models.retry import FailureClass, RetryPolicy, RetryRule
 from longshore.models.serving import EngineSpec
 from longshore.models.signals import SignalName
 from longshore.models.text import format_duration

@@ -8,7 +8,8 @@ from longshore.models.checkpoint import CheckpointInfo
 from longshore.models.checkpointing import CheckpointDecision
 from longshore.models.data import StagedData
 from longshore.models.funding_use import Payers
-from longshore.models.job import JobSpec, JobState, JobStatus
+from longshore.models.job import JobSpec
+from longshore.models.job_status import JobState, JobStatus
 from longshore.models.messages import Progress
 from longshore.models.spending import PurchaseUnderWay
 from longshore.models.views import AttemptView, JobView

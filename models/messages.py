@@ -21,13 +21,15 @@ from longshore.models.data import HeldReport
 from longshore.models.departures import Leaving
 from longshore.models.elements import Batch, BatchReport, Slot
 from longshore.models.errors import SpecError
-from longshore.models.job import AttemptRecord, FailureClass, JobResult, JobSpec
+from longshore.models.job import JobSpec
+from longshore.models.job_status import AttemptRecord, JobResult
 from longshore.models.legacy_documents import MOST_MISTAKES
 from longshore.models.node import Inventory, Liveness, NodeIdentity, NodeState
 from longshore.models.output import JobOutput
 from longshore.models.placement import Placement, PlacementKey
 from longshore.models.problems import bounded, describe_all, no_such_fields
 from longshore.models.protocol import COUNTS_HEARTBEATS
+from longshore.models.retry import FailureClass
 from longshore.models.serving import EngineReport
 from longshore.models.units import Duration
 from longshore.models.visible import shown

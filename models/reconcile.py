@@ -11,7 +11,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from longshore.models.base import Frozen, Instant, StartInput, Wire
-from longshore.models.job import JobResult, JobState, JobStatus
+from longshore.models.job_status import JobResult, JobState, JobStatus
 from longshore.models.messages import LeaseEnd, NodeStatus, StopProcessRequest
 from longshore.models.node import NodeState
 

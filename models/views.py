@@ -15,13 +15,15 @@ from longshore.models.elements import ElementState
 from longshore.models.funding_use import Payers
 from longshore.models.gpu_hour_price import GPUHourPrice
 from longshore.models.growth import GrowthDecision
-from longshore.models.job import FailureClass, JobResult, JobState, Tier
+from longshore.models.job import Tier
+from longshore.models.job_status import JobResult, JobState
 from longshore.models.node import HostFirmware, NodeState
 from longshore.models.placement import Decision
 from longshore.models.pool import PoolSpec
 from longshore.models.preemption import PreemptionPlan, Spared
 from longshore.models.price_series import PriceView
 from longshore.models.resize import SizeChange
+from longshore.models.retry import FailureClass
 from longshore.models.score import TenantPart
 from longshore.models.spending import BuyingRecord, JobCost, PurchaseUnderWay
 from longshore.models.start_range import StartRange

@@ -6,8 +6,9 @@ from datetime import datetime, timedelta
 
 from longshore.models.array import ArraySpec
 from longshore.models.elements import ElementResult, ElementState
-from longshore.models.job import FailureClass, JobState, RetryPolicy
+from longshore.models.job_status import JobState
 from longshore.models.moment import says_begin
+from longshore.models.retry import FailureClass, RetryPolicy
 from longshore.models.text import count
 
 FIRST_SLOTS = 8

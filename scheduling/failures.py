@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from longshore.models.job import AttemptRecord, FailureClass
+from longshore.models.job_status import AttemptRecord
+from longshore.models.retry import FailureClass
 
 _ENOUGH = 2
 """Nodes on which a process could not be started: one may lack something, two hardly do."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
 from longshore.models.dag_messages import dag_workflow_id
-from longshore.models.job import JobState, JobStatus
+from longshore.models.job_status import JobState, JobStatus
 from longshore.models.messages import LeaseEnd, job_workflow_id, node_workflow_id, pool_workflow_id
 from longshore.models.purchase import purchase_workflow_id
 from longshore.models.reconcile import (

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from longshore.models.block import block_workflow_id
 from longshore.models.dag_messages import dag_workflow_id
-from longshore.models.job import JobResult, JobState
+from longshore.models.job_status import JobResult, JobState
 from longshore.models.messages import job_workflow_id, node_workflow_id
 from longshore.models.purchase import purchase_workflow_id
 from longshore.models.reconcile import (

@@ -20,13 +20,15 @@ from longshore.models.dag import DagState, StepState
 from longshore.models.elements import ElementState
 from longshore.models.funding import FundingClass
 from longshore.models.gang import GangPacking
-from longshore.models.job import FailureClass, JobState, Tier
+from longshore.models.job import Tier
+from longshore.models.job_status import JobState
 from longshore.models.market import MachineState, OrderState
 from longshore.models.messages import LeaseEnd
 from longshore.models.node import NodeState
 from longshore.models.packing import PackingRule, QueueOrder
 from longshore.models.placement import PlacementKind, RejectionCode
 from longshore.models.purchase import PurchaseState
+from longshore.models.retry import FailureClass
 from longshore.models.schedule import Oddity, Overlap
 from longshore.models.spending import HeldBy
 from longshore.models.topology import LinkClass

@@ -26,8 +26,9 @@ with workflow.unsafe.imports_passed_through():
     from longshore.models.base import as_reason
     from longshore.models.elements import ElementState
     from longshore.models.errors import RefusedError
-    from longshore.models.job import FailureClass, JobResult, JobState, JobStatus
+    from longshore.models.job_status import JobResult, JobState, JobStatus
     from longshore.models.messages import ARRAY_WORKFLOW, CommandReason
+    from longshore.models.retry import FailureClass
     from longshore.models.text import count
     from longshore.models.visible import visible
     from longshore.scheduling.arrays import progress_text

@@ -11,9 +11,10 @@ from datetime import timedelta
 from temporalio import workflow
 
 from longshore.models.elements import Batch
-from longshore.models.job import FailureClass, JobSpec
+from longshore.models.job import JobSpec
 from longshore.models.messages import NodeLost, ProcessReport
 from longshore.models.placement import Placement
+from longshore.models.retry import FailureClass
 from longshore.models.text import count
 from longshore.workflows import steps
 

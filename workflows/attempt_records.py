@@ -4,9 +4,10 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from longshore.models.bounds import json_bytes
-from longshore.models.job import AttemptRecord, FailureClass
+from longshore.models.job_status import AttemptRecord
 from longshore.models.messages import ProcessReport
 from longshore.models.placement import Placement
+from longshore.models.retry import FailureClass
 
 SHOWN = 20
 """Attempts that a job's status tells of."""

@@ -8,7 +8,8 @@ from temporalio import workflow
 from temporalio.common import SearchAttributePair, SearchAttributeUpdate
 
 from longshore.activities.job_starts import FUNDING_CLASS, JOB_STATE, NODE_ID, Pair, of_spec
-from longshore.models.job import JobSpec, JobState
+from longshore.models.job import JobSpec
+from longshore.models.job_status import JobState
 from longshore.workflows.paying import Paying
 
 LISTED_STATES = (JobState.QUEUED, JobState.HELD, JobState.RUNNING, JobState.RETRYING)

@@ -27,7 +27,7 @@ with workflow.unsafe.imports_passed_through():
         OpenDag,
     )
     from longshore.models.errors import SpecError
-    from longshore.models.job import JobState
+    from longshore.models.job_status import JobState
     from longshore.models.messages import CommandReason
     from longshore.models.text import count
     from longshore.models.visible import visible

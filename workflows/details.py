@@ -1,7 +1,8 @@
 """A job as Markdown, for the card that the Temporal UI shows of a workflow."""
 
 from longshore.activities.job_starts import summary_of
-from longshore.models.job import AttemptRecord, JobSpec, JobState, JobStatus
+from longshore.models.job import JobSpec
+from longshore.models.job_status import AttemptRecord, JobState, JobStatus
 from longshore.models.text import format_duration, format_places
 from longshore.models.units import format_cores, format_gb, format_limits
 from longshore.models.visible import visible

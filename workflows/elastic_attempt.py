@@ -16,7 +16,7 @@ from temporalio.exceptions import ActivityError
 
 from longshore.models.base import as_reason
 from longshore.models.bounds import json_bytes
-from longshore.models.job import FailureClass, JobSpec
+from longshore.models.job import JobSpec
 from longshore.models.messages import NodeLost
 from longshore.models.placement import Placement, Rank
 from longshore.models.resize import (
@@ -27,6 +27,7 @@ from longshore.models.resize import (
     SizeNotice,
     nobody_waits,
 )
+from longshore.models.retry import FailureClass
 from longshore.models.text import count
 from longshore.scheduling.ranks import COUNTS_SAVES, named, staying
 from longshore.workflows import elastic_steps, steps

@@ -19,14 +19,7 @@ with workflow.unsafe.imports_passed_through():
     from longshore.models.failover import SwapRequest
     from longshore.models.funding import PaidFor
     from longshore.models.growth import Growing
-    from longshore.models.job import (
-        FailureClass,
-        JobResult,
-        JobState,
-        JobStatus,
-        RetryRule,
-        not_stored,
-    )
+    from longshore.models.job_status import JobResult, JobState, JobStatus, not_stored
     from longshore.models.messages import (
         JOB_WORKFLOW,
         CommandReason,
@@ -43,6 +36,7 @@ with workflow.unsafe.imports_passed_through():
     from longshore.models.output import why_unusable
     from longshore.models.placement import Placed, Placement, PlacementKey
     from longshore.models.resize import JoinRequest, Resize, ResizeReply, ResizeRequest
+    from longshore.models.retry import FailureClass, RetryRule
     from longshore.models.text import format_duration
     from longshore.models.visible import visible
     from longshore.scheduling.failures import why_no_retry

@@ -3,7 +3,8 @@
 from temporalio.exceptions import ApplicationError
 
 from longshore.models.errors import RefusedError
-from longshore.models.job import JobSpec, JobState
+from longshore.models.job import JobSpec
+from longshore.models.job_status import JobState
 from longshore.models.resize import Resize
 from longshore.models.text import count
 

@@ -31,7 +31,7 @@ with workflow.unsafe.imports_passed_through():
     from longshore.models.array_messages import job_input
     from longshore.models.base import as_reason
     from longshore.models.dag_messages import DAG_WORKFLOW, DagInput, DagResult
-    from longshore.models.job import JobResult
+    from longshore.models.job_status import JobResult
     from longshore.models.messages import workflow_of
     from longshore.models.schedule import MOST_AGAIN, Kind
     from longshore.models.schedule_messages import (

@@ -18,7 +18,8 @@ from longshore.models.array_messages import ClaimReply, ClaimRequest, StopElemen
 from longshore.models.bounds import json_bytes
 from longshore.models.elements import Batch, BatchReport
 from longshore.models.failover import SwapReply, SwapRequest
-from longshore.models.job import FailureClass, JobResult, JobSpec
+from longshore.models.job import JobSpec
+from longshore.models.job_status import JobResult
 from longshore.models.messages import (
     EnqueueReply,
     EnqueueRequest,
@@ -35,6 +36,7 @@ from longshore.models.messages import (
 from longshore.models.output import JobOutput
 from longshore.models.placement import Placement, PlacementKey
 from longshore.models.resize import ResizeReply, ResizeRequest
+from longshore.models.retry import FailureClass
 from longshore.models.text import format_places
 from longshore.workflows.options import (
     ANSWER_AFTER_CUT,

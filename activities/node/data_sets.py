@@ -16,7 +16,8 @@ from longshore.activities.node.preparing import LOOK_EVERY, NotReadyError, unles
 from longshore.activities.storage import GivenUp
 from longshore.models.data import SEPARATOR, STATE, DataSet, variable_of
 from longshore.models.errors import StoreError
-from longshore.models.job import FailureClass, JobSpec
+from longshore.models.job import JobSpec
+from longshore.models.retry import FailureClass
 from longshore.models.units import format_bytes
 from longshore.scheduling.staging import Wanted
 

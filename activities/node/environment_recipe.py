@@ -23,7 +23,7 @@ from longshore.activities.node.conda_file import CondaFile, CondaFileError, read
 from longshore.activities.node.launch import clean_env
 from longshore.activities.node.preparing import NotReadyError
 from longshore.models.environment import CURRENT_FOLDER, JobEnvironment
-from longshore.models.job import FailureClass
+from longshore.models.retry import FailureClass
 from longshore.models.visible import brief
 
 CANNOT_BE_MADE = "its environment cannot be made: "

@@ -39,7 +39,8 @@ from longshore.activities.node.preparing import NotReadyError, in_thread, unless
 from longshore.activities.node.system import boot_clock, die_with_parent
 from longshore.activities.storage import GivenUp
 from longshore.models.errors import DamagedError, StoreError
-from longshore.models.job import FailureClass, JobSpec
+from longshore.models.job import JobSpec
+from longshore.models.retry import FailureClass
 
 LAST_LINES = 12
 """Lines of a failed build that are told."""

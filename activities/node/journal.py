@@ -11,8 +11,8 @@ from longshore.activities.node.element_runner import JOURNAL
 from longshore.activities.node.file_times import clamped_time
 from longshore.activities.node.time_limit import passed
 from longshore.models.elements import LONGEST_ERROR, BatchReport, ElementResult, Span
-from longshore.models.job import FailureClass
 from longshore.models.messages import ProcessReport
+from longshore.models.retry import FailureClass
 from longshore.models.visible import visible
 
 _NOT_STARTED = (125, 126, 127)

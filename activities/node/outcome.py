@@ -7,9 +7,9 @@ from typing import Any
 from longshore.activities.failpoints import wall_clock
 from longshore.activities.node.file_times import clamped_time
 from longshore.activities.node.runs import RunRecord
-from longshore.models.job import FailureClass
 from longshore.models.messages import TIME_ENDED, ProcessReport, Progress
 from longshore.models.placement import PlacementKey
+from longshore.models.retry import FailureClass
 
 AGENT_STOPPED = "the agent stopped"
 CUT_OFF = "the node was cut off from the server"

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 from longshore.activities.storage import GivenUp
-from longshore.models.job import FailureClass
+from longshore.models.retry import FailureClass
 
 LOOK_EVERY = 0.1
 """Seconds between two looks for whether anybody still wants it."""

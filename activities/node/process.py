@@ -27,7 +27,6 @@ from longshore.activities.node.system import boot_clock
 from longshore.models.array_messages import StopElements
 from longshore.models.checkpoint import CheckpointInfo, SaveRequest
 from longshore.models.errors import NotFoundError, RefusedError, StaleError
-from longshore.models.job import FailureClass
 from longshore.models.messages import (
     PREPARE_ACTIVITY,
     Heartbeat,
@@ -40,6 +39,7 @@ from longshore.models.messages import (
     WatchRequest,
 )
 from longshore.models.resize import SizeNotice
+from longshore.models.retry import FailureClass
 
 PROGRESS_INTERVAL = 1.0
 """Seconds between two heartbeats of a process; the worker sends on what is new every two."""

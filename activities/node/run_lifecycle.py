@@ -37,10 +37,10 @@ from longshore.activities.node.supervision import ForkServer, NotForkedError, Pl
 from longshore.activities.node.system import users_umask
 from longshore.activities.storage import GivenUp
 from longshore.models.errors import StoreError
-from longshore.models.job import FailureClass
 from longshore.models.messages import ProcessReport
 from longshore.models.node import Inventory, NodeIdentity
 from longshore.models.placement import PlacementKey
+from longshore.models.retry import FailureClass
 
 SUPERVISOR_PATIENCE = 30.0
 """Seconds after a grace in which a supervisor ends its job: a container may take twenty."""

@@ -3,7 +3,8 @@
 from datetime import timedelta
 
 from longshore.models.data import DataSet
-from longshore.models.job import JobSpec, RetryPolicy, RetryRule
+from longshore.models.job import JobSpec
+from longshore.models.retry import RetryPolicy, RetryRule
 from longshore.models.service import ServiceSpec
 from longshore.models.serving import EngineSpec, ModelSpec, fetched
 

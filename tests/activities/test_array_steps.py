@@ -26,9 +26,11 @@ from longshore.models.array_messages import (
     OpenArray,
 )
 from longshore.models.elements import BatchReport, ElementResult, ElementState
-from longshore.models.job import FailureClass, JobSpec, JobState
+from longshore.models.job import JobSpec
+from longshore.models.job_status import JobState
 from longshore.models.messages import job_workflow_id
 from longshore.models.placement import PlacementKey
+from longshore.models.retry import FailureClass
 
 NOW = datetime(2026, 11, 24, tzinfo=UTC)
 Row = dict[str, Any]

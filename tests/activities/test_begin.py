@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 from longshore.activities.buying.demand import demand_of_late
 from longshore.activities.queue_views import QueueViews
 from longshore.activities.views import Views
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.messages import EnqueueRequest, HoldRequest
 from longshore.models.placement import PlacementKey
 from tests.support.ledger import SUBMITTED_AT, Ledger

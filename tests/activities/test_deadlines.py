@@ -12,7 +12,8 @@ from longshore.activities.snapshot import load_pool
 from longshore.activities.views import Views, set_pool
 from longshore.models.buying import BuyingPolicy
 from longshore.models.deadline import DeadlineOutlook
-from longshore.models.job import JobState, Tier
+from longshore.models.job import Tier
+from longshore.models.job_status import JobState
 from longshore.models.messages import EnqueueRequest
 from longshore.models.pool import PoolSpec
 from longshore.models.views import JobView

@@ -26,7 +26,7 @@ from longshore.activities.views import Views
 from longshore.models.dag import DagSpec
 from longshore.models.deadline import DeadlineOutlook
 from longshore.models.durations import ExpectedFrom
-from longshore.models.job import JobResult, JobState
+from longshore.models.job_status import JobResult, JobState
 from longshore.models.messages import FinishRequest, LeaseEnd
 from longshore.models.placement import JobRequest, PlacementKey, RunningJob
 from longshore.models.preemption import RunningWork

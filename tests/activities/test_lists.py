@@ -5,7 +5,7 @@ from sqlalchemy import text
 
 from longshore.activities.views import POOLS, Views
 from longshore.models.errors import StoredError
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.views import JobView
 from tests.support.ledger import Ledger
 

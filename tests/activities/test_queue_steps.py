@@ -9,7 +9,7 @@ from sqlalchemy import text
 from temporalio.exceptions import ApplicationError
 
 from longshore.activities.queue_rows import lock_job
-from longshore.models.job import JobResult, JobState
+from longshore.models.job_status import JobResult, JobState
 from longshore.models.messages import EnqueueRequest, FinishRequest, HoldRequest, LeaseEnd
 from longshore.models.placement import PlacementKey
 from longshore.models.pool import Growth

@@ -13,7 +13,7 @@ from longshore.activities.snapshot import load_place, load_pool, read_queue
 from longshore.activities.views import Views, set_pool
 from longshore.client.words import class_of
 from longshore.models.deadline import DeadlineOutlook
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.messages import HoldRequest, LeaseEnd, ReleaseRequest
 from longshore.models.placement import PackingPolicy, PlacementKey, ScoreWeights
 from longshore.models.pool import PoolPacking, PoolSpec

@@ -15,7 +15,7 @@ from longshore.activities.node.orphans import runs
 from longshore.activities.node.run import Run
 from longshore.activities.node.supervision import Supervised
 from longshore.activities.node.system import boot_clock
-from longshore.models.job import FailureClass
+from longshore.models.retry import FailureClass
 from tests.agent.conftest import LocalNode, MakeBox
 from tests.agent.test_engines import an_engine, ask, ready, tiny
 from tests.support.agent import end_engines

@@ -15,9 +15,9 @@ from longshore.activities.node.run import Run
 from longshore.activities.node.system import boot_clock
 from longshore.models.checkpoint import CheckpointInfo, SaveRequest
 from longshore.models.errors import NotFoundError, RefusedError, UnavailableError
-from longshore.models.job import FailureClass
 from longshore.models.messages import ProcessReport, StopProcessRequest
 from longshore.models.placement import Rank
+from longshore.models.retry import FailureClass
 from tests.agent.conftest import LocalNode, MakeBox
 from tests.support.checkpoints import tree_of, write_tree
 from tests.support.waiting import eventually

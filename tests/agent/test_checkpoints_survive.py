@@ -16,7 +16,7 @@ from longshore.activities.database import Database
 from longshore.activities.failpoints import VARIABLE, CheckpointPoint
 from longshore.client.api import Longshore
 from longshore.models.checkpoint import CheckpointsRequest
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.settings import Settings
 from tests.agent.test_checkpoints import COUNT, IDLE
 from tests.support.agent import AgentProcess

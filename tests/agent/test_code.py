@@ -16,7 +16,8 @@ from longshore.activities.node.artifact_cache import ArtifactCache
 from longshore.activities.node.caches import Caches
 from longshore.activities.storage import GivenUp
 from longshore.models.errors import StoreError
-from longshore.models.job import FailureClass, JobSpec
+from longshore.models.job import JobSpec
+from longshore.models.retry import FailureClass
 from longshore.models.snapshot import Snapshot
 from longshore.scheduling.node_caches import CacheLimits, Disk
 from tests.agent.conftest import LocalNode, MakeBox

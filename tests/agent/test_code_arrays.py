@@ -6,7 +6,7 @@ from pathlib import Path
 from longshore.activities.artifacts.store import ArtifactStore
 from longshore.activities.node.retention import Keeping, Pruner
 from longshore.client.api import Longshore
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.settings import Settings
 from tests.agent.test_elements import an_array, begun, ended, written
 from tests.support.agent import AgentProcess

@@ -11,7 +11,7 @@ from longshore.activities.artifacts.store import ArtifactStore
 from longshore.activities.failpoints import VARIABLE, CodePoint
 from longshore.activities.node.artifact_cache import ArtifactCache
 from longshore.client.api import Longshore
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.settings import Settings
 from tests.support.agent import AgentProcess
 from tests.support.control import a_spec

@@ -9,7 +9,8 @@ from longshore.activities.artifacts.store import ArtifactStore
 from longshore.activities.node.conda_file import CondaFile, CondaFileError, read_conda_file
 from longshore.models.document import load_document
 from longshore.models.errors import SpecError
-from longshore.models.job import FailureClass, JobSpec
+from longshore.models.job import JobSpec
+from longshore.models.retry import FailureClass
 from tests.agent.conftest import LocalNode
 from tests.support.conda_channel import CondaChannel
 from tests.support.snapshots import code_of, store_snapshot

@@ -17,7 +17,7 @@ import pytest
 
 from longshore.activities.node import launch, orphans, run_lifecycle
 from longshore.client.api import Longshore
-from longshore.models.job import FailureClass
+from longshore.models.retry import FailureClass
 from tests.agent.conftest import LocalNode
 from tests.support.agent import AgentProcess
 from tests.support.control import a_spec

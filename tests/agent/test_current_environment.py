@@ -11,7 +11,7 @@ from uv import find_uv_bin
 from longshore.activities.artifacts.store import ArtifactStore
 from longshore.client.current_python import Brought, bring, current_python
 from longshore.models.errors import SpecError
-from longshore.models.job import FailureClass
+from longshore.models.retry import FailureClass
 from tests.agent.conftest import LocalNode
 from tests.support.projects import make_project
 from tests.support.snapshots import code_of, store_snapshot

@@ -16,7 +16,7 @@ from longshore.activities.node.data_source import DataSource, ForbiddenError
 from longshore.activities.storage import connect
 from longshore.models.data import DataSet
 from longshore.models.errors import StoreError
-from longshore.models.job import FailureClass
+from longshore.models.retry import FailureClass
 from longshore.scheduling.staging import Wanted
 from tests.agent.conftest import LocalNode, MakeBox
 from tests.support.object_store import object_store

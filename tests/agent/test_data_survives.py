@@ -10,7 +10,7 @@ from sqlalchemy import text
 
 from longshore.activities.failpoints import VARIABLE, DataPoint
 from longshore.client.api import Longshore
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from tests.support.agent import AgentProcess
 from tests.support.control import a_spec, reaches
 from tests.support.served import Served, serving

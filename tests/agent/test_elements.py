@@ -12,7 +12,9 @@ from longshore.client.api import Longshore
 from longshore.models.array_view import ElementView
 from longshore.models.elements import ElementState
 from longshore.models.errors import RefusedError
-from longshore.models.job import FailureClass, JobResult, JobSpec, JobState
+from longshore.models.job import JobSpec
+from longshore.models.job_status import JobResult, JobState
+from longshore.models.retry import FailureClass
 from tests.support.agent import AgentProcess
 from tests.support.waiting import eventually
 

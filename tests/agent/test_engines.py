@@ -19,7 +19,7 @@ import pytest
 from longshore.activities.node.engines import REPORT, engine_argv, read_report
 from longshore.activities.node.run import Run
 from longshore.activities.serving.engine_command import SPEC
-from longshore.models.job import FailureClass
+from longshore.models.retry import FailureClass
 from longshore.models.runtimes import BUILT_IN
 from longshore.models.serving import EngineReport, EngineSpec, EngineStage, ModelSpec, Runtime
 from longshore.workers.processes import wait_until

@@ -13,7 +13,7 @@ from longshore.activities.artifacts.store import ArtifactStore
 from longshore.activities.node import environment_store, environments
 from longshore.activities.node.environment_store import EnvironmentStore
 from longshore.activities.node.run import Run
-from longshore.models.job import FailureClass
+from longshore.models.retry import FailureClass
 from tests.agent.conftest import LocalNode, MakeBox
 from tests.support.snapshots import code_of, store_snapshot
 from tests.support.waiting import eventually

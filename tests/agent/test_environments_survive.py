@@ -7,7 +7,7 @@ import pytest
 
 from longshore.activities.failpoints import VARIABLE, EnvironmentPoint
 from longshore.client.api import Longshore
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from tests.support.agent import AgentProcess
 from tests.support.control import a_spec
 from tests.support.waiting import eventually

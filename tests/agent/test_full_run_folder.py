@@ -8,8 +8,8 @@ import pytest
 from longshore.activities.artifacts.store import ArtifactStore
 from longshore.activities.node.artifact_cache import ArtifactCache
 from longshore.activities.node.caches import Caches
-from longshore.models.job import FailureClass
 from longshore.models.messages import ProcessReport
+from longshore.models.retry import FailureClass
 from longshore.scheduling.node_caches import CacheLimits
 from tests.agent.conftest import MakeBox
 from tests.faults.chaos.machines import fill, small_disk

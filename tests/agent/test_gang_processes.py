@@ -6,9 +6,10 @@ from datetime import UTC, datetime
 import pytest
 
 from longshore.activities.node.rendezvous import FIRST_PORT, PORTS, rendezvous
-from longshore.models.job import FailureClass, JobSpec
+from longshore.models.job import JobSpec
 from longshore.models.messages import StopProcessRequest
 from longshore.models.placement import Placement, PlacementKey, Rank
+from longshore.models.retry import FailureClass
 from tests.agent.conftest import LocalNode
 from tests.support.waiting import eventually
 

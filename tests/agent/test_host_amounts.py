@@ -7,7 +7,7 @@ from pathlib import Path
 
 from longshore.client.api import Longshore
 from longshore.models.errors import SpecError
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.settings import Settings
 from tests.support.agent import AgentProcess
 from tests.support.control import a_spec

@@ -15,7 +15,7 @@ import pytest
 
 from longshore.models.checkpoint import CheckpointInfo, SaveRequest
 from longshore.models.errors import RefusedError
-from longshore.models.job import FailureClass
+from longshore.models.retry import FailureClass
 from tests.agent.conftest import SECRET, LocalNode, MakeBox
 from tests.support.podman import IDLE, IMAGE
 from tests.support.waiting import eventually

@@ -18,7 +18,8 @@ from longshore.client.api import Longshore
 from longshore.models.checkpoint import CheckpointInfo, Manifest, SaveRequest
 from longshore.models.document import read_document
 from longshore.models.errors import NotFoundError, StaleError, UnavailableError
-from longshore.models.job import JobSpec, JobState
+from longshore.models.job import JobSpec
+from longshore.models.job_status import JobState
 from longshore.models.placement import Rank
 from longshore.models.resize import SizeNotice
 from longshore.models.settings import Settings

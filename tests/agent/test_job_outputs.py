@@ -11,7 +11,7 @@ from longshore.activities.artifacts.outputs import OutputStore
 from longshore.client.pull import Pulled, pull
 from longshore.models.checkpoint import Manifest
 from longshore.models.errors import DamagedError, RefusedError
-from longshore.models.job import FailureClass
+from longshore.models.retry import FailureClass
 from tests.agent.conftest import LocalNode
 
 WRITES = (

@@ -8,7 +8,8 @@ import psutil
 import pytest
 
 from longshore.client.api import Longshore
-from longshore.models.job import FailureClass, JobState
+from longshore.models.job_status import JobState
+from longshore.models.retry import FailureClass
 from tests.agent.test_stopped_fork_server import FORK_SERVER, STOPPED
 from tests.support.agent import AgentProcess
 from tests.support.control import a_spec, reaches

@@ -10,7 +10,7 @@ from temporalio.client import Client
 from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.models.departures import DISK_REFUSES, ExpiryChange
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.messages import node_workflow_id
 from longshore.models.node import NodeState
 from longshore.models.settings import Settings

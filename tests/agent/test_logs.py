@@ -17,7 +17,8 @@ from longshore.activities.node.outcome import AGENT_STOPPED
 from longshore.client.logs import JobLogs
 from longshore.models.addresses import without_secrets
 from longshore.models.errors import StoreError
-from longshore.models.job import FailureClass, JobState, JobStatus
+from longshore.models.job_status import JobState, JobStatus
+from longshore.models.retry import FailureClass
 from tests.agent.conftest import LocalNode, MakeBox
 from tests.faults.chaos.machines import small_disk
 from tests.support.waiting import eventually

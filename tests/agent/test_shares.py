@@ -10,7 +10,7 @@ from longshore.activities.node.launch import LaunchError, prepare
 from longshore.activities.node.mig import device_of, positions_of_instances, read_mig
 from longshore.client.api import Longshore
 from longshore.models.errors import SpecError
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.mig import positions_of
 from longshore.models.node import GPUInventory, Inventory, MigInstance
 from longshore.models.settings import Settings

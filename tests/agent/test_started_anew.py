@@ -10,7 +10,7 @@ from temporalio.client import Client
 
 from longshore.activities.database import Database
 from longshore.client.api import Longshore
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.settings import Settings
 from tests.support.agent import AgentProcess
 from tests.support.control import a_spec, lease_ends, serving_control

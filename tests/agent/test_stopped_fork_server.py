@@ -7,7 +7,7 @@ import psutil
 import pytest
 
 from longshore.activities.node import supervision
-from longshore.models.job import FailureClass
+from longshore.models.retry import FailureClass
 from tests.agent.conftest import LocalNode
 from tests.support.marks import running
 from tests.support.waiting import eventually

@@ -10,7 +10,9 @@ import pytest
 
 from longshore.client.api import Longshore
 from longshore.models.elements import ElementState
-from longshore.models.job import FailureClass, JobSpec, JobState
+from longshore.models.job import JobSpec
+from longshore.models.job_status import JobState
+from longshore.models.retry import FailureClass
 from tests.agent.conftest import LocalNode
 from tests.agent.test_elements import all_of, an_array, begun, ended
 from tests.support.agent import AgentProcess

@@ -11,7 +11,7 @@ import pytest
 
 from longshore.client.api import Longshore
 from longshore.client.service_commands import is_settled
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.service import ReplicaView, ServiceSpec, ServiceState, ServiceView
 from longshore.models.service_messages import service_workflow_id
 from longshore.models.serving import ModelSpec

@@ -18,7 +18,7 @@ from longshore.activities.buying.purchase_details import PurchaseDetails
 from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.console import blocks_view, costs_view, purchases_view
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.settings import Settings
 from longshore.models.spending import Account, CostView
 from tests.buying.buyer import Buyer, block_option

@@ -17,7 +17,7 @@ from longshore.activities.database import Database
 from longshore.activities.views import set_pool
 from longshore.client.api import Longshore
 from longshore.models.buying import BuyingPolicy
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.pool import PoolSpec
 from longshore.models.settings import Settings
 from tests.buying.buyer import Buyer, buy_from_begun_minute

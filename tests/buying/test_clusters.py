@@ -9,7 +9,7 @@ import pytest
 
 from longshore.activities.providers import registry
 from longshore.client.api import Longshore
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.market import Offer
 from longshore.models.purchase import PurchaseState
 from tests.buying.buyer import Buyer, pod_option

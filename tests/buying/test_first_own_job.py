@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from longshore.client.api import Longshore
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.settings import Settings
 from tests.buying.buyer import SOON, Buyer
 from tests.buying.test_pool_buys import bought, may_buy

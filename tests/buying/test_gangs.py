@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from longshore.client.api import Longshore
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from tests.buying.buyer import Buyer
 from tests.buying.test_pool_buys import bought, may_buy
 from tests.support.control import a_spec

@@ -17,7 +17,8 @@ from longshore.activities.database import clock
 from longshore.client.api import Longshore
 from longshore.models.block import ENDING
 from longshore.models.errors import NotFoundError, RefusedError
-from longshore.models.job import JobSpec, JobState
+from longshore.models.job import JobSpec
+from longshore.models.job_status import JobState
 from longshore.models.margins import Margins
 from longshore.models.pool import PoolSpec
 from longshore.models.purchase import MachineStart, PurchaseState

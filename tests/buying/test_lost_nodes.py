@@ -12,7 +12,7 @@ from longshore.activities.buying.startup_failures import FAILURES
 from longshore.activities.database import clock
 from longshore.activities.providers import registry
 from longshore.client.api import Longshore
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.pool import PoolSpec
 from longshore.models.purchase import PurchaseState
 from longshore.scheduling.buying.start_backoff import FIRST_PAUSE, LONGEST_PAUSE, next_start

@@ -19,7 +19,7 @@ from longshore.activities.node_updates import extend_node
 from longshore.client.api import Longshore
 from longshore.models.block import BlockVerdict
 from longshore.models.block_end import BlockDecision, BlockOption, BlockOptionKind, GoOnRequest
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.purchase import worst_cost
 from longshore.models.settings import Settings
 from tests.buying.buyer import Buyer, pod_option

@@ -8,7 +8,7 @@ import pytest
 
 from longshore.client.api import Longshore
 from longshore.models.block import BlockState
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.scheduling.buying import repeat_guard
 from tests.buying.buyer import Buyer, pod_option
 from tests.buying.test_pool_buys import bought, may_buy

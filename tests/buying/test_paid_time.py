@@ -8,7 +8,7 @@ import pytest
 from longshore.activities.buying.purchase_details import PurchaseDetails
 from longshore.activities.buying.switch import BuyingSwitch
 from longshore.client.api import Longshore
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.purchase import PurchaseState
 from longshore.scheduling.buying.start_backoff import LONGEST_PAUSE, closed_until, start_again
 from tests.buying.buyer import Buyer, block_option

@@ -12,7 +12,7 @@ from longshore.activities.buying.switch import BuyingSwitch
 from longshore.activities.views import set_pool
 from longshore.client.api import Longshore
 from longshore.models.buying import BuyingPolicy, Caps
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.pool import PoolSpec
 from longshore.models.views import Explanation
 from longshore.workers.doctor.buying import checks

@@ -16,7 +16,7 @@ from longshore.activities.providers import registry
 from longshore.client.api import Longshore
 from longshore.models.buying import BuyingPolicy, RefusedOffer, Unmet
 from longshore.models.errors import InvalidOrderError, OfferRefusedError
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.market import OrderRequest
 from longshore.models.pool import PoolSpec
 from longshore.models.purchase import PurchaseState

@@ -6,7 +6,7 @@ from typing import Any
 
 from longshore.activities.buying.purchase_details import PurchaseDetails
 from longshore.client.api import Longshore
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.scheduling.buying.start_backoff import closed_until
 from tests.buying.buyer import Buyer, block_option
 from tests.buying.test_pool_buys import may_buy

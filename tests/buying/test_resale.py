@@ -16,7 +16,7 @@ from longshore.activities.database import Database
 from longshore.activities.views import set_pool
 from longshore.client.api import Longshore
 from longshore.models.block import FOR_SALE, mend_of_sale
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.pool import PoolSpec
 from tests.buying.buyer import DOLLAR, SOON, Buyer, block_option
 from tests.buying.test_pool_buys import may_buy

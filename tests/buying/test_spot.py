@@ -8,7 +8,7 @@ import pytest
 
 from longshore.activities.providers import registry
 from longshore.client.api import Longshore
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.market import InstanceType, Offer
 from tests.buying.buyer import Buyer, pod_option
 from tests.buying.test_let_go import a_job, is_ready

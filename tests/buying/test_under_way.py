@@ -13,7 +13,7 @@ from temporalio.client import Client
 
 from longshore.activities.database import Database
 from longshore.client.api import Longshore
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.settings import Settings
 from longshore.models.spending import PurchaseUnderWay
 from longshore.models.views import Explanation

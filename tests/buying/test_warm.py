@@ -8,7 +8,7 @@ from longshore.activities.markets.watch import MarketWatchActivities
 from longshore.activities.signals import Signals
 from longshore.client.api import Longshore
 from longshore.models.buying import BuyingPolicy
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.market_memory import MarketLookRequest
 from longshore.models.pool import PoolSpec
 from tests.buying.buyer import Buyer

@@ -9,7 +9,8 @@ from longshore.client.array_table import with_table
 from longshore.client.array_view import bar
 from longshore.models.elements import ElementState
 from longshore.models.errors import SpecError
-from longshore.models.job import FailureClass, JobSpec
+from longshore.models.job import JobSpec
+from longshore.models.retry import FailureClass
 from tests.client.conftest import Command
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually

@@ -20,7 +20,8 @@ from longshore.client.current_python import REQUIREMENTS
 from longshore.models.code import Code
 from longshore.models.environment import JobEnvironment
 from longshore.models.errors import SpecError
-from longshore.models.job import JobSpec, JobState
+from longshore.models.job import JobSpec
+from longshore.models.job_status import JobState
 from longshore.models.settings import Settings
 from longshore.models.snapshot import Snapshot
 from tests.client.conftest import Command

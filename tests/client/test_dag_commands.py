@@ -8,7 +8,7 @@ from pathlib import Path
 from longshore.console.dags_view import drawing_html, jobs_html
 from longshore.models.dag import DagView, StepState
 from longshore.models.elements import ElementState
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.messages import ProcessReport
 from longshore.models.output import output_of
 from tests.client.conftest import Command

@@ -19,7 +19,7 @@ from longshore.models.dag import (
     OnFailure,
     StepState,
 )
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 
 NOW = datetime(2026, 11, 24, 12, 0, tzinfo=UTC)
 

@@ -7,9 +7,7 @@ from longshore.client.job_view import jobs_table
 from longshore.client.node_view import cells, node_line, nodes_table, pools_table
 from longshore.client.watch_command import Fleet, changes, fleet_screen
 from longshore.models.cycles import CycleView, PoolCycles
-from longshore.models.job import (
-    JobState,
-)
+from longshore.models.job_status import JobState
 from longshore.models.pool import PoolSpec
 from longshore.models.views import (
     JobView,

@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from longshore.client.job_view import job_screen
-from longshore.models.job import FailureClass, JobResult, JobSpec, JobState
+from longshore.models.job import JobSpec
 from longshore.models.job_report import JobReport
+from longshore.models.job_status import JobResult, JobState
+from longshore.models.retry import FailureClass
 from longshore.models.views import AttemptView
 from tests.support.screens import MINUTE, NOW, a_job, a_status, drawn
 

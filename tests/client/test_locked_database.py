@@ -16,7 +16,7 @@ from longshore.activities import database
 from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.models.errors import NotFoundError, UnavailableError
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.messages import CONTROL_TASK_QUEUE, JOB_WORKFLOW, JobInput, job_workflow_id
 from longshore.models.settings import Settings
 from longshore.workers.doctor import database as doctor

@@ -10,7 +10,8 @@ from temporalio.client import Client, WorkflowFailureError
 
 from longshore.client.api import Longshore
 from longshore.console.fleet import Fleet
-from longshore.models.job import JobResult, JobSpec, JobState
+from longshore.models.job import JobSpec
+from longshore.models.job_status import JobResult, JobState
 from longshore.models.messages import CONTROL_TASK_QUEUE, JobInput, job_workflow_id
 from longshore.models.settings import Settings
 from longshore.workers.schedules import RECONCILE, ensure_schedule

@@ -22,7 +22,7 @@ from longshore.models.errors import (
     RefusedError,
     UnavailableError,
 )
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.messages import CONTROL_TASK_QUEUE, JOB_WORKFLOW, job_workflow_id
 from longshore.models.settings import Settings
 from tests.client.conftest import Command

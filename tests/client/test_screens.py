@@ -10,14 +10,9 @@ from longshore.client.job_view import explanation_screen, job_screen, jobs_table
 from longshore.client.live import Lines, exit_code_of, job_panel
 from longshore.client.watch_command import Fleet, changes, fleet_screen
 from longshore.models.elements import ElementState
-from longshore.models.job import (
-    AttemptRecord,
-    FailureClass,
-    JobResult,
-    JobSpec,
-    JobState,
-)
+from longshore.models.job import JobSpec
 from longshore.models.job_report import JobReport
+from longshore.models.job_status import AttemptRecord, JobResult, JobState
 from longshore.models.messages import Progress
 from longshore.models.placement import (
     Candidate,
@@ -29,6 +24,7 @@ from longshore.models.placement import (
 )
 from longshore.models.pool import Growth
 from longshore.models.preemption import Spared
+from longshore.models.retry import FailureClass
 from longshore.models.spending import JobCost, PurchaseUnderWay
 from longshore.models.views import (
     AttemptShare,

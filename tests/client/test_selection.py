@@ -10,7 +10,7 @@ from longshore.client.api import Longshore
 from longshore.client.selection import Selection
 from longshore.client.steering import AT_ONCE, CANCEL, ask_all, select
 from longshore.models.errors import EndedError, RefusedError
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.views import JobView
 from tests.client.conftest import Command
 from tests.client.test_commands import is_listed, submitted

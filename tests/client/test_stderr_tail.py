@@ -14,7 +14,7 @@ from longshore.client.job_view import explanation_screen, job_screen
 from longshore.client.live import say_stderr_tail
 from longshore.client.terminal import now
 from longshore.console.job_view import stderr_html
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.settings import Settings
 from tests.support.control import a_spec, reaches
 from tests.support.scripted_node import USER_ERROR, ScriptedNode

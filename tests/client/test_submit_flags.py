@@ -113,7 +113,8 @@ async def test_who_waits_for_a_job_whose_time_is_over_gets_its_own_code(
     longshore: Command, pool: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from longshore.client.live import exit_code_of
-    from longshore.models.job import FailureClass, JobResult, JobState
+    from longshore.models.job_status import JobResult, JobState
+    from longshore.models.retry import FailureClass
 
     over = JobResult(
         job_id="a", state=JobState.FAILED, exit_code=0, failure=FailureClass.TIME_LIMIT

@@ -7,8 +7,9 @@ from longshore.client.job_view import explanation_screen, job_screen, jobs_table
 from longshore.client.node_view import nodes_table
 from longshore.client.submission import new_job_id
 from longshore.client.terminal import Text, a_table, pairs, say
-from longshore.models.job import JobSpec, JobState
+from longshore.models.job import JobSpec
 from longshore.models.job_report import JobReport
+from longshore.models.job_status import JobState
 from longshore.models.placement import Decision, PlacementKind
 from longshore.models.text import NONE
 from tests.support.screens import NOW, a_job, a_node, a_running_job, drawn

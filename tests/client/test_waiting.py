@@ -15,7 +15,7 @@ from longshore.client.api import Longshore
 from longshore.client.live import Lines, Panel, follow_job
 from longshore.client.payloads import data_converter
 from longshore.client.submit_command import follow_with_logs
-from longshore.models.job import JobState, JobStatus
+from longshore.models.job_status import JobState, JobStatus
 from longshore.models.settings import Settings
 from tests.support.control import a_spec, reaches
 from tests.support.relay import relay_to

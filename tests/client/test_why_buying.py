@@ -8,7 +8,7 @@ from rich.console import Console
 from longshore.client.explain import explain
 from longshore.client.job_view import explanation_screen
 from longshore.models.buying import BuyingPolicy
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.pool import PoolSpec
 from longshore.models.spending import BuyingRecord
 from longshore.models.views import JobView

@@ -8,8 +8,8 @@ from longshore.console.array_view import bar_html, elements_html, errors_html
 from longshore.console.attempts_view import sizes_html
 from longshore.models.array_view import ArrayView, ElementView, ErrorGroup
 from longshore.models.elements import ElementState
-from longshore.models.job import FailureClass
 from longshore.models.resize import SizeChange
+from longshore.models.retry import FailureClass
 from longshore.models.spending import JobCost
 
 NOW = datetime(2026, 11, 24, 12, 0, tzinfo=UTC)

@@ -28,7 +28,7 @@ from longshore.models.dag import (
     StepState,
 )
 from longshore.models.elements import ElementState
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 
 NOW = datetime(2026, 11, 24, 12, 0, tzinfo=UTC)
 

@@ -7,7 +7,7 @@ from temporalio.client import Client
 
 from longshore.client.api import Longshore
 from longshore.console.fleet import Fleet
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.settings import Settings
 from longshore.workers.stack import Stack
 from tests.support.control import a_spec, new_pool, reaches, serving_control

@@ -13,8 +13,9 @@ from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.models.base import LONGEST_JOB_ID
 from longshore.models.dag import DagSpec
-from longshore.models.job import FailureClass, JobState
+from longshore.models.job_status import JobState
 from longshore.models.messages import CONTROL_TASK_QUEUE, JOB_WORKFLOW, job_workflow_id
+from longshore.models.retry import FailureClass
 from longshore.models.settings import Settings
 from longshore.workers.stack import Stack
 from tests.support.console import RunningConsole, running_console

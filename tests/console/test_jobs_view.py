@@ -18,8 +18,9 @@ from longshore.models.deadline import DeadlineCost, DeadlineJudgment, DeadlineOu
 from longshore.models.elements import ElementState
 from longshore.models.gang import DomainRoom, GangPlan, NodeShare, PlannedGroup
 from longshore.models.growth import GrowthDecision
-from longshore.models.job import AttemptRecord, FailureClass, JobSpec, JobState, JobStatus
+from longshore.models.job import JobSpec
 from longshore.models.job_report import JobReport
+from longshore.models.job_status import AttemptRecord, JobState, JobStatus
 from longshore.models.messages import Progress
 from longshore.models.placement import (
     Candidate,
@@ -33,6 +34,7 @@ from longshore.models.placement import (
 )
 from longshore.models.pool import PoolSpec
 from longshore.models.preemption import PreemptionPlan
+from longshore.models.retry import FailureClass
 from longshore.models.spending import BuyingRecord, OptionRecord
 from longshore.models.views import AttemptShare, AttemptView, Explanation, JobView, PoolView
 

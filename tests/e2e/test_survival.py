@@ -10,7 +10,8 @@ import psutil
 import pytest
 
 from longshore.client.api import Longshore
-from longshore.models.job import JobSpec, JobState
+from longshore.models.job import JobSpec
+from longshore.models.job_status import JobState
 from longshore.models.settings import Settings
 from tests.support.home import Home, new_home
 from tests.support.waiting import eventually

@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
-from longshore.models.job import JobResult, JobState
+from longshore.models.job_status import JobResult, JobState
 from longshore.models.messages import (
     NodeStatus,
     job_workflow_id,

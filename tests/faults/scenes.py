@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 from longshore.client.api import Longshore
 from longshore.models.errors import NotFoundError, RefusedError, UnavailableError
-from longshore.models.job import JobSpec, JobState
+from longshore.models.job import JobSpec
+from longshore.models.job_status import JobState
 from longshore.models.pool import PoolSpec
 from tests.faults.fleet import GPUS_PER_NODE, PATIENCE, Fleet
 from tests.faults.journal import SAVES, SLEEP

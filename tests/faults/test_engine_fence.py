@@ -14,7 +14,8 @@ import psutil
 import pytest
 
 from longshore.client.service_commands import is_settled
-from longshore.models.job import JobSpec, JobState
+from longshore.models.job import JobSpec
+from longshore.models.job_status import JobState
 from longshore.models.service import ServiceSpec, ServiceState, ServiceView
 from longshore.models.serving import ModelSpec
 from tests.faults.chaos.serving import engines_of

@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from longshore.models.job import FailureClass, JobSpec
+from longshore.models.job import JobSpec
 from longshore.models.node import NodeState
+from longshore.models.retry import FailureClass
 from tests.faults import scenes
 from tests.faults.chaos.machines import fill, small_disk, small_disks
 from tests.faults.fleet import (

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.workers.survival import EXPECTED_ENDS, USUAL_PACE, SurvivalReport
 from tests.support.home import Home, new_home
 

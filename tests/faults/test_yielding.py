@@ -12,10 +12,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from longshore.models.job import FailureClass, JobSpec, JobState
+from longshore.models.job import JobSpec
+from longshore.models.job_status import JobState
 from longshore.models.packing import QueueOrder
 from longshore.models.pool import PoolPacking, PoolSpec
 from longshore.models.preemption import PreemptionPolicy
+from longshore.models.retry import FailureClass
 from longshore.workers.stack import agent_process
 from tests.faults.fleet import CONTROL, GPUS_PER_NODE, PATIENCE, Fleet, running_fleet
 from tests.faults.scenes import submit, until_answered

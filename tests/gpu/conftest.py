@@ -12,7 +12,8 @@ import pytest
 
 from longshore.activities.logstore import Stream
 from longshore.client.api import Longshore
-from longshore.models.job import JobResult, JobSpec
+from longshore.models.job import JobSpec
+from longshore.models.job_status import JobResult
 from longshore.models.settings import Settings
 from tests.support.home import Home, new_home
 from tests.support.waiting import eventually

@@ -16,7 +16,9 @@ from longshore.activities.node.inventory import take_inventory
 from longshore.client.api import Longshore
 from longshore.client.calls import known_job
 from longshore.models.document import read_document
-from longshore.models.job import FailureClass, JobSpec, JobState
+from longshore.models.job import JobSpec
+from longshore.models.job_status import JobState
+from longshore.models.retry import FailureClass
 from longshore.workers.stack import agent_process
 from tests.gpu.conftest import Card, Jobs, ask_driver, memory_in_use
 from tests.support.home import Home

@@ -10,8 +10,10 @@ from temporalio.common import WorkflowIDReusePolicy
 
 from longshore.models.array_messages import ArrayInput, ElementsReply, ElementsRequest
 from longshore.models.elements import ElementState
-from longshore.models.job import FailureClass, JobSpec, JobState
+from longshore.models.job import JobSpec
+from longshore.models.job_status import JobState
 from longshore.models.messages import CONTROL_TASK_QUEUE, CommandReason, job_workflow_id
+from longshore.models.retry import FailureClass
 from longshore.workflows.array import ArrayWorkflow
 from tests.support.histories import tells
 from tests.support.scripted_node import ScriptedNode

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.messages import CommandReason
 from longshore.workflows.job import JobWorkflow
 from tests.support.scripted_node import ScriptedNode

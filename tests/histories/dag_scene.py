@@ -11,8 +11,9 @@ from temporalio.common import WorkflowIDReusePolicy
 
 from longshore.models.dag import DagSpec
 from longshore.models.dag_messages import CancelDagJob, DagInput, dag_workflow_id
-from longshore.models.job import FailureClass, JobState
+from longshore.models.job_status import JobState
 from longshore.models.messages import CONTROL_TASK_QUEUE, CommandReason, job_workflow_id
+from longshore.models.retry import FailureClass
 from longshore.workflows.dag import DagWorkflow
 from tests.support.histories import tells
 from tests.support.scripted_node import USER_ERROR, ScriptedNode

@@ -32,7 +32,7 @@ from longshore.models.buying import BuyingPolicy
 from longshore.models.checkpointing import CheckpointPolicy
 from longshore.models.departures import DISK_REFUSES
 from longshore.models.growth import Growing
-from longshore.models.job import FailureClass, JobResult, JobState
+from longshore.models.job_status import JobResult, JobState
 from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
     CommandReason,
@@ -56,6 +56,7 @@ from longshore.models.purchase import (
 )
 from longshore.models.reconcile import ReconcileRequest
 from longshore.models.resize import Resize
+from longshore.models.retry import FailureClass
 from longshore.models.service_messages import service_workflow_id
 from longshore.models.settings import Settings
 from longshore.models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL

@@ -9,9 +9,10 @@ from longshore.models.document import load_document
 from longshore.models.elastic import Malleable
 from longshore.models.environment import JobEnvironment
 from longshore.models.funding import FundingTerms
-from longshore.models.job import CheckpointContract, JobSpec, RetryPolicy, RetryRule
+from longshore.models.job import CheckpointContract, JobSpec
 from longshore.models.job_docs import PAGE, page
 from longshore.models.job_examples import FULL_EXAMPLE
+from longshore.models.retry import RetryPolicy, RetryRule
 from longshore.models.topology import Conformance, Gang
 
 

@@ -9,7 +9,8 @@ from longshore.activities.views import Views
 from longshore.client.api import Longshore
 from longshore.client.reconcile import reconcile
 from longshore.models.elements import ElementState
-from longshore.models.job import JobSpec, JobState
+from longshore.models.job import JobSpec
+from longshore.models.job_status import JobState
 from longshore.models.messages import job_workflow_id
 from longshore.models.reconcile import Finding, FindingKind, ReconcileRequest
 from tests.support.scripted_node import ScriptedNode

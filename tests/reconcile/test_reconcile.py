@@ -14,7 +14,7 @@ from temporalio.worker import Worker
 from longshore.activities.database import Database
 from longshore.activities.queue_rows import lock_job
 from longshore.client.api import Longshore
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
     JOB_WORKFLOW,

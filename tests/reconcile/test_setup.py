@@ -24,7 +24,7 @@ from longshore.client.api import Longshore
 from longshore.client.payloads import data_converter
 from longshore.client.reconcile import reconcile
 from longshore.models.checkpointing import CHECKPOINT_WATCH_SCHEDULE
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.market_memory import MARKET_WATCH_SCHEDULE, MarketWatchReport
 from longshore.models.messages import job_workflow_id
 from longshore.models.reconcile import RECONCILE_SCHEDULE, ReconcileReport, ReconcileRequest

@@ -10,7 +10,9 @@ from pydantic import ValidationError
 
 from longshore.models.array import ArraySpec, expanded, ranges_text
 from longshore.models.elements import ElementResult, ElementState
-from longshore.models.job import FailureClass, JobSpec, JobState, RetryPolicy
+from longshore.models.job import JobSpec
+from longshore.models.job_status import JobState
+from longshore.models.retry import FailureClass, RetryPolicy
 from longshore.scheduling.arrays import (
     FIRST_SLOTS,
     MOST_IN_BATCH,

@@ -2,7 +2,8 @@
 
 from datetime import UTC, datetime
 
-from longshore.models.job import AttemptRecord, FailureClass, RetryPolicy, RetryRule
+from longshore.models.job_status import AttemptRecord
+from longshore.models.retry import FailureClass, RetryPolicy, RetryRule
 from longshore.scheduling.failures import why_no_retry
 
 START, NODE, USER = FailureClass.START, FailureClass.NODE, FailureClass.USER

@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from longshore.models.dag import Condition, DagSpec, DagState, Edge, Join, OnFailure, StepState
 from longshore.models.elements import ElementState
-from longshore.models.job import FailureClass, JobState
+from longshore.models.job_status import JobState
+from longshore.models.retry import FailureClass
 from longshore.scheduling.arrays import ArraySeen
 from longshore.scheduling.arrays import decide as decide_array
 from longshore.scheduling.dag import (

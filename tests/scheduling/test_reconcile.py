@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from longshore.models.job import JobResult, JobState, JobStatus
+from longshore.models.job_status import JobResult, JobState, JobStatus
 from longshore.models.messages import LeaseEnd, NodeStatus, job_workflow_id
 from longshore.models.node import NodeState
 from longshore.models.reconcile import (

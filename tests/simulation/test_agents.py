@@ -12,7 +12,7 @@ from temporalio.client import Client
 from longshore.activities.database import Database
 from longshore.activities.providers.startup import Startup
 from longshore.client.api import Longshore
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.node import NodeState
 from longshore.models.settings import Settings
 from longshore.models.views import NodeView

@@ -16,7 +16,8 @@ from temporalio.client import (
 
 from longshore.activities.database import Database
 from longshore.client.api import Longshore
-from longshore.models.job import JobSpec, JobState, JobStatus
+from longshore.models.job import JobSpec
+from longshore.models.job_status import JobState, JobStatus
 from longshore.models.messages import CONTROL_TASK_QUEUE
 from longshore.models.settings import Settings
 from longshore.workers.control import control_worker

@@ -11,7 +11,7 @@ from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client, WorkflowHandle
 
 from longshore.activities.job_starts import JOB_STATE
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 
 
 async def timers(temporal: Client, workflow_id: str) -> list[timedelta]:

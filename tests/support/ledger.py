@@ -25,7 +25,8 @@ from longshore.activities.signals import Signals
 from longshore.activities.spares import SpareActivities
 from longshore.activities.views import set_pool
 from longshore.models import proof
-from longshore.models.job import JobResult, JobSpec, JobState
+from longshore.models.job import JobSpec
+from longshore.models.job_status import JobResult, JobState
 from longshore.models.messages import (
     CycleReply,
     CycleRequest,

@@ -33,8 +33,8 @@ from longshore.models.array_messages import (
 from longshore.models.dag import DagSpec
 from longshore.models.dag_messages import AdvanceDag, OpenDag
 from longshore.models.elements import BatchReport, ElementResult
-from longshore.models.job import FailureClass
 from longshore.models.placement import PlacementKey
+from longshore.models.retry import FailureClass
 
 NOW = datetime(2026, 11, 25, tzinfo=UTC)
 Row = dict[str, Any]

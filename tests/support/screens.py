@@ -6,10 +6,7 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 
-from longshore.models.job import (
-    JobState,
-    JobStatus,
-)
+from longshore.models.job_status import JobState, JobStatus
 from longshore.models.views import (
     GPUView,
     JobView,

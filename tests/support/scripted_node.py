@@ -32,7 +32,6 @@ from longshore.models.checkpoint import CheckpointInfo, SaveRequest
 from longshore.models.data import HeldData, HeldReport
 from longshore.models.departures import ExpiryChange, NodeDrain, SpotNotice
 from longshore.models.elements import Batch, BatchReport, ElementResult
-from longshore.models.job import FailureClass
 from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
     CommandReason,
@@ -55,6 +54,7 @@ from longshore.models.messages import (
 from longshore.models.node import GPUInventory, Inventory, NodeIdentity
 from longshore.models.protocol import PROTOCOL
 from longshore.models.resize import SizeNotice
+from longshore.models.retry import FailureClass
 from longshore.models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL
 from longshore.workflows.node import NodeWorkflow
 from tests.support.waiting import eventually

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from longshore.models.job import AttemptRecord, FailureClass, JobState, JobStatus, Tier
+from longshore.models.job import Tier
+from longshore.models.job_status import AttemptRecord, JobState, JobStatus
 from longshore.models.node import NodeState
+from longshore.models.retry import FailureClass
 from longshore.models.views import GPUView, JobView, NodeView
 from longshore.workers.demo.events import events_between
 from longshore.workers.demo.report import DemoReport, report_on

@@ -20,7 +20,7 @@ from longshore.client.api import Longshore
 from longshore.client.deployments import Deployments, trouble_with
 from longshore.models.deployment import DeploymentView, VersionState, VersionView, WorkerVersion
 from longshore.models.errors import SpecError
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.messages import job_workflow_id, node_workflow_id, pool_workflow_id
 from longshore.models.settings import Settings
 from longshore.workers.doctor import temporal as temporal_checks

@@ -19,7 +19,7 @@ from longshore.client import late_answers
 from longshore.client.api import Longshore
 from longshore.client.control_worker import START, nobody_asks
 from longshore.models.errors import UnavailableError
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
     NODE_WORKFLOW,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.workers.survival import EXPECTED_ENDS, AttemptSteps, Trained, problems_of
 from tests.support.local_stack import ROOT
 from tests.support.waiting import eventually

@@ -9,7 +9,8 @@ from longshore.client.submission import new_job_id
 from longshore.models.array_messages import ArrayInput
 from longshore.models.dag import DagSpec, DagState
 from longshore.models.elements import ElementState
-from longshore.models.job import FailureClass, JobSpec, JobState, JobStatus
+from longshore.models.job import JobSpec
+from longshore.models.job_status import JobState, JobStatus
 from longshore.models.messages import (
     ARRAY_WORKFLOW,
     CONTROL_TASK_QUEUE,
@@ -17,6 +18,7 @@ from longshore.models.messages import (
     JobInput,
     job_workflow_id,
 )
+from longshore.models.retry import FailureClass
 from longshore.models.search import SEARCH_ATTRIBUTES
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually

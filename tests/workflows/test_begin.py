@@ -10,8 +10,9 @@ from temporalio.testing import TimeSkipper
 from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.models.dag import DagSpec
-from longshore.models.job import FailureClass, JobState, JobStatus
+from longshore.models.job_status import JobState, JobStatus
 from longshore.models.messages import job_workflow_id
+from longshore.models.retry import FailureClass
 from tests.support.control import a_spec, is_queued, lease_ends, reaches
 from tests.support.histories import activities, timers
 from tests.support.scripted_node import ScriptedNode

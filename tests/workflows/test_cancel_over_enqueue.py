@@ -16,7 +16,7 @@ from longshore.activities import failpoints
 from longshore.activities.database import Database
 from longshore.activities.queue_rows import put_into_queue
 from longshore.client.api import Longshore
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.messages import EnqueueRequest, job_workflow_id
 from longshore.models.settings import Settings
 from longshore.workers.stack import Stack

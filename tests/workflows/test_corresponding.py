@@ -9,8 +9,8 @@ from longshore.client.api import Longshore
 from longshore.client.costs import billed
 from longshore.models.dag import DagSpec, DagState, StepState
 from longshore.models.errors import RefusedError, SpecError
-from longshore.models.job import FailureClass
 from longshore.models.messages import job_workflow_id
+from longshore.models.retry import FailureClass
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
 from tests.workflows.test_dags import comes_to, steps

@@ -7,7 +7,7 @@ from pydantic import SecretStr
 from temporalio.client import Client, WorkflowHandle
 
 from longshore.client.api import Longshore
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.messages import job_workflow_id
 from longshore.models.settings import Settings
 from longshore.workers.stack import Stack

@@ -6,7 +6,7 @@ from temporalio.client import Client
 from longshore.activities.database import Database
 from longshore.activities.observation import describe
 from longshore.client.api import Longshore
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.messages import pool_workflow_id
 from longshore.models.settings import Settings
 from tests.support.control import a_spec, reaches

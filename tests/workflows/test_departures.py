@@ -10,11 +10,12 @@ from temporalio.client import Client
 from longshore.activities.database import Database
 from longshore.activities.views import set_pool
 from longshore.client.api import Longshore
-from longshore.models.job import FailureClass, JobState
+from longshore.models.job_status import JobState
 from longshore.models.messages import ProcessReport
 from longshore.models.node import NodeState
 from longshore.models.placement import RejectionCode
 from longshore.models.pool import PoolPacking, PoolSpec
+from longshore.models.retry import FailureClass
 from longshore.models.settings import Settings
 from longshore.models.views import NodeView
 from tests.support.control import a_spec, lease_ends, reaches, serving_control

@@ -3,7 +3,9 @@
 from datetime import UTC, datetime, timedelta
 
 from longshore.activities.job_starts import as_summary, details_of, summary_of
-from longshore.models.job import AttemptRecord, FailureClass, JobSpec, JobState, JobStatus
+from longshore.models.job import JobSpec
+from longshore.models.job_status import AttemptRecord, JobState, JobStatus
+from longshore.models.retry import FailureClass
 from longshore.workflows.details import job_details
 
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)

@@ -10,7 +10,7 @@ from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.models.elastic import Malleable
 from longshore.models.errors import RefusedError
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
     JobInput,

@@ -8,7 +8,7 @@ from temporalio.client import Client
 from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.models.growth import Growing
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.messages import RunProcessRequest, job_workflow_id
 from longshore.models.pool import PoolSpec
 from longshore.models.settings import Settings

@@ -11,10 +11,11 @@ from temporalio.client import Client
 from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.models.growth import Growing
-from longshore.models.job import FailureClass, JobState
+from longshore.models.job_status import JobState
 from longshore.models.messages import ProcessReport, job_workflow_id, joined_id
 from longshore.models.pool import PoolSpec
 from longshore.models.resize import Resize
+from longshore.models.retry import FailureClass
 from longshore.models.settings import Settings
 from longshore.scheduling import growth
 from longshore.scheduling.ranks import COUNTS_SAVES

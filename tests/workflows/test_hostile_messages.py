@@ -12,7 +12,7 @@ from temporalio.exceptions import ApplicationError
 
 from longshore.client.api import Longshore
 from longshore.models.dag_messages import dag_workflow_id
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
     NodeInput,

@@ -9,7 +9,7 @@ from temporalio.client import Client
 from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.models.errors import RefusedError
-from longshore.models.job import FailureClass, JobState
+from longshore.models.job_status import JobState
 from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
     Displacement,
@@ -18,6 +18,7 @@ from longshore.models.messages import (
     job_workflow_id,
 )
 from longshore.models.pool import PoolSpec
+from longshore.models.retry import FailureClass
 from longshore.workflows.job import JobWorkflow
 from tests.support.control import a_spec, is_queued, lease_ends, reaches
 from tests.support.scripted_node import USER_ERROR, ScriptedNode

@@ -6,9 +6,10 @@ import pytest
 from temporalio.client import Client, WorkflowHandle
 
 from longshore.client.api import Longshore
-from longshore.models.job import FailureClass, JobState
+from longshore.models.job_status import JobState
 from longshore.models.messages import CommandReason, NodeLost, Waiting, job_workflow_id
 from longshore.models.placement import Placement
+from longshore.models.retry import FailureClass
 from tests.support.control import a_spec, reaches
 from tests.support.scripted_node import ScriptedNode
 

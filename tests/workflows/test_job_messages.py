@@ -23,7 +23,7 @@ from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.client.costs import actions
 from longshore.client.submission import new_job_id
-from longshore.models.job import FailureClass, JobState
+from longshore.models.job_status import JobState
 from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
     JOB_WORKFLOW,
@@ -33,6 +33,7 @@ from longshore.models.messages import (
     node_workflow_id,
 )
 from longshore.models.node import NodeState
+from longshore.models.retry import FailureClass
 from longshore.workers.versioning import WORKFLOWS
 from longshore.workflows.job import JobWorkflow
 from longshore.workflows.node import NodeWorkflow

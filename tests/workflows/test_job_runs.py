@@ -10,9 +10,10 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.client.costs import actions
-from longshore.models.job import FailureClass, JobState
+from longshore.models.job_status import JobState
 from longshore.models.messages import NodeLost, ProcessReport, StopProcessRequest, job_workflow_id
 from longshore.models.placement import PlacementKey
+from longshore.models.retry import FailureClass
 from longshore.models.settings import Settings
 from tests.support.control import (
     a_spec,

@@ -5,8 +5,9 @@ from temporalio.client import Client, WorkflowExecutionStatus
 
 from longshore.activities.database import Database
 from longshore.client.api import Longshore
-from longshore.models.job import FailureClass, JobState
+from longshore.models.job_status import JobState
 from longshore.models.messages import ProcessReport, job_workflow_id
+from longshore.models.retry import FailureClass
 from tests.support.control import a_spec, lease_ends, reaches
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually

@@ -15,9 +15,10 @@ from longshore.activities.views import set_pool
 from longshore.client.api import Longshore
 from longshore.client.submission import new_job_id
 from longshore.models.errors import UnsatisfiableError
-from longshore.models.job import FailureClass, JobState
+from longshore.models.job_status import JobState
 from longshore.models.messages import CONTROL_TASK_QUEUE, JobInput, job_workflow_id
 from longshore.models.pool import Growth, PoolSpec
+from longshore.models.retry import FailureClass
 from longshore.models.settings import Settings
 from longshore.workflows.job import JobWorkflow
 from tests.support.control import (

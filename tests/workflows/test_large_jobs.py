@@ -15,7 +15,8 @@ from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.models.bounds import json_bytes
 from longshore.models.errors import SpecError
-from longshore.models.job import MOST_BYTES, FailureClass, JobSpec, JobState
+from longshore.models.job import MOST_BYTES, JobSpec
+from longshore.models.job_status import JobState
 from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
     JOB_WORKFLOW,
@@ -25,6 +26,7 @@ from longshore.models.messages import (
     JobInput,
 )
 from longshore.models.placement import Placed, Rank
+from longshore.models.retry import FailureClass
 from longshore.models.settings import Settings
 from longshore.workers.control import workflow_runner
 from longshore.workflows.job import JobWorkflow

@@ -12,7 +12,7 @@ from longshore.activities.held_differences import HELD_DIFFERENCES
 from longshore.client.api import Longshore
 from longshore.models.forecast import ForecastKind
 from longshore.models.funding import Budget, Tenant
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.messages import ProcessReport
 from longshore.models.settings import Settings
 from tests.support.control import a_spec, lease_ends, reaches

@@ -20,7 +20,7 @@ from temporalio.testing import TimeSkipper
 from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.models.errors import NotFoundError, RefusedError
-from longshore.models.job import FailureClass, JobState
+from longshore.models.job_status import JobState
 from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
     NodeInput,
@@ -28,6 +28,7 @@ from longshore.models.messages import (
     node_workflow_id,
 )
 from longshore.models.node import NodeState
+from longshore.models.retry import FailureClass
 from longshore.models.settings import Settings
 from longshore.models.views import NodeView
 from longshore.workers.stack import Stack

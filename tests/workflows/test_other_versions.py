@@ -18,8 +18,9 @@ from longshore.activities.node.process import NodeActivities
 from longshore.activities.queue import QueueActivities
 from longshore.activities.registry import RegistryActivities
 from longshore.activities.spares import SpareActivities
-from longshore.models.job import FailureClass, Tier
+from longshore.models.job import Tier
 from longshore.models.messages import ProcessReport, Registration
+from longshore.models.retry import FailureClass
 from longshore.models.topology import LinkClass, NodeTopology
 
 HISTORIES = Path(__file__).parents[1] / "histories"

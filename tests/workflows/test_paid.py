@@ -10,7 +10,7 @@ from longshore.activities.funding import telling
 from longshore.client.api import Longshore
 from longshore.client.costs import actions
 from longshore.models.funding import Budget, Envelope, Tenant
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.messages import job_workflow_id
 from tests.support.control import a_spec, reaches
 from tests.support.scripted_node import ScriptedNode

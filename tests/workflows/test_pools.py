@@ -17,7 +17,7 @@ from longshore.activities.views import set_pool
 from longshore.client.api import Longshore
 from longshore.client.costs import actions
 from longshore.models.errors import StoredError
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.messages import CONTROL_TASK_QUEUE, PoolInput, PoolStatus, pool_workflow_id
 from longshore.models.pool import PoolSpec
 from longshore.models.settings import Settings

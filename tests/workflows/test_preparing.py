@@ -11,7 +11,7 @@ from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.models.data import HeldData
 from longshore.models.errors import EndedError
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.messages import PREPARE_ACTIVITY, Prepare, job_workflow_id
 from longshore.models.settings import Settings
 from tests.support.control import a_spec, reaches

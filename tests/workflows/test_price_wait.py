@@ -11,10 +11,11 @@ from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.models.dag import DagSpec
 from longshore.models.errors import NotFoundError
-from longshore.models.job import FailureClass, JobState
+from longshore.models.job_status import JobState
 from longshore.models.messages import job_workflow_id
 from longshore.models.pool import PoolSpec
 from longshore.models.price_series import PoolPrice, PricePoint, PriceSeries
+from longshore.models.retry import FailureClass
 from longshore.models.views import JobView
 from tests.support.control import a_spec, is_queued, lease_ends
 from tests.support.histories import activities, timers

@@ -10,7 +10,8 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from longshore.client.api import Longshore
 from longshore.models.dag import DagSpec
 from longshore.models.errors import RefusedError, SpecError
-from longshore.models.job import JobSpec, JobState
+from longshore.models.job import JobSpec
+from longshore.models.job_status import JobState
 from longshore.models.messages import CONTROL_TASK_QUEUE, job_workflow_id
 from longshore.models.schedule import Overlap, ScheduleTimes, ScheduleView
 from longshore.models.schedule_messages import ScheduleRunInput, run_id, schedule_id

@@ -11,7 +11,7 @@ from temporalio.worker import Worker
 
 from longshore.client.api import Longshore
 from longshore.client.status import progress_of
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.messages import Progress, job_workflow_id
 from tests.support.control import a_spec
 from tests.support.scripted_node import ScriptedNode

@@ -11,7 +11,7 @@ from temporalio.client import Client, WorkflowFailureError
 from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.models.errors import UnsatisfiableError
-from longshore.models.job import FailureClass, JobState
+from longshore.models.job_status import JobState
 from longshore.models.labels import parse_selector
 from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
@@ -20,6 +20,7 @@ from longshore.models.messages import (
     job_workflow_id,
 )
 from longshore.models.pool import PoolSpec
+from longshore.models.retry import FailureClass
 from longshore.models.settings import Settings
 from longshore.workflows.job import JobWorkflow
 from tests.support.control import a_spec, lease_ends

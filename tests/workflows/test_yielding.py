@@ -9,10 +9,11 @@ from sqlalchemy import text
 
 from longshore.activities.database import Database
 from longshore.client.api import Longshore
-from longshore.models.job import FailureClass, JobState
+from longshore.models.job_status import JobState
 from longshore.models.packing import QueueOrder
 from longshore.models.pool import PoolPacking, PoolSpec
 from longshore.models.preemption import PreemptionPolicy
+from longshore.models.retry import FailureClass
 from tests.support.control import a_spec, reaches
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.node import NodeState
 from longshore.models.text import format_places
 from longshore.models.views import JobView, NodeView

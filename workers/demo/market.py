@@ -25,7 +25,8 @@ from longshore.client.submission import new_job_id
 from longshore.models.block import block_workflow_id
 from longshore.models.buying import BuyingPolicy, Caps
 from longshore.models.errors import NotFoundError, RefusedError, StackError, UnavailableError
-from longshore.models.job import JobSpec, JobState, Tier
+from longshore.models.job import JobSpec, Tier
+from longshore.models.job_status import JobState
 from longshore.models.messages import CommandReason
 from longshore.models.money import MICRO
 from longshore.models.pool import PoolSpec

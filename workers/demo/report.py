@@ -4,7 +4,8 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from longshore.models.base import Wire
-from longshore.models.job import AttemptRecord, FailureClass, JobState, JobStatus
+from longshore.models.job_status import AttemptRecord, JobState, JobStatus
+from longshore.models.retry import FailureClass
 from longshore.models.spending import Account
 from longshore.models.views import NodeView
 from longshore.workers.demo.state import DemoState

@@ -19,7 +19,8 @@ from temporalio.service import RPCError, RPCStatusCode
 from longshore.client.api import Longshore
 from longshore.client.submission import new_job_id
 from longshore.models.errors import NotFoundError, RefusedError, StackError, UnavailableError
-from longshore.models.job import JobSpec, JobState, JobStatus
+from longshore.models.job import JobSpec
+from longshore.models.job_status import JobState, JobStatus
 from longshore.models.messages import PoolStatus, pool_workflow_id
 from longshore.models.node import NodeState
 from longshore.models.views import JobView

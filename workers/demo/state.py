@@ -10,7 +10,7 @@ from typing import Self
 from pydantic import ValidationError
 
 from longshore.models.base import Instant, Wire
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.views import JobView, NodeView
 from longshore.workers.processes import write_atomically
 

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from longshore.client.terminal import Text, a_table, heading, pairs
 from longshore.client.words import SIMULATED, styled
-from longshore.models.job import JobState
+from longshore.models.job_status import JobState
 from longshore.models.settings import StackInfo
 from longshore.models.text import and_more, format_dollars
 from longshore.models.views import GPUView, NodeView

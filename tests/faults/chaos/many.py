@@ -12,7 +12,8 @@ from typing import Any
 
 from longshore.models.dag import DagSpec, DagState, StepState
 from longshore.models.elements import ElementState
-from longshore.models.job import JobSpec, JobState
+from longshore.models.job import JobSpec
+from longshore.models.job_status import JobState
 from longshore.models.packing import QueueOrder
 from longshore.models.pool import PoolPacking, PoolSpec
 from longshore.models.preemption import PreemptionPolicy
