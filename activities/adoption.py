@@ -8,8 +8,8 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.snapshot import to_mb, to_milli
-from longshore.models.messages import Registration
 from longshore.models.node import GPUInventory
+from longshore.models.node_messages import Registration
 from longshore.models.placement import PlacementKey
 
 

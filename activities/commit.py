@@ -11,10 +11,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from longshore.activities.funding.planning import Settlement
 from longshore.activities.placements import GIVE_LEASES, LEASED_COLUMNS, PLACEMENT_COLUMNS
 from longshore.activities.snapshot import to_mb, to_milli
+from longshore.models.job_request import JobRequest
 from longshore.models.messages import CycleRequest
 from longshore.models.mig import slices_gb
 from longshore.models.node import Node
-from longshore.models.placement import CyclePlan, Decision, JobRequest
+from longshore.models.placement import CyclePlan, Decision
 from longshore.scheduling.placement.state import idle_gpus
 
 

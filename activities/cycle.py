@@ -48,17 +48,11 @@ from longshore.activities.queue_cache import WaitingJobs, trim_left
 from longshore.activities.signals import Signals
 from longshore.activities.snapshot import load_pool, load_recent
 from longshore.activities.usage import with_usage
+from longshore.models.job_request import JobRequest, RecentJobs
 from longshore.models.margins import DEFAULT_MARGINS, Margins
 from longshore.models.messages import CycleReply, CycleRequest, LeaseEnd
 from longshore.models.node import Node
-from longshore.models.placement import (
-    CyclePlan,
-    JobRequest,
-    Placed,
-    Placement,
-    PlacementKey,
-    RecentJobs,
-)
+from longshore.models.placement import CyclePlan, Placed, Placement, PlacementKey
 from longshore.models.pool import LEAST_INTERVAL, PoolSpec
 from longshore.scheduling.funding.news import paid_for
 from longshore.scheduling.lending import with_lent_spares

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
+from longshore.models.job_request import JobRequest, RecentJobs
 from longshore.models.packing import PackingPolicy
-from longshore.models.placement import CyclePlan, JobRequest, RecentJobs
+from longshore.models.placement import CyclePlan
 from longshore.models.pool import PoolSpec
 from longshore.scheduling.cycle import mix_kept, plan_cached
 from longshore.scheduling.placement.mix import Mix

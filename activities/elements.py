@@ -29,7 +29,8 @@ from longshore.models.elements import (
     ElementResult,
     Slot,
 )
-from longshore.models.messages import Progress, job_workflow_id
+from longshore.models.messages import job_workflow_id
+from longshore.models.node_messages import Progress
 from longshore.models.placement import PlacementKey
 from longshore.models.retry import FailureClass, RetryPolicy
 from longshore.scheduling.arrays import MOST_IN_BATCH, batch_size, outcome

@@ -14,8 +14,9 @@ from longshore.activities.stored_specs import stored_spec
 from longshore.models.buying import BuyingPolicy
 from longshore.models.elastic import Malleable
 from longshore.models.growth import Elastic, IdleNode, RankChange
+from longshore.models.job_request import JobRequest
 from longshore.models.messages import LeaseEnd
-from longshore.models.placement import JobRequest, RunningJob
+from longshore.models.placement import RunningJob
 from longshore.models.pool import PoolSpec
 from longshore.scheduling.buying.costs import SHORTEST_RESALE
 from longshore.scheduling.growth_times import REMEMBERED

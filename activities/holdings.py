@@ -8,7 +8,7 @@ from temporalio import activity
 from longshore.activities.database import Database
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
-from longshore.models.messages import Holdings
+from longshore.models.node_messages import Holdings
 
 
 class HoldingActivities:

@@ -31,9 +31,10 @@ from longshore.activities.snapshot import (
     load_running,
 )
 from longshore.activities.usage import load_pool_to_plan
+from longshore.models.job_request import JobRequest
 from longshore.models.margins import DEFAULT_MARGINS, Margins
 from longshore.models.node import Node
-from longshore.models.placement import Decision, JobRequest, Placement, PlacementKind, Rank
+from longshore.models.placement import Decision, Placement, PlacementKind, Rank
 from longshore.models.protocol import KNOWS_JOINED
 from longshore.models.resize import JoinReply, JoinRequest
 from longshore.models.text import count

@@ -18,15 +18,10 @@ from longshore.activities.failpoints import failpoint
 from longshore.activities.placements import BORROWS
 from longshore.activities.signals import Signals
 from longshore.activities.stored_specs import stored_spec
+from longshore.models.job_request import JobRequest
 from longshore.models.messages import Displacement
 from longshore.models.node import Node
-from longshore.models.placement import (
-    CyclePlan,
-    Decision,
-    JobRequest,
-    PackingPolicy,
-    PlacementKey,
-)
+from longshore.models.placement import CyclePlan, Decision, PackingPolicy, PlacementKey
 from longshore.models.preemption import PreemptionPlan, Victim
 from longshore.models.resources import UNLIMITED, HostAmounts
 from longshore.scheduling.lending import (

@@ -15,10 +15,11 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.models.data import READY
+from longshore.models.job_request import JobRequest
 from longshore.models.messages import LeaseEnd
 from longshore.models.node import Node
 from longshore.models.packing import PackingPolicy
-from longshore.models.placement import CyclePlan, JobRequest
+from longshore.models.placement import CyclePlan
 
 KEPT_FOR = timedelta(days=7)
 """Data that nobody used for so long is taken to be gone."""

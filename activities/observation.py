@@ -39,13 +39,13 @@ from longshore.models.messages import (
     JOB_WORKFLOW,
     NODE_WORKFLOW,
     POOL_WORKFLOW,
-    NodeStatus,
     PoolStatus,
     job_workflow_id,
     node_task_queue,
     node_workflow_id,
     pool_workflow_id,
 )
+from longshore.models.node_messages import NodeStatus
 from longshore.models.purchase import PURCHASE_WORKFLOW
 from longshore.models.reconcile import (
     BlockSeen,

@@ -27,10 +27,11 @@ from longshore.activities.queue_rows import lock_job
 from longshore.activities.signals import Signals
 from longshore.models.checkpoint import CheckpointsRequest
 from longshore.models.funding import PoolFunding
+from longshore.models.job_request import JobRequest
 from longshore.models.margins import DEFAULT_MARGINS, Margins
 from longshore.models.messages import Displacement, LeaseEnd
 from longshore.models.packing import QueueOrder
-from longshore.models.placement import JobRequest, PlacementKey
+from longshore.models.placement import PlacementKey
 from longshore.models.preemption import PreemptionPlan
 from longshore.models.text import count
 from longshore.scheduling.placement.mix import Mix

@@ -25,10 +25,11 @@ from longshore.activities.stored_specs import stored_spec
 from longshore.activities.usage import load_pool_to_plan
 from longshore.models.base import Frozen
 from longshore.models.job import JobSpec
+from longshore.models.job_request import JobRequest, RecentJobs
 from longshore.models.margins import DEFAULT_MARGINS, Margins
 from longshore.models.messages import LeaseEnd
 from longshore.models.node import Node
-from longshore.models.placement import JobRequest, RecentJobs, RunningJob
+from longshore.models.placement import RunningJob
 from longshore.models.pool import PoolSpec
 from longshore.models.preemption import (
     BuyQuote,

@@ -16,8 +16,9 @@ from pydantic import ValidationError
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from longshore.models.messages import Prepare
-from longshore.models.placement import CyclePlan, JobRequest
+from longshore.models.job_request import JobRequest
+from longshore.models.node_messages import Prepare
+from longshore.models.placement import CyclePlan
 from longshore.models.protocol import PREPARES
 
 AGAIN_AFTER = timedelta(minutes=1)

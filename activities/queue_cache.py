@@ -16,8 +16,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.explanations import STORED_COLUMNS, stored_of
 from longshore.activities.snapshot import REST, WAITS_SINCE, QueueEntry, entry_of
+from longshore.models.job_request import JobRequest
 from longshore.models.packing import PackingPolicy
-from longshore.models.placement import JobRequest, PlacementKind
+from longshore.models.placement import PlacementKind
 from longshore.scheduling.long_queue import LongQueue, Part
 from longshore.scheduling.reason_updates import TELL_AT_MOST, Stored, has_to_hear
 

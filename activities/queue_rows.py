@@ -13,12 +13,12 @@ from longshore.activities.funding.refusals import why_never_taken
 from longshore.activities.placements import ATTAINED
 from longshore.activities.snapshot import load_nodes
 from longshore.models.job import JobSpec
+from longshore.models.job_request import JobRequest
 from longshore.models.messages import (
     EnqueueRequest,
     LeaseEnd,
 )
 from longshore.models.node import Node
-from longshore.models.placement import JobRequest
 from longshore.models.pool import Growth, PoolSpec
 from longshore.scheduling.advice import advice
 from longshore.scheduling.durations import shape_of

@@ -46,13 +46,12 @@ from longshore.models.job_status import JobState
 from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
     LeaseEnd,
-    NodeEnd,
     NodeLost,
-    StopProcessRequest,
     job_workflow_id,
     node_workflow_id,
 )
 from longshore.models.node import Liveness, NodeState
+from longshore.models.node_messages import NodeEnd, StopProcessRequest
 from longshore.models.placement import Placement, PlacementKey
 from longshore.models.purchase import PURCHASE_WORKFLOW, purchase_workflow_id
 from longshore.models.reconcile import (

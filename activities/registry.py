@@ -18,15 +18,9 @@ from longshore.activities.signals import Signals
 from longshore.activities.snapshot import to_mb, to_milli
 from longshore.models import proof
 from longshore.models.errors import NotFoundError, RefusedError, StaleError
-from longshore.models.messages import (
-    DrainRequest,
-    LeaseEnd,
-    NodeEnd,
-    NodeLost,
-    Registered,
-    Registration,
-)
+from longshore.models.messages import LeaseEnd, NodeLost
 from longshore.models.node import Inventory, Liveness, NodeState
+from longshore.models.node_messages import DrainRequest, NodeEnd, Registered, Registration
 from longshore.models.placement import PlacementKey
 from longshore.models.problems import beyond_bounds
 

@@ -28,15 +28,10 @@ from longshore.activities.snapshot import (
     load_running,
 )
 from longshore.activities.usage import load_pool_to_plan
+from longshore.models.job_request import JobRequest
 from longshore.models.margins import DEFAULT_MARGINS, Margins
 from longshore.models.messages import LeaseEnd
-from longshore.models.placement import (
-    Decision,
-    JobRequest,
-    PackingPolicy,
-    PlacementKind,
-    RunningJob,
-)
+from longshore.models.placement import Decision, PackingPolicy, PlacementKind, RunningJob
 from longshore.models.resize import (
     LeaveRequest,
     ResizeReply,

@@ -18,10 +18,11 @@ from longshore.activities.stored_learnt import stored_learnt
 from longshore.activities.stored_pools import stored_pool
 from longshore.models.base import Wire
 from longshore.models.job import JobSpec, Tier
+from longshore.models.job_request import JobRequest, RecentJobs
 from longshore.models.margins import DEFAULT_MARGINS, Margins
 from longshore.models.node import GPU, GPUParts, Node, NodeState
 from longshore.models.packing import PackingPolicy
-from longshore.models.placement import JobRequest, PlacementKind, RecentJobs, RunningJob
+from longshore.models.placement import PlacementKind, RunningJob
 from longshore.models.pool import PoolSpec, no_such_pool
 from longshore.models.protocol import PREPARES, SERVES
 from longshore.models.topology import NodeTopology

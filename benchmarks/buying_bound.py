@@ -52,7 +52,7 @@ from benchmarks.buying_cuts import Work, broken
 from benchmarks.buying_selling import best_bids
 from benchmarks.buying_world import SIZES, START, STEP, Ask, World, start_by
 from longshore.models.job import Tier
-from longshore.models.placement import JobRequest
+from longshore.models.job_request import JobRequest
 
 FAST_WITHIN = timedelta(minutes=15)
 """FAST jobs start this late at the latest."""

@@ -21,8 +21,9 @@ from longshore.models.buying import (
     UnmetJob,
 )
 from longshore.models.job import Tier
+from longshore.models.job_request import JobRequest
 from longshore.models.node import GPU, Node
-from longshore.models.placement import JobRequest, RunningJob
+from longshore.models.placement import RunningJob
 from longshore.models.pool import PoolPacking
 from longshore.scheduling.buying.plan import decide
 from longshore.scheduling.cycle import plan

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from longshore.models.buying import BuyingPolicy
-from longshore.models.placement import JobRequest
+from longshore.models.job_request import JobRequest
 
 EVERY = timedelta(minutes=5)
 GIVEN_UP = BuyingPolicy().startup_limit

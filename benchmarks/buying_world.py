@@ -9,9 +9,9 @@ from functools import cached_property
 from benchmarks.buying_troubles import REAL, Troubles
 from longshore.models.buying import BookQuote, JobEnd, MarketView, PurchasePlan
 from longshore.models.job import Tier
+from longshore.models.job_request import JobRequest
 from longshore.models.market import Capabilities, Level, Offer, OrderBook, Side, Window
 from longshore.models.money import MICRO
-from longshore.models.placement import JobRequest
 from longshore.simulation.market.background import EVERY, Background, Profile, Stranger
 from longshore.simulation.market.catalogue import SKUS
 

@@ -33,8 +33,9 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 from benchmarks.plain_scan import PlainScan
+from longshore.models.job_request import JobRequest
 from longshore.models.node import GPU, Node
-from longshore.models.placement import CyclePlan, GPUChoice, JobRequest, PackingPolicy, PackingRule
+from longshore.models.placement import CyclePlan, GPUChoice, PackingPolicy, PackingRule
 from longshore.scheduling.bulk.warm import warm
 from longshore.scheduling.cycle import plan
 from longshore.scheduling.packer import place

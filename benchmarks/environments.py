@@ -27,8 +27,8 @@ from longshore.activities.node.inventory import SimulatedGPUs, take_inventory
 from longshore.activities.node.processes import Processes
 from longshore.activities.node.system import boot_clock
 from longshore.models.job import JobSpec
-from longshore.models.messages import RunProcessRequest
 from longshore.models.node import NodeIdentity
+from longshore.models.node_messages import RunProcessRequest
 from longshore.models.placement import Placement
 
 REPEATS = 7

@@ -42,10 +42,11 @@ from longshore.activities.queue_rows import put_into_queue
 from longshore.activities.snapshot import load_pool
 from longshore.models.funding import Budget, Cap, Envelope, Lending, Tenant
 from longshore.models.job import JobSpec
+from longshore.models.job_request import JobRequest
 from longshore.models.margins import DEFAULT_MARGINS
 from longshore.models.messages import CycleRequest, EnqueueRequest
 from longshore.models.node import Node
-from longshore.models.placement import CyclePlan, JobRequest
+from longshore.models.placement import CyclePlan
 from longshore.scheduling.order import queue_order
 from longshore.scheduling.unplannable_jobs import plan_without
 

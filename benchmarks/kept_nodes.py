@@ -35,7 +35,8 @@ from longshore.activities.database import Database
 from longshore.activities.migrations import upgrade
 from longshore.activities.pool_cache import PoolCache
 from longshore.activities.snapshot import load_nodes, load_running
-from longshore.models.placement import CyclePlan, JobRequest
+from longshore.models.job_request import JobRequest
+from longshore.models.placement import CyclePlan
 from longshore.scheduling.cycle import plan, plan_cached
 from longshore.workers.postgres import LocalPostgres
 from longshore.workers.processes import Processes

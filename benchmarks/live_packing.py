@@ -23,15 +23,9 @@ from collections import deque
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+from longshore.models.job_request import JobRequest, RecentJobs
 from longshore.models.node import GPU, Node
-from longshore.models.placement import (
-    JobRequest,
-    PackingPolicy,
-    PackingRule,
-    RecentJobs,
-    RunningJob,
-    ScoreWeights,
-)
+from longshore.models.placement import PackingPolicy, PackingRule, RunningJob, ScoreWeights
 from longshore.scheduling.cycle import plan
 from longshore.scheduling.placement.state import with_job, without_job
 

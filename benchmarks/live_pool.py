@@ -8,15 +8,9 @@ from collections import Counter, deque
 from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 
+from longshore.models.job_request import JobRequest, RecentJobs
 from longshore.models.node import Node
-from longshore.models.placement import (
-    CyclePlan,
-    Decision,
-    JobRequest,
-    PackingPolicy,
-    RecentJobs,
-    RunningJob,
-)
+from longshore.models.placement import CyclePlan, Decision, PackingPolicy, RunningJob
 from longshore.models.preemption import GainedGPUs
 from longshore.scheduling.cycle import mix_kept, plan_cached
 from longshore.scheduling.durations import ends_of

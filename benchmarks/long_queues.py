@@ -28,8 +28,9 @@ from functools import partial
 
 from benchmarks.decisions import KEEP_ROOM, NOW, SHIPPED, Scene, equal_scene
 from longshore.models.job import Tier
+from longshore.models.job_request import JobRequest
 from longshore.models.node import GPU, Node
-from longshore.models.placement import JobRequest, PackingPolicy
+from longshore.models.placement import PackingPolicy
 from longshore.scheduling import bulk
 from longshore.scheduling.bulk.warm import warm
 from longshore.scheduling.cycle import plan

@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from longshore.models.job_request import JobRequest
 from longshore.models.node import GPU, Node
-from longshore.models.placement import JobRequest
 from longshore.models.topology import Conformance
 
 SAMPLE = Path(__file__).parents[1] / "examples" / "trace" / "packing"

@@ -4,8 +4,8 @@ from datetime import datetime
 
 import numpy as np
 
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
-from longshore.models.placement import JobRequest
 
 
 class PlainScan:

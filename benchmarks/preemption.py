@@ -24,7 +24,7 @@ from benchmarks.installation import forget_environment
 from benchmarks.preemption_live import measure_live, print_live
 from benchmarks.preemption_world import PACKING, POLICY, Choice, Pool, Tally, Way, arrivals, fits
 from longshore.client.process import leave, run
-from longshore.models.placement import JobRequest
+from longshore.models.job_request import JobRequest
 from longshore.models.preemption import RunningWork
 from longshore.scheduling.placement.state import Need
 from longshore.scheduling.preemption.costs import why_not

@@ -16,8 +16,9 @@ import time
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 
+from longshore.models.job_request import JobRequest
 from longshore.models.node import GPU, Node
-from longshore.models.placement import JobRequest, PackingPolicy
+from longshore.models.placement import PackingPolicy
 from longshore.models.preemption import PreemptionPolicy, RunningWork, WorkCheckpoint
 from longshore.models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL, Gang
 from longshore.scheduling import cycle

@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+from longshore.models.job_request import JobRequest
 from longshore.models.node import GPU, Node
-from longshore.models.placement import JobRequest, PackingPolicy, PlacementKind, RunningJob
+from longshore.models.placement import PackingPolicy, PlacementKind, RunningJob
 from longshore.models.preemption import (
     GainedGPUs,
     PreemptionLevels,

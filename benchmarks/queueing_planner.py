@@ -14,8 +14,9 @@ from heapq import nlargest
 from benchmarks.live_pool import START, LivePool
 from benchmarks.queueing_world import NODE_GPUS, Job, World
 from longshore.models.job import ASSUMED_DURATION
+from longshore.models.job_request import JobRequest
 from longshore.models.node import GPU, Node
-from longshore.models.placement import CyclePlan, JobRequest, PackingPolicy
+from longshore.models.placement import CyclePlan, PackingPolicy
 from longshore.models.preemption import (
     GainedGPUs,
     PreemptionPlan,

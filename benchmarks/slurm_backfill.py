@@ -30,14 +30,9 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 
 from benchmarks.slurm_controller import MISSING, Asked, slurm
+from longshore.models.job_request import JobRequest
 from longshore.models.node import GPU, Node
-from longshore.models.placement import (
-    CyclePlan,
-    JobRequest,
-    PackingPolicy,
-    PackingRule,
-    RunningJob,
-)
+from longshore.models.placement import CyclePlan, PackingPolicy, PackingRule, RunningJob
 from longshore.scheduling.bulk.warm import warm
 from longshore.scheduling.cycle import mix_kept, plan_cached
 from longshore.scheduling.long_queue import LongQueue

@@ -68,11 +68,8 @@ from longshore.models.forecast import Forecast
 from longshore.models.job import JobSpec
 from longshore.models.job_report import JobReport
 from longshore.models.job_status import JobResult, JobState, JobStatus
-from longshore.models.messages import (
-    CommandReason,
-    Displacement,
-    Progress,
-)
+from longshore.models.messages import CommandReason, Displacement
+from longshore.models.node_messages import Progress
 from longshore.models.pool import PoolSpec
 from longshore.models.price_series import PriceSeries
 from longshore.models.resize import Resize, ResizeReply

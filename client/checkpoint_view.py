@@ -6,7 +6,7 @@ from rich.console import RenderableType
 
 from longshore.models.checkpoint import CheckpointInfo
 from longshore.models.checkpointing import CheckpointDecision, CheckpointTerm
-from longshore.models.messages import Progress
+from longshore.models.node_messages import Progress
 from longshore.models.text import ago, dollars
 from longshore.models.units import format_bytes
 

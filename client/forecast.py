@@ -28,8 +28,9 @@ from longshore.models.errors import LongshoreError, UnavailableError
 from longshore.models.forecast import Forecast, ForecastKind, NodePrice
 from longshore.models.funding import FundingTerms, PoolFunding
 from longshore.models.job import JobSpec
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
-from longshore.models.placement import JobRequest, PlacementKind
+from longshore.models.placement import PlacementKind
 from longshore.models.pool import PoolSpec
 from longshore.models.preemption import BuyQuote
 from longshore.models.settings import Settings

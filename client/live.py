@@ -16,7 +16,7 @@ from longshore.client.terminal import Text, note, now, print_json_line
 from longshore.client.words import clock, places_of, styled
 from longshore.models.errors import LongshoreError
 from longshore.models.job_status import JobResult, JobState, JobStatus
-from longshore.models.messages import Progress
+from longshore.models.node_messages import Progress
 from longshore.models.retry import FailureClass
 from longshore.models.text import span
 from longshore.models.views import JobView

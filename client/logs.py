@@ -8,7 +8,7 @@ from longshore.activities.log_order import Chunk, OrderedOutput, WholeLines
 from longshore.activities.logstore import LogStore, Stream
 from longshore.models.errors import NotFoundError, StoreError
 from longshore.models.job_status import JobStatus
-from longshore.models.messages import joined_id
+from longshore.models.node_messages import joined_id
 from longshore.models.visible import visible
 
 _LOOK_EVERY = 0.5

@@ -33,7 +33,7 @@ from longshore.models.departures import DISK_REFUSES, mend_of_disk
 from longshore.models.document import Override, load_document
 from longshore.models.errors import SpecError, UnavailableError
 from longshore.models.gang import GangPacking
-from longshore.models.messages import NodeStatus
+from longshore.models.node_messages import NodeStatus
 from longshore.models.packing import QueueOrder, ScoreWeights
 from longshore.models.placement import GPUChoice, PackingRule
 from longshore.models.pool import Growth, PoolSpec

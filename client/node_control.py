@@ -12,7 +12,8 @@ from longshore.client.late_answers import carried_out
 from longshore.models.block import block_workflow_id
 from longshore.models.departures import NodeDrain
 from longshore.models.errors import EndedError, RefusedError
-from longshore.models.messages import CommandReason, NodeStatus, node_workflow_id
+from longshore.models.messages import CommandReason, node_workflow_id
+from longshore.models.node_messages import NodeStatus
 from longshore.workflows.block import BlockWorkflow
 from longshore.workflows.node import NodeWorkflow
 

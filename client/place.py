@@ -25,16 +25,9 @@ from longshore.models.domains import Foreseen
 from longshore.models.errors import SpecError
 from longshore.models.gang import GangPacking
 from longshore.models.job import JobSpec
+from longshore.models.job_request import JobRequest, RecentJobs, fetched_name
 from longshore.models.node import Node
-from longshore.models.placement import (
-    Decision,
-    JobRequest,
-    PackingPolicy,
-    PackingRule,
-    RecentJobs,
-    RunningJob,
-    fetched_name,
-)
+from longshore.models.placement import Decision, PackingPolicy, PackingRule, RunningJob
 from longshore.models.service import ServiceSpec
 from longshore.models.settings import Settings
 from longshore.models.statefile import ClusterState

@@ -22,15 +22,9 @@ from longshore.client.terminal import Text
 from longshore.client.words import SIMULATED, moment
 from longshore.models.domains import Foreseen
 from longshore.models.gang import GangPacking, GangPlan
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
-from longshore.models.placement import (
-    Candidate,
-    Decision,
-    JobRequest,
-    PackingRule,
-    PlacementKind,
-    ScoreTerms,
-)
+from longshore.models.placement import Candidate, Decision, PackingRule, PlacementKind, ScoreTerms
 from longshore.models.text import count, format_duration, format_gpus, format_slices, listed
 from longshore.models.topology import Gang
 from longshore.models.units import format_cores, format_gb, format_limits

@@ -24,9 +24,10 @@ from longshore.models.document import read_document
 from longshore.models.errors import LongshoreError, RefusedError, UnavailableError
 from longshore.models.funding_use import PaidGPUs
 from longshore.models.job import JobSpec
+from longshore.models.job_request import JobRequest, RecentJobs
 from longshore.models.job_status import JobState
 from longshore.models.node import Node
-from longshore.models.placement import JobRequest, PackingPolicy, RecentJobs
+from longshore.models.placement import PackingPolicy
 from longshore.models.preemption import BuyQuote, Overcommit, PreemptionPlan, RunningWork
 from longshore.models.preemption_document import PreemptionState
 from longshore.models.settings import Settings

@@ -8,7 +8,7 @@ from longshore.activities.preemption_inputs import PreemptionInputs
 from longshore.models.buying import BuyDecision
 from longshore.models.deadline import DeadlineCost, DeadlineJudgment, DeadlineOutlook
 from longshore.models.errors import StoreError, UnavailableError
-from longshore.models.placement import JobRequest
+from longshore.models.job_request import JobRequest
 from longshore.models.preemption import BuyQuote, Overcommit, PreemptionPlan, Way, WayKind
 from longshore.models.settings import Settings
 from longshore.scheduling.deadline import LikelyDuration, what_it_costs

@@ -65,10 +65,11 @@ from longshore.models.funding_use import Payers
 from longshore.models.growth import GrowthDecision
 from longshore.models.job import JobSpec
 from longshore.models.job_report import JobReport
+from longshore.models.job_request import FILLS
 from longshore.models.job_status import JobState, JobStatus
 from longshore.models.labels import Selector
 from longshore.models.node import NodeState
-from longshore.models.placement import FILLS, PlacementKind, RejectionCode
+from longshore.models.placement import PlacementKind, RejectionCode
 from longshore.models.pool import PoolSpec, no_such_pool
 from longshore.models.queue_view import QueueView, StartErrorsView
 from longshore.models.resize import SizeChange

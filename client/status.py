@@ -16,7 +16,8 @@ from longshore.client.errors import as_ours
 from longshore.client.no_record import PATIENCE, message_of, refused
 from longshore.client.outside_ends import outside_end
 from longshore.models.job_status import JobResult, JobState, JobStatus
-from longshore.models.messages import Progress, job_workflow_id
+from longshore.models.messages import job_workflow_id
+from longshore.models.node_messages import Progress
 from longshore.workflows.job import JobWorkflow
 
 JobHandle = WorkflowHandle[JobWorkflow, JobResult]

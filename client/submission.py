@@ -18,9 +18,9 @@ from longshore.activities.queue_rows import never_held
 from longshore.activities.snapshot import load_nodes, load_pool
 from longshore.models.errors import RefusedError, SpecError, UnavailableError, UnsatisfiableError
 from longshore.models.job import JobSpec
+from longshore.models.job_request import JobRequest
 from longshore.models.moment import format_moment
 from longshore.models.node import Node, NodeState
-from longshore.models.placement import JobRequest
 from longshore.models.pool import Growth, PoolSpec
 from longshore.models.spending import PurchaseUnderWay
 from longshore.models.text import and_more, format_duration

@@ -18,7 +18,7 @@ from longshore.models.gang import GangPlan, PlannedGroup
 from longshore.models.job import JobSpec
 from longshore.models.job_report import JobReport
 from longshore.models.job_status import JobState
-from longshore.models.messages import Progress
+from longshore.models.node_messages import Progress
 from longshore.models.placement import Candidate, Decision, PackingRule, PlacementKind, ScoreTerms
 from longshore.models.text import (
     ago,

@@ -20,8 +20,9 @@ from longshore.models.buying import (
     UnmetJob,
 )
 from longshore.models.job import Tier
+from longshore.models.job_request import RecentJobs
 from longshore.models.market import Window
-from longshore.models.placement import PackingPolicy, RecentJobs
+from longshore.models.placement import PackingPolicy
 from longshore.models.units import Duration
 
 

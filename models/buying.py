@@ -18,6 +18,7 @@ from longshore.models.buying_policy import BuyingPolicy as BuyingPolicy
 from longshore.models.buying_policy import BuyingRule as BuyingRule
 from longshore.models.buying_policy import Caps as Caps
 from longshore.models.job import Tier
+from longshore.models.job_request import JobRequest, RecentJobs
 from longshore.models.market import (
     Capabilities,
     NoQuote,
@@ -28,7 +29,7 @@ from longshore.models.market import (
 )
 from longshore.models.money import Money
 from longshore.models.node import Node
-from longshore.models.placement import JobRequest, RecentJobs, RunningJob
+from longshore.models.placement import RunningJob
 from longshore.models.topology import MOST_GPUS
 from longshore.models.units import GB, MOST_CPUS, Duration
 

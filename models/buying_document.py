@@ -19,9 +19,10 @@ from longshore.models.buying import (
     UnmetJob,
 )
 from longshore.models.counts import DIGITS
+from longshore.models.job_request import JobRequest
 from longshore.models.market import Capabilities, Offer
 from longshore.models.node import Node
-from longshore.models.placement import JobRequest, RunningJob
+from longshore.models.placement import RunningJob
 from longshore.models.pool import PoolPacking
 from longshore.models.statefile import (
     MOST_ENTRIES,

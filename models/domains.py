@@ -6,8 +6,9 @@ from pydantic import Field
 
 from longshore.models.base import Frozen, Instant
 from longshore.models.gang import GangPacking
+from longshore.models.job_request import JobRequest
 from longshore.models.node import NodeState
-from longshore.models.placement import Decision, JobRequest, PackingRule
+from longshore.models.placement import Decision, PackingRule
 from longshore.models.topology import LinkClass
 
 

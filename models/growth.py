@@ -7,8 +7,8 @@ from pydantic import Field
 
 from longshore.models.base import Frozen, Instant, Reason, Wire
 from longshore.models.elastic import Malleable
+from longshore.models.job_request import JobRequest
 from longshore.models.money import Money
-from longshore.models.placement import JobRequest
 from longshore.models.preemption import RunningWork
 
 

@@ -10,7 +10,7 @@ from longshore.models.data import StagedData
 from longshore.models.funding_use import Payers
 from longshore.models.job import JobSpec
 from longshore.models.job_status import JobState, JobStatus
-from longshore.models.messages import Progress
+from longshore.models.node_messages import Progress
 from longshore.models.spending import PurchaseUnderWay
 from longshore.models.views import AttemptView, JobView
 

@@ -2,27 +2,21 @@
 
 from datetime import timedelta
 from enum import StrEnum
-from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from longshore.models.base import Frozen, Instant, Name, Wire
-from longshore.models.constraints import Constraints
-from longshore.models.durations import Learnt
-from longshore.models.elastic import Malleable
 from longshore.models.funding import PaidFor
 from longshore.models.gang import GangPlan
-from longshore.models.gpu_hour_price import GPUHourPrice
-from longshore.models.job import ASSUMED_DURATION, JobSpec, Tier
-from longshore.models.mig import SLICES, MigProfile
+from longshore.models.mig import SLICES
 from longshore.models.packing import GPUChoice as GPUChoice
 from longshore.models.packing import PackingPolicy as PackingPolicy
 from longshore.models.packing import PackingRule as PackingRule
 from longshore.models.packing import ScoreWeights as ScoreWeights
-from longshore.models.resources import GPURequest, HostAmounts
+from longshore.models.resources import HostAmounts
 from longshore.models.start_range import StartRange
-from longshore.models.topology import Conformance, Gang, LinkClass
-from longshore.models.units import GB, LONGEST, MOST, Duration, GBPerSecond, Watts
+from longshore.models.topology import LinkClass
+from longshore.models.units import GB, Duration, GBPerSecond
 
 
 class PlacementKind(StrEnum):
@@ -130,207 +124,6 @@ class Candidate(Frozen):
     terms: ScoreTerms
 
 
-IMAGE_SIZE = 10.0
-"""GB, a guess beside data that has sizes: nobody says how large an image is."""
-
-
-FILLS = (
-    "nobody asked its engine when that left for another job: it comes back where there is room, "
-    "and nobody is stopped and nothing is bought for it"
-)
-
-
-_MOST_GPUS = 1_000_000
-"""More than any version takes. Who plans may list them one by one: a row that somebody wrote into
-by hand would take the memory of the control worker, and with it all pools."""
-
-
-class JobRequest(Frozen):
-    """What the packer needs to know of a job."""
-
-    id: str
-    tier: Tier = Tier.FAST
-    priority: int = Field(default=5, ge=0, le=10)
-    gpus: int = Field(ge=1, le=_MOST_GPUS)
-    gpu_type: str | None = None
-    vram_per_gpu: GB = 0.0
-    milli: int = Field(default=1000, ge=1, le=1000)
-    """Thousandths of its GPU; below 1000 it shares that with others."""
-    mig: MigProfile | None = None
-    """Wants one instance of this profile."""
-    cpus: float = Field(default=0.0, ge=0, le=MOST)
-    ram: GB = 0.0
-    storage_bandwidth: GBPerSecond = 0.0
-    power_per_gpu: Watts | None = None
-    """What a GPU of the node may draw when left out."""
-    expected_duration: Duration = ASSUMED_DURATION
-    """What it is planned with."""
-    duration_known: bool = Field(default=True, exclude=True)
-    """Whether its user has said so. The queue has it, as it has `attained`."""
-    learnt: Learnt | None = Field(default=None, exclude=True)
-    """What those of its tenant, name and shape before it took, where its user has not said it. The
-    queue has it, too; `expected_duration` follows from it (`scheduling.durations`)."""
-    max_duration: Duration | None = Field(default=None, exclude_if=lambda limit: limit is None)
-    """Of a malleable job: no size makes it run longer. That of any other is in
-    `expected_duration`."""
-    grace: Duration = timedelta(seconds=10)
-    """What it gets to save or clean up when it has to leave its node."""
-    saves: bool = False
-    """It has checkpoints: what it did before it leaves is not lost."""
-    can_stop: bool = Field(default=False, exclude=True)
-    """It can be preempted and lose next to nothing: it saves on its own, or when it is asked to
-    while it runs, where others can read it. The queue has it, too."""
-    needs_container: bool = False
-    needs_conda: bool = False
-    """Its environment is an environment.yml."""
-    serves: bool = Field(default=False, exclude_if=lambda serves: not serves)
-    """Its process is an engine."""
-    fills: bool = Field(default=False, exclude_if=lambda fills: not fills)
-    """It takes what is free and no more: `FILLS` says why."""
-    submitted_at: Instant | None = None
-    waits_since: Instant | None = Field(default=None, exclude=True)
-    """Since when it would have waited, had it waited all its time in the queue at one stretch;
-    since its submission when left out. The queue has it: it is not stored with the rest."""
-    attained: Duration = Field(default=timedelta(0), exclude=True)
-    """For how long earlier attempts held its GPUs, as far as the next one goes on from that. The
-    queue has it, too."""
-    start_below: GPUHourPrice | None = Field(default=None, exclude_if=lambda price: price is None)
-    """Nothing is bought for it above this price."""
-    tenant: str | None = Field(default=None, exclude=True)
-    """Whose it is, where that is known. The queue has it, too."""
-    path_behind: float = Field(default=0.0, ge=0, le=1)
-    """Of a job of a DAG: the longest path of jobs that come after it, as a part of the DAG's."""
-    attempt: int = 1
-    gang: Gang | None = None
-    """Set for a job that may span nodes; `gpus`, `cpus` and the like stay those of the whole
-    job."""
-    malleable: Malleable | None = None
-    """Set for a job that runs on fewer GPUs too; `gpus`, `cpus`, `expected_duration` and the like
-    are those of its desired size, and `at_size` has those of another."""
-    conformance: Conformance | None = None
-    """Rules nodes out by their fingerprint."""
-    sensitive: bool = Field(default=False, exclude_if=lambda sensitive: not sensitive)
-    """It holds its nodes alone."""
-    constraints: Constraints = ()
-    """Rules nodes out by their labels."""
-    data: dict[str, GB] = Field(default_factory=dict[str, float])
-    """What it reads, by name, with the size where that is known: what nodes fetch by its source
-    (`fetched_name`). Its container image too, and a checkpoint that it goes on from."""
-
-    @model_validator(mode="after")
-    def _gpus_agree(self) -> Self:
-        self.gpu.check(self.gang)
-        return self
-
-    def __hash__(self) -> int:
-        """Return the hash of all fields; a dict has none, so that of its entries in any order."""
-        entries = {**self.__dict__, "data": frozenset(self.data.items())}
-        return hash(tuple(entries[name] for name in type(self).model_fields))
-
-    @property
-    def gpu(self) -> GPURequest:
-        return GPURequest(self.gpus, self.vram_per_gpu, self.milli, self.mig, alone=self.sensitive)
-
-    @property
-    def fetches(self) -> bool:
-        """Whether the node has to bring what agents of before protocol 10 cannot."""
-        return self.needs_conda or any(name.startswith(_FETCHED) for name in self.data)
-
-    @property
-    def gpus_held(self) -> int:
-        """The GPUs that it holds when it runs: its own, and the spares of a gang."""
-        return self.gpus + (self.gang.spares_of(self.gpus) if self.gang else 0)
-
-    def share_of(self, gpus: int, gpu_power: float = 0.0) -> HostAmounts:
-        """Return what it takes of a node that has so many of its GPUs, each of which may draw
-        `gpu_power` watts."""
-        power = self.gpu._replace(gpus=gpus).power(self.power_per_gpu, gpu_power)
-        cpus, ram, storage = self.cpus, self.ram, self.storage_bandwidth
-        if gpus != self.gpus:
-            cpus, ram, storage = (whole * gpus / self.gpus for whole in (cpus, ram, storage))
-        return HostAmounts(cpus, ram, storage, power)
-
-    def at_size(self, gpus: int) -> "JobRequest":
-        """Return a malleable job as one that wants exactly so many GPUs; any other as it is.
-
-        Cores, RAM and storage bandwidth go with the GPUs, the duration with its speed on them.
-        """
-        if self.malleable is None:
-            return self
-        host = self.share_of(gpus)
-        faster = self.malleable.speed(gpus) / self.malleable.speed(self.gpus)
-        return self.model_copy(
-            update={
-                "gpus": gpus, "cpus": host.cpus, "ram": host.ram,
-                "storage_bandwidth": host.storage, "malleable": None,
-                "expected_duration": min(
-                    self.expected_duration / faster, self.max_duration or LONGEST
-                ),
-                "max_duration": None,
-            }
-        )  # fmt: skip
-
-    @property
-    def smallest(self) -> "JobRequest":
-        """A malleable job as one that wants its fewest GPUs; any other as it is."""
-        return self if self.malleable is None else self.at_size(self.malleable.min)
-
-    def may_grow(self, gpus: int) -> bool:
-        """Return whether so many GPUs are fewer than a malleable job is to have, or may be when it
-        has gone on without a lost node."""
-        sizes = self.malleable
-        return sizes is not None and (gpus < sizes.target or sizes.in_place)
-
-    @classmethod
-    def of(
-        cls,
-        job_id: str,
-        spec: JobSpec,
-        submitted_at: Instant,
-        attempt: int,
-        path_behind: float = 0.0,
-    ) -> "JobRequest":
-        asked = cls._as_said(job_id, spec, submitted_at, attempt, path_behind)
-        if spec.malleable is None:
-            return asked
-        at_target = asked.at_size(spec.malleable.target)
-        return at_target.model_copy(
-            update={"malleable": spec.malleable, "max_duration": spec.max_duration}
-        )
-
-    @classmethod
-    def _as_said(
-        cls, job_id: str, spec: JobSpec, submitted_at: Instant, attempt: int, path_behind: float
-    ) -> "JobRequest":
-        return cls(
-            id=job_id, tier=spec.tier, priority=spec.priority, gpus=spec.gpus,
-            gpu_type=spec.gpu_type, vram_per_gpu=spec.vram_per_gpu, milli=spec.milli,
-            mig=spec.mig, cpus=spec.cpus, ram=spec.ram,
-            storage_bandwidth=spec.storage_bandwidth, power_per_gpu=spec.power_per_gpu,
-            expected_duration=spec.likely_duration,
-            duration_known=spec.expected_duration is not None, can_stop=spec.can_stop,
-            needs_container=spec.image is not None,
-            needs_conda=spec.environment is not None and spec.environment.conda is not None,
-            serves=spec.engine is not None or (spec.gpus > 1 and not spec.gpu.whole),
-            # A job that begins later has not waited before.
-            submitted_at=spec.begins_at(submitted_at) or submitted_at,
-            tenant=spec.tenant, start_below=spec.start_below, path_behind=path_behind,
-            attempt=attempt, gang=spec.gang, grace=spec.grace, conformance=spec.conformance,
-            constraints=spec.constraints, malleable=spec.malleable, sensitive=spec.sensitive,
-            data={**_data_of(spec), **_image_of(spec)}, saves=spec.checkpoint is not None,
-        )  # fmt: skip
-
-
-class RecentJobs(Frozen):
-    """Jobs of one shape that a pool has placed lately: what to expect of the next ones."""
-
-    request: JobRequest
-    """The shape; what else it says is of one of them."""
-    count: int = Field(default=1, ge=1)
-    ended: int = Field(default=0, ge=0)
-    """How many of them have ended."""
-
-
 class RunningJob(Frozen):
     """What one job holds of one node, and when that will probably end."""
 
@@ -434,28 +227,6 @@ class Decision(Frozen):
         if not self.members:
             return ((self.node_id, self.gpu_indices),) if self.node_id is not None else ()
         return _by_node(self.members)
-
-
-_FETCHED = "data "
-
-
-def fetched_name(source: str, tenant: str) -> str:
-    """Return the name, among `JobRequest.data`, of a data set that nodes fetch: whoever names the
-    same source means the same, by whichever name. No data of a job has a space in its name."""
-    return f"{_FETCHED}{source} of {tenant}"
-
-
-def _data_of(spec: JobSpec) -> dict[str, float]:
-    """Return what a job reads, with its GB; 0 where that is not known."""
-    return {
-        fetched_name(each.source, spec.tenant) if each.source else name: each.size
-        for name, each in spec.data.items()
-    }
-
-
-def _image_of(spec: JobSpec) -> dict[str, float]:
-    """Return the job's container image as data: no data of a job has a space in its name."""
-    return {f"image {spec.image}": IMAGE_SIZE} if spec.image else {}
 
 
 def _by_node(members: tuple[Member, ...]) -> tuple[tuple[str, tuple[int, ...]], ...]:

@@ -15,8 +15,9 @@ from longshore.models.bounds import Word
 from longshore.models.counts import Count
 from longshore.models.elastic import Malleable
 from longshore.models.job import Tier
+from longshore.models.job_request import JobRequest
 from longshore.models.money import Money
-from longshore.models.placement import JobRequest, RunningJob
+from longshore.models.placement import RunningJob
 from longshore.models.units import GB, Duration
 
 

@@ -9,9 +9,10 @@ from longshore.models.base import Frozen, Instant, Name
 from longshore.models.bounds import Most, Word
 from longshore.models.counts import Count
 from longshore.models.job import Tier
+from longshore.models.job_request import JobRequest
 from longshore.models.money import Money
 from longshore.models.node import Node
-from longshore.models.placement import JobRequest, RunningJob
+from longshore.models.placement import RunningJob
 from longshore.models.preemption import BuyQuote, PreemptionPolicy, RunningWork, WorkCheckpoint
 from longshore.models.resources import GPURequest
 from longshore.models.statefile import (

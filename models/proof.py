@@ -10,7 +10,7 @@ import hmac
 from datetime import datetime, timedelta
 
 from longshore.models.errors import ClockError, TokenError
-from longshore.models.messages import Registration
+from longshore.models.node_messages import Registration
 from longshore.models.text import span
 
 MAX_AGE = timedelta(minutes=10)

@@ -12,8 +12,9 @@ from pydantic import Field
 
 from longshore.models.base import Frozen, Instant, StartInput, Wire
 from longshore.models.job_status import JobResult, JobState, JobStatus
-from longshore.models.messages import LeaseEnd, NodeStatus, StopProcessRequest
+from longshore.models.messages import LeaseEnd
 from longshore.models.node import NodeState
+from longshore.models.node_messages import NodeStatus, StopProcessRequest
 
 RECONCILE_WORKFLOW = "ReconcileWorkflow"
 RECONCILE_SCHEDULE = "longshore-reconcile"

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from longshore.models.block import FOR_SALE, mend_of_sale
 from longshore.models.departures import DISK_REFUSES, is_full, mend_of_disk
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node, NodeState
-from longshore.models.placement import JobRequest, PackingPolicy, Rejection, RejectionCode
+from longshore.models.placement import PackingPolicy, Rejection, RejectionCode
 from longshore.models.text import count, listed
 from longshore.models.visible import brief
 from longshore.scheduling.job_changes import (

@@ -21,7 +21,7 @@ from longshore.models.checkpointing import (
     Risks,
 )
 from longshore.models.funding import PoolFunding
-from longshore.models.placement import JobRequest
+from longshore.models.job_request import JobRequest
 from longshore.models.preemption import PreemptionPolicy, RunningWork
 from longshore.models.text import dollars, format_duration
 from longshore.scheduling.preemption.costs import cost_of, why_not

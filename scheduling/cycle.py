@@ -13,15 +13,9 @@ from itertools import chain
 from typing import NamedTuple
 
 from longshore.models.domains import DomainLeft
+from longshore.models.job_request import JobRequest, RecentJobs
 from longshore.models.node import Node
-from longshore.models.placement import (
-    CyclePlan,
-    Decision,
-    JobRequest,
-    PackingPolicy,
-    RecentJobs,
-    RunningJob,
-)
+from longshore.models.placement import CyclePlan, Decision, PackingPolicy, RunningJob
 from longshore.scheduling.order import noted, queue_order
 from longshore.scheduling.packer import may_not_start
 from longshore.scheduling.placement.columns import Columns

@@ -21,8 +21,8 @@ from longshore.models.deadline import (
 )
 from longshore.models.durations import Learnt
 from longshore.models.job import JobSpec, Tier
+from longshore.models.job_request import JobRequest
 from longshore.models.moment import said_at
-from longshore.models.placement import JobRequest
 from longshore.models.preemption import Way, WayKind
 from longshore.models.start_range import StartRange
 from longshore.models.text import dollars, format_duration, span

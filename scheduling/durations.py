@@ -12,7 +12,7 @@ from math import ceil
 
 from longshore.models.durations import MOST_POINTS, ExpectedFrom, Learnt
 from longshore.models.job import JobSpec
-from longshore.models.placement import JobRequest
+from longshore.models.job_request import JobRequest
 from longshore.models.text import count, span
 from longshore.models.units import LONGEST
 

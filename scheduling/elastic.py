@@ -6,7 +6,8 @@ from itertools import chain, groupby, pairwise
 from typing import NamedTuple
 
 from longshore.models.elastic import Malleable
-from longshore.models.placement import Decision, JobRequest, PlacementKind
+from longshore.models.job_request import JobRequest
+from longshore.models.placement import Decision, PlacementKind
 from longshore.models.preemption import Victim
 from longshore.models.resize import ResizeReply, SizeChange
 from longshore.models.text import count, dollars

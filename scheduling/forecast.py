@@ -11,8 +11,9 @@ from longshore.models.data import DataSet, HeldData
 from longshore.models.deadline import DeadlineCost, DeadlineJudgment
 from longshore.models.forecast import Forecast, ForecastKind, NodePrice
 from longshore.models.job import JobSpec
+from longshore.models.job_request import JobRequest
 from longshore.models.moment import said_at
-from longshore.models.placement import Decision, JobRequest, PlacementKind
+from longshore.models.placement import Decision, PlacementKind
 from longshore.models.text import count, dollars, format_duration, format_places
 from longshore.models.units import format_gb
 

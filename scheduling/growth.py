@@ -19,14 +19,9 @@ from functools import cached_property
 from typing import NamedTuple
 
 from longshore.models.growth import Elastic, GrowthDecision, IdleNode
+from longshore.models.job_request import JobRequest, RecentJobs
 from longshore.models.node import Node, NodeState
-from longshore.models.placement import (
-    Decision,
-    JobRequest,
-    PackingPolicy,
-    RecentJobs,
-    RunningJob,
-)
+from longshore.models.placement import Decision, PackingPolicy, RunningJob
 from longshore.models.preemption import PreemptionPolicy
 from longshore.models.text import amount, count, format_duration, listed
 from longshore.scheduling.cycle import foresee

@@ -13,8 +13,9 @@ from typing import NamedTuple
 
 from longshore.models.constraints import Constraint
 from longshore.models.job import Tier
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
-from longshore.models.placement import JobRequest, PackingPolicy, RejectionCode
+from longshore.models.placement import PackingPolicy, RejectionCode
 from longshore.models.text import listed
 from longshore.models.topology import FABRIC_LABELS, SameConformance
 from longshore.models.visible import brief

@@ -8,15 +8,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from longshore.models.job_request import JobRequest, RecentJobs
 from longshore.models.node import Node, NodeState
-from longshore.models.placement import (
-    Decision,
-    JobRequest,
-    PackingPolicy,
-    PlacementKind,
-    RecentJobs,
-    RunningJob,
-)
+from longshore.models.placement import Decision, PackingPolicy, PlacementKind, RunningJob
 from longshore.models.text import count
 from longshore.models.topology import Gang, SameConformance
 from longshore.scheduling.cycle import planned_until

@@ -11,14 +11,9 @@ from datetime import datetime
 from typing import NamedTuple
 
 from longshore.models.funding import PoolFunding
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
-from longshore.models.placement import (
-    CyclePlan,
-    Decision,
-    JobRequest,
-    PackingPolicy,
-    PlacementKind,
-)
+from longshore.models.placement import CyclePlan, Decision, PackingPolicy, PlacementKind
 from longshore.models.resources import NOTHING, UNLIMITED, HostAmounts
 from longshore.models.text import count
 from longshore.scheduling.cycle import plan

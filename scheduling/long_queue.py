@@ -26,9 +26,9 @@ from itertools import takewhile
 from operator import attrgetter
 from typing import Any, NamedTuple
 
+from longshore.models.job_request import JobRequest
 from longshore.models.mig import profile_slices
 from longshore.models.packing import PackingPolicy
-from longshore.models.placement import JobRequest
 from longshore.scheduling.order import HIGHEST, Lanes
 from longshore.scheduling.placement.mix import SLICE_MILLI
 from longshore.scheduling.rank import (

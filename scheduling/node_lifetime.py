@@ -9,9 +9,9 @@ Both are time of the same GPUs, so their price decides nothing: it says in dolla
 from datetime import timedelta
 from typing import NamedTuple, Protocol
 
+from longshore.models.job_request import JobRequest
 from longshore.models.margins import Margins
 from longshore.models.mig import SLICES, profile_slices
-from longshore.models.placement import JobRequest
 from longshore.models.text import dollars, format_duration
 from longshore.scheduling.departures import lead_of
 

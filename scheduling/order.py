@@ -19,9 +19,10 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from longshore.models.job import Tier
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
 from longshore.models.packing import PackingPolicy
-from longshore.models.placement import Decision, JobRequest, RunningJob
+from longshore.models.placement import Decision, RunningJob
 from longshore.scheduling import score
 from longshore.scheduling.rank import (
     Service,

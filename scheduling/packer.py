@@ -5,14 +5,13 @@ from datetime import datetime
 from functools import partial
 
 from longshore.models.job import Tier
+from longshore.models.job_request import JobRequest, RecentJobs
 from longshore.models.node import Node
 from longshore.models.placement import (
     Candidate,
     Decision,
-    JobRequest,
     PackingPolicy,
     PlacementKind,
-    RecentJobs,
     Rejection,
     RejectionCode,
 )

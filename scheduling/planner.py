@@ -6,11 +6,11 @@ from datetime import datetime, timedelta
 from functools import cached_property, partial
 
 from longshore.models.job import Tier
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
 from longshore.models.placement import (
     CyclePlan,
     Decision,
-    JobRequest,
     PackingPolicy,
     PlacementKind,
     Reservation,

@@ -20,10 +20,11 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from longshore.models.durations import ExpectedFrom
+from longshore.models.job_request import JobRequest
 from longshore.models.mig import SLICES, profile_slices
 from longshore.models.node import Node
 from longshore.models.packing import PackingPolicy
-from longshore.models.placement import JobRequest, RunningJob
+from longshore.models.placement import RunningJob
 from longshore.models.preemption import RunningWork
 from longshore.models.queue_view import RankTerms
 from longshore.scheduling.durations import expected_from, time_left

@@ -14,9 +14,9 @@ from functools import cache, lru_cache
 from itertools import accumulate
 from typing import NamedTuple
 
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
 from longshore.models.packing import GPUChoice, PackingPolicy
-from longshore.models.placement import JobRequest
 from longshore.models.score import DIFFERING
 from longshore.models.topology import NodeTopology
 from longshore.scheduling.fair_tree import FairTree, with_tenant

@@ -10,9 +10,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 
+from longshore.models.job_request import FILLS, JobRequest
 from longshore.models.node import Node
 from longshore.models.packing import PackingPolicy
-from longshore.models.placement import FILLS, JobRequest, RunningJob
+from longshore.models.placement import RunningJob
 from longshore.models.queue_view import ScoreOfJob
 from longshore.models.text import format_duration
 from longshore.scheduling import score

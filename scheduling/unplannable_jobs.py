@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from pydantic import ValidationError
 
-from longshore.models.placement import CyclePlan, Decision, JobRequest, PlacementKind
+from longshore.models.job_request import JobRequest
+from longshore.models.placement import CyclePlan, Decision, PlacementKind
 from longshore.models.problems import describe_all
 
 Plan = Callable[[Sequence[JobRequest]], CyclePlan]

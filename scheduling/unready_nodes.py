@@ -9,14 +9,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node, NodeState
-from longshore.models.placement import (
-    Decision,
-    JobRequest,
-    PackingPolicy,
-    Rejection,
-    RejectionCode,
-)
+from longshore.models.placement import Decision, PackingPolicy, Rejection, RejectionCode
 from longshore.scheduling.packer import place
 from longshore.scheduling.placement.state import without_jobs
 from longshore.scheduling.words import format_rejected

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
+from longshore.models.job_request import JobRequest
 from longshore.models.mig import first_slice
-from longshore.models.placement import JobRequest, PackingRule, RejectionCode, ScoreTerms
+from longshore.models.placement import PackingRule, RejectionCode, ScoreTerms
 from longshore.models.preemption import Spared
 from longshore.models.resources import WHOLE
 from longshore.models.text import count, format_gpus

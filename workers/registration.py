@@ -32,15 +32,9 @@ from longshore.models.errors import (
     TokenError,
     UnavailableError,
 )
-from longshore.models.messages import (
-    CONTROL_TASK_QUEUE,
-    NODE_WORKFLOW,
-    NodeInput,
-    Registered,
-    Registration,
-    node_workflow_id,
-)
+from longshore.models.messages import CONTROL_TASK_QUEUE, NODE_WORKFLOW, node_workflow_id
 from longshore.models.node import Inventory, NodeIdentity
+from longshore.models.node_messages import NodeInput, Registered, Registration
 from longshore.models.placement import PlacementKey
 from longshore.models.protocol import PROTOCOL
 from longshore.models.settings import Settings

@@ -19,9 +19,9 @@ from longshore.models.base import Frozen, Wire
 from longshore.models.document import read_document
 from longshore.models.errors import LongshoreError, StackError
 from longshore.models.job import JobSpec
+from longshore.models.job_request import JobRequest
 from longshore.models.job_status import AttemptRecord, JobState, JobStatus
 from longshore.models.margins import Margins
-from longshore.models.placement import JobRequest
 from longshore.models.pool import PoolPacking, PoolSpec
 from longshore.models.preemption import PreemptionPolicy
 from longshore.models.retry import FailureClass

@@ -12,7 +12,8 @@ from temporalio import workflow
 
 from longshore.models.elements import Batch
 from longshore.models.job import JobSpec
-from longshore.models.messages import NodeLost, ProcessReport
+from longshore.models.messages import NodeLost
+from longshore.models.node_messages import ProcessReport
 from longshore.models.placement import Placement
 from longshore.models.retry import FailureClass
 from longshore.models.text import count

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from longshore.models.bounds import json_bytes
 from longshore.models.job_status import AttemptRecord
-from longshore.models.messages import ProcessReport
+from longshore.models.node_messages import ProcessReport
 from longshore.models.placement import Placement
 from longshore.models.retry import FailureClass
 

@@ -19,7 +19,8 @@ from longshore.models.departures import (
     NodeDrain,
     SpotNotice,
 )
-from longshore.models.messages import TIME_ENDED, NodeInput, StopProcessRequest, node_task_queue
+from longshore.models.messages import TIME_ENDED, node_task_queue
+from longshore.models.node_messages import NodeInput, StopProcessRequest
 from longshore.models.placement import PlacementKey
 from longshore.workflows.options import DATABASE_RETRY, DATABASE_TIMEOUT
 

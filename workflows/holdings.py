@@ -7,7 +7,7 @@ from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from longshore.activities.holdings import HoldingActivities
 from longshore.models.data import HeldReport
-from longshore.models.messages import Holdings
+from longshore.models.node_messages import Holdings
 from longshore.workflows.options import DATABASE_RETRY, DATABASE_TIMEOUT
 
 

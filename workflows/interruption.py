@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from longshore.models.messages import Displacement, LeaseEnd, ProcessReport
+from longshore.models.messages import Displacement, LeaseEnd
+from longshore.models.node_messages import ProcessReport
 from longshore.models.placement import Placement
 
 

@@ -29,10 +29,9 @@ with workflow.unsafe.imports_passed_through():
         JobInput,
         LeaseEnd,
         NodeLost,
-        Prepare,
-        ProcessReport,
         Waiting,
     )
+    from longshore.models.node_messages import Prepare, ProcessReport
     from longshore.models.output import why_unusable
     from longshore.models.placement import Placed, Placement, PlacementKey
     from longshore.models.resize import JoinRequest, Resize, ResizeReply, ResizeRequest

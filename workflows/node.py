@@ -24,9 +24,9 @@ with workflow.unsafe.imports_passed_through():
         SpotNotice,
     )
     from longshore.models.errors import NodeTakenError, StaleError, TokenError
-    from longshore.models.messages import (
-        NODE_WORKFLOW,
-        CommandReason,
+    from longshore.models.messages import NODE_WORKFLOW, CommandReason, node_task_queue
+    from longshore.models.node import NodeState
+    from longshore.models.node_messages import (
         DrainRequest,
         NodeEnd,
         NodeInput,
@@ -35,9 +35,7 @@ with workflow.unsafe.imports_passed_through():
         Registration,
         WatchReport,
         WatchRequest,
-        node_task_queue,
     )
-    from longshore.models.node import NodeState
     from longshore.models.protocol import COUNTS_HEARTBEATS
     from longshore.workflows import versions
     from longshore.workflows.arguments import Started

@@ -8,13 +8,8 @@ from temporalio import workflow
 from temporalio.common import VersioningBehavior
 
 with workflow.unsafe.imports_passed_through():
-    from longshore.models.messages import (
-        NODE_WORKFLOW,
-        POOL_WORKFLOW,
-        NodeInput,
-        NodeStatus,
-        PoolInput,
-    )
+    from longshore.models.messages import NODE_WORKFLOW, POOL_WORKFLOW, PoolInput
+    from longshore.models.node_messages import NodeInput, NodeStatus
 
 from longshore.workflows.node import NodeWorkflow
 from longshore.workflows.pool import PoolWorkflow

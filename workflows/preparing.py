@@ -12,13 +12,8 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, is_cancelled_exception
 
 from longshore.models.job import JobSpec
-from longshore.models.messages import (
-    PREPARE_ACTIVITY,
-    Prepare,
-    Prepared,
-    PrepareRequest,
-    node_task_queue,
-)
+from longshore.models.messages import PREPARE_ACTIVITY, node_task_queue
+from longshore.models.node_messages import Prepare, Prepared, PrepareRequest
 from longshore.models.placement import Placement
 from longshore.workflows.options import PREPARE_RETRY, PROCESS_HEARTBEAT_TIMEOUT, PROCESS_TIMEOUT
 

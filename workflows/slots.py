@@ -8,7 +8,8 @@ from temporalio import workflow
 from longshore.models.array_messages import ClaimRequest, StopElements
 from longshore.models.elements import Batch, BatchReport, Slot
 from longshore.models.job import JobSpec
-from longshore.models.messages import LeaseEnd, NodeLost, ProcessReport
+from longshore.models.messages import LeaseEnd, NodeLost
+from longshore.models.node_messages import ProcessReport
 from longshore.models.placement import Placement
 from longshore.models.retry import FailureClass
 from longshore.models.text import count

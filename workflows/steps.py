@@ -26,11 +26,13 @@ from longshore.models.messages import (
     FinishRequest,
     HoldRequest,
     LeaseEnd,
-    ProcessReport,
     ReleaseRequest,
+    node_task_queue,
+)
+from longshore.models.node_messages import (
+    ProcessReport,
     RunProcessRequest,
     StopProcessRequest,
-    node_task_queue,
     run_key,
 )
 from longshore.models.output import JobOutput

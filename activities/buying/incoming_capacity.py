@@ -7,8 +7,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.buying.inputs import under_way
 from longshore.activities.database import clock
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
-from longshore.models.placement import JobRequest
 from longshore.models.pool import PoolSpec
 from longshore.models.spending import PurchaseUnderWay
 from longshore.scheduling.buying.fleet import holding

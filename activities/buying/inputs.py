@@ -32,8 +32,9 @@ from longshore.models.buying import (
 )
 from longshore.models.errors import LongshoreError
 from longshore.models.job import Tier
+from longshore.models.job_request import JobRequest
 from longshore.models.market import InstanceType, NoQuote, NoQuoteReason, Offer, OrderBook, Window
-from longshore.models.placement import JobRequest, RunningJob
+from longshore.models.placement import RunningJob
 from longshore.models.pool import PoolSpec
 from longshore.models.purchase import PurchaseOption, order_key
 from longshore.scheduling.buying.exclusions import why_refused, with_refused

@@ -15,8 +15,8 @@ from longshore.models.errors import NotFoundError, RefusedError
 from longshore.models.fund_view import FundRemedy, FundRung, FundView
 from longshore.models.funding import FundingClass, FundingCode
 from longshore.models.funding_use import PaidGPUs
+from longshore.models.job_request import JobRequest
 from longshore.models.margins import Margins
-from longshore.models.placement import JobRequest
 from longshore.models.text import count, listed
 from longshore.models.visible import shown
 from longshore.scheduling.funding.evaluate import evaluated

@@ -23,8 +23,9 @@ from longshore.activities.funding.rows import (
 from longshore.activities.placements import BORROWS
 from longshore.activities.snapshot import load_nodes, load_queue, load_running
 from longshore.models.funding import PoolFunding
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
-from longshore.models.placement import CyclePlan, JobRequest, PackingPolicy
+from longshore.models.placement import CyclePlan, PackingPolicy
 from longshore.models.pool import PoolSpec
 from longshore.scheduling.funding.evaluate import Funded
 from longshore.scheduling.funding.facts import Charge, Facts, Use, Wall

@@ -8,7 +8,7 @@ from longshore.activities.funding.quotas import quotas_above
 from longshore.activities.funding.sponsors import why_no_sponsor
 from longshore.models.funding import Quotas
 from longshore.models.job import JobSpec
-from longshore.models.placement import JobRequest
+from longshore.models.job_request import JobRequest
 from longshore.scheduling.funding.quotas import why_never
 
 

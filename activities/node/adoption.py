@@ -13,7 +13,7 @@ from longshore.activities.node import orphans
 from longshore.activities.node.runs import RunRecord, RunStore
 from longshore.activities.node.supervisor_input import SupervisorInput
 from longshore.activities.node.system import boot_clock, is_same
-from longshore.models.messages import RunProcessRequest
+from longshore.models.node_messages import RunProcessRequest
 
 ORDERS = "orders"
 """Name in a run folder: the FIFO by which an agent talks to a supervisor that another started."""

@@ -38,7 +38,7 @@ from longshore.models.checkpoint import (
 )
 from longshore.models.errors import DamagedError, RefusedError, StoreError, UnavailableError
 from longshore.models.job import CheckpointContract
-from longshore.models.messages import RunProcessRequest
+from longshore.models.node_messages import RunProcessRequest
 from longshore.scheduling.checkpoints import belongs_to, resume, resumes_without_store
 from longshore.scheduling.ranks import COUNTS_SAVES
 

@@ -14,7 +14,7 @@ from longshore.activities.node.publisher import FIRST_WAIT, LONGEST_WAIT
 from longshore.activities.node.system import boot_clock
 from longshore.activities.storage import GivenUp
 from longshore.models.errors import DamagedError, StoreError
-from longshore.models.messages import RunProcessRequest
+from longshore.models.node_messages import RunProcessRequest
 from longshore.models.retry import FailureClass
 from longshore.models.snapshot import Snapshot
 

@@ -12,8 +12,8 @@ from longshore.activities.node.preparing import in_thread
 from longshore.activities.storage import GivenUp
 from longshore.models.checkpoint import Manifest
 from longshore.models.errors import DamagedError, StoreError
-from longshore.models.messages import RunProcessRequest
 from longshore.models.node import Inventory
+from longshore.models.node_messages import RunProcessRequest
 from longshore.models.text import listed
 from longshore.models.visible import shown
 

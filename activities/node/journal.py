@@ -11,7 +11,7 @@ from longshore.activities.node.element_runner import JOURNAL
 from longshore.activities.node.file_times import clamped_time
 from longshore.activities.node.time_limit import passed
 from longshore.models.elements import LONGEST_ERROR, BatchReport, ElementResult, Span
-from longshore.models.messages import ProcessReport
+from longshore.models.node_messages import ProcessReport
 from longshore.models.retry import FailureClass
 from longshore.models.visible import visible
 

@@ -18,8 +18,8 @@ from longshore.activities.node.rendezvous import command, rendezvous
 from longshore.activities.node.wait_script import write_wait_script
 from longshore.models.elements import Element, Slot
 from longshore.models.job import JobSpec
-from longshore.models.messages import RunProcessRequest
 from longshore.models.node import Inventory, NodeIdentity
+from longshore.models.node_messages import RunProcessRequest
 from longshore.models.output import VARIABLE
 from longshore.models.placement import Placement, PlacementKey
 from longshore.models.resize import SizeNotice

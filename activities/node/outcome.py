@@ -7,7 +7,8 @@ from typing import Any
 from longshore.activities.failpoints import wall_clock
 from longshore.activities.node.file_times import clamped_time
 from longshore.activities.node.runs import RunRecord
-from longshore.models.messages import TIME_ENDED, ProcessReport, Progress
+from longshore.models.messages import TIME_ENDED
+from longshore.models.node_messages import ProcessReport, Progress
 from longshore.models.placement import PlacementKey
 from longshore.models.retry import FailureClass
 

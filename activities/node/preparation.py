@@ -16,7 +16,7 @@ from longshore.activities.node.environments import Environments
 from longshore.activities.node.preparing import NotReadyError, in_thread, unless_unwanted
 from longshore.models.errors import DamagedError, StoreError
 from longshore.models.job import JobSpec
-from longshore.models.messages import Prepared, PrepareRequest
+from longshore.models.node_messages import Prepared, PrepareRequest
 from longshore.scheduling.staging import Wanted
 
 Told = Callable[[Prepared], None]

@@ -27,8 +27,8 @@ from longshore.activities.node.system import boot_clock
 from longshore.models.array_messages import StopElements
 from longshore.models.checkpoint import CheckpointInfo, SaveRequest
 from longshore.models.errors import NotFoundError, RefusedError, StaleError
-from longshore.models.messages import (
-    PREPARE_ACTIVITY,
+from longshore.models.messages import PREPARE_ACTIVITY
+from longshore.models.node_messages import (
     Heartbeat,
     Prepared,
     PrepareRequest,

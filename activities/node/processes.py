@@ -36,13 +36,13 @@ from longshore.activities.node.supervision import Supervised
 from longshore.models.array_messages import StopElements
 from longshore.models.checkpoint import CheckpointInfo, SaveRequest
 from longshore.models.errors import NotFoundError, RefusedError
-from longshore.models.messages import (
+from longshore.models.node import Inventory, NodeIdentity
+from longshore.models.node_messages import (
     ProcessReport,
     Progress,
     RunProcessRequest,
     StopProcessRequest,
 )
-from longshore.models.node import Inventory, NodeIdentity
 from longshore.models.placement import PlacementKey
 from longshore.models.resize import SizeNotice
 from longshore.models.serving import EngineReport, EngineSpec

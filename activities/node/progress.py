@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from longshore.activities.node.public_files import open_public, written_at
-from longshore.models.messages import Progress
+from longshore.models.node_messages import Progress
 
 MAX_BYTES = 4096
 MAX_MESSAGE = 200

@@ -17,7 +17,7 @@ from longshore.activities.node.progress import read_progress
 from longshore.activities.node.runs import RunRecord
 from longshore.activities.node.supervision import Supervised
 from longshore.models.job import JobSpec
-from longshore.models.messages import ProcessReport, Progress, RunProcessRequest
+from longshore.models.node_messages import ProcessReport, Progress, RunProcessRequest
 from longshore.models.resize import SizeNotice
 from longshore.models.serving import EngineReport, EngineStage
 

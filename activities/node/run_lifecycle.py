@@ -37,8 +37,8 @@ from longshore.activities.node.supervision import ForkServer, NotForkedError, Pl
 from longshore.activities.node.system import users_umask
 from longshore.activities.storage import GivenUp
 from longshore.models.errors import StoreError
-from longshore.models.messages import ProcessReport
 from longshore.models.node import Inventory, NodeIdentity
+from longshore.models.node_messages import ProcessReport
 from longshore.models.placement import PlacementKey
 from longshore.models.retry import FailureClass
 

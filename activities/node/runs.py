@@ -27,7 +27,7 @@ from pydantic import ValidationError
 from longshore.models.base import JOB_ID, Instant, Wire
 from longshore.models.bounds import TAKEN
 from longshore.models.errors import StaleError
-from longshore.models.messages import ProcessReport, RunProcessRequest
+from longshore.models.node_messages import ProcessReport, RunProcessRequest
 from longshore.models.placement import PlacementKey
 from longshore.models.retry import FailureClass
 

@@ -11,7 +11,8 @@ from longshore.activities.serving.stored_models import load_model, load_runtimes
 from longshore.activities.snapshot import load_nodes
 from longshore.models.errors import SpecError
 from longshore.models.job import JobSpec
-from longshore.models.placement import JobRequest, PackingPolicy
+from longshore.models.job_request import JobRequest
+from longshore.models.placement import PackingPolicy
 from longshore.models.service import ServiceSpec
 from longshore.models.serving import EngineSize, EngineSpec
 from longshore.scheduling.buying.fleet import VRAM

@@ -12,8 +12,8 @@ from longshore.activities.serving.stored_models import load_model, load_runtimes
 from longshore.activities.snapshot import load_nodes, load_pool
 from longshore.models.errors import StoredError
 from longshore.models.job import JobSpec
+from longshore.models.job_request import JobRequest
 from longshore.models.model_registry import ModelView, SizeView
-from longshore.models.placement import JobRequest
 from longshore.models.service import ServiceSpec
 from longshore.models.serving import EngineSpec
 from longshore.scheduling.packer import place

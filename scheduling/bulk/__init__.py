@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from longshore.models.placement import JobRequest, PackingPolicy, PackingRule
+from longshore.models.job_request import JobRequest
+from longshore.models.placement import PackingPolicy, PackingRule
 from longshore.scheduling.placement.columns import Columns
 from longshore.scheduling.placement.keep_room import HeadroomKeeper
 from longshore.scheduling.placement.state import Need

@@ -3,10 +3,10 @@
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from longshore.models.job_request import JobRequest
 from longshore.models.placement import (
     Candidate,
     Decision,
-    JobRequest,
     PackingPolicy,
     RejectionCode,
     ScoreTerm,

@@ -7,13 +7,8 @@ from typing import Any
 import numpy as np
 
 from longshore.models.job import Tier
-from longshore.models.placement import (
-    Decision,
-    JobRequest,
-    PackingPolicy,
-    PackingRule,
-    RejectionCode,
-)
+from longshore.models.job_request import JobRequest
+from longshore.models.placement import Decision, PackingPolicy, PackingRule, RejectionCode
 from longshore.scheduling.bulk import class_buckets as compiled_buckets
 from longshore.scheduling.bulk import kernel as compiled
 from longshore.scheduling.bulk import residuals as compiled_residuals

@@ -7,8 +7,9 @@ process of its own: whoever starts it goes on meanwhile.
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from longshore.models.job_request import JobRequest
 from longshore.models.node import GPU, Node
-from longshore.models.placement import JobRequest, PackingPolicy, PackingRule, RunningJob
+from longshore.models.placement import PackingPolicy, PackingRule, RunningJob
 from longshore.scheduling import bulk
 from longshore.scheduling.bulk.arrays import Classes, Headroom
 from longshore.scheduling.bulk.tables import Tables

@@ -18,8 +18,8 @@ from longshore.models.block_end import (
     Renewal,
 )
 from longshore.models.buying import MarketView, PurchasePlan
+from longshore.models.job_request import JobRequest
 from longshore.models.market import Capabilities, Level, NoQuote, NoQuoteReason, OrderBook, Window
-from longshore.models.placement import JobRequest
 from longshore.models.text import count, dollars, format_duration
 from longshore.scheduling.buying.costs import SHORTEST_RESALE
 from longshore.scheduling.buying.fleet import shape_of

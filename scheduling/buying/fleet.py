@@ -11,9 +11,10 @@ from datetime import datetime
 
 from longshore.models.buying import CapacityUnderWay, NodeShape, PurchasePlan, Release
 from longshore.models.job import Tier
+from longshore.models.job_request import JobRequest, RecentJobs
 from longshore.models.market import InstanceType, Offer
 from longshore.models.node import GPU, Node, NodeState
-from longshore.models.placement import JobRequest, PackingPolicy, RecentJobs, RunningJob
+from longshore.models.placement import PackingPolicy, RunningJob
 from longshore.models.topology import labels_of_bought
 from longshore.scheduling.buying.outlook import ForecastCluster, Outlook, look_ahead
 from longshore.scheduling.buying.unverifiable_constraints import suits_market, why_unverifiable

@@ -5,7 +5,7 @@ from collections.abc import Container
 from datetime import datetime
 
 from longshore.models.buying import Option, OptionKind, Unmet
-from longshore.models.placement import JobRequest
+from longshore.models.job_request import JobRequest
 from longshore.scheduling.buying.fleet import Fleet, is_there
 from longshore.scheduling.thresholds import held_back, not_bought_for
 

@@ -14,8 +14,8 @@ from datetime import datetime, timedelta
 from itertools import islice, product
 
 from longshore.models.buying import BuyingPolicy, BuyingRule, OptionKind, UnmetJob
+from longshore.models.job_request import JobRequest
 from longshore.models.market import NoQuote, Window
-from longshore.models.placement import JobRequest
 from longshore.scheduling.buying.costs import Candidate, Scene
 from longshore.scheduling.buying.prices import (
     Among,

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from longshore.models.job_request import JobRequest, RecentJobs
 from longshore.models.node import Node
-from longshore.models.placement import CyclePlan, JobRequest, PackingPolicy, RecentJobs, RunningJob
+from longshore.models.placement import CyclePlan, PackingPolicy, RunningJob
 from longshore.scheduling.cycle import plan
 from longshore.scheduling.placement.state import running_job
 

@@ -5,8 +5,8 @@ from datetime import timedelta
 
 from longshore.models.buying import BuyingPolicy, MarketView
 from longshore.models.job import Tier
+from longshore.models.job_request import JobRequest
 from longshore.models.market import OrderBook
-from longshore.models.placement import JobRequest
 from longshore.models.text import at_most, format_dollars, format_duration
 from longshore.scheduling.buying.prices import BlockSource, PodSource, block_sources, pod_sources
 from longshore.scheduling.buying.words import Lost

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from longshore.models.buying import BookQuote, BuyingPolicy, MarketView, NodeShape, PurchasePlan
 from longshore.models.job import Tier
+from longshore.models.job_request import JobRequest
 from longshore.models.market import InstanceType, NoQuote, NoQuoteReason, Offer, Window
-from longshore.models.placement import JobRequest
 from longshore.models.price import PriceNeed
 from longshore.models.text import format_dollars
 from longshore.scheduling.buying.exclusions import in_allowed_places, sells, why_excluded

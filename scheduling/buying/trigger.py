@@ -11,8 +11,8 @@ from itertools import islice
 
 from longshore.models.buying import BuyingPolicy, MarketView, PriceReached, UnmetJob
 from longshore.models.job import Tier
+from longshore.models.job_request import JobRequest
 from longshore.models.market import NoQuote, Window
-from longshore.models.placement import JobRequest
 from longshore.scheduling.buying.costs import hoped_price
 from longshore.scheduling.buying.fleet import holds, shape_of
 from longshore.scheduling.buying.options import window_lengths

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from longshore.models.buying import Option, OptionKind, UnmetJob
 from longshore.models.constraints import Constraint
-from longshore.models.placement import JobRequest
+from longshore.models.job_request import JobRequest
 from longshore.models.topology import FABRIC_LABELS, REGION_LABEL, SameConformance
 
 CANNOT_MEET = "ranks could not reach each other"

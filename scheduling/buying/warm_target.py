@@ -10,9 +10,9 @@ from datetime import datetime, timedelta
 
 from longshore.models.buying import BuyingPolicy, BuyingRule, UnmetJob
 from longshore.models.job import Tier
+from longshore.models.job_request import JobRequest
 from longshore.models.market import InstanceType
 from longshore.models.node import Node, NodeState
-from longshore.models.placement import JobRequest
 from longshore.models.spending import WARM
 from longshore.scheduling.buying.fleet import Fleet
 from longshore.scheduling.buying.incoming_capacity import MOST_JOBS

@@ -14,8 +14,9 @@ from longshore.models.funding import (
     Payer,
     PoolFunding,
 )
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
-from longshore.models.placement import Decision, JobRequest
+from longshore.models.placement import Decision
 from longshore.models.text import count
 from longshore.scheduling.funding.cover import Cover, cover
 from longshore.scheduling.funding.evaluate import evaluated

@@ -6,8 +6,8 @@ Of a queue it is told by GPUs and jobs: nodes are counted when they are known, b
 from collections.abc import Iterable, Sequence
 
 from longshore.models.funding import FundingCode, Quotas
+from longshore.models.job_request import JobRequest
 from longshore.models.mig import SLICES, profile_slices
-from longshore.models.placement import JobRequest
 from longshore.scheduling.funding.facts import OverQuota, Wall
 
 

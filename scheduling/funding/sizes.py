@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from longshore.models.placement import JobRequest
+from longshore.models.job_request import JobRequest
 from longshore.scheduling.funding.cover import start, surplus
 from longshore.scheduling.funding.facts import Share, Use, Wall, Where
 from longshore.scheduling.funding.holding import Attempt

@@ -6,9 +6,9 @@ from datetime import datetime
 
 from longshore.models.gang import GangPlan
 from longshore.models.job import Tier
+from longshore.models.job_request import JobRequest
 from longshore.models.placement import (
     Decision,
-    JobRequest,
     Member,
     PackingPolicy,
     PlacementKind,

@@ -9,8 +9,9 @@ from collections.abc import Callable, Hashable
 from datetime import datetime
 from typing import NamedTuple
 
+from longshore.models.job_request import JobRequest
 from longshore.models.node import NodeState
-from longshore.models.placement import JobRequest, PackingPolicy, RejectionCode
+from longshore.models.placement import PackingPolicy, RejectionCode
 from longshore.models.resources import UNLIMITED, HostAmounts
 from longshore.models.topology import Gang, SameConformance
 from longshore.scheduling.gangs.nodes import Fact, GangNodes, Kind, domain_for

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
 from longshore.models.gang import DomainRoom, GangPacking, GangPlan, NodeShare, PlannedGroup
-from longshore.models.placement import JobRequest, PackingPolicy
+from longshore.models.job_request import JobRequest
+from longshore.models.placement import PackingPolicy
 from longshore.models.topology import Gang, SameConformance
 from longshore.scheduling.gangs.nodes import GangNodes, Kind
 from longshore.scheduling.gangs.offers import (

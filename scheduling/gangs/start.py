@@ -4,7 +4,8 @@ from bisect import bisect_left
 from datetime import datetime
 
 from longshore.models.gang import GangPlan
-from longshore.models.placement import JobRequest, PackingPolicy
+from longshore.models.job_request import JobRequest
+from longshore.models.placement import PackingPolicy
 from longshore.scheduling.gangs.nodes import GangNodes
 from longshore.scheduling.gangs.offers import Answers
 from longshore.scheduling.gangs.plan import fits_gang, plan_gang

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from longshore.models.gang import DomainRoom, GangPacking, GangPlan
-from longshore.models.placement import JobRequest
+from longshore.models.job_request import JobRequest
 from longshore.models.text import count
 from longshore.models.topology import Gang
 from longshore.scheduling.gangs.offers import Offer

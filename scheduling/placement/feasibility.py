@@ -4,8 +4,9 @@ from collections.abc import Hashable
 from datetime import datetime, timedelta
 
 from longshore.models.departures import CORDONED_BY_HAND, DRAINED_BY_HAND
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node, NodeState
-from longshore.models.placement import JobRequest, PackingPolicy, Rejection, RejectionCode
+from longshore.models.placement import PackingPolicy, Rejection, RejectionCode
 from longshore.models.resources import HostAmounts
 from longshore.models.text import count, format_duration
 from longshore.models.topology import FLAVOR_LABEL

@@ -12,8 +12,9 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import NamedTuple
 
 from longshore.models.job import Tier
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
-from longshore.models.placement import JobRequest, RejectionCode
+from longshore.models.placement import RejectionCode
 from longshore.models.text import listed
 from longshore.models.visible import brief
 from longshore.scheduling.placement.state import Need

@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import NamedTuple
 
+from longshore.models.job_request import JobRequest, RecentJobs
 from longshore.models.mig import profile_slices
-from longshore.models.placement import JobRequest, PackingPolicy, RecentJobs
+from longshore.models.placement import PackingPolicy
 from longshore.scheduling.placement.filters import asked
 from longshore.scheduling.placement.parts import WHOLE
 from longshore.scheduling.placement.state import Need

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
+from longshore.models.job_request import JobRequest
 from longshore.models.packing import PackingPolicy
-from longshore.models.placement import JobRequest
 from longshore.scheduling.placement.state import Need
 
 _FEW = 1_000

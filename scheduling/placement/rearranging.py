@@ -15,8 +15,9 @@ from datetime import datetime
 from itertools import islice
 from typing import NamedTuple
 
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
-from longshore.models.placement import JobRequest, PackingPolicy
+from longshore.models.placement import PackingPolicy
 from longshore.models.resources import HostAmounts
 from longshore.scheduling.placement.classes import Layout
 from longshore.scheduling.placement.columns import Columns

@@ -13,8 +13,9 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
-from longshore.models.placement import JobRequest, PackingPolicy, ScoreTerms, ScoreWeights
+from longshore.models.placement import PackingPolicy, ScoreTerms, ScoreWeights
 from longshore.scheduling.placement.columns import Columns, Floats, microseconds
 from longshore.scheduling.placement.gpus import average_gap
 from longshore.scheduling.placement.state import Need, view_node

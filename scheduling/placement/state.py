@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 from longshore.models.constraints import Constraint
 from longshore.models.job import Tier
+from longshore.models.job_request import JobRequest
 from longshore.models.mig import slices_gb
 from longshore.models.node import GPU, GPUParts, Node
-from longshore.models.placement import JobRequest, PackingPolicy, RunningJob
+from longshore.models.placement import PackingPolicy, RunningJob
 from longshore.models.resources import NOTHING, GPURequest, HostAmounts
 from longshore.scheduling.durations import end_at
 from longshore.scheduling.node_lifetime import Stay, must_last, stay_of

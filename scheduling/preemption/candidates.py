@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from types import MappingProxyType
 
-from longshore.models.placement import JobRequest, RunningJob
+from longshore.models.job_request import JobRequest
+from longshore.models.placement import RunningJob
 from longshore.models.preemption import PreemptionPolicy, RejectedVictim, RunningWork
 from longshore.scheduling.preemption.costs import (
     cost_of,

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Protocol
 
 from longshore.models.funding import PoolFunding
-from longshore.models.placement import FILLS, JobRequest
+from longshore.models.job_request import FILLS, JobRequest
 from longshore.models.preemption import (
     PreemptionLevels,
     PreemptionPolicy,

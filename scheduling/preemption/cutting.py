@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 
 from longshore.models.funding import PoolFunding
-from longshore.models.placement import JobRequest
+from longshore.models.job_request import JobRequest
 from longshore.models.preemption import (
     Cut,
     GainedGPUs,

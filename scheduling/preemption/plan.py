@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
 
+from longshore.models.job_request import JobRequest, RecentJobs
 from longshore.models.node import Node
-from longshore.models.placement import JobRequest, PackingPolicy, RecentJobs
+from longshore.models.placement import PackingPolicy
 from longshore.models.preemption import (
     BuyQuote,
     PreemptionPlan,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from longshore.models.buying import BuyingPolicy
-from longshore.models.placement import JobRequest
+from longshore.models.job_request import JobRequest
 from longshore.models.preemption import BuyQuote, SeenPrice
 from longshore.scheduling.buying.fleet import holds, shape_of
 from longshore.scheduling.buying.prices import is_allowed, whole_quarters

@@ -7,14 +7,9 @@ from itertools import chain, repeat
 from operator import attrgetter, itemgetter
 from types import MappingProxyType
 
+from longshore.models.job_request import FILLS, JobRequest, RecentJobs
 from longshore.models.node import Node
-from longshore.models.placement import (
-    FILLS,
-    JobRequest,
-    PackingPolicy,
-    RecentJobs,
-    RunningJob,
-)
+from longshore.models.placement import PackingPolicy, RunningJob
 from longshore.models.preemption import (
     BuyQuote,
     GainedGPUs,

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longshore.models.funding import ITSELF, Payer, PoolFunding
-from longshore.models.placement import JobRequest
+from longshore.models.job_request import JobRequest
 from longshore.models.preemption import PreemptionPolicy, RejectedVictim, RunningWork
 from longshore.scheduling.preemption.costs import (
     is_lower,

@@ -12,15 +12,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from longshore.models.job_request import JobRequest
 from longshore.models.node import GPU, GPUParts, Node
-from longshore.models.placement import (
-    Decision,
-    GPUChoice,
-    JobRequest,
-    PackingPolicy,
-    PackingRule,
-    RunningJob,
-)
+from longshore.models.placement import Decision, GPUChoice, PackingPolicy, PackingRule, RunningJob
 from longshore.models.preemption import GainedGPUs
 from longshore.models.topology import Gang
 from longshore.scheduling.gangs.decision import place_gang

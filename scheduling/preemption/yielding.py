@@ -8,9 +8,9 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
 from longshore.models.packing import PackingPolicy
-from longshore.models.placement import JobRequest
 from longshore.models.preemption import PreemptionPolicy, RunningWork
 from longshore.models.text import format_duration
 from longshore.scheduling.order import worth

@@ -6,8 +6,9 @@ The packer says what has room. A job does not change its size while it waits.
 from collections.abc import Sequence
 from datetime import datetime
 
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
-from longshore.models.placement import JobRequest, PackingPolicy
+from longshore.models.placement import PackingPolicy
 from longshore.scheduling.cycle import plan
 from longshore.scheduling.placement.feasibility import could_ever_hold
 from longshore.scheduling.placement.state import with_job

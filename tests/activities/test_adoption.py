@@ -6,8 +6,8 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 
 from longshore.models import proof
-from longshore.models.messages import NodeEnd, Registered, Registration
 from longshore.models.node import NodeState
+from longshore.models.node_messages import NodeEnd, Registered, Registration
 from longshore.models.placement import PlacementKey
 from longshore.models.runtimes import BUILT_IN
 from longshore.models.serving import EngineSpec, ModelSpec

@@ -17,8 +17,8 @@ from longshore.activities.funding.rows import (
     open_charges,
 )
 from longshore.models.funding import FundingCode, Sharing
-from longshore.models.messages import NodeEnd
 from longshore.models.node import NodeState
+from longshore.models.node_messages import NodeEnd
 from longshore.scheduling.funding.evaluate import Funded
 from longshore.scheduling.funding.facts import Charge
 from longshore.scheduling.funding.holding import Ended

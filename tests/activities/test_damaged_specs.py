@@ -13,8 +13,9 @@ from longshore.activities.views import set_pool
 from longshore.models.buying import BuyingPolicy
 from longshore.models.departures import Cause, DepartureRequest, Leaving, Margins
 from longshore.models.failover import SwapRequest
-from longshore.models.messages import LeaseEnd, NodeEnd
+from longshore.models.messages import LeaseEnd
 from longshore.models.node import NodeState
+from longshore.models.node_messages import NodeEnd
 from longshore.models.placement import PlacementKey
 from longshore.models.pool import PoolSpec
 from tests.support.ledger import Ledger

@@ -26,9 +26,10 @@ from longshore.activities.views import Views
 from longshore.models.dag import DagSpec
 from longshore.models.deadline import DeadlineOutlook
 from longshore.models.durations import ExpectedFrom
+from longshore.models.job_request import JobRequest
 from longshore.models.job_status import JobResult, JobState
 from longshore.models.messages import FinishRequest, LeaseEnd
-from longshore.models.placement import JobRequest, PlacementKey, RunningJob
+from longshore.models.placement import PlacementKey, RunningJob
 from longshore.models.preemption import RunningWork
 from longshore.scheduling.dag_paths import expected_seconds
 from longshore.scheduling.durations import LEAST_RUNS, MOST_RUNS, expected_from

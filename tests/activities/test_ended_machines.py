@@ -10,8 +10,8 @@ from longshore.activities.buying.machine_ends import MachineEnds
 from longshore.activities.pool_cache import PoolCache
 from longshore.activities.providers.base import Provider
 from longshore.activities.queue_rows import ensure_pool
-from longshore.models.messages import NodeEnd
 from longshore.models.node import NodeState
+from longshore.models.node_messages import NodeEnd
 from longshore.models.settings import Settings
 from tests.activities.test_pool_cache import look
 from tests.support.ledger import Ledger

@@ -4,8 +4,8 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from longshore.activities.views import Views
-from longshore.models.messages import NodeEnd
 from longshore.models.node import NodeState
+from longshore.models.node_messages import NodeEnd
 from longshore.scheduling import unplannable_jobs
 from tests.support.ledger import Ledger
 

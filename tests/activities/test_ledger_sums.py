@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from longshore.models.messages import DrainRequest, NodeEnd
 from longshore.models.node import NodeState
+from longshore.models.node_messages import DrainRequest, NodeEnd
 from tests.support.ledger import Ledger
 
 _NODES = ("node-a", "node-b")

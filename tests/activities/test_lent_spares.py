@@ -25,8 +25,9 @@ from longshore.activities.views import Views
 from longshore.models.failover import SwapReply, SwapRequest
 from longshore.models.funding import FundingClass
 from longshore.models.margins import DEFAULT_MARGINS
-from longshore.models.messages import LeaseEnd, NodeEnd, ReleaseRequest
+from longshore.models.messages import LeaseEnd, ReleaseRequest
 from longshore.models.node import NodeState
+from longshore.models.node_messages import NodeEnd
 from longshore.models.placement import Decision, PlacementKey
 from longshore.models.purchase import PurchaseOption, PurchaseRequest
 from longshore.models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL

@@ -7,7 +7,8 @@ from sqlalchemy.exc import IntegrityError
 
 from longshore.activities.views import set_pool
 from longshore.models.data import HeldData, HeldReport
-from longshore.models.messages import Holdings, LeaseEnd, ReleaseRequest
+from longshore.models.messages import LeaseEnd, ReleaseRequest
+from longshore.models.node_messages import Holdings
 from longshore.models.packing import ScoreWeights
 from longshore.models.placement import PlacementKey
 from longshore.models.pool import PoolPacking, PoolSpec

@@ -11,7 +11,8 @@ import pytest
 from longshore.activities import cycle_inputs, queue_cache
 from longshore.activities.pool_cache import PoolCache
 from longshore.activities.preemption_inputs import read_inputs
-from longshore.models.placement import CyclePlan, JobRequest
+from longshore.models.job_request import JobRequest
+from longshore.models.placement import CyclePlan
 from longshore.models.pool import PoolSpec
 from longshore.scheduling import long_queue
 from longshore.scheduling.placement.mix import NO_MIX

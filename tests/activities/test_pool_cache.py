@@ -20,10 +20,12 @@ from longshore.activities.queue_cache import differences
 from longshore.activities.queue_rows import ensure_pool
 from longshore.activities.snapshot import load_nodes, load_queue, load_running
 from longshore.models.failover import SwapRequest
-from longshore.models.messages import DrainRequest, LeaseEnd, NodeEnd
+from longshore.models.job_request import JobRequest
+from longshore.models.messages import LeaseEnd
 from longshore.models.node import NodeState
+from longshore.models.node_messages import DrainRequest, NodeEnd
 from longshore.models.packing import PackingPolicy, PackingRule
-from longshore.models.placement import JobRequest, PlacementKey
+from longshore.models.placement import PlacementKey
 from longshore.scheduling.cycle import plan, plan_cached
 from tests.scheduling.test_node_cache import assert_same_columns
 from tests.support.ledger import Ledger, registration

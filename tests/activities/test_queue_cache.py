@@ -20,8 +20,9 @@ from longshore.activities.pool_cache import CHECKED_EVERY, CachedPool, PoolCache
 from longshore.activities.queue_cache import differences, note_length, read_all, trim_left
 from longshore.activities.queue_rows import ensure_pool
 from longshore.activities.snapshot import load_queue, read_queue
+from longshore.models.job_request import JobRequest
 from longshore.models.messages import CycleRequest, HoldRequest
-from longshore.models.placement import JobRequest, PlacementKey
+from longshore.models.placement import PlacementKey
 from tests.support.ledger import Ledger
 
 _JOBS = tuple(f"job-{number}" for number in range(6))

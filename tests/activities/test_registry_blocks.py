@@ -7,7 +7,7 @@ from temporalio.exceptions import ApplicationError
 
 from longshore.activities.buying.handover import closed_nodes, hand_over
 from longshore.models.block import ENDING, FOR_SALE
-from longshore.models.messages import Registered
+from longshore.models.node_messages import Registered
 from tests.support.ledger import Ledger, registration
 
 NOON = datetime(2030, 11, 20, 12, 0, tzinfo=UTC)

@@ -5,8 +5,8 @@ from temporalio.exceptions import ApplicationError
 
 from longshore.activities.views import Views
 from longshore.models import proof
-from longshore.models.messages import DrainRequest, NodeEnd, Registration
 from longshore.models.node import HostFirmware, Inventory, NodeState
+from longshore.models.node_messages import DrainRequest, NodeEnd, Registration
 from tests.support.ledger import TOKEN, Ledger, registration
 
 _NODE = "SELECT state, epoch FROM nodes WHERE id = 'node-a'"

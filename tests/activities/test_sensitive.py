@@ -13,8 +13,9 @@ from longshore.activities.snapshot import load_nodes, load_running
 from longshore.activities.views import Views
 from longshore.models.errors import NotFoundError, RefusedError
 from longshore.models.failover import SwapRequest
-from longshore.models.messages import LeaseEnd, NodeEnd, PlacementKey
+from longshore.models.messages import LeaseEnd, PlacementKey
 from longshore.models.node import NodeState
+from longshore.models.node_messages import NodeEnd
 from longshore.models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL
 from tests.support.ledger import Ledger
 

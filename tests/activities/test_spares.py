@@ -8,8 +8,9 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from longshore.models.failover import SwapReply, SwapRequest
-from longshore.models.messages import LeaseEnd, NodeEnd
+from longshore.models.messages import LeaseEnd
 from longshore.models.node import NodeState
+from longshore.models.node_messages import NodeEnd
 from longshore.models.placement import PlacementKey
 from longshore.models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL
 from tests.support.funding import (

@@ -24,8 +24,8 @@ from longshore.activities.node.run import Run
 from longshore.activities.node.system import boot_clock
 from longshore.client.api import Longshore
 from longshore.models.job import JobSpec
-from longshore.models.messages import ProcessReport, RunProcessRequest, StopProcessRequest
 from longshore.models.node import Inventory, NodeIdentity
+from longshore.models.node_messages import ProcessReport, RunProcessRequest, StopProcessRequest
 from longshore.models.placement import Placement, PlacementKey
 from longshore.models.settings import Settings
 from tests.support.agent import AgentProcess

@@ -20,14 +20,14 @@ from longshore.activities.node.full_disk import FullDisk
 from longshore.activities.node.process import NodeActivities
 from longshore.activities.node.system import boot_clock
 from longshore.models.checkpoint import CheckpointInfo, SaveRequest
-from longshore.models.messages import (
+from longshore.models.node import Liveness
+from longshore.models.node_messages import (
     ProcessReport,
     RunProcessRequest,
     StopProcessRequest,
     WatchReport,
     WatchRequest,
 )
-from longshore.models.node import Liveness
 from tests.agent.conftest import LocalNode
 from tests.support.marks import marked
 from tests.support.waiting import eventually

@@ -10,8 +10,9 @@ from temporalio.client import Client
 from longshore.client.api import Longshore
 from longshore.models.errors import UnavailableError
 from longshore.models.job_status import JobState
-from longshore.models.messages import NodeStatus, node_workflow_id
+from longshore.models.messages import node_workflow_id
 from longshore.models.node import NodeState
+from longshore.models.node_messages import NodeStatus
 from longshore.models.retry import FailureClass
 from longshore.models.settings import Settings
 from longshore.workers.agent import locked

@@ -12,7 +12,7 @@ from longshore.activities.node.run import Run
 from longshore.models.checkpoint import SaveRequest
 from longshore.models.document import read_document
 from longshore.models.job import JobSpec
-from longshore.models.messages import ProcessReport, StopProcessRequest
+from longshore.models.node_messages import ProcessReport, StopProcessRequest
 from tests.agent.conftest import LocalNode, MakeBox
 from tests.support.local_stack import ROOT
 from tests.support.waiting import eventually

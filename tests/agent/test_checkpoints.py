@@ -15,7 +15,7 @@ from longshore.activities.node.run import Run
 from longshore.activities.node.system import boot_clock
 from longshore.models.checkpoint import CheckpointInfo, SaveRequest
 from longshore.models.errors import NotFoundError, RefusedError, UnavailableError
-from longshore.models.messages import ProcessReport, StopProcessRequest
+from longshore.models.node_messages import ProcessReport, StopProcessRequest
 from longshore.models.placement import Rank
 from longshore.models.retry import FailureClass
 from tests.agent.conftest import LocalNode, MakeBox

@@ -8,7 +8,7 @@ import pytest
 from longshore.activities.artifacts.store import ArtifactStore
 from longshore.activities.node.artifact_cache import ArtifactCache
 from longshore.activities.node.caches import Caches
-from longshore.models.messages import ProcessReport
+from longshore.models.node_messages import ProcessReport
 from longshore.models.retry import FailureClass
 from longshore.scheduling.node_caches import CacheLimits
 from tests.agent.conftest import MakeBox

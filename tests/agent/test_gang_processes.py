@@ -7,7 +7,7 @@ import pytest
 
 from longshore.activities.node.rendezvous import FIRST_PORT, PORTS, rendezvous
 from longshore.models.job import JobSpec
-from longshore.models.messages import StopProcessRequest
+from longshore.models.node_messages import StopProcessRequest
 from longshore.models.placement import Placement, PlacementKey, Rank
 from longshore.models.retry import FailureClass
 from tests.agent.conftest import LocalNode

@@ -7,7 +7,8 @@ import pytest
 
 from longshore.activities.node.outcome import AGENT_STOPPED, CUT_OFF, report_of
 from longshore.activities.node.runs import RunRecord
-from longshore.models.messages import TIME_ENDED, ProcessReport, Progress
+from longshore.models.messages import TIME_ENDED
+from longshore.models.node_messages import ProcessReport, Progress
 from longshore.models.retry import FailureClass
 
 KILLED = -9

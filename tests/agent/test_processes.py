@@ -10,7 +10,7 @@ import pytest
 
 from longshore.activities.node.job_path import without_own_environment
 from longshore.models.errors import StaleError
-from longshore.models.messages import StopProcessRequest
+from longshore.models.node_messages import StopProcessRequest
 from longshore.models.placement import PlacementKey
 from longshore.models.retry import FailureClass
 from tests.agent.conftest import LocalNode

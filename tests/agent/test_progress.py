@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from longshore.activities.node.progress import parse_progress, read_progress
-from longshore.models.messages import Progress
+from longshore.models.node_messages import Progress
 from tests.agent.conftest import LocalNode
 from tests.support.waiting import eventually
 

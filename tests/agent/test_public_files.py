@@ -16,7 +16,7 @@ from longshore.activities.node.public_files import (
     replace_public,
 )
 from longshore.activities.node.saved_lines import SavedLines
-from longshore.models.messages import Progress
+from longshore.models.node_messages import Progress
 
 SECRET = "0.5 hunter2"
 

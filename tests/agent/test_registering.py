@@ -16,8 +16,8 @@ from longshore.activities.database import Database
 from longshore.activities.node.fence import Fence
 from longshore.models import proof
 from longshore.models.errors import ClockError, NotFoundError, RefusedError, TokenError
-from longshore.models.messages import Registered
 from longshore.models.node import Liveness
+from longshore.models.node_messages import Registered
 from longshore.models.settings import Settings
 from longshore.workers import registration as registering
 from longshore.workers.registration import Registrar, Sign

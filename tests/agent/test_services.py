@@ -17,8 +17,8 @@ from longshore.client.api import Longshore
 from longshore.client.service_commands import is_settled
 from longshore.client.service_view import problems
 from longshore.models.errors import NotFoundError, RefusedError
+from longshore.models.job_request import FILLS
 from longshore.models.job_status import JobState
-from longshore.models.placement import FILLS
 from longshore.models.service import ServiceSpec, ServiceState, ServiceView
 from longshore.models.service_messages import service_workflow_id
 from longshore.models.serving import EngineStage, ModelSpec

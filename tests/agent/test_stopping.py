@@ -21,7 +21,8 @@ from longshore.activities.node.run import Run
 from longshore.activities.node.supervision import Plan
 from longshore.activities.node.system import boot_clock
 from longshore.client.process import run as run_loop
-from longshore.models.messages import TIME_ENDED, ProcessReport, Progress, StopProcessRequest
+from longshore.models.messages import TIME_ENDED
+from longshore.models.node_messages import ProcessReport, Progress, StopProcessRequest
 from longshore.models.retry import FailureClass
 from tests.agent.conftest import LocalNode, MakeBox
 from tests.support.local_stack import ROOT

@@ -10,9 +10,9 @@ import pytest
 
 from benchmarks.buying_bound import FAST_WITHIN, lower_bound
 from benchmarks.buying_world import START, STARTUP, STEP, Ask, World
+from longshore.models.job_request import JobRequest
 from longshore.models.market import Offer
 from longshore.models.money import MICRO
-from longshore.models.placement import JobRequest
 
 STEPS = 60
 WITHIN = FAST_WITHIN // STEP

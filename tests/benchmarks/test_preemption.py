@@ -9,7 +9,7 @@ import pytest
 from benchmarks.preemption import WAYS, Row, measure, ours, over_best
 from benchmarks.preemption_plans import measure as measure_plans
 from benchmarks.preemption_world import POLICY, Choice, Pool, arrivals
-from longshore.models.placement import JobRequest
+from longshore.models.job_request import JobRequest
 
 HOURS = 3
 

@@ -9,7 +9,7 @@ from longshore.client.checkpoint_commands import checkpoints_table
 from longshore.client.checkpoint_view import checkpoint_facts, saving_facts
 from longshore.models.checkpoint import CheckpointInfo
 from longshore.models.checkpointing import CheckpointDecision, CheckpointTerm
-from longshore.models.messages import Progress
+from longshore.models.node_messages import Progress
 from longshore.models.units import format_bytes
 
 NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)

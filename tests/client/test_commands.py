@@ -18,7 +18,7 @@ from longshore.models.block import FOR_SALE
 from longshore.models.departures import DISK_REFUSES
 from longshore.models.job import JobSpec
 from longshore.models.job_status import JobResult
-from longshore.models.messages import ProcessReport, Progress
+from longshore.models.node_messages import ProcessReport, Progress
 from longshore.models.settings import Settings
 from longshore.models.views import Explanation, JobView, PoolView, Submission
 from tests.client.conftest import Command, Ran

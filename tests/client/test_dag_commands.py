@@ -9,7 +9,7 @@ from longshore.console.dags_view import drawing_html, jobs_html
 from longshore.models.dag import DagView, StepState
 from longshore.models.elements import ElementState
 from longshore.models.job_status import JobState
-from longshore.models.messages import ProcessReport
+from longshore.models.node_messages import ProcessReport
 from longshore.models.output import output_of
 from tests.client.conftest import Command
 from tests.support.scripted_node import SUCCESS, USER_ERROR, ScriptedNode

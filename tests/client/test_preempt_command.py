@@ -8,8 +8,8 @@ import pytest
 from temporalio.client import Client
 
 from longshore.client.preempt import PreemptionDryRun
-from longshore.models.messages import ProcessReport
 from longshore.models.money import micro_of
+from longshore.models.node_messages import ProcessReport
 from longshore.models.preemption import Way, WayKind
 from longshore.models.settings import Settings
 from longshore.models.views import Explanation, JobView

@@ -13,7 +13,7 @@ from longshore.models.elements import ElementState
 from longshore.models.job import JobSpec
 from longshore.models.job_report import JobReport
 from longshore.models.job_status import AttemptRecord, JobResult, JobState
-from longshore.models.messages import Progress
+from longshore.models.node_messages import Progress
 from longshore.models.placement import (
     Candidate,
     Decision,

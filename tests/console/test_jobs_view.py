@@ -21,7 +21,7 @@ from longshore.models.growth import GrowthDecision
 from longshore.models.job import JobSpec
 from longshore.models.job_report import JobReport
 from longshore.models.job_status import AttemptRecord, JobState, JobStatus
-from longshore.models.messages import Progress
+from longshore.models.node_messages import Progress
 from longshore.models.placement import (
     Candidate,
     Decision,

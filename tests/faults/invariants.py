@@ -8,13 +8,9 @@ from temporalio.client import WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
 from longshore.models.job_status import JobResult, JobState
-from longshore.models.messages import (
-    NodeStatus,
-    job_workflow_id,
-    node_workflow_id,
-    pool_workflow_id,
-)
+from longshore.models.messages import job_workflow_id, node_workflow_id, pool_workflow_id
 from longshore.models.node import NodeState
+from longshore.models.node_messages import NodeStatus
 from tests.faults.fleet import PATIENCE, Fleet
 from tests.faults.journal import ended, violations
 from tests.support.waiting import eventually

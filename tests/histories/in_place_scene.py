@@ -8,7 +8,8 @@ from typing import Any
 from temporalio.client import WorkflowHandle
 
 from longshore.models.growth import Growing
-from longshore.models.messages import Displacement, joined_id
+from longshore.models.messages import Displacement
+from longshore.models.node_messages import joined_id
 from longshore.models.resize import Resize
 from longshore.workflows.job import JobWorkflow
 from tests.support.scripted_node import FABRIC, ScriptedNode

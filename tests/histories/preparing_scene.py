@@ -5,7 +5,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 from longshore.models.data import HeldData
-from longshore.models.messages import CommandReason, Prepare
+from longshore.models.messages import CommandReason
+from longshore.models.node_messages import Prepare
 from longshore.workflows.job import JobWorkflow
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually

@@ -38,12 +38,12 @@ from longshore.models.messages import (
     CommandReason,
     Displacement,
     JobInput,
-    NodeInput,
     PoolInput,
     job_workflow_id,
     node_workflow_id,
     pool_workflow_id,
 )
+from longshore.models.node_messages import NodeInput
 from longshore.models.pool import Growth, PoolSpec
 from longshore.models.price_messages import price_workflow_id
 from longshore.models.purchase import (

@@ -3,7 +3,8 @@
 import pytest
 
 from longshore.models.departures import NodeDrain, SpotNotice
-from longshore.models.messages import CommandReason, ProcessReport, Progress
+from longshore.models.messages import CommandReason
+from longshore.models.node_messages import ProcessReport, Progress
 from longshore.models.placement import Candidate, PackingRule, ScoreTerms
 
 TERMS = {

@@ -18,9 +18,9 @@ from longshore.models.document import Override, load_document
 from longshore.models.errors import SpecError
 from longshore.models.job import MOST_BYTES, JobSpec
 from longshore.models.job_examples import FULL_EXAMPLE
+from longshore.models.job_request import JobRequest
 from longshore.models.messages import JobInput
 from longshore.models.node import Inventory, NodeIdentity
-from longshore.models.placement import JobRequest
 from longshore.models.pool import PoolSpec
 from longshore.models.problems import beyond_bounds
 from longshore.models.purchase import PurchaseRequest

@@ -8,7 +8,7 @@ from longshore.models.data import DataSet, variable_of
 from longshore.models.document import load_document
 from longshore.models.errors import SpecError
 from longshore.models.job import JobSpec
-from longshore.models.placement import JobRequest
+from longshore.models.job_request import JobRequest
 from tests.support.packing import NOW
 
 

@@ -8,8 +8,8 @@ from longshore.models.dag import DagSpec
 from longshore.models.document import load_document
 from longshore.models.errors import SpecError
 from longshore.models.job import JobSpec
+from longshore.models.job_request import JobRequest
 from longshore.models.labels import format_labels, matches, parse_label, parse_selector
-from longshore.models.placement import JobRequest
 from longshore.models.retry import FailureClass, RetryPolicy, RetryRule
 from longshore.models.units import parse_time_limit
 from longshore.scheduling.dag_paths import expected_seconds

@@ -7,8 +7,8 @@ import pytest
 from longshore.models.document import load_document
 from longshore.models.errors import SpecError
 from longshore.models.job import JobSpec
+from longshore.models.job_request import JobRequest
 from longshore.models.moment import format_moment, parse_moment, said_at, says_begin
-from longshore.models.placement import JobRequest
 
 NOW = datetime(2026, 11, 20, 8, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -6,9 +6,9 @@ import pytest
 from pydantic import ValidationError
 
 from longshore.models.job import JobSpec
+from longshore.models.job_request import JobRequest
 from longshore.models.mig import positions_of
 from longshore.models.node import GPU, GPUParts
-from longshore.models.placement import JobRequest
 
 
 def a_spec(**fields: Any) -> JobSpec:

@@ -14,8 +14,8 @@ from longshore.models.array_messages import StopElements
 from longshore.models.checkpoint import CheckpointInfo, SaveRequest
 from longshore.models.data import HeldReport
 from longshore.models.departures import SpotNotice
-from longshore.models.messages import (
-    CommandReason,
+from longshore.models.messages import CommandReason
+from longshore.models.node_messages import (
     Heartbeat,
     Prepared,
     PrepareRequest,

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 from longshore.models.buying_document import WaitingJob
 from longshore.models.job import JobSpec, Tier
-from longshore.models.placement import JobRequest
+from longshore.models.job_request import JobRequest
 from longshore.models.topology import Conformance, Gang
 from tests.support.packing import read_back
 

@@ -1,7 +1,7 @@
 """Requests of GPUs: how they read, and what they may draw."""
 
 from longshore.models.job import JobSpec
-from longshore.models.placement import JobRequest
+from longshore.models.job_request import JobRequest
 from longshore.models.resources import GPURequest
 
 SHARE = GPURequest(1, 40.0, 500)

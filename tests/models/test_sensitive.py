@@ -5,7 +5,7 @@ import pytest
 from longshore.models.document import load_document
 from longshore.models.errors import SpecError
 from longshore.models.job import JobSpec
-from longshore.models.placement import JobRequest
+from longshore.models.job_request import JobRequest
 from tests.support.packing import NOW
 
 

@@ -8,7 +8,8 @@ from temporalio.client import Client
 from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.models.job_status import JobState
-from longshore.models.messages import CONTROL_TASK_QUEUE, joined_id
+from longshore.models.messages import CONTROL_TASK_QUEUE
+from longshore.models.node_messages import joined_id
 from longshore.models.reconcile import ReconcileRequest
 from longshore.models.settings import Settings
 from longshore.workflows.reconcile import ReconcileWorkflow

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 
 from longshore.models.constraints import parse_constraint
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
-from longshore.models.placement import JobRequest, RejectionCode
+from longshore.models.placement import RejectionCode
 from longshore.scheduling.advice import advice, kind_of_node
 from longshore.scheduling.job_changes import Change, agent_command, together
 from longshore.scheduling.packer import could_ever_place, place

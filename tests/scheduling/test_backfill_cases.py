@@ -3,7 +3,8 @@ nodes. B6 to B8 are in `test_score.py` and `test_score_order.py`."""
 
 from datetime import timedelta
 
-from longshore.models.placement import CyclePlan, JobRequest, PlacementKind, RunningJob
+from longshore.models.job_request import JobRequest
+from longshore.models.placement import CyclePlan, PlacementKind, RunningJob
 from longshore.models.topology import Gang
 from longshore.scheduling.cycle import plan
 from tests.support.packing import NOW, POLICY, a_job, a_node, running

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longshore.models.job_request import RecentJobs
 from longshore.models.placement import (
     CyclePlan,
     Decision,
@@ -14,7 +15,6 @@ from longshore.models.placement import (
     PackingPolicy,
     PackingRule,
     PlacementKind,
-    RecentJobs,
     RejectionCode,
     ScoreWeights,
 )

@@ -7,8 +7,9 @@ from datetime import datetime, timedelta
 import pytest
 
 from longshore.models.buying import BuyDecision, BuyingPolicy, MarketView, Release, UnmetJob
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
-from longshore.models.placement import JobRequest, PackingPolicy, PackingRule, RunningJob
+from longshore.models.placement import PackingPolicy, PackingRule, RunningJob
 from longshore.models.pool import PoolPacking, PoolSpec
 from longshore.scheduling.buying.fleet import Fleet, fleet_of
 from longshore.scheduling.cycle import plan

@@ -7,8 +7,9 @@ import pytest
 
 from longshore.models.buying import BuyingRule, OptionKind
 from longshore.models.constraints import Constraint, parse_constraint
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
-from longshore.models.placement import JobRequest, PackingRule, RejectionCode
+from longshore.models.placement import PackingRule, RejectionCode
 from longshore.scheduling.advice import kind_of_node
 from longshore.scheduling.cycle import foresee, plan
 from longshore.scheduling.long_queue import LongQueue

@@ -8,7 +8,7 @@ import pytest
 
 from longshore.models.elastic import Malleable
 from longshore.models.funding import Payer, PoolFunding
-from longshore.models.placement import JobRequest
+from longshore.models.job_request import JobRequest
 from longshore.models.preemption import (
     BuyQuote,
     Cut,

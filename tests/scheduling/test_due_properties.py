@@ -5,8 +5,9 @@ from hypothesis import strategies as st
 
 from longshore.models.elastic import Malleable
 from longshore.models.funding import Payer, PoolFunding
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
-from longshore.models.placement import JobRequest, PlacementKind
+from longshore.models.placement import PlacementKind
 from longshore.models.preemption import Cut, Overcommit, PreemptionPlan, RunningWork
 from longshore.scheduling.packer import place
 from longshore.scheduling.preemption.due import is_as_drawn, seed_of

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from longshore.models.durations import ExpectedFrom, Learnt
 from longshore.models.job import JobSpec
+from longshore.models.job_request import JobRequest
 from longshore.models.packing import PackingPolicy, QueueOrder
-from longshore.models.placement import JobRequest
 from longshore.models.units import LONGEST
 from longshore.scheduling.cycle import plan, plan_cached
 from longshore.scheduling.durations import (

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from longshore.activities.commit import rows_of
 from longshore.models.elastic import Malleable
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node, NodeState
 from longshore.models.placement import (
     CyclePlan,
     Decision,
-    JobRequest,
     PackingPolicy,
     PackingRule,
     PlacementKind,

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.models.funding import Payer, PoolFunding
-from longshore.models.placement import FILLS, PackingPolicy
+from longshore.models.job_request import FILLS
+from longshore.models.placement import PackingPolicy
 from longshore.models.preemption import PreemptionPlan, RunningEngine, RunningWork
 from longshore.scheduling.preemption.costs import why_not
 from longshore.scheduling.preemption.plan import plan_preemption, plan_preemptions

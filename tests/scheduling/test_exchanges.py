@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from longshore.models.job_request import JobRequest
 from longshore.models.packing import QueueOrder
-from longshore.models.placement import JobRequest
 from longshore.models.preemption import PreemptionPolicy, RunningWork
 from longshore.scheduling.preemption.plan import plan_preemptions
 from longshore.scheduling.rank import AHEAD, GUARANTEED_AFTER, KEEPS_FOR, rank

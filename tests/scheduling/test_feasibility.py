@@ -6,8 +6,9 @@ import pytest
 
 from longshore.models.departures import Margins
 from longshore.models.job import Tier
+from longshore.models.job_request import JobRequest
 from longshore.models.node import GPU, Node, NodeState
-from longshore.models.placement import JobRequest, PackingPolicy, Rejection, RejectionCode
+from longshore.models.placement import PackingPolicy, Rejection, RejectionCode
 from longshore.models.topology import Conformance
 from longshore.scheduling.packer import check, place
 from longshore.scheduling.placement.feasibility import could_ever_hold

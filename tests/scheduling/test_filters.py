@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from longshore.models.job import JobSpec, Tier
-from longshore.models.placement import JobRequest, RejectionCode, fetched_name
+from longshore.models.job_request import JobRequest, fetched_name
+from longshore.models.placement import RejectionCode
 from longshore.models.topology import Conformance
 from longshore.scheduling.cycle import plan
 from longshore.scheduling.packer import check

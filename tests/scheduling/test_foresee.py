@@ -6,8 +6,9 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node, NodeState
-from longshore.models.placement import JobRequest, PackingPolicy, PackingRule, PlacementKind
+from longshore.models.placement import PackingPolicy, PackingRule, PlacementKind
 from longshore.models.topology import LinkClass
 from longshore.scheduling.cycle import Foresight, foresee, plan
 from longshore.scheduling.topology import topology_of

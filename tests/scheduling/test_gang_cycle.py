@@ -6,14 +6,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
-from longshore.models.placement import (
-    CyclePlan,
-    JobRequest,
-    PackingPolicy,
-    PlacementKind,
-    RunningJob,
-)
+from longshore.models.placement import CyclePlan, PackingPolicy, PlacementKind, RunningJob
 from longshore.models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL, Gang
 from longshore.scheduling.cycle import plan
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node, running

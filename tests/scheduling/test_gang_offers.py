@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
-from longshore.models.placement import JobRequest
 from longshore.models.preemption import RunningWork
 from longshore.models.resources import HostAmounts
 from longshore.models.topology import Gang

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from longshore.models.gang import GangPacking
 from longshore.models.job import Tier
+from longshore.models.job_request import JobRequest
 from longshore.models.node import GPU, Node, NodeState
-from longshore.models.placement import Decision, JobRequest, PlacementKind, RejectionCode
+from longshore.models.placement import Decision, PlacementKind, RejectionCode
 from longshore.models.topology import (
     FABRIC_LABELS,
     FLAVOR_LABEL,

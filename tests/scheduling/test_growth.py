@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from longshore.models.elastic import Malleable
 from longshore.models.growth import Elastic, GrowthDecision, IdleNode, RankChange, SpeedUp
 from longshore.models.job import Tier
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node, NodeState
-from longshore.models.placement import JobRequest
 from longshore.models.preemption import PreemptionPolicy, WorkCheckpoint
 from longshore.models.topology import Gang
 from longshore.scheduling import growth

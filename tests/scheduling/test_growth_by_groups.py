@@ -9,8 +9,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from longshore.models.growth import Elastic, GrowthDecision, IdleNode
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
-from longshore.models.placement import JobRequest
 from longshore.models.preemption import PreemptionPolicy
 from longshore.models.topology import Gang
 from longshore.scheduling import growth

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.models.elastic import Malleable
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
-from longshore.models.placement import Decision, JobRequest, PlacementKind
+from longshore.models.placement import Decision, PlacementKind
 from longshore.models.topology import FLAVOR_LABEL, Gang, SameConformance
 from longshore.scheduling.joining import Joining, larger, plan_joining
 from tests.scheduling.test_elastic_cycle import nodes_in

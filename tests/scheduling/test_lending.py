@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.models.funding import Payer, PoolFunding
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node, NodeState
-from longshore.models.placement import CyclePlan, JobRequest, PackingPolicy, RunningJob
+from longshore.models.placement import CyclePlan, PackingPolicy, RunningJob
 from longshore.models.resources import NOTHING, UNLIMITED, HostAmounts
 from longshore.models.topology import Gang
 from longshore.scheduling import cycle

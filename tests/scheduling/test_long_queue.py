@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from longshore.models.job import ASSUMED_DURATION
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
 from longshore.models.placement import (
     CyclePlan,
-    JobRequest,
     PackingPolicy,
     PackingRule,
     RunningJob,

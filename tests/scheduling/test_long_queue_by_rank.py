@@ -6,8 +6,9 @@ from datetime import timedelta
 import pytest
 
 from longshore.models.job import Tier
+from longshore.models.job_request import JobRequest
 from longshore.models.packing import QueueOrder
-from longshore.models.placement import JobRequest, PackingPolicy, PackingRule
+from longshore.models.placement import PackingPolicy, PackingRule
 from longshore.models.score import ScorePolicy, ScoreProfile
 from longshore.scheduling import long_queue
 from longshore.scheduling.cycle import mix_kept, plan_cached

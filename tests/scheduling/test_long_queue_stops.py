@@ -5,8 +5,9 @@ from datetime import timedelta
 
 import pytest
 
+from longshore.models.job_request import JobRequest
 from longshore.models.packing import QueueOrder
-from longshore.models.placement import JobRequest, PackingPolicy
+from longshore.models.placement import PackingPolicy
 from longshore.models.preemption import RunningWork
 from longshore.models.score import ScorePolicy, ScoreProfile
 from longshore.scheduling import long_queue

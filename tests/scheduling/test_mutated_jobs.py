@@ -14,8 +14,8 @@ from longshore.models.document import load_document
 from longshore.models.errors import SpecError
 from longshore.models.job import JobSpec
 from longshore.models.job_examples import FULL_EXAMPLE
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
-from longshore.models.placement import JobRequest
 from longshore.models.topology import labels_of_bought
 from longshore.scheduling.cycle import plan
 from tests.support.packing import HOUR, NOW, POLICY, a_job, a_node, read_back, running

@@ -5,8 +5,9 @@ from datetime import datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
-from longshore.models.placement import JobRequest, PackingPolicy, RunningJob
+from longshore.models.placement import PackingPolicy, RunningJob
 from longshore.scheduling.cycle import plan
 from longshore.scheduling.placement.state import with_job, without_job
 from tests.support.packing import NOW, POLICY, a_job, a_node

@@ -7,14 +7,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longshore.models.job_request import RecentJobs
 from longshore.models.node import Node, NodeState
-from longshore.models.placement import (
-    PackingPolicy,
-    PackingRule,
-    RecentJobs,
-    RunningJob,
-    ScoreWeights,
-)
+from longshore.models.placement import PackingPolicy, PackingRule, RunningJob, ScoreWeights
 from longshore.models.topology import Gang
 from longshore.scheduling.cycle import plan, plan_cached
 from longshore.scheduling.placement.columns import Columns

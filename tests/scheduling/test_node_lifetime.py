@@ -10,14 +10,9 @@ from hypothesis import strategies as st
 from longshore.models.buying import BuyingPolicy
 from longshore.models.departures import Cause, Leaving, Margins, Occupant
 from longshore.models.job import JobSpec, Tier
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
-from longshore.models.placement import (
-    CyclePlan,
-    JobRequest,
-    PackingPolicy,
-    PlacementKey,
-    RejectionCode,
-)
+from longshore.models.placement import CyclePlan, PackingPolicy, PlacementKey, RejectionCode
 from longshore.models.settings import Settings
 from longshore.scheduling.cycle import plan
 from longshore.scheduling.departures import lead_of, plan_departures

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from longshore.models.job import JobSpec
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node, NodeState
-from longshore.models.placement import JobRequest, Placement, PlacementKind, Rank, RejectionCode
+from longshore.models.placement import Placement, PlacementKind, Rank, RejectionCode
 from longshore.models.resources import HostAmounts
 from longshore.models.topology import Gang
 from longshore.scheduling.gangs.decision import place_gang

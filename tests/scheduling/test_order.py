@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longshore.models.job_request import JobRequest
 from longshore.models.packing import PackingPolicy, ScoreWeights
-from longshore.models.placement import JobRequest, PlacementKind
+from longshore.models.placement import PlacementKind
 from longshore.scheduling.cycle import foresee, plan, plan_cached
 from longshore.scheduling.order import before, by_age, counted_as, queue_order
 from longshore.scheduling.placement.node_cache import NodeCache

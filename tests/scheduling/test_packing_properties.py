@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longshore.models.job_request import JobRequest
 from longshore.models.placement import (
     Candidate,
     CyclePlan,
     GPUChoice,
-    JobRequest,
     PackingPolicy,
     PackingRule,
     Rejection,

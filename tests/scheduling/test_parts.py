@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 
+from longshore.models.job_request import JobRequest
 from longshore.models.mig import first_slice, positions_of
 from longshore.models.node import GPU, GPUParts, Node
 from longshore.models.placement import (
     Decision,
     GPUChoice,
-    JobRequest,
     PackingPolicy,
     PlacementKind,
     RejectionCode,

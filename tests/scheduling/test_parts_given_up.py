@@ -6,7 +6,7 @@ import pytest
 
 from longshore.models.elastic import Malleable
 from longshore.models.funding import Payer, PoolFunding
-from longshore.models.placement import JobRequest
+from longshore.models.job_request import JobRequest
 from longshore.models.preemption import PreemptionPlan, RunningWork
 from longshore.models.topology import Gang
 from longshore.scheduling.funding.evaluate import evaluate

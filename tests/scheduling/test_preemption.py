@@ -4,8 +4,9 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
-from longshore.models.placement import JobRequest, PackingPolicy, RunningJob
+from longshore.models.placement import PackingPolicy, RunningJob
 from longshore.models.pool import PoolPacking
 from longshore.models.preemption import (
     BuyQuote,

@@ -6,8 +6,9 @@ from itertools import combinations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
-from longshore.models.placement import JobRequest, PlacementKind
+from longshore.models.placement import PlacementKind
 from longshore.models.preemption import PreemptionPlan, RunningWork
 from longshore.scheduling.cycle import plan as cycle_plan
 from longshore.scheduling.packer import place

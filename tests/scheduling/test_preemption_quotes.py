@@ -7,7 +7,7 @@ import pytest
 
 from longshore.models.buying import BuyingPolicy
 from longshore.models.job import Tier
-from longshore.models.placement import JobRequest
+from longshore.models.job_request import JobRequest
 from longshore.models.preemption import SeenPrice
 from longshore.scheduling.preemption.quotes import rough_quote
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.models.job import Tier
+from longshore.models.job_request import JobRequest
 from longshore.models.packing import PackingPolicy, QueueOrder
-from longshore.models.placement import JobRequest
 from longshore.models.preemption import RunningWork
 from longshore.scheduling.cycle import plan
 from longshore.scheduling.order import queue_order

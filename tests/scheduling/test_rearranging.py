@@ -9,14 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.models.job import Tier
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node, NodeState
-from longshore.models.placement import (
-    CyclePlan,
-    JobRequest,
-    PackingPolicy,
-    PackingRule,
-    ScoreWeights,
-)
+from longshore.models.placement import CyclePlan, PackingPolicy, PackingRule, ScoreWeights
 from longshore.models.topology import Gang, LinkClass
 from longshore.scheduling.cycle import foresee, plan
 from longshore.scheduling.packer import check

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from longshore.models.job_status import JobResult, JobState, JobStatus
-from longshore.models.messages import LeaseEnd, NodeStatus, job_workflow_id
+from longshore.models.messages import LeaseEnd, job_workflow_id
 from longshore.models.node import NodeState
+from longshore.models.node_messages import NodeStatus
 from longshore.models.reconcile import (
     Finding,
     FindingKind,

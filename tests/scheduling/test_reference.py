@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from longshore.models.gang import GangPacking
 from longshore.models.job import Tier
+from longshore.models.job_request import JobRequest
 from longshore.models.mig import slices_gb
 from longshore.models.node import GPU, GPUParts, Node
 from longshore.models.placement import (
     CyclePlan,
     Decision,
     GPUChoice,
-    JobRequest,
     PackingPolicy,
     RejectionCode,
     RunningJob,

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longshore.models.job_request import RecentJobs
 from longshore.models.placement import (
     CyclePlan,
     Decision,
     GPUChoice,
     PackingPolicy,
     PackingRule,
-    RecentJobs,
     ScoreTerms,
     ScoreWeights,
 )

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longshore.models.job_request import JobRequest
 from longshore.models.packing import PackingPolicy, QueueOrder
-from longshore.models.placement import JobRequest
 from longshore.models.preemption import PreemptionPolicy
 from longshore.models.score import ScoreProfile
 from longshore.scheduling.cycle import foresee, plan

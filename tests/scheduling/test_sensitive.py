@@ -9,14 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.models.elastic import Malleable
+from longshore.models.job_request import JobRequest
 from longshore.models.node import GPU, GPUParts, Node
-from longshore.models.placement import (
-    JobRequest,
-    PackingPolicy,
-    PackingRule,
-    RejectionCode,
-    RunningJob,
-)
+from longshore.models.placement import PackingPolicy, PackingRule, RejectionCode, RunningJob
 from longshore.models.topology import Gang
 from longshore.scheduling.advice import advice
 from longshore.scheduling.cycle import foresee, plan

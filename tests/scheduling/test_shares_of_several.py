@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
 from longshore.models.placement import (
     Decision,
     GPUChoice,
-    JobRequest,
     PackingPolicy,
     PackingRule,
     PlacementKind,

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.models.durations import Learnt
-from longshore.models.placement import JobRequest, RunningJob
+from longshore.models.job_request import JobRequest
+from longshore.models.placement import RunningJob
 from longshore.scheduling.cycle import plan
 from longshore.scheduling.durations import ends_of, with_learnt
 from longshore.scheduling.placement.state import with_job

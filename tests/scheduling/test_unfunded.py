@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.models.funding import ITSELF, Payer, PoolFunding
-from longshore.models.placement import JobRequest, PackingPolicy, PlacementKind
+from longshore.models.job_request import JobRequest
+from longshore.models.placement import PackingPolicy, PlacementKind
 from longshore.models.preemption import BuyQuote, PreemptionPlan, RunningWork
 from longshore.scheduling import cycle
 from longshore.scheduling.order import queue_order

@@ -6,7 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from longshore.models.bounds import json_bytes
-from longshore.models.placement import CyclePlan, JobRequest, PlacementKind, Rank
+from longshore.models.job_request import JobRequest
+from longshore.models.placement import CyclePlan, PlacementKind, Rank
 from longshore.models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL, Gang
 from longshore.scheduling.cycle import plan
 from longshore.scheduling.unplannable_jobs import (

@@ -6,13 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from longshore.models.placement import (
-    CyclePlan,
-    JobRequest,
-    PackingPolicy,
-    PackingRule,
-    RejectionCode,
-)
+from longshore.models.job_request import JobRequest
+from longshore.models.placement import CyclePlan, PackingPolicy, PackingRule, RejectionCode
 from longshore.scheduling.cycle import plan
 from longshore.scheduling.placement.scan import Scan, Scanner
 from longshore.scheduling.placement.state import Need

@@ -5,13 +5,13 @@ from datetime import timedelta
 import pytest
 
 from longshore.models.job import Tier
+from longshore.models.job_request import RecentJobs
 from longshore.models.node import GPU, Node
 from longshore.models.placement import (
     Decision,
     GPUChoice,
     PackingPolicy,
     PlacementKind,
-    RecentJobs,
     RejectionCode,
     ScoreWeights,
 )

@@ -3,8 +3,9 @@
 import pytest
 
 from longshore.models.gang import GangPacking
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
-from longshore.models.placement import CyclePlan, Decision, JobRequest, RunningJob
+from longshore.models.placement import CyclePlan, Decision, RunningJob
 from longshore.models.topology import FLAVOR_LABEL, Gang
 from longshore.scheduling.cycle import plan
 from tests.support.gangs import a_gang, decide, in_domain, taken

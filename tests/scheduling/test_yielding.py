@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
 from longshore.models.packing import PackingPolicy, QueueOrder
-from longshore.models.placement import JobRequest
 from longshore.models.preemption import (
     BuyQuote,
     PreemptionLevels,

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from longshore.activities.serving.gguf import read_header
 from longshore.activities.serving.model_facts import read_files
 from longshore.models.gguf import GGUFHeader
+from longshore.models.job_request import JobRequest
 from longshore.models.model_memory import ModelMemory, Serving
 from longshore.models.model_registry import ModelFacts
 from longshore.models.node import Node
-from longshore.models.placement import JobRequest, PackingPolicy
+from longshore.models.placement import PackingPolicy
 from longshore.models.serving import EngineSize, ModelSpec, Split
 from longshore.scheduling.serving.engine_sizes import engine_sizes
 from longshore.scheduling.serving.replica_sizes import choose_sizes

@@ -16,10 +16,11 @@ from longshore.models.buying import (
     UnmetJob,
 )
 from longshore.models.job import Tier
+from longshore.models.job_request import JobRequest
 from longshore.models.market import Capabilities, Level, NoQuote, NoQuoteReason, Offer, OrderBook
 from longshore.models.money import micro_of
 from longshore.models.node import GPU, Node
-from longshore.models.placement import JobRequest, PackingPolicy, RunningJob
+from longshore.models.placement import PackingPolicy, RunningJob
 from longshore.models.pool import PoolPacking
 from longshore.scheduling.buying.start_below import decide_below
 

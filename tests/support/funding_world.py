@@ -14,7 +14,7 @@ from graphlib import TopologicalSorter
 from typing import NamedTuple
 
 from longshore.models.funding import FundingTerms, Lending, PoolFunding, Sharing, WhenUnfunded
-from longshore.models.placement import JobRequest
+from longshore.models.job_request import JobRequest
 from longshore.scheduling.funding.evaluate import evaluate
 from longshore.scheduling.funding.facts import Branch, Charge, Facts, Owned, Share, Use
 from longshore.scheduling.funding.kept import Funded

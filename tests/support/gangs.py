@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from typing import Any
 
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
-from longshore.models.placement import Decision, JobRequest
+from longshore.models.placement import Decision
 from longshore.models.topology import (
     CLUSTER_LABEL,
     DOMAIN_LABEL,

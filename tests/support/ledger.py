@@ -34,14 +34,13 @@ from longshore.models.messages import (
     EnqueueRequest,
     FinishRequest,
     LeaseEnd,
-    Registered,
-    Registration,
     ReleaseRequest,
     job_workflow_id,
     pool_workflow_id,
 )
 from longshore.models.mig import positions_of
 from longshore.models.node import GPUInventory, Inventory, Liveness, NodeIdentity
+from longshore.models.node_messages import Registered, Registration
 from longshore.models.placement import PlacementKey
 from longshore.models.pool import Growth, PoolSpec
 from longshore.models.protocol import PROTOCOL

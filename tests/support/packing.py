@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from longshore.models.job import Tier
+from longshore.models.job_request import JobRequest
 from longshore.models.node import GPU, Node
-from longshore.models.placement import JobRequest, PackingPolicy, RunningJob
+from longshore.models.placement import PackingPolicy, RunningJob
 from longshore.scheduling.placement import rearranging
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from longshore.models.constraints import Constraint, contradiction, parse_constraint
 from longshore.models.job import Tier
+from longshore.models.job_request import JobRequest
 from longshore.models.mig import positions_of, slices_gb
 from longshore.models.node import GPU, GPUParts, Node, NodeState
-from longshore.models.placement import CyclePlan, JobRequest, RunningJob
+from longshore.models.placement import CyclePlan, RunningJob
 from longshore.models.topology import (
     CLUSTER_LABEL,
     DOMAIN_LABEL,

@@ -6,8 +6,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
-from longshore.models.placement import JobRequest, RunningJob
+from longshore.models.placement import RunningJob
 from longshore.models.preemption import PreemptionPolicy, RunningWork, WorkCheckpoint
 from longshore.scheduling.placement.state import with_job, without_job
 from tests.support.packing import HOUR, NOW, a_job, a_node

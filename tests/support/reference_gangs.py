@@ -11,10 +11,10 @@ from itertools import groupby
 
 from longshore.models.gang import DomainRoom, GangPacking, GangPlan, NodeShare, PlannedGroup
 from longshore.models.job import Tier
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node, NodeState
 from longshore.models.placement import (
     Decision,
-    JobRequest,
     Member,
     PackingPolicy,
     PlacementKind,

@@ -11,14 +11,9 @@ from functools import cache
 from itertools import combinations, groupby, pairwise
 
 from longshore.models.constraints import Constraint
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
-from longshore.models.placement import (
-    GPUChoice,
-    JobRequest,
-    PackingPolicy,
-    RejectionCode,
-    RunningJob,
-)
+from longshore.models.placement import GPUChoice, PackingPolicy, RejectionCode, RunningJob
 from longshore.models.topology import LinkClass, NodeTopology
 
 TINY = 1e-6

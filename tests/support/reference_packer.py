@@ -10,12 +10,12 @@ from datetime import datetime
 from typing import Protocol
 
 from longshore.models.job import Tier
+from longshore.models.job_request import JobRequest
 from longshore.models.node import Node, NodeState
 from longshore.models.placement import (
     Candidate,
     CyclePlan,
     Decision,
-    JobRequest,
     PackingPolicy,
     PackingRule,
     PlacementKind,

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from longshore.models.job import Tier
+from longshore.models.job_request import JobRequest
 from longshore.models.node import NodeState
-from longshore.models.placement import JobRequest, PackingRule, Reservation
+from longshore.models.placement import PackingRule, Reservation
 from longshore.scheduling.placement.mix import Kind, Mix
 from tests.support import reference_machine as plain
 

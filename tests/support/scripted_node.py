@@ -35,6 +35,12 @@ from longshore.models.elements import Batch, BatchReport, ElementResult
 from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
     CommandReason,
+    job_workflow_id,
+    node_task_queue,
+    node_workflow_id,
+)
+from longshore.models.node import GPUInventory, Inventory, NodeIdentity
+from longshore.models.node_messages import (
     NodeInput,
     NodeStatus,
     Prepared,
@@ -47,11 +53,7 @@ from longshore.models.messages import (
     StopProcessRequest,
     WatchReport,
     WatchRequest,
-    job_workflow_id,
-    node_task_queue,
-    node_workflow_id,
 )
-from longshore.models.node import GPUInventory, Inventory, NodeIdentity
 from longshore.models.protocol import PROTOCOL
 from longshore.models.resize import SizeNotice
 from longshore.models.retry import FailureClass

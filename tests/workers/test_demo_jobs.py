@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from longshore.models.document import read_document
 from longshore.models.job import JobSpec, Tier
+from longshore.models.job_request import JobRequest
 from longshore.models.node import GPU, Node
-from longshore.models.placement import JobRequest
 from longshore.scheduling.placement.feasibility import could_ever_hold
 from longshore.workers.demo.jobs import (
     EXAMPLES,

@@ -23,10 +23,10 @@ from longshore.models.job_status import JobState
 from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
     NODE_WORKFLOW,
-    NodeInput,
     job_workflow_id,
     node_workflow_id,
 )
+from longshore.models.node_messages import NodeInput
 from longshore.models.settings import Settings
 from longshore.workers.control import GRACE
 from longshore.workers.doctor.findings import Level

@@ -11,8 +11,8 @@ from longshore.activities.database import Database
 from longshore.activities.views import set_pool
 from longshore.client.api import Longshore
 from longshore.models.job_status import JobState
-from longshore.models.messages import ProcessReport
 from longshore.models.node import NodeState
+from longshore.models.node_messages import ProcessReport
 from longshore.models.placement import RejectionCode
 from longshore.models.pool import PoolPacking, PoolSpec
 from longshore.models.retry import FailureClass

@@ -11,12 +11,8 @@ from longshore.client.api import Longshore
 from longshore.models.elastic import Malleable
 from longshore.models.errors import RefusedError
 from longshore.models.job_status import JobState
-from longshore.models.messages import (
-    CONTROL_TASK_QUEUE,
-    JobInput,
-    RunProcessRequest,
-    job_workflow_id,
-)
+from longshore.models.messages import CONTROL_TASK_QUEUE, JobInput, job_workflow_id
+from longshore.models.node_messages import RunProcessRequest
 from longshore.workflows.job import JobWorkflow
 from tests.support.control import a_spec, lease_ends, reaches
 from tests.support.scripted_node import ScriptedNode

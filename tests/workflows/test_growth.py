@@ -9,7 +9,8 @@ from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.models.growth import Growing
 from longshore.models.job_status import JobState
-from longshore.models.messages import RunProcessRequest, job_workflow_id
+from longshore.models.messages import job_workflow_id
+from longshore.models.node_messages import RunProcessRequest
 from longshore.models.pool import PoolSpec
 from longshore.models.settings import Settings
 from longshore.scheduling import growth

@@ -12,7 +12,8 @@ from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.models.growth import Growing
 from longshore.models.job_status import JobState
-from longshore.models.messages import ProcessReport, job_workflow_id, joined_id
+from longshore.models.messages import job_workflow_id
+from longshore.models.node_messages import ProcessReport, joined_id
 from longshore.models.pool import PoolSpec
 from longshore.models.resize import Resize
 from longshore.models.retry import FailureClass

@@ -13,13 +13,8 @@ from temporalio.exceptions import ApplicationError
 from longshore.client.api import Longshore
 from longshore.models.dag_messages import dag_workflow_id
 from longshore.models.job_status import JobState
-from longshore.models.messages import (
-    CONTROL_TASK_QUEUE,
-    NodeInput,
-    Registration,
-    job_workflow_id,
-    node_workflow_id,
-)
+from longshore.models.messages import CONTROL_TASK_QUEUE, job_workflow_id, node_workflow_id
+from longshore.models.node_messages import NodeInput, Registration
 from longshore.workflows.node import NodeWorkflow
 from tests.support.control import a_spec
 from tests.support.scripted_node import ScriptedNode

@@ -10,13 +10,8 @@ from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.models.errors import RefusedError
 from longshore.models.job_status import JobState
-from longshore.models.messages import (
-    CONTROL_TASK_QUEUE,
-    Displacement,
-    JobInput,
-    ProcessReport,
-    job_workflow_id,
-)
+from longshore.models.messages import CONTROL_TASK_QUEUE, Displacement, JobInput, job_workflow_id
+from longshore.models.node_messages import ProcessReport
 from longshore.models.pool import PoolSpec
 from longshore.models.retry import FailureClass
 from longshore.workflows.job import JobWorkflow

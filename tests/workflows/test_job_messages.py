@@ -28,11 +28,11 @@ from longshore.models.messages import (
     CONTROL_TASK_QUEUE,
     JOB_WORKFLOW,
     JobInput,
-    NodeStatus,
     job_workflow_id,
     node_workflow_id,
 )
 from longshore.models.node import NodeState
+from longshore.models.node_messages import NodeStatus
 from longshore.models.retry import FailureClass
 from longshore.workers.versioning import WORKFLOWS
 from longshore.workflows.job import JobWorkflow

@@ -11,7 +11,8 @@ from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.client.costs import actions
 from longshore.models.job_status import JobState
-from longshore.models.messages import NodeLost, ProcessReport, StopProcessRequest, job_workflow_id
+from longshore.models.messages import NodeLost, job_workflow_id
+from longshore.models.node_messages import ProcessReport, StopProcessRequest
 from longshore.models.placement import PlacementKey
 from longshore.models.retry import FailureClass
 from longshore.models.settings import Settings

@@ -6,7 +6,8 @@ from temporalio.client import Client, WorkflowExecutionStatus
 from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.models.job_status import JobState
-from longshore.models.messages import ProcessReport, job_workflow_id
+from longshore.models.messages import job_workflow_id
+from longshore.models.node_messages import ProcessReport
 from longshore.models.retry import FailureClass
 from tests.support.control import a_spec, lease_ends, reaches
 from tests.support.scripted_node import ScriptedNode

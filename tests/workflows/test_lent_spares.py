@@ -13,7 +13,7 @@ from longshore.client.api import Longshore
 from longshore.models.forecast import ForecastKind
 from longshore.models.funding import Budget, Tenant
 from longshore.models.job_status import JobState
-from longshore.models.messages import ProcessReport
+from longshore.models.node_messages import ProcessReport
 from longshore.models.settings import Settings
 from tests.support.control import a_spec, lease_ends, reaches
 from tests.support.scripted_node import ScriptedNode, serving_one_fabric

@@ -21,13 +21,9 @@ from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.models.errors import NotFoundError, RefusedError
 from longshore.models.job_status import JobState
-from longshore.models.messages import (
-    CONTROL_TASK_QUEUE,
-    NodeInput,
-    NodeStatus,
-    node_workflow_id,
-)
+from longshore.models.messages import CONTROL_TASK_QUEUE, node_workflow_id
 from longshore.models.node import NodeState
+from longshore.models.node_messages import NodeInput, NodeStatus
 from longshore.models.retry import FailureClass
 from longshore.models.settings import Settings
 from longshore.models.views import NodeView

@@ -19,7 +19,7 @@ from longshore.activities.queue import QueueActivities
 from longshore.activities.registry import RegistryActivities
 from longshore.activities.spares import SpareActivities
 from longshore.models.job import Tier
-from longshore.models.messages import ProcessReport, Registration
+from longshore.models.node_messages import ProcessReport, Registration
 from longshore.models.retry import FailureClass
 from longshore.models.topology import LinkClass, NodeTopology
 

@@ -8,7 +8,8 @@ from temporalio.client import Client
 from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.models.job_status import JobState
-from longshore.models.messages import LeaseEnd, ProcessReport
+from longshore.models.messages import LeaseEnd
+from longshore.models.node_messages import ProcessReport
 from longshore.models.retry import FailureClass
 from longshore.models.settings import Settings
 from tests.support.control import a_spec, lease_ends, reaches

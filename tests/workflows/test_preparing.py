@@ -12,7 +12,8 @@ from longshore.client.api import Longshore
 from longshore.models.data import HeldData
 from longshore.models.errors import EndedError
 from longshore.models.job_status import JobState
-from longshore.models.messages import PREPARE_ACTIVITY, Prepare, job_workflow_id
+from longshore.models.messages import PREPARE_ACTIVITY, job_workflow_id
+from longshore.models.node_messages import Prepare
 from longshore.models.settings import Settings
 from tests.support.control import a_spec, reaches
 from tests.support.histories import activities

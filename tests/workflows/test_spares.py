@@ -9,7 +9,7 @@ from temporalio.client import Client
 from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.models.job_status import JobState
-from longshore.models.messages import ProcessReport
+from longshore.models.node_messages import ProcessReport
 from longshore.models.retry import FailureClass
 from longshore.models.settings import Settings
 from tests.support.control import a_spec, lease_ends, reaches

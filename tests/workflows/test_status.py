@@ -12,7 +12,8 @@ from temporalio.worker import Worker
 from longshore.client.api import Longshore
 from longshore.client.status import progress_of
 from longshore.models.job_status import JobState
-from longshore.models.messages import Progress, job_workflow_id
+from longshore.models.messages import job_workflow_id
+from longshore.models.node_messages import Progress
 from tests.support.control import a_spec
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually

@@ -13,12 +13,8 @@ from longshore.client.api import Longshore
 from longshore.models.errors import UnsatisfiableError
 from longshore.models.job_status import JobState
 from longshore.models.labels import parse_selector
-from longshore.models.messages import (
-    CONTROL_TASK_QUEUE,
-    JobInput,
-    ProcessReport,
-    job_workflow_id,
-)
+from longshore.models.messages import CONTROL_TASK_QUEUE, JobInput, job_workflow_id
+from longshore.models.node_messages import ProcessReport
 from longshore.models.pool import PoolSpec
 from longshore.models.retry import FailureClass
 from longshore.models.settings import Settings

@@ -14,7 +14,8 @@ from longshore.activities.database import Database
 from longshore.activities.pollers import is_polled, poll_time
 from longshore.models.block import closed_by_its_block
 from longshore.models.departures import DISK_REFUSES, mend_of_disk
-from longshore.models.messages import WATCH_ACTIVITY, Heartbeat, node_task_queue, node_workflow_id
+from longshore.models.messages import WATCH_ACTIVITY, node_task_queue, node_workflow_id
+from longshore.models.node_messages import Heartbeat
 from longshore.models.proof import MAX_AGE
 from longshore.models.protocol import PROTOCOL
 from longshore.workers.doctor.database import CLOCKS_APART

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from longshore.models.elastic import Malleable
 from longshore.models.funding import FundingTerms, Lending, PoolFunding, Quotas, WhenUnfunded
-from longshore.models.placement import JobRequest, PlacementKind
+from longshore.models.job_request import JobRequest
+from longshore.models.placement import PlacementKind
 from longshore.models.topology import Gang
 from longshore.scheduling.cycle import plan
 from longshore.scheduling.funding.evaluate import evaluate

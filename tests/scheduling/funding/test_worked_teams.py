@@ -2,7 +2,8 @@
 wants more than there is, loses a node, or keeps spares."""
 
 from longshore.models.funding import FundingClass, FundingCode
-from longshore.models.placement import JobRequest, PackingPolicy
+from longshore.models.job_request import JobRequest
+from longshore.models.placement import PackingPolicy
 from longshore.scheduling.funding.cover import cover
 from longshore.scheduling.funding.evaluate import evaluate, evaluated
 from longshore.scheduling.funding.facts import Charge, Facts, Share, Use

@@ -20,7 +20,7 @@ def upgrade() -> None:
             f" ADD CONSTRAINT {table}_attained_ten_years"
             " CHECK (attained BETWEEN interval '0' AND interval '3653 days')"
         )
-    # Of rows of before nobody knows it: `models.placement.JobRequest` says what counts then.
+    # Of rows of before nobody knows it: `models.job_request.JobRequest` says what counts then.
     op.execute("ALTER TABLE queue ADD COLUMN can_stop boolean, ADD COLUMN duration_known boolean")
     op.execute("DROP TRIGGER queue_changes ON queue")
     op.execute(
