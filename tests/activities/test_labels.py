@@ -3,6 +3,8 @@
 import pytest
 from sqlalchemy import text
 
+from longshore.activities.job_selection import label_conditions
+from longshore.activities.view_queries import of_jobs
 from longshore.activities.views import Views
 from longshore.models.labels import matches, parse_selector
 from tests.support.ledger import Ledger
@@ -49,11 +51,8 @@ async def test_jobs_are_found_by_the_form_of_their_name(ledger: Ledger, form: st
 
 @pytest.mark.parametrize("selector", ["sweep=7", "sweep", "team in (vision, nlp)"])
 async def test_a_selector_is_answered_by_an_index(ledger: Ledger, selector: str):
-    from longshore.activities.job_selection import label_conditions
-    from longshore.activities.views import _of_jobs
-
     wanted, values = label_conditions(parse_selector([selector]))
-    query = f"EXPLAIN {_of_jobs({}, wanted)}"
+    query = f"EXPLAIN {of_jobs({}, wanted)}"
     async with ledger.database.transaction() as connection:
         # A small table is read whole where that is allowed.
         await connection.execute(text("SET LOCAL enable_seqscan = off"))

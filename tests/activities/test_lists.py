@@ -3,7 +3,8 @@
 import pytest
 from sqlalchemy import text
 
-from longshore.activities.views import POOLS, Views
+from longshore.activities.view_queries import POOLS
+from longshore.activities.views import Views
 from longshore.models.errors import StoredError
 from longshore.models.job_status import JobState
 from longshore.models.views import JobView
