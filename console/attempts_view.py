@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from longshore.client.job_view import attempt_end, why_resized
+from longshore.client.attempts_view import attempt_end, why_resized
 from longshore.console.escaping import escape
 from longshore.console.parts import SIMULATED_GPUS, cell, number, table, when
 from longshore.models.job_report import JobReport

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from longshore.client.explain import explain
-from longshore.client.job_view import explanation_screen, job_screen, jobs_table
+from longshore.client.job_view import job_screen, jobs_table
 from longshore.client.live import Lines, exit_code_of, job_panel
 from longshore.client.watch_command import Fleet, changes, fleet_screen
+from longshore.client.why_view import explanation_screen
 from longshore.models.elements import ElementState
 from longshore.models.job import JobSpec
 from longshore.models.job_report import JobReport

@@ -10,9 +10,10 @@ from temporalio.client import Client
 
 from longshore.activities.logstore import LogStore
 from longshore.client.api import Longshore
-from longshore.client.job_view import explanation_screen, job_screen
+from longshore.client.job_view import job_screen
 from longshore.client.live import say_stderr_tail
 from longshore.client.terminal import now
+from longshore.client.why_view import explanation_screen
 from longshore.console.job_view import stderr_html
 from longshore.models.job_status import JobState
 from longshore.models.settings import Settings

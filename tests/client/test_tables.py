@@ -3,10 +3,11 @@
 import pytest
 
 from longshore.client.explain import explain
-from longshore.client.job_view import explanation_screen, job_screen, jobs_table
+from longshore.client.job_view import job_screen, jobs_table
 from longshore.client.node_view import nodes_table
 from longshore.client.submission import new_job_id
 from longshore.client.terminal import Text, a_table, pairs, say
+from longshore.client.why_view import explanation_screen
 from longshore.models.job import JobSpec
 from longshore.models.job_report import JobReport
 from longshore.models.job_status import JobState

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from rich.console import Console
 
 from longshore.client.explain import explain
-from longshore.client.job_view import explanation_screen
+from longshore.client.why_view import explanation_screen
 from longshore.models.buying import BuyingPolicy
 from longshore.models.job_status import JobState
 from longshore.models.pool import PoolSpec
