@@ -17,9 +17,9 @@ from longshore.activities.dag_rows import (
 from longshore.activities.database import Database
 from longshore.activities.mutexes import mutexes_of, standing_of
 from longshore.activities.views import MOST_ATTEMPTS, Views
-from longshore.models.dag import (
+from longshore.models.dag import DagSpec
+from longshore.models.dag_view import (
     DagJobView,
-    DagSpec,
     DagState,
     DagSummary,
     DagView,

@@ -50,8 +50,9 @@ from longshore.activities.partners import elements_of, settle_by_ends
 from longshore.activities.rpc_errors import is_unknown
 from longshore.activities.signals import Signals
 from longshore.models.base import JOB_ID
-from longshore.models.dag import DagSpec, DagState, StepState
+from longshore.models.dag import DagSpec
 from longshore.models.dag_messages import AdvanceDag, DagProgress, OpenDag, OpenedDag
+from longshore.models.dag_view import DagState, StepState
 from longshore.models.durations import Learnt
 from longshore.models.messages import JobInput, job_workflow_id
 from longshore.models.problems import bounded

@@ -15,7 +15,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from longshore.activities.dag_rows import mark_dag_poked
 from longshore.activities.database import Database
 from longshore.activities.signals import Signals
-from longshore.models.dag import DagJob, HeldMutex
+from longshore.models.dag import DagJob
+from longshore.models.dag_view import HeldMutex
 from longshore.scheduling.mutexes import Holder, Waiter, grants, next_dags, waits_for_mutex
 
 

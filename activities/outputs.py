@@ -5,7 +5,8 @@ from collections.abc import Collection, Mapping, Sequence
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from longshore.models.dag import DagSpec, StepState
+from longshore.models.dag import DagSpec
+from longshore.models.dag_view import StepState
 from longshore.models.output import JobOutput
 from longshore.scheduling.dag_inputs import variables, why_too_much
 

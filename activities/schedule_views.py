@@ -8,7 +8,7 @@ from sqlalchemy import text
 
 from longshore.activities.database import Database
 from longshore.activities.views import Views
-from longshore.models.dag import DagState
+from longshore.models.dag_view import DagState
 from longshore.models.schedule import Kind
 
 

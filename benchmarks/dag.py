@@ -34,8 +34,9 @@ from benchmarks.installation import forget_environment, installed
 from longshore.client.api import Longshore
 from longshore.client.costs import billed
 from longshore.client.process import leave, run
-from longshore.models.dag import DagSpec, DagState, DagView
+from longshore.models.dag import DagSpec
 from longshore.models.dag_messages import dag_workflow_id
+from longshore.models.dag_view import DagState, DagView
 from longshore.models.job import JobSpec
 from longshore.models.job_status import JobState
 from longshore.models.messages import job_workflow_id

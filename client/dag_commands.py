@@ -20,7 +20,8 @@ from longshore.client.terminal import (
     show,
     warn,
 )
-from longshore.models.dag import DagRetry, DagSpec, DagState, DagView
+from longshore.models.dag import DagSpec
+from longshore.models.dag_view import DagRetry, DagState, DagView
 from longshore.models.errors import SpecError
 from longshore.models.settings import Settings
 
@@ -301,7 +302,7 @@ def _print_planned(spec: DagSpec) -> None:
     from datetime import UTC, datetime
 
     from longshore.client.dag_mermaid import mermaid
-    from longshore.models.dag import DagJobView, StepState
+    from longshore.models.dag_view import DagJobView, StepState
     from longshore.scheduling.dag import Graph
 
     steps = tuple(

@@ -26,8 +26,9 @@ from longshore.client.no_record import newest_running
 from longshore.client.reconnecting import Reconnecting
 from longshore.client.soon import ON_RECORD_WITHIN, soon
 from longshore.client.submission import new_id, preflight, refusals_for_good
-from longshore.models.dag import DagRetry, DagSpec, DagSubmission, DagView, in_our_words
+from longshore.models.dag import DagSpec, in_our_words
 from longshore.models.dag_messages import CancelDagJob, DagInput, DagResult, dag_workflow_id
+from longshore.models.dag_view import DagRetry, DagSubmission, DagView
 from longshore.models.errors import (
     ConflictError,
     NotFoundError,

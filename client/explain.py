@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from longshore.models.block_end import BlockDecision
 from longshore.models.checkpointing import CheckpointDecision
-from longshore.models.dag import HeldMutex
+from longshore.models.dag_view import HeldMutex
 from longshore.models.elements import ElementState
 from longshore.models.job_status import JobState, JobStatus
 from longshore.models.placement import Decision, PlacementKind

@@ -9,7 +9,7 @@ from longshore.client.calls import call, known_job, known_pool
 from longshore.client.job_view import job_screen, jobs_table
 from longshore.client.terminal import JSON, LIMIT, Text, note, now, out, print_json, say, show
 from longshore.client.why_view import explanation_screen
-from longshore.models.dag import DagJobView
+from longshore.models.dag_view import DagJobView
 from longshore.models.errors import NotSubmittedError
 from longshore.models.job import JobSpec
 from longshore.models.job_report import JobReport

@@ -15,7 +15,7 @@ from temporalio.service import RPCError
 from longshore.activities.job_runs import failure_of, has_result
 from longshore.activities.views import Views
 from longshore.client.submission import GENERATED_ID
-from longshore.models.dag import DagJobView
+from longshore.models.dag_view import DagJobView
 from longshore.models.errors import (
     NoRecordError,
     NotFoundError,

@@ -49,7 +49,7 @@ from longshore.client.topology import topology_in
 from longshore.models.checkpoint import CheckpointInfo
 from longshore.models.checkpointing import CheckpointDecision
 from longshore.models.cycles import PoolCycles
-from longshore.models.dag import DagJobView, DagState, DagSummary, DagView
+from longshore.models.dag_view import DagJobView, DagState, DagSummary, DagView
 from longshore.models.data import HeldData, StagedData
 from longshore.models.deadline import DeadlineCost
 from longshore.models.domains import PoolTopology

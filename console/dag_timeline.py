@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from longshore.console.escaping import escape
 from longshore.console.lanes import Axis, ruler_html
-from longshore.models.dag import DagJobView, DagView, StepState
+from longshore.models.dag_view import DagJobView, DagView, StepState
 from longshore.models.text import count, span
 
 MOST_SHOWN = 200

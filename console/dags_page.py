@@ -13,7 +13,7 @@ from longshore.console.fleet import Fleet
 from longshore.console.layout import Badge, Card, frame, toggle
 from longshore.console.live import follow
 from longshore.console.parts import chip, empty, updated
-from longshore.models.dag import DagState
+from longshore.models.dag_view import DagState
 from longshore.models.errors import LongshoreError, NotFoundError
 
 PATH = view.PATH

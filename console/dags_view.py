@@ -8,7 +8,8 @@ from longshore.client.dag_view import job_state, remark, told
 from longshore.console.dag_layout import HEIGHT, WIDTH, Line, layout
 from longshore.console.escaping import escape
 from longshore.console.parts import cell, chip, facts, number, table, when
-from longshore.models.dag import Condition, DagJobView, DagSummary, DagView, Extra, Join
+from longshore.models.dag import Condition, Extra, Join
+from longshore.models.dag_view import DagJobView, DagSummary, DagView
 from longshore.models.elements import ElementState
 from longshore.models.text import amount, count, span
 

@@ -18,7 +18,7 @@ from longshore.client.web_ui import job_url
 from longshore.console.answer_cache import Shared
 from longshore.models.array_view import ElementView
 from longshore.models.cycles import PoolCycles
-from longshore.models.dag import DagState, DagSummary, DagView
+from longshore.models.dag_view import DagState, DagSummary, DagView
 from longshore.models.data import HeldData
 from longshore.models.domains import PoolTopology
 from longshore.models.durations import DurationsView

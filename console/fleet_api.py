@@ -14,7 +14,7 @@ from longshore.console.fleet import Fleet
 from longshore.console.problems import ApiError, Problem
 from longshore.models.base import Frozen, Name
 from longshore.models.cycles import PoolCycles
-from longshore.models.dag import DagState, DagSummary, DagView
+from longshore.models.dag_view import DagState, DagSummary, DagView
 from longshore.models.domains import PoolTopology
 from longshore.models.durations import NAME_FORM as KEY_FORM
 from longshore.models.durations import DurationsView

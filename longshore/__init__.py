@@ -12,16 +12,8 @@ TYPE_CHECKING = False  # that of `typing` costs each process of a node 7 ms
 if TYPE_CHECKING:
     from longshore.client.api import Longshore
     from longshore.client.process import leave
-    from longshore.models.dag import (
-        Condition,
-        DagJob,
-        DagSpec,
-        DagState,
-        DagView,
-        Edge,
-        Extra,
-        Join,
-    )
+    from longshore.models.dag import Condition, DagJob, DagSpec, Edge, Extra, Join
+    from longshore.models.dag_view import DagState, DagView
     from longshore.models.errors import (
         ConflictError,
         LongshoreError,
@@ -44,8 +36,8 @@ _HOMES = {
     "Condition": "longshore.models.dag",
     "DagJob": "longshore.models.dag",
     "DagSpec": "longshore.models.dag",
-    "DagState": "longshore.models.dag",
-    "DagView": "longshore.models.dag",
+    "DagState": "longshore.models.dag_view",
+    "DagView": "longshore.models.dag_view",
     "Edge": "longshore.models.dag",
     "Extra": "longshore.models.dag",
     "Join": "longshore.models.dag",

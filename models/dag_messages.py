@@ -5,7 +5,8 @@ from typing import ClassVar
 from pydantic import Field, field_validator
 
 from longshore.models.base import Instant, Reason, StartInput, Wire
-from longshore.models.dag import DagSpec, DagState, StepState
+from longshore.models.dag import DagSpec
+from longshore.models.dag_view import DagState, StepState
 
 DAG_WORKFLOW = "DagWorkflow"
 

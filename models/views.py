@@ -7,7 +7,7 @@ from pydantic import Field
 from longshore.models.base import Instant, Wire
 from longshore.models.block_end import BlockDecision
 from longshore.models.checkpointing import CheckpointDecision
-from longshore.models.dag import HeldMutex
+from longshore.models.dag_view import HeldMutex
 from longshore.models.data import HeldData, StagedData
 from longshore.models.deadline import DeadlineCost, DeadlineJudgment
 from longshore.models.elastic import Malleable

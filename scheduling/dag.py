@@ -9,17 +9,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from longshore.models.dag import (
-    Condition,
-    DagJob,
-    DagSpec,
-    DagState,
-    Edge,
-    Extra,
-    Join,
-    OnFailure,
-    StepState,
-)
+from longshore.models.dag import Condition, DagJob, DagSpec, Edge, Extra, Join, OnFailure
+from longshore.models.dag_view import DagState, StepState
 from longshore.models.text import count
 
 Edges = Mapping[str, Mapping[str, Edge]]

@@ -3,7 +3,8 @@
 import re
 from collections.abc import Collection, Mapping
 
-from longshore.models.dag import DagJob, DagJobView, StepState
+from longshore.models.dag import DagJob
+from longshore.models.dag_view import DagJobView, StepState
 from longshore.models.data import OF_A_JOB, DataSet
 from longshore.models.job import JobSpec
 from longshore.models.output import VARIABLE, field_values, variable_of_field

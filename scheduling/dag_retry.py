@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from longshore.models.dag import StepState
+from longshore.models.dag_view import StepState
 from longshore.scheduling.dag import EdgeState, Graph, others_of
 
 _WENT_WRONG = frozenset({StepState.FAILED, StepState.CANCELLED, StepState.WITHDRAWN})

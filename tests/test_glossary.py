@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from longshore import models
 from longshore.models import cycles, domains, spending, views
 from longshore.models.block import BlockState
-from longshore.models.dag import DagState, StepState
+from longshore.models.dag_view import DagState, StepState
 from longshore.models.elements import ElementState
 from longshore.models.funding import FundingClass
 from longshore.models.gang import GangPacking

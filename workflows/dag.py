@@ -15,7 +15,6 @@ with workflow.unsafe.imports_passed_through():
     from longshore.activities.dags import DagActivities
     from longshore.activities.job_starts import of_dag
     from longshore.models.base import JOB_ID, as_reason
-    from longshore.models.dag import DagState, StepState
     from longshore.models.dag_messages import (
         DAG_WORKFLOW,
         AdvanceDag,
@@ -26,6 +25,7 @@ with workflow.unsafe.imports_passed_through():
         DagStatus,
         OpenDag,
     )
+    from longshore.models.dag_view import DagState, StepState
     from longshore.models.errors import SpecError
     from longshore.models.job_status import JobState
     from longshore.models.messages import CommandReason

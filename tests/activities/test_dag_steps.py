@@ -14,8 +14,9 @@ from longshore.activities.dags import DagActivities
 from longshore.activities.database import Database
 from longshore.activities.job_starts import start_job
 from longshore.activities.views import Views, set_pool
-from longshore.models.dag import DagSpec, StepState
+from longshore.models.dag import DagSpec
 from longshore.models.dag_messages import AdvanceDag, OpenDag
+from longshore.models.dag_view import StepState
 from longshore.models.job_status import JobState
 from longshore.models.messages import JobInput, job_workflow_id
 from longshore.models.pool import PoolSpec

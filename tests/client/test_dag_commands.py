@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from longshore.console.dags_view import drawing_html, jobs_html
-from longshore.models.dag import DagView, StepState
+from longshore.models.dag_view import DagView, StepState
 from longshore.models.elements import ElementState
 from longshore.models.job_status import JobState
 from longshore.models.node_messages import ProcessReport

@@ -9,8 +9,9 @@ from temporalio.client import Client
 from longshore.client import dags
 from longshore.client.api import Longshore
 from longshore.client.no_record import newest_running
-from longshore.models.dag import DagSpec, DagState
+from longshore.models.dag import DagSpec
 from longshore.models.dag_messages import dag_workflow_id
+from longshore.models.dag_view import DagState
 from longshore.models.errors import NotFoundError, UnavailableError
 from longshore.models.settings import Settings
 from tests.support.control import new_pool, serving_control

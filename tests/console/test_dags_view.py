@@ -17,16 +17,8 @@ from longshore.console.dags_view import (
     legend_html,
     list_html,
 )
-from longshore.models.dag import (
-    DagJobView,
-    DagState,
-    DagView,
-    Edge,
-    Join,
-    OnFailure,
-    StepAttempt,
-    StepState,
-)
+from longshore.models.dag import Edge, Join, OnFailure
+from longshore.models.dag_view import DagJobView, DagState, DagView, StepAttempt, StepState
 from longshore.models.elements import ElementState
 from longshore.models.job_status import JobState
 

@@ -10,7 +10,8 @@ from typing import get_args
 import pytest
 
 from longshore.activities.failpoints import DagPoint
-from longshore.models.dag import DagSpec, DagState, DagView, StepState
+from longshore.models.dag import DagSpec
+from longshore.models.dag_view import DagState, DagView, StepState
 from tests.faults.cases import cases_of
 from tests.faults.fleet import CONTROL, PATIENCE, POSTGRES, TEMPORAL, Fleet
 from tests.faults.invariants import check

@@ -11,7 +11,8 @@ from rich.console import Console
 
 from longshore.client.dag_file import read_dag
 from longshore.client.job_view import jobs_table
-from longshore.models.dag import DagJob, DagSpec, DagState, StepState
+from longshore.models.dag import DagJob, DagSpec
+from longshore.models.dag_view import DagState, StepState
 from longshore.models.elements import ElementState
 from longshore.workers.stack import agent_process
 from tests.faults.fleet import CONTROL, PATIENCE, Fleet

@@ -9,8 +9,9 @@ from temporalio.client import Client
 from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.client.reconcile import reconcile
-from longshore.models.dag import DagSpec, DagState, StepState
+from longshore.models.dag import DagSpec
 from longshore.models.dag_messages import dag_workflow_id
+from longshore.models.dag_view import DagState, StepState
 from longshore.models.messages import job_workflow_id
 from longshore.models.reconcile import FindingKind, ReconcileRequest
 from longshore.workers.doctor.dags import dags as doctors_dags

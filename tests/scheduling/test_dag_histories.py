@@ -4,7 +4,8 @@ held and retried, in any order between the looks. They end as a small reference 
 import random
 from collections import Counter
 
-from longshore.models.dag import DagState, OnFailure, StepState
+from longshore.models.dag import OnFailure
+from longshore.models.dag_view import DagState, StepState
 from longshore.scheduling.dag import DagPlan, Graph, decide
 from longshore.scheduling.dag_retry import reopened
 from tests.support.reference_dags import a_random_dag, final_state, final_states, run_again

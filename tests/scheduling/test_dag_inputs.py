@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from longshore.models.dag import DagJobView, DagSpec, Join, StepState
+from longshore.models.dag import DagSpec, Join
+from longshore.models.dag_view import DagJobView, StepState
 from longshore.models.output import MOST_BYTES, output_of, why_unusable
 from longshore.scheduling.dag import Graph
 from longshore.scheduling.dag_inputs import (

@@ -4,7 +4,8 @@ import random
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from longshore.models.dag import DagSpec, DagState, StepState
+from longshore.models.dag import DagSpec
+from longshore.models.dag_view import DagState, StepState
 
 S, F, C, N, K = (
     StepState.SUCCEEDED, StepState.FAILED, StepState.CANCELLED, StepState.WITHDRAWN,

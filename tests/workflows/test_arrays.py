@@ -7,7 +7,8 @@ from longshore.client.api import Longshore
 from longshore.client.costs import billed
 from longshore.client.submission import new_job_id
 from longshore.models.array_messages import ArrayInput
-from longshore.models.dag import DagSpec, DagState
+from longshore.models.dag import DagSpec
+from longshore.models.dag_view import DagState
 from longshore.models.elements import ElementState
 from longshore.models.job import JobSpec
 from longshore.models.job_status import JobState, JobStatus

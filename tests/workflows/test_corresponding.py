@@ -7,7 +7,8 @@ from temporalio.client import Client
 
 from longshore.client.api import Longshore
 from longshore.client.costs import billed
-from longshore.models.dag import DagSpec, DagState, StepState
+from longshore.models.dag import DagSpec
+from longshore.models.dag_view import DagState, StepState
 from longshore.models.errors import RefusedError, SpecError
 from longshore.models.messages import job_workflow_id
 from longshore.models.retry import FailureClass

@@ -10,8 +10,8 @@ from temporalio.client import Client
 
 from longshore.activities.database import Database
 from longshore.client.api import Longshore
-from longshore.models.dag import DagState, DagView, StepState
 from longshore.models.dag_messages import dag_workflow_id
+from longshore.models.dag_view import DagState, DagView, StepState
 from tests.support.scripted_node import USER_ERROR, ScriptedNode
 from tests.support.waiting import eventually
 from tests.workflows.test_dags import a_dag, begun, comes_to, steps

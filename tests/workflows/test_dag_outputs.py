@@ -5,8 +5,8 @@ from temporalio.client import Client
 
 from longshore.activities.database import Database
 from longshore.client.api import Longshore
-from longshore.models.dag import DagState, StepState
 from longshore.models.dag_messages import dag_workflow_id
+from longshore.models.dag_view import DagState, StepState
 from longshore.models.node_messages import ProcessReport
 from longshore.models.output import output_of
 from tests.support.scripted_node import SUCCESS, USER_ERROR, ScriptedNode

@@ -5,8 +5,8 @@ from temporalio.client import Client, WorkflowFailureError
 from temporalio.common import WorkflowIDReusePolicy
 
 from longshore.client.api import Longshore
-from longshore.models.dag import DagState
 from longshore.models.dag_messages import DagInput, dag_workflow_id
+from longshore.models.dag_view import DagState
 from longshore.models.errors import RefusedError, SpecError
 from longshore.models.messages import CONTROL_TASK_QUEUE
 from longshore.workflows.dag import DagWorkflow

@@ -4,8 +4,8 @@ import pytest
 from temporalio.client import Client
 
 from longshore.client.api import Longshore
-from longshore.models.dag import DagState, StepState
 from longshore.models.dag_messages import CancelDagJob, dag_workflow_id
+from longshore.models.dag_view import DagState, StepState
 from longshore.models.errors import NotFoundError, NotSubmittedError, RefusedError
 from longshore.workflows.dag import DagWorkflow
 from tests.support.scripted_node import USER_ERROR, ScriptedNode

@@ -12,8 +12,9 @@ from longshore.activities import dags
 from longshore.activities.database import Database
 from longshore.client.api import Longshore
 from longshore.client.costs import billed
-from longshore.models.dag import DagSpec, DagState, DagView, StepState
+from longshore.models.dag import DagSpec
 from longshore.models.dag_messages import DAG_WORKFLOW, DagInput, dag_workflow_id
+from longshore.models.dag_view import DagState, DagView, StepState
 from longshore.models.errors import ConflictError, RefusedError, SpecError
 from longshore.models.messages import CONTROL_TASK_QUEUE, job_workflow_id
 from longshore.models.search import SEARCH_ATTRIBUTES

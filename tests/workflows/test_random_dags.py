@@ -7,7 +7,8 @@ import random
 import pytest
 
 from longshore.client.api import Longshore
-from longshore.models.dag import DagSpec, DagState, DagView, StepState
+from longshore.models.dag import DagSpec
+from longshore.models.dag_view import DagState, DagView, StepState
 from longshore.models.errors import RefusedError
 from tests.support.reference_dags import a_random_dag, final_state, final_states, run_again
 from tests.support.scripted_node import DIED, SUCCESS, USER_ERROR, ScriptedNode

@@ -10,7 +10,8 @@ from collections import Counter, defaultdict
 from datetime import timedelta
 from typing import Any
 
-from longshore.models.dag import DagSpec, DagState, StepState
+from longshore.models.dag import DagSpec
+from longshore.models.dag_view import DagState, StepState
 from longshore.models.elements import ElementState
 from longshore.models.job import JobSpec
 from longshore.models.job_status import JobState
