@@ -1,9 +1,10 @@
 """YAML as plain data with line numbers: what a document needs, and none of YAML's surprises."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NoReturn, cast
+from types import MappingProxyType
+from typing import Any, Final, NoReturn, TypeAlias, cast
 
 import yaml
 
@@ -21,6 +22,9 @@ _WORDS = {
 _MOST_DIGITS = 300
 _HALF = re.compile("[\ud800-\udfff]")
 
+_DEEPEST = 100
+_NO_LINES: Final[Mapping[str, int]] = MappingProxyType({})
+
 Scalar = str | int | float | bool | None
 
 
@@ -30,8 +34,8 @@ class Located:
 
     value: "dict[str, Located] | list[Located] | Scalar"
     line: int
-    key_lines: dict[str, int] = field(default_factory=dict[str, int])
-    twice: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
+    key_lines: Mapping[str, int] = field(default_factory=lambda: _NO_LINES)
+    twice: Sequence[tuple[int, str]] = ()
     """Keys of this mapping that stand in it already, with the line of the second."""
     given_by: str = ""
     """What put this value over the document's own, such as ``--set gpus=4``."""
@@ -86,53 +90,88 @@ class Located:
 def parse_yaml(text: str) -> Located | None:
     """Return the one document in `text`, or None when there is none.
 
-    Raises yaml.YAMLError with a mark where the text is not YAML, or uses what is refused here.
+    Raises yaml.YAMLError with a mark where the text is not YAML, or uses what is refused here, and
+    RecursionError where it is nested too deeply.
     """
-    loader = _Loader(text)
+    if yaml.__with_libyaml__:
+        try:
+            return _document(yaml.CSafeLoader(text))
+        except (yaml.YAMLError, UnicodeEncodeError):
+            pass  # what it says of a mistake is less clear: the parser in Python has the word
+    return _document(yaml.SafeLoader(text))
+
+
+_Parser: TypeAlias = "yaml.SafeLoader | yaml.CSafeLoader"
+"""Of these loaders the parser alone is used: their nodes and values take as long again. PyYAML
+without libyaml has only the first."""
+
+
+def _document(parser: _Parser) -> Located | None:
     try:
-        node = loader.get_single_node()
-        return None if node is None else _located(node)
+        _next(parser)  # the stream begins
+        if isinstance(_next(parser), yaml.StreamEndEvent):
+            return None
+        root = _value(parser, _next(parser), {}, _DEEPEST)
+        _next(parser)  # the document ends
+        after = _next(parser)
+        if not isinstance(after, yaml.StreamEndEvent):
+            _refuse(after, "another document begins")
+        return root
     finally:
-        loader.dispose()
+        parser.dispose()
 
 
-class _Loader(yaml.SafeLoader):
-    """Composes nodes, and leaves it to `_scalar` to say what a plain scalar means."""
-
-    yaml_implicit_resolvers = {}  # noqa: RUF012 - that is how PyYAML is told
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        event = cast(yaml.NodeEvent, self.peek_event())  # pyright: ignore[reportUnknownMemberType]
-        if isinstance(event, yaml.AliasEvent):
-            _refuse(event, "aliases (*name) are not used here; write the value again")
-        if getattr(event, "tag", None) not in (None, "!"):
-            _refuse(event, "tags (!name) are not used here; leave it out")
-        return super().compose_node(parent, index)
+def _next(parser: _Parser) -> yaml.Event:
+    return cast(yaml.Event, parser.get_event())  # pyright: ignore[reportUnknownMemberType]
 
 
-def _located(node: yaml.Node) -> Located:
-    line = node.start_mark.line + 1
-    if isinstance(node, yaml.ScalarNode):
-        return Located(_scalar(node), line)
-    if isinstance(node, yaml.SequenceNode):
-        return Located([_located(inner) for inner in cast(list[yaml.Node], node.value)], line)
+def _value(parser: _Parser, event: yaml.Event, names: dict[str, str], deeper: int) -> Located:
+    """Return the value that begins with `event`. `names` are those of the document so far: most
+    stand in it many times."""
+    _refuse_reference(event)
+    if not deeper:
+        raise RecursionError
+    line = cast(yaml.Mark, event.start_mark).line + 1
+    if isinstance(event, yaml.ScalarEvent):
+        return Located(_scalar(event), line)
+    if isinstance(event, yaml.SequenceStartEvent):
+        items: list[Located] = []
+        while not isinstance(event := _next(parser), yaml.SequenceEndEvent):
+            items.append(_value(parser, event, names, deeper - 1))
+        return Located(items, line)
     result: dict[str, Located] = {}
-    here = Located(result, line)
-    for key_node, inner in cast(list[tuple[yaml.Node, yaml.Node]], node.value):
-        if not isinstance(key_node, yaml.ScalarNode):
-            _refuse(key_node, "a name before a colon must be text, not a list or a mapping")
-        key, key_line = _joined(cast(str, key_node.value)), key_node.start_mark.line + 1
+    lines: dict[str, int] = {}
+    twice: list[tuple[int, str]] = []
+    while not isinstance(event := _next(parser), yaml.MappingEndEvent):
+        key = _name(event)
+        key = names.setdefault(key, key)
+        key_line = cast(yaml.Mark, event.start_mark).line + 1
+        inner = _value(parser, _next(parser), names, deeper - 1)
         if key in result:
-            here.twice.append((key_line, key))
+            twice.append((key_line, key))
             continue
-        result[key] = _located(inner)
-        here.key_lines[key] = key_line
-    return here
+        result[key] = inner
+        lines[key] = key_line
+    return Located(result, line, lines, twice)
 
 
-def _scalar(node: yaml.ScalarNode) -> Scalar:
-    text = cast(str, node.value)
-    if node.style is not None:  # quoted, or a block of text
+def _name(event: yaml.Event) -> str:
+    _refuse_reference(event)
+    if not isinstance(event, yaml.ScalarEvent):
+        _refuse(event, "a name before a colon must be text, not a list or a mapping")
+    return _joined(event.value)
+
+
+def _refuse_reference(event: yaml.Event) -> None:
+    if isinstance(event, yaml.AliasEvent):
+        _refuse(event, "aliases (*name) are not used here; write the value again")
+    if getattr(event, "tag", None) not in (None, "!"):
+        _refuse(event, "tags (!name) are not used here; leave it out")
+
+
+def _scalar(event: yaml.ScalarEvent) -> Scalar:
+    text = event.value
+    if event.style:  # quoted, or a block of text
         return _joined(text)
     if text in _WORDS:
         return _WORDS[text]
@@ -152,6 +191,6 @@ def _joined(text: str) -> str:
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 
-def _refuse(where: yaml.Node | yaml.Event, problem: str) -> NoReturn:
+def _refuse(where: yaml.Event, problem: str) -> NoReturn:
     mark = cast(yaml.Mark, where.start_mark)
     raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
