@@ -183,10 +183,12 @@ class Supervisor:
         elif self._kill_at is not None and now >= self._kill_at:
             self._overdue = self._had_grace
             self._kill("stopped")
-        elif self._status is not None and self._kill_at is None:
+        elif self._status is not None and (self._kill_at is None or self._orders):
             # The job is over when its first process is. A stop waits for the rest, which may
-            # be saving while a shell in front of it has already gone.
-            if not self._plan.get("kill_command"):  # else what is left is the runtime's own
+            # be saving while a shell in front of it has already gone. The first process of an
+            # engine waits for that itself: what is left has nothing to save, and may have GPU
+            # memory, as workers of vLLM have that live on.
+            if self._kill_at is None and not self._plan.get("kill_command"):  # else the runtime's
                 self._leftovers = max(self._leftovers, len(self._descendants()))
             self._kill(self._cause)
 

@@ -196,12 +196,7 @@ class Engine:
 
     def _end(self, process: subprocess.Popen[bytes]) -> int:
         process.terminate()
-        # Its number is nobody else's until it is waited for. What it has started and left may have
-        # GPU memory: with vLLM, workers live on; else the agent would wait for them for the grace.
-        if process.returncode is None:
-            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        process.wait()  # what it leaves is killed at once then: see the supervisor
         return 128 + signal.SIGTERM
 
     def _fail(self, why: str, code: int = _FAILED) -> int:

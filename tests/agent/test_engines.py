@@ -185,11 +185,13 @@ async def test_one_that_never_answers_has_failed_after_its_limit(box: LocalNode,
     assert said.message.startswith("it did not answer within 0.3 s\nhello ")
 
 
+@pytest.mark.parametrize("start", ["sleep 300", "setsid sleep 300"])
 async def test_what_an_engine_leaves_running_does_not_hold_its_gpu_for_the_grace(
-    box: LocalNode, tiny: Path
+    box: LocalNode, tiny: Path, start: str
 ):
-    """A server may start workers and not end them; they have the memory."""
-    script = "sleep 300 & echo begun; wait"
+    """A server may start workers and not end them, in a session of their own too; they have the
+    memory."""
+    script = f"{start} & echo begun; wait"
     command = ("sh", "-c", script, "{port}")
     run = box.start(None, engine=an_engine(tiny, Runtime(name="own", command=command)), gpus=1)
 
