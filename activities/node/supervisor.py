@@ -33,9 +33,11 @@ from longshore.activities.node.system import (
     boot_clock,
     die_with_parent,
     group_lives,
+    keep_room,
     oom_kills,
     processes,
     start_ticks,
+    write_in_room,
     write_whole,
 )
 
@@ -123,6 +125,7 @@ class Supervisor:
         try:
             if self._orders:
                 os.mkfifo(self._orders, 0o600)
+            keep_room(f"{self._folder}/end.json")
             write_whole(f"{self._folder}/started.json", started)
         except OSError as error:
             os.kill(pid, signal.SIGKILL)
@@ -304,7 +307,8 @@ class Supervisor:
                 "oom": oom_kills() > self._oom_kills,
             }
         _tell({"end": end})
-        write_whole(f"{self._folder}/end.json", end)
+        # The next agent may know it by this alone, and the job may have filled the disk.
+        write_in_room(f"{self._folder}/end.json", end)
 
 
 class Inbox:

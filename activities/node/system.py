@@ -20,6 +20,8 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 _PF_EXITING = 0x4
 """Among the flags of a thread."""
+_ROOM = 4096
+"""Bytes: a block of most disks. A longer text asks for more."""
 Message = dict[str, object]
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -65,6 +67,20 @@ def write_whole(path: str, content: Message) -> None:
     with open(temporary, "w", encoding="utf-8") as file:  # noqa: PTH123 (pathlib starts slowly)
         json.dump(content, file)
     os.replace(temporary, path)  # noqa: PTH105 (as above)
+
+
+def keep_room(path: str) -> None:
+    """Have the disk give now what `write_in_room` of that file takes later."""
+    with open(f"{path}.new", "wb") as file:  # noqa: PTH123 (as above)
+        file.write(b" " * _ROOM)
+
+
+def write_in_room(path: str, content: Message) -> None:
+    """As `write_whole`, also on a disk that is full by now, where room was kept."""
+    file = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with os.fdopen(file, "wb") as writing:
+        writing.write(json.dumps(content).encode().ljust(_ROOM))
+    os.replace(f"{path}.new", path)  # noqa: PTH105 (as above)
 
 
 def oom_kills() -> int:

@@ -126,5 +126,23 @@ async def test_an_agent_comes_back_on_a_full_disk_and_knows_what_had_ended(
         assert isinstance(found, ProcessReport)
 
 
+async def test_an_agent_comes_back_and_knows_of_a_job_that_has_filled_the_disk_and_ended(
+    make_box: MakeBox, tmp_path: Path
+):
+    """Else it would run again: its supervisor alone can tell the next agent."""
+    with small_disk(tmp_path / "node", 8) as mounted:
+        if not mounted:
+            pytest.skip(NO_MOUNT)
+        box = make_box(tmp_path / "node")
+        run = box.start(f"head -c 64M /dev/zero > {tmp_path}/node/filler; true")
+        assert (await run.done).failure is None
+        for _ in range(2):  # that life cannot store it either
+            back = box.life()
+            await back.recover()
+            found = back.find(run.record.key)
+            assert isinstance(found, ProcessReport)
+            assert (found.failure, found.exit_code) == (None, 0)
+
+
 def a_cache(folder: Path) -> ArtifactCache:
     return ArtifactCache(folder / "node/cache", ArtifactStore((folder / "artifacts").as_uri()))
