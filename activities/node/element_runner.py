@@ -29,6 +29,8 @@ JOURNAL = "journal"
 CANCELLED = "cancelled-elements"
 """A file of the run folder: the indices that are not to run, a line each."""
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
+_LINES_OF_ONE = 512
+"""Bytes that the start and the end of an element take in the journal, and some more."""
 _POLL = 0.2
 """Seconds between two looks for what a signal has asked for."""
 _LEFTOVER_SECONDS = 10.0
@@ -58,8 +60,11 @@ class Runner:
         self._index = -1
         self._oom = oom_kills()
         self._journal = os.open(
-            f"{folder}/{JOURNAL}", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+            f"{folder}/{JOURNAL}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600
         )
+        # Room for all lines: an element may fill the disk, and has ended all the same.
+        _write_all(self._journal, b" " * (_LINES_OF_ONE * len(self._elements)))
+        os.lseek(self._journal, 0, os.SEEK_SET)
 
     def run(self) -> None:
         become_subreaper()
@@ -84,6 +89,7 @@ class Runner:
                 )
                 continue
             self._run_one(element)
+        os.ftruncate(self._journal, os.lseek(self._journal, 0, os.SEEK_CUR))
 
     def _run_one(self, element: dict) -> None:
         index = self._index = element["index"]
@@ -168,7 +174,12 @@ class Runner:
                 os.killpg(self._pid, number)
 
     def _write(self, line: dict) -> None:
-        os.write(self._journal, json.dumps(line).encode() + b"\n")
+        _write_all(self._journal, json.dumps(line).encode() + b"\n")
+
+
+def _write_all(file: int, data: bytes) -> None:
+    while data:  # a disk that gets full takes a part
+        data = data[os.write(file, data) :]
 
 
 def _sleep_until_an_end() -> None:

@@ -1,6 +1,8 @@
 """Jobs of a node whose disk is full, or gets so before they start."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ from longshore.activities.node.artifact_cache import ArtifactCache
 from longshore.activities.node.caches import Caches
 from longshore.models.node_messages import ProcessReport
 from longshore.models.retry import FailureClass
+from longshore.activities.node.journal import batch_report
 from longshore.scheduling.node_caches import CacheLimits
 from tests.agent.conftest import MakeBox
 from tests.faults.chaos.machines import fill, small_disk
@@ -142,6 +145,33 @@ async def test_an_agent_comes_back_and_knows_of_a_job_that_has_filled_the_disk_a
             found = back.find(run.record.key)
             assert isinstance(found, ProcessReport)
             assert (found.failure, found.exit_code) == (None, 0)
+
+
+RUNS_ELEMENTS = """
+import sys
+
+from longshore.activities.node import element_runner
+
+folder, command = sys.argv[1:]
+runner = element_runner.Runner(folder, {
+    "argv": ["sh", "-c", command], "env": {}, "grace": 5,
+    "elements": [{"index": index, "attempt": 1, "env": {}} for index in range(40)],
+})
+runner.run()
+"""
+"""Runs elements in a process of its own: it kills whatever is below it."""
+
+
+def test_elements_that_end_after_one_has_filled_the_disk_are_told(tmp_path: Path):
+    """Their start and their end take more than a block of the disk."""
+    with small_disk(tmp_path / "node", 1) as mounted:
+        if not mounted:
+            pytest.skip(NO_MOUNT)
+        fills = f"head -c 4M /dev/zero >> {tmp_path}/node/filler; true"
+        argv = [sys.executable, "-c", RUNS_ELEMENTS, str(tmp_path / "node"), fills]
+        subprocess.run(argv, check=True, timeout=60)
+        told = batch_report(tmp_path / "node", indirect=True)
+    assert [(each.index, each.exit_code) for each in told.results] == [(n, 0) for n in range(40)]
 
 
 def a_cache(folder: Path) -> ArtifactCache:
