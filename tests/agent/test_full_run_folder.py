@@ -10,9 +10,9 @@ import pytest
 from longshore.activities.artifacts.store import ArtifactStore
 from longshore.activities.node.artifact_cache import ArtifactCache
 from longshore.activities.node.caches import Caches
+from longshore.activities.node.journal import batch_report
 from longshore.models.node_messages import ProcessReport
 from longshore.models.retry import FailureClass
-from longshore.activities.node.journal import batch_report
 from longshore.scheduling.node_caches import CacheLimits
 from tests.agent.conftest import MakeBox
 from tests.faults.chaos.machines import fill, small_disk
