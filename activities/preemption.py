@@ -240,6 +240,11 @@ def _told(row: Mapping[Any, Any]) -> tuple[str, Displacement]:
 
 _MIGHT_HELP = f"""
     SELECT {RUNS_WITH_BUDGET} OR EXISTS (
+        SELECT FROM queue q JOIN replicas r ON r.ended_at IS NULL
+          JOIN placements p ON p.job_id = r.job_id AND p.ended_at IS NULL
+          JOIN nodes n ON n.id = p.node_id
+         WHERE q.pool = :pool AND NOT q.held AND n.pool = :pool
+           AND (r.idle_since IS NOT NULL OR jsonb_exists(q.request, 'serves'))) OR EXISTS (
         SELECT FROM queue q
          WHERE q.pool = :pool AND NOT q.held
            AND q.priority + (SELECT count(*) FROM pools WHERE name = :pool
@@ -249,9 +254,9 @@ _MIGHT_HELP = f"""
                                FROM placements p JOIN jobs j ON j.id = p.job_id
                               WHERE p.ended_at IS NULL AND j.pool = :pool))
 """
-"""Whether anything runs that is of a lower class than a job that waits, or of the same where that
-may be stopped too. A priority that somebody has written as another thing than a number counts as
-none."""
+"""Whether an engine runs that leaves for a job of any class, or for an engine that has its turn;
+or anything that is of a lower class than a job that waits, or of the same where that may be
+stopped too. A priority that somebody has written as another thing than a number counts as none."""
 
 _WAITS = """
     SELECT EXISTS (SELECT FROM queue WHERE job_id = :job AND attempt = :attempt AND NOT held)

@@ -14,6 +14,7 @@ from longshore.activities.database import clock
 from longshore.activities.locality import with_locality
 from longshore.activities.placements import SETTLED
 from longshore.activities.pool_cache import CachedPool
+from longshore.activities.serving.engine_turns import with_turns
 from longshore.activities.snapshot import (
     load_nodes,
     load_queue,
@@ -109,6 +110,9 @@ async def read_inputs(
         some = kept.queue.to_make_room(to_come, kept.nodes.gpus, spec.packing, now, wanted)
         waiting = waiting if some is None else some
     waiting = [job.smallest for job in waiting]
+    waiting = await with_turns(
+        connection, pool, waiting, works, spec.preemption, await clock(connection)
+    )
     queue, nodes = await with_locality(connection, pool, spec.packing, waiting, nodes)
     return PreemptionInputs(
         spec=spec,

@@ -31,6 +31,21 @@ _MOST_GPUS = 1_000_000
 by hand would take the memory of the control worker, and with it all pools."""
 
 
+class EngineKey(Frozen):
+    """What the engine of a job serves, and for which service."""
+
+    model: str
+    runtime: str
+    service: str | None = None
+
+    def is_like(self, other: "EngineKey | None") -> bool:
+        """Return whether an engine serves the same model, or the same service."""
+        if other is None:
+            return False
+        same_service = self.service is not None and self.service == other.service
+        return same_service or (self.model, self.runtime) == (other.model, other.runtime)
+
+
 class JobRequest(Frozen):
     """What the packer needs to know of a job."""
 
@@ -70,9 +85,14 @@ class JobRequest(Frozen):
     needs_conda: bool = False
     """Its environment is an environment.yml."""
     serves: bool = Field(default=False, exclude_if=lambda serves: not serves)
-    """Its process is an engine."""
+    """Its node has to know engines, or shares of several GPUs."""
+    engine: EngineKey | None = Field(default=None, exclude=True)
+    """Set where its process is an engine. Who plans preemption reads it, as it reads `turn`."""
     fills: bool = Field(default=False, exclude_if=lambda fills: not fills)
     """It takes what is free and no more: `FILLS` says why."""
+    turn: bool = Field(default=False, exclude=True)
+    """Of an engine: it has waited for so long that one of its own class is stopped for it, which
+    may be in use."""
     submitted_at: Instant | None = None
     waits_since: Instant | None = Field(default=None, exclude=True)
     """Since when it would have waited, had it waited all its time in the queue at one stretch;
@@ -198,6 +218,7 @@ class JobRequest(Frozen):
             needs_container=spec.image is not None,
             needs_conda=spec.environment is not None and spec.environment.conda is not None,
             serves=spec.engine is not None or (spec.gpus > 1 and not spec.gpu.whole),
+            engine=_key_of(spec),
             # A job that begins later has not waited before.
             submitted_at=spec.begins_at(submitted_at) or submitted_at,
             tenant=spec.tenant, start_below=spec.start_below, path_behind=path_behind,
@@ -205,6 +226,13 @@ class JobRequest(Frozen):
             constraints=spec.constraints, malleable=spec.malleable, sensitive=spec.sensitive,
             data={**_data_of(spec), **_image_of(spec)}, saves=spec.checkpoint is not None,
         )  # fmt: skip
+
+
+def _key_of(spec: JobSpec) -> EngineKey | None:
+    if spec.engine is None:
+        return None
+    model = spec.engine.model
+    return EngineKey(model=model.name, runtime=model.runtime, service=spec.engine.service)
 
 
 class RecentJobs(Frozen):

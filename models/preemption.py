@@ -51,6 +51,7 @@ class Cut(StrEnum):
 
 
 # Left out where they are the defaults: control workers of before know none of these.
+_MAX_WAIT = timedelta(seconds=60)
 _YIELDS_AFTER = timedelta(minutes=10)
 _RESTART = timedelta(seconds=90)
 
@@ -84,6 +85,9 @@ class PreemptionPolicy(Frozen):
     restart: Duration = Field(default=_RESTART, exclude_if=lambda time: time == _RESTART)
     """With that order: what it takes until a job that was stopped has gone on from its save, once
     it has GPUs again."""
+    max_wait: Duration = Field(default=_MAX_WAIT, exclude_if=lambda time: time == _MAX_WAIT)
+    """A model that no engine serves, and whose engine has waited for so long and for five of its
+    load times, has an engine of its own class stopped that is in use."""
 
     delay_price: dict[Tier, Money] = Field(
         default_factory=lambda: {Tier.FAST: 30_000_000, Tier.FLEX: 2_000_000}

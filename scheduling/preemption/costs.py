@@ -28,6 +28,8 @@ from longshore.scheduling.serving.running_engine import (
     as_victim,
     cost_of_reload,
     is_idle,
+    is_like,
+    is_of_its_service,
     why_it_stays,
 )
 
@@ -184,7 +186,9 @@ def _not_lower(
     mine, theirs, counted = job.priority, work.request.priority, _counted(work)
     risen = f", counted as {counted} when it was placed" if counted > theirs else ""
     if work.engine is not None:
-        risen += ", in use" if not is_idle(work, policy, now) else ", and yields to jobs alone"
+        if is_of_its_service(work, job):
+            return "is of the same service"
+        risen += ", and serves the same model" if is_like(work, job) else ", in use"
     if counted >= mine:
         return f"is of class {theirs}{risen}, which is not below {mine}"
     return f"is of class {theirs}{risen}, in one band with {mine}"
@@ -193,12 +197,16 @@ def _not_lower(
 def is_lower(work: RunningWork, job: JobRequest, policy: PreemptionPolicy, now: datetime) -> bool:
     """Return whether a running job is of a class that is stopped for that of `job`.
 
-    An engine that nobody uses is of the lowest of all. It yields to jobs alone: two engines that
-    nobody uses would have each other reloaded in turn.
+    An engine that nobody uses is of the lowest of all, but for engines of its own model or
+    service. One in use counts as lower than an engine of its class that has waited for its turn.
     """
-    if not job.serves and is_idle(work, policy, now):
-        return True
     counted = _counted(work)
+    if is_of_its_service(work, job):
+        return False
+    if work.engine is not None and not is_like(work, job):
+        turn = job.turn and counted == job.priority
+        if turn or is_idle(work, policy, now):
+            return True
     if policy.levels is PreemptionLevels.BANDS and _band(counted) == _band(job.priority):
         return False
     return counted < job.priority

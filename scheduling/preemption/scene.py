@@ -216,10 +216,12 @@ class Scene:
         """Return the plan to stop these jobs, with what the job gets where all of `out` is gone;
         or another way, where that costs less."""
         start = self.cluster.first_start(job)
-        by_payer = self._by_payer([victim.job_id for victim in victims], job)
+        ids = [victim.job_id for victim in victims]
         plan = weigh(
-            job, victims, start, quote, rejected, self.policy, self.now, by_payer=by_payer
-        )
+            job, victims, start, quote, rejected, self.policy, self.now,
+            by_payer=self._by_payer(ids, job),
+            engines={one for one in ids if self.works[one].engine is not None},
+        )  # fmt: skip
         if not plan.preempts:
             return plan
         gains = gains_of(self.cluster.decide(job, out))

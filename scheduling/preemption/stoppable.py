@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from longshore.models.funding import ITSELF, Payer, PoolFunding
-from longshore.models.job_request import JobRequest
+from longshore.models.job_request import EngineKey, JobRequest
 from longshore.models.preemption import PreemptionPolicy, RejectedVictim, RunningWork
 from longshore.scheduling.preemption.costs import (
     is_lower,
@@ -25,10 +25,11 @@ from longshore.scheduling.preemption.costs import (
 from longshore.scheduling.preemption.payers import Right, right_over
 from longshore.scheduling.preemption.yielding import Yielding
 
-Asks = tuple[int, int, Payer, int]
-"""The class of a job, of how many running jobs it has twice the rank, who pays for it, and whether
-it is an engine, or one that only fills what is free: of two jobs that agree in these each may stop
-the same others."""
+_Engine = tuple[EngineKey | None, bool]
+Asks = tuple[int, int, Payer, bool, _Engine]
+"""The class of a job, of how many running jobs it has twice the rank, who pays for it, whether it
+only fills what is free, and of an engine what it serves and whether it has its turn: of two jobs
+that agree in these each may stop the same others."""
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -50,16 +51,16 @@ class Stoppable:
         self._policy = policy
         self._now = now
         self._yielding = yielding
-        self._of_class: dict[tuple[int, Payer, bool], NDArray[np.int64]] = {}
-        """By class and payer: for each, more running jobs than how many one that asks has to
-        outrank."""
+        self._of_class: dict[tuple[int, Payer, _Engine], NDArray[np.int64]] = {}
+        """By class, payer and engine: for each, more running jobs than how many one that asks has
+        to outrank."""
         self._whom: dict[Asks, Sequence[int]] = {}
         self._spared: list[bool] | None = None
 
     def asks(self, job: JobRequest) -> Asks:
         """Return what two jobs agree in that may stop the same others."""
         most = self._yielding.most(job) if self._yielding else 0
-        return job.priority, most, self._payer(job), job.serves + job.fills
+        return job.priority, most, self._payer(job), job.fills, (job.engine, job.turn)
 
     def _payer(self, job: JobRequest) -> Payer:
         return self._funding.of(job.id) if self._funding else ITSELF
@@ -93,7 +94,7 @@ class Stoppable:
         return right_over(work_id, job.id, self._funding) is not Right.FIRST
 
     def _least(self, job: JobRequest) -> NDArray[np.int64]:
-        kind = job.priority, self._payer(job), job.serves
+        kind = job.priority, self._payer(job), (job.engine, job.turn)
         found = self._of_class.get(kind)
         if found is None:
             least = self._least_of(job)

@@ -37,13 +37,15 @@ def weigh(
     now: datetime,
     *,
     by_payer: Collection[str] = (),
+    engines: Collection[str] = (),
 ) -> PreemptionPlan:
     """Return the plan to stop these jobs, or not to, where another way costs less. What the job
     gets by it is left open.
 
     `start` is when the job starts if nobody is stopped; None where that is not known. Where one of
-    its own class yields to it, its rank has decided already against waiting. Where all of them are
-    stopped `by_payer`, a budget pays for it before them: then no other way counts.
+    its own class or above yields to it, that is decided already against waiting: by its rank, or
+    where only `engines` do, since nobody asks them, or it has waited for its turn. Where all of
+    them are stopped `by_payer`, a budget pays for it before them: then no other way counts.
     """
     freed = now + max((victim.save for victim in victims), default=timedelta(0))
     cost = sum(victim.total for victim in victims)
@@ -55,7 +57,8 @@ def weigh(
     buying = _buying(job, quote, policy, now)
     paid = [victim for victim in victims if victim.job_id not in by_payer]
     first = not paid
-    ranked = any(victim.priority >= job.priority for victim in paid)
+    yielding = {victim.job_id for victim in paid if victim.priority >= job.priority}
+    ranked = bool(yielding)
     if ranked and start is not None and start - freed <= policy.restart:
         ranked = False  # a stop would take longer than the wait
     if first:
@@ -64,6 +67,9 @@ def weigh(
         ways = (preempting.model_copy(update={"chosen": True}), *others)
     elif ranked:
         lost = f"those that are stopped have less than 1/{AHEAD:g} of its rank"
+        if yielding <= set(engines):
+            lost = "nobody asks the engines that are stopped"
+            lost = "it has waited for its turn" if job.turn else lost
         ways = (*_compared([preempting, *buying]), waiting.model_copy(update={"lost": lost}))
     else:
         ways = _compared([preempting, waiting, *buying])
@@ -80,7 +86,15 @@ def weigh(
         ways=ways,
         rejected=tuple(rejected[:_MOST_REJECTED]),
         rejected_count=len(rejected),
-        reason=_sentence(best, preempting, waiting, len(victims), ranked=ranked, first=first),
+        reason=_sentence(
+            best,
+            preempting,
+            waiting,
+            len(victims),
+            _yields(yielding, engines, job),
+            ranked=ranked,
+            first=first,
+        ),
     )
 
 
@@ -199,8 +213,9 @@ def _told(way: Way, best: Way) -> Way:
 
 
 def _sentence(
-    best: Way, preempting: Way, waiting: Way, victims: int, *, ranked: bool, first: bool
-) -> str:
+    best: Way, preempting: Way, waiting: Way, victims: int, yields: str, *, ranked: bool,
+    first: bool,
+) -> str:  # fmt: skip
     if best.kind is WayKind.PREEMPT:
         they = "it loses" if victims == 1 else "they lose"
         if first:
@@ -209,7 +224,6 @@ def _sentence(
                 f"{dollars(preempting.cost)}; to wait would cost {dollars(waiting.total)}"
             )
         if ranked:
-            yields = "yields to twice its rank" if victims == 1 else "yield to twice their ranks"
             return (
                 f"{preempting.title}, which {yields}: {they} {dollars(preempting.cost)}; to wait "
                 f"would cost {dollars(waiting.total)}"
@@ -222,6 +236,16 @@ def _sentence(
         f"{best.title}: {dollars(best.total)} in all, against {dollars(preempting.total)} to "
         f"{preempting.title}"
     )
+
+
+def _yields(yielding: Collection[str], engines: Collection[str], job: JobRequest) -> str:
+    """Return why jobs of its class or above yield to a job."""
+    one = len(yielding) == 1
+    if not set(yielding) <= set(engines):
+        return "yields to twice its rank" if one else "yield to twice their ranks"
+    if job.turn:
+        return "yields since the other has waited for its turn"
+    return "yields since nobody asks it" if one else "yield since nobody asks them"
 
 
 def _named(victims: Sequence[Victim]) -> str:

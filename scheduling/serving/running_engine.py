@@ -1,11 +1,21 @@
-"""A running engine as one of the slots that leave for a job: the rules of
+"""A running engine as one of the slots that leave for a job, or for another engine: the rules of
 `scheduling.serving.victims` for preemption. Pure."""
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
+from longshore.models.job_request import EngineKey, JobRequest
 from longshore.models.preemption import PreemptionPolicy, RunningEngine, RunningWork
 from longshore.models.serving import EngineStage
-from longshore.scheduling.serving.slots import ModelSlot, ServedModel, SlotKey, SlotPolicy, Victim
+from longshore.scheduling.serving.slot_plan import due_at
+from longshore.scheduling.serving.slots import (
+    ModelSlot,
+    ServedModel,
+    SlotKey,
+    SlotPolicy,
+    Victim,
+    WaitingRequests,
+)
 from longshore.scheduling.serving.victims import Asker, is_stale, reload_price, victim_of, why_not
 
 _HOUR = timedelta(hours=1)
@@ -18,9 +28,44 @@ _HIGHEST = 100
 
 
 def is_idle(work: RunningWork, policy: PreemptionPolicy, now: datetime) -> bool:
-    """Return whether a job runs an engine that yields to a job of any class."""
+    """Return whether a job runs an engine that yields to any job, and to any engine of another
+    model and service."""
     engine = work.engine
     return engine is not None and is_stale(_slot(work, engine), _rules(policy), now)
+
+
+def is_like(work: RunningWork, job: JobRequest) -> bool:
+    """Return whether a running engine serves the same model, or the same service, as one that
+    waits: then it does not leave for that because nobody asks it, nor for its turn."""
+    key = _key(work)
+    return key is not None and key.is_like(job.engine)
+
+
+def is_of_its_service(work: RunningWork, job: JobRequest) -> bool:
+    """Return whether a running engine is of the service of one that waits: its service says when
+    it is stopped."""
+    key, asks = _key(work), job.engine
+    if key is None or asks is None:
+        return False
+    return key.service is not None and key.service == asks.service
+
+
+def has_turn(
+    key: EngineKey,
+    since: datetime,
+    load_time: timedelta,
+    works: Iterable[RunningWork],
+    policy: PreemptionPolicy,
+    now: datetime,
+) -> bool:
+    """Return whether an engine that waits `since` then has one of its own class stopped that is in
+    use: no engine serves its model, and it has waited for long enough."""
+    served = ((each.model, each.runtime) for each in map(_key, works) if each is not None)
+    if (key.model, key.runtime) in served:
+        return False
+    slot_key = SlotKey(key.model, key.runtime)
+    waits = WaitingRequests(slot_key, requests=1, since=since)
+    return now >= due_at(waits, ServedModel(slot_key, (), load_time), _rules(policy))
 
 
 def why_it_stays(work: RunningWork, policy: PreemptionPolicy, now: datetime) -> str | None:
@@ -69,5 +114,11 @@ def _slot(work: RunningWork, engine: RunningEngine) -> ModelSlot:
     )
 
 
+def _key(work: RunningWork) -> EngineKey | None:
+    if work.engine is None:
+        return None
+    return work.request.engine or EngineKey(model=work.engine.model, runtime=work.engine.runtime)
+
+
 def _rules(policy: PreemptionPolicy) -> SlotPolicy:
-    return SlotPolicy(gpu_price=policy.owned_gpu_price)
+    return SlotPolicy(gpu_price=policy.owned_gpu_price, max_wait=policy.max_wait)

@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.models.funding import Payer, PoolFunding
-from longshore.models.job_request import FILLS
+from longshore.models.job_request import FILLS, EngineKey
 from longshore.models.placement import PackingPolicy
 from longshore.models.preemption import PreemptionPlan, RunningEngine, RunningWork
 from longshore.scheduling.preemption.costs import why_not
 from longshore.scheduling.preemption.plan import plan_preemption, plan_preemptions
+from longshore.scheduling.serving.running_engine import has_turn
 from longshore.scheduling.thresholds import not_bought_for
 from longshore.scheduling.words import format_part
 from tests.support.packing import HOUR, NOW, a_job, a_node
@@ -81,22 +82,73 @@ def test_one_that_loads_or_is_pinned_leaves_for_nobody(fields: dict[str, Any], w
     assert kept.reason == why
 
 
-def test_no_engine_leaves_for_another_of_its_class():
-    """Two that nobody uses would have each other reloaded in turn, for ever."""
-    works = [an_engine("e", 0, IDLE)]
-    plan = planned(works, serves=True, vram_per_gpu=70.0, milli=1)
+def asks_for(model: str, service: str = "new", **fields: Any) -> dict[str, Any]:
+    """Return an engine that asks for nearly a whole GPU."""
+    key = EngineKey(model=model, runtime="llama.cpp", service=service)
+    return {"serves": True, "engine": key, "vram_per_gpu": 70.0, "milli": 1, **fields}
+
+
+@pytest.mark.parametrize("priority", [0, 5, 9])
+def test_an_engine_that_nobody_uses_leaves_for_that_of_another_model(priority: int):
+    plan = planned([an_engine("e", 0, IDLE)], **asks_for("other", priority=priority))
+    assert [victim.job_id for victim in plan.victims] == ["e"]
+    if priority == 5:
+        assert plan.reason.startswith("stop e, which yields since nobody asks it: it loses $0.40")
+
+
+def test_it_does_not_for_one_of_its_own_model():
+    plan = planned([an_engine("e", 0, IDLE)], **asks_for("chat"))
     assert not plan.victims
     [kept] = plan.rejected
-    assert kept.reason == "is of class 5, and yields to jobs alone, which is not below 5"
-    higher = planned(works, serves=True, vram_per_gpu=70.0, milli=1, priority=6)
-    assert [victim.job_id for victim in higher.victims] == ["e"]
+    assert kept.reason == "is of class 5, and serves the same model, which is not below 5"
+
+
+@pytest.mark.parametrize("fields", [IDLE, IN_USE])
+def test_a_replica_leaves_for_none_of_its_own_service(fields: dict[str, Any]):
+    """Its service says when it is stopped: when the new one is ready."""
+    work = an_engine("e", 0, fields)
+    key = EngineKey(model="chat", runtime="llama.cpp", service="own")
+    work = work.model_copy(update={"request": work.request.model_copy(update={"engine": key})})
+    plan = planned([work], **asks_for("other", "own", priority=9))
+    assert not plan.victims
+    assert [kept.reason for kept in plan.rejected] == ["is of the same service"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "priority", "model", "leaves"),
+    [
+        (IN_USE, 5, "other", True), (IN_USE, 4, "other", False), (IN_USE, 5, "chat", False),
+        (LOADING, 5, "other", False), (IN_USE | {"pinned": True}, 5, "other", False),
+    ],
+)  # fmt: skip
+def test_at_its_turn_an_engine_has_one_of_its_own_class_drained(
+    fields: dict[str, Any], priority: int, model: str, leaves: bool
+):
+    works = [an_engine("e", 0, fields)]
+    plan = planned(works, **asks_for(model, priority=priority, turn=True))
+    assert bool(plan.victims) == leaves
+    assert not planned(works, **asks_for(model, priority=priority)).victims
+    if leaves:
+        assert "which yields since the other has waited for its turn" in plan.reason
+
+
+def test_a_turn_comes_after_the_wait_and_five_loads_where_nobody_serves_the_model():
+    key = EngineKey(model="other", runtime="llama.cpp")
+
+    def has(waited: int, load: int, *works: RunningWork) -> bool:
+        since, takes = NOW - timedelta(seconds=waited), timedelta(seconds=load)
+        return has_turn(key, since, takes, works, RULES, NOW)
+
+    assert (has(59, 1), has(60, 1), has(99, 20), has(100, 20)) == (False, True, False, True)
+    assert has(100, 1, an_engine("e", 0, IN_USE))
+    assert not has(100, 1, an_engine("e", 0, IN_USE | {"model": "other"}))
 
 
 def test_in_one_round_a_job_has_what_an_engine_before_it_may_not():
     works = [an_engine("e", 0, IDLE)]
     nodes = nodes_with(works, [a_node("n", gpus=1)])
     queue = [
-        a_job("other-engine", 1, priority=5, serves=True, vram_per_gpu=70.0, milli=1),
+        a_job("other-engine", 1, **asks_for("chat", priority=5)),
         a_job("a-job", 1, priority=5),
     ]
     plans = plan_preemptions(queue, nodes, works, RULES, PackingPolicy(), NOW)
@@ -150,24 +202,31 @@ _ENGINES = st.lists(
 )
 
 
-@given(_ENGINES, st.integers(0, 10), st.integers(1, 6), st.booleans())
+@given(
+    _ENGINES, st.integers(0, 10), st.integers(1, 6), st.sampled_from([None, "chat", "other"]),
+    st.booleans(),
+)  # fmt: skip
 def test_who_leaves_may_leave(
-    drawn: list[tuple[dict[str, Any], int, int]], priority: int, gpus: int, serves: bool
-):
+    drawn: list[tuple[dict[str, Any], int, int]], priority: int, gpus: int, serves: str | None,
+    turn: bool,
+):  # fmt: skip
     works = [
         an_engine(f"e{at}", at, state | {"uses": uses}, priority=own)
         for at, (state, own, uses) in enumerate(drawn)
     ]
-    plan = planned(works, min(gpus, len(works)), priority=priority, serves=serves)
+    engine = EngineKey(model=serves, runtime="llama.cpp") if serves else None
+    asks: dict[str, Any] = {"priority": priority, "engine": engine, "turn": turn and bool(serves)}
+    plan = planned(works, min(gpus, len(works)), **asks)
     by_id = {work.id: work for work in works}
     for victim in plan.victims:
         work = by_id[victim.job_id]
         assert work.engine is not None
         assert work.engine.ready_at is not None
         assert not work.engine.pinned
-        if work.engine.idle_since is None or serves:
-            assert work.request.priority < priority
-    again = planned(works[::-1], min(gpus, len(works)), priority=priority, serves=serves)
+        if work.engine.idle_since is None or serves == "chat":
+            equal = asks["turn"] and serves == "other"
+            assert work.request.priority < priority + equal
+    again = planned(works[::-1], min(gpus, len(works)), **asks)
     assert plan.victims == again.victims
 
 

@@ -1,0 +1,140 @@
+"""An engine that nobody uses leaves for a job of any class and for another engine; one in use for
+an engine of its class that has waited for its turn. On a real agent, with real engines."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from longshore.client.api import Longshore
+from longshore.client.service_commands import is_settled
+from longshore.models.job_request import FILLS
+from longshore.models.job_status import JobState
+from longshore.models.pool import PoolSpec
+from longshore.models.preemption import PreemptionPolicy
+from longshore.models.service import ServiceSpec, ServiceState, ServiceView
+from longshore.models.service_messages import service_workflow_id
+from longshore.models.serving import ModelSpec
+from tests.support.agent import AgentProcess
+from tests.support.control import a_spec, reaches
+from tests.support.gguf_models import Model, write
+from tests.support.waiting import eventually
+
+PATIENCE = 120
+ALL = "300GB"
+"""Of the four simulated GPUs of 80 GB: there is room for one engine."""
+
+
+@pytest.fixture
+async def serve(
+    longshore: Longshore, agent: AgentProcess, pool: str, tmp_path: Path
+) -> AsyncIterator[Callable[..., Any]]:
+    """Serves models that each take all GPUs of a node, on a pool that looks every second; all
+    that it served is removed at the end."""
+    rules = PreemptionPolicy(max_wait=timedelta(seconds=1))
+    spec = PoolSpec(name=pool, interval=timedelta(seconds=1), preemption=rules)
+    await longshore.set_pool(spec)
+    path = write(Model(layers=6), tmp_path / "tiny.gguf")
+    agent.start()
+    await eventually(lambda: agent.says("epoch 1"), timeout=PATIENCE)
+    served: list[str] = []
+
+    async def begin(name: str, **fields: Any) -> str:
+        name = f"{name}-{pool}"
+        model = {"name": name, "source": str(path), "memory": ALL, "context": 1000}
+        await longshore.add_models([ModelSpec.model_validate(model)])
+        spec = {"name": name, "model": name, "pool": pool, "drain": "60s", **fields}
+        await longshore.serve(ServiceSpec.model_validate(spec))
+        served.append(name)
+        return name
+
+    yield begin
+    for name in served:
+        await longshore.remove_service(name)
+    for name in served:
+        await until(longshore, name, lambda found: found.state is ServiceState.REMOVED)
+        await longshore.temporal.get_workflow_handle(service_workflow_id(name)).result()
+
+
+async def until(
+    longshore: Longshore, name: str, holds: Callable[[ServiceView], bool]
+) -> ServiceView:
+    async def is_so() -> ServiceView:
+        found = await longshore.service(name)
+        assert holds(found), found
+        return found
+
+    return await eventually(is_so, timeout=PATIENCE)
+
+
+def is_idle(found: ServiceView) -> bool:
+    return bool(found.replicas) and found.replicas[0].idle_since is not None
+
+
+async def test_one_that_nobody_uses_leaves_for_another_engine_and_for_a_job_of_a_lower_class(
+    longshore: Longshore, serve: Callable[..., Any], pool: str, tmp_path: Path
+) -> None:
+    first = await serve("first")
+    await until(longshore, first, is_idle)
+    second = await serve("second")
+    (taken,) = (await until(longshore, second, is_settled)).replicas
+    left = await until(longshore, first, lambda found: found.replicas[0].left is not None)
+    assert left.replicas[0].left is not None
+    assert left.replicas[0].left.for_job == taken.job_id
+    assert "idle for" in left.replicas[0].left.why
+    plan = (await longshore.explain(left.replicas[0].job_id)).gave_way
+    assert plan is not None
+    assert "yields since nobody asks it" in plan.reason
+    # It comes back where there is room: else the two would have each other stopped for ever.
+    assert (await longshore.explain(left.replicas[0].job_id)).headline.endswith(FILLS)
+
+    await until(longshore, second, is_idle)
+    end = tmp_path / "end"
+    command = f"until [ -e {end} ]; do sleep 0.1; done"
+    job = await longshore.submit(a_spec(pool, gpus=4, priority=0, command=command))
+    await reaches(longshore, job.job_id, JobState.RUNNING)
+    end.touch()
+    assert (await longshore.wait(job.job_id)).state is JobState.SUCCEEDED
+
+
+async def test_one_in_use_leaves_for_an_engine_of_its_class_that_has_waited_for_its_turn(
+    longshore: Longshore, serve: Callable[..., Any]
+) -> None:
+    first = await serve("first")
+    (engine,) = (await until(longshore, first, is_settled)).replicas
+    answers: list[str] = []
+    over = asyncio.Event()
+
+    async def ask() -> None:
+        """Use it from its first second on; what was begun is answered, however it leaves."""
+        async with httpx.AsyncClient(timeout=PATIENCE) as http:
+            while not over.is_set():
+                (found,) = (await longshore.service(first)).replicas
+                if not found.endpoint:
+                    await asyncio.sleep(0.1)
+                    continue
+                body = {"prompt": "a", "max_tokens": 200, "stream": True, "ignore_eos": True}
+                url = f"{found.endpoint}/completions"
+                async with http.stream("POST", url, json=body) as answer:
+                    lines = [line async for line in answer.aiter_lines() if line]
+                answers.append(lines[-1])
+
+    async with asyncio.TaskGroup() as asking:
+        asking.create_task(ask())
+        second = await serve("second")
+        (taken,) = (await until(longshore, second, is_settled)).replicas
+        over.set()
+    left = (await longshore.service(first)).replicas[0].left
+    assert left is not None
+    assert left.for_job == taken.job_id
+    assert "in use, of class 5, drained" in left.why
+    plan = (await longshore.explain(engine.job_id)).gave_way
+    assert plan is not None
+    assert "yields since the other has waited for its turn" in plan.reason
+    assert set(answers) == {"data: [DONE]"}
+    # It had been asked: so it waits for its own turn, and does not only fill what is free.
+    assert not (await longshore.explain(engine.job_id)).headline.endswith(FILLS)
