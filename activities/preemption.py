@@ -26,18 +26,19 @@ from longshore.activities.preemption_inputs import PreemptionInputs, read_inputs
 from longshore.activities.queue_rows import lock_job
 from longshore.activities.signals import Signals
 from longshore.models.checkpoint import CheckpointsRequest
-from longshore.models.funding import PoolFunding
 from longshore.models.job_request import JobRequest
 from longshore.models.margins import DEFAULT_MARGINS, Margins
 from longshore.models.messages import Displacement, LeaseEnd
 from longshore.models.packing import QueueOrder
 from longshore.models.placement import PlacementKey
-from longshore.models.preemption import PreemptionPlan
+from longshore.models.pool import PoolSpec
+from longshore.models.preemption import PreemptionPlan, RunningWork
 from longshore.models.text import count
 from longshore.scheduling.placement.mix import Mix
 from longshore.scheduling.preemption.due import seed_of
 from longshore.scheduling.preemption.payers import Right, right_over
 from longshore.scheduling.preemption.plan import plan_preemptions
+from longshore.scheduling.serving.running_engine import is_idle
 
 _TO_STOP = timedelta(seconds=5)
 """What it takes to hear of it and to give the GPUs back, beside the save."""
@@ -132,15 +133,14 @@ class Preempting:
         """Store which jobs are preempted for which, and which are spared for a time; return the
         messages to the preempted jobs."""
         waiting = {job.id: job for job in seen.queue}
-        running = {work.id: work.request for work in seen.running}
+        running = {work.id: work for work in seen.running}
         chosen = [plan for plan in plans if plan.preempts]
-        funding = seen.spec.packing.funding
         rows = [
-            row for plan in chosen for row in _rows(plan, waiting[plan.job_id], running, funding)
+            row for plan in chosen for row in _rows(plan, waiting[plan.job_id], running, seen.spec)
         ]
         pool = seen.spec.name
         spares = [
-            _Spare(waiting[plan.job_id], running[victim.job_id], node)
+            _Spare(waiting[plan.job_id], running[victim.job_id].request, node)
             for plan in chosen for victim in plan.victims for node in victim.spares_on
         ]  # fmt: skip
         spared = [plan.model_dump(mode="json", include={"job_id", "spared"})
@@ -179,21 +179,23 @@ async def why_store_is_away(checkpoints: CheckpointActivities | None, pool: str)
 def _rows(
     plan: PreemptionPlan,
     job: JobRequest,
-    running: Mapping[str, JobRequest],
-    funding: PoolFunding | None,
+    running: Mapping[str, RunningWork],
+    spec: PoolSpec,
 ) -> list[dict[str, Any]]:
     longest = max(victim.save for victim in plan.victims)
+    funding = spec.packing.funding
     return [
         {
             "job_id": victim.job_id,
-            "attempt": running[victim.job_id].attempt,
-            "priority": running[victim.job_id].priority,
+            "attempt": running[victim.job_id].request.attempt,
+            "priority": running[victim.job_id].request.priority,
             "for_job": job.id,
             "for_attempt": job.attempt,
             "for_priority": job.priority,
             "plan": plan.model_dump(mode="json"),
             "by_payer": plan.cut is not None
             or right_over(victim.job_id, job.id, funding) is Right.FIRST,
+            "idle": is_idle(running[victim.job_id], spec.preemption, plan.at),
             "frees_by": (plan.at + longest + _TO_STOP).isoformat(),
         }
         for victim in plan.victims
@@ -284,12 +286,13 @@ _STORE = f"""
     WITH wanted AS (
         SELECT * FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r (
             job_id text, attempt integer, priority integer, for_job text, for_attempt integer,
-            for_priority integer, plan jsonb, by_payer boolean, frees_by timestamptz)
+            for_priority integer, plan jsonb, by_payer boolean, idle boolean,
+            frees_by timestamptz)
     )
     INSERT INTO preemptions AS d (job_id, attempt, pool, cycle_id, for_job, for_attempt, priority,
-                             for_priority, plan, by_payer, frees_by)
+                             for_priority, plan, by_payer, idle, frees_by)
     SELECT w.job_id, w.attempt, :pool, :cycle, w.for_job, w.for_attempt, w.priority,
-           w.for_priority, w.plan, w.by_payer, w.frees_by
+           w.for_priority, w.plan, w.by_payer, w.idle, w.frees_by
       FROM wanted w
       JOIN placements p
         ON p.job_id = w.job_id AND p.attempt = w.attempt AND p.rank = 0 AND p.ended_at IS NULL
@@ -298,7 +301,7 @@ _STORE = f"""
        SET pool = excluded.pool, cycle_id = excluded.cycle_id, for_job = excluded.for_job,
            for_attempt = excluded.for_attempt, priority = excluded.priority,
            for_priority = excluded.for_priority, plan = excluded.plan,
-           by_payer = excluded.by_payer,
+           by_payer = excluded.by_payer, idle = excluded.idle,
            frees_by = excluded.frees_by, decided_at = clock_timestamp()
      WHERE {SETTLED}
     RETURNING job_id, attempt, for_job, for_priority, by_payer, plan

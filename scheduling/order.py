@@ -86,7 +86,9 @@ def queue_order(
 ) -> list[JobRequest]:
     """Return the jobs that somebody pays for, then the others; of the first those before all for
     which others were stopped for who pays for them, and those that others than their tenant pay
-    for after the own jobs of their relatives. Of each by the class that it counts as, highest
+    for after the own jobs of their relatives. Of each those come last that only fill what is
+    free: whoever waits goes before them, as it may have them stopped once nobody asks them. Of
+    these and of the others each by the class that it counts as, highest
     first; in a class as the pool's order says: by the time of submission less its head start, or
     by rank, and by the score, which is less where the tenant has had more than its GPU-hours. Then
     by id.
@@ -100,11 +102,13 @@ def queue_order(
         if policy.funding and policy.funding.factors:
             # As if it had waited for a part of the time that it has.
             return sorted(queue, key=lambda job: (
-                turn(job.id), -counted(job),
+                turn(job.id), job.fills, -counted(job),
                 -policy.factor(job.tenant) * aged(job, policy, now).total_seconds(),
                 *by_age(job, policy),
             ))  # fmt: skip
-        return sorted(queue, key=lambda job: (turn(job.id), -counted(job), *by_age(job, policy)))
+        return sorted(
+            queue, key=lambda job: (turn(job.id), job.fills, -counted(job), *by_age(job, policy))
+        )
     queue, nodes = list(queue), list(nodes)
     stand = standings(
         (waiting(job, now) for job in queue), room_of(nodes, running), worth(policy, nodes, now)
@@ -113,7 +117,7 @@ def queue_order(
     def key(job: JobRequest) -> tuple[object, ...]:
         guaranteed, rank = stand[job.id]
         rank *= policy.factor(job.tenant)
-        return turn(job.id), -counted(job), -guaranteed, -rank, *by_age(job, policy)
+        return turn(job.id), job.fills, -counted(job), -guaranteed, -rank, *by_age(job, policy)
 
     return sorted(queue, key=key)
 

@@ -19,7 +19,9 @@ class PreemptionRow(SQLModel, table=True):
         Index("preemptions_by_cycle", "cycle_id"),
         Index("preemptions_by_beneficiary", "for_job"),
         Index("preemptions_by_change", "changed_in"),
-        CheckConstraint("by_payer OR priority <= for_priority", name="no_higher_class_gives_way"),
+        CheckConstraint(
+            "by_payer OR idle OR priority <= for_priority", name="no_higher_class_gives_way"
+        ),
     )
 
     job_id: str = Field(primary_key=True, foreign_key="jobs.id", sa_type=Text)
@@ -35,6 +37,8 @@ class PreemptionRow(SQLModel, table=True):
     """The `PreemptionPlan`, with every way that was compared."""
     by_payer: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
     """A budget pays for `for_job` before it: their classes do not matter."""
+    idle: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
+    """Nobody asked its engine: their classes do not matter."""
     frees_by: datetime = Field(sa_column=Column(DateTime(timezone=True), nullable=False))
     """When its GPUs will probably be free."""
     decided_at: datetime = Field(

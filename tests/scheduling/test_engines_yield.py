@@ -11,6 +11,7 @@ from longshore.models.funding import Payer, PoolFunding
 from longshore.models.job_request import FILLS, EngineKey
 from longshore.models.placement import PackingPolicy
 from longshore.models.preemption import PreemptionPlan, RunningEngine, RunningWork
+from longshore.scheduling import cycle
 from longshore.scheduling.preemption.costs import why_not
 from longshore.scheduling.preemption.plan import plan_preemption, plan_preemptions
 from longshore.scheduling.serving.running_engine import has_turn
@@ -236,3 +237,15 @@ def test_where_an_engine_is_placed_is_told_by_its_memory():
     assert format_part(engine, (3,)) == "50GB of GPU 3"
     assert format_part(engine, (2, 3)) == "50GB of each of GPUs 2-3"
     assert format_part(a_job("s", 1, milli=500), (3,)) == "500/1000 of GPU 3"
+
+
+def test_one_that_only_fills_what_is_free_waits_behind_jobs_of_any_class():
+    """Else it would have the room that an engine leaves for such a job, and leave that again."""
+    work = an_engine("e", 0, IDLE)
+    nodes = nodes_with([work], [a_node("n", gpus=1)])
+    back = a_job("back", 1, **asks_for("back", fills=True, priority=9))
+    job = a_job("a-job", 1, priority=0, expected_duration=9 * HOUR)
+    plans = plan_preemptions([back, job], nodes, [work], RULES, PackingPolicy(), NOW)
+    assert {plan.job_id for plan in plans if plan.victims} == {"a-job"}
+    made = cycle.plan([back, job], [a_node("n", gpus=1)], [], PackingPolicy(), NOW)
+    assert [placed.job_id for placed in made.placements] == ["a-job"]
