@@ -135,6 +135,12 @@ SERVICE_REPLICAS = Metric(
     "Replicas of services: `wanted`, `ready`, `waiting` for a GPU, `over` for those that take "
     "more GPU memory than they hold.",
 )  # fmt: skip
+SLOT_MEMORY = Metric(
+    "slot_memory_bytes", Kind.GAUGE, "control", ("service", "model", "memory"),
+    "GPU memory of the engines of a service that have GPUs: `leased` is what they hold, "
+    "`estimated` what their model was reckoned with, `used` what they really take. Of more than "
+    "100 services the others as `(others)`.",
+)  # fmt: skip
 PROCESSES = Metric(
     "processes", Kind.GAUGE, "agent", (), "Processes of jobs that this agent runs.",
 )  # fmt: skip
@@ -161,7 +167,7 @@ CATALOGUE = (
     PREEMPTIONS, REJECTIONS, WAIT_SECONDS, JOB_ENDS, JOBS_LATE, DEADLINES,
     MARKET_LOOKS, MARKET_ASK,
     MARKET_DIFFERENCES, GPUS_BY_CLASS, FUNDING_DEMOTIONS, FUNDING_RECALLS,
-    SERVICE_REPLICAS, PROCESSES, LOG_ERRORS,
+    SERVICE_REPLICAS, SLOT_MEMORY, PROCESSES, LOG_ERRORS,
     HEARTBEAT_SECONDS, HEARTBEATS_MISSED, FENCES,
 )  # fmt: skip
 

@@ -32,11 +32,11 @@ _PROBLEMS: dict[int | str, dict[str, Any]] = {
     **{status: PROBLEMS[status] for status in (401, 422, 503)},
     404: {"model": Problem, "description": "There is no such purchase or block."},
 }
-_WRITING: dict[int | str, dict[str, Any]] = {
+WRITING: dict[int | str, dict[str, Any]] = {
     403: {"model": Problem, "description": "A change needs the token itself, not a cookie."}
 }
 _WITH_BODY: dict[int | str, dict[str, Any]] = {
-    **_WRITING,
+    **WRITING,
     400: {"model": Problem, "description": "The body cannot be read as JSON at all."},
 }
 
@@ -192,17 +192,17 @@ def _add_switch(routes: APIRouter, bought: Bought) -> None:
     @routes.post("/market/stop", summary="Stop buying", responses=_WITH_BODY)
     async def stop(request: Request, why: StopRequest) -> SwitchState:
         """No purchase and no order is made from now on; what runs goes on."""
-        _needs_token(request)
+        needs_token(request)
         return await bought.stop(why.reason)
 
-    @routes.post("/market/resume", summary="Let it be bought again", responses=_WRITING)
+    @routes.post("/market/resume", summary="Let it be bought again", responses=WRITING)
     async def resume(request: Request) -> SwitchState:
         """Purchases and orders may be made again."""
-        _needs_token(request)
+        needs_token(request)
         return await bought.resume()
 
 
-def _needs_token(request: Request) -> None:
+def needs_token(request: Request) -> None:
     """Refuse a browser's cookie: another page of this host could make it send one."""
     if "authorization" not in request.headers:
         raise ApiError(403, "forbidden", "a change needs `Authorization: Bearer TOKEN`.")

@@ -32,7 +32,7 @@ from longshore.models.labels import Selector
 from longshore.models.model_registry import ModelView, RuntimeView
 from longshore.models.queue_view import QueueHistory, QueueView, StartErrorsView
 from longshore.models.schedule import ScheduleView
-from longshore.models.service import ServiceView
+from longshore.models.service import ReplicaView, ServiceView
 from longshore.models.settings import Settings
 from longshore.models.spending import JobCost
 from longshore.models.views import Explanation, JobView, NodeView, PoolView
@@ -65,7 +65,7 @@ class _Reading(ArrayReading, FundingReading, ModelReading, ServiceReading):
 
 
 class Fleet:
-    """Reads what the commands read, by the same functions. Changes nothing.
+    """Reads what the commands read, by the same functions. Changes nothing but what `evict` does.
 
     Every call may raise UnavailableError. Temporal is looked for when a job is looked at first.
     """
@@ -219,6 +219,15 @@ class Fleet:
     async def service(self, name: str) -> ServiceView:
         """Return one service. Raises NotFoundError."""
         return await self._shared(("service", name), lambda: self._reading.service(name))
+
+    async def slots(self) -> tuple[ReplicaView, ...]:
+        """Return the engines of all services."""
+        return await self._shared(("slots",), self._reading.slots)
+
+    async def evict(self, job_id: str) -> ReplicaView:
+        """Have one engine stop, and return it. Raises NotFoundError, RefusedError for one that
+        stops already, UnavailableError where Temporal does not answer, which tells its service."""
+        return await self._of_temporal(lambda api: api.evict(job_id))
 
     async def models(self) -> tuple[ModelView, ...]:
         """Return the models that may be served, by name."""

@@ -20,6 +20,7 @@ from longshore.models.errors import (
     NewerTablesError,
     NotFoundError,
     NotSubmittedError,
+    RefusedError,
     SpecError,
     UnavailableError,
 )
@@ -38,6 +39,7 @@ _STATUSES: tuple[tuple[type[LongshoreError], int, str], ...] = (
     (UnavailableError, 503, "unavailable"),
     (NewerTablesError, 503, "newer_database"),
     (MarketError, 502, "market_refused"),
+    (RefusedError, 409, "refused"),
 )
 _WORDS = {400: "bad_request", 404: "not_found", 405: "method_not_allowed"}
 

@@ -132,6 +132,9 @@ class ReplicaView(Wire):
     leased: int = 0
     """MB of GPU memory that it holds, on each of its GPUs; 0 where what is stored of its revision
     cannot be read."""
+    estimated: int = 0
+    """MB on each of its GPUs that its revision was reckoned with; it holds more where engines like
+    it were seen to take more."""
     used: int = 0
     """MB of GPU memory that it really takes; 0 where nobody can say."""
     load_seconds: float = 0.0

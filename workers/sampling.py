@@ -15,9 +15,10 @@ from longshore.activities.metrics import (
     LEASES_LIVE,
     QUEUE_JOBS,
     SERVICE_REPLICAS,
+    SLOT_MEMORY,
     Metrics,
 )
-from longshore.activities.serving.service_views import services_view
+from longshore.activities.serving.service_views import replicas_view, services_view
 from longshore.models.errors import LongshoreError
 from longshore.models.node import NodeState
 from longshore.models.service import ServiceState
@@ -25,6 +26,8 @@ from longshore.models.service import ServiceState
 SAMPLE_EVERY = 5.0
 MOST_TENANTS = 50
 """That have gauges of their own: those that were first, and then those that use most."""
+MOST_SERVICES = 100
+"""Likewise: those that hold most."""
 OTHERS = "(others)"
 _log = logging.getLogger(__name__)
 
@@ -33,11 +36,13 @@ async def keep_sampling(database: Database, metrics: Metrics) -> None:
     """Set the gauges every `SAMPLE_EVERY` seconds, until cancelled."""
     shown: set[tuple[str, str]] = set()
     served: frozenset[str] = frozenset()
+    holding: frozenset[tuple[str, str]] = frozenset()
     while True:
         try:
             await sample(database, metrics)
             shown |= await sample_funding(database, metrics, shown)
             served |= await sample_services(database, metrics, served)
+            holding |= await sample_slots(database, metrics, holding)
         except LongshoreError as error:
             _log.warning("metrics of the queue stand still: %s", error)
         await asyncio.sleep(SAMPLE_EVERY)
@@ -107,6 +112,39 @@ async def sample_services(
             value = counts.get(name, {}).get(state, 0)
             metrics.set(SERVICE_REPLICAS, value, service=name, state=state)
     return frozenset(counts)
+
+
+async def sample_slots(
+    database: Database, metrics: Metrics, shown: Set[tuple[str, str]] = frozenset()
+) -> frozenset[tuple[str, str]]:
+    """Set what engines hold of GPU memory, were reckoned with, and take, by service and model;
+    return which of these were set. Of those `shown` before what nobody has any more goes to 0.
+    Raises UnavailableError."""
+    async with database.transaction() as connection:
+        found = [each for each in await replicas_view(connection) if each.gpu_indices]
+    holds: dict[str, int] = {}
+    for each in found:
+        holds[each.service] = holds.get(each.service, 0) + each.leased_in_all
+    before = {service for service, _ in shown} - {OTHERS}
+    most = sorted(holds, key=lambda service: (-holds[service], service))
+    kept = [*sorted(before), *(service for service in most if service not in before)]
+    named = frozenset(kept[:MOST_SERVICES])
+    values: dict[tuple[str, str], dict[str, int]] = {key: {} for key in shown}
+    for each in found:
+        known = each.service in named
+        value = values.setdefault((each.service, each.model) if known else (OTHERS, OTHERS), {})
+        for memory, mb in (
+            ("leased", each.leased_in_all),
+            ("estimated", each.estimated * len(each.gpu_indices)),
+            ("used", each.used),
+        ):
+            value[memory] = value.get(memory, 0) + mb * 1_000_000
+    for (service, model), value in values.items():
+        for memory in ("leased", "estimated", "used"):
+            metrics.set(
+                SLOT_MEMORY, value.get(memory, 0), service=service, model=model, memory=memory
+            )
+    return frozenset(values)
 
 
 _COUNTED = tuple(state.value for state in NodeState if state is not NodeState.GONE)

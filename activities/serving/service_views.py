@@ -81,6 +81,7 @@ def _replica(row: RowMapping) -> ReplicaView:
         "revision": row["revision"], "stage": stage, "stopping": row["stopping_at"] is not None,
         "node_id": row["node_id"], "gpu_indices": tuple(row["gpu_indices"] or ()),
         "endpoint": row["endpoint"] if answers else "", "leased": row["leased"],
+        "estimated": row["estimated"],
         "used": -(-row["memory"] // 1_000_000) if current else 0,
         "load_seconds": row["load_seconds"], "failures": row["failures"],
         "message": _message(row, placed=placed, current=current),
@@ -131,12 +132,19 @@ _REPLICAS = """
            CASE WHEN coalesce(j.spec -> 'engine', v.engine) ->> 'memory' ~ '^[0-9]{1,13}$'
                 THEN (coalesce(j.spec -> 'engine', v.engine) ->> 'memory')::bigint
                 ELSE 0 END AS leased,
+           CASE WHEN e.memory ~ '^[0-9]{1,13}$' THEN e.memory::bigint ELSE 0 END AS estimated,
            p.attempt AS placed_as, p.node_id, p.gpu_indices,
            d.for_job AS left_for, d.decided_at AS left_at, coalesce(d.why, '') AS left_why,
            (SELECT q.decision ->> 'reason' FROM queue q WHERE q.job_id = r.job_id) AS why_waits
       FROM replicas r
       JOIN service_revisions v ON v.service = r.service AND v.number = r.revision
       LEFT JOIN jobs j ON j.id = r.job_id
+      LEFT JOIN LATERAL (
+            SELECT coalesce(
+                jsonb_path_query_first(
+                    v.sizes, '$[*] ? (@.gpus == $n).memory', jsonb_build_object(
+                        'n', coalesce(j.spec #> '{engine,model,gpus}', to_jsonb(1)))),
+                v.engine -> 'memory') #>> '{}' AS memory) e ON true
       LEFT JOIN placements p ON p.job_id = r.job_id AND p.rank = 0 AND p.ended_at IS NULL
       LEFT JOIN LATERAL (
             SELECT for_job, decided_at, jsonb_path_query_first(

@@ -461,6 +461,7 @@ async def test_a_later_engine_holds_what_one_like_it_was_seen_to_take(served: Se
             {"of": f"{served.name}-%", "first": first.job_id},
         )
     assert memory == 1.501
+    assert [each.estimated for each in (await served.view()).replicas] == [1000, 1000]
     await served.end()
 
 

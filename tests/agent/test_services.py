@@ -5,12 +5,15 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import cast
 
 import httpx
 import psutil
 import pytest
 from openai import AsyncOpenAI
 
+from longshore.activities.database import Database
+from longshore.activities.metrics import Metrics
 from longshore.activities.node.file_locks import try_lock
 from longshore.activities.node.launch import LOADING_FOLDER
 from longshore.client.api import Longshore
@@ -22,6 +25,8 @@ from longshore.models.job_status import JobState
 from longshore.models.service import ServiceSpec, ServiceState, ServiceView
 from longshore.models.service_messages import service_workflow_id
 from longshore.models.serving import EngineStage, ModelSpec
+from longshore.workers import sampling
+from longshore.workers.sampling import OTHERS, sample_slots
 from tests.support.agent import AgentProcess
 from tests.support.control import a_spec, reaches
 from tests.support.gguf_models import Model, write
@@ -190,6 +195,31 @@ async def test_an_engine_that_is_killed_comes_again_and_one_whose_agent_is_kille
     await eventually(lambda: agent.says("epoch 2"), timeout=PATIENCE)
     third = await until(longshore, service.name, is_settled)
     assert third.endpoints == second.endpoints, "it went on without its agent"
+
+
+async def test_what_engines_hold_and_take_is_measured_by_service_and_model(
+    longshore: Longshore, service: ServiceSpec, control: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await longshore.serve(service.model_copy(update={"replicas": 2}))
+    found = await until(longshore, service.name, is_settled)
+    gauges: dict[tuple[str, str, str], float] = {}
+
+    class Gauges:
+        def set(self, _: object, value: float, *, service: str, model: str, memory: str) -> None:
+            gauges[service, model, memory] = value
+
+    metrics = cast(Metrics, Gauges())
+    shown = await sample_slots(control, metrics)
+    key = service.name, service.model
+    assert key in shown
+    leased = [each.leased_in_all for each in found.replicas]
+    assert leased == [each.estimated for each in found.replicas]
+    assert gauges[*key, "leased"] == gauges[*key, "estimated"] == sum(leased) * 1_000_000
+    assert 0 < gauges[*key, "used"] <= gauges[*key, "leased"]
+    monkeypatch.setattr(sampling, "MOST_SERVICES", 0)
+    await sample_slots(control, metrics, shown)
+    assert gauges[*key, "leased"] == 0
+    assert gauges[OTHERS, OTHERS, "leased"] >= sum(leased) * 1_000_000
 
 
 async def test_it_is_scaled_an_engine_is_evicted_and_all_is_removed(

@@ -40,15 +40,20 @@ READ = (
     "/jobs/{job_id}/why",
     "/jobs/{job_id}/checkpoints",
     "/budgets", "/usage", "/leases", "/jobs/{job_id}/payers", "/jobs/{job_id}/fund",
-    "/services", "/services/{name}", "/models", "/models/{name}", "/runtimes", "/runtimes/{name}",
+    "/services", "/services/{name}", "/slots", "/models", "/models/{name}", "/runtimes",
+    "/runtimes/{name}",
 )  # fmt: skip
 STOP, RESUME = "/market/stop", "/market/resume"
-OPERATIONS = [*(("get", path) for path in READ), ("post", STOP), ("post", RESUME)]
+EVICT = "/slots/{job_id}/evict"
+OPERATIONS = [
+    *(("get", path) for path in READ),
+    *(("post", path) for path in (STOP, RESUME, EVICT)),
+]
 TAKE_NOTHING = (
     "/market/providers", "/market/switch", "/market/orphans", "/pools", "/schedules", "/budgets",
-    "/services", "/models", "/runtimes", RESUME,
+    "/services", "/slots", "/models", "/runtimes", RESUME,
 )  # fmt: skip
-ONLY_TEMPORAL = ("/schedules", "/schedules/{name}")
+ONLY_TEMPORAL = ("/schedules", "/schedules/{name}", EVICT)
 """What only Temporal knows, which the console of these tests has not: it says so, as 503."""
 EXAMPLES, MANY = 5, 300
 """Of each kind, for each operation: the same each time, and many others."""

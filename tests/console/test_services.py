@@ -33,6 +33,7 @@ from longshore.models.service import (
 from longshore.models.service_messages import AdvanceService
 from longshore.models.serving import EngineSpec, EngineStage, ModelSpec
 from longshore.models.settings import Settings
+from longshore.workers.stack import Stack
 from tests.support.console import RunningConsole, running_console
 from tests.support.local_stack import temporary_folder
 
@@ -149,6 +150,16 @@ def here(settings: Settings) -> Iterator[RunningConsole]:
 
 
 @pytest.fixture
+def here_with_temporal(settings: Settings, stack: Stack) -> Iterator[RunningConsole]:
+    """The same with this module's Temporal; 3 s."""
+    with pytest.MonkeyPatch.context() as patch, temporary_folder() as folder:
+        patch.setenv("TEMPORAL_ADDRESS", stack.temporal.address)
+        url = settings.resolve_database_url()
+        with running_console(folder, database_url=url) as console:
+            yield console
+
+
+@pytest.fixture
 async def service(control: Database, longshore: Longshore, pool: str) -> AsyncIterator[str]:
     """A service whose replica waits, since its pool has no node; 0.1 s."""
     name = f"s-{pool}"
@@ -171,6 +182,34 @@ async def test_the_api_tells_what_the_command_does(
     listed = here.get("/services").json()["services"]
     assert service in [each["name"] for each in listed]
     assert here.get("/services/none-there").status_code == 404
+    slots = [ReplicaView.model_validate(each) for each in here.get("/slots").json()["slots"]]
+    (slot,) = [each for each in slots if each.service == service]
+    assert slot in await longshore.slots()
+    assert (slot.leased, slot.estimated) == (1000, 1000)
+
+
+async def test_an_engine_is_evicted_over_the_api_as_by_the_command(
+    here_with_temporal: RunningConsole, longshore: Longshore, service: str
+):
+    here = here_with_temporal
+    (slot,) = [each for each in await longshore.slots() if each.service == service]
+    path = f"/slots/{slot.job_id}/evict"
+    assert here.stranger.post(path).status_code == 401
+    answer = here.http.post(path)
+    assert answer.status_code == 200, answer.text
+    assert ReplicaView.model_validate(answer.json()).job_id == slot.job_id
+    (after,) = [each for each in await longshore.slots() if each.job_id == slot.job_id]
+    assert after.stopping
+    again = here.http.post(path)
+    assert (again.status_code, again.json()["error"]["type"]) == (409, "refused")
+    assert "is being stopped already" in again.text
+    assert here.http.post("/slots/none-there-1/evict").status_code == 404
+
+
+def test_without_temporal_no_engine_is_evicted(here: RunningConsole):
+    answer = here.http.post("/slots/none-there-1/evict")
+    assert answer.status_code == 503
+    assert answer.headers["Retry-After"]
 
 
 async def test_the_api_tells_of_models_and_runtimes(
