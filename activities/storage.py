@@ -41,6 +41,17 @@ def connect(url: str, **options: Any) -> tuple[Any, str]:
     return fs, root.rstrip("/")
 
 
+def why_away(error: FileNotFoundError) -> Exception | None:
+    """Return why a store did not say whether a file is there; None where it said that it is not.
+
+    Of an HTTP server that does not answer, or refuses, fsspec says that there is no file.
+    """
+    cause = error.__cause__
+    if not isinstance(cause, Exception) or isinstance(cause, FileNotFoundError):
+        return None
+    return None if getattr(cause, "status", None) in (404, 410) else cause
+
+
 def make_folder(fs: Any, path: str) -> None:
     """Make a folder where a store has folders. Raises what the store raises.
 

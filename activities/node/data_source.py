@@ -15,7 +15,7 @@ from typing import IO, Any, Protocol
 from urllib.parse import urlsplit
 
 from longshore.activities.own_link import is_own_link
-from longshore.activities.storage import connect, is_local, speaking
+from longshore.activities.storage import connect, is_local, speaking, why_away
 from longshore.models.addresses import without_secrets
 from longshore.models.errors import StoreError
 from longshore.models.visible import shown
@@ -139,7 +139,9 @@ class DataSource:
         with speaking("source", self.url, "listed"):
             try:
                 files = self._files()
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                if away := why_away(error):
+                    raise away from None
                 files = []
         if not files:
             raise SourceError(f"there is nothing at {without_secrets(self.url)}")
@@ -165,7 +167,9 @@ class DataSource:
         with speaking("source", self.url, f"read ({file.path})"):
             try:
                 return _tag_of(self._fs.info(file.location)) == file.tag
-            except FileNotFoundError:
+            except FileNotFoundError as error:
+                if away := why_away(error):
+                    raise away from None
                 return False
 
     def _open(self, file: SourceFile) -> IO[bytes]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from longshore.activities.serving.gguf import NotGGUFError, read_header
-from longshore.activities.storage import connect, is_local, speaking
+from longshore.activities.storage import connect, is_local, speaking, why_away
 from longshore.models.addresses import without_secrets
 from longshore.models.errors import NotFoundError, StoreError
 from longshore.models.gguf import GGUFHeader
@@ -109,12 +109,9 @@ def _opened_far(fs: Any, path: str) -> Any:
     try:
         return fs.open(path, "rb", block_size=_PIECE)
     except FileNotFoundError as error:
-        # Of an HTTP server that does not answer, or refuses, fsspec says that there is no file.
-        cause = error.__cause__
-        status = getattr(cause, "status", None)
-        if cause is None or isinstance(cause, FileNotFoundError) or status in (404, 410):
+        if (away := why_away(error)) is None:
             raise
-        raise cause from None
+        raise away from None
 
 
 def _joined(parts: list[GGUFHeader]) -> GGUFHeader:

@@ -18,12 +18,32 @@ class Gate(SimpleHTTPRequestHandler):
     def do_GET(self) -> None:
         name = self.path.rpartition("/")[2]
         self._served.asked.append(name)
-        if name in self._served.refused:
+        if name in self._served.refused | self._served.away:
             self.send_error(503)
             return
         if name in self._served.held_back:
             self._served.open.wait(60)
+        if self._served.breaks_off.get(name, 0) > 0:
+            self._served.breaks_off[name] -= 1
+            self._break_off(self._served.folder / name)
+            return
         super().do_GET()
+
+    def do_HEAD(self) -> None:
+        if self.path.rpartition("/")[2] in self._served.away:
+            self.send_error(503)
+            return
+        super().do_HEAD()
+
+    def _break_off(self, file: Path) -> None:
+        """Send half of a file, of which the whole is promised."""
+        content = file.read_bytes()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content[: len(content) // 2])
+        self.wfile.flush()
+        self.close_connection = True
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing."""
@@ -37,6 +57,10 @@ class Served:
         self.url = ""
         self.asked: list[str] = []
         self.refused: set[str] = set()
+        self.away: set[str] = set()
+        """What is refused also to those who only ask how long it is."""
+        self.breaks_off: dict[str, int] = {}
+        """How often a file ends in its middle."""
         self.held_back: set[str] = set()
         self.open = threading.Event()
 
