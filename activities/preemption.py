@@ -243,10 +243,12 @@ def _told(row: Mapping[Any, Any]) -> tuple[str, Displacement]:
 _MIGHT_HELP = f"""
     SELECT {RUNS_WITH_BUDGET} OR EXISTS (
         SELECT FROM queue q JOIN replicas r ON r.ended_at IS NULL
+          JOIN jobs j ON j.id = r.job_id
           JOIN placements p ON p.job_id = r.job_id AND p.ended_at IS NULL
           JOIN nodes n ON n.id = p.node_id
          WHERE q.pool = :pool AND NOT q.held AND n.pool = :pool
-           AND (r.idle_since IS NOT NULL OR jsonb_exists(q.request, 'serves'))) OR EXISTS (
+           AND (r.idle_since IS NOT NULL OR jsonb_exists(q.request, 'serves')
+                OR j.spec #>> '{{engine,model,prewarm}}' = 'true')) OR EXISTS (
         SELECT FROM queue q
          WHERE q.pool = :pool AND NOT q.held
            AND q.priority + (SELECT count(*) FROM pools WHERE name = :pool

@@ -220,6 +220,7 @@ def _engine(spec: JobSpec, row: RowMapping) -> RunningEngine | None:
         uses=row["uses"] if ready else 0,
         load_time=timedelta(seconds=row["load_seconds"]),
         pinned=spec.engine.model.pinned,
+        prewarmed=spec.engine.model.prewarm and ready and not row["uses"],
     )  # fmt: skip
 
 

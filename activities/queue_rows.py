@@ -39,9 +39,10 @@ async def put_into_queue(
     job = JobRequest.of(
         request.job_id, spec, request.submitted_at, request.attempt, request.path_behind
     )
-    if spec.engine is not None and request.attempt > 1:
-        left = await connection.scalar(text(_LEFT_IDLE), {"id": request.job_id})
-        job = job.model_copy(update={"fills": bool(left)})
+    if spec.engine is not None:
+        asked = {"id": request.job_id, "prewarm": spec.engine.model.prewarm}
+        fills = bool(await connection.scalar(text(_FILLS), asked))
+        job = job.model_copy(update={"fills": fills})
     row = {
         "id": request.job_id, "attempt": request.attempt, "name": spec.name,
         "tenant": spec.tenant, "pool": spec.pool, "key": request.key, "held": request.held,
@@ -215,14 +216,16 @@ _MAY_WAIT = """
         price (may_wait)"""
 """As `activities.prices.holds.MAY_WAIT`, of a row that is to be."""
 
-_LEFT_IDLE = f"""
+_FILLS = f"""
     SELECT EXISTS (
         SELECT FROM replicas r
-         WHERE r.job_id = :id AND r.idle_since IS NOT NULL
-           AND (SELECT p.end_reason FROM placements p
-                 WHERE p.job_id = :id ORDER BY p.attempt DESC LIMIT 1)
-               = '{LeaseEnd.PREEMPTED.value}')
+         WHERE r.job_id = :id
+           AND (CAST(:prewarm AS boolean) AND r.uses = 0 OR r.idle_since IS NOT NULL
+                AND (SELECT p.end_reason FROM placements p
+                      WHERE p.job_id = :id ORDER BY p.attempt DESC LIMIT 1)
+                    = '{LeaseEnd.PREEMPTED.value}'))
 """
+"""Whether an engine waits that nobody has asked: it left while it was idle, or is prewarmed."""
 
 _INSERT_NEW = f"""
     WITH pool AS (

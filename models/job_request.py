@@ -21,8 +21,8 @@ IMAGE_SIZE = 10.0
 
 
 FILLS = (
-    "nobody asked its engine when that left for another job: it comes back where there is room, "
-    "and nobody is stopped and nothing is bought for it"
+    "nobody asks its engine: it comes where there is room, and nobody is stopped and nothing is "
+    "bought for it"
 )
 
 

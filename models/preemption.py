@@ -147,6 +147,8 @@ class RunningEngine(Frozen):
     load_time: Duration = timedelta(0)
     """From its start to its first token."""
     pinned: bool = False
+    prewarmed: bool = Field(default=False, exclude_if=lambda prewarmed: not prewarmed)
+    """Loaded for nobody, and nobody has asked it so far."""
 
 
 class RunningWork(Frozen):

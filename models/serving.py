@@ -174,7 +174,8 @@ class ModelSpec(Frozen):
     pinned: bool = False
     """Never evicted for another model."""
     prewarm: bool = False
-    """Loaded where GPU memory is free, before anybody asks."""
+    """Loaded where GPU memory is free, before anybody asks: until then an engine of it has nobody
+    stopped and nothing bought, and leaves for whoever wants its memory."""
     start_limit: Duration = START_LIMIT
     """An engine that has not answered by then has failed. While it waits for others that load on
     its GPUs it does not count."""

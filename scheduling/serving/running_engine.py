@@ -107,10 +107,11 @@ def _slot(work: RunningWork, engine: RunningEngine) -> ModelSlot:
         memory=(),
         state=EngineStage.LOADING if engine.ready_at is None else EngineStage.READY,
         since=engine.ready_at or work.started_at,
-        active=int(engine.idle_since is None),
+        active=int(engine.idle_since is None and not engine.prewarmed),
         idle_since=engine.idle_since,
         priority=work.request.priority,
         pinned=engine.pinned,
+        prewarmed=engine.prewarmed,
     )
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from longshore.client.api import Longshore
 from longshore.client.service_commands import is_settled
+from longshore.models.job import JobSpec
 from longshore.models.job_request import FILLS
 from longshore.models.job_status import JobState
 from longshore.models.pool import PoolSpec
@@ -43,9 +44,9 @@ async def serve(
     await eventually(lambda: agent.says("epoch 1"), timeout=PATIENCE)
     served: list[str] = []
 
-    async def begin(name: str, **fields: Any) -> str:
+    async def begin(name: str, *, prewarm: bool = False, **fields: Any) -> str:
         name = f"{name}-{pool}"
-        model = {"name": name, "source": str(path), "memory": ALL, "context": 1000}
+        model = {"name": name, "source": str(path), "memory": ALL, "prewarm": prewarm}
         await longshore.add_models([ModelSpec.model_validate(model)])
         spec = {"name": name, "model": name, "pool": pool, "drain": "60s", **fields}
         await longshore.serve(ServiceSpec.model_validate(spec))
@@ -138,3 +139,31 @@ async def test_one_in_use_leaves_for_an_engine_of_its_class_that_has_waited_for_
     assert set(answers) == {"data: [DONE]"}
     # It had been asked: so it waits for its own turn, and does not only fill what is free.
     assert not (await longshore.explain(engine.job_id)).headline.endswith(FILLS)
+
+
+async def test_one_that_is_prewarmed_fills_free_memory_and_is_stale_from_birth(
+    longshore: Longshore, serve: Callable[..., Any], pool: str, tmp_path: Path
+) -> None:
+    def holds_all(end: str) -> JobSpec:
+        command = f"until [ -e {tmp_path / end} ]; do sleep 0.1; done"
+        return a_spec(pool, gpus=4, priority=0, command=command)
+
+    job = await longshore.submit(holds_all("first"))
+    await reaches(longshore, job.job_id, JobState.RUNNING)
+    warm = await serve("warm", prewarm=True, priority=9)
+    waits = await until(
+        longshore, warm, lambda found: bool(found.replicas and found.replicas[0].message)
+    )
+    assert (await longshore.explain(waits.replicas[0].job_id)).headline.endswith(FILLS)
+    assert (await longshore.status(job.job_id)).state is JobState.RUNNING
+    (tmp_path / "first").touch()
+    await until(longshore, warm, is_settled)
+
+    last = await longshore.submit(holds_all("last"))
+    await reaches(longshore, last.job_id, JobState.RUNNING)
+    (engine,) = (await longshore.service(warm)).replicas
+    assert engine.left is not None
+    assert engine.left.for_job == last.job_id
+    assert "prewarmed and unused" in engine.left.why
+    (tmp_path / "last").touch()
+    await until(longshore, warm, is_settled)

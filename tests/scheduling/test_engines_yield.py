@@ -249,3 +249,10 @@ def test_one_that_only_fills_what_is_free_waits_behind_jobs_of_any_class():
     assert {plan.job_id for plan in plans if plan.victims} == {"a-job"}
     made = cycle.plan([back, job], [a_node("n", gpus=1)], [], PackingPolicy(), NOW)
     assert [placed.job_id for placed in made.placements] == ["a-job"]
+
+
+def test_one_that_is_prewarmed_and_was_not_asked_is_idle_from_the_start():
+    fields = {"ready_at": NOW, "idle_since": None, "uses": 0}
+    assert not planned([an_engine("e", 0, fields)]).victims
+    plan = planned([an_engine("e", 0, fields | {"prewarmed": True}, priority=9)], priority=0)
+    assert "prewarmed and unused" in plan.victims[0].reason
