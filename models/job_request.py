@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from longshore.models.base import Frozen, Instant
+from longshore.models.base import Frozen, Instant, Name
 from longshore.models.constraints import Constraints
 from longshore.models.durations import Learnt
 from longshore.models.elastic import Malleable
@@ -34,9 +34,9 @@ by hand would take the memory of the control worker, and with it all pools."""
 class EngineKey(Frozen):
     """What the engine of a job serves, and for which service."""
 
-    model: str
-    runtime: str
-    service: str | None = None
+    model: Name
+    runtime: Name
+    service: Name | None = None
 
     def is_like(self, other: "EngineKey | None") -> bool:
         """Return whether an engine serves the same model, or the same service."""

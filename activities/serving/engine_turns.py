@@ -31,7 +31,8 @@ async def with_turns(
         row = found.get(job.id)
         if row is None:
             return job
-        key = EngineKey(model=row.model, runtime=row.runtime, service=row.service)
+        # As it is stored: what somebody has written by hand is like nothing else.
+        key = EngineKey.trusted(model=row.model, runtime=row.runtime, service=row.service)
         load = timedelta(seconds=row.load_seconds)
         turn = not job.fills and has_turn(key, row.queued_at, load, works, policy, now)
         return job.model_copy(update={"engine": key, "turn": turn})
