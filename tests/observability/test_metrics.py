@@ -15,6 +15,7 @@ _RARE = {
     "market_lowest_ask", "market_differences", "preemptions", "kept_differences", "jobs_late",
     "deadlines", "gpus_in_use", "funding_demotions", "funding_recalls",
     "service_replicas",
+    "slot_memory_bytes",
 }  # fmt: skip
 """Nothing of this went wrong here, there is no market, no job has a deadline, nor a tenant a
 budget, and nothing is served."""
