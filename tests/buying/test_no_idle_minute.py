@@ -86,7 +86,7 @@ async def test_a_machine_on_its_way_is_kept_for_a_job_that_would_start_there(
     buyer: Buyer, longshore: Longshore
 ):
     buyer.market.book()
-    buyer.market.knobs(pod_start_seconds=8)  # what is decided meanwhile comes in time
+    buyer.market.knobs(pod_start_seconds=20)  # what is decided meanwhile comes in time
     try:
         await may_buy(buyer)
         first = await longshore.submit(a_spec(buyer.pool, gpus=1, expected_duration="10m"))
