@@ -151,9 +151,10 @@ async def load_place(
     row = (await connection.execute(text(_IN_QUEUE), asked)).one_or_none()
     if row is None:
         return None
-    job = QueuedJob(*row)
-    if packing.by_rank or packing.by_terms or packing.funding:
-        # It moves with time, or with who pays: only who has them all can say.
+    *known, fills = row
+    job = QueuedJob(*known)
+    if packing.by_rank or packing.by_terms or packing.funding or fills:
+        # It moves with time, or with who pays, or is behind all: only who has them all can say.
         entries = {entry.request.id: entry.request for entry in await load_queue(connection, pool)}
         nodes = await load_nodes(connection, pool)
         running = await load_running(connection, pool)
@@ -323,9 +324,11 @@ _SUBMITTED = "CAST(extract(epoch FROM submitted_at) AS float8)"
 _AHEAD_BY = f"""CASE CAST(:ahead AS float8) WHEN 0 THEN 0
                      ELSE CAST(:ahead AS float8) * {_PATH_BEHIND} END"""
 
+_FILLS = "(request->'fills' = 'true') IS TRUE"
+
 _IN_QUEUE = f"""
     SELECT job_id, attempt, priority, submitted_at, {WAITS_SINCE} AS waits_since,
-           {_PATH_BEHIND} AS path_behind
+           {_PATH_BEHIND} AS path_behind, {_FILLS} AS fills
       FROM queue WHERE pool = :pool AND job_id = :job
 """
 
@@ -335,13 +338,14 @@ _AHEAD = f"""
       JOIN unnest(CAST(:classes AS integer[]), CAST(:more AS timestamptz[]),
                   CAST(:as_much AS timestamptz[])) AS before (priority, more, as_much)
            USING (priority)
-     WHERE pool = :pool
+     WHERE pool = :pool AND NOT {_FILLS}
        AND ({WAITS_SINCE} <= before.more
             OR {WAITS_SINCE} <= before.as_much
                AND ({_SUBMITTED} - {_AHEAD_BY}, job_id COLLATE "C", attempt)
                    < (:submitted, :job, :attempt))
 """
-"""`scheduling.order` says who is before whom: `before`, and `by_age`."""
+"""`scheduling.order` says who is before whom: `before`, and `by_age`. Of a job that does not only
+fill: those that do are behind it."""
 
 _NODES = """
     SELECT id, block_id, provider, tier, gpu_type, cpu_milli, cpu_milli_used, ram_mb, ram_mb_used,

@@ -231,8 +231,8 @@ class JobRequest(Frozen):
 def _key_of(spec: JobSpec) -> EngineKey | None:
     if spec.engine is None:
         return None
-    model = spec.engine.model
-    return EngineKey(model=model.name, runtime=model.runtime, service=spec.engine.service)
+    served = spec.engine
+    return EngineKey(model=served.model.name, runtime=served.runtime.name, service=served.service)
 
 
 class RecentJobs(Frozen):

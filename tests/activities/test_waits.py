@@ -48,6 +48,8 @@ async def test_a_place_is_the_one_that_the_order_gives(
         await ledger.enqueue(name, priority=number * 7 % 11, path_behind=number * 3 % 7 / 7)
         await _age(ledger, name, number * 5 % 4 * 30)
     await _set_hold(ledger, True, "A-3")
+    fills = "UPDATE queue SET request = request || '{\"fills\": true}' WHERE job_id LIKE '%5'"
+    await ledger.rows(fills)
     async with ledger.database.transaction() as connection:
         packing: PackingPolicy = (await load_pool(connection, ledger.pool)).packing
         queue = (await read_queue(connection, ledger.pool)).entries

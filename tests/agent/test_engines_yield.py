@@ -110,14 +110,16 @@ async def test_one_in_use_leaves_for_an_engine_of_its_class_that_has_waited_for_
     answers: list[str] = []
     over = asyncio.Event()
 
+    def answers_or_is_over(found: ServiceView) -> bool:
+        return over.is_set() or bool(found.replicas[0].endpoint)
+
     async def ask() -> None:
         """Use it from its first second on; what was begun is answered, however it leaves."""
         async with httpx.AsyncClient(timeout=PATIENCE) as http:
             while not over.is_set():
-                (found,) = (await longshore.service(first)).replicas
+                (found,) = (await until(longshore, first, answers_or_is_over)).replicas
                 if not found.endpoint:
-                    await asyncio.sleep(0.1)
-                    continue
+                    return
                 body = {"prompt": "a", "max_tokens": 200, "stream": True, "ignore_eos": True}
                 url = f"{found.endpoint}/completions"
                 async with http.stream("POST", url, json=body) as answer:
