@@ -180,7 +180,8 @@ async def _ended(database: Database, seen: Observed) -> frozenset[str]:
         flow.id.removeprefix(_JOB_PREFIX)
         for flow in seen.workflows.values()
         if flow.id.startswith(_JOB_PREFIX) and flow.id.removeprefix(_JOB_PREFIX) not in known
-    ]
+        and "\0" not in flow.id  # no row has it, and the database refuses to look
+    ]  # fmt: skip
     if not others:
         return frozenset()
     async with database.transaction() as connection:

@@ -39,7 +39,10 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def an_engine(source: Path | str, runtime: Runtime = LLAMA, **model: Any) -> dict[str, Any]:
     usual = {"name": "tiny", "source": str(source), "runtime": runtime.name}
+    # One thread: several wait for each other at each layer, and do little else on a busy machine.
     usual |= {"context": 1000, "concurrency": 2}
+    if runtime is LLAMA:
+        usual["args"] = ["--threads", "1"]
     spec = ModelSpec.model_validate(usual | model)
     return EngineSpec(model=spec, runtime=runtime, memory=900).model_dump(mode="json")
 
