@@ -66,8 +66,8 @@ def main() -> int:
     asked.cors_origins = os.environ.get("LLAMA_ARG_CORS_ORIGINS", "localhost")
     asked.ui = False
     asked.no_extra_bufts = True  # no second copy of the weights, which no estimate knows
-    if given.threads:
-        asked.cpuparams.n_threads = given.threads
+    if threads := given.threads or int(os.environ.get("LLAMA_ARG_THREADS", "0")):
+        asked.cpuparams.n_threads = threads
     if given.lora:
         asked.lora_adapters = [llama.CommonAdapterLoraInfo(path, 1.0) for path in given.lora]
     try:

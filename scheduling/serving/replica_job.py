@@ -1,5 +1,6 @@
 """The job of one replica of a service. Pure."""
 
+import math
 from datetime import timedelta
 
 from longshore.models.data import DataSet
@@ -12,6 +13,9 @@ _AGAIN = RetryRule(
     max_retries=None, backoff=timedelta(seconds=1), max_backoff=timedelta(minutes=5)
 )
 """An engine that ends is started again, ever later: it serves until somebody stops it."""
+_THREADS = "LLAMA_ARG_THREADS"
+"""llama.cpp takes all cores of its node unless it is told, and its threads wait for each other at
+each layer: on a busy node it hardly gets on, and neither does who shares it."""
 _LEAVES = timedelta(seconds=5)
 """Beyond the time to drain, for the engine to end by itself."""
 
@@ -51,6 +55,7 @@ def replica_spec(service: ServiceSpec, engine: EngineSpec) -> JobSpec:
         milli=1,
         cpus=service.cpus,
         ram=service.ram,
+        env={_THREADS: str(max(1, math.ceil(service.cpus)))},
         constraints=service.constraints,
         funding=service.funding,
         engine=engine.model_copy(update={"service": service.name}),
