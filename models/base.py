@@ -97,20 +97,15 @@ def known_or(kind: type[Enum], instead: Enum | None) -> BeforeValidator:
 
 
 class Input(Wire):
-    """What a workflow or an update takes. One that cannot be read, or is left out, is refused."""
+    """What a workflow or an update takes. One that cannot be read, or is left out, is refused.
+
+    No version leaves out a field that one before it had (`unknown`).
+    """
 
     instead: ClassVar[str]
     """What to do instead, as a sentence of the refusal."""
     most_bytes: ClassVar[int | None] = None
     """As JSON. One with more is refused before it is read."""
-
-
-class StartInput(Input):
-    """The input of a workflow. One that is refused ends the workflow.
-
-    No version leaves out a field that one before it had (`unknown`).
-    """
-
     _unknown: tuple[str, ...] = PrivateAttr(default=())
 
     @property
@@ -131,6 +126,10 @@ class StartInput(Input):
             given = set(cast("dict[str, Any]", data))
             found._unknown = tuple(sorted(given.difference(cls.model_fields)))
         return found
+
+
+class StartInput(Input):
+    """The input of a workflow. One that is refused ends the workflow."""
 
     def own_id(self, found: str) -> str:
         """Return the id that its workflow must have, which has the id `found`.

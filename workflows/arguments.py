@@ -25,9 +25,9 @@ from temporalio.worker import (
     WorkflowInterceptorClassInput,
 )
 
-from longshore.models.base import StartInput
+from longshore.models.base import Input, StartInput
 from longshore.models.errors import NotFoundError, SpecError
-from longshore.workflows.naming import refuse_another_id, refuse_unknown
+from longshore.workflows.naming import no_such_input, refuse_another_id, refuse_unknown
 
 Handler = Callable[..., object]
 _OWN_END = (NotFoundError.__name__, SpecError.__name__)
@@ -96,20 +96,23 @@ class _TakesWhatFits(WorkflowInboundInterceptor):
         await super().handle_signal(input)
 
     def handle_update_validator(self, input: HandleUpdateInput) -> None:
-        _refuse_update(input)
+        if (given := _update_input(input)).unknown:
+            raise no_such_input(given)
         super().handle_update_validator(input)
 
     async def handle_update_handler(self, input: HandleUpdateInput) -> Any:
-        _refuse_update(input)  # one without a validator
+        # Of one without a validator; an earlier version may have taken names that it did not have.
+        if (given := _update_input(input)).unknown and workflow.patched("known-fields"):
+            raise no_such_input(given)
         return await super().handle_update_handler(input)
 
 
-def _refuse_update(update: HandleUpdateInput) -> None:
-    """Raise SpecError unless an update was given the one `Input` that each of them takes."""
+def _update_input(update: HandleUpdateInput) -> Input:
+    """Return the one `Input` that each update takes. Raises SpecError for anything else."""
     # By its name, which is that of its method: the handler that the SDK gives has no signature.
     (wanted,) = inspect.signature(getattr(workflow.instance(), update.update)).parameters.values()
     if len(update.args) == 1 and isinstance(update.args[0], wanted.annotation):
-        return
+        return update.args[0]
     several = f"give one input, not {len(update.args)}"
     raise SpecError("input", (several if len(update.args) > 1 else wanted.annotation.instead,))
 

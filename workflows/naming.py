@@ -5,7 +5,7 @@ from typing import NoReturn
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
-from longshore.models.base import JOB_ID, LONGEST_JOB_ID, StartInput
+from longshore.models.base import JOB_ID, LONGEST_JOB_ID, Input, StartInput
 from longshore.models.errors import SpecError
 from longshore.models.messages import JobInput
 from longshore.models.problems import bounded, no_such_fields
@@ -40,8 +40,12 @@ def refuse_unknown(given: StartInput) -> None:
         return
     # Asked of these alone: an earlier version may have let one begin.
     if workflow.patched("known-fields"):
-        problems = bounded(no_such_fields(given.unknown))
-        _refuse(str(SpecError("input", (*problems, given.instead))))
+        _refuse(str(no_such_input(given)))
+
+
+def no_such_input(given: Input) -> SpecError:
+    """Return the refusal of an input with names that it does not have."""
+    return SpecError("input", (*bounded(no_such_fields(given.unknown)), given.instead))
 
 
 def refuse_odd_id(job_id: str) -> None:

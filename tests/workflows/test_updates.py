@@ -93,3 +93,33 @@ async def test_a_field_that_cannot_be_read_is_named(temporal: Client, node: Scri
         "by: must be a time with its zone, such as 2026-11-20T12:00:00Z, got 'soon'\n"
         'give an input: {"reason": "WHY", "move": true}, or {}'
     )
+
+
+async def _refusal(temporal: Client, workflow_id: str, update: str, given: object) -> str:
+    with pytest.raises(WorkflowUpdateFailedError) as refused:
+        await temporal.get_workflow_handle(workflow_id).execute_update(update, given)
+    cause = refused.value.cause
+    assert isinstance(cause, ApplicationError)
+    assert cause.type == "SpecError"
+    return cause.message
+
+
+async def test_a_field_that_there_is_not_is_refused(
+    temporal: Client, longshore: Longshore, node: ScriptedNode, pool: str
+):
+    """What was meant by it would not be done: `move` of a drain, in other words."""
+    for name in ("cordon", "uncordon", "lift", "drain", "undrain"):
+        said = await _refusal(temporal, node_workflow_id(node.id), name, {"evict": True})
+        assert said == f"evict: no such field\n{_OF_NODES[name].instead}"
+    expiry = {"expires_at": None, "why": "x"}
+    said = await _refusal(temporal, node_workflow_id(node.id), "expiry_changed", expiry)
+    assert said.startswith("why: no such field\n")
+    (view,) = await longshore.nodes(pool=pool)
+    assert (view.state, view.state_reason) == (NodeState.READY, "")
+    job_id = (await longshore.submit(a_spec(pool, malleable={"min": 1, "max": 2}))).job_id
+    await node.started(job_id)
+    size = {"gpus": 2, "restart": True}
+    said = await _refusal(temporal, job_workflow_id(job_id), "resize", size)
+    assert said == 'restart: no such field\ngive an input: {"gpus": 8}'
+    await node.end(job_id)
+    assert (await longshore.wait(job_id)).attempts == 1
