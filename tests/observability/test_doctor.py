@@ -39,6 +39,7 @@ from longshore.workers.doctor.commands import in_all
 from longshore.workers.doctor.database import clocks
 from longshore.workers.doctor.findings import Finding, Level, fail, ok, warn
 from longshore.workflows.pool import PoolWorkflow
+from tests.support.local_stack import free_ports
 from tests.support.plant import Plant
 from tests.support.waiting import eventually
 from tests.support.worker_processes import is_known
@@ -475,7 +476,8 @@ def test_an_address_where_nobody_listens_is_a_warning(machine: Settings):
 
 
 def test_a_console_that_could_not_start_is_named(machine: Settings, busy_port: int):
-    (free,) = look(machine.model_copy(update={"console_address": "127.0.0.1:1"}), "console")
+    unused = f"127.0.0.1:{free_ports(1)[0]}"
+    (free,) = look(machine.model_copy(update={"console_address": unused}), "console")
     assert (free.level, "free" in free.says) == (Level.OK, True)
     address = f"127.0.0.1:{busy_port}"
     (busy,) = look(machine.model_copy(update={"console_address": address}), "console")
@@ -484,6 +486,16 @@ def test_a_console_that_could_not_start_is_named(machine: Settings, busy_port: i
     assert "LONGSHORE_CONSOLE_ADDRESS" in busy.mend
     (off,) = look(machine.model_copy(update={"console_address": None}), "console")
     assert (off.level, "off" in off.says) == (Level.OK, True)
+
+
+def test_a_port_that_a_closing_connection_has_is_not_said_to_be_free(
+    machine: Settings, busy_port: int
+):
+    with socket.create_connection(("127.0.0.1", busy_port)) as closing:
+        port = closing.getsockname()[1]
+        settings = machine.model_copy(update={"console_address": f"127.0.0.1:{port}"})
+        (busy,) = look(settings, "console")
+    assert (busy.level, f"port {port} is in use" in busy.says) == (Level.FAIL, True)
 
 
 def _address(plant: Plant) -> str:

@@ -151,9 +151,10 @@ def _console(settings: Settings) -> Finding:
     url = url_of(address)
     if _is_console(url):
         return ok("console", f"its pages and its REST API are at {url}")
-    if not listens(address):
-        return ok("console", f"{address} is free for `longshore up`")
     _, port = host_and_port(address)
+    # As `longshore up` asks: a connection that is closing has its port too, and nobody listens.
+    if temporal_server.is_free(port):
+        return ok("console", f"{address} is free for `longshore up`")
     return fail(
         "console",
         f"port {port} is in use by {temporal_server.user_of(port)}, and that is no console",
