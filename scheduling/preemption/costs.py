@@ -248,7 +248,8 @@ def _protected(work: RunningWork, policy: PreemptionPolicy, now: datetime) -> st
 
 
 def _stopped_of_late(work: RunningWork, policy: PreemptionPolicy, now: datetime) -> str | None:
-    if not work.preempted_at:
+    # An engine that nobody uses loses nothing by it, however often.
+    if not work.preempted_at or is_idle(work, policy, now):
         return None
     last = work.preempted_at[-1]
     if now - last < policy.cooldown:

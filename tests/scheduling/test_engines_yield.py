@@ -48,6 +48,16 @@ def test_an_engine_that_nobody_uses_leaves_for_a_job_of_any_class(priority: int)
     assert [victim.job_id for victim in plan.victims] == ["e"]
 
 
+@pytest.mark.parametrize(("fields", "leaves"), [(IDLE, True), (IN_USE, False)])
+def test_having_left_a_moment_ago_keeps_only_one_in_use(fields: dict[str, Any], leaves: bool):
+    lately = {"preempted_at": tuple(NOW - n * MINUTE for n in (9, 6, 3))}
+    plan = planned([an_engine("e", 0, fields).model_copy(update=lately)], priority=9)
+    assert bool(plan.victims) == leaves
+    if not leaves:
+        [kept] = plan.rejected
+        assert kept.reason == "was preempted 3m ago"
+
+
 @pytest.mark.parametrize(("priority", "leaves"), [(4, False), (5, False), (6, True)])
 def test_one_in_use_leaves_for_a_higher_class_alone(priority: int, leaves: bool):
     plan = planned([an_engine("e", 0, IN_USE)], priority=priority)
