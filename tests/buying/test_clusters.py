@@ -62,7 +62,7 @@ async def test_a_gang_runs_on_a_cluster_with_each_rank_on_its_own_machine(
             expected_duration="1m",
         )
     )  # fmt: skip
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(240):
         assert (await longshore.wait(job.job_id)).state is JobState.SUCCEEDED
     said: list[str] = []
     for rank in (0, 1):
