@@ -24,7 +24,7 @@ class FundingReading(BudgetReading):
     async def payers(self, ref: str) -> Payers | None:
         """Return who pays for a job, and who has; None where no tenant has a budget. Raises
         NotFoundError."""
-        return await self._payers_of(await self._resolve(ref))
+        return await self._explainer().payers_of(await self._resolve(ref))
 
     async def fund(self, ref: str) -> FundView:
         """Return who pays for a job that runs, or would for one that waits, envelope by envelope.

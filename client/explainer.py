@@ -1,0 +1,272 @@
+"""What `why` and the report of a job say beside its row, as things are now: who reads it."""
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import RowMapping
+
+from longshore.activities.buying.handover import closed_nodes, ends_unless_sold
+from longshore.activities.buying.incoming_capacity import purchases_for, purchases_under_way
+from longshore.activities.buying.reasons import BuyingReasons, read_standing
+from longshore.activities.dag_views import DagViews
+from longshore.activities.database import Database, clock
+from longshore.activities.funding.fund import fund_view
+from longshore.activities.funding.use import payers_of
+from longshore.activities.growth import growth_of
+from longshore.activities.lending import why_no_lent_spare
+from longshore.activities.locality import with_locality
+from longshore.activities.preemption_inputs import may_stop_any, read_inputs
+from longshore.activities.prices.views import why_unpriced
+from longshore.activities.serving.service_views import waits_to_load
+from longshore.activities.snapshot import (
+    QueueEntry,
+    entry_of,
+    load_nodes,
+    load_place,
+    load_pool,
+    load_recent,
+)
+from longshore.activities.staged_data import staged_data
+from longshore.activities.usage import load_pool_to_plan
+from longshore.activities.views import Views
+from longshore.client.explain import explain
+from longshore.client.holds import hold_of
+from longshore.client.logs import stderr_tail
+from longshore.client.preempt_plan import asks_for_cost, cost_of_meeting, store_away
+from longshore.models.data import StagedData
+from longshore.models.deadline import DeadlineCost
+from longshore.models.errors import RefusedError, StoredError
+from longshore.models.funding_use import Payers
+from longshore.models.growth import GrowthDecision
+from longshore.models.job_request import FILLS
+from longshore.models.job_status import JobState, JobStatus
+from longshore.models.node import NodeState
+from longshore.models.placement import Decision, PlacementKind, RejectionCode
+from longshore.models.pool import PoolSpec
+from longshore.models.resize import SizeChange
+from longshore.models.settings import Settings
+from longshore.models.views import Explanation, JobView
+from longshore.scheduling.advice import advice, kind_of_node
+from longshore.scheduling.deadline import LikelyDuration
+from longshore.scheduling.elastic import changes_of
+from longshore.scheduling.fair_tree import part_of
+from longshore.scheduling.job_changes import agent_command
+from longshore.scheduling.order import seconds_ahead
+from longshore.scheduling.packer import place
+from longshore.scheduling.placement.feasibility import why_not_ready
+from longshore.scheduling.preemption.payers import says_who_would_pay
+from longshore.scheduling.unready_nodes import look_past_states
+
+if TYPE_CHECKING:
+    from temporalio.client import Client
+
+_FOR_STATE = RejectionCode.STATE.value
+"""In the reason of a job that waits, where nodes are not ready."""
+
+
+class Explainer:
+    """Reads, and changes nothing. Every call may raise UnavailableError."""
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings,
+        temporal: "Callable[[], Awaitable[Client | None]]",
+    ) -> None:
+        """`temporal` is asked only where the database does not have it all."""
+        self._database = database
+        self._settings = settings
+        self._temporal = temporal
+        self._views = Views(database)
+        self._reasons = BuyingReasons(database)
+
+    async def explanation(self, job: JobView) -> Explanation:
+        """Return why a job is where it is; of a queued one node by node."""
+        last, row = await self._views.last_decision(job.id)
+        if row is None or job.state.ended:
+            return await self._of_one_that_was_placed(job)
+        return await self._of_one_that_waits(job, last, row)
+
+    async def _of_one_that_was_placed(self, job: JobView) -> Explanation:
+        told = explain(
+            job,
+            placed=await self._views.placed_by(job.id),
+            blocks=await self._reasons.blocks_of_job(job.id),
+            **await self._beside(job),
+        )
+        more = {"sizes": await self._sizes_of(job), "payers": await self.payers_of(job.id)}
+        told = told.model_copy(update=more)
+        if not job.state.ended:
+            more = {"growth": await self._growth_of(job), "data": await self.staged(job)}
+            async with self._database.transaction() as connection:
+                if waits := await waits_to_load(connection, job.id):
+                    more["headline"] = f"{told.headline}; {waits}"
+            return told.model_copy(update=more)
+        attempts = await self._views.attempts(job.id)
+        cost = await self._reasons.cost_of_job(job.id)
+        return Explanation.model_validate(
+            {
+                **told.__dict__, "attempts": attempts, "cost": cost,
+                "stderr_tail": await self.stderr_tail(job),
+            }
+        )  # fmt: skip
+
+    async def _of_one_that_waits(
+        self, job: JobView, last: Decision | None, row: RowMapping
+    ) -> Explanation:
+        async with self._database.transaction() as connection:
+            pool = await load_pool_to_plan(connection, job.pool, self._settings.margins)
+            position = await load_place(connection, job.pool, job.id, pool.packing)
+            nodes = await load_nodes(connection, job.pool)
+            recent = await load_recent(connection, job.pool) if pool.packing.rule.learns else ()
+            coming = await purchases_under_way(connection, pool)
+            purchases = await purchases_for(connection, pool, job.id)
+            standing = await read_standing(connection, pool, job.submitted_at, job.tier, job.id)
+            unpriced = await why_unpriced(connection, pool, job)
+            alone, helps, kind, agent, behind, also = None, (), "", "", 0.0, ""
+            if last is None or last.kind is not PlacementKind.SET_ASIDE:
+                entry = entry_of(row)
+                if not isinstance(entry, QueueEntry):
+                    raise StoredError(f"what is stored of job {job.id}", (entry,))
+                request = entry.request
+                behind = request.path_behind
+                (request,), nodes = await with_locality(
+                    connection, job.pool, pool.packing, [request], nodes
+                )
+                moment = await clock(connection)
+                alone = place(request, nodes, pool.packing, moment, recent=recent)
+                ends = await ends_unless_sold(connection, job.pool)
+                alone, last = look_past_states(
+                    alone, last, request, nodes, pool.packing, moment, ends
+                )
+                also = (
+                    FILLS
+                    if request.fills
+                    else await why_no_lent_spare(
+                        connection, job.pool, request, nodes, pool.packing, moment
+                    )
+                )
+                could = {each.node_id for each in alone.rejections if not each.permanent}
+                helps = advice(
+                    request, alone.rejections, nodes, moment, pool=job.pool,
+                    may_stop=await may_stop_any(connection, pool, request, could, moment),
+                    policy=pool.packing, closed=await closed_nodes(connection, job.pool),
+                )  # fmt: skip
+                agent = agent_command(request, job.pool)
+                coming = await purchases_under_way(connection, pool, request, nodes)
+                if alone.rejections and not could:
+                    kind = kind_of_node(request, alone.rejections, nodes, moment)
+        payers = await self.payers_of(job.id)
+        if payers is not None:
+            would = says_who_would_pay(job.id, pool.packing.funding)
+            payers = payers.model_copy(update={"waiting": would})
+        told = explain(
+            job, alone=alone, last=last, decided_at=row["decided_at"], position=position or 1,
+            path_behind=behind, head_start=timedelta(seconds=seconds_ahead(pool.packing) * behind),
+            nodes=len(nodes), growth=pool.growth,
+            making_room=await self._views.making_room(job.id),
+            spared=await self._views.spared(job.id) if pool.preemption.enabled else (),
+            buying=await self._reasons.of_pool(job.pool, job.id) if pool.buying.enabled else None,
+            coming=coming, purchases=purchases, standing=standing, kind=kind,
+            agent=agent, helps=helps, hold=await self._hold_of(job),
+            unpriced=unpriced, unpaid=await self._unpaid(job, pool), also=also,
+            **await self._beside(job),
+        )  # fmt: skip
+        more = {
+            "sizes": await self._sizes_of(job), "data": await self.staged(job),
+            "meeting": await self._meeting_of(job), "payers": payers,
+            "share": part_of(pool.packing, job.tenant),
+        }  # fmt: skip
+        return told.model_copy(update=more)
+
+    async def _beside(self, job: JobView) -> dict[str, Any]:
+        """Return what is told of a job in every state."""
+        return {
+            "gave_way": await self._views.gave_way(job.id),
+            "saving": await self._views.saving(job.id),
+            "mutexes": await DagViews(self._database).mutexes_of(job.id),
+        }
+
+    async def waiting_for(self, job: JobView) -> dict[str, Any]:
+        """Return what is bought for a job that waits, why nothing is, and which nodes are not
+        ready where some are: fields of its report."""
+        if job.state is not JobState.QUEUED:
+            return {}
+        async with self._database.transaction() as connection:
+            pool = await load_pool(connection, job.pool, self._settings.margins)
+            nodes = await load_nodes(connection, job.pool) if _FOR_STATE in job.reason else ()
+            purchases = await purchases_for(connection, pool, job.id)
+            standing = await read_standing(connection, pool, job.submitted_at, job.tier, job.id)
+        not_bought = "" if standing.buys or purchases else standing.says
+        not_ready = tuple(
+            f"{node.id} {why_not_ready(node)}"
+            for node in nodes
+            if node.state is not NodeState.READY
+        )
+        return {"purchases": purchases, "not_bought": not_bought, "not_ready": not_ready}
+
+    async def payers_of(self, job_id: str) -> Payers | None:
+        """Return who pays for a job and who has; None where no tenant has a budget."""
+        async with self._database.snapshot() as connection:
+            return await payers_of(connection, job_id)
+
+    async def staged(self, job: JobView) -> tuple[StagedData, ...]:
+        """Return how much of its data is where a job runs or is expected to start."""
+        if job.state.ended:
+            return ()
+        async with self._database.transaction() as connection:
+            return await staged_data(connection, job.id)
+
+    async def stderr_tail(self, job: JobView, node_id: str = "") -> tuple[str, ...]:
+        """See `Reading.stderr_tail`."""
+        if job.state is not JobState.FAILED or not job.attempt or job.elements is not None:
+            return ()
+        node_id = node_id or (job.nodes[0] if len(job.nodes) > 1 else "")
+        return await stderr_tail(self._settings.resolve_log_store(), job.id, job.attempt, node_id)
+
+    async def _sizes_of(self, job: JobView) -> tuple[SizeChange, ...]:
+        """Return the changes of the size of a malleable job; none of another."""
+        if job.malleable is None:
+            return ()
+        return changes_of(await self._views.attempts(job.id))
+
+    async def _growth_of(self, job: JobView) -> GrowthDecision | None:
+        """Return whether a running job would get more GPUs now, and why not."""
+        sizes = job.malleable
+        if sizes is None or job.state is not JobState.RUNNING or job.gpus >= sizes.target:
+            return None
+        return await growth_of(self._database, job.pool, job.id, self._settings.margins)
+
+    async def _meeting_of(self, job: JobView) -> DeadlineCost | None:
+        """Return what it costs that a job which waits meets its deadline, by the prices that were
+        seen of late: no market is asked."""
+        judgment = job.deadline
+        if judgment is None or job.state is not JobState.QUEUED or not asks_for_cost(judgment):
+            return None
+        try:
+            spec = await self._views.spec(job.id)
+        except StoredError:  # that is told beside
+            return None
+        away, now = await store_away(self._settings, job.id), datetime.now(UTC)
+        async with self._database.transaction() as connection:
+            inputs = await read_inputs(connection, job.pool, away, margins=self._settings.margins)
+        learnt = next((each.learnt for each in inputs.queue if each.id == job.id), None)
+        duration = LikelyDuration.of(spec.expected_duration, spec.max_duration, learnt)
+        return cost_of_meeting(judgment, inputs, job.id, duration, None, now)
+
+    async def _hold_of(self, job: JobView) -> JobStatus | None:
+        temporal = await self._temporal() if job.state is JobState.HELD else None
+        return await hold_of(temporal, job.id) if temporal else None
+
+    async def _unpaid(self, job: JobView, pool: PoolSpec) -> tuple[str, ...] | None:
+        """Return what would help a job that waits for a budget or a quota; None of any other."""
+        funding = pool.packing.funding
+        if funding is None or job.id not in funding.held:
+            return None
+        try:
+            async with self._database.snapshot() as connection:
+                found = await fund_view(connection, job.id, self._settings.margins)
+        except RefusedError:  # it has started or ended meanwhile
+            return None
+        return tuple(remedy.says for remedy in found.remedies)
