@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
-from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.client import Client
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError
 
@@ -31,6 +31,7 @@ from longshore.activities.deadlines import note_end
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
 from longshore.activities.job_end_rows import record_end
+from longshore.activities.job_runs import is_job_over
 from longshore.activities.job_starts import digest_of, start_job
 from longshore.activities.metrics import JOB_ENDS, SILENT, Metrics
 from longshore.activities.partners import (
@@ -350,19 +351,10 @@ class ArrayActivities:
                 text(_WITHOUT_RECORD), {"id": array_id, "since": since}
             )
             found = [row.job_id for row in rows]
-        gone = [job_id for job_id in found if await self._is_over(job_id)]
+        gone = [job_id for job_id in found if await is_job_over(self._temporal, job_id)]
         if gone:
             async with self._database.transaction() as connection:
                 await connection.execute(text(_LOSE), {"id": array_id, "jobs": gone})
-
-    async def _is_over(self, job_id: str) -> bool:
-        try:
-            found = await self._temporal.get_workflow_handle(job_workflow_id(job_id)).describe()
-        except RPCError as error:
-            if is_unknown(error):
-                return True
-            raise
-        return found.status is not WorkflowExecutionStatus.RUNNING
 
 
 def slot_id(array_id: str, number: int) -> str:

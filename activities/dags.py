@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
-from temporalio.client import Client, WorkflowExecutionStatus
+from temporalio.client import Client
 from temporalio.exceptions import WorkflowAlreadyStartedError
-from temporalio.service import RPCError
 
 from longshore.activities.dag_ends import of_dag
 from longshore.activities.dag_rows import (
@@ -37,6 +36,7 @@ from longshore.activities.durations import learnt_in_dag
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
 from longshore.activities.job_ends import ask_to_end
+from longshore.activities.job_runs import is_job_over
 from longshore.activities.job_starts import digest_of, start_job
 from longshore.activities.mutexes import (
     Standing,
@@ -47,7 +47,6 @@ from longshore.activities.mutexes import (
 )
 from longshore.activities.outputs import given_to
 from longshore.activities.partners import elements_of, settle_by_ends
-from longshore.activities.rpc_errors import is_unknown
 from longshore.activities.signals import Signals
 from longshore.models.base import JOB_ID
 from longshore.models.dag import DagSpec
@@ -340,7 +339,7 @@ class DagActivities:
 
         async def is_over(job_id: str) -> bool:
             async with gate:
-                return await self._is_over(job_id)
+                return await is_job_over(self._temporal, job_id)
 
         over = await asyncio.gather(*(is_over(job_id) for _, job_id in found))
         gone = [name for (name, _), ended in zip(found, over, strict=True) if ended]
@@ -350,15 +349,6 @@ class DagActivities:
                     text(_LOSE), {"id": dag_id, "names": gone, "why": _UNRECORDED}
                 )
             await self._give_back([job_id for name, job_id in found if name in gone])
-
-    async def _is_over(self, job_id: str) -> bool:
-        try:
-            found = await self._temporal.get_workflow_handle(job_workflow_id(job_id)).describe()
-        except RPCError as error:
-            if is_unknown(error):
-                return True
-            raise
-        return found.status is not WorkflowExecutionStatus.RUNNING
 
 
 def _given_up(

@@ -1,4 +1,4 @@
-"""Which run of a job's workflow is the job, and how one has failed.
+"""Which run of a job's workflow is the job, whether it is over, and how one has failed.
 
 Temporal takes the id of a workflow that was terminated again at once, and the run that begins so
 refuses itself while the job is on record. Its end is not the job's.
@@ -15,10 +15,14 @@ from temporalio.client import (
     WorkflowFailureError,
 )
 from temporalio.exceptions import ApplicationError, FailureError
+from temporalio.service import RPCError
 
+from longshore.activities.rpc_errors import is_unknown
 from longshore.models.job_status import JobResult
+from longshore.models.messages import job_workflow_id
 from longshore.models.retry import FailureClass
 
+_ANSWER_WITHIN = timedelta(seconds=10)
 _MOST = 100
 """Runs of one id, the newest, that are looked at."""
 
@@ -76,3 +80,15 @@ async def _was_refused(temporal: Client, run: WorkflowExecution, within: timedel
     except ValidationError:  # somebody else's details
         return False
     return result.attempts == 0 and result.failure is FailureClass.UNSATISFIABLE
+
+
+async def is_job_over(temporal: Client, job_id: str) -> bool:
+    """Return whether a job's workflow has ended, or is not known at all. Raises RPCError."""
+    handle = temporal.get_workflow_handle(job_workflow_id(job_id))
+    try:
+        flow = await handle.describe(rpc_timeout=_ANSWER_WITHIN)
+    except RPCError as error:
+        if not is_unknown(error):
+            raise
+        return True
+    return flow.status is not WorkflowExecutionStatus.RUNNING

@@ -4,16 +4,17 @@ a job."""
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 
-from temporalio.client import Client, WorkflowExecutionStatus, WorkflowUpdateFailedError
+from temporalio.client import Client, WorkflowUpdateFailedError
 from temporalio.common import (
     TypedSearchAttributes,
     WorkflowIDConflictPolicy,
     WorkflowIDReusePolicy,
 )
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.service import RPCError
 
 from longshore.activities.array_views import ArrayViews
+from longshore.activities.job_runs import is_job_over
 from longshore.activities.job_starts import at_submit, digest_of, summary_of, with_labels
 from longshore.activities.log_order import Chunk, OrderedOutput, WholeLines
 from longshore.activities.logstore import LogStore, Stream
@@ -102,12 +103,9 @@ class ArrayControl(ArrayReading):
 
     async def _is_array_over(self, array_id: str) -> bool:
         """Return whether the workflow of an array is over. Raises UnavailableError."""
-        handle = self.temporal.get_workflow_handle(job_workflow_id(array_id))
         try:
-            return (await handle.describe()).status is not WorkflowExecutionStatus.RUNNING
+            return await is_job_over(self.temporal, array_id)
         except RPCError as error:
-            if error.status is RPCStatusCode.NOT_FOUND:
-                return True
             raise as_ours(error, f"array {array_id}") from error
 
     async def _is_array_after(self, array_id: str, generation: int) -> bool:

@@ -20,6 +20,7 @@ from temporalio.worker import Worker
 from longshore.activities.artifacts.outputs import OutputStore
 from longshore.activities.artifacts.store import ArtifactStore
 from longshore.activities.checkpoints.store import CheckpointStore
+from longshore.activities.job_runs import is_job_over
 from longshore.activities.logstore import LogStore
 from longshore.activities.metrics import FENCES, Metrics
 from longshore.activities.node.artifact_cache import ArtifactCache
@@ -35,7 +36,7 @@ from longshore.activities.node.outcome import AGENT_STOPPED, CUT_OFF
 from longshore.activities.node.preparation import Preparation
 from longshore.activities.node.process import NodeActivities
 from longshore.activities.node.processes import Processes
-from longshore.activities.node.retention import Keeping, Pruner, is_job_over
+from longshore.activities.node.retention import Keeping, Pruner
 from longshore.activities.node.system import close_to_others, keep_private
 from longshore.activities.node.write_share import WriteShare
 from longshore.client.connection import server_address

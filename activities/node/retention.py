@@ -10,17 +10,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
 from longshore.activities.failpoints import wall_clock
 from longshore.activities.node.code_folder import remove_unpacked
 from longshore.activities.node.runs import RunRecord, RunStore
-from longshore.activities.rpc_errors import is_unknown
-from longshore.models.messages import job_workflow_id
 
 PRUNE_EVERY = timedelta(minutes=1)
-_ANSWER_WITHIN = timedelta(seconds=10)
 
 _log = logging.getLogger(__name__)
 
@@ -106,18 +102,6 @@ class Pruner:
                 shutil.rmtree(folder)
         elif record.code:
             remove_unpacked(folder)
-
-
-async def is_job_over(temporal: Client, job_id: str) -> bool:
-    """Return whether a job's workflow has ended, or is not known at all. Raises RPCError."""
-    handle = temporal.get_workflow_handle(job_workflow_id(job_id))
-    try:
-        flow = await handle.describe(rpc_timeout=_ANSWER_WITHIN)
-    except RPCError as error:
-        if not is_unknown(error):
-            raise
-        return True
-    return flow.status is not WorkflowExecutionStatus.RUNNING
 
 
 def _ended_at(record: RunRecord) -> datetime:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from temporalio.client import Client
 
-from longshore.activities.node.retention import Keeping, Pruner, is_job_over
+from longshore.activities.job_runs import is_job_over
+from longshore.activities.node.retention import Keeping, Pruner
 from longshore.activities.node.run import Run
 from longshore.activities.node.runs import RunStore
 from longshore.client.api import Longshore
