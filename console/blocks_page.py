@@ -13,7 +13,7 @@ from longshore.console.bought import Bought
 from longshore.console.escaping import escape
 from longshore.console.layout import Badge, Card, frame, toggle
 from longshore.console.live import follow
-from longshore.console.parts import chip, empty, updated
+from longshore.console.parts import READING, chip, empty, no_answer, updated
 from longshore.models.errors import LongshoreError, NotFoundError
 
 PATH = view.PATH
@@ -56,7 +56,7 @@ class BlocksPage:
             self._sums = ui.html("", sanitize=False)
         self._card = Card("Jobs on nodes over time")
         with self._card:
-            self._axis = ui.html(_READING, sanitize=False)
+            self._axis = ui.html(READING, sanitize=False)
         follow(self.refresh)
 
     async def refresh(self) -> None:
@@ -67,7 +67,7 @@ class BlocksPage:
         except LongshoreError as error:
             self._live.content = updated(None)
             self._sums_card.set_visibility(False)
-            self._axis.content = empty("The database does not answer", str(error), _AGAIN)
+            self._axis.content = no_answer(error)
             return
         now, hours = datetime.now(UTC), int(self._span.value)
         axis = lanes.axis_of(found, now, timedelta(hours=hours) if hours else None)
@@ -96,7 +96,7 @@ class BlockPage:
             self._title = ui.html("<h1>Block</h1>", sanitize=False)
             self._live = ui.html("", sanitize=False).classes("live")
         with ui.element("section").classes("card").props('aria-label="Block"'):
-            self._head = ui.html(_READING, sanitize=False)
+            self._head = ui.html(READING, sanitize=False)
         self._cards = [
             Card("Jobs on nodes over time"), Card("What was decided about it last"),
             Card("Sales of its time"), Card("Jobs"), Card("Machines"),
@@ -118,7 +118,7 @@ class BlockPage:
             )
         except LongshoreError as error:
             self._live.content = updated(None)
-            self._show_instead(empty("The database does not answer", str(error), _AGAIN))
+            self._show_instead(no_answer(error))
         else:
             self._show(found)
 
@@ -162,7 +162,3 @@ def _nothing(everything: bool) -> str:
         "`longshore pool set default --buying enabled=true`. Nodes that you own have no block; "
         "`longshore nodes` lists them.",
     )
-
-
-_READING = '<div class="empty"><p>Reading …</p></div>'
-_AGAIN = "It is asked again every three seconds."

@@ -10,7 +10,7 @@ from longshore.console import budgets_view as view
 from longshore.console.fleet import Fleet
 from longshore.console.layout import Badge, Card, frame, toggle
 from longshore.console.live import follow
-from longshore.console.parts import empty, updated
+from longshore.console.parts import READING, no_answer, updated
 from longshore.models.errors import LongshoreError
 from longshore.models.funding_use import UsedBy
 
@@ -45,7 +45,7 @@ class BudgetsPage:
         for name, card in self._cards.items():
             card.remark(_CARDS[name])
             with card:
-                self._parts[name] = ui.html(_READING if name == "Tenants" else "", sanitize=False)
+                self._parts[name] = ui.html(READING if name == "Tenants" else "", sanitize=False)
             card.show(name == "Tenants")
         follow(self.refresh)
 
@@ -57,7 +57,7 @@ class BudgetsPage:
             used = await self._fleet.usage(hours, UsedBy.TENANT)
         except LongshoreError as error:
             self._live.content = updated(None)
-            self._only(empty("The database does not answer", str(error), _AGAIN))
+            self._only(no_answer(error))
             return
         self._live.content = updated(datetime.now(UTC))
         self._badge.show(state.simulated or used.simulated, "Simulated GPUs")
@@ -94,5 +94,3 @@ _CARDS = {
     "GPU-hours": "",
 }
 """Each with its remark."""
-_READING = '<div class="empty"><p>Reading …</p></div>'
-_AGAIN = "It is asked again every three seconds."

@@ -10,7 +10,7 @@ from longshore.console import costs_view as view
 from longshore.console.bought import Bought
 from longshore.console.layout import Badge, Card, frame, toggle
 from longshore.console.live import follow
-from longshore.console.parts import empty, updated
+from longshore.console.parts import READING, empty, no_answer, updated
 from longshore.models.errors import LongshoreError
 
 PATH = view.PATH
@@ -49,7 +49,7 @@ class CostsPage:
         self._card = Card("By pool")
         with self._card:
             self._legend = ui.html("", sanitize=False)
-            self._list = ui.html(_READING, sanitize=False)
+            self._list = ui.html(READING, sanitize=False)
         follow(self.refresh)
 
     async def refresh(self) -> None:
@@ -61,7 +61,7 @@ class CostsPage:
         except LongshoreError as error:
             self._live.content = updated(None)
             self._sums_card.set_visibility(False)
-            self._list.content = empty("The database does not answer", str(error), _AGAIN)
+            self._list.content = no_answer(error)
             return
         self._badge.show(self._simulated or any(each.simulated for each in in_all))
         self._live.content = updated(datetime.now(UTC))
@@ -96,7 +96,3 @@ def _nothing(by: str, paid: bool) -> str:
         "Choose a longer time above. What a pool may buy is set with "
         "`longshore pool set default --buying enabled=true`.",
     )
-
-
-_READING = '<div class="empty"><p>Reading …</p></div>'
-_AGAIN = "It is asked again every three seconds."

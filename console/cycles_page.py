@@ -10,7 +10,7 @@ from longshore.console import cycles_view as view
 from longshore.console.fleet import Fleet
 from longshore.console.layout import Badge, Card, frame
 from longshore.console.live import follow
-from longshore.console.parts import empty, updated
+from longshore.console.parts import READING, empty, no_answer, updated
 from longshore.console.pool_choice import PoolChoice
 from longshore.models.errors import LongshoreError
 
@@ -39,7 +39,7 @@ class CyclesPage:
             self._live = ui.html("", sanitize=False).classes("live")
         self._pools = Card("By pool", classes="cycles")
         with self._pools:
-            self._sums = ui.html(_READING, sanitize=False)
+            self._sums = ui.html(READING, sanitize=False)
         self._pools.remark(
             "the last hour, 500 cycles at most; milliseconds, of the parts on average"
         )
@@ -61,7 +61,7 @@ class CyclesPage:
         except LongshoreError as error:
             self._live.content = updated(None)
             self._latest.show(False)
-            self._sums.content = empty("The database does not answer", str(error), _AGAIN)
+            self._sums.content = no_answer(error)
             return
         self._live.content = updated(datetime.now(UTC))
         if not pools or (chosen and chosen not in names):
@@ -86,7 +86,3 @@ def _nothing(pool: str) -> str:
     if pool:
         return empty("There is no such pool", "`longshore pools` lists them.")
     return empty("No pool yet", "One is made by its first node, its first job, or `pool set`.")
-
-
-_READING = '<div class="empty"><p>Reading …</p></div>'
-_AGAIN = "It is asked again every three seconds."

@@ -12,7 +12,7 @@ from longshore.console.escaping import escape
 from longshore.console.fleet import Fleet
 from longshore.console.layout import Badge, Card, frame, toggle
 from longshore.console.live import follow
-from longshore.console.parts import chip, empty, updated
+from longshore.console.parts import READING, chip, empty, no_answer, updated
 from longshore.models.dag_view import DagState
 from longshore.models.errors import LongshoreError, NotFoundError
 
@@ -52,7 +52,7 @@ class DagsPage:
         self._state.on_value_change(self._changed)
         card = Card("Jobs that wait for others", classes="jobs stacks")
         with card:
-            self._list = ui.html(_READING, sanitize=False)
+            self._list = ui.html(READING, sanitize=False)
         card.remark(f"the newest first, {SHOWN} at most")
         follow(self.refresh)
 
@@ -62,7 +62,7 @@ class DagsPage:
             found = await self._fleet.dags(states=_STATES[str(self._state.value)], limit=SHOWN)
         except LongshoreError as error:
             self._live.content = updated(None)
-            self._list.content = empty("The database does not answer", str(error), _AGAIN)
+            self._list.content = no_answer(error)
             return
         now = datetime.now(UTC)
         self._live.content = updated(now)
@@ -90,7 +90,7 @@ class DagPage:
             self._title = ui.html("<h1>DAG</h1>", sanitize=False)
             self._live = ui.html("", sanitize=False).classes("live")
         with ui.element("section").classes("card").props('aria-label="DAG"'):
-            self._head = ui.html(_READING, sanitize=False)
+            self._head = ui.html(READING, sanitize=False)
         self._graph_card = Card("Graph", classes="jobs")
         with self._graph_card:
             self._graph = ui.html("", sanitize=False).classes("scrolls")
@@ -119,7 +119,7 @@ class DagPage:
         except LongshoreError as error:
             self._live.content = updated(None)
             self._show(False)
-            self._head.content = empty("The database does not answer", str(error), _AGAIN)
+            self._head.content = no_answer(error)
         else:
             now = datetime.now(UTC)
             self._badge.show(dag.simulated, "Simulated GPUs")
@@ -138,7 +138,3 @@ class DagPage:
         self._graph_card.show(visible)
         self._times_card.show(visible)
         self._jobs_card.show(visible)
-
-
-_READING = '<div class="empty"><p>Reading …</p></div>'
-_AGAIN = "It is asked again every three seconds."

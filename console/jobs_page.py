@@ -14,7 +14,7 @@ from longshore.console.escaping import escape
 from longshore.console.fleet import Fleet
 from longshore.console.layout import Badge, Card, frame, toggle
 from longshore.console.live import follow
-from longshore.console.parts import chip, empty, updated
+from longshore.console.parts import READING, chip, empty, no_answer, updated
 from longshore.console.pool_choice import PoolChoice
 from longshore.models.array_view import ElementView
 from longshore.models.elements import ElementState
@@ -65,7 +65,7 @@ class JobsPage:
             self._sums = ui.html("", sanitize=False)
         self._card = Card("Under way, and of the last hour", classes="jobs")
         with self._card:
-            self._list = ui.html(_READING, sanitize=False)
+            self._list = ui.html(READING, sanitize=False)
         self._more = ui.html("", sanitize=False)
         follow(self.refresh)
 
@@ -88,7 +88,7 @@ class JobsPage:
         except LongshoreError as error:
             self._live.content = updated(None)
             self._sums_card.set_visibility(False)
-            self._list.content = empty("The database does not answer", str(error), _AGAIN)
+            self._list.content = no_answer(error)
             self._more.content = ""
             return
         now, page = datetime.now(UTC), found[: lists.SHOWN]
@@ -141,7 +141,7 @@ class JobPage:
         self._notes = ui.html("", sanitize=False)
         self._notes.set_visibility(False)
         with ui.element("section").classes("card").props('aria-label="Job"'):
-            self._head = ui.html(_READING, sanitize=False)
+            self._head = ui.html(READING, sanitize=False)
         self._cards = {
             name: Card(name, classes=_STACKED.get(name, "jobs"))
             for name in ("Elements by state", "Elements that failed", "Elements",
@@ -171,7 +171,7 @@ class JobPage:
             )
         except LongshoreError as error:
             self._live.content = updated(None)
-            self._show_instead(empty("The database does not answer", str(error), _AGAIN))
+            self._show_instead(no_answer(error))
         else:
             self._show(report, explanation)
             await self._show_array(report)
@@ -256,5 +256,3 @@ _STACKED = {
     "Changes of its size": "jobs stacks",
 }
 """Cards whose tables name their columns in each cell, for narrow screens."""
-_READING = '<div class="empty"><p>Reading …</p></div>'
-_AGAIN = "It is asked again every three seconds."

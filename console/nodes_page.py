@@ -14,7 +14,7 @@ from longshore.console.gpu_cells import legend_html
 from longshore.console.held_data import held_html
 from longshore.console.layout import Badge, frame, toggle
 from longshore.console.live import follow
-from longshore.console.parts import empty, updated
+from longshore.console.parts import READING, empty, no_answer, updated
 from longshore.console.pool_choice import PoolChoice
 from longshore.models.errors import LongshoreError
 from longshore.models.views import NodeView
@@ -53,7 +53,9 @@ class NodesPage:
         with ui.element("section").classes("card").props('aria-label="Sums"') as self._sums_card:
             self._sums = ui.html("", sanitize=False)
             ui.html(legend_html(), sanitize=False)
-        self._tables = ui.html(_READING, sanitize=False).classes("stack")
+        self._tables = ui.html(
+            f'<section class="card">{READING}</section>', sanitize=False
+        ).classes("stack")
         self._pages = ui.html("", sanitize=False)
         follow(self.refresh)
 
@@ -68,7 +70,7 @@ class NodesPage:
             topology = await self._fleet.topology(pool) if pool in (None, *names) else ()
         except LongshoreError as error:
             self._live.content = updated(None)
-            self._show_instead(empty("The database does not answer", str(error), _AGAIN))
+            self._show_instead(no_answer(error))
             return
         now = datetime.now(UTC)
         groups = view.groups_of(nodes, topology, self._domain or None)
@@ -92,7 +94,7 @@ class NodesPage:
             holdings = await self._fleet.holdings(tuple(node.id for node in shown))
         except LongshoreError as error:
             self._live.content = updated(None)
-            self._show_instead(empty("The database does not answer", str(error), _AGAIN))
+            self._show_instead(no_answer(error))
             return
         self._live.content = updated(now)
         self._tables.content = (
@@ -134,7 +136,3 @@ class NodesPage:
             "`longshore agent` makes a machine with GPUs one; `longshore up` starts simulated "
             "ones where there are no GPUs.",
         )
-
-
-_READING = '<section class="card"><div class="empty"><p>Reading …</p></div></section>'
-_AGAIN = "It is asked again every three seconds."

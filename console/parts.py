@@ -72,6 +72,15 @@ def empty(head: str, *sentences: str) -> str:
     return f'<div class="empty" role="status"><h2>{escape(head)}</h2>{said}</div>'
 
 
+READING = '<div class="empty"><p>Reading …</p></div>'
+"""What stands where an answer is to come."""
+
+
+def no_answer(error: Exception, head: str = "The database does not answer") -> str:
+    """Return what stands where an answer failed to come, on a page that follows."""
+    return empty(head, str(error), "It is asked again every three seconds.")
+
+
 def updated(at: datetime | None) -> str:
     """Return when the page last looked; that it could not, for None."""
     if at is None:

@@ -11,7 +11,7 @@ from longshore.console.bought import Bought
 from longshore.console.escaping import escape
 from longshore.console.layout import Badge, Card, frame, toggle
 from longshore.console.live import follow
-from longshore.console.parts import chip, empty, updated
+from longshore.console.parts import READING, chip, empty, no_answer, updated
 from longshore.models.errors import LongshoreError, NotFoundError
 from longshore.models.spending import PurchaseDetail
 from longshore.models.text import count
@@ -52,7 +52,7 @@ class PurchasesPage:
             self._sums = ui.html("", sanitize=False)
         self._card = Card("The newest first", classes="purchases stacks")
         with self._card:
-            self._list = ui.html(_READING, sanitize=False)
+            self._list = ui.html(READING, sanitize=False)
         self._orphans_card = Card("Differences from the markets")
         with self._orphans_card:
             self._orphans = ui.html("", sanitize=False)
@@ -67,7 +67,7 @@ class PurchasesPage:
         except LongshoreError as error:
             self._live.content = updated(None)
             self._sums_card.set_visibility(False)
-            self._list.content = empty("The database does not answer", str(error), _AGAIN)
+            self._list.content = no_answer(error)
             return
         self._badge.show(self._simulated or any(each.simulated for each in found))
         self._live.content = updated(datetime.now(UTC))
@@ -116,7 +116,7 @@ class PurchasePage:
             self._title = ui.html("<h1>Purchase</h1>", sanitize=False)
             self._live = ui.html("", sanitize=False).classes("live")
         with ui.element("section").classes("card").props('aria-label="Purchase"'):
-            self._head = ui.html(_READING, sanitize=False)
+            self._head = ui.html(READING, sanitize=False)
         with ui.element("div").classes("beside") as self._below:
             self._timeline_card = Card("What happened")
             with ui.element("div").classes("stack"):
@@ -145,7 +145,7 @@ class PurchasePage:
         except LongshoreError as error:
             self._live.content = updated(None)
             self._show_rest(False)
-            self._head.content = empty("The database does not answer", str(error), _AGAIN)
+            self._head.content = no_answer(error)
         else:
             self._show(found)
 
@@ -167,7 +167,3 @@ class PurchasePage:
     def _show_rest(self, visible: bool) -> None:
         self._below.set_visibility(visible)
         self._options_card.show(visible)
-
-
-_READING = '<div class="empty"><p>Reading …</p></div>'
-_AGAIN = "It is asked again every three seconds."

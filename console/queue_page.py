@@ -10,7 +10,7 @@ from longshore.console import queue_view as view
 from longshore.console.fleet import Fleet
 from longshore.console.layout import Badge, Card, chart, frame, redraw
 from longshore.console.live import follow
-from longshore.console.parts import empty, updated
+from longshore.console.parts import READING, empty, no_answer, updated
 from longshore.console.pool_choice import PoolChoice
 from longshore.models.errors import LongshoreError
 from longshore.models.packing import QueueOrder
@@ -44,7 +44,7 @@ class QueuePage:
             self._live = ui.html("", sanitize=False).classes("live")
         self._waiting_card = Card("Who waits", classes="queue")
         with self._waiting_card:
-            self._waiting = ui.html(_READING, sanitize=False)
+            self._waiting = ui.html(READING, sanitize=False)
             self._below = ui.html("", sanitize=False)
         self._past_card = Card("The past day", padded=True)
         with self._past_card:
@@ -79,7 +79,7 @@ class QueuePage:
         except LongshoreError as error:
             self._live.content = updated(None)
             self._show(False)
-            self._waiting.content = empty("The database does not answer", str(error), _AGAIN)
+            self._waiting.content = no_answer(error)
             return
         now = datetime.now(UTC)
         self._live.content = updated(now)
@@ -143,6 +143,4 @@ def _order_words(queue: QueueView) -> str:
     return f"{count(len(queue.jobs), 'job')}; of a class {order}" if queue.jobs else ""
 
 
-_READING = '<div class="empty"><p>Reading …</p></div>'
 _NO_POOL = "One is made by its first node, its first job, or `pool set`."
-_AGAIN = "It is asked again every three seconds."

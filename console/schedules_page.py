@@ -10,7 +10,7 @@ from longshore.console.escaping import escape
 from longshore.console.fleet import Fleet
 from longshore.console.layout import Card, frame
 from longshore.console.live import follow
-from longshore.console.parts import empty, updated
+from longshore.console.parts import READING, empty, no_answer, updated
 from longshore.models.errors import LongshoreError, NotFoundError
 
 PATH = view.PATH
@@ -40,7 +40,7 @@ class SchedulesPage:
             self._live = ui.html("", sanitize=False).classes("live")
         card = Card("Jobs and DAGs that start again and again", classes="jobs stacks")
         with card:
-            self._list = ui.html(_READING, sanitize=False)
+            self._list = ui.html(READING, sanitize=False)
         card.remark("with the next and the last run of each")
         follow(self.refresh)
 
@@ -50,7 +50,7 @@ class SchedulesPage:
             found = await self._fleet.schedules()
         except LongshoreError as error:
             self._live.content = updated(None)
-            self._list.content = empty("No answer", str(error), _AGAIN)
+            self._list.content = no_answer(error, "No answer")
             return
         now = datetime.now(UTC)
         self._live.content = updated(now)
@@ -68,7 +68,7 @@ class SchedulePage:
             self._title = ui.html("<h1>Schedule</h1>", sanitize=False)
             self._live = ui.html("", sanitize=False).classes("live")
         with ui.element("section").classes("card").props('aria-label="Schedule"'):
-            self._head = ui.html(_READING, sanitize=False)
+            self._head = ui.html(READING, sanitize=False)
         self._runs_card = Card("Last runs", classes="jobs stacks")
         with self._runs_card:
             self._runs = ui.html("", sanitize=False)
@@ -91,7 +91,7 @@ class SchedulePage:
         except LongshoreError as error:
             self._live.content = updated(None)
             self._show(False)
-            self._head.content = empty("No answer", str(error), _AGAIN)
+            self._head.content = no_answer(error, "No answer")
         else:
             now = datetime.now(UTC)
             self._live.content = updated(now)
@@ -108,8 +108,6 @@ class SchedulePage:
         self._next_card.show(visible)
 
 
-_READING = '<div class="empty"><p>Reading …</p></div>'
-_AGAIN = "It is asked again every three seconds."
 _NOTHING = empty(
     "No schedule yet", "Make one: `longshore schedule create NAME FILE --cron '0 2 * * *'`."
 )

@@ -11,7 +11,7 @@ from longshore.console.escaping import escape
 from longshore.console.fleet import Fleet
 from longshore.console.layout import Card, frame
 from longshore.console.live import follow
-from longshore.console.parts import empty, updated
+from longshore.console.parts import READING, empty, no_answer, updated
 from longshore.models.errors import LongshoreError, NotFoundError, StoredError
 
 PATH = view.PATH
@@ -41,7 +41,7 @@ class ServicesPage:
             self._live = ui.html("", sanitize=False).classes("live")
         card = Card("Models that are kept running", classes="jobs stacks")
         with card:
-            self._list = ui.html(_READING, sanitize=False)
+            self._list = ui.html(READING, sanitize=False)
         self._engines_card = Card("Engines", classes="budgets stacks")
         with self._engines_card:
             self._engines = ui.html("", sanitize=False)
@@ -63,7 +63,7 @@ class ServicesPage:
             nodes = await self._fleet.nodes()
         except LongshoreError as error:
             self._live.content = updated(None)
-            self._list.content = empty("No answer", str(error), _AGAIN)
+            self._list.content = no_answer(error, "No answer")
             self._engines_card.show(False)
             self._gpus_card.show(False)
             return
@@ -90,7 +90,7 @@ class ServicePage:
             self._title = ui.html("<h1>Service</h1>", sanitize=False)
             self._live = ui.html("", sanitize=False).classes("live")
         with ui.element("section").classes("card").props('aria-label="Service"'):
-            self._head = ui.html(_READING, sanitize=False)
+            self._head = ui.html(READING, sanitize=False)
         self._engines_card = Card("Engines", classes="budgets stacks")
         with self._engines_card:
             self._engines = ui.html("", sanitize=False)
@@ -118,7 +118,7 @@ class ServicePage:
         except LongshoreError as error:
             self._live.content = updated(None)
             self._show(False)
-            self._head.content = empty("No answer", str(error), _AGAIN)
+            self._head.content = no_answer(error, "No answer")
         else:
             now = datetime.now(UTC)
             self._live.content = updated(now)
@@ -139,7 +139,5 @@ class ServicePage:
 
 
 _BARS = "GPU memory: the frame is what each holds, the bar what it takes"
-_READING = '<div class="empty"><p>Reading …</p></div>'
-_AGAIN = "It is asked again every three seconds."
 _NOTHING = empty("No service yet", "Start one: `longshore serve FILE`.")
 _NO_ENGINE = empty("No engine runs", "`longshore scale NAME REPLICAS` says how many are wanted.")
