@@ -36,6 +36,7 @@ from longshore.scheduling.preemption.stoppable import Stoppable
 from longshore.scheduling.preemption.ways import no_node, refused, weigh
 from longshore.scheduling.preemption.what_if import WhatIfCluster, gains_of
 from longshore.scheduling.preemption.yielding import Yielding
+from longshore.scheduling.serving.running_engine import is_idle
 from longshore.scheduling.topology import DomainKey, domain_of
 
 _OWN = {"id", "attempt", "submitted_at", "waits_since", "attained", "path_behind", "tenant",
@@ -220,7 +221,11 @@ class Scene:
         plan = weigh(
             job, victims, start, quote, rejected, self.policy, self.now,
             by_payer=self._by_payer(ids, job),
-            engines={one for one in ids if self.works[one].engine is not None},
+            engines={
+                one: not is_idle(self.works[one], self.policy, self.now)
+                for one in ids
+                if self.works[one].engine is not None
+            },
         )  # fmt: skip
         if not plan.preempts:
             return plan

@@ -1,7 +1,7 @@
 """The ways in which a job can start, in dollars: to stop others, to wait, to buy."""
 
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 
 from longshore.models.job_request import JobRequest
@@ -36,16 +36,17 @@ def weigh(
     policy: PreemptionPolicy,
     now: datetime,
     *,
-    by_payer: Collection[str] = (),
-    engines: Collection[str] = (),
+    by_payer: Collection[str],
+    engines: Mapping[str, bool],
 ) -> PreemptionPlan:
     """Return the plan to stop these jobs, or not to, where another way costs less. What the job
     gets by it is left open.
 
     `start` is when the job starts if nobody is stopped; None where that is not known. Where one of
     its own class or above yields to it, that is decided already against waiting: by its rank, or
-    where only `engines` do, since nobody asks them, or it has waited for its turn. Where all of
-    them are stopped `by_payer`, a budget pays for it before them: then no other way counts.
+    where only `engines` do (true for one that is in use), since nobody asks them, or it has waited
+    for its turn. Where all of them are stopped `by_payer`, a budget pays for it before them: then
+    no other way counts.
     """
     freed = now + max((victim.save for victim in victims), default=timedelta(0))
     cost = sum(victim.total for victim in victims)
@@ -67,9 +68,9 @@ def weigh(
         ways = (preempting.model_copy(update={"chosen": True}), *others)
     elif ranked:
         lost = f"those that are stopped have less than 1/{AHEAD:g} of its rank"
-        if yielding <= set(engines):
+        if yielding <= engines.keys():
             lost = "nobody asks the engines that are stopped"
-            lost = "it has waited for its turn" if job.turn else lost
+            lost = "it has waited for its turn" if _any_in_use(yielding, engines) else lost
         ways = (*_compared([preempting, *buying]), waiting.model_copy(update={"lost": lost}))
     else:
         ways = _compared([preempting, waiting, *buying])
@@ -91,7 +92,7 @@ def weigh(
             preempting,
             waiting,
             len(victims),
-            _yields(yielding, engines, job),
+            _yields(yielding, engines),
             ranked=ranked,
             first=first,
         ),
@@ -238,14 +239,19 @@ def _sentence(
     )
 
 
-def _yields(yielding: Collection[str], engines: Collection[str], job: JobRequest) -> str:
+def _yields(yielding: Collection[str], engines: Mapping[str, bool]) -> str:
     """Return why jobs of its class or above yield to a job."""
     one = len(yielding) == 1
-    if not set(yielding) <= set(engines):
+    if not set(yielding) <= engines.keys():
         return "yields to twice its rank" if one else "yield to twice their ranks"
-    if job.turn:
+    if _any_in_use(yielding, engines):
         return "yields since the other has waited for its turn"
     return "yields since nobody asks it" if one else "yield since nobody asks them"
+
+
+def _any_in_use(yielding: Collection[str], engines: Mapping[str, bool]) -> bool:
+    """Return whether one of these is used: of a class that is not lower, it yields to a turn."""
+    return any(engines[each] for each in yielding)
 
 
 def _named(victims: Sequence[Victim]) -> str:

@@ -141,6 +141,8 @@ def test_at_its_turn_an_engine_has_one_of_its_own_class_drained(
     assert not planned(works, **asks_for(model, priority=priority)).victims
     if leaves:
         assert "which yields since the other has waited for its turn" in plan.reason
+        idle = planned([an_engine("e", 0, IDLE)], **asks_for(model, priority=priority, turn=True))
+        assert "which yields since nobody asks it" in idle.reason
 
 
 def test_a_turn_comes_after_the_wait_and_five_loads_where_nobody_serves_the_model():
