@@ -37,13 +37,13 @@ class CyclesPage:
             ui.html("<h1>Cycles</h1>", sanitize=False)
             self._pool = PoolChoice(asked, self._changed)
             self._live = ui.html("", sanitize=False).classes("live")
-        self._pools = Card("By pool", classes="cycles")
+        self._pools = Card("By pool", classes="cycles stacks")
         with self._pools:
             self._sums = ui.html(READING, sanitize=False)
         self._pools.remark(
             "the last hour, 500 cycles at most; milliseconds, of the parts on average"
         )
-        self._latest = Card("The last cycles", classes="cycles")
+        self._latest = Card("The last cycles", classes="cycles stacks")
         with self._latest:
             self._list = ui.html("", sanitize=False)
         self._latest.remark("the newest first; milliseconds")

@@ -40,7 +40,7 @@ def _pool(each: PoolCycles) -> str:
     )  # fmt: skip
     link = f'<a class="id" href="{PATH}?pool={quote(each.pool)}">{escape(each.pool)}</a>'
     mark = f" {SIMULATED_GPUS}" if each.simulated else ""
-    return f"<tr><td>{link}{mark}</td>{''.join(map(number, cells))}</tr>"
+    return f"<tr><td>{link}{mark}</td>{''.join(map(number, cells, _POOLS))}</tr>"
 
 
 def _cycle(each: CycleView) -> str:
@@ -50,4 +50,4 @@ def _cycle(each: CycleView) -> str:
         *map(format_ms, times), count(each.queued), looked_at, count(each.placed),
         count(each.refused),
     )  # fmt: skip
-    return f"<tr><td>{when(each.at)}</td>{''.join(map(number, cells))}</tr>"
+    return f"<tr><td>{when(each.at)}</td>{''.join(map(number, cells, _CYCLES))}</tr>"

@@ -404,7 +404,7 @@ async def test_narrow_windows_scroll_in_one_direction(
         assert await page.evaluate(f"{_CUT_OFF}.length") == 0, path
 
 
-@pytest.mark.parametrize("path", ["nodes?show=all", "queue?"])
+@pytest.mark.parametrize("path", ["nodes?show=all", "queue?", "cycles?"])
 async def test_rows_are_stacked_on_a_phone(
     page: Page, here: RunningConsole, standing: Fleet, path: str
 ):

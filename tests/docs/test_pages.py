@@ -23,6 +23,7 @@ def docs() -> Iterator[DocsStack]:
         yield running
 
 
+@pytest.mark.timeout(900)  # each command has five minutes
 @pytest.mark.parametrize("page", PAGES)
 def test_what_a_page_tells_works(page: str, docs: DocsStack):
     run = PageRun(docs, page)

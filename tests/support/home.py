@@ -45,7 +45,7 @@ class Home:
             env=self.env,
             capture_output=True,
             text=True,
-            timeout=110,
+            timeout=200,
             check=False,
         )
 

@@ -23,7 +23,7 @@ while IFS= read -r file <&3; do
 done
 """
 _BACKGROUND = re.compile(r"^(?P<command>.*?)\s*(?<!&)&\s*(#.*)?$", re.DOTALL)
-_PATIENCE = 120.0
+_PATIENCE = 300.0
 
 
 @dataclass(frozen=True)

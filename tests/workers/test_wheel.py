@@ -81,6 +81,7 @@ def test_a_wheel_has_one_name_at_its_top(wheel: Path):
     assert {f"longshore/{name}" for name in tracked if not name.startswith("tests/")} <= {*names}
 
 
+@pytest.mark.timeout(600)
 def test_what_a_program_imports_comes_from_the_wheel(wheel: Path):
     """In a folder whose packages have all these names, and without a server."""
     with new_home() as home:
@@ -89,7 +90,7 @@ def test_what_a_program_imports_comes_from_the_wheel(wheel: Path):
         theirs = _folder_of_a_stranger(folder / "theirs", home)
         done = subprocess.run(
             [python, "-c", _IMPORTS], cwd=theirs, env=home.env, capture_output=True, text=True,
-            timeout=110, check=False,
+            timeout=280, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         own, *found = done.stdout.splitlines()
@@ -111,7 +112,7 @@ def test_script_command_line_and_worker_run_beside_packages_of_the_same_names(wh
         home.up("--nodes", "1")
         done = subprocess.run(
             [python, "script.py"], cwd=home.working_folder, env=home.env, capture_output=True,
-            text=True, timeout=110, check=False,
+            text=True, timeout=280, check=False,
         )  # fmt: skip
         assert (done.returncode, done.stdout) == (0, "a stranger SUCCEEDED\n"), done.stderr
         jobs = home.longshore("jobs", "--all")
