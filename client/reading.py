@@ -160,13 +160,13 @@ class Reading:
         saving = None if job.state.ended else await self.saving(job.id)
         checkpoint, missing = await self._stored(job.id, spec)
         is_array = spec.array is not None if spec else job.elements is not None
-        more = self._explainer()
+        explainer = self._explainer()
         return JobReport(
             job=job, spec=spec, attempts=attempts, checkpoint=checkpoint, saving=saving,
-            missing=(*unread, *missing), payers=await more.payers_of(job.id),
-            **await more.waiting_for(job),
+            missing=(*unread, *missing), payers=await explainer.payers_of(job.id),
+            **await explainer.waiting_for(job),
             array=await ArrayViews(self._db()).array(job.id) if is_array else None,
-            stderr_tail=await more.stderr_tail(job), data=await more.staged(job),
+            stderr_tail=await explainer.stderr_tail(job), data=await explainer.staged(job),
         )  # fmt: skip
 
     async def _spec_of(self, job: JobView) -> tuple[JobSpec | None, tuple[str, ...]]:
