@@ -60,10 +60,12 @@ async def test_what_is_no_series_in_time_is_refused(
 ):
     server.on("GET /prices", answer)
     # Only who says nothing is waited for; a busy machine takes its time for all else.
-    within = 0.5 if isinstance(answer, Silence | Trickle) else 60.0
+    silent = isinstance(answer, Silence | Trickle)
     with pytest.raises(error, match=told):
-        await fetch_series(f"{server.url}/prices", HOUR, within=within)
-    assert len(server.requests) == 1, "a redirect is not followed, and nothing is asked twice"
+        await fetch_series(f"{server.url}/prices", HOUR, within=0.5 if silent else 60.0)
+    asked = len(server.requests)
+    # A busy machine may not have sent it in half a second.
+    assert asked == 1 or (silent and not asked), "no redirect is followed, nothing asked twice"
 
 
 async def test_what_nobody_serves_cannot_be_reached(server: ScriptedHTTP):
