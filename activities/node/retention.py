@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import shutil
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from temporalio.service import RPCError
 
 from longshore.activities.failpoints import wall_clock
 from longshore.activities.node.code_folder import remove_unpacked
+from longshore.activities.node.removal import remove_tree
 from longshore.activities.node.runs import RunRecord, RunStore
 
 PRUNE_EVERY = timedelta(minutes=1)
@@ -99,7 +99,7 @@ class Pruner:
         folder = self._jobs / record.owner
         if not record.checkpoints:
             with contextlib.suppress(FileNotFoundError):
-                shutil.rmtree(folder)
+                remove_tree(folder)
         elif record.code:
             remove_unpacked(folder)
 

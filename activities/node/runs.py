@@ -24,6 +24,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from longshore.activities.node.removal import remove_tree
 from longshore.models.base import JOB_ID, Instant, Wire
 from longshore.models.bounds import TAKEN
 from longshore.models.errors import StaleError
@@ -166,7 +167,7 @@ class RunStore:
         folder = self.folder(key)
         for path in folder.iterdir():
             if path.is_dir():
-                shutil.rmtree(path)
+                remove_tree(path)
             elif path.name != "record.json":
                 path.unlink()
         (folder / "record.json").unlink()

@@ -1,6 +1,7 @@
 """What a node removes of runs that have ended, and what it must keep."""
 
 import shutil
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -53,6 +54,22 @@ class Place:
 @pytest.fixture
 def place(box: LocalNode) -> Place:
     return Place(box)
+
+
+async def test_a_folder_that_is_nested_deeper_than_python_walks_goes_too(
+    place: Place, tmp_path: Path
+):
+    """Pruning ended with RecursionError, and nothing was removed any more on that node."""
+    (tmp_path / "kept").touch()
+    nest = (
+        "import os\nfor _ in range(2500):\n"
+        f"    os.symlink({str(tmp_path)!r}, 'link'); os.mkdir('d'); os.chdir('d')"
+    )
+    await place.box.report(f'{sys.executable} -c "{nest}"', job="a")
+    await place.ran("b")
+    assert await place.prune(runs=1) == 1
+    assert (place.runs(), place.private()) == (["b-1"], ["b"])
+    assert (tmp_path / "kept").exists()
 
 
 async def test_the_oldest_go_when_there_are_too_many(place: Place):

@@ -1,0 +1,45 @@
+"""Removes folders that a job filled, however deep it nested them."""
+
+import os
+import shutil
+import stat
+import uuid
+from functools import partial
+from pathlib import Path
+
+_AT_A_TIME = 200
+"""Levels that are removed in one pass. The walks of Python call themselves once a level, and stop
+with RecursionError at about a thousand."""
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder with all that is in it, following no link. Raises OSError."""
+    left = [folder]
+    while left:
+        each = left.pop()
+        try:
+            shutil.rmtree(each)
+        except RecursionError:
+            left += [each, *_cut(each, folder)]
+
+
+def _cut(deep: Path, folder: Path) -> list[Path]:
+    """Move what lies deep below `deep` right into `folder`; return where it is."""
+    moved: list[Path] = []
+    top = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        for below, folders, _, here in os.fwalk(deep):
+            if below.count("/") - str(deep).count("/") >= _AT_A_TIME:
+                for name in filter(partial(_is_folder, here), folders):
+                    fresh = uuid.uuid4().hex
+                    os.rename(name, fresh, src_dir_fd=here, dst_dir_fd=top)
+                    moved.append(folder / fresh)
+                folders.clear()
+    finally:
+        os.close(top)
+    return moved
+
+
+def _is_folder(here: int, name: str) -> bool:
+    """A link to a folder is none."""
+    return stat.S_ISDIR(os.stat(name, dir_fd=here, follow_symlinks=False).st_mode)
