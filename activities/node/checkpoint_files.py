@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from longshore.activities.node.public_files import entered
+from longshore.activities.node.removal import remove_tree
 from longshore.models.checkpoint import StoredFile
+from longshore.models.errors import DamagedError
 
 DRAFTS = (".tmp", ".draft", ".partial")
 """Endings of files that are being written: they belong to no checkpoint."""
@@ -18,9 +20,10 @@ DRAFTS = (".tmp", ".draft", ".partial")
 def files_of(folder: Path) -> list[StoredFile]:
     """Return the files and links below a folder by path, without checksums; drafts left out.
 
-    Raises OSError, and UnicodeEncodeError for a name that is no UTF-8.
+    Raises OSError, and DamagedError for what no manifest can hold.
     """
-    return sorted(_walk(folder, ""), key=lambda file: file.path)
+    with _telling_depth():
+        return sorted(_walk(folder, ""), key=lambda file: file.path)
 
 
 def moment_of(folder: Path, where: Path) -> Path:
@@ -29,18 +32,18 @@ def moment_of(folder: Path, where: Path) -> Path:
     It takes no space, and stays as it is while the job replaces its files by others. Where there
     are no hard links the files are copied. The job runs meanwhile, and may put links to files of
     the node where its own have been: `folder` is a path without links, and none is followed on
-    the way or below. Raises OSError, and UnicodeEncodeError for a name that is no UTF-8.
+    the way or below. Raises OSError, and DamagedError for what no manifest can hold.
     """
     moment = where / f".{folder.name}.saved-{uuid.uuid4().hex[:12]}"
     try:
         moment.mkdir()
-        with entered(folder) as top:
+        with _telling_depth(), entered(folder) as top:
             for below, folders, names, here in os.fwalk(".", dir_fd=top):
                 folders[:] = [name for name in folders if not name.endswith(DRAFTS)]
                 for name in [*folders, *names]:
                     if not name.endswith(DRAFTS):
                         target = moment / below / name
-                        target.name.encode()  # a manifest is UTF-8
+                        _require_utf8(f"{below}/{name}".removeprefix("./"))
                         with contextlib.suppress(FileNotFoundError):  # replaced meanwhile
                             _take(name, here, target)
     except BaseException:
@@ -82,7 +85,11 @@ def remove_moments(where: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+    except RecursionError:
+        with contextlib.suppress(OSError):
+            remove_tree(folder)
 
 
 _KINDS = ("saved", "restoring", "old")
@@ -92,13 +99,30 @@ def _beside(folder: Path, kind: str) -> Path:
     return folder.with_name(f".{folder.name}.{kind}-{uuid.uuid4().hex[:12]}")
 
 
+def _require_utf8(path: str) -> None:
+    """A manifest is UTF-8."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        said = os.fsencode(path).decode(errors="backslashreplace")
+        raise DamagedError(f"the name of {said} is not UTF-8") from None
+
+
+@contextlib.contextmanager
+def _telling_depth() -> Iterator[None]:
+    try:
+        yield
+    except RecursionError:
+        raise DamagedError("its folders are nested too deep") from None
+
+
 def _walk(folder: Path, below: str) -> Iterator[StoredFile]:
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith(DRAFTS):
                 continue
             path = f"{below}{entry.name}"
-            path.encode()  # a manifest is UTF-8
+            _require_utf8(path)
             with contextlib.suppress(FileNotFoundError):  # replaced, or removed, meanwhile
                 if entry.is_symlink():
                     yield StoredFile(path=path, link=str(Path(entry.path).readlink()))

@@ -300,7 +300,7 @@ class Keeper:
         await asyncio.to_thread(self._remember, draft.attempt, number, line.step, foreign)
         try:
             moment, size = await asyncio.to_thread(self._take_moment)
-        except (OSError, UnicodeError) as error:
+        except (OSError, DamagedError) as error:
             self._say(f"what it saved cannot be kept: {error}")
             self._number, self._kept = number, False
             return

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from longshore.activities.node.checkpoint_files import files_of, moment_of
+from longshore.activities.node.checkpoint_files import files_of, moment_of, remove
+from longshore.models.errors import DamagedError
 from tests.agent.conftest import LocalNode
 
 
@@ -108,6 +109,24 @@ async def test_a_new_life_of_the_agent_removes_what_nobody_publishes_any_more(
 
 def test_a_name_that_is_no_text_is_refused_and_leaves_nothing(folder: Path, where: Path):
     Path(os.fsdecode(bytes(folder) + b"/\xff")).touch()
-    with pytest.raises(UnicodeEncodeError):
+    with pytest.raises(DamagedError, match=r"the name of \\xff is not UTF-8"):
         moment_of(folder, where)
     assert list(where.iterdir()) == []
+
+
+def test_folders_that_are_nested_too_deep_are_refused_and_leave_nothing(
+    folder: Path, where: Path
+):
+    """The agent stopped listening to that job, and never said so."""
+    opened = os.open(folder, os.O_RDONLY)
+    for _ in range(1200):
+        os.mkdir("d", dir_fd=opened)
+        deeper = os.open("d", os.O_RDONLY, dir_fd=opened)
+        os.close(opened)
+        opened = deeper
+    os.close(opened)
+    with pytest.raises(DamagedError, match="nested too deep"):
+        moment_of(folder, where)
+    assert list(where.iterdir()) == []
+    remove(folder)
+    assert not folder.exists()

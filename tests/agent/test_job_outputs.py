@@ -93,6 +93,26 @@ async def test_a_store_that_cannot_be_written_costs_the_outputs_alone(box: Local
     assert "longshore: its outputs are not stored: the artifact store" in said
 
 
+@pytest.mark.parametrize(
+    ("making", "told"),
+    [
+        (r"touch $(printf 'bad\377')", r"the name of out/bad\xff is not UTF-8"),
+        (
+            "for i in $(seq 1200); do mkdir d; cd -P d; done",
+            "its folders are nested too deep",
+        ),
+    ],
+)
+async def test_what_no_manifest_can_hold_is_told_as_such(
+    box: LocalNode, making: str, told: str
+) -> None:
+    """It was said that the store cannot be written."""
+    run = box.start(f"mkdir out; cd out; {making}", job="job-a", outputs=["out"])
+    assert (await run.done).failure is None
+    said = box.logs.read("job-a", stream="stderr").data.decode()
+    assert said == f"longshore: its outputs are not stored: {told}\n"
+
+
 async def test_names_of_outputs_that_no_file_has_are_told(box: LocalNode) -> None:
     run = box.start("mkdir empty; echo 1 > a.pt", job="job-a",
                     outputs=["*.pt", "result", "empty", "!b.pt"])  # fmt: skip
