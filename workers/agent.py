@@ -159,18 +159,19 @@ async def run_agent(options: AgentOptions, settings: Settings) -> None:
                     client, registrar.node_id, options.work_dir, settings.uncordon_after
                 )
                 disk.closed_for(registrar.drain_reason)
+                holdings = Holdings(caches.data, environments.store, inventory.container_runtime)
+                engines = Engines(client, registrar.node_id, processes.engines)
                 with (
                     _pruning(options.work_dir, settings, client),
-                    _beside(caches.keep_evicting()),
+                    _beside(caches.keep_evicting(), "the caches are not kept below their bounds"),
                     _passing_on_notices(registrar.node_id, settings, client),
                     _adopting(processes),
-                    _beside(disk.keep_lifting()),
+                    _beside(disk.keep_lifting(), "the cordon for a full disk is not lifted"),
                     _beside(
-                        Holdings(
-                            caches.data, environments.store, inventory.container_runtime
-                        ).keep_telling(client, registrar.node_id, lambda: fence.epoch)
+                        holdings.keep_telling(client, registrar.node_id, lambda: fence.epoch),
+                        "what the node holds is not told",
                     ),
-                    _beside(Engines(client, registrar.node_id, processes.engines).keep_telling()),
+                    _beside(engines.keep_telling(), "how engines are is not told"),
                 ):
                     preparation = Preparation(
                         options.work_dir / "preparing", caches.artifacts, environments,
@@ -264,14 +265,15 @@ def _pruning(folder: Path, settings: Settings, client: Client) -> Iterator[None]
     """Remove old runs until the end of the block."""
     keeping = Keeping(runs=settings.keep_runs, age=settings.keep_runs_for)
     pruner = Pruner(folder, keeping, partial(is_job_over, client))
-    with _beside(pruner.keep_pruning()):
+    with _beside(pruner.keep_pruning(), "old runs are not removed"):
         yield
 
 
 @contextlib.contextmanager
-def _beside(work: Coroutine[Any, Any, None]) -> Iterator[None]:
-    """Do `work` until the end of the block."""
+def _beside(work: Coroutine[Any, Any, None], lost: str) -> Iterator[None]:
+    """Do `work` until the end of the block; where it fails, the log says what is `lost`."""
     task = asyncio.create_task(work)
+    task.add_done_callback(partial(_say_if_failed, lost))
     try:
         yield
     finally:
@@ -284,7 +286,8 @@ def _passing_on_notices(node_id: str, settings: Settings, client: Client) -> Ite
     if settings.spot_notice_file is None:
         yield
         return
-    with _beside(pass_on_notices(client, node_id, settings.spot_notice_file)):
+    notices = pass_on_notices(client, node_id, settings.spot_notice_file)
+    with _beside(notices, "that the machine is about to be taken away is not passed on"):
         yield
 
 
@@ -292,17 +295,13 @@ def _passing_on_notices(node_id: str, settings: Settings, client: Client) -> Ite
 def _adopting(processes: Processes) -> Iterator[None]:
     """Until the end of the block, end what a job leaves that kills all between it and here."""
     processes.adopt()
-    task = asyncio.create_task(processes.keep_reaping())
-    task.add_done_callback(_say_of_reaping)
-    try:
+    with _beside(processes.keep_reaping(), "what outlives a killed supervisor is not looked for"):
         yield
-    finally:
-        task.cancel()
 
 
-def _say_of_reaping(task: asyncio.Task[None]) -> None:
+def _say_if_failed(lost: str, task: asyncio.Task[None]) -> None:
     if not task.cancelled() and (error := task.exception()):
-        _log.error("what outlives a killed supervisor is not looked for any more", exc_info=error)
+        _log.error("%s any more, until this agent starts anew", lost, exc_info=error)
 
 
 async def _serve(

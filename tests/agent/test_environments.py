@@ -3,8 +3,11 @@
 import asyncio
 import os
 import re
+import subprocess
+import sys
 import time
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -328,6 +331,9 @@ async def test_what_a_killed_build_left_goes(box: LocalNode):
     store.folder.mkdir(parents=True)
     folder, held = store.begin("abc")
     (folder / "bin").mkdir(parents=True)
+    nested = "import os\nfor _ in range(1500):\n os.mkdir('d'); os.chdir('d')"
+    run = partial(subprocess.run, [sys.executable, "-c", nested], cwd=folder / "bin", check=True)
+    await asyncio.to_thread(run)
     store.tidy()
     assert folder.exists()  # it is being built
     held.let_go()
