@@ -77,6 +77,8 @@ class GGUFHeader:
     files: tuple[str, ...] = ()
     file_size: int = 0
     """Bytes of all files."""
+    length: int = 0
+    """Bytes of the headers of all files."""
 
     @property
     def architecture(self) -> str:

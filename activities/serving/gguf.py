@@ -23,6 +23,9 @@ _LONGEST_TEXT = 4_096
 """Bytes of a text that is kept; templates of chats are longer, and nobody asks for them."""
 _LONGEST_LIST = 4_096
 """Entries of a list that is kept: one for a layer."""
+_MOST_KEPT = 2**20
+"""Bytes of all values that are kept; of numbers in Python twenty times as many. Those of large
+models have some thousands."""
 _PIECE = 2**20
 _STRING, _ARRAY = 8, 9
 _NUMBERS: dict[int, str] = {
@@ -68,7 +71,7 @@ def read_header(file: BinaryIO, size: int, name: str) -> GGUFHeader:
     if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
         raise read.wrong(f"general.alignment is {alignment!r}: it must be a power of two")
     found = _tensors(read, tensors, alignment)
-    return GGUFHeader(values, lengths, found, (name,), size)
+    return GGUFHeader(values, lengths, found, (name,), size, read.position)
 
 
 def _tensors(read: "_Reader", number: int, alignment: int) -> tuple[Tensor, ...]:
@@ -121,6 +124,8 @@ class _Reader:
     """Where the piece begins in the file."""
     _at: int = 0
     """The next byte, in the piece."""
+    _values: int = 0
+    """Bytes of the values that are kept."""
 
     @property
     def position(self) -> int:
@@ -166,7 +171,7 @@ class _Reader:
             if length > _LONGEST_TEXT:
                 self.skip(length)
                 return None, None
-            return self.take(length).decode(errors="replace"), None
+            return self._kept(length).decode(errors="replace"), None
         if kind != _ARRAY:
             return self._numbers(key, kind, 1)[0], None
         kind, number = self.number("I"), self.number("Q")
@@ -190,7 +195,14 @@ class _Reader:
 
     def _numbers(self, key: str, kind: int, number: int) -> tuple[int | float | bool, ...]:
         form = f"<{number}{self._letter(key, kind)}"
-        return struct.unpack(form, self.take(struct.calcsize(form)))
+        return struct.unpack(form, self._kept(struct.calcsize(form)))
+
+    def _kept(self, number: int) -> bytes:
+        """Return the next bytes, of a value that is kept."""
+        self._values += number
+        if self._values > _MOST_KEPT:
+            raise self.wrong(f"its values have more than {_MOST_KEPT // 2**20} MiB")
+        return self.take(number)
 
     def skip(self, number: int) -> None:
         """Pass over bytes, without reading those beyond the piece."""

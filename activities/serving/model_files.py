@@ -5,7 +5,7 @@ import os
 import posixpath
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +15,16 @@ from longshore.activities.serving.gguf import NotGGUFError, read_header
 from longshore.activities.storage import connect, is_local, speaking, why_away
 from longshore.models.addresses import without_secrets
 from longshore.models.errors import NotFoundError, StoreError
-from longshore.models.gguf import GGUFHeader
+from longshore.models.gguf import GGUFHeader, Tensor
 from longshore.models.text import listed
 from longshore.models.visible import shown
 
 _SPLIT = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.ASCII | re.DOTALL)
 _MOST_FILES = 1_000
+_MOST_HEADERS = 128 * 2**20
+"""Bytes of the headers of all files of a model: the first alone has a vocabulary."""
+_MOST_TENSORS = 65_536
+"""Of all files, as of one."""
 _PIECE = 2**20
 
 
@@ -46,11 +50,11 @@ def read_model(url: str) -> GGUFHeader:
     except StoreError as error:
         raise StoreError(f"{without_secrets(url)} cannot be read: {error}") from None
     parts = _parts(fs, path)
-    read = [_read(fs, part) for part in parts]
-    if len(read) == 1:
-        _check_whole(read[0])
-        return read[0]
-    return _joined(read)
+    if len(parts) == 1:
+        header = _read(fs, parts[0])
+        _check_whole(header)
+        return header
+    return _joined(len(parts), (_read(fs, part) for part in parts))
 
 
 def _parts(fs: Any, path: str) -> list[str]:
@@ -114,30 +118,51 @@ def _opened_far(fs: Any, path: str) -> Any:
         raise away from None
 
 
-def _joined(parts: list[GGUFHeader]) -> GGUFHeader:
-    """Return one header for all files: the first has the keys, each has some of the tensors."""
-    first = parts[0]
+def _joined(number: int, parts: Iterable[GGUFHeader]) -> GGUFHeader:
+    """Return one header for all files: the first has the keys, each has some of the tensors.
+
+    Each is looked at before the next is read: a thousand together have no end.
+    """
+    first: GGUFHeader | None = None
+    tensors = dict[str, Tensor]()
+    files: list[str] = []
+    file_size = length = 0
     for at, part in enumerate(parts):
-        number, place = part.keys.get("split.count"), part.keys.get("split.no")
-        if (number, place) != (len(parts), at):
+        first = first or part
+        said = (part.keys.get("split.count"), part.keys.get("split.no"))
+        if said != (number, at):
             raise NotGGUFError(
-                f"{part.files[0]} says that it is file {place} of {number}, and not {at} of "
-                f"{len(parts)} (split.no, split.count)"
+                f"{part.files[0]} says that it is file {said[1]} of {said[0]}, and not {at} of "
+                f"{number} (split.no, split.count)"
             )
-    tensors = [tensor for part in parts for tensor in part.tensors]
-    if len({tensor.name for tensor in tensors}) < len(tensors):
-        raise NotGGUFError(f"{first.files[0]} and the files after it have the same tensor twice")
+        there = len(tensors)
+        tensors |= {tensor.name: tensor for tensor in part.tensors}
+        if len(tensors) < there + len(part.tensors):
+            raise NotGGUFError(
+                f"{first.files[0]} and the files after it have the same tensor twice"
+            )
+        if len(tensors) > _MOST_TENSORS:
+            raise NotGGUFError(
+                f"{first.files[0]} and the files after it have more than {_MOST_TENSORS:,} tensors"
+            )
+        files += part.files
+        file_size += part.file_size
+        length += part.length
+        if length > _MOST_HEADERS:
+            raise NotGGUFError(
+                f"the headers of {first.files[0]} and of the files after it have more than "
+                f"{_MOST_HEADERS // 2**20} MiB"
+            )
+    assert first is not None
     said = first.keys.get("split.tensors.count")
     if said is not None and said != len(tensors):
         raise NotGGUFError(
             f"{first.files[0]} says that all files have {said} tensors: they have {len(tensors)}"
         )
     return replace(
-        first,
-        tensors=tuple(tensors),
-        files=tuple(name for part in parts for name in part.files),
-        file_size=sum(part.file_size for part in parts),
-    )
+        first, tensors=tuple(tensors.values()), files=tuple(files), file_size=file_size,
+        length=length,
+    )  # fmt: skip
 
 
 def _check_whole(header: GGUFHeader) -> None:

@@ -2,17 +2,20 @@
 
 import io
 import struct
+import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
+from typing import BinaryIO
 
 import gguf
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from longshore.activities.serving import model_files
 from longshore.activities.serving.gguf import NotGGUFError, read_header
 from longshore.activities.serving.model_files import read_model
 from longshore.models.errors import LongshoreError, NotFoundError, StoreError
@@ -171,6 +174,19 @@ def test_a_header_without_an_end_is_given_up(entries: int, length: int, why: str
     assert sum(source.asked) <= 65 * 2**20
 
 
+def test_values_that_no_model_has_are_not_kept() -> None:
+    numbers = struct.pack("<4096H", *range(1_000, 5_096))
+    lists = (key(f"{at}", _LIST, struct.pack("<IQ", 2, 4096) + numbers) for at in range(1_000))
+    raw = file(tuple(lists))
+    tracemalloc.start()
+    try:
+        with pytest.raises(NotGGUFError, match="values have more than 1 MiB"):
+            read(raw)
+        assert tracemalloc.get_traced_memory()[1] < 50e6
+    finally:
+        tracemalloc.stop()
+
+
 def split(folder: Path, at: Callable[[int], int] = lambda part: part) -> Path:
     """Write a model of three files, as llama.cpp splits."""
     for part in range(3):
@@ -206,6 +222,38 @@ def test_a_split_model_that_is_not_whole_is_refused(tmp_path: Path) -> None:
     alone = first.rename(tmp_path / "alone.gguf")
     with pytest.raises(NotGGUFError, match="one of 3 files"):
         read_model(str(alone))
+
+
+def test_a_file_that_is_named_as_a_thousand_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = split(tmp_path)
+    for at in range(2, 1_000):
+        (tmp_path / f"n-{at:05}-of-00999.gguf").symlink_to(first)
+    (tmp_path / "n-00001-of-00999.gguf").symlink_to(first)
+    opened: list[str] = []
+
+    def counted(file: BinaryIO, size: int, name: str) -> GGUFHeader:
+        opened.append(name)
+        return read_header(file, size, name)
+
+    monkeypatch.setattr(model_files, "read_header", counted)
+    with pytest.raises(NotGGUFError, match=r"file 0 of 3, and not 0 of 999"):
+        read_model(str(tmp_path / "n-00001-of-00999.gguf"))
+    assert len(opened) == 1
+
+
+def test_the_headers_of_all_files_have_an_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = split(tmp_path)
+    monkeypatch.setattr(model_files, "_MOST_HEADERS", 300)
+    with pytest.raises(NotGGUFError, match="headers of .* have more than"):
+        read_model(str(first))
+    monkeypatch.undo()
+    monkeypatch.setattr(model_files, "_MOST_TENSORS", 2)
+    with pytest.raises(NotGGUFError, match="files after it have more than 2 tensors"):
+        read_model(str(first))
 
 
 def test_what_is_no_file_is_told(tmp_path: Path) -> None:
