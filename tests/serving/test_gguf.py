@@ -248,7 +248,7 @@ def test_the_headers_of_all_files_have_an_end(
 ) -> None:
     first = split(tmp_path)
     monkeypatch.setattr(model_files, "_MOST_HEADERS", 300)
-    with pytest.raises(NotGGUFError, match="headers of .* have more than"):
+    with pytest.raises(NotGGUFError, match=r"headers of .* have more than"):
         read_model(str(first))
     monkeypatch.undo()
     monkeypatch.setattr(model_files, "_MOST_TENSORS", 2)
