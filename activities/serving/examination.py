@@ -29,6 +29,9 @@ from longshore.scheduling.serving.splits import why_not_so_many
 _WRONG = (DamagedError, NotFoundError, UnsatisfiableError)
 """What is said of a file that was read: it is no use, wherever one looks from."""
 
+_MOST_MEMORY = 10**18
+"""Bytes of a model: of more no engine is made (`EngineSize`)."""
+
 
 @dataclass(frozen=True)
 class Examined:
@@ -186,6 +189,12 @@ class _Examination:
     def _check_memory(self, facts: ModelFacts | None) -> None:
         """Hold what is stated against what the files say."""
         spec, memory = self.spec, facts.memory if facts else None
+        if memory is not None and memory.total > _MOST_MEMORY:
+            self.problems.append(
+                f"source: by its header it takes {format_bytes(memory.total)}; "
+                f"{format_bytes(_MOST_MEMORY)} are the most"
+            )
+            return
         if memory is not None and not memory.is_proposal:
             self.warnings += memory.notes
         if spec.memory is None:
