@@ -118,7 +118,8 @@ class ServiceControl(ServiceReading):
 
     async def evict(self, job_id: str) -> ReplicaView:
         """Have one engine end what it has begun, and stop; its service starts another where one
-        lacks. Returns it. Raises NotFoundError, RefusedError for one that stops already."""
+        lacks. Returns it as it stops. Raises NotFoundError, RefusedError for one that stops
+        already."""
         async with self._db().transaction() as connection:
             found = [each for each in await replicas_view(connection) if each.job_id == job_id]
             if not found:
@@ -126,5 +127,6 @@ class ServiceControl(ServiceReading):
             if found[0].stopping:
                 raise RefusedError(f"{job_id} is being stopped already")
             await stop_replica(connection, job_id, "somebody evicted it")
+            found = [each for each in await replicas_view(connection) if each.job_id == job_id]
         await Signals(self.temporal).begin_service(found[0].service)
         return found[0]
