@@ -25,7 +25,8 @@ def test_a_header_that_wants_more_memory_than_any_model_is_refused(tmp_path: Pat
         for name in ("head_count_kv", "key_length", "value_length")
     ]
     file = tmp_path / "lies.gguf"
-    file.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, len(keys)) + b"".join(keys))
+    raw = b"GGUF" + struct.pack("<IQQ", 3, 0, len(keys)) + b"".join(keys)
+    file.write_bytes(raw + bytes(-len(raw) % 32))
     spec = ModelSpec(name="lies", source=str(file))
     (problem,) = examine(spec, BUILT_IN[LLAMA_CPP]).problems
     assert problem.startswith("source: by its header it takes ")
