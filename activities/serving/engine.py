@@ -22,14 +22,14 @@ import time
 import urllib.error
 import urllib.request
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, BinaryIO
 
 from longshore.activities.node.public_files import replace_public
 from longshore.activities.serving.engine_command import ADDRESS, SPEC, arguments, path_of
 from longshore.activities.serving.engine_memory import memory_of, work_of
-from longshore.activities.serving.engine_use import EngineUse, connected
+from longshore.activities.serving.engine_use import Connections, EngineUse
 from longshore.activities.serving.load_turns import Turn
 from longshore.models.serving import LLAMA_CPP, MODEL, EngineReport, EngineSpec, EngineStage
 from longshore.models.visible import visible
@@ -121,16 +121,17 @@ class Engine:
         )  # fmt: skip
         looked = time.monotonic()
         silent, worked = 0, work_of(process.pid)
-        use = EngineUse(worked, looked)
+        use, connections = EngineUse(worked, looked), Connections(port)
         while (code := process.poll()) is None and not self._asked.wait(_USE_EVERY):
-            use.look(work_of(process.pid), time.monotonic(), connected=connected(port))
+            use.look(work_of(process.pid), time.monotonic(), connected=connections.look())
             self._tell_use(use)
             if self._untold:
                 self._tell()
             if time.monotonic() - looked < _MEASURE_EVERY:
                 continue
             self._measure(memory_of(process.pid, self._environ))
-            lives, before, worked = _lives(self._address(port)), worked, work_of(process.pid)
+            lives = _lives(_host(self._environ), port, connections.leave_out)
+            before, worked = worked, work_of(process.pid)
             # One that has too much to do does not answer either, and works.
             silent = 0 if lives or worked - before > _IDLE else silent + 1
             if silent >= _MOST_SILENT and not self._asked.is_set():
@@ -143,7 +144,7 @@ class Engine:
         if code is not None:
             return self._ended(process, echo, code)
         self._tell(stage=EngineStage.DRAINING)
-        _until_quiet(process, port, use.quiet(time.monotonic()))
+        _until_quiet(process, connections, use.quiet(time.monotonic()))
         return self._end(process)
 
     def _check(self, model: Path) -> None:
@@ -269,22 +270,29 @@ def _answers(address: str, model: str) -> bool:
         return False
 
 
-def _lives(address: str) -> bool:
-    """Return whether an engine answers at all; what it lists costs it nothing."""
+def _lives(host: str, port: int, is_ours: Callable[[int], None]) -> bool:
+    """Return whether an engine answers at all; what it lists costs it nothing. `is_ours` hears the
+    port that the question comes from."""
+    connection = http.client.HTTPConnection(host, port, timeout=_PROBE_WITHIN)
     try:
-        with _DIRECT.open(f"{address}/v1/models", timeout=_PROBE_WITHIN):
-            return True
-    except urllib.error.HTTPError:
-        return True
+        connection.connect()
+        is_ours(connection.sock.getsockname()[1])
+        connection.request("GET", "/v1/models", headers={"Connection": "close"})
+        connection.getresponse()
     except (OSError, http.client.HTTPException):
         return False
+    finally:
+        connection.close()
+    return True
 
 
-def _until_quiet(process: subprocess.Popen[bytes], port: int, seconds: float) -> None:
+def _until_quiet(
+    process: subprocess.Popen[bytes], connections: Connections, seconds: float
+) -> None:
     """Wait until nobody has been connected to the engine for so long."""
     quiet_since = time.monotonic()
     while process.poll() is None and time.monotonic() - quiet_since < seconds:
-        if connected(port):
+        if connections.look():
             quiet_since = time.monotonic()
         time.sleep(0.1)
 

@@ -1,10 +1,11 @@
 """Whether an engine is in use: seen by its connections and its work, with a clock of the test."""
 
 import socket
+from collections.abc import Iterator
 
 import pytest
 
-from longshore.activities.serving.engine_use import EngineUse, connected
+from longshore.activities.serving.engine_use import Connections, EngineUse
 
 
 def test_it_is_idle_once_nobody_has_used_it_for_ten_seconds():
@@ -45,20 +46,53 @@ def test_requests_without_a_pause_between_them_are_one_use():
     assert use.uses == 2
 
 
-@pytest.mark.parametrize(
-    ("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")]
-)
-def test_a_connection_is_seen_while_it_is_open(family: socket.AddressFamily, host: str):
+@pytest.fixture(params=[(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")], ids=["4", "6"])
+def server(request: pytest.FixtureRequest) -> Iterator[socket.socket]:
+    """Listens on a port of its own; no time."""
+    family, host = request.param
     if family == socket.AF_INET6 and not socket.has_ipv6:
         pytest.skip("no IPv6 here")
-    with socket.socket(family) as server:
+    with socket.socket(family) as listening:
         try:
-            server.bind((host, 0))
+            listening.bind((host, 0))
         except OSError:
             pytest.skip(f"no {host} here")
-        server.listen()
-        port = server.getsockname()[1]
-        assert not connected(port)
-        with socket.create_connection((host, port)) as client, server.accept()[0]:
-            assert connected(port)
-            assert client
+        listening.listen()
+        yield listening
+
+
+def connect(server: socket.socket) -> tuple[socket.socket, socket.socket]:
+    client = socket.create_connection(server.getsockname()[:2])
+    return client, server.accept()[0]
+
+
+def test_a_connection_is_seen_while_it_is_open(server: socket.socket):
+    connections = Connections(server.getsockname()[1])
+    assert not connections.look()
+    client, accepted = connect(server)
+    with client, accepted:
+        assert connections.look()
+        assert connections.look()
+
+
+@pytest.mark.parametrize("first", ["client", "server"])
+def test_one_that_came_and_went_between_two_looks_is_seen_once(server: socket.socket, first: str):
+    connections = Connections(server.getsockname()[1])
+    client, accepted = connect(server)
+    one, other = (client, accepted) if first == "client" else (accepted, client)
+    one.close()
+    assert other.recv(1) == b""
+    other.close()
+    assert connections.look()
+    assert not connections.look()
+    assert not Connections(server.getsockname()[1]).look(), "what was before it came is no use"
+
+
+def test_our_own_are_left_out(server: socket.socket):
+    connections = Connections(server.getsockname()[1])
+    client, accepted = connect(server)
+    connections.leave_out(client.getsockname()[1])
+    assert not connections.look()
+    client.close()
+    accepted.close()
+    assert not connections.look()
