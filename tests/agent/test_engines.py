@@ -38,7 +38,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def an_engine(source: Path | str, runtime: Runtime = LLAMA, **model: Any) -> dict[str, Any]:
-    usual = {"name": "tiny", "source": str(source), "runtime": runtime.name}
+    usual: dict[str, Any] = {"name": "tiny", "source": str(source), "runtime": runtime.name}
     # One thread: several wait for each other at each layer, and do little else on a busy machine.
     usual |= {"context": 1000, "concurrency": 2}
     if runtime is LLAMA:
