@@ -20,7 +20,7 @@ from tests.faults.scenes import until_answered
 from tests.support.local_stack import ROOT
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 async def test_it_does_what_its_picture_says_while_processes_are_killed(fleet: Fleet) -> None:
@@ -28,7 +28,7 @@ async def test_it_does_what_its_picture_says_while_processes_are_killed(fleet: F
     await _kill_where_runs(fleet, f"{dag_id}.prepare.s1")
     await asyncio.to_thread(fleet.start_what_is_missing)
     train = f"{dag_id}.train"
-    await eventually(lambda: _says(fleet, train, "epoch 2:"), timeout=PATIENCE)
+    await eventually(lambda: _says(fleet, train, "epoch 2:"), timeout=2 * PATIENCE)
     await _kill_where_runs(fleet, train)
     await asyncio.to_thread(fleet.start_what_is_missing)
 
@@ -51,7 +51,7 @@ async def test_it_does_what_its_picture_says_while_processes_are_killed(fleet: F
 async def test_a_failure_is_told_and_fails_it(fleet: Fleet) -> None:
     spec = _pipeline({"train": {"command": "exit 3", "checkpoint": None}})
     dag_id = await _submitted(fleet, spec)
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(2 * PATIENCE):
         ended = await fleet.longshore.wait_dag(dag_id)
     assert ended.state is DagState.FAILED
     assert {step.name: step.step for step in ended.steps} == {
@@ -64,7 +64,7 @@ async def test_a_failure_is_told_and_fails_it(fleet: Fleet) -> None:
 async def test_an_array_costs_what_its_slots_do(fleet: Fleet) -> None:
     dag_id = await _submitted(fleet, _pipeline({"train": {"command": "true"}}))
     said: list[str] = []
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(2 * PATIENCE):
         async for dag in fleet.longshore.watch_dag(dag_id):
             said += [step.reason for step in dag.steps if step.name == "prepare"]
     assert any("of 8 elements" in reason for reason in said)
