@@ -8,14 +8,19 @@ from temporalio.common import RawValue
 from temporalio.exceptions import ApplicationError
 
 from longshore.client.api import Longshore
+from longshore.models.array_messages import ElementsRequest
 from longshore.models.base import Input
-from longshore.models.messages import job_workflow_id, node_workflow_id
+from longshore.models.departures import ExpiryChange, NodeDrain
+from longshore.models.messages import CommandReason, job_workflow_id, node_workflow_id
 from longshore.models.node import NodeState
+from longshore.models.node_messages import Registration
+from longshore.models.resize import Resize
 from longshore.workers.versioning import WORKFLOWS
 from longshore.workflows.array import ArrayWorkflow
 from longshore.workflows.job import JobWorkflow
 from longshore.workflows.node import NodeWorkflow
 from tests.support.control import a_spec
+from tests.support.ledger import registration
 from tests.support.scripted_node import ScriptedNode
 
 _ENCODED = RawValue(Payload(metadata={"encoding": b"binary/encrypted"}, data=b"xyz"))
@@ -123,3 +128,22 @@ async def test_a_field_that_there_is_not_is_refused(
     assert said == 'restart: no such field\ngive an input: {"gpus": 8}'
     await node.end(job_id)
     assert (await longshore.wait(job_id)).attempts == 1
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        CommandReason(), NodeDrain(), ExpiryChange(expires_at=None), Resize(gpus=1),
+        ElementsRequest(indices="1"), registration("a-pool", "a-node"),
+    ],
+    ids=lambda given: type(given).__name__,
+)  # fmt: skip
+def test_what_a_newer_version_sends_is_taken_as_far_as_it_is_known(given: Input):
+    sent = {**given.model_dump(mode="json"), "of_a_newer": 1}
+    assert type(given).model_validate(sent).unknown == ()
+
+
+def test_that_is_all_that_updates_take():
+    found = {takes for kind in WORKFLOWS for takes in _updates_of(kind).values()}
+    known = {CommandReason, NodeDrain, ExpiryChange, Resize, ElementsRequest, Registration}
+    assert found == known
