@@ -16,6 +16,7 @@ from longshore.models.domains import Foreseen
 from longshore.models.errors import SpecError
 from longshore.models.forecast import Forecast
 from longshore.models.job import JobSpec
+from longshore.models.moment import said_at
 from longshore.models.preemption import WayKind
 from longshore.models.queue_view import QueueView
 from longshore.models.settings import Settings
@@ -134,7 +135,7 @@ async def test_what_is_said_of_a_job_that_will_be_late_and_what_meeting_it_costs
         assert found.meeting is not None
         assert found.meeting.remedy is not None
         assert found.meeting.remedy.kind is WayKind.PREEMPT
-        assert f"Its deadline, {found.deadline.at:%H:%M}" in found.says
+        assert f"Its deadline, {said_at(found.deadline.at, datetime.now(UTC))}: " in found.says
         assert "late by" in found.says
         assert f"stop {runs} meets it, for $" in found.says
         job_id = await submit(longshore, pool, "high", *high)
