@@ -127,6 +127,13 @@ class Input(Wire):
             found._unknown = tuple(sorted(given.difference(cls.model_fields)))
         return found
 
+    def __eq__(self, other: object) -> bool:
+        """By their fields: what somebody gave beside them makes no difference."""
+        if not isinstance(other, Input) or type(self) is not type(other):
+            return NotImplemented
+        fields = type(self).model_fields
+        return all(getattr(self, name) == getattr(other, name) for name in fields)
+
 
 class StartInput(Input):
     """The input of a workflow. One that is refused ends the workflow."""
