@@ -20,6 +20,7 @@ from longshore.activities.node.fence import Fence
 from longshore.activities.node.inventory import SimulatedGPUs, take_inventory
 from longshore.activities.node.outcome import AGENT_STOPPED
 from longshore.activities.node.processes import Processes
+from longshore.activities.node.removal import remove_what_can_be
 from longshore.activities.node.run import Run
 from longshore.activities.node.system import boot_clock
 from longshore.client.api import Longshore
@@ -145,6 +146,14 @@ class LocalNode:
             return (self.folder / "runs" / f"{key.job_id}-{key.attempt}" / stream).read_text()
         except FileNotFoundError:
             return ""
+
+
+@pytest.fixture
+def nests_deep(tmp_path: Path) -> Iterator[None]:
+    """Removes what the test leaves; no time. A folder that is nested deeper than Python walks
+    would end a later session of pytest, which removes what is old, without a summary."""
+    yield
+    remove_what_can_be(tmp_path)
 
 
 @pytest.fixture

@@ -23,6 +23,6 @@ async def test_the_log_says_what_is_lost_where_it_fails(caplog: pytest.LogCaptur
 
 async def test_the_end_of_the_agent_is_no_failure(caplog: pytest.LogCaptureFixture):
     with _beside(asyncio.Event().wait(), "nothing"):  # pyright: ignore[reportArgumentType]
-        await asyncio.sleep(0)
-    await asyncio.sleep(0)
+        await asyncio.sleep(0)  # it begins
+    await asyncio.sleep(0)  # it ends
     assert caplog.records == []

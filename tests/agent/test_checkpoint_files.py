@@ -114,6 +114,7 @@ def test_a_name_that_is_no_text_is_refused_and_leaves_nothing(folder: Path, wher
     assert list(where.iterdir()) == []
 
 
+@pytest.mark.usefixtures("nests_deep")
 def test_folders_that_are_nested_too_deep_are_refused_and_leave_nothing(folder: Path, where: Path):
     """The agent stopped listening to that job, and never said so."""
     opened = os.open(folder, os.O_RDONLY)

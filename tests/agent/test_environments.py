@@ -326,6 +326,7 @@ async def test_one_that_is_in_use_is_not_evicted(box: LocalNode, tmp_path: Path)
     assert [path.suffix for path in store.folder.iterdir()] == [".build"]
 
 
+@pytest.mark.usefixtures("nests_deep")
 async def test_what_a_killed_build_left_goes(box: LocalNode):
     store = EnvironmentStore(box.folder / "cache/environments")
     store.folder.mkdir(parents=True)

@@ -93,6 +93,7 @@ async def test_a_store_that_cannot_be_written_costs_the_outputs_alone(box: Local
     assert "longshore: its outputs are not stored: the artifact store" in said
 
 
+@pytest.mark.usefixtures("nests_deep")
 @pytest.mark.parametrize(
     ("making", "told"),
     [

@@ -56,6 +56,7 @@ def place(box: LocalNode) -> Place:
     return Place(box)
 
 
+@pytest.mark.usefixtures("nests_deep")
 async def test_a_folder_that_is_nested_deeper_than_python_walks_goes_too(
     place: Place, tmp_path: Path
 ):
