@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from longshore.activities.node.public_files import entered
-from longshore.activities.node.removal import remove_tree
+from longshore.activities.node.removal import remove_what_can_be
 from longshore.models.checkpoint import StoredFile
 from longshore.models.errors import DamagedError
 
@@ -85,11 +85,7 @@ def remove_moments(where: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    try:
-        shutil.rmtree(folder, ignore_errors=True)
-    except RecursionError:
-        with contextlib.suppress(OSError):
-            remove_tree(folder)
+    remove_what_can_be(folder)
 
 
 _KINDS = ("saved", "restoring", "old")

@@ -25,7 +25,7 @@ from typing import Any
 
 from longshore.activities.node.file_locks import Held, try_lock
 from longshore.activities.node.preparing import in_background
-from longshore.activities.node.removal import remove_tree
+from longshore.activities.node.removal import remove_what_can_be
 from longshore.activities.storage import put_local
 from longshore.models.text import span
 from longshore.scheduling.node_caches import Cached
@@ -127,7 +127,7 @@ class EnvironmentStore:
         filled the disk. What it wrote is still read by those that waited for it."""
         if _json(self._marker(identity)).get("folder") != folder.name:
             _remove_folder(folder)
-        _remove_open(source_of(folder))
+        remove_what_can_be(source_of(folder))
 
     def failed(self, identity: str, message: str) -> None:
         """Note why a build failed."""
@@ -168,7 +168,7 @@ class EnvironmentStore:
                     if _json(marker).get("folder") != folder.name:
                         _remove(folder)
                     else:  # of a build that was killed at its end
-                        _remove_open(source_of(folder))
+                        remove_what_can_be(source_of(folder))
 
     def _marker(self, identity: str) -> Path:
         return self.folder / f"{identity}.json"
@@ -224,19 +224,13 @@ def _remove_folder(folder: Path) -> None:
     with contextlib.suppress(FileNotFoundError, RecursionError):
         for path, _, _ in os.walk(folder):
             Path(path).chmod(0o700)
-    _remove_open(folder)
-
-
-def _remove_open(folder: Path) -> None:
-    """Remove a folder as far as that goes."""
-    with contextlib.suppress(OSError):
-        remove_tree(folder)
+    remove_what_can_be(folder)
 
 
 def _remove(folder: Path) -> None:
     """Remove an environment with all that belongs to it; its lock last."""
     _remove_folder(folder)
-    _remove_open(source_of(folder))
+    remove_what_can_be(source_of(folder))
     folder.with_name(f"{folder.name}.log").unlink(missing_ok=True)
     _same_of(folder).unlink(missing_ok=True)
     _lock_of(folder).unlink(missing_ok=True)

@@ -1,5 +1,6 @@
 """Removes folders that a job filled, however deep it nested them."""
 
+import contextlib
 import os
 import shutil
 import stat
@@ -14,11 +15,21 @@ with RecursionError at about a thousand."""
 
 def remove_tree(folder: Path) -> None:
     """Remove a folder with all that is in it, following no link. Raises OSError."""
+    _remove(folder, ignore_errors=False)
+
+
+def remove_what_can_be(folder: Path) -> None:
+    """Remove a folder, and where not all of it can be removed as much as can."""
+    with contextlib.suppress(OSError):
+        _remove(folder, ignore_errors=True)
+
+
+def _remove(folder: Path, *, ignore_errors: bool) -> None:
     left = [folder]
     while left:
         each = left.pop()
         try:
-            shutil.rmtree(each)
+            shutil.rmtree(each, ignore_errors=ignore_errors)
         except RecursionError:
             left += [each, *_cut(each, folder)]
 
