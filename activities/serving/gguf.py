@@ -17,7 +17,7 @@ _MOST_BYTES = 64 * 2**20
 _MOST_ENTRIES = 2**22
 """Of a list. The largest vocabularies have 260,000 tokens, and twice as many merges."""
 _MOST_KEYS = 65_536
-_MOST_TENSORS = 65_536
+MOST_TENSORS = 65_536
 _LONGEST_NAME = 65_535  # docs/gguf.md
 _LONGEST_TEXT = 4_096
 """Bytes of a text that is kept; templates of chats are longer, and nobody asks for them."""
@@ -55,7 +55,7 @@ def read_header(file: BinaryIO, size: int, name: str) -> GGUFHeader:
     tensors, keys = read.number("Q"), read.number("Q")
     # Twelve bytes are the least that a key takes, and 24 a tensor.
     read.check_count("keys", keys, _MOST_KEYS, 12)
-    read.check_count("tensors", tensors, _MOST_TENSORS, 24)
+    read.check_count("tensors", tensors, MOST_TENSORS, 24)
     values: dict[str, Value] = {}
     lengths: dict[str, int] = {}
     for _ in range(keys):

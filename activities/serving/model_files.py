@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from longshore.activities.serving.gguf import NotGGUFError, read_header
+from longshore.activities.serving.gguf import MOST_TENSORS, NotGGUFError, read_header
 from longshore.activities.storage import connect, is_local, speaking, why_away
 from longshore.models.addresses import without_secrets
 from longshore.models.errors import NotFoundError, StoreError
@@ -23,8 +23,6 @@ _SPLIT = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf", re.ASCII | re.DOTALL)
 _MOST_FILES = 1_000
 _MOST_HEADERS = 128 * 2**20
 """Bytes of the headers of all files of a model: the first alone has a vocabulary."""
-_MOST_TENSORS = 65_536
-"""Of all files, as of one."""
 _PIECE = 2**20
 
 
@@ -141,9 +139,9 @@ def _joined(number: int, parts: Iterable[GGUFHeader]) -> GGUFHeader:
             raise NotGGUFError(
                 f"{first.files[0]} and the files after it have the same tensor twice"
             )
-        if len(tensors) > _MOST_TENSORS:
+        if len(tensors) > MOST_TENSORS:
             raise NotGGUFError(
-                f"{first.files[0]} and the files after it have more than {_MOST_TENSORS:,} tensors"
+                f"{first.files[0]} and the files after it have more than {MOST_TENSORS:,} tensors"
             )
         files += part.files
         file_size += part.file_size
