@@ -26,7 +26,7 @@ from temporalio.service import RPCError
 from longshore.activities.database import Database, clock
 from longshore.activities.funding.differences import FUNDING_DIFFERENCES
 from longshore.activities.held_differences import HELD_DIFFERENCES
-from longshore.activities.job_runs import run_of_job
+from longshore.activities.job_runs import may_be_on_record, run_of_job
 from longshore.activities.pollers import is_polled
 from longshore.activities.rpc_errors import is_unknown
 from longshore.activities.stored_pools import pool_and_trouble
@@ -180,7 +180,7 @@ async def _ended(database: Database, seen: Observed) -> frozenset[str]:
         flow.id.removeprefix(_JOB_PREFIX)
         for flow in seen.workflows.values()
         if flow.id.startswith(_JOB_PREFIX) and flow.id.removeprefix(_JOB_PREFIX) not in known
-        and "\0" not in flow.id  # no row has it, and the database refuses to look
+        and may_be_on_record(flow.id)
     ]  # fmt: skip
     if not others:
         return frozenset()

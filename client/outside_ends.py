@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
-from longshore.activities.job_runs import run_of_job
+from longshore.activities.job_runs import may_be_on_record, run_of_job
 from longshore.models.job_status import JobState
 from longshore.models.messages import ARRAY_WORKFLOW, JOB_WORKFLOW, job_workflow_id
 from longshore.models.reconcile import RECONCILE_SCHEDULE, ReconcileRequest
@@ -72,8 +72,7 @@ async def ended_outside_lately(temporal: Client) -> tuple[str, ...]:
     query = _LATELY.format(since=(datetime.now(UTC) - _LOOK_BACK).isoformat())
     try:
         flows = temporal.list_workflows(query, limit=_MOST, rpc_timeout=_PATIENCE)
-        # No row has an id with NUL, and the database refuses to look.
-        ids = [flow.id.removeprefix(_PREFIX) async for flow in flows if "\0" not in flow.id]
+        ids = [flow.id.removeprefix(_PREFIX) async for flow in flows if may_be_on_record(flow.id)]
     except RPCError:
         return ()
     return tuple(dict.fromkeys(ids))
