@@ -251,7 +251,7 @@ def test_the_headers_of_all_files_have_an_end(
     with pytest.raises(NotGGUFError, match=r"headers of .* have more than"):
         read_model(str(first))
     monkeypatch.undo()
-    monkeypatch.setattr(model_files, "_MOST_TENSORS", 2)
+    monkeypatch.setattr(model_files, "MOST_TENSORS", 2)
     with pytest.raises(NotGGUFError, match="files after it have more than 2 tensors"):
         read_model(str(first))
 
