@@ -12,7 +12,7 @@ import pathspec
 
 from longshore.activities.checkpoints.store import CheckpointStore
 from longshore.activities.storage import speaking
-from longshore.models.checkpoint import Manifest, StoredFile
+from longshore.models.checkpoint import Manifest
 
 
 def unmatched(patterns: Sequence[str], paths: Sequence[str]) -> tuple[str, ...]:
@@ -39,12 +39,8 @@ class OutputStore(CheckpointStore):
 
         `draft` says whose they are. Raises what `publish` raises.
         """
-        wanted = pathspec.GitIgnoreSpec.from_lines(patterns)
-
-        def matches(file: StoredFile) -> bool:
-            return wanted.match_file(file.path)
-
-        return self.publish(folder, draft, given_up, matches)
+        named = pathspec.GitIgnoreSpec.from_lines(patterns).match_file
+        return self.publish(folder, draft, given_up, named=named)
 
     def of_attempt(self, job_id: str, attempt: int | None = None) -> tuple[Manifest, ...]:
         """Return what an attempt gave back, by rank; without one the last that gave a file, or

@@ -5,7 +5,7 @@ import os
 import shutil
 import stat
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from longshore.activities.node.public_files import entered
@@ -17,13 +17,14 @@ DRAFTS = (".tmp", ".draft", ".partial")
 """Endings of files that are being written: they belong to no checkpoint."""
 
 
-def files_of(folder: Path) -> list[StoredFile]:
-    """Return the files and links below a folder by path, without checksums; drafts left out.
+def files_of(folder: Path, named: Callable[[str], bool] = lambda path: True) -> list[StoredFile]:
+    """Return the files and links below a folder by path, without checksums; drafts left out, and
+    paths that are not `named`.
 
     Raises OSError, and DamagedError for what no manifest can hold.
     """
     with _telling_depth():
-        return sorted(_walk(folder, ""), key=lambda file: file.path)
+        return sorted(_walk(folder, "", named), key=lambda file: file.path)
 
 
 def moment_of(folder: Path, where: Path) -> Path:
@@ -95,13 +96,13 @@ def _beside(folder: Path, kind: str) -> Path:
     return folder.with_name(f".{folder.name}.{kind}-{uuid.uuid4().hex[:12]}")
 
 
-def _require_utf8(path: str) -> None:
+def _require_utf8(text: str, what: str = "the name of a file") -> None:
     """A manifest is UTF-8."""
     try:
-        path.encode()
+        text.encode()
     except UnicodeEncodeError:
-        said = os.fsencode(path).decode(errors="backslashreplace")
-        raise DamagedError(f"the name of {said} is not UTF-8") from None
+        said = os.fsencode(text).decode(errors="backslashreplace")
+        raise DamagedError(f"{what} is not UTF-8: {said}") from None
 
 
 @contextlib.contextmanager
@@ -112,18 +113,23 @@ def _telling_depth() -> Iterator[None]:
         raise DamagedError("its folders are nested too deep") from None
 
 
-def _walk(folder: Path, below: str) -> Iterator[StoredFile]:
+def _walk(folder: Path, below: str, named: Callable[[str], bool]) -> Iterator[StoredFile]:
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith(DRAFTS):
                 continue
             path = f"{below}{entry.name}"
-            _require_utf8(path)
             with contextlib.suppress(FileNotFoundError):  # replaced, or removed, meanwhile
+                if entry.is_dir(follow_symlinks=False):
+                    yield from _walk(Path(entry.path), f"{path}/", named)
+                    continue
+                if not named(path):
+                    continue
+                _require_utf8(path)
                 if entry.is_symlink():
-                    yield StoredFile(path=path, link=str(Path(entry.path).readlink()))
-                elif entry.is_dir():
-                    yield from _walk(Path(entry.path), f"{path}/")
+                    leads = str(Path(entry.path).readlink())
+                    _require_utf8(leads, f"what the link {path} leads to")
+                    yield StoredFile(path=path, link=leads)
                 elif entry.is_file():
                     its = entry.stat()
                     yield StoredFile(

@@ -317,7 +317,11 @@ class Keeper:
         own, beside = self._public.parent, self._real.parent
         alike = self._in_image or own.stat().st_dev == beside.stat().st_dev
         moment = checkpoint_files.moment_of(self._real, own if alike else beside)
-        return moment, sum(file.size for file in checkpoint_files.files_of(moment))
+        try:
+            return moment, sum(file.size for file in checkpoint_files.files_of(moment))
+        except BaseException:
+            checkpoint_files.remove(moment)
+            raise
 
     def _draft(
         self, number: int, step: int | None, at: datetime, took: timedelta | None

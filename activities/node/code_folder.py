@@ -12,7 +12,6 @@ import contextlib
 import errno
 import json
 import os
-import shutil
 import stat
 import threading
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ from typing import Any
 
 from longshore.activities.failpoints import blocking_failpoint
 from longshore.activities.node.public_files import entered
+from longshore.activities.node.removal import remove_tree
 from longshore.activities.node.system import users_umask
 from longshore.activities.storage import GivenUp
 from longshore.models.errors import DamagedError
@@ -308,7 +308,7 @@ def _clear(name: str, here: int) -> None:
     """Remove what is in the way, whatever it is."""
     with contextlib.suppress(FileNotFoundError):
         if stat.S_ISDIR(os.stat(name, dir_fd=here, follow_symlinks=False).st_mode):
-            shutil.rmtree(name, dir_fd=here)
+            remove_tree(Path(name), below=here)
         else:
             os.unlink(name, dir_fd=here)
 
@@ -317,7 +317,7 @@ def _rename_over(part: str, name: str, here: int) -> None:
     try:
         os.rename(part, name, src_dir_fd=here, dst_dir_fd=here)
     except IsADirectoryError:
-        shutil.rmtree(name, dir_fd=here)
+        remove_tree(Path(name), below=here)
         os.rename(part, name, src_dir_fd=here, dst_dir_fd=here)
 
 

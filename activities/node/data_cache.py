@@ -17,7 +17,6 @@ import errno
 import json
 import logging
 import os
-import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -48,6 +47,7 @@ from longshore.activities.node.data_source import (
 )
 from longshore.activities.node.file_locks import try_lock
 from longshore.activities.node.output_source import OutputSource
+from longshore.activities.node.removal import remove_what_can_be
 from longshore.activities.node.system import boot_clock
 from longshore.activities.node.write_share import WriteShare
 from longshore.activities.storage import GivenUp, put_local
@@ -372,8 +372,8 @@ class DataCache:
                     (state / "complete").unlink(missing_ok=True)
                     folder = state.with_name(state.name.removesuffix(STATE))
                     open_folder(folder)
-                    shutil.rmtree(folder, ignore_errors=True)
-                    shutil.rmtree(state, ignore_errors=True)
+                    remove_what_can_be(folder)
+                    remove_what_can_be(state)
         self.changed()
 
     def tidy(self) -> None:

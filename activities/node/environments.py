@@ -9,7 +9,6 @@ import contextlib
 import logging
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -36,6 +35,7 @@ from longshore.activities.node.full_disk import is_full_disk
 from longshore.activities.node.job_path import with_environment
 from longshore.activities.node.launch import AGENT_MARK, clean_env
 from longshore.activities.node.preparing import NotReadyError, in_thread, unless_unwanted
+from longshore.activities.node.removal import remove_what_can_be
 from longshore.activities.node.system import boot_clock, die_with_parent
 from longshore.activities.storage import GivenUp
 from longshore.models.errors import DamagedError, StoreError
@@ -330,7 +330,7 @@ def remove_build_caches(folder: Path) -> None:
     if held := try_lock(folder / f"{_UV}.lock"):
         with held:
             for cache in caches:
-                shutil.rmtree(cache, ignore_errors=True)
+                remove_what_can_be(cache)
 
 
 def _failed(recipe: Recipe, why: str, output: Path) -> Exception:

@@ -1,7 +1,6 @@
 """Has on a node what a job needs while it waits for its turn there: code, packages, data."""
 
 import asyncio
-import shutil
 import threading
 import uuid
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from longshore.activities.node.data_cache import DataCache
 from longshore.activities.node.data_sets import bring_sets
 from longshore.activities.node.environments import Environments
 from longshore.activities.node.preparing import NotReadyError, in_thread, unless_unwanted
+from longshore.activities.node.removal import remove_what_can_be
 from longshore.models.errors import DamagedError, StoreError
 from longshore.models.job import JobSpec
 from longshore.models.node_messages import Prepared, PrepareRequest
@@ -35,7 +35,7 @@ class Preparation:
     ) -> None:
         """`folder`, which is emptied, is for what is needed meanwhile; `image_folders` what of
         this node a job in an image may see."""
-        shutil.rmtree(folder, ignore_errors=True)  # of an agent that was killed
+        remove_what_can_be(folder)  # of an agent that was killed
         self._folder, self._image_folders = folder, image_folders
         self._artifacts, self._environments, self._data = artifacts, environments, data
 
@@ -95,4 +95,4 @@ class Preparation:
         finally:
             if held is not None:
                 held.let_go()
-            await in_thread(partial(shutil.rmtree, folder, ignore_errors=True))
+            await in_thread(partial(remove_what_can_be, folder))

@@ -109,7 +109,7 @@ async def test_a_new_life_of_the_agent_removes_what_nobody_publishes_any_more(
 
 def test_a_name_that_is_no_text_is_refused_and_leaves_nothing(folder: Path, where: Path):
     Path(os.fsdecode(bytes(folder) + b"/\xff")).touch()
-    with pytest.raises(DamagedError, match=r"the name of \\xff is not UTF-8"):
+    with pytest.raises(DamagedError, match=r"the name of a file is not UTF-8: \\xff"):
         moment_of(folder, where)
     assert list(where.iterdir()) == []
 

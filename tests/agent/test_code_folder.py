@@ -2,6 +2,8 @@
 
 import os
 import stat
+import subprocess
+import sys
 import threading
 from functools import partial
 from pathlib import Path
@@ -132,6 +134,18 @@ def test_nothing_is_written_through_a_link_that_a_job_left(place: Place, tmp_pat
     place.unpack(snapshot)
     assert tree_of(outside) == {"a/b.py": b"theirs", "train.py": b"theirs"}
     assert not place.work.is_symlink()
+
+
+@pytest.mark.usefixtures("nests_deep")
+def test_folders_in_the_way_that_are_nested_deeper_than_python_walks_go(place: Place):
+    snapshot = store_snapshot(place.store, TREE)
+    place.unpack(snapshot)
+    (place.work / "run.sh").unlink()
+    (place.work / "run.sh").mkdir()
+    nested = "import os\nfor _ in range(1200):\n os.mkdir('d'); os.chdir('d')"
+    subprocess.run([sys.executable, "-c", nested], cwd=place.work / "run.sh", check=True)
+    place.unpack(snapshot)
+    assert tree_of(place.work) == {path: text.encode() for path, text in TREE.items()}
 
 
 def test_another_name_that_a_job_gave_a_file_keeps_what_the_job_wrote(place: Place):

@@ -97,7 +97,8 @@ async def test_a_store_that_cannot_be_written_costs_the_outputs_alone(box: Local
 @pytest.mark.parametrize(
     ("making", "told"),
     [
-        (r"touch $(printf 'bad\377')", r"the name of out/bad\xff is not UTF-8"),
+        (r"touch $(printf 'bad\377')", r"the name of a file is not UTF-8: out/bad\xff"),
+        (r"ln -s $(printf 'bad\377') a", r"what the link out/a leads to is not UTF-8: bad\xff"),
         (
             "for i in $(seq 1200); do mkdir d; cd -P d; done",
             "its folders are nested too deep",
@@ -112,6 +113,15 @@ async def test_what_no_manifest_can_hold_is_told_as_such(
     assert (await run.done).failure is None
     said = box.logs.read("job-a", stream="stderr").data.decode()
     assert said == f"longshore: its outputs are not stored: {told}\n"
+
+
+async def test_a_name_beside_the_outputs_may_be_anything(box: LocalNode, tmp_path: Path) -> None:
+    making = r"mkdir out; echo 1 > out/a; touch $(printf 'bad\377')"
+    run = box.start(making, job="job-a", outputs=["out"])
+    assert (await run.done).failure is None
+    assert box.logs.read("job-a", stream="stderr").data == b""
+    bring(box, "job-a", tmp_path)
+    assert files_in(tmp_path)["out/a"] == "1\n"
 
 
 async def test_names_of_outputs_that_no_file_has_are_told(box: LocalNode) -> None:
