@@ -92,15 +92,27 @@ class OutputReading(Reconnecting):
         found = await asyncio.to_thread(store.of_attempt, job_id, attempt)
         if not found:
             of = f" in attempt {attempt}" if attempt else ""
-            named = (await self.spec(job_id)).outputs
-            why = (
-                f"nothing of {listed(named, 3)} is stored: that comes when an attempt has ended"
-                if named
-                else "its job file names no `outputs`"
-            )
+            why = await self._why_nothing(job_id, attempt)
             raise NotFoundError(f"job {job_id} has given nothing back{of}: {why}")
         bring = partial(pull, dry_run=dry_run, ignored=folder is None, told=told)
         return await asyncio.to_thread(bring, store, found, folder or Path(job_id))
+
+    async def _why_nothing(self, job_id: str, attempt: int | None) -> str:
+        """Return why nothing that a job gives back is stored."""
+        named = (await self.spec(job_id)).outputs
+        if not named:
+            return "its job file names no `outputs`"
+        status = await self._status_when_back(job_id)
+        last = max((a.attempt for a in status.attempts), default=0)
+        if attempt is not None and 0 < last < attempt:
+            return f"its last attempt is {last}"
+        ended = [a.attempt for a in status.attempts if a.ended_at and attempt in (None, a.attempt)]
+        if not ended:
+            return f"nothing of {listed(named, 3)} is stored: that comes when an attempt has ended"
+        return (
+            f"attempt {ended[-1]} has ended, and nothing of {listed(named, 3)} is stored: "
+            f"`longshore logs --stderr {job_id} --attempt {ended[-1]}` says why"
+        )
 
     async def missing_logs(self, ref: str, attempt: int | None = None) -> str:
         """Return why the log store lacks a part of what an attempt wrote, the latest without one.

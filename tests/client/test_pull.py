@@ -18,6 +18,7 @@ from longshore.models.errors import SpecError
 from longshore.models.job import JobSpec
 from longshore.models.settings import Settings
 from tests.client.conftest import Command
+from tests.support.scripted_node import ScriptedNode
 
 AT = datetime(2026, 11, 25, tzinfo=UTC)
 
@@ -87,6 +88,25 @@ async def test_a_job_that_made_none_of_its_outputs_is_told_so(
     found = await longshore("pull", job_id, "--to", str(tmp_path / "here"))
     assert found.code == 0
     assert found.out.endswith("attempt 1: the job made no file that `outputs` names\n")
+
+
+async def test_a_job_that_ended_and_gave_nothing_back_is_told_where_it_says_why(
+    longshore: Command, api: Longshore, pool: str, node: ScriptedNode
+) -> None:
+    args = ("--pool", pool, "--output", "out", "--", "true")
+    job_id = (await longshore("submit", "-q", *args)).out.strip()
+    await node.started(job_id)
+    runs = await longshore("pull", job_id)
+    assert runs.err.endswith("nothing of out is stored: that comes when an attempt has ended\n")
+    await node.end(job_id)
+    await api.wait(job_id)
+    over = await longshore("pull", job_id)
+    assert over.err.endswith(
+        "attempt 1 has ended, and nothing of out is stored: "
+        f"`longshore logs --stderr {job_id} --attempt 1` says why\n"
+    )
+    second = await longshore("pull", job_id, "--attempt", "2")
+    assert second.err.endswith("in attempt 2: its last attempt is 1\n")
 
 
 async def test_a_job_without_outputs_is_told_what_lacks(
