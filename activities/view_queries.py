@@ -19,7 +19,8 @@ _JOBS = f"""
                 THEN j.spec->'malleable'->'desired'
                 ELSE j.spec->'malleable'->'max' END AS gpus,
            j.spec->'malleable' AS malleable,
-           coalesce(j.spec->'milli', '1000') AS milli, j.spec->'mig' AS mig,
+           coalesce(j.spec->'milli', '1000') AS milli,
+           coalesce(j.spec->'vram_per_gpu', '0') AS vram_per_gpu, j.spec->'mig' AS mig,
            j.spec->'labels' AS labels, j.spec->'max_duration' AS max_duration,
            CASE WHEN j.ended_at IS NOT NULL THEN j.end_state
                 WHEN p.ended_at IS NULL AND p.attempt IS NOT NULL THEN 'RUNNING'

@@ -293,8 +293,9 @@ def _with_end(job: JobView) -> JobView:
 
 _UNREADABLE = {
     "tier": Tier.FLEX, "priority": 0, "gpus": 0, "malleable": None, "gpu_type": None,
-    "milli": WHOLE, "mig": None, "counted_as": None, "estimated_start": None, "start_range": None,
-    "labels": {},    "max_duration": None, "start_below": None,
+    "milli": WHOLE, "vram_per_gpu": 0.0, "mig": None, "counted_as": None,
+    "estimated_start": None, "start_range": None, "labels": {}, "max_duration": None,
+    "start_below": None,
 }  # fmt: skip
 """What a list shows of what it cannot read. All else the database bounds."""
 _DECIDED = {"counted_as", "estimated_start", "start_range"}

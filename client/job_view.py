@@ -148,16 +148,23 @@ def command_of(spec: JobSpec) -> str:
     return f"{command} in {spec.image}".strip() if spec.image else command
 
 
+def share(job: JobView) -> str:
+    """Return what a job has of each GPU that it shares: ``500/1000``, or its memory where it has
+    next to nothing else of it, as an engine."""
+    by_memory = job.milli == 1 and job.vram_per_gpu
+    return format_gb(job.vram_per_gpu) if by_memory else f"{job.milli}/1000"
+
+
 def held(job: JobView) -> str:
-    """Return what a job has of its node: ``GPUs 0-3``, ``500/1000 of GPU 2``, ``500/1000 of each
-    of GPUs 2-3``; of a gang the other nodes too: ``GPUs 0-7, local-2 GPUs 0-7``."""
+    """Return what a job has of its node: ``GPUs 0-3``, ``500/1000 of GPU 2``, ``12GB of each of
+    GPUs 2-3``; of a gang the other nodes too: ``GPUs 0-7, local-2 GPUs 0-7``."""
     if len(job.nodes) > 1:
         return format_places(job.places).removeprefix(f"{job.nodes[0]} ")
     gpus = format_gpus(job.gpu_indices)
     if job.mig is not None:
         return f"{job.mig} at {format_slices(job.slices)} of {gpus}"
     of = "each of " if len(job.gpu_indices) > 1 else ""
-    return f"{job.milli}/1000 of {of}{gpus}" if job.milli < 1000 else gpus
+    return f"{share(job)} of {of}{gpus}" if job.milli < 1000 else gpus
 
 
 def _size(job: JobView) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from urllib.parse import quote, urlencode
 
-from longshore.client.job_view import held
+from longshore.client.job_view import held, share
 from longshore.client.words import short_class_of, tier_of
 from longshore.console.escaping import escape
 from longshore.console.parts import SIMULATED_GPUS, chip, facts, table
@@ -86,7 +86,7 @@ def wish(job: JobView) -> str:
     of = job.gpu_type or "GPU"
     if job.mig is not None or job.milli < 1000:
         each = f"{job.gpus} × " if job.gpus > 1 else ""
-        return f"{each}{job.mig or f'{job.milli}/1000'} of {of}"
+        return f"{each}{job.mig or share(job)} of {of}"
     if job.size != str(job.gpus):
         return f"{job.size} {job.gpu_type or 'GPUs'}"
     return f"{job.gpus} × {of}" if job.gpu_type else count(job.gpus, "GPU")

@@ -27,7 +27,7 @@ from longshore.models.retry import FailureClass
 from longshore.models.score import TenantPart
 from longshore.models.spending import BuyingRecord, JobCost, PurchaseUnderWay
 from longshore.models.start_range import StartRange
-from longshore.models.units import Duration
+from longshore.models.units import GB, Duration
 
 UNREADABLE = "cannot be read"
 """What is said of a job whose row somebody, or a newer version, has written into."""
@@ -57,6 +57,8 @@ class JobView(Wire):
     gpu_type: str | None = None
     milli: int = 1000
     """Thousandths of its GPU that it wants."""
+    vram_per_gpu: GB = 0.0
+    """Of the memory of each of its GPUs, in GB; 0 for all that comes with what it has of it."""
     mig: str | None = None
     """The MIG profile that it wants an instance of."""
     state: JobState
