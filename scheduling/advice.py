@@ -210,7 +210,8 @@ def _additions(
         case RejectionCode.CONSTRAINT:
             return _with_labels(job, nodes, now, pool)
         case RejectionCode.MIG_PROFILE:
-            return ["start an agent on GPUs in MIG mode"]
+            start = agent_command(job, pool)
+            return [f"add a node whose GPUs have the profile, in MIG mode: {start}"]
         case RejectionCode.EXPIRY:
             return [_LASTS_LONGER]
         case RejectionCode.DOMAIN:

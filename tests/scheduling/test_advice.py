@@ -74,6 +74,11 @@ def test_a_node_that_is_to_be_added_has_all_that_one_or_the_other_lacks() -> Non
     assert alone == "add a node with A100 GPUs"
 
 
+def test_a_job_of_a_profile_is_told_how_to_start_such_a_node() -> None:
+    told = "add a node whose GPUs have the profile, in MIG mode: `longshore agent --pool p`"
+    assert advised(a_job(gpus=1, vram_per_gpu=0, mig="3g.40gb"), [a_node("n1")]) == (told,)
+
+
 def test_a_gang_without_labels_is_advised_to_have_them_or_to_do_without() -> None:
     bare = [a_node("n1"), a_node("n2")]
     assert advised(a_gang(16), bare) == (
