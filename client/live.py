@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -163,6 +163,7 @@ class Lines(Silent):
         self._line = ""
         self._state: JobState | None = None
         self._told_at = now()
+        self._latest: datetime | None = None
 
     def changed(self, status: JobStatus) -> None:
         self._step = -1
@@ -176,7 +177,7 @@ class Lines(Silent):
                 return
         line = f"{status.state.value}{result}{reason}"
         if line != self._line:
-            self._write(f"{clock(at, moment)}  {line}")
+            self._write(f"{self._clock(at)}  {line}")
             self._told_at = moment
         self._line, self._state = line, status.state
 
@@ -197,11 +198,17 @@ class Lines(Silent):
             self._say(f"on {places_of(view.places, simulated=view.simulated)}")
 
     def ended(self, result: JobResult) -> None:
-        at = clock(result.ended_at or now(), now())
+        at = self._clock(result.ended_at or now())
         self._write(f"{at}  {result.state.value} {_ending(result)}".rstrip())
 
     def _say(self, text: str) -> None:
-        self._write(f"{clock(now(), now())}  {text}")
+        self._write(f"{self._clock(now())}  {text}")
+
+    def _clock(self, at: datetime) -> str:
+        """Return when it was, or the time of the line before, where what that tells was later:
+        a change is heard of some time after it, and progress as it is read."""
+        self._latest = at if self._latest is None else max(at, self._latest)
+        return clock(self._latest, now())
 
 
 class Panel(Silent):

@@ -10,6 +10,8 @@ from longshore.client.job_view import job_screen, jobs_table
 from longshore.client.live import Lines, exit_code_of, job_panel
 from longshore.client.watch_command import Fleet, changes, fleet_screen
 from longshore.client.why_view import explanation_screen
+from longshore.client.words import styled
+from longshore.console.parts import chip
 from longshore.models.elements import ElementState
 from longshore.models.job import JobSpec
 from longshore.models.job_report import JobReport
@@ -409,6 +411,34 @@ def test_plain_lines_say_each_thing_once() -> None:
     assert said[0] == "QUEUED  waits"
     assert len(said) == 12
     assert said[-1] == "FAILED (user, exit code 3) code 3"
+
+
+def test_plain_lines_never_go_back_in_time() -> None:
+    written: list[str] = []
+    lines = Lines(written.append)
+    lines.progressed(Progress(fraction=0.93))  # now, which is long after NOW
+    lines.changed(a_status(JobState.RUNNING, attempt=2, since=NOW))
+    lines.ended(JobResult(job_id="x", state=JobState.SUCCEEDED, exit_code=0, ended_at=NOW))
+    assert len(written) == 3
+    assert len({line.partition("  ")[0] for line in written}) == 1
+
+
+def test_states_that_end_well_look_otherwise_than_those_that_do_not() -> None:
+    ends = (JobState.SUCCEEDED, JobState.CANCELLED, JobState.FAILED)
+    assert len({str(styled(state).style) for state in ends}) == len(ends)
+    assert len({chip(state.value).split('"')[1] for state in ends}) == len(ends)
+
+
+def test_what_runs_is_as_old_as_its_run_and_not_as_its_submission() -> None:
+    day = timedelta(days=1)
+    submitted = {"submitted_at": NOW - 7 * day}
+    jobs = [
+        a_job(**submitted), a_running_job(started_at=NOW - 2 * day, **submitted),
+        a_job(JobState.SUCCEEDED, ended_at=NOW - MINUTE, **submitted),
+    ]  # fmt: skip
+    heading, *lines = drawn(jobs_table(jobs, NOW, 140), 140)
+    at = heading.index("ago")
+    assert [line[at - 1 : at + 3].strip() for line in lines] == ["7d", "2d", "1m"]
 
 
 def test_the_panel_shows_where_and_how_far() -> None:
