@@ -5,6 +5,7 @@ import errno
 import os
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -128,6 +129,18 @@ async def test_a_checkpoint_folder_that_cannot_be_made_is_a_failed_start(
     assert report.message.startswith("the checkpoint folder ")
     assert says in report.message
     assert not [each for each in caplog.records if each.exc_info]
+
+
+@pytest.mark.parametrize(
+    "named", [{"workdir": "~nosuchuser/x"}, {"checkpoint": {"folder": "~nosuchuser/x"}}]
+)
+async def test_a_folder_of_a_user_that_the_node_has_not_is_a_failed_start(
+    box: LocalNode, named: dict[str, Any]
+) -> None:
+    """And no trouble of the node, for which it would be tried again elsewhere."""
+    report = await box.report("true", **named)
+    assert (report.exit_code, report.failure) == (127, FailureClass.START)
+    assert report.message.startswith("~nosuchuser/x is no path on this node: ")
 
 
 async def test_a_disk_that_takes_no_folder_is_the_fault_of_the_node(

@@ -24,7 +24,7 @@ REFUSED = (
 COMMANDS = [
     "reconcile", "reconcile --dry-run", "submit --name n --gpus 1 -- true",
     "pool set default --growth fixed", "jobs", "job anything", "why anything", "nodes", "pools",
-    "purchases", "costs", "preempt --dry-run anything",
+    "purchases", "costs", "preempt --dry-run anything", "setup", "db upgrade",
 ]  # fmt: skip
 
 

@@ -204,6 +204,28 @@ async def test_jobs_by_labels_and_the_form_of_their_names(scene: Scene, console:
     assert found(name="?-1").keys() == {"a-1", "b-1"}
 
 
+@pytest.mark.parametrize(
+    "field", ['{"expected_duration": "99999999h"}', '{"storage_bandwidth": 1e300}',
+              '{"power_per_gpu": 1e300}'],
+)  # fmt: skip
+async def test_a_job_beyond_the_bounds_of_an_earlier_version_is_shown(
+    scene: Scene, console: RunningConsole, field: str
+):
+    await scene.ledger.register(scene.node_a)
+    async with scene.ledger.listening(scene.wide):
+        await scene.ledger.enqueue(scene.wide)
+        for table, column, name in (("queue", "request", "job_id"), ("jobs", "spec", "id")):
+            await scene.ledger.rows(
+                f"UPDATE {table} SET {column} = {column} || CAST(:field AS jsonb)"  # pyright: ignore
+                f" WHERE {name} = :id", field=field, id=scene.wide,
+            )  # fmt: skip
+        await scene.ledger.cycle(f"one-{scene.pool}")
+    for path in ("", "/why"):
+        shown = of(console, f"/jobs/{scene.wide}{path}")["job"]
+        assert (shown["id"], shown["state"]) == (scene.wide, "QUEUED")
+        assert shown["reason"].startswith("set aside: its stored form cannot be read (")
+
+
 async def test_every_id_that_a_job_may_have_is_taken(scene: Scene, console: RunningConsole):
     ids = {
         f"_{scene.pool}", f"A.{scene.pool}-", f"9_{scene.pool}",

@@ -11,6 +11,8 @@ import httpx
 import psutil
 import pytest
 
+from longshore.activities.revisions import newest_revision
+from longshore.models.errors import RefusedError
 from longshore.models.settings import Settings
 from longshore.workers.local import choose_nodes
 from longshore.workers.processes import wait_until
@@ -18,6 +20,8 @@ from longshore.workers.stack import Stack
 from tests.support.console import answers
 from tests.support.home import Home, new_home
 from tests.support.local_stack import free_ports
+
+NEWEST = newest_revision()
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +141,26 @@ def _listening(pid: int) -> set[int]:
                 if each.laddr and each.status == psutil.CONN_LISTEN
             }
     return found
+
+
+def test_tables_of_a_newer_version_are_refused_with_a_sentence(home: Home):
+    home.up("--nodes", "0")
+    said = f"revision 9999, which this version of Longshore does not know (its newest is {NEWEST})"
+    set_to = "UPDATE alembic_version SET version_num = '{}'"
+    home.longshore("db", "psql", "--", "-c", set_to.format("9999"))
+    try:
+        for command in (("up", "--nodes", "0"), ("setup",), ("db", "upgrade"), ("worker",)):
+            refused = home.longshore(*command)
+            assert (refused.returncode, refused.stdout) == (RefusedError.exit_code, ""), command
+            last = refused.stderr.splitlines()[-1]
+            assert last.startswith("error: the database is at "), command
+            assert f"{said}: a newer one has upgraded it. Run that version, or" in last, command
+        found = home.longshore("doctor")
+        assert found.returncode == 1
+        assert said in found.stdout
+        assert "db upgrade" not in found.stdout
+    finally:
+        home.longshore("db", "psql", "--", "-c", set_to.format(NEWEST))
 
 
 def test_down_stops_agents_first_and_servers_last(home: Home):

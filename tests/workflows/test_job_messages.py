@@ -148,7 +148,9 @@ async def test_plain_json_by_name_runs_a_job(
     result = await handle.result()
     assert (result["job_id"], result["state"], result["exit_code"]) == (job_id, "SUCCEEDED", 0)
     assert (await longshore.job(job_id)).name == "x"
-    told = (await handle.describe()).typed_search_attributes
+    described = await handle.describe()
+    assert not described.raw_description.pending_activities
+    told = described.typed_search_attributes
     assert {pair.key.name: pair.value for pair in told if pair.key.name != "BuildIds"} == {
         "Tenant": "default", "Pool": pool, "JobState": "RUNNING", "NodeId": node.id,
         "GpuCount": 2, "PriorityClass": 5,

@@ -9,6 +9,7 @@ import pytest
 from sqlalchemy import text
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import EventType
+from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.api.workflowservice.v1 import ResetWorkflowExecutionRequest
 from temporalio.client import Client
 
@@ -210,6 +211,26 @@ async def test_a_pool_whose_queue_is_empty_sleeps_long(
         return status.last and status.last.next_wake
 
     assert await eventually(last) == timedelta(minutes=10)
+
+
+async def test_its_card_says_what_waits_what_the_last_cycle_did_and_what_is_free(
+    longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
+):
+    await node.started((await longshore.submit(a_spec(pool))).job_id)
+    wide = (await longshore.submit(a_spec(pool, gpus=64))).job_id
+    handle = temporal.get_workflow_handle(pool_workflow_id(pool))
+
+    async def card() -> str:
+        asked = "__temporal_workflow_metadata"
+        shown = await handle.query(asked, result_type=WorkflowMetadata)
+        return shown.current_details if "1 wait." in shown.current_details else ""
+
+    told = await eventually(card)
+    assert told.startswith("**Cycle ")
+    assert ": 1 job in the queue, 0 placed, 1 wait." in told
+    assert "7 of 8 GPUs free." in told
+    assert "Without a poke the next one comes after " in told
+    await longshore.cancel(wide)
 
 
 async def _later_cycle(temporal: Client, pool: str, cycles: int) -> bool:
