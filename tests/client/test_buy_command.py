@@ -112,6 +112,17 @@ async def test_what_a_pool_may_spend_a_day_is_shown_and_none_is_no_limit(
     assert "the pool may commit today (UTC): without a limit" in ran.out
 
 
+async def test_a_cap_is_set_for_any_tenant_and_taken_away(longshore: Command, pool: str) -> None:
+    scope = f"tenant={pool}"
+    ran = await longshore("market", "caps", scope, "$1")
+    assert (ran.code, ran.err) == (0, "")
+    assert re.search(rf"tenant +{pool} +\$1.00 +market caps", ran.out)
+    assert pool not in (await longshore("market", "caps", scope, "none")).out
+    wrong = await longshore("market", "caps", f"nobody={pool}", "$1")
+    assert (wrong.code, wrong.out) == (65, "")
+    assert "must be one of purchase, day, pool, tier, tenant, not nobody" in wrong.err
+
+
 async def test_an_amount_without_a_dollar_sign_is_refused(longshore: Command, pool: str) -> None:
     """It would be read as micro-dollars, as programs write them."""
     for name in ("max_price.FAST", "caps.per_day", "flex_price"):

@@ -16,6 +16,7 @@ from longshore.client.cli import command_line, run
 from longshore.client.file_commands import Document
 from longshore.models.document import load_document
 from longshore.models.job import JobSpec
+from longshore.models.packing import ScoreWeights
 from longshore.models.placement import PackingRule
 from longshore.models.pool import PoolSpec
 from longshore.models.schedule import LONGEST_LINE, MOST_LINES
@@ -232,6 +233,15 @@ def test_the_schema_of_budgets_is_of_one_and_of_a_list(cli: CLI) -> None:
 def test_the_schema_of_a_state(cli: CLI) -> None:
     schema = json.loads(cli("schema", "state").out)
     assert set(schema["properties"]) == set(ClusterState.model_fields)
+
+
+def test_help_names_every_weight_of_the_score_of_a_node(
+    cli: CLI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    (weights,) = [line for line in cli("pool", "set", "--help").out.splitlines()
+                  if " --weights " in line]  # fmt: skip
+    assert [name for name in ScoreWeights.model_fields if name not in weights] == []
 
 
 def test_place_as_json(cli: CLI) -> None:

@@ -433,7 +433,7 @@ def test_what_runs_is_as_old_as_its_run_and_not_as_its_submission() -> None:
     day = timedelta(days=1)
     submitted = {"submitted_at": NOW - 7 * day}
     jobs = [
-        a_job(**submitted), a_running_job(started_at=NOW - 2 * day, **submitted),
+        a_job(JobState.QUEUED, **submitted), a_running_job(started_at=NOW - 2 * day, **submitted),
         a_job(JobState.SUCCEEDED, ended_at=NOW - MINUTE, **submitted),
     ]  # fmt: skip
     heading, *lines = drawn(jobs_table(jobs, NOW, 140), 140)

@@ -131,6 +131,18 @@ def test_tokens_are_in_no_history_log_or_list_of_processes(home: Home):
         assert [token for token in tokens if token in what] == []
 
 
+def test_nobody_else_reads_what_is_stored(home: Home):
+    home.up("--nodes", "1")
+    assert home.folder.stat().st_mode & 0o066 == 0  # as root, PostgreSQL passes through it
+    assert (home.folder / "postgres").stat().st_mode & 0o077 == 0
+    inside = [
+        path for top in home.folder.iterdir() if top.name != "postgres"
+        for path in (top, *top.rglob("*")) if not path.is_symlink()
+    ]  # fmt: skip
+    assert {path.name for path in inside} >= {"temporal.db", "agents", "agent-token"}
+    assert [path for path in inside if path.exists() and path.stat().st_mode & 0o077] == []
+
+
 def _listening(pid: int) -> set[int]:
     found: set[int] = set()
     for process in (psutil.Process(pid), *psutil.Process(pid).children(recursive=True)):
