@@ -3,6 +3,7 @@
 import inspect
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +108,28 @@ def test_the_order_book_of_the_console_page_has_the_fields_of_an_answer():
     example = re.search(r"```json\n(\{\n.*?)```", text, re.DOTALL)
     assert example
     OrderbookResponse.model_validate_json(example[1])
+
+
+def test_every_test_that_is_named_exists():
+    """By its file, or below `tests/`; on the page of security also by its name, or its begin."""
+    files = {path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("*.py")}
+    ends = {"/".join(file.split("/")[at:]) for file in files for at in range(file.count("/") + 1)}
+    for page in PAGES:
+        named = set(re.findall(r"[\w/]*\btest_\w+\.py\b", page.read_text()))
+        assert named <= ends, page
+    text = (ROOT / "docs" / "security.md").read_text()
+    assert len(re.findall(r"`[\w/]*test_\w+\.py`", text)) > 100
+    tests = re.findall(r"def test_(\w+)", "".join((ROOT / file).read_text() for file in files))
+    begins: list[str] = re.findall(r"`([a-z]+(?:_[a-z]+){3,})(?:\.\.\.)?`", text)
+    assert len(begins) > 20
+    assert [each for each in begins if not any(test.startswith(each) for test in tests)] == []
+
+
+def test_the_licence_lies_beside_what_it_is_of():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["license"] == "Apache-2.0"
+    (file,) = project["license-files"]
+    assert "Apache License" in (ROOT / file).read_text()
 
 
 def test_every_benchmark_that_is_named_can_be_started():

@@ -102,6 +102,24 @@ def test_a_mistake_in_a_job_file_names_its_line(cli: CLI, tmp_path: Path, case: 
     assert problem in ran.err
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        "expected_duration=99999999h", "expected_duration=9999999999d",
+        "expected_duration=99999999999:59:59", f"expected_duration={'9' * 100}",
+        f"expected_duration={'9' * 300}", f"ram={'9' * 400}", "ram=inf", "ram=.inf",
+        "storage_bandwidth=1e300", "power_per_gpu=1e300",
+    ],
+    ids=lambda value: value[:40],
+)  # fmt: skip
+def test_a_number_that_is_too_large_is_refused_with_its_field(cli: CLI, value: str) -> None:
+    ran = cli("submit", "--set", value, "--", "true")
+    assert (ran.code, ran.out) == (65, "")
+    assert ran.err.startswith(f"error: --set {value.partition('=')[0]}=")
+    assert "fault in Longshore" not in ran.err
+    assert len(ran.err) < 500
+
+
 def test_every_mistake_has_a_line_of_its_own(cli: CLI, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("name: a\ncommand: b\ngpus: 0\nram: lots\n")
     ran = cli("submit", str(tmp_path / "job.yaml"), "--set", "cpus=-1")
