@@ -7,10 +7,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from temporalio.api.sdk.v1 import WorkflowMetadata
 
 from longshore.activities.buying.switch import BuyingSwitch
 from longshore.activities.views import set_pool
 from longshore.client.api import Longshore
+from longshore.models.block import block_workflow_id
 from longshore.models.buying import BuyingPolicy, Caps
 from longshore.models.job_status import JobState
 from longshore.models.pool import PoolSpec
@@ -68,6 +70,12 @@ async def test_a_machine_that_is_billed_as_it_runs_ends_when_it_is_idle(
     await may_buy(buyer, idle_after="1s")
     await buyer.wake(pod.orders[0])
     assert "nothing has run" in (await buyer.ended(pod.orders[0])).reason
+    block = buyer.temporal.get_workflow_handle(block_workflow_id(pod.orders[0]))
+    shown = await block.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
+    assert re.fullmatch(
+        r"Ended: nothing has run .*\. \$\d+\.\d\d, of which \$\d+\.\d\d idle\.",
+        shown.current_details,
+    )
     await buyer.agrees()
 
 
