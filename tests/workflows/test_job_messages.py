@@ -142,7 +142,8 @@ async def test_plain_json_by_name_runs_a_job(
     longshore: Longshore, node: ScriptedNode, pool: str, temporal: Client
 ):
     job_id = new_job_id(a_spec("default", name="x"), None)
-    spec = {"name": "x", "command": "true", "pool": pool, "vram_per_gpu": "10GB", "gpus": 2}
+    spec = {"name": "x", "command": "true", "pool": pool, "vram_per_gpu": "10GB", "gpus": 2,
+            "gpu_type": "H100"}  # fmt: skip
     handle = await _start_plain(temporal, f"job-{job_id}", {"spec": spec})
     await node.end(job_id)
     result = await handle.result()
@@ -153,8 +154,11 @@ async def test_plain_json_by_name_runs_a_job(
     told = described.typed_search_attributes
     assert {pair.key.name: pair.value for pair in told if pair.key.name != "BuildIds"} == {
         "Tenant": "default", "Pool": pool, "JobState": "RUNNING", "NodeId": node.id,
-        "GpuCount": 2, "PriorityClass": 5,
+        "GpuCount": 2, "GpuType": "H100", "PriorityClass": 5,
     }  # fmt: skip
+    shown = await handle.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
+    summary = f"x: 2 x H100 with 10GB, FAST, class 5, tenant default, pool {pool}"
+    assert shown.current_details.startswith(f"{summary}\n")
 
 
 async def test_a_reason_that_the_database_cannot_store_holds_up_nothing(
