@@ -6,6 +6,7 @@ import stat
 
 import httpx
 import pytest
+import websockets
 
 from longshore.console.security import local_path
 from tests.support.console import RunningConsole
@@ -75,6 +76,29 @@ def test_the_parts_of_pages_need_the_token_as_well(console: RunningConsole) -> N
     assert console.stranger.get(script).status_code == 401
     socket = "/_nicegui_ws/socket.io/?EIO=4&transport=polling"
     assert console.stranger.get(socket).status_code == 401
+
+
+@pytest.mark.parametrize("cookie", [None, "", "x.y.z"])
+async def test_the_socket_of_a_page_is_closed_to_other_sites(
+    console: RunningConsole, cookie: str | None
+) -> None:
+    """A browser sends no cookie of the console's from there (SameSite=Strict)."""
+    address = console.url.replace("http", "ws", 1)
+    sent = {} if cookie is None else {"Cookie": f"{_cookie_of(console)}={cookie}"}
+    with pytest.raises(websockets.InvalidStatus) as refused:
+        async with websockets.connect(
+            f"{address}/_nicegui_ws/socket.io/?EIO=4&transport=websocket",
+            origin=websockets.Origin("http://evil.example"), additional_headers=sent, proxy=None,
+        ):  # fmt: skip
+            pass
+    assert refused.value.response.status_code in (401, 403)
+
+
+def _cookie_of(console: RunningConsole) -> str:
+    with http_client(console.url, PAGE) as browser:
+        browser.get("/orderbook", params={"token": console.token})
+        (name,) = browser.cookies
+    return name
 
 
 def test_a_link_with_the_token_signs_in_and_leaves_no_token(console: RunningConsole) -> None:
