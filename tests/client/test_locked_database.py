@@ -83,6 +83,22 @@ async def test_a_command_says_that_the_database_is_locked(
     assert (ran.code, ran.out, ran.err) == (69, "", LOCKED)
 
 
+async def test_a_job_is_submitted_and_it_is_said_what_was_not_looked_at(
+    longshore: Command,
+    settings: Settings,
+    queued: tuple[str, str],
+    pool: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(database, "PATIENCE", timedelta(seconds=0.5))
+    async with locked(settings.resolve_database_url()):
+        asked = longshore("submit", "--pool", pool, "--name", "late", "--", "true")
+        ran = await asyncio.wait_for(asked, 60)
+    assert (ran.code, ran.out.startswith("late-")) == (0, True)
+    assert "could not look at the nodes first" in ran.err
+    await longshore("cancel", ran.out.strip())
+
+
 async def test_doctor_names_the_session_that_locks_it_and_ends(
     longshore: Command, settings: Settings, control: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
