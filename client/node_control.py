@@ -52,8 +52,8 @@ class NodeControl:
         drain = NodeDrain(reason=reason, move=True, by=by, at_once=now)
         return await self._update_node(node_id, NodeWorkflow.drain, drain)
 
-    async def let_go(self, block_id: str, reason: str = "") -> None:
-        """End a block before its time: its jobs leave with their grace, then its machines stop.
+    async def terminate_block(self, block_id: str, reason: str = "") -> None:
+        """End a block early: its jobs are moved with their grace, then its machines stop.
 
         Raises NotFoundError for a block that is not known, RefusedError for one that has ended.
         """
@@ -68,9 +68,12 @@ class NodeControl:
                 ours = RefusedError(
                     f"block {block_id} has ended already, or only its workflow has: where "
                     "`longshore blocks` still lists it, run `longshore reconcile`, which starts "
-                    "that again, and let it go then"
+                    "that again, and terminate it then"
                 )
             raise ours from error
+
+    let_go = terminate_block
+    """Its name before; for one version."""
 
     async def _update_node(
         self,

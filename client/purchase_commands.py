@@ -31,18 +31,19 @@ if TYPE_CHECKING:
 _PANEL = "Markets"
 R = TypeVar("R")
 Pool = Annotated[str | None, typer.Option(help="Only this pool's.")]
-Ended = Annotated[bool, typer.Option("--all", "-a", help="Those that have ended too.")]
+Ended = Annotated[bool, typer.Option("--all", "-a", help="Also those that have ended.")]
 
 
 def register(app: typer.Typer) -> None:
-    for command in (purchases, purchase, blocks, block, let_go, costs):
+    for command in (purchases, purchase, blocks, block, terminate, costs):
         app.command(rich_help_panel=_PANEL)(command)
+    app.command("let-go", hidden=True)(terminate)  # its name before; for one version
     for command in (stop, resume, caps, orphans):
         market.command()(command)
 
 
 def purchases(pool: Pool = None, everything: Ended = False, as_json: JSON = False) -> None:
-    """List purchases: what was committed and paid, and the nodes that came of each."""
+    """List purchases: what was committed and paid, and the nodes of each."""
     from longshore.activities.buying.purchase_views import PurchaseViews
 
     found = _ask(lambda db: PurchaseViews(db).purchases(pool=pool, with_ended=everything))
@@ -65,11 +66,11 @@ def purchases(pool: Pool = None, everything: Ended = False, as_json: JSON = Fals
 
 def purchase(
     name: Annotated[
-        str, typer.Argument(metavar="PURCHASE", help="As `longshore purchases` lists it.")
+        str, typer.Argument(metavar="PURCHASE", help="Id, as listed by `longshore purchases`.")
     ],
     as_json: JSON = False,
 ) -> None:
-    """Show a purchase: why it was made, with every option in dollars; what came of it and when."""
+    """Show a purchase: its reason, each option in dollars, and its timeline."""
     from longshore.activities.buying.purchase_details import PurchaseDetails
     from longshore.client.bought_view import purchase_screen
 
@@ -81,7 +82,7 @@ def purchase(
 
 
 def blocks(pool: Pool = None, everything: Ended = False, as_json: JSON = False) -> None:
-    """List blocks: bought time or machines, until when, and what was paid for them."""
+    """List blocks: bought time or machines, their ends and their cost."""
     from longshore.activities.buying.purchase_views import PurchaseViews
     from longshore.client.words import cell, zone
 
@@ -110,10 +111,12 @@ def blocks(pool: Pool = None, everything: Ended = False, as_json: JSON = False) 
 
 
 def block(
-    name: Annotated[str, typer.Argument(metavar="BLOCK", help="As `longshore blocks` lists it.")],
+    name: Annotated[
+        str, typer.Argument(metavar="BLOCK", help="Id, as listed by `longshore blocks`.")
+    ],
     as_json: JSON = False,
 ) -> None:
-    """Show a block: what was decided about it last, with every option in dollars; its sales."""
+    """Show a block: the last decision about it, each option in dollars, and its sales."""
     from longshore.activities.buying.block_end_views import BlockEndViews
     from longshore.client.bought_view import block_options_table
     from longshore.client.words import cell, clock, zone
@@ -155,19 +158,19 @@ def block(
     return _say_simulated(of.simulated)
 
 
-def let_go(
-    name: Annotated[str, typer.Argument(metavar="BLOCK", help="As `longshore blocks` lists it.")],
+def terminate(
+    name: Annotated[
+        str, typer.Argument(metavar="BLOCK", help="Id, as listed by `longshore blocks`.")
+    ],
     reason: Annotated[str, typer.Option(help="Why; shown with the block and with its jobs.")] = "",
-    force: Annotated[
-        bool, typer.Option("--force", help="Also where time is given up that is paid for.")
-    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Even if paid time is given up.")] = False,
     as_json: JSON = False,
 ) -> None:
-    """End a block before its time: its jobs leave, each with its grace, then its machines stop.
+    """End a block early: its jobs are moved, each with its grace, then its machines stop.
 
-    The jobs are queued again. Time that was bought in advance stays paid for: what others bid for
-    it is taken where the pool's policy sells (`resell`), and the pool buys nothing at that market
-    until it is over, or until `longshore market resume`, and then uses it first.
+    Time that was bought in advance stays paid for. If the pool's policy sells (`resell`), the
+    block's remaining time is sold to whoever bids for it. The pool buys nothing at that market
+    until the block's time is over, or until `longshore market resume`, and then uses it first.
     """
     from longshore.activities.buying.block_end_views import BlockEndViews
     from longshore.client.calls import call
@@ -178,12 +181,12 @@ def let_go(
     given_up = _ask(lambda db: BlockEndViews(db).given_up(name))
     if given_up is not None and not force:
         raise RefusedError(
-            f"{name} is paid for until {clock(given_up.ends_at, now())}: to let it go gives up "
+            f"{name} is paid for until {clock(given_up.ends_at, now())}: to terminate it gives up "
             f"{amount(given_up.paid_micro_usd)}, {span(given_up.length)} of "
             f"{count(given_up.nodes, 'node')}. What others bid for is sold first, if its pool's "
-            f"policy sells. `longshore let-go {name} --force` does so"
+            f"policy sells. `longshore terminate {name} --force` does so"
         )
-    call(lambda api: api.let_go(name, reason))
+    call(lambda api: api.terminate_block(name, reason))
     if as_json:
         return print_json({"block": name, "reason": reason})
     say(f"{name} ends as soon as its jobs have left. See it: longshore block {name}")
@@ -192,7 +195,7 @@ def let_go(
 
 def costs(
     by: Annotated[
-        Literal["pool", "tenant", "job", "block"], typer.Option(help="What is summed up.")
+        Literal["pool", "tenant", "job", "block"], typer.Option(help="Key to sum by.")
     ] = "pool",
     as_json: JSON = False,
 ) -> None:
@@ -223,7 +226,7 @@ def stop(
     reason: Annotated[str, typer.Option(help="Why; shown with what is refused.")] = "",
     as_json: JSON = False,
 ) -> None:
-    """Stop buying: no purchase and no order is made from now on. What runs goes on."""
+    """Stop buying: no new purchases and orders. Running machines continue."""
     from longshore.activities.buying.switch import BuyingSwitch
 
     async def change(database: Database):
@@ -238,7 +241,7 @@ def stop(
 
 
 def resume(as_json: JSON = False) -> None:
-    """Let purchases and orders be made again."""
+    """Resume buying: allow new purchases and orders."""
     from longshore.activities.buying.switch import BuyingSwitch
 
     async def change(database: Database):
@@ -260,11 +263,11 @@ def caps(
         ),
     ] = None,
     dollars: Annotated[
-        str | None, typer.Argument(metavar="DOLLARS", help="The most; none removes the cap.")
+        str | None, typer.Argument(metavar="DOLLARS", help="The cap; none removes it.")
     ] = None,
     as_json: JSON = False,
 ) -> None:
-    """Show or set the most that may be committed: for one purchase, or on one day in UTC."""
+    """Show or set caps on what may be committed: for one purchase, or on one day in UTC."""
     from longshore.activities.buying.switch import BuyingSwitch
 
     if (scope is None) != (dollars is None):
@@ -299,7 +302,7 @@ def caps(
 
 
 def orphans(as_json: JSON = False) -> None:
-    """Compare with what the markets list: what nobody here knows, and what has gone missing.
+    """Compare with the markets: list machines and orders unknown here or missing there.
 
     Nothing is changed. Ends with code 1 where there is a difference.
     """

@@ -54,7 +54,7 @@ class BlockInput(StartInput):
     let_go: str | None = None
     """Why it ends before its time."""
     takes_up: bool = False
-    """It was let go, and the rest of its time is used again."""
+    """It was terminated, and the rest of its time is used again."""
     draining: bool = False
     look_every: Duration = timedelta(minutes=5)
 
@@ -89,7 +89,7 @@ class BlockLook(Wire):
     goes_on: bool = False
     """Whether a machine that is billed as it runs may go on: also while it drains for its end."""
     sells: bool = False
-    """Whether its rest may be put up for sale if it is let go."""
+    """Whether its rest may be put up for sale if it is terminated."""
     starts: tuple[int, ...] = ()
     """Numbers of the machines to start now, on paid time whose machines have ended."""
     awaits: Duration | None = None

@@ -1,4 +1,4 @@
-"""What becomes of a block: kept, gone on with, followed by another, sold in part, or let go.
+"""What becomes of a block: kept, gone on with, followed by another, sold in part, or terminated.
 
 `scheduling.buying.block_end.decide_block` compares these in dollars. Prices are micro-dollars per
 GPU-hour, amounts micro-dollars. All of it is frozen and can be stored: the same values give the
@@ -39,7 +39,7 @@ class BlockFacts(Frozen):
     price: int
     """What was paid, on average."""
     by_use: bool = False
-    """A machine that is billed as it runs, and may be let go at any time."""
+    """A machine that is billed as it runs, and may be terminated at any time."""
     resellable: bool = False
     renewable: bool = False
     """The same machines go on where the time after it is bought."""
@@ -52,7 +52,7 @@ class BlockFacts(Frozen):
     coming: str | None = None
     """Its purchase, where its machine is on its way and no job waits that it was bought for."""
     given_up: bool = False
-    """A window that is let go: its rest is of no use to its pool any more."""
+    """A window that is terminated: its rest is of no use to its pool any more."""
 
 
 class BlockMachine(Frozen):

@@ -68,7 +68,7 @@ class PurchaseState(StrEnum):
     READY = "READY"
     """What was bought has agents."""
     COMPENSATING = "COMPENSATING"
-    """What was bought is of no use and is being let go."""
+    """What was bought is of no use and is being terminated."""
     ENDED = "ENDED"
     """Nothing of it is left at any market; its account is closed."""
     REFUSED = "REFUSED"
@@ -144,7 +144,7 @@ class PurchaseRequest(StartInput):
         min_length=1
     )
     ready_within: Duration = timedelta(minutes=20)
-    """A machine whose agent has not registered by then, after its time began, is let go."""
+    """A machine whose agent has not registered by then, after its time began, is terminated."""
     machine_tries: int = Field(default=2, ge=1, le=5)
     """Machines that are started in turn for one node of bought time."""
     drain_before: Duration = timedelta(minutes=5)
@@ -363,4 +363,4 @@ class Bought(Wire):
     purchases: dict[str, PurchaseRequest] = Field(default_factory=dict[str, PurchaseRequest])
     """By id. Their intents are stored."""
     takes_up: tuple[str, ...] = ()
-    """Blocks that were let go, and whose paid time is used again."""
+    """Blocks that were terminated, and whose paid time is used again."""

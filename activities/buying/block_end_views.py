@@ -41,7 +41,7 @@ class BlockEndView(Wire):
 
 
 class GivenUp(Wire):
-    """What is lost of a window when it is let go, but for what others pay for it."""
+    """What is lost of a window when it is terminated, but for what others pay for it."""
 
     nodes: int
     ends_at: Instant
@@ -69,7 +69,7 @@ class BlockEndViews:
         )
 
     async def given_up(self, block_id: str) -> GivenUp | None:
-        """Return what would be lost if a block were let go now; None where nothing would.
+        """Return what would be lost if a block were terminated now; None where nothing would.
 
         Nodes whose time is sold, and those that go on in the block after it, lose nothing.
         """

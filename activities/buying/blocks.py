@@ -275,7 +275,7 @@ async def _decides(
     *,
     lost_its_jobs: bool,
 ) -> bool:
-    """Return whether there is something to decide: a machine to let go, time to sell or to buy.
+    """Return whether there is something to decide: a machine to terminate, time to sell or to buy.
 
     The markets are asked only then.
     """

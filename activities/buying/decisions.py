@@ -124,7 +124,7 @@ class BuyingActivities:
         if not used:
             return None
         reason = "; ".join(
-            f"use {window.block_id}, which was let go and is paid for until "
+            f"use {window.block_id}, which was terminated and is paid for until "
             f"{window.ends_at:%H:%M} UTC: its machines are started again"
             for window in used
         )

@@ -80,7 +80,7 @@ async def closed_markets(
     for each in await released_windows(connection, spec, now):
         if not each["resumed"]:
             found[each["provider"]] = (
-                f"{each['provider']}: {each['id']} was let go, and {each['left']} of its "
+                f"{each['provider']}: {each['id']} was terminated, and {each['left']} of its "
                 f"{each['nodes']} nodes are paid for until {each['ends_at']:%H:%M} UTC. Nothing "
                 "is bought there until then, or `longshore market resume`, and they are used again"
             )

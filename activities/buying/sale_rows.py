@@ -108,7 +108,7 @@ _MARK_UNSTARTED = f"""
             OR EXISTS (SELECT FROM blocks WHERE id = :id AND state = 'DRAINING'))
     RETURNING m.name
 """
-"""Only while its market is asked to start nothing in its place, or its block is let go."""
+"""Only while its market is asked to start nothing in its place, or its block is terminated."""
 
 _CORDON = """
     UPDATE nodes SET state = 'DRAINING', state_reason = :reason, drain_reason = :reason,

@@ -40,7 +40,7 @@ async def check_leaves(
 async def mark_released(
     connection: AsyncConnection, block_id: str, reason: str, now: datetime, margins: Margins
 ) -> str:
-    """Keep new jobs off the machine of a block that is let go; return why that may not be."""
+    """Keep new jobs off the machine of a block that is terminated; return why that may not be."""
     await connection.execute(text(_ONE_AT_A_TIME), {"id": block_id})
     scene = await read_scene(connection, block_id, now, margins)
     if not await asyncio.to_thread(_may_go, scene):
@@ -56,7 +56,7 @@ def _may_go(scene: BlockScene) -> bool:
 
 
 async def released_before(connection: AsyncConnection, block_id: str) -> str:
-    """Return why a block was marked as let go before; empty where it was not."""
+    """Return why a block was marked as terminated before; empty where it was not."""
     found = await connection.scalar(
         text("SELECT decision ->> 'reason' FROM blocks WHERE id = :id AND state = 'DRAINING'"
              " AND decision ->> 'kind' = :kind"),

@@ -34,7 +34,7 @@ class ReleasedWindow(NamedTuple):
 async def released_windows(
     connection: AsyncConnection, spec: PoolSpec, now: datetime
 ) -> Sequence[Row]:
-    """Return the windows of a pool that were let go with so much time that it is of use; whether
+    """Return the windows of a pool that were terminated with so much time that it is of use; whether
     somebody `resumed` buying since, and how many nodes are `left` that are not sold."""
     of_use = now + least_use(spec.purchasing)
     values = {"pool": spec.name, "of_use": of_use, "ending": ENDING}
@@ -62,7 +62,7 @@ async def windows_to_use(
 
 
 class WindowReclaimActivities:
-    """The activity of `BlockWorkflow` for a window that was let go."""
+    """The activity of `BlockWorkflow` for a window that was terminated."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -70,7 +70,7 @@ class WindowReclaimActivities:
     @activity.defn
     @reports_errors
     async def take_up_block(self, ref: BlockRef) -> None:
-        """Have a window that was let go count as one that lacks its machines, unless buying was
+        """Have a window that was terminated count as one that lacks its machines, unless buying was
         stopped meanwhile.
 
         What its jobs pay is settled anew when it ends.

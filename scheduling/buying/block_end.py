@@ -1,4 +1,4 @@
-"""What becomes of a block: kept, gone on with, followed by another, sold in part, or let go.
+"""What becomes of a block: kept, gone on with, followed by another, sold in part, or terminated.
 
 `decide_block` is pure: the same scene gives the same decision, with every option in micro-dollars
 against leaving the block as it is. docs/buying.md tells the rules.
@@ -188,7 +188,7 @@ def _unsold(scene: BlockScene) -> BlockOption:
         why = "it is less than markets trade"
     else:
         why = "nobody bids for it, or it was tried just now"
-    which = "let go" if block.given_up else "on which nothing starts"
+    which = "of a terminated block" if block.given_up else "on which nothing starts"
     title = f"sell {count(nodes, 'node')} {which}, {dollars(paid)} of paid time"
     return BlockOption(kind=BlockOptionKind.SELL, title=title, lost=why)
 
@@ -214,7 +214,7 @@ def _holds(bid: Level, book: OrderBook, window: Window) -> bool:
 
 def _kept_value(scene: BlockScene, window: Window, machine: str) -> int:
     """Return what the rest of one node is worth to jobs to come, by the demand of late: nothing
-    where its market does not start it, or it is let go."""
+    where its market does not start it, or it is terminated."""
     if machine in scene.unstarted:
         return 0
     total = max(fleet_of_scene(scene).gpus_of(scene.block.tier), 1)
@@ -343,7 +343,7 @@ def _lead(job: JobRequest, scene: BlockScene) -> timedelta:
     return lead_of(job.grace, job.saves, scene.policy.margins)
 
 
-# --- letting go ---------------------------------------------------------------------------
+# --- termination ---------------------------------------------------------------------------
 
 
 def _let_go(scene: BlockScene) -> BlockOption | None:
@@ -354,7 +354,7 @@ def _let_go(scene: BlockScene) -> BlockOption | None:
     block = scene.block
     hourly = block.price * block.gpus_per_node * max(len(scene.machines), 1)
     option = BlockOption(
-        kind=BlockOptionKind.LET_GO, title=f"let it go: {why}", gain=hourly,
+        kind=BlockOptionKind.LET_GO, title=f"terminate it: {why}", gain=hourly,
         terms={"an hour of it": hourly},
     )  # fmt: skip
     if is_removable(scene) or is_cancellable(scene):

@@ -34,7 +34,7 @@ def go_on(scene: BlockScene) -> tuple[datetime, BlockOption] | None:
     lasts = max(job.ends_unasked(policy.safety_margin) for job in jobs)
     length = whole_quarters(max(lasts - block.ends_at, timedelta(minutes=1)))
     length = min(length, policy.longest_window)
-    # It is let go when its work has ended, as any other machine that the work would run on.
+    # It is terminated when its work has ended, as any other machine that the work would run on.
     used = min(last - block.ends_at, length)
     gpus = block.gpus_per_node * len(scene.machines)
     terms = {"price": -priced(block.price, gpus, used), **migration_cost(scene, jobs)}

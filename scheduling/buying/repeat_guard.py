@@ -13,7 +13,7 @@ from longshore.models.buying import BuyingPolicy, BuyingRule, Option, OptionKind
 MOST_TRIES = 3
 """Purchases for one job, also where others took them or they never came up whole."""
 FIRST_PAUSE = timedelta(minutes=2)
-"""After a purchase that was let go unused; doubled with each further one."""
+"""After a purchase that was terminated unused; doubled with each further one."""
 BOUGHT_ONCE = "bought once for it already"
 _KINDS = (True, False)
 """Machines that are billed as they run, and nodes for a window."""
@@ -71,7 +71,7 @@ def _late(job: UnmetJob, policy: BuyingPolicy, now: datetime) -> str:
 
 
 def _pauses(job: UnmetJob, now: datetime) -> str:
-    """Return until when nothing is bought, after purchases that were let go unused."""
+    """Return until when nothing is bought, after purchases that were terminated unused."""
     ends = [each.ended_at for each in job.bought if each.ended_at and not each.shared]
     if not ends:
         return ""

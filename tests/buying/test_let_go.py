@@ -148,7 +148,7 @@ async def test_time_that_is_given_up_is_told_and_sold(
     assert (await longshore.status(job.job_id)).state is JobState.RUNNING
     # Nothing is for sale: once all is sold, the job could be bought for again.
     buyer.market.book({"side": "buy", "dollars_per_gpu_hour": "1.50", "nodes": 1})
-    done = await command(settings, "let-go", block, "--force", "--reason", "too dear")
+    done = await command(settings, "terminate", block, "--force", "--reason", "too dear")
     assert done.returncode == 0, done.stderr
     end = await buyer.ended(block)
     (sale,) = await settled(buyer, block)
@@ -170,13 +170,13 @@ async def test_time_that_was_let_go_and_not_sold_is_used_again_once_a_person_say
     job = await longshore.submit(a_job(buyer, "exit 0", gpus=8))
     await reaches(longshore, job.job_id, JobState.RUNNING)
     await eventually(lambda: is_ready(longshore, job.job_id))
-    await longshore.let_go(block)
+    await longshore.terminate_block(block)
     end = await buyer.ended(block)
     assert end.resold == 0
 
     async def says_so() -> bool:
         why = (await longshore.explain(job.job_id)).buying
-        return why is not None and f"{block} was let go" in why.reason
+        return why is not None and f"{block} was terminated" in why.reason
 
     await eventually(says_so, SOON, interval=1)
     purchases = "SELECT id FROM purchases WHERE pool = :pool"

@@ -291,7 +291,7 @@ def test_a_machine_that_is_billed_as_it_runs_is_let_go_when_idle_but_for_the_war
     warm = a_scene(a_release("n1"), block=by_use(), policy={"fast_warm_gpus": 8})
     decision = decide_block(warm)
     assert decision.kind is BlockOptionKind.KEEP
-    said = "leave it as it is; not “let it go: nothing has run there for 11m”: the pool's warm"
+    said = "leave it as it is; not “terminate it: nothing has run there for 11m”: the pool's warm"
     assert decision.reason.startswith(said)
 
 

@@ -335,7 +335,7 @@ async def _give_back(database: Database, longshore: Longshore) -> None:
     """End bought blocks while their market runs, so that no other page sees one."""
     views = PurchaseViews(database)
     for block in await views.blocks():
-        await longshore.let_go(block.id, "the page has ended")
+        await longshore.terminate_block(block.id, "the page has ended")
 
     async def over() -> bool:
         return not (await views.blocks() or await views.purchases())

@@ -119,7 +119,7 @@ class MarketScene:
             )
 
     async def look(self) -> None:
-        """Tell what has happened since the last look, and let go of what is of no more use."""
+        """Tell what has happened since the last look, and terminated of what is of no more use."""
         if not self._begun or self._notebook.state.not_bought:
             return
         info = running_market(self._settings)
@@ -246,7 +246,7 @@ class MarketScene:
     async def _end_blocks(self) -> None:
         """Have blocks look at themselves, now that their job has ended: what is left is sold.
 
-        A block that finds no buyer is let go.
+        A block that finds no buyer is terminated.
         """
         clock = asyncio.get_running_loop().time()
         self._job_ended_at = self._job_ended_at or clock
