@@ -24,13 +24,13 @@ def elements(
     ref: REF,
     state: Annotated[
         list[ElementState] | None,
-        typer.Option(help="Only in this state; may be given again.", case_sensitive=False),
+        typer.Option(help="Only in this state. Repeatable.", case_sensitive=False),
     ] = None,
     indices: Annotated[
-        str | None, typer.Option("--elements", metavar="3-9,12", help="Only these.")
+        str | None, typer.Option("--elements", metavar="3-9,12", help="Only these elements.")
     ] = None,
     attempts: Annotated[
-        bool, typer.Option("--attempts", help="All attempts of each, and not the last alone.")
+        bool, typer.Option("--attempts", help="Show all attempts of each, not only the last.")
     ] = False,
     limit: LIMIT = 50,
     as_json: JSON = False,
@@ -60,11 +60,11 @@ def elements(
 def retry(
     ref: REF,
     failed: Annotated[
-        bool, typer.Option("--failed", help="Only those that failed, not those cancelled.")
+        bool, typer.Option("--failed", help="Only failed elements, not cancelled ones.")
     ] = False,
     as_json: JSON = False,
 ) -> None:
-    """Run the elements of an array again that failed or were cancelled; others stay.
+    """Rerun the failed and cancelled elements of an array; the others stay as they are.
 
     The array must have ended. Their retries count anew, and all attempts stay on record.
     """

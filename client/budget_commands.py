@@ -26,9 +26,9 @@ from longshore.models.text import count
 if TYPE_CHECKING:
     from longshore.client.api import Longshore
 
-tenant_app = typer.Typer(help="Where a tenant stands, and what it may hold.", no_args_is_help=True)
+tenant_app = typer.Typer(help="Tenants: parent, shares and quotas.", no_args_is_help=True)
 budget_app = typer.Typer(
-    help="Whose GPUs are whose: envelopes, caps and money of tenants.", no_args_is_help=True
+    help="Budgets of tenants: envelopes, caps and money.", no_args_is_help=True
 )
 _PANEL = "Tenants and budgets"
 _NONE = "none"
@@ -47,7 +47,7 @@ def register(app: typer.Typer) -> None:
 
 
 def tenants(as_json: JSON = False) -> None:
-    """List the tenants as a tree, with what each and those below it hold, and may."""
+    """List the tenants as a tree, with usage and quotas."""
     found = call(lambda api: api.tenants())
     if as_json:
         return print_json(found)
@@ -59,58 +59,59 @@ def tenants(as_json: JSON = False) -> None:
 
 @tenant_app.command("set")
 def set_(
-    name: Annotated[str, typer.Argument(help="The tenant; made where it is new.")],
+    name: Annotated[str, typer.Argument(help="The tenant; created if it is new.")],
     parent: Annotated[
-        str | None, typer.Option(metavar="TENANT|none", help="The tenant that it is below.")
+        str | None, typer.Option(metavar="TENANT|none", help="Its parent tenant.")
     ] = None,
     shares: Annotated[
-        str | None, typer.Option(metavar="NUMBER", help="Of its parent's part; 1 by default.")
+        str | None, typer.Option(metavar="NUMBER", help="Its shares of its parent (default: 1).")
     ] = None,
     max_gpus: Annotated[
         str | None,
         typer.Option(
-            metavar="NUMBER|none", help="That it and those below it hold at one time, at most."
+            metavar="NUMBER|none", help="Most GPUs that it and its children hold at one time."
         ),
     ] = None,
     max_nodes: Annotated[
         str | None,
-        typer.Option(metavar="NUMBER|none", help="Nodes on which they have a job, at most."),
+        typer.Option(metavar="NUMBER|none", help="Most nodes on which they have jobs."),
     ] = None,
     max_jobs: Annotated[
-        str | None, typer.Option(metavar="NUMBER|none", help="Jobs that run, at most.")
+        str | None, typer.Option(metavar="NUMBER|none", help="Most running jobs.")
     ] = None,
     max_queued: Annotated[
-        str | None, typer.Option(metavar="NUMBER|none", help="Jobs that wait, at most.")
+        str | None, typer.Option(metavar="NUMBER|none", help="Most waiting jobs.")
     ] = None,
     sensitive_nodes: Annotated[
         str | None,
         typer.Option(
-            metavar="NUMBER|none", help="Nodes that their sensitive jobs hold alone, at most."
+            metavar="NUMBER|none", help="Most nodes that their sensitive jobs hold exclusively."
         ),
     ] = None,
     gpu_hours: Annotated[
         str | None,
         typer.Option(
             metavar="NUMBER|none",
-            help="Over 90 rolling days; whoever has had more comes later, and is not refused.",
+            help="GPU-hours in 90 rolling days; jobs of a tenant above it come later, and are not "
+            "refused.",
         ),
     ] = None,
     node_hours: Annotated[
         str | None,
         typer.Option(
             metavar="NUMBER|none",
-            help="The same of nodes; of both that counts of which they have had more.",
+            help="Node-hours in 90 rolling days; the higher usage of both counts.",
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say who would lose a payer, and change nothing.")
+        bool, typer.Option("--dry-run", help="Show which jobs would lose a payer; change nothing.")
     ] = False,
     yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Ask nothing where jobs would lose a payer.")
+        bool, typer.Option("--yes", "-y", help="Do not ask, even if jobs would lose a payer.")
     ] = False,
     as_json: JSON = False,
 ) -> None:
-    """Change where a tenant stands, its shares and its quotas; what is not named stays as it is.
+    """Change the parent, shares and quotas of a tenant; the others stay as they are.
 
     A quota that is lowered stops new work only. Where another parent would have running jobs lose
     a payer, these are named, and on a terminal it is asked first.
@@ -169,7 +170,7 @@ def _value(field: str, value: str) -> str:
 
 @budget_app.command("apply")
 def apply(file: FILE, as_json: JSON = False) -> None:
-    """Make the budgets in a file those of their tenants; what is not in it is removed from them.
+    """Set the budgets of the tenants in a file; envelopes and caps not in the file are removed.
 
     A tenant that has none yet stops paying for all that it uses.
     """
@@ -188,7 +189,7 @@ def apply(file: FILE, as_json: JSON = False) -> None:
 
 @budget_app.command("check")
 def check(file: FILE, as_json: JSON = False) -> None:
-    """Say what a file would change, and which running jobs would lose their payer by it."""
+    """Show what a file would change, and which running jobs would lose their payer."""
     budgets = read_budgets(file)
     edit = call(lambda api: api.check_budgets(budgets))
     if as_json:
@@ -219,11 +220,11 @@ def _say_moves(moves: Sequence[ClassMove]) -> None:
 @budget_app.command("show")
 def show_(
     tenant: Annotated[
-        str | None, typer.Argument(metavar="[TENANT]", help="Of one tenant; of all without.")
+        str | None, typer.Argument(metavar="[TENANT]", help="Only this tenant's (default: all).")
     ] = None,
     as_json: JSON = False,
 ) -> None:
-    """List envelopes and caps, with what is used of each now."""
+    """List envelopes and caps, with their current usage."""
     found = call(lambda api: api.budgets(tenant))
     if as_json:
         return print_json(found)
@@ -240,6 +241,6 @@ def show_(
 
 @budget_app.command("remove")
 def remove(tenant: TENANT) -> None:
-    """Take a tenant's budget away: it pays for all that it uses again."""
+    """Remove the budget of a tenant; it then pays for all its usage again."""
     call(lambda api: api.remove_budget(tenant))
     say(f"tenant {tenant} has no budget any more, and pays for all that it uses")

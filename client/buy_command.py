@@ -29,21 +29,19 @@ def register(app: typer.Typer) -> None:
 
 def buy(
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Decide and show it; nothing is bought.")
+        bool, typer.Option("--dry-run", help="Show the decision; nothing is bought.")
     ] = False,
-    pool: Annotated[
-        str, typer.Option(metavar="POOL", help="Whose queue is to be served.")
-    ] = "default",
+    pool: Annotated[str, typer.Option(metavar="POOL", help="The pool to buy for.")] = "default",
     state: Annotated[
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Queue, nodes and markets from a file (YAML or JSON): no server is asked.",
+            help="State file with queue, nodes and markets (YAML or JSON); needs no server.",
         ),
     ] = None,
     as_json: JSON = False,
 ) -> None:
-    """Show what would be bought for a queue now: every option, with all that it costs."""
+    """Show what would be bought for a queue now: each option, with its cost."""
     if not dry_run:
         note(f"error: {_HOW}")
         raise typer.Exit(NOT_BOUGHT)

@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
 
 
 def checkpoints(ref: REF, as_json: JSON = False) -> None:
-    """List what the checkpoint store has of a job, newest first."""
+    """List the stored checkpoints of a job, newest first."""
     found: StoredCheckpoints = call(lambda api: api.checkpoints(ref))
     if as_json:
         return print_json(found)

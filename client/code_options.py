@@ -33,29 +33,29 @@ UPLOAD = Annotated[
     str | None,
     typer.Option(
         "--upload", metavar="DIR",
-        help="Store this folder, and run the job in a copy of it; what Git ignores stays behind. "
-        "So it is with the folder that a file names as a relative `workdir`.",
+        help="Upload this folder, except for what Git ignores, and run the job in a copy of it. "
+        "The default for a relative `workdir` of a job file.",
     ),
 ]  # fmt: skip
 NO_UPLOAD = Annotated[
     bool,
     typer.Option(
         "--no-upload",
-        help="Store nothing: a relative `workdir` is a folder that all nodes see under our path.",
+        help="Upload nothing: all nodes see a relative `workdir` at the same path as here.",
     ),
 ]
 ANEW = Annotated[
     bool,
     typer.Option(
-        "--anew", help="Send all of the folder, and replace what is stored of it: it is damaged."
+        "--anew", help="Upload the whole folder again, if what is stored of it is damaged."
     ),
 ]
 INCLUDE = Annotated[
     list[str] | None,
     typer.Option(
         metavar="PATTERN",
-        help="Store this file of the folder although it is ignored, or looks like a key; a "
-        "pattern as of .gitignore. Give it again for more.",
+        help="Also upload these files, even if ignored, or if they look like private keys; a "
+        "pattern as in .gitignore. Repeatable.",
     ),
 ]
 

@@ -32,7 +32,7 @@ _MOST_SAID = 10
 """Jobs of a retry that are named."""
 
 dag_app = typer.Typer(
-    help="Jobs that wait for the ends of others: submit them as one, and follow them.",
+    help="Submit and follow DAGs: jobs that depend on each other.",
     no_args_is_help=True,
 )
 
@@ -51,18 +51,16 @@ def register(app: typer.Typer) -> None:
 def submit(
     file: FILE,
     wait: Annotated[
-        bool, typer.Option("--wait", "-w", help="Wait until it has ended, and say what happens.")
+        bool, typer.Option("--wait", "-w", help="Wait until it has ended, and print each change.")
     ] = False,
     key: Annotated[
         str | None,
-        typer.Option(help="The same tenant, name and key again give the DAG that exists."),
+        typer.Option(
+            help="Idempotency key: the same tenant, name and key return the existing DAG."
+        ),
     ] = None,
-    hold: Annotated[
-        bool, typer.Option("--hold", help="Submit no job before `longshore dag release`.")
-    ] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print the DAG's id alone.")
-    ] = False,
+    hold: Annotated[bool, typer.Option("--hold", help="Submit the DAG on hold.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the DAG's id.")] = False,
     as_json: JSON = False,
     no_upload: NO_UPLOAD = False,
     include: INCLUDE = None,
@@ -94,7 +92,7 @@ def submit(
 
 @dag_app.command()
 def validate(file: FILE, mermaid: MERMAID = False, as_json: JSON = False) -> None:
-    """Check a DAG file, and name every mistake; no server is asked."""
+    """Check a DAG file and list every mistake. Needs no server."""
     _refuse_both(mermaid, as_json)
     spec = _read(file)
     if mermaid:
@@ -134,7 +132,7 @@ def validate(file: FILE, mermaid: MERMAID = False, as_json: JSON = False) -> Non
 
 @dag_app.command(name="show")
 def show_dag(ref: REF, mermaid: MERMAID = False, as_json: JSON = False) -> None:
-    """Show a DAG: its graph, with the state, time and remark of each job, and what it cost."""
+    """Show a DAG: its graph, with the state, time and reason of each job, and its cost."""
     _refuse_both(mermaid, as_json)
     from longshore.client.dag_mermaid import mermaid as chart_of
     from longshore.client.dag_view import dag_screen
@@ -157,10 +155,10 @@ def output(
         typer.Argument(metavar="DAG.JOB", help="A job of a DAG, by the DAG's id or its name."),
     ],
     as_json: Annotated[
-        bool, typer.Option("--json", help="Changes nothing: an output is JSON.")
+        bool, typer.Option("--json", help="No effect: an output is JSON anyway.")
     ] = False,
 ) -> None:
-    """Print what a job of a DAG put out for the jobs behind it, as JSON."""
+    """Print the output of a job of a DAG, as JSON."""
     say(call(lambda api: api.output(ref)))
 
 
@@ -188,16 +186,16 @@ def watch(
 def list_dags(
     tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
     everything: Annotated[
-        bool, typer.Option("--all", "-a", help="Those that have ended too.")
+        bool, typer.Option("--all", "-a", help="Also those that have ended.")
     ] = False,
     state: Annotated[
         list[DagState] | None,
-        typer.Option(help="Only in this state; may be given again.", case_sensitive=False),
+        typer.Option(help="Only in this state. Repeatable.", case_sensitive=False),
     ] = None,
     limit: LIMIT = 50,
     as_json: JSON = False,
 ) -> None:
-    """List DAGs, newest first: those that run, or those in a state."""
+    """List DAGs, newest first: running ones, or those in a state."""
     from longshore.client.dag_view import dags_table
 
     running = () if everything else (DagState.RUNNING,)
@@ -214,21 +212,21 @@ def list_dags(
 
 @dag_app.command()
 def cancel(ref: REF, reason: REASON = "") -> None:
-    """End a DAG: its jobs get their stop signals and their grace, and no other one starts."""
+    """Cancel a DAG: running jobs get their stop signal and grace, and no other job starts."""
     dag_id = call(lambda api: api.cancel_dag(ref, reason))
     say(f"{dag_id} will end; `longshore dag watch {dag_id}` shows it")
 
 
 @dag_app.command()
 def hold(ref: REF, reason: REASON = "") -> None:
-    """Submit no further job of a DAG; what was submitted goes on."""
+    """Put a DAG on hold: no further job is submitted; submitted ones continue."""
     dag_id = call(lambda api: api.hold_dag(ref, reason))
     say(f"{dag_id} submits no further job until `longshore dag release {dag_id}`")
 
 
 @dag_app.command()
 def release(ref: REF, reason: REASON = "") -> None:
-    """End a hold of a DAG."""
+    """Release a held DAG."""
     say(f"{call(lambda api: api.release_dag(ref, reason))} goes on")
 
 
@@ -237,18 +235,18 @@ def retry(
     ref: REF,
     file: Annotated[
         str | None,
-        typer.Option("--with", help="A changed DAG file: what it changes runs again too."),
+        typer.Option("--with", help="A changed DAG file: changed jobs also run again."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would run again, and run nothing.")
+        bool, typer.Option("--dry-run", help="Show what would run again; run nothing.")
     ] = False,
     wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait until it has ended.")] = False,
     as_json: JSON = False,
 ) -> None:
-    """Run again what did not succeed of a DAG; other results stay.
+    """Rerun the jobs of a DAG that did not succeed; the other results stay.
 
     That is: jobs that failed, were cancelled or skipped, and each job that had run because of
-    one of them, such as one that tells of a failure. With another file also the jobs that differ
+    one of them, e.g. one that reports a failure. With another file also the jobs that differ
     there, new ones, and all behind them.
     """
     given = None if file is None else _read(file)

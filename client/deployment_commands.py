@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from longshore.client.deployments import Deployments
 
 deployment_app = typer.Typer(
-    help="Versions of the control worker: which one gets the work, and rolling to the next.",
+    help="Versions of the control worker: which one is current, and rolling updates.",
     no_args_is_help=True,
 )
 BuildID = Annotated[
-    str, typer.Argument(metavar="BUILD_ID", help="As the worker's TEMPORAL_WORKER_BUILD_ID.")
+    str, typer.Argument(metavar="BUILD_ID", help="The worker's TEMPORAL_WORKER_BUILD_ID.")
 ]
 Name = Annotated[
     str | None,
     typer.Option(
-        help=f"The deployment; {DEPLOYMENT_VARIABLE}, else {DEFAULT_DEPLOYMENT}, without."
+        help=f"The deployment (default: {DEPLOYMENT_VARIABLE}, else {DEFAULT_DEPLOYMENT})."
     ),
 ]
 
@@ -39,7 +39,7 @@ def register(app: typer.Typer) -> None:
 
 @deployment_app.command("status")
 def status(name: Name = None, as_json: JSON = False) -> None:
-    """Show the versions, which has workers, what runs on each, and what keeps work waiting."""
+    """Show the versions: workers, workflows on each, and why work waits."""
     found = call(lambda api: _deployment(api, name).status())
     if as_json:
         return print_json(found)
@@ -61,14 +61,14 @@ def set_current(
         bool,
         typer.Option(
             "--force",
-            help="Move pools and nodes too whose own version has no worker left, in the middle "
+            help="Also move pools and nodes whose version has no worker left, in the middle "
             "of their runs.",
         ),
     ] = False,
     name: Name = None,
     as_json: JSON = False,
 ) -> None:
-    """Give the work to a version, and move pools and nodes to it.
+    """Make a version current, and move pools and nodes to it.
 
     Its workers must run. Stop those of the version before when this has returned: what stays
     behind is listed, and exit code 1 says so.
@@ -91,7 +91,7 @@ def ramp(
     name: Name = None,
     as_json: JSON = False,
 ) -> None:
-    """Give a share of the work to a version, before it becomes current."""
+    """Give a version a share of the work before it becomes current."""
 
     async def share(api: "Longshore") -> DeploymentView:
         deployment = _deployment(api, name)

@@ -26,11 +26,11 @@ def register(app: typer.Typer) -> None:
 def durations(
     tenant: Annotated[str | None, typer.Option(help="Only this tenant's.")] = None,
     name: Annotated[
-        str | None, typer.Option(help="Only jobs of this name, or form such as 'train-*'.")
+        str | None, typer.Option(help="Only jobs of this name or pattern, e.g. 'train-*'.")
     ] = None,
     as_json: JSON = False,
 ) -> None:
-    """Show how long jobs run, as is learnt from those of their tenant, name and shape."""
+    """Show learnt durations of jobs, by tenant, name and shape."""
     if name is not None and not re.fullmatch(NAME_FORM, name, re.ASCII):
         raise typer.BadParameter(
             "--name: expected a name or a form of one, such as train, 'train-*' or nightly/train, "

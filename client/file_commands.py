@@ -86,23 +86,28 @@ def place(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(metavar="MODEL", help="With --live, in place of a job: an engine of it."),
+        typer.Option(
+            metavar="MODEL", help="With --live: place an engine of this model instead of a job."
+        ),
     ] = None,
     state: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Nodes as they are (YAML or JSON): no server is asked."),
+        typer.Option(
+            metavar="FILE", help="State file with the nodes (YAML or JSON); needs no server."
+        ),
     ] = None,
     live: Annotated[
-        bool, typer.Option("--live", help="On a pool as it is now, beside what waits there.")
+        bool, typer.Option("--live", help="Use the current state and queue of a pool.")
     ] = False,
     pool: Annotated[
-        str | None, typer.Option(metavar="POOL", help="With --live: another pool than the job's.")
+        str | None,
+        typer.Option(metavar="POOL", help="With --live: the pool (default: the job's)."),
     ] = None,
     rules: Annotated[
         str | None,
         typer.Option(
             metavar="all|RULE,...",
-            help="Put what other rules would choose beside it, such as tight,fgd.",
+            help="Compare with other packing rules, e.g. tight,fgd.",
         ),
     ] = None,
     as_json: JSON = False,
@@ -180,7 +185,7 @@ def _place_live(
 
 
 def schema(
-    document: Annotated[Document, typer.Argument(help="Whose schema.")] = Document.JOB,
+    document: Annotated[Document, typer.Argument(help="The kind of file.")] = Document.JOB,
 ) -> None:
     """Print the JSON Schema of a file, for editors; of a tenant, a pool and a schedule that of
     what the Python client takes.

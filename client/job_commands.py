@@ -37,14 +37,14 @@ def jobs(
     labels: selection.LABELS = None,
     name: selection.NAME = None,
     everything: Annotated[
-        bool, typer.Option("--all", "-a", help="Those that ended long ago too.")
+        bool, typer.Option("--all", "-a", help="Also jobs that ended long ago.")
     ] = False,
     limit: LIMIT = 50,
     columns: Annotated[
         list[str] | None,
         typer.Option("--label-column", "-L", metavar="LABEL", help="Show this label in a column."),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print ids alone.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only ids.")] = False,
     as_json: JSON = False,
 ) -> None:
     """List jobs, newest first: those that have not ended, and those of the last hour."""
@@ -71,7 +71,9 @@ def jobs(
 
 def job(
     ref: REF,
-    spec: Annotated[bool, typer.Option("--spec", help="Print what was submitted too.")] = False,
+    spec: Annotated[
+        bool, typer.Option("--spec", help="Also print the job file as submitted.")
+    ] = False,
     as_json: JSON = False,
 ) -> None:
     """Show one job: state, progress, where it runs, its attempts and its result."""
@@ -96,7 +98,7 @@ def job(
 
 
 def why(ref: REF, as_json: JSON = False) -> None:
-    """Say why a job waits, node by node, or how it came to its end."""
+    """Explain why a job waits, node by node, or how it ended."""
 
     async def ask(api: "Longshore") -> Explanation | DagJobView:
         try:
@@ -127,7 +129,7 @@ def _where_it_is(ref: str, step: DagJobView) -> str:
 
 def resize(
     ref: REF,
-    gpus: Annotated[int, typer.Option(min=1, help="The size that the job is to have.")],
+    gpus: Annotated[int, typer.Option(min=1, help="New number of GPUs.")],
     reason: REASON = "",
     from_start: Annotated[
         bool,

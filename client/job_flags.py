@@ -21,11 +21,13 @@ _WHOSE, _NEEDS, _RUNS = "Whose job, and where", "What it needs", "What it runs"
 
 NAME = Annotated[str | None, typer.Option(help="Name of the job.", rich_help_panel=_WHOSE)]
 POOL = Annotated[str | None, typer.Option(help="Pool that it waits in.", rich_help_panel=_WHOSE)]
-TENANT = Annotated[str | None, typer.Option(help="Who it is for.", rich_help_panel=_WHOSE)]
+TENANT = Annotated[
+    str | None, typer.Option(help="Tenant that it is accounted to.", rich_help_panel=_WHOSE)
+]
 PRIORITY = Annotated[
     str | None,
     typer.Option(
-        metavar="0-10", help="Its class; higher goes first.", rich_help_panel=_WHOSE
+        metavar="0-10", help="Priority; higher goes first.", rich_help_panel=_WHOSE
     ),
 ]  # fmt: skip
 LABELS = Annotated[
@@ -33,7 +35,7 @@ LABELS = Annotated[
     typer.Option(
         "--label",
         metavar="NAME=VALUE",
-        help="A label to select it by, such as sweep=7. Give it again for more.",
+        help="A label to select it by, e.g. sweep=7. Repeatable.",
         rich_help_panel=_WHOSE,
     ),
 ]
@@ -60,7 +62,7 @@ BEGIN = Annotated[
     str | None,
     typer.Option(
         metavar="WHEN",
-        help="Not started before: 2h from now, or 2026-11-20T08:00:00Z.",
+        help="Earliest start: 2h from now, or 2026-11-20T08:00:00Z.",
         rich_help_panel=_NEEDS,
     ),
 ]
@@ -68,8 +70,8 @@ DEADLINE = Annotated[
     str | None,
     typer.Option(
         metavar="WHEN",
-        help="By when it should have ended: 8h from now, or 2026-11-20T18:00:00Z. It is told to "
-        "be late, and not stopped.",
+        help="Time by which it should end: 8h from now, or 2026-11-20T18:00:00Z. A late job is "
+        "reported, not stopped.",
         rich_help_panel=_NEEDS,
     ),
 ]
@@ -77,7 +79,7 @@ START_BELOW = Annotated[
     str | None,
     typer.Option(
         metavar="PRICE",
-        help="Not started before the price of its pool is below this: '$2.10/gpu-hour'.",
+        help="Start only while the price of its pool is below this: '$2.10/gpu-hour'.",
         rich_help_panel=_NEEDS,
     ),
 ]
@@ -85,7 +87,7 @@ SENSITIVE = Annotated[
     bool,
     typer.Option(
         "--sensitive",
-        help="It holds its nodes alone, and runs only where the fingerprint is known.",
+        help="Exclusive nodes, only ones whose fingerprint is known.",
         rich_help_panel=_NEEDS,
     ),
 ]
@@ -94,8 +96,8 @@ CONSTRAINTS = Annotated[
     typer.Option(
         "--constraint",
         metavar="LABEL=VALUE",
-        help="What the labels of a node have to be, in place of the file's `constraints`: "
-        "zone=a, zone!=b, 'zone in (a, b)', ib, '!ib'. Give it again for more.",
+        help="Required node labels, in place of the file's `constraints`: "
+        "zone=a, zone!=b, 'zone in (a, b)', ib, '!ib'. Repeatable.",
         rich_help_panel=_NEEDS,
     ),
 ]
@@ -110,7 +112,7 @@ ENV = Annotated[
     typer.Option(
         "--env",
         metavar="NAME=VALUE",
-        help="A variable of its environment. Give it again for more.",
+        help="An environment variable. Repeatable.",
         rich_help_panel=_RUNS,
     ),
 ]
@@ -119,7 +121,7 @@ ENVIRONMENT = Annotated[
     typer.Option(
         metavar="FILE",
         help="Its Python packages, built once on a node: requirements.txt, uv.lock, "
-        "environment.yml or a setup.sh of the code, a list such as '\\[numpy, torch]', current "
+        "environment.yml or a setup.sh of the code, a list, e.g. '\\[numpy, torch]', current "
         "for those of this Python, or none.",
         rich_help_panel=_RUNS,
     ),
@@ -129,8 +131,7 @@ OUTPUTS = Annotated[
     typer.Option(
         "--output",
         metavar="PATTERN",
-        help="What of its folder is stored for `longshore pull`: results, or '*.pt'. Give it "
-        "again for more.",
+        help="Files of its folder to store for `longshore pull`: results, or '*.pt'. Repeatable.",
         rich_help_panel=_RUNS,
     ),
 ]
@@ -139,8 +140,8 @@ DATA = Annotated[
     typer.Option(
         "--data",
         metavar="NAME=URL",
-        help="A data set that nodes fetch before it starts, such as digits=s3://bucket/digits/. "
-        "Give it again for more.",
+        help="A data set that nodes fetch before it starts, e.g. digits=s3://bucket/digits/. "
+        "Repeatable.",
         rich_help_panel=_RUNS,
     ),
 ]
@@ -148,7 +149,7 @@ CHECKPOINT = Annotated[
     str | None,
     typer.Option(
         metavar="FOLDER",
-        help="Where in its folder it saves on SIGTERM, and from where it goes on.",
+        help="Checkpoint folder: saved there on SIGTERM, resumed from there.",
         rich_help_panel=_RUNS,
     ),
 ]
@@ -157,7 +158,7 @@ ARRAY = Annotated[
     typer.Option(
         metavar="0-99%8",
         help="Run it once for each index, here at most 8 at a time; or for each row of a "
-        "table, as in params.csv%8.",
+        "table, e.g. params.csv%8.",
         rich_help_panel=_RUNS,
     ),
 ]
@@ -166,7 +167,7 @@ VALUES = Annotated[
     typer.Option(
         "--set",
         metavar="FIELD=VALUE",
-        help="Put a value over the file's, such as --set priority=8 or --set env.SEED=7. "
+        help="Override a value of the file, e.g. --set priority=8 or --set env.SEED=7. "
         "`longshore schema job` lists the fields.",
     ),
 ]

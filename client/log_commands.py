@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
 def logs(
     ref: REF,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the attempt has ended.")
+        bool, typer.Option("--follow", "-f", help="Follow until the attempt has ended.")
     ] = False,
     last: Annotated[
         int | None,
@@ -33,21 +33,21 @@ def logs(
     ] = None,
     since: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Only what came in the last 10m, or from 14:05 on."),
+        typer.Option(metavar="TIME", help="Only lines of the last 10m, or from 14:05 on."),
     ] = None,
     stdout: Annotated[bool, typer.Option("--stdout", help="Only its stdout.")] = False,
     stderr: Annotated[
         bool, typer.Option("--stderr", help="Only its stderr, on stdout for a pipe.")
     ] = False,
     attempt: Annotated[
-        int | None, typer.Option(min=1, help="Of this attempt; the latest without.")
+        int | None, typer.Option(min=1, help="Attempt to show (default: the latest).")
     ] = None,
     rank: Annotated[
         int | None,
-        typer.Option(min=0, help="Of a job on several nodes, the one of this rank; 0 without."),
+        typer.Option(min=0, help="Rank to show of a job on several nodes (default: 0)."),
     ] = None,
     element: Annotated[
-        int | None, typer.Option(min=0, metavar="INDEX", help="Of an array, what this one wrote.")
+        int | None, typer.Option(min=0, metavar="INDEX", help="Element to show of an array.")
     ] = None,
 ) -> None:
     """Print what a job wrote, byte for byte: its stdout to stdout, its stderr to stderr.

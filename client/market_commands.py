@@ -36,23 +36,23 @@ def price(
         str | None,
         typer.Option(
             metavar="FILE",
-            help="Asks and bids (YAML or JSON); - reads stdin. The configured market that costs "
-            "least without.",
+            help="Asks and bids (YAML or JSON); - reads stdin (default: the cheapest configured "
+            "market).",
         ),
     ] = None,
     provider: Provider = None,
     gpus: Annotated[
-        int | None, typer.Option(help="GPUs needed; those of the nodes without.")
+        int | None, typer.Option(help="GPUs needed (default: those of the nodes).")
     ] = None,
     node_count: Annotated[int | None, typer.Option(help="Nodes needed.", min=1)] = None,
     instance_type: Annotated[
-        str | None, typer.Option(help="Only asks for this, such as 8xH100.")
+        str | None, typer.Option(help="Only asks for this type, e.g. 8xH100.")
     ] = None,
     start: From = None,
     length: For = None,
     as_json: JSON = False,
 ) -> None:
-    """Say what to pay: a limit for GPUs in an order book, and what buying them would cost."""
+    """Recommend a limit price for GPUs in an order book, and estimate the cost."""
     if gpus is None and node_count is None:
         raise typer.BadParameter("say how many: --gpus or --node-count")
     if book is None:

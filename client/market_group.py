@@ -24,7 +24,7 @@ _EVERY = 2.0
 """Seconds between two looks of --watch."""
 _POINTS = 120
 
-market = typer.Typer(help="What the markets ask now, and what they asked before.")
+market = typer.Typer(help="Current and past prices of the markets.")
 
 
 def register(app: typer.Typer) -> None:
@@ -37,13 +37,13 @@ def live(
     provider: Provider = None,
     instance_type: Annotated[
         str | None,
-        typer.Option(help="Such as 8xH100; the first that is watched without."),
+        typer.Option(help="E.g. 8xH100 (default: the first that is watched)."),
     ] = None,
     nodes: Annotated[int, typer.Option(help="Nodes needed.", min=1)] = 1,
     start: From = None,
     length: For = None,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Go on, and show what changes.")
+        bool, typer.Option("--watch", "-w", help="Keep running, and show changes.")
     ] = False,
     as_json: JSON = False,
 ) -> None:
@@ -74,7 +74,7 @@ def live(
 
 @market.command()
 def providers(as_json: JSON = False) -> None:
-    """List the markets: which are configured, our account there, and what each can do."""
+    """List the markets: configuration, account and capabilities of each."""
     from longshore.activities.providers.registry import configured, known
     from longshore.client.markets import NOTHING_CONFIGURED
     from longshore.client.process import run
@@ -97,15 +97,15 @@ def providers(as_json: JSON = False) -> None:
 @market.command()
 def history(
     instance_type: Annotated[
-        str | None, typer.Option(help="Such as 8xH100; the first that is watched without.")
+        str | None, typer.Option(help="E.g. 8xH100 (default: the first that is watched).")
     ] = None,
     since: Annotated[
-        str, typer.Option(metavar="DURATION", help="How far back, such as 24h or 7d.")
+        str, typer.Option(metavar="DURATION", help="How far back, e.g. 24h or 7d.")
     ] = "7d",
     provider: Provider = None,
     as_json: JSON = False,
 ) -> None:
-    """Show prices over time, and how the limits that were recommended have fared since."""
+    """Show prices over time, and how recommended limits have fared since."""
     from longshore.client.process import run
     from longshore.models.units import parse_duration
 

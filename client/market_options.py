@@ -10,10 +10,12 @@ from longshore.models.market import InstanceType, Window
 from longshore.models.units import parse_duration
 
 From = Annotated[
-    str | None, typer.Option("--from", metavar="TIME", help="When it is needed; now without.")
+    str | None,
+    typer.Option("--from", metavar="TIME", help="Start of the time needed (default: now)."),
 ]
 For = Annotated[
-    str | None, typer.Option("--for", metavar="DURATION", help="For how long, such as 24h.")
+    str | None,
+    typer.Option("--for", metavar="DURATION", help="Length of the time needed, e.g. 24h."),
 ]
 Provider = Annotated[
     str | None, typer.Option("--provider", metavar="MARKET", help="Only this market.")

@@ -56,11 +56,11 @@ def register(app: typer.Typer) -> None:
 
 def nodes(
     node: Annotated[
-        str | None, typer.Argument(metavar="[NODE]", help="This one, with what it holds.")
+        str | None, typer.Argument(metavar="[NODE]", help="Show one node, with the data it holds.")
     ] = None,
     pool: Annotated[str | None, typer.Option(help="Only this pool's.")] = None,
     everything: Annotated[
-        bool, typer.Option("--all", "-a", help="Those that have gone too.")
+        bool, typer.Option("--all", "-a", help="Also nodes that have gone.")
     ] = False,
     as_json: JSON = False,
 ) -> None:
@@ -125,7 +125,7 @@ WHY = Annotated[str, typer.Option(help="Why; shown with the node.")]
 
 
 def cordon(node: NODE, reason: WHY = "", as_json: JSON = False) -> None:
-    """Place nothing more on a node; what runs there goes on."""
+    """Place no new job on a node; running jobs continue."""
     _say(call(lambda api: api.cordon(node, reason)), as_json)
 
 
@@ -159,7 +159,7 @@ def drain(
     reason: WHY = "",
     deadline: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Have the node empty after this, such as 10m."),
+        typer.Option(metavar="TIME", help="Empty the node within this time, e.g. 10m."),
     ] = None,
     at_once: Annotated[
         bool, typer.Option("--now", help="Stop all of its jobs now, each with its grace.")
@@ -167,10 +167,10 @@ def drain(
     undo: Annotated[bool, typer.Option("--undo", help="The same as `uncordon`.")] = False,
     as_json: JSON = False,
 ) -> None:
-    """Empty a node: no new job, and those that run there leave and are queued again.
+    """Drain a node: it takes no new jobs, and its running jobs are moved.
 
-    Jobs with checkpoints leave at once, the others finish. With a deadline all may stay until
-    they have to save, or to stop, so that the node is empty by then.
+    Jobs with checkpoints are moved at once, the others finish. With a deadline all jobs may stay
+    until they have to save or stop for the node to be empty by then.
     """
     if undo:
         return uncordon(node, reason, as_json)
@@ -212,15 +212,15 @@ def pools(as_json: JSON = False) -> None:
 
 def cycles(
     pool: Annotated[
-        str | None, typer.Option(help="Only this pool's, with its last cycles one by one.")
+        str | None, typer.Option(help="Only this pool, with each of its last cycles.")
     ] = None,
     last: Annotated[
-        int, typer.Option(help="How many of the last ones to show of a pool.", min=0, max=1000)
+        int, typer.Option(help="Number of latest cycles to show.", min=0, max=1000)
     ] = 10,
     as_json: JSON = False,
 ) -> None:
-    """Show how often pools plan, and what a cycle takes: reading, planning, committing, and
-    explaining why others wait."""
+    """Show how often pools run cycles, and how long each step of a cycle takes: reading,
+    planning, committing, and explaining why jobs wait."""
     found = call(lambda api: api.cycles(pool, last=last if pool else 0))
     if as_json:
         return print_json(found)
@@ -272,16 +272,17 @@ def _warn_of(pools: Sequence[PoolView]) -> None:
 
 @pool_app.command("set")
 def pool_set(
-    name: Annotated[str, typer.Argument(help="The pool; made where it is new.")],
+    name: Annotated[str, typer.Argument(help="The pool; created if it is new.")],
     growth: Annotated[
-        Growth | None, typer.Option(help="open: nodes may come; fixed: what is there is all.")
+        Growth | None,
+        typer.Option(help="open: nodes may join later; fixed: no more nodes will join."),
     ] = None,
     weights: Annotated[
         str | None,
         typer.Option(
             metavar="NAME=NUMBER,...",
-            help=f"Of the score: {', '.join(ScoreWeights.model_fields)}; the last is of the "
-            "queue's order, in hours of waiting.",
+            help=f"Weights of the score: {', '.join(ScoreWeights.model_fields)}; the last one "
+            "orders the queue, in hours of waiting.",
         ),
     ] = None,
     safety_margin: Annotated[
@@ -291,8 +292,8 @@ def pool_set(
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE",
-            help=f"How it packs, such as rule=keep-room; rules are {', '.join(PackingRule)}. "
-            "May be given several times.",
+            help=f"Packing settings, e.g. rule=keep-room; rules are {', '.join(PackingRule)}. "
+            "Repeatable.",
         ),
     ] = None,
     gpu_choice: Annotated[
@@ -302,11 +303,12 @@ def pool_set(
         GangPacking | None, typer.Option(help="How domains and nodes are chosen for gangs.")
     ] = None,
     max_reservations: Annotated[
-        str | None, typer.Option(metavar="N", help="Deferred jobs that a start is kept for.")
+        str | None,
+        typer.Option(metavar="N", help="Number of waiting jobs that get a reservation."),
     ] = None,
     order: Annotated[
         QueueOrder | None,
-        typer.Option(help="By what the jobs of a class are in order (docs/queue.md)."),
+        typer.Option(help="Order of jobs with the same priority (docs/queue.md)."),
     ] = None,
     profile: Annotated[
         str | None,
@@ -328,85 +330,83 @@ def pool_set(
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE",
-            help="Of the score, such as half_life=3d, shares.research=2 or start_above=0.4; may "
-            "be given several times.",
+            help="Settings of the score, e.g. half_life=3d, shares.research=2 or start_above=0.4. "
+            "Repeatable.",
         ),
     ] = None,
     class_rises_every: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
-            help="A job that waits counts as one of the next class after each such time; 0 never.",
+            help="Waiting time after which a job counts as one priority higher; 0: never.",
         ),
     ] = None,
     interval: Annotated[
-        str | None, typer.Option(metavar="TIME", help="A cycle at least so often while jobs wait.")
+        str | None,
+        typer.Option(metavar="TIME", help="Longest time between cycles while jobs wait."),
     ] = None,
     grow_after: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Running malleable jobs get GPUs that were idle for so long; 0 never.",
+            help="Idle time after which GPUs go to running malleable jobs; 0: never.",
         ),
     ] = None,
     max_duration: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
-            help="The most that an attempt of a job may run, and the time limit of jobs that name "
-            "none; none lifts it.",
+            help="Longest time limit of a job, and the default of jobs that name none. `none` "
+            "removes it.",
         ),
     ] = None,
     price: Annotated[
         str | None,
         typer.Option(
             metavar="FILE|URL|market|none",
-            help="Where the price of a GPU-hour comes from that jobs may wait for "
-            "(docs/price-series.md).",
+            help="Source of the GPU-hour price that jobs may wait for (docs/price-series.md).",
         ),
     ] = None,
     pricing: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE",
-            help="Of that price, such as every=1m, longest_step=1d or unknown=wait; may be given "
-            "several times.",
+            help="Settings of that price, e.g. every=1m, longest_step=1d or unknown=wait. "
+            "Repeatable.",
         ),
     ] = None,
     start_below: Annotated[
         str | None,
         typer.Option(
             metavar="PRICE",
-            help="No job starts before it is below this: '$2.10/gpu-hour'; none lifts it.",
+            help="Jobs start only while that price is below this: '$2.10/gpu-hour'. `none` "
+            "removes it.",
         ),
     ] = None,
     buying: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE",
-            help="Of what it may buy, such as enabled=true or 'caps.per_day=$500'; may be given "
-            "several times.",
+            help="Buying policy, e.g. enabled=true or 'caps.per_day=$500'. Repeatable.",
         ),
     ] = None,
     preemption: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE",
-            help="Of preemption, such as enabled=false or near_end=10m; may be "
-            "given several times.",
+            help="Preemption policy, e.g. enabled=false or near_end=10m. Repeatable.",
         ),
     ] = None,
     checkpoints: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME=VALUE",
-            help="Of when running jobs are asked to save, such as min_interval=10m; may be given "
-            "several times.",
+            help="Policy for asking running jobs to save, e.g. min_interval=10m. Repeatable.",
         ),
     ] = None,
     as_json: JSON = False,
 ) -> None:
-    """Change a pool's settings; what is not named stays as it is."""
+    """Change a pool's settings; the others stay as they are."""
     limit = "null" if max_duration == "none" else max_duration
     changes = [
         Override(field, json.dumps(value) if quote else value, f"{option} {value}")

@@ -33,21 +33,23 @@ def preempt(
         str | None,
         typer.Argument(
             metavar="JOB|FILE",
-            help="A job that waits, by id or name; or the file of one, as if it came now.",
+            help="A waiting job, by id or name; or a job file, as if submitted now.",
             show_default=False,
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Decide and show it; nobody is stopped.")
+        bool, typer.Option("--dry-run", help="Show the decision; no job is stopped.")
     ] = False,
     state: Annotated[
         str | None,
-        typer.Option(metavar="FILE", help="Nodes and what runs there, from a file: no server."),
+        typer.Option(
+            metavar="FILE", help="State file with nodes and running jobs; needs no server."
+        ),
     ] = None,
     job: Annotated[str | None, typer.Option(metavar="FILE", help="With --state: the job.")] = None,
     as_json: JSON = False,
 ) -> None:
-    """Show which running jobs would be preempted for one that waits: each cost, and every way."""
+    """Show which running jobs would be preempted for a waiting one: each option, with its cost."""
     if not dry_run:
         note(f"error: {_HOW}")
         raise typer.Exit(NOT_DONE)

@@ -25,25 +25,25 @@ def pull(
     to: Annotated[
         Path | None,
         typer.Option(
-            "--to", metavar="DIR", help="Into this folder; without, one of the job's id."
+            "--to", metavar="DIR", help="Folder to write to (default: one named by the job's id)."
         ),
     ] = None,
     attempt: Annotated[
-        int | None, typer.Option(min=1, help="Of this attempt; the last that gave any without.")
+        int | None, typer.Option(min=1, help="Attempt to take (default: the last with outputs).")
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be brought, and bring nothing.")
+        bool, typer.Option("--dry-run", help="Show what would be fetched; fetch nothing.")
     ] = False,
     as_json: JSON = False,
 ) -> None:
-    """Bring the outputs of a job here: the files that its `outputs` names.
+    """Fetch the outputs of a job: the files that its `outputs` names.
 
     longshore pull train
 
     longshore pull train --to .
 
-    They are there after each attempt, also after one that failed. What is here already and does
-    not differ is not sent again; files of the same name that differ are replaced.
+    Outputs exist after each attempt, also after a failed one. Files that are here already and do
+    not differ are not sent again; files of the same name that differ are replaced.
     """
     quiet = as_json or dry_run or not out().is_terminal
 

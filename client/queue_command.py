@@ -20,23 +20,21 @@ def register(app: typer.Typer) -> None:
 
 def queue(
     pool: Annotated[str, typer.Option(help="The pool.")] = "default",
-    start: Annotated[
-        bool, typer.Option("--start", help="Show when each will start, as far as that is known.")
-    ] = False,
+    start: Annotated[bool, typer.Option("--start", help="Show estimated starts.")] = False,
     terms: Annotated[
-        bool, typer.Option("--terms", help="Show what rank and score of each are made of.")
+        bool, typer.Option("--terms", help="Show the terms of rank and score.")
     ] = False,
     estimates: Annotated[
         bool,
-        typer.Option("--estimates", help="Show how far off the starts were that jobs were told."),
+        typer.Option("--estimates", help="Show the errors of past start estimates."),
     ] = False,
     since: Annotated[
-        str, typer.Option(metavar="DURATION", help="With --estimates: told in so long.")
+        str, typer.Option(metavar="DURATION", help="With --estimates: only those of this time.")
     ] = "1d",
     limit: LIMIT = 50,
     as_json: JSON = False,
 ) -> None:
-    """List who waits in a pool, in the order in which its next cycle decides."""
+    """List the waiting jobs of a pool, in the order of its next cycle."""
     if estimates:
         return _show_estimates(pool, _over(since), as_json=as_json)
     found = call(lambda api: api.queue(pool))

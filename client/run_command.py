@@ -55,9 +55,7 @@ def run(
         str,
         typer.Argument(help="A script of this folder: .py, .sh, or a file with a #! line."),
     ],
-    detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Submit it, and do not wait for it.")
-    ] = False,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Do not wait for it.")] = False,
     **flags: Any,
 ) -> None:
     """Run a script of this folder as a job, and print what it writes.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from longshore.client.api import Longshore
 
 schedule_app = typer.Typer(
-    help="Jobs and DAGs that start again and again, by cron lines or an interval.",
+    help="Start jobs and DAGs repeatedly, by cron lines or at an interval.",
     no_args_is_help=True,
 )
 
@@ -76,20 +76,24 @@ def create(
         list[str] | None,
         typer.Option(
             metavar="LINE",
-            help="Minute, hour, day, month, day of the week (and year), or @daily; give it again "
-            "for more lines.",
+            help="Minute, hour, day, month, day of the week (and year), or @daily. Repeatable.",
         ),
     ] = None,
     every: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="An interval, such as 6h, from a minute."),
+        typer.Option(metavar="DURATION", help="An interval, e.g. 6h; at least one minute."),
     ] = None,
     offset: Annotated[
-        str, typer.Option(metavar="DURATION", help="With --every: so much after each whole one.")
+        str,
+        typer.Option(
+            metavar="DURATION", help="With --every: delay after each multiple of the interval."
+        ),
     ] = "0s",
     timezone: Annotated[
         str | None,
-        typer.Option(metavar="ZONE", help="Of the cron lines, such as Europe/Berlin; else UTC."),
+        typer.Option(
+            metavar="ZONE", help="Time zone of the cron lines, e.g. Europe/Berlin (default: UTC)."
+        ),
     ] = None,
     overlap: Annotated[
         str,
@@ -103,24 +107,24 @@ def create(
         str,
         typer.Option(
             metavar="DURATION",
-            help="How late a run may begin after an outage; it is left out after that.",
+            help="How late a run may start after an outage; later ones are skipped.",
         ),
     ] = format_duration(CATCH_UP),
     pause_on_failure: Annotated[
-        bool, typer.Option("--pause-on-failure", help="Pause it once a run has failed.")
+        bool, typer.Option("--pause-on-failure", help="Pause it after a run has failed.")
     ] = False,
-    paused: Annotated[bool, typer.Option("--paused", help="Make it paused.")] = False,
+    paused: Annotated[bool, typer.Option("--paused", help="Create it paused.")] = False,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Give one of this name this content; a pause stays.")
+        bool, typer.Option("--replace", help="Replace the schedule of this name; a pause stays.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the next ten times, and make nothing.")
+        bool, typer.Option("--dry-run", help="Print the next ten times; create nothing.")
     ] = False,
     as_json: JSON = False,
     no_upload: NO_UPLOAD = False,
     include: INCLUDE = None,
 ) -> None:
-    """Make a schedule: a copy of a job or a DAG, and when it starts.
+    """Create a schedule: a copy of a job or a DAG, and when it starts.
 
     longshore schedule create nightly job.yaml --cron '0 2 * * *' --timezone Europe/Berlin
 
@@ -185,11 +189,11 @@ def list_schedules(as_json: JSON = False) -> None:
 def show_schedule(
     name: NAME,
     spec: Annotated[
-        bool, typer.Option("--spec", help="Print the job or DAG that it starts too.")
+        bool, typer.Option("--spec", help="Also print the job or DAG that it starts.")
     ] = False,
     as_json: JSON = False,
 ) -> None:
-    """Show a schedule: its next times, its last runs, and what was left out."""
+    """Show a schedule: its next times, its last runs, and the skipped ones."""
     from longshore.client.schedule_view import schedule_screen
 
     async def ask(api: "Longshore") -> tuple[ScheduleView, dict[str, object] | None]:
@@ -210,7 +214,7 @@ def show_schedule(
 
 @schedule_app.command()
 def pause(name: NAME, reason: REASON = "", as_json: JSON = False) -> None:
-    """Start no run until it is resumed; those under way go on."""
+    """Pause a schedule; running ones continue."""
     changed = call(lambda api: api.pause_schedule(name, reason))
     if as_json:
         return print_json({"name": name, "paused": True, "changed": changed})
@@ -220,7 +224,7 @@ def pause(name: NAME, reason: REASON = "", as_json: JSON = False) -> None:
 
 @schedule_app.command()
 def resume(name: NAME, reason: REASON = "", as_json: JSON = False) -> None:
-    """Start runs again; those that were due meanwhile are not made good."""
+    """Resume a schedule; runs that were due in the meantime are not made up for."""
     changed = call(lambda api: api.resume_schedule(name, reason))
     if as_json:
         return print_json({"name": name, "paused": False, "changed": changed})
@@ -233,11 +237,13 @@ def trigger(
     name: NAME,
     overlap: Annotated[
         str | None,
-        typer.Option(metavar="POLICY", help="In place of the schedule's own, for this run."),
+        typer.Option(
+            metavar="POLICY", help="Overlap policy of this run (default: the schedule's)."
+        ),
     ] = None,
     as_json: JSON = False,
 ) -> None:
-    """Start a run now, also of a paused schedule."""
+    """Start a run now, even if the schedule is paused."""
     policy = _overlap(overlap)
 
     async def ask(api: "Longshore") -> tuple[str | None, str]:
@@ -260,28 +266,28 @@ def trigger(
 def backfill(
     name: NAME,
     start: Annotated[
-        str, typer.Option("--from", metavar="TIME", help="First time, such as 2026-11-01.")
+        str, typer.Option("--from", metavar="TIME", help="First time, e.g. 2026-11-01.")
     ],
     end: Annotated[
         str | None,
-        typer.Option("--to", metavar="TIME", help="Last time, a day with all of it; now without."),
+        typer.Option("--to", metavar="TIME", help="Last time; a day counts whole (default: now)."),
     ] = None,
     overlap: Annotated[
         str,
         typer.Option(
             metavar="POLICY",
-            help="How they run beside each other: one after the other, or with allow-all at once.",
+            help="How runs overlap: one after the other, or all at once with allow-all.",
         ),
     ] = Overlap.BUFFER_ALL.value,
     again: Annotated[
-        bool, typer.Option("--again", help="Run times again that have succeeded, under new ids.")
+        bool, typer.Option("--again", help="Also rerun times that have succeeded, under new ids.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the times, and start nothing.")
+        bool, typer.Option("--dry-run", help="Print the times; start nothing.")
     ] = False,
     as_json: JSON = False,
 ) -> None:
-    """Run times that are past, as if the schedule had been there.
+    """Start runs for past times, as if the schedule had existed then.
 
     A TIME without a zone is one of the schedule's. Times that have succeeded are refused.
     """
@@ -317,7 +323,7 @@ def backfill(
 
 @schedule_app.command()
 def delete(name: NAME, as_json: JSON = False) -> None:
-    """Delete a schedule; runs under way go on, and those that wait do not begin."""
+    """Delete a schedule; running ones continue, and waiting ones do not start."""
     running = call(lambda api: api.delete_schedule(name))
     if as_json:
         return print_json({"name": name, "running": running})

@@ -20,7 +20,7 @@ STATES = Annotated[
     list[JobState] | None,
     typer.Option(
         "--state",
-        help="Only in this state; may be given again.",
+        help="Only in this state. Repeatable.",
         case_sensitive=False,
         rich_help_panel=_PANEL,
     ),
@@ -31,7 +31,7 @@ LABELS = Annotated[
         "--label",
         metavar="LABEL=VALUE",
         help="Only with these labels: sweep=7, sweep!=7, 'team in (a, b)', team, '!team'. "
-        "May be given again: all have to hold.",
+        "Repeatable: all have to hold.",
         rich_help_panel=_PANEL,
     ),
 ]

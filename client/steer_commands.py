@@ -39,11 +39,11 @@ REFS = Annotated[
 ALL_TENANTS = Annotated[
     bool,
     typer.Option(
-        "--all-tenants", help="Also jobs of several tenants.", rich_help_panel="Which jobs"
+        "--all-tenants", help="Allow jobs of several tenants.", rich_help_panel="Which jobs"
     ),
 ]
 DRY_RUN = Annotated[
-    bool, typer.Option("--dry-run", help="Only list the jobs that it would be done to.")
+    bool, typer.Option("--dry-run", help="Only list the jobs that it would affect.")
 ]
 _NAMED = 5
 _LOOKED_UP = 100
@@ -62,7 +62,7 @@ def cancel(
     reason: REASON = "",
     indices: Annotated[
         str | None,
-        typer.Option("--elements", metavar="3-9,12", help="Of an array, only these elements."),
+        typer.Option("--elements", metavar="3-9,12", help="Only these elements of an array."),
     ] = None,
     pool: selection.POOL = None,
     tenant: selection.TENANT = None,
@@ -73,7 +73,7 @@ def cancel(
     dry_run: DRY_RUN = False,
     as_json: JSON = False,
 ) -> None:
-    """End jobs: a running one gets its stop signal and its grace first.
+    """Cancel jobs. Running jobs get their stop signal and their grace first.
 
     longshore cancel --label sweep=7 --state QUEUED --dry-run
     """
@@ -97,7 +97,7 @@ def hold(
     dry_run: DRY_RUN = False,
     as_json: JSON = False,
 ) -> None:
-    """Keep jobs out of placement; a running one is stopped and queued again, held."""
+    """Put jobs on hold. Running jobs are stopped and requeued on hold."""
     chosen = selection.read(pool, tenant, state, labels, name)
     _steer(HOLD, refs, chosen, reason, all_tenants, dry_run, as_json)
 
@@ -114,7 +114,7 @@ def release(
     dry_run: DRY_RUN = False,
     as_json: JSON = False,
 ) -> None:
-    """Let held jobs be placed again."""
+    """Release held jobs, so that they can be placed again."""
     chosen = selection.read(pool, tenant, state, labels, name)
     _steer(RELEASE, refs, chosen, reason, all_tenants, dry_run, as_json)
 
@@ -131,7 +131,7 @@ def requeue(
     dry_run: DRY_RUN = False,
     as_json: JSON = False,
 ) -> None:
-    """Stop running jobs with their grace, and queue them again in their old place."""
+    """Stop running jobs with their grace, and requeue them at their old place."""
     chosen = selection.read(pool, tenant, state, labels, name)
     _steer(REQUEUE, refs, chosen, reason, all_tenants, dry_run, as_json)
 

@@ -68,8 +68,8 @@ def register(app: typer.Typer) -> None:
         cls=WithCommand,
         rich_help_panel="Jobs",
         options_metavar="[OPTIONS]",
-        epilog="Exit code with --wait: the job's own where it failed, 130 where it was cancelled, "
-        "75 where its queue timeout passed, 124 where its time limit did, 70 for other failures.",
+        epilog="Exit code with --wait: the job's own if it failed, 130 if it was cancelled, 75 "
+        "after its queue timeout, 124 after its time limit, 70 for other failures.",
     )(submit)
 
 
@@ -87,31 +87,29 @@ def submit(
     ] = False,
     key: Annotated[
         str | None,
-        typer.Option(help="The same tenant, name and key again give the job that exists."),
+        typer.Option(
+            help="Idempotency key: the same tenant, name and key return the existing job."
+        ),
     ] = None,
-    hold: Annotated[bool, typer.Option("--hold", help="Wait for `longshore release`.")] = False,
+    hold: Annotated[bool, typer.Option("--hold", help="Submit the job on hold.")] = False,
     values: job_flags.VALUES = None,
     dry_run: Annotated[
         bool,
         typer.Option(
             "--dry-run",
-            help="Say where it would run or what would be bought, at which cost; submit nothing.",
+            help="Show where it would run or what would be bought, and the cost; submit nothing.",
         ),
     ] = False,
     max_cost: Annotated[
         str | None,
         typer.Option(
             metavar="DOLLARS",
-            help="Submit nothing where what would be bought for it now may cost more. It bounds "
-            "no later purchase: the caps of the pool do.",
+            help="Refuse to submit if buying for it now may cost more. The caps of the pool limit "
+            "later purchases.",
         ),
     ] = None,
-    yes: Annotated[
-        bool, typer.Option("--yes", "-y", help="Ask nothing where something would be bought.")
-    ] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Print the job's id alone.")
-    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask before buying.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the job's id.")] = False,
     as_json: JSON = False,
     name: job_flags.NAME = None,
     pool: job_flags.POOL = None,
@@ -151,9 +149,9 @@ def submit(
 
     longshore submit --upload . --environment requirements.txt -- python train.py
 
-    A job runs in an empty folder of its own; in a copy of the folder that it brings along
-    (--upload, `code`, or a relative workdir, which begins at the job file, or without one at the
-    folder that you are in); or in the absolute workdir that it names.
+    A job runs in an empty folder of its own, in a copy of an uploaded folder, or in the absolute
+    workdir that it names. --upload, `code` and a relative workdir upload a folder. A relative
+    workdir is relative to the job file, or to the current folder when there is none.
     """
     if follow and as_json:
         raise typer.BadParameter("--follow prints what the job writes: leave out --json")

@@ -25,7 +25,7 @@ JSON = Annotated[bool, typer.Option("--json", help="Print one JSON document and 
 MOST_LISTED = 1_000_000
 """Entries of a list, at most: the database takes no number that is much larger."""
 LIMIT = Annotated[
-    int, typer.Option("--limit", "-n", min=1, max=MOST_LISTED, help="At most so many.")
+    int, typer.Option("--limit", "-n", min=1, max=MOST_LISTED, help="Show at most N.")
 ]
 
 _PIPE_WIDTH = 4000

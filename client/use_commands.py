@@ -29,7 +29,7 @@ def register(app: typer.Typer) -> None:
 
 
 def fund(ref: REF, as_json: JSON = False) -> None:
-    """Show who pays for a job, or would: each envelope that it asks, and what would help."""
+    """Show who pays for a job, or would pay: each envelope considered, and what would help."""
 
     async def ask(api: "Longshore") -> FundView:
         return await api.fund((await known_job(api, ref)).id)
@@ -42,10 +42,10 @@ def fund(ref: REF, as_json: JSON = False) -> None:
 
 
 def usage(
-    tenant: Annotated[str | None, typer.Option(help="Only what jobs of this tenant had.")] = None,
-    by: Annotated[UsedBy, typer.Option(help="By what it is summed up.")] = UsedBy.TENANT,
+    tenant: Annotated[str | None, typer.Option(help="Only usage of this tenant's jobs.")] = None,
+    by: Annotated[UsedBy, typer.Option(help="Key to sum by.")] = UsedBy.TENANT,
     since: Annotated[
-        str, typer.Option(metavar="TIME", help="From 7d ago on, or from 2026-11-25T14:05.")
+        str, typer.Option(metavar="TIME", help="Start: 7d ago, or 2026-11-25T14:05.")
     ] = "7d",
     limit: LIMIT = 50,
     as_json: JSON = False,
@@ -71,11 +71,11 @@ def usage(
 
 def leases(
     gpu: Annotated[
-        str | None, typer.Option(metavar="NODE/GPU", help="Only this GPU, or all of NODE.")
+        str | None, typer.Option(metavar="NODE/GPU", help="Only this GPU, or all GPUs of NODE.")
     ] = None,
     at: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="At 2026-11-25T14:05, or 10m ago; now without."),
+        typer.Option(metavar="TIME", help="Moment: 2026-11-25T14:05, or 10m ago (default: now)."),
     ] = None,
     job: Annotated[str | None, typer.Option(metavar="JOB", help="Only this job's.")] = None,
     as_json: JSON = False,

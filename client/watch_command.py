@@ -46,11 +46,13 @@ def register(app: typer.Typer) -> None:
 def watch(
     ref: Annotated[
         str | None,
-        typer.Argument(metavar="JOB", help="A job's id or name; all without.", show_default=False),
+        typer.Argument(
+            metavar="JOB", help="A job's id or name (default: all jobs).", show_default=False
+        ),
     ] = None,
     pool: Annotated[str | None, typer.Option(help="Without a job: only this pool.")] = None,
     every: Annotated[
-        float, typer.Option(min=0.2, metavar="SECONDS", help="Without a job: look so often.")
+        float, typer.Option(min=0.2, metavar="SECONDS", help="Refresh interval, without a job.")
     ] = 1.0,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object a line, for each change.")

@@ -55,59 +55,54 @@ def agent(
         Tier,
         typer.Option(case_sensitive=False, help="Which jobs it takes: those of its tier."),
     ] = Tier.FAST,
-    provider: Annotated[str, typer.Option(help="Whom the machine was bought from.")] = "own",
+    provider: Annotated[str, typer.Option(help="Provider of this machine.")] = "own",
     block: Annotated[
-        str | None, typer.Option(help="Id of the block (the contract) that the node is of.")
+        str | None, typer.Option(help="Id of the block that this machine belongs to.")
     ] = None,
     expires_at: Annotated[
-        str | None, typer.Option(help="When the node ends, such as 2026-11-20T12:00:00Z.")
+        str | None, typer.Option(help="Expiry of the node, e.g. 2026-11-20T12:00:00Z.")
     ] = None,
     expires_in: Annotated[
-        str | None, typer.Option(help="The same as a time from now on, such as 8h.")
+        str | None, typer.Option(help="Expiry as a time from now, e.g. 8h.")
     ] = None,
     label: Annotated[
-        list[str] | None, typer.Option(help="KEY=VALUE; may be given more than once.")
+        list[str] | None, typer.Option(help="Label of the node, KEY=VALUE. Repeatable.")
     ] = None,
     simulate: Annotated[
         str | None,
-        typer.Option(help="Say that these GPUs are here, such as 8xH100-80GB; jobs run without."),
+        typer.Option(help="Simulate these GPUs, e.g. 8xH100-80GB; jobs run without GPUs."),
     ] = None,
     mig: Annotated[
         str | None,
-        typer.Option(help="Of the simulated GPUs, those in MIG mode by index, such as 0,1."),
+        typer.Option(help="Indices of the simulated GPUs in MIG mode, e.g. 0,1."),
     ] = None,
     cpus: Annotated[
-        float | None, typer.Option(min=0.001, help="Cores to offer, in place of those found.")
+        float | None, typer.Option(min=0.001, help="CPU cores to offer (default: those found).")
     ] = None,
     ram: Annotated[
-        str | None, typer.Option(help="Memory to offer, such as 512GB, in place of that found.")
+        str | None, typer.Option(help="Main memory to offer, e.g. 512GB (default: that found).")
     ] = None,
     storage_bandwidth: Annotated[
         str | None,
-        typer.Option(
-            help="What its jobs may read and write of storage each second, such as 10GB/s; not "
-            "limited when left out."
-        ),
+        typer.Option(help="Storage bandwidth to offer, e.g. 10GB/s (default: no limit)."),
     ] = None,
     power: Annotated[
         str | None,
-        typer.Option(
-            help="What its jobs may draw together, such as 5.6kW; not limited when left out."
-        ),
+        typer.Option(help="Power budget of its jobs, e.g. 5.6kW (default: no limit)."),
     ] = None,
     gpu_power: Annotated[
-        str | None, typer.Option(help="What each simulated GPU may draw, such as 700W.")
+        str | None, typer.Option(help="Power limit of each simulated GPU, e.g. 700W.")
     ] = None,
     address: Annotated[
         str | None,
         typer.Option(
-            help="Where other nodes reach this one, for jobs that span nodes; by default its "
-            "address on the way to the Temporal server."
+            help="Address at which other nodes reach this one, for jobs that span nodes (default: "
+            "its address towards the Temporal server)."
         ),
     ] = None,
     work_dir: Annotated[
         Path | None,
-        typer.Option(help="Where runs, logs and checkpoints go; by default in the state folder."),
+        typer.Option(help="Folder of runs, logs and checkpoints (default: in the state folder)."),
     ] = None,
     token_file: Annotated[
         Path | None,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -52,6 +53,24 @@ def test_the_overview_groups_its_commands(cli: CLI) -> None:
     assert positions == sorted(positions)
     for command in ("submit", "watch", "why", "drain", "pool", "place", "schema", "up", "worker"):
         assert f"│ {command} " in ran.out
+
+
+def test_a_command_that_was_renamed_has_its_old_name_hidden(cli: CLI) -> None:
+    overview = cli("--help").out
+    assert "│ terminate " in overview
+    assert "let-go" not in overview
+    old, new = cli("let-go", "--help"), cli("terminate", "--help")
+    assert (old.code, new.code) == (0, 0)
+    assert old.out.replace("let-go", "terminate").split() == new.out.split()
+
+
+@pytest.mark.parametrize("path", [(), *sorted(commands(command_line()))], ids=" ".join)
+def test_help_ends_no_clause_with_without(path: tuple[str, ...]) -> None:
+    command: Any = command_line()
+    for name in path:
+        command = command.commands[name]
+    texts = [command.help or "", *(getattr(each, "help", None) or "" for each in command.params)]
+    assert [text for text in texts if re.search(r"\bwithout[.;)]|\bsuch as\b", text)] == []
 
 
 def test_help_imports_no_server_library() -> None:
