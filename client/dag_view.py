@@ -57,8 +57,8 @@ def job_state(step: DagJobView) -> str:
 def dags_table(dags: Sequence[DagSummary], now: datetime, width: int) -> Table:
     """Return a line for each DAG."""
     table = a_table(
-        ["dag", "state", "jobs", "done", "ago", "remark"], right=("jobs", "done", "ago"),
-        fold=("remark",), widest={"dag": width_of_ids(width)},
+        ["dag", "state", "jobs", "done", "ago", "reason"], right=("jobs", "done", "ago"),
+        fold=("reason",), widest={"dag": width_of_ids(width)},
     )  # fmt: skip
     for dag in dags:
         done = sum(number for state, number in dag.counts.items() if state.ended)
@@ -125,7 +125,7 @@ def cost_of(part: DagView | DagJobView) -> str:
 def tree_table(dag: DagView, now: datetime, width: int) -> Table:
     """Return a line for each job, drawn below the upstream job that comes last in the order; what
     else it comes after is named, on lines below where that is longer than a part of the width."""
-    table = a_table(["job", "state", "GPUs", "time", "remark"], right=("time",), fold=("remark",))
+    table = a_table(["job", "state", "GPUs", "time", "reason"], right=("time",), fold=("reason",))
     steps = {step.name: step for step in dag.steps}
     most, narrow = min(width_of_ids(width), _MOST_NAMED), width < WIDE
     deepest = min(_DEEPEST, most // 2)

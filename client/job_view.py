@@ -60,12 +60,12 @@ def jobs_table(
 
     An id that would take the place of all else is folded, as its end tells jobs apart.
     """
-    headings = ["job", "state", "GPUs", "ago", "remark"]
+    headings = ["job", "state", "GPUs", "ago", "reason"]
     if width >= WIDE:
         headings[2:2] = ["pool", "tenant", "tier", "class"]
     headings[-1:-1] = labels
     table = a_table(
-        headings, right=("ago", "class"), fold=("remark",), widest={"job": width_of_ids(width)}
+        headings, right=("ago", "class"), fold=("reason",), widest={"job": width_of_ids(width)}
     )
     for job in jobs:
         cells: list[str | Text] = [

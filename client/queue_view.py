@@ -56,9 +56,9 @@ def queue_table(queue: QueueView, now: datetime, width: int, *, start: bool, ter
     due = any(job.deadline for job in queue.jobs)
     headings += ["deadline (UTC)"] * due
     table = a_table(
-        [*headings, "remark"], right=("#", "class", "GPUs", "waited", "ran", "rank", "price",
+        [*headings, "reason"], right=("#", "class", "GPUs", "waited", "ran", "rank", "price",
                                       "growth", "left", *scores),
-        fold=("remark",), widest={"job": width_of_ids(width)},
+        fold=("reason",), widest={"job": width_of_ids(width)},
     )  # fmt: skip
     if terms and queue.weights:
         behind = [""] * (start + due)

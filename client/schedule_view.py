@@ -28,8 +28,8 @@ def schedules_table(schedules: Sequence[ScheduleView], now: datetime, width: int
     # A name of a usual length stays in one piece, to be copied, whatever the others need.
     is_long = any(len(each.name) > width_of_ids(width) for each in schedules)
     table = a_table(
-        ["schedule", "starts", "when", "next", "last", "remark"],
-        fold=("starts", "when", "remark", *(("schedule",) if is_long else ())),
+        ["schedule", "starts", "when", "next", "last", "reason"],
+        fold=("starts", "when", "reason", *(("schedule",) if is_long else ())),
     )
     for each in schedules:
         soonest = each.next[0] if each.next else None
@@ -146,8 +146,8 @@ def next_lines(
 
 
 def _runs_table(schedule: ScheduleView, now: datetime) -> Table:
-    table = a_table(["due", schedule.kind.value, "state", "took", "remark"], right=("took",),
-                    fold=("remark",))  # fmt: skip
+    table = a_table(["due", schedule.kind.value, "state", "took", "reason"], right=("took",),
+                    fold=("reason",))  # fmt: skip
     for run in schedule.runs:
         took = max((run.ended_at or now) - run.started_at, timedelta(0))
         table.add_row(

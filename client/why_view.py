@@ -59,7 +59,7 @@ def explanation_screen(explanation: Explanation, now: datetime) -> RenderableTyp
             _verdicts_table(explanation.decision),
         ]
     if explanation.sizes:
-        parts += [Text(), heading("Changes of its size"), sizes_table(explanation.sizes, now)]
+        parts += [Text(), heading("Size changes"), sizes_table(explanation.sizes, now)]
     if explanation.attempts:
         parts += [Text(), heading("Attempts"), attempts_table(explanation.attempts, now)]
     parts += stderr_tail(explanation.stderr_tail)

@@ -130,7 +130,7 @@ def router(quotes: Quotes, past: Past, *, simulated: bool) -> APIRouter:
             Instant | None,
             Query(
                 alias="from",
-                description="When the window begins; the next whole hour without.",
+                description="When the window begins (default: the next whole hour).",
             ),
         ] = None,
         hours: Annotated[
@@ -179,9 +179,9 @@ def router(quotes: Quotes, past: Past, *, simulated: bool) -> APIRouter:
         instance_type: InstanceTypeText,
         provider: ProviderName = None,
         since: Annotated[
-            Instant | None, Query(description="From when; a day before `until` without.")
+            Instant | None, Query(description="From when (default: a day before `until`).")
         ] = None,
-        until: Annotated[Instant | None, Query(description="Until when; now without.")] = None,
+        until: Annotated[Instant | None, Query(description="Until when (default: now).")] = None,
         points: Annotated[
             int, Query(ge=1, le=2000, description="Entries a market has at most.")
         ] = 200,

@@ -39,7 +39,7 @@ def sizes_html(changes: Sequence[SizeChange]) -> str:
     if not changes:
         return ""
     return table(
-        "Changes of its size, oldest first",
+        "Size changes, oldest first",
         ("Placed", "Attempt", "GPUs", "Without GPUs for", "Since it was"),
         (
             f"<tr>{cell(when(each.at), 'Placed')}{number(str(each.attempt), 'Attempt')}"

@@ -98,8 +98,8 @@ class BlockPage:
         with ui.element("section").classes("card").props('aria-label="Block"'):
             self._head = ui.html(READING, sanitize=False)
         self._cards = [
-            Card("Jobs on nodes over time"), Card("What was decided about it last"),
-            Card("Sales of its time"), Card("Jobs"), Card("Machines"),
+            Card("Jobs on nodes over time"), Card("Last decision"),
+            Card("Sales"), Card("Jobs"), Card("Machines"),
         ]  # fmt: skip
         self._parts: list[ui.html] = []
         for card in self._cards:

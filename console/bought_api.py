@@ -44,7 +44,7 @@ PoolName = Annotated[Name | None, Query(description="Only this pool's.", example
 Ended = Annotated[bool, Query(description="Those that have ended too.")]
 After = Annotated[
     str | None,
-    Query(pattern=ID, description="`next` of the page before; the newest ones without."),
+    Query(pattern=ID, description="`next` of the page before (default: the first page)."),
 ]
 Limit = Annotated[int, Query(ge=1, le=MOST, description="Entries of a page.")]
 PurchaseId = Annotated[str, Path(pattern=ID, examples=["p-0123456789ab-1"])]

@@ -67,7 +67,7 @@ class BudgetsPage:
         self._put("Tenants", view.tenants_html(state, used))
         self._put("Envelopes", view.envelopes_html(state))
         self._put("Caps", view.caps_html(state))
-        self._put("Who lends to whom", view.loans_html(state))
+        self._put("Lending", view.loans_html(state))
         self._put("Money", view.money_html(state))
         self._put("GPU-hours", view.usage_html(used))
         self._cards["GPU-hours"].remark(f"since {used.since:%d %b %H:%M} UTC, by class")
@@ -89,7 +89,7 @@ _CARDS = {
     "Tenants": "GPUs in use now, by class",
     "Envelopes": "what each pays for now",
     "Caps": "joint limits of envelopes",
-    "Who lends to whom": "now",
+    "Lending": "now",
     "Money": "that purchases have taken, in UTC; the forecast is of the whole month",
     "GPU-hours": "",
 }

@@ -106,7 +106,7 @@ def loans_html(state: FundingState) -> str:
         for each in sorted(loans, key=lambda each: (each.by, each.tenant))
     ]
     heads = ("From", "To", "How", "GPUs")
-    return table("Who lends to whom", heads, rows, numbers=("GPUs",)) if rows else ""
+    return table("Lending", heads, rows, numbers=("GPUs",)) if rows else ""
 
 
 def money_html(state: FundingState) -> str:

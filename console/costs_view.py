@@ -17,7 +17,7 @@ def sums_html(costs: Sequence[CostView]) -> str:
     """Return the sums over all pools."""
     account = summed(costs)
     saved = amount(sum(each.saved_micro_usd for each in costs))
-    return facts((*money(account), ("Saved under the limits", saved))) + account_html(account)
+    return facts((*money(account), ("Below limit prices", saved))) + account_html(account)
 
 
 def list_html(by: str, costs: Sequence[CostView]) -> str:

@@ -24,7 +24,7 @@ _LEAST = 6
 
 def list_html(dags: Iterable[DagSummary], now: datetime) -> str:
     """Return the table of DAGs; each leads to its page."""
-    heads = ("DAG", "State", "Tenant", "Jobs", "Ended", "Took", "Remark")
+    heads = ("DAG", "State", "Tenant", "Jobs", "Ended", "Took", "Reason")
     return table(
         "DAGs", heads, (_row(dag, now) for dag in dags), numbers=("Jobs", "Ended", "Took")
     )
@@ -65,7 +65,7 @@ def head_html(dag: DagView, now: datetime) -> str:
 def jobs_html(dag: DagView, now: datetime) -> str:
     """Return the table of its jobs, upstream first."""
     mutex = ("Mutex",) if any(step.mutex for step in dag.steps) else ()
-    heads = ("Job", "State", "After", *mutex, "GPUs", "Took", "GPU time", "Booked", "Remark")
+    heads = ("Job", "State", "After", *mutex, "GPUs", "Took", "GPU time", "Booked", "Reason")
     rows = (_job(step, now, mutex=bool(mutex)) for step in dag.steps)
     return table("Jobs", heads, rows, numbers=("GPUs", "Took", "GPU time", "Booked"))
 

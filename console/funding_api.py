@@ -47,7 +47,7 @@ def router(fleet: Fleet) -> APIRouter:
 
     @routes.get("/leases", summary="Who held GPUs at a moment, and who paid for them then")
     async def leases(
-        at: Annotated[Instant | None, Query(description="When; now without.")] = None,
+        at: Annotated[Instant | None, Query(description="When (default: now).")] = None,
         node: Annotated[
             str | None, Query(pattern=_NODE, description="Only of this node.", examples=["node-a"])
         ] = None,

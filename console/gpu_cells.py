@@ -18,10 +18,10 @@ _LEGEND = (
      "shared, with the percent in use"),
     ('<i class="g parts mig"><b class="c2" style="height:38%"></b><s>3/8</s></i>',
      "in MIG mode, with the slices in use"),
-    ('<i class="g spare">a</i>', "stands by for a gang: nothing of it runs there"),
+    ('<i class="g spare">a</i>', "a spare of a gang: nothing runs there"),
     ('<i class="g free">·</i>', "free"),
     ('<i class="g out">–</i>', "idle, on a node that takes no work"),
-    ('<i class="g taken">×</i>', "its memory is taken by no job of Longshore's"),
+    ('<i class="g taken">×</i>', "in use outside Longshore"),
 )  # fmt: skip
 
 
@@ -90,7 +90,7 @@ def _said(gpu: GPUView, takes_work: bool) -> str:
     name = gpu.job_name or gpu.job_id
     if gpu.job_id is not None:
         lent = f", lent to {gpu.lent_to}" if gpu.lent_to else ""
-        return f"standing by for {name}{lent}" if gpu.spare else f"held by {name}"
+        return f"spare of {name}{lent}" if gpu.spare else f"held by {name}"
     if gpu.mig:
         of = f": {_shares(gpu)}" if gpu.parts else ""
         return f"in MIG mode, {_slices(gpu.parts)} of {SLICES} slices in use{of}"
@@ -100,7 +100,7 @@ def _said(gpu: GPUView, takes_work: bool) -> str:
             used = f"{format_gb(gpu.vram_used)} of {format_gb(gpu.vram)}"
         return f"shared, {used} in use: {_shares(gpu)}"
     if gpu.vram_used:
-        return f"with {gpu.vram_used:.0f} GB taken by no job of Longshore's"
+        return f"with {gpu.vram_used:.0f} GB in use outside Longshore"
     return "free" if takes_work else "idle, on a node that takes no work"
 
 

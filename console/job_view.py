@@ -347,7 +347,7 @@ def _groups(plan: GangPlan) -> str:
         return ""
     return "<h3>Groups</h3>" + table(
         "Groups of the gang",
-        ("Group", "Domain", "GPUs", "Nodes", "Stand by"),
+        ("Group", "Domain", "GPUs", "Nodes", "Spares"),
         (_group(each) for each in plan.groups),
         numbers=("GPUs",),
     )

@@ -63,7 +63,7 @@ class JobsPage:
         self._state.on_value_change(self._changed)
         with ui.element("section").classes("card").props('aria-label="Sums"') as self._sums_card:
             self._sums = ui.html("", sanitize=False)
-        self._card = Card("Under way, and of the last hour", classes="jobs")
+        self._card = Card("Active and recent (1 h)", classes="jobs")
         with self._card:
             self._list = ui.html(READING, sanitize=False)
         self._more = ui.html("", sanitize=False)
@@ -145,8 +145,8 @@ class JobPage:
         self._cards = {
             name: Card(name, classes=_STACKED.get(name, "jobs"))
             for name in ("Elements by state", "Elements that failed", "Elements",
-                         "Why it is where it is", "The last lines of its stderr",
-                         "What could help", "Nodes", "Gang", "Changes of its size", "Attempts",
+                         "Scheduling", "The last lines of its stderr",
+                         "What could help", "Nodes", "Gang", "Size changes", "Attempts",
                          "Checkpoints")
         }  # fmt: skip
         self._parts: dict[str, ui.html] = {}
@@ -186,13 +186,13 @@ class JobPage:
         self._notes.content = view.notes_html(report)
         self._notes.set_visibility(bool(report.missing))
         self._head.content = view.head_html(report, now, self._fleet.workflow_url(job.id))
-        self._put("Why it is where it is", view.why_html(explanation, now))
+        self._put("Scheduling", view.why_html(explanation, now))
         self._put("What could help", view.hints_html(explanation))
         nodes, title = view.nodes_html(explanation)
         self._put("Nodes", nodes)
         self._cards["Nodes"].title(title)
         self._put("Gang", view.gang_html(explanation))
-        self._put("Changes of its size", sizes_html(explanation.sizes))
+        self._put("Size changes", sizes_html(explanation.sizes))
         self._put("Attempts", attempts_html(report, now))
         self._cards["Attempts"].remark("the newest first")
         self._put("The last lines of its stderr", view.stderr_html(report))
@@ -253,6 +253,6 @@ class JobPage:
 _STACKED = {
     "Elements that failed": "jobs stacks",
     "Elements": "jobs stacks thirds",
-    "Changes of its size": "jobs stacks",
+    "Size changes": "jobs stacks",
 }
 """Cards whose tables name their columns in each cell, for narrow screens."""

@@ -20,7 +20,7 @@ from longshore.models.errors import LongshoreError
 from longshore.models.views import NodeView
 
 PATH = view.PATH
-_SHOWN = {"folded": "Alike as one", "all": "Each node"}
+_SHOWN = {"folded": "Grouped", "all": "All nodes"}
 
 
 def add(fleet: Fleet) -> None:

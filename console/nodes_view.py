@@ -105,7 +105,7 @@ def sums_html(
             ("Free", count(free)),
             ("Idle, take no work", count(total - used - free)),
             ("Shared, or in MIG mode", count(sum(bool(gpu.parts) or gpu.mig for gpu in gpus))),
-            ("Stand by", count(sum(gpu.spare for gpu in gpus))),
+            ("Spares", count(sum(gpu.spare for gpu in gpus))),
             *([("Simulated", count(simulated))] if simulated else []),
             ("Jobs running", count(sum(pool.running for pool in of_jobs))),
             ("Jobs waiting", _waiting(of_jobs)),

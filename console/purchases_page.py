@@ -118,10 +118,10 @@ class PurchasePage:
         with ui.element("section").classes("card").props('aria-label="Purchase"'):
             self._head = ui.html(READING, sanitize=False)
         with ui.element("div").classes("beside") as self._below:
-            self._timeline_card = Card("What happened")
+            self._timeline_card = Card("Timeline")
             with ui.element("div").classes("stack"):
                 self._orders_card, self._machines_card = Card("Orders"), Card("Machines")
-        self._options_card = Card("Options that were looked at")
+        self._options_card = Card("Options considered")
         with self._timeline_card:
             self._timeline = ui.html("", sanitize=False)
         with self._orders_card:

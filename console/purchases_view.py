@@ -209,7 +209,7 @@ def _caps(caps: Sequence[Cap]) -> str:
         for cap in caps
     )
     heads = ("Cap of a day (UTC)", "Committed today", "At most", "Set by")
-    listed = table("What may be committed today", heads, rows, numbers=heads[1:3])
+    listed = table("Caps of today", heads, rows, numbers=heads[1:3])
     return f'<section class="card caps"><div class="body">{listed}</div></section>'
 
 

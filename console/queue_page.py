@@ -42,7 +42,7 @@ class QueuePage:
             ui.html("<h1>Queue</h1>", sanitize=False)
             self._pool = PoolChoice(self._chosen, self._changed, offers_all=False)
             self._live = ui.html("", sanitize=False).classes("live")
-        self._waiting_card = Card("Who waits", classes="queue")
+        self._waiting_card = Card("Waiting jobs", classes="queue")
         with self._waiting_card:
             self._waiting = ui.html(READING, sanitize=False)
             self._below = ui.html("", sanitize=False)
@@ -51,7 +51,7 @@ class QueuePage:
             self._none = ui.html("", sanitize=False)
             self._chart = chart("The past day")
         self._past_card.remark("jobs, by quarters of an hour; UTC")
-        self._errors_card = Card("Starts as they were told", classes="stacks")
+        self._errors_card = Card("Start estimates", classes="stacks")
         with self._errors_card:
             self._errors = ui.html("", sanitize=False)
         self._errors_card.remark("the past day, by how long before the start it was told")

@@ -47,7 +47,7 @@ def waiting_html(queue: QueueView, now: datetime) -> str:
     numbers = ("#", "Class", "GPUs", "Waited", "Ran", *ranks, "Starts, UTC")
     heads = ("#", "Job", "Tenant", *numbers[1:], *(_DEADLINE,) * due, "Reason")
     rows = (_row(job, now, by_rank=by_rank, scores=scores, due=due) for job in queue.jobs[:SHOWN])
-    return table("Who waits, in order", heads, rows, numbers=numbers)
+    return table("Waiting jobs, in order", heads, rows, numbers=numbers)
 
 
 def below_html(queue: QueueView) -> str:
@@ -73,7 +73,7 @@ def errors_html(rows: Sequence[StartErrors], pool: str) -> str:
         return f'<p class="quiet padded">{escape(said)}</p>'
     cells = (zip(("Told before", *_ERRORS), errors_of(row), strict=True) for row in rows)
     return table(
-        "Starts as they were told",
+        "Start estimates",
         ("Told before", *_ERRORS),
         (
             "<tr>" + "".join(

@@ -17,7 +17,7 @@ PATH = "/schedules"
 def list_html(schedules: Iterable[ScheduleView], now: datetime) -> str:
     """Return the table of schedules; each leads to its page, and its last run to that of its job
     or DAG."""
-    heads = ("Schedule", "Starts", "When", "Next", "Last run", "State", "Remark")
+    heads = ("Schedule", "Starts", "When", "Next", "Last run", "State", "Reason")
     return table("Schedules", heads, (_row(each, now) for each in schedules))
 
 
@@ -53,7 +53,7 @@ def head_html(schedule: ScheduleView) -> str:
         ("Overlap", escape(schedule.overlap.value)),
         ("Catch-up", format_duration(schedule.catch_up)),
         ("Tenant", escape(schedule.tenant)),
-        ("Made", f"{when(schedule.created_at)} UTC"),
+        ("Created", f"{when(schedule.created_at)} UTC"),
         ("Runs", escape(counts(schedule))),
     ]
     if schedule.owner:
@@ -78,7 +78,7 @@ def runs_html(schedule: ScheduleView, now: datetime) -> str:
     """Return the last runs, newest first; each leads to its job or DAG."""
     kind = "Job" if schedule.kind is Kind.JOB else "DAG"
     rows = (_run(run, schedule, now) for run in schedule.runs)
-    return table("Last runs", ("Due", kind, "State", "Took", "Remark"), rows, numbers=("Took",))
+    return table("Last runs", ("Due", kind, "State", "Took", "Reason"), rows, numbers=("Took",))
 
 
 def _run(run: ScheduleRun, schedule: ScheduleView, now: datetime) -> str:

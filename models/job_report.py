@@ -55,5 +55,5 @@ class JobReport(Wire):
 
     def without_live(self, why: str) -> Self:
         """Return the report with why its workflow could not be asked."""
-        said = f"what the database says, for lack of more: {why}"
+        said = f"the last stored state, as the workflow cannot be asked: {why}"
         return self.model_copy(update={"missing": (*self.missing, said)})

@@ -68,7 +68,7 @@ class ScheduleTimes(Frozen):
     offset: Duration = timedelta(0)
     """Added to each of these."""
     timezone: _Zone | None = None
-    """Of the cron lines, such as Europe/Berlin; UTC without."""
+    """Time zone of the cron lines, e.g. Europe/Berlin. Default: UTC."""
 
 
 class Oddity(StrEnum):

@@ -95,37 +95,36 @@ class Settings(BaseSettings):
         default_factory=lambda: default_state_dir(), examples=["~/.longshore"]
     )
     """Folder of the local stack: its databases, logs, tokens and the nodes that it started.
-    `.longshore` in a source checkout, else `~/.longshore`, without."""
+    Default: `.longshore` in a source checkout, else `~/.longshore`."""
     database_url: Annotated[SecretStr, AfterValidator(_of_postgresql)] | None = Field(
         default=None, examples=["postgresql://longshore:PASSWORD@db.example.com/longshore"]
     )
-    """PostgreSQL 16 or later, as postgresql://user:password@host/db; the local one without."""
+    """PostgreSQL 16 or later, as postgresql://user:password@host/db. Default: the local one."""
     log_store: str | None = Field(default=None, examples=["s3://bucket/logs"])
-    """Where job logs go, as an fsspec URL; the folder `logs` of the state folder without."""
+    """Store of job logs, as an fsspec URL. Default: the folder `logs` of the state folder."""
     checkpoint_store: str | None = Field(default=None, examples=["s3://bucket/checkpoints"])
-    """Where checkpoints of jobs go, as an fsspec URL that all nodes and the control worker reach;
-    the folder `checkpoints` of the state folder without."""
+    """Store of job checkpoints, as an fsspec URL that all nodes and the control worker reach.
+    Default: the folder `checkpoints` of the state folder."""
     artifact_store: str | None = Field(default=None, examples=["s3://bucket/artifacts"])
-    """Where the code of jobs goes, as an fsspec URL that all nodes, the control worker and whoever
-    submits reach; the folder `artifacts` of the state folder without."""
+    """Store of job code, as an fsspec URL that all nodes, the control worker and whoever submits
+    reach. Default: the folder `artifacts` of the state folder."""
     keep_code_for: Duration = timedelta(days=7)
     """How long the code of a job that has ended stays in the artifact store."""
     upload_limit: GB = 10.0
-    """How large the code of a job may be at most."""
+    """Largest size of the code of a job."""
     keep_outputs_for: Duration = timedelta(days=30)
     """How long the outputs of a job that has ended stay in the artifact store."""
     keep_checkpoints_for: Duration = timedelta(days=7)
     """How long the checkpoints of a job that has ended stay in the checkpoint store."""
     publish_within: Duration = timedelta(minutes=10)
-    """How long the checkpoint of a job that has been stopped may take into the store: so long its
-    GPUs are held."""
+    """How long publishing the checkpoint of a stopped job may take. Its GPUs are held that long."""
     checkpoint_watch_every: Annotated[Duration, AfterValidator(_not_all_the_time)] = timedelta(
         minutes=1
     )
-    """How often it is weighed for each running job whether to have it save; `longshore setup` and
+    """How often Longshore decides which running jobs to ask to save. `longshore setup` and
     `longshore up` pass it on to the schedule."""
     agent_token: SecretStr | None = Field(default=None, examples=["SECRET"])
-    """Join token of node agents; the file `agent-token` of the state folder without."""
+    """Join token of node agents. Default: the file `agent-token` of the state folder."""
     node_lost_after: Duration = timedelta(seconds=12)
     """A node silent for this long is lost and its jobs go back to the queue."""
     reconcile_every: Annotated[Duration, AfterValidator(_not_all_the_time)] = timedelta(minutes=5)
@@ -160,18 +159,18 @@ class Settings(BaseSettings):
     """Ended runs that an agent keeps on its node, with their output and private folders; older
     ones are removed when their job is over. Checkpoints stay."""
     keep_runs_for: Duration = timedelta(days=7)
-    """And for how long it keeps them at most."""
+    """Longest time for which it keeps them."""
     most_dag_jobs: Count = Field(default=1000, ge=1, le=10_000)
-    """Jobs that one DAG may have."""
+    """Most jobs of one DAG."""
     most_array_elements: Count = Field(default=100_000, ge=1, le=1_000_000)
-    """Elements that one array may have."""
+    """Most elements of one array."""
     most_array_slots: Count = Field(default=256, ge=1, le=10_000)
-    """Elements of one array that run at a time at most, where its limit does not say less."""
+    """Most elements of one array that run at a time; an array may set a lower limit."""
     node_cache: Annotated[Path, AfterValidator(Path.expanduser)] | None = Field(
         default=None, examples=["/scratch/longshore-cache"]
     )
-    """Where an agent keeps the code and the environments that jobs brought; the folder `cache` of
-    its work folder without. Agents of one machine and one user may share it."""
+    """Where an agent keeps the code and the environments of jobs. Default: the folder `cache` of
+    its work folder. Agents of one machine and one user may share it."""
     environment_limit: Duration = timedelta(minutes=30)
     """How long the environment of a job may take to build on a node."""
     cache_evict_at: float = Field(default=0.9, gt=0, le=1)
@@ -191,9 +190,9 @@ class Settings(BaseSettings):
     temporal_ui_port: Count = Field(default=8233, ge=1, le=65535)
     """Port of the local Temporal Web UI."""
     temporal_ui: str | None = Field(default=None, examples=["https://temporal.example.com"])
-    """Address of the Temporal Web UI; the local stack's without."""
+    """Address of the Temporal Web UI. Default: that of the local stack."""
     log_level: LogLevel = "INFO"
-    """What the control worker and the agents log: this and what is worse."""
+    """Lowest level that the control worker and the agents log."""
     log_format: Literal["text", "json"] = "text"
     """How they log: lines for people, or one JSON object a line."""
     metrics_address: Address = Field(default=None, examples=[9464])
@@ -212,29 +211,29 @@ class Settings(BaseSettings):
     """Which markets may be talked to: none, simulated ones on this machine alone, or real ones,
     where money is spent."""
     sfcompute_url: Annotated[str, AfterValidator(_over_http)] = "https://api.sfcompute.com"
-    """Where San Francisco Compute is."""
+    """Address of San Francisco Compute."""
     sfcompute_prefix: str = "/preview/v2"
-    """Path of its API, which its maker may move to /v2."""
+    """Path of its API, which may move to /v2."""
     sfcompute_token: SecretStr | None = Field(default=None, examples=["SECRET"])
-    """Token for it; without, it is not used. A running simulated market brings its own."""
+    """Token for it; it is not used without one. A running simulated market brings its own."""
     sfcompute_workspace: str | None = Field(default=None, examples=["wksp_1"])
-    """Where pools for bought time are made; the account's only one without."""
+    """Workspace in which pools for bought time are made. Default: the account's only one."""
     sfcompute_image: str | None = Field(default=None, examples=["image_1"])
-    """What instances start from, with Longshore on it. Without, nothing is bought at a real
-    market; at a simulated one, the first image will do."""
+    """Image of instances, with Longshore on it. Nothing is bought at a real market without one;
+    at a simulated market the default is the first image."""
     sfcompute_firewall: str | None = Field(default=None, examples=["frwl_1"])
-    """Firewall of instances that a gang runs on, which have public addresses; the default one of
-    the workspace without. It has to let the ranks reach each other."""
+    """Firewall of instances that a gang runs on, which have public addresses. It has to let the
+    ranks reach each other. Default: that of the workspace."""
     prime_url: Annotated[str, AfterValidator(_over_http)] = "https://api.primeintellect.ai"
-    """Where Prime Intellect is."""
+    """Address of Prime Intellect."""
     prime_token: SecretStr | None = Field(default=None, examples=["SECRET"])
-    """Key for it; without, it is not used. A running simulated market brings its own."""
+    """Key for it; it is not used without one. A running simulated market brings its own."""
     prime_team: str | None = Field(default=None, examples=["TEAM_ID"])
-    """Team that pods belong to; they are personal without."""
+    """Team that pods belong to. Default: none, they are personal."""
     prime_template: str | None = Field(default=None, examples=["TEMPLATE_ID"])
     """Template of pods, with Longshore on it, that runs the script in LONGSHORE_STARTUP (base64)
-    when it starts. Without, nothing is bought at a real market; at a simulated one, any name will
-    do."""
+    when it starts. Nothing is bought at a real market without one; at a simulated market any name
+    will do."""
     market_watch: tuple[str, ...] = ("8xH100",)
     """Instance types whose books are stored over time."""
     market_watch_every: Annotated[Duration, AfterValidator(_not_all_the_time)] = timedelta(
@@ -252,10 +251,10 @@ class Settings(BaseSettings):
     console_address: Address = Field(
         default="127.0.0.1:8484", examples=["0.0.0.0:8484"], validate_default=True
     )
-    """Where the web pages and the REST API are: a port of this machine alone, or HOST:PORT."""
+    """Address of the web pages and the REST API: a port of this machine alone, or HOST:PORT."""
     console_token: SecretStr | None = Field(default=None, examples=["SECRET"])
-    """Bearer token of the REST API and the pages; the file `console-token` of the state folder
-    without."""
+    """Bearer token of the REST API and the pages. Default: the file `console-token` of the state
+    folder."""
 
     @model_validator(mode="wrap")
     @classmethod

@@ -34,8 +34,8 @@ class ReleasedWindow(NamedTuple):
 async def released_windows(
     connection: AsyncConnection, spec: PoolSpec, now: datetime
 ) -> Sequence[Row]:
-    """Return the windows of a pool that were terminated with so much time that it is of use; whether
-    somebody `resumed` buying since, and how many nodes are `left` that are not sold."""
+    """Return the windows of a pool that were terminated with so much time that it is of use;
+    whether somebody `resumed` buying since, and how many nodes are `left` that are not sold."""
     of_use = now + least_use(spec.purchasing)
     values = {"pool": spec.name, "of_use": of_use, "ending": ENDING}
     return (await connection.execute(text(_LET_GO), values)).mappings().all()
@@ -70,8 +70,8 @@ class WindowReclaimActivities:
     @activity.defn
     @reports_errors
     async def take_up_block(self, ref: BlockRef) -> None:
-        """Have a window that was terminated count as one that lacks its machines, unless buying was
-        stopped meanwhile.
+        """Have a window that was terminated count as one that lacks its machines, unless buying
+        was stopped meanwhile.
 
         What its jobs pay is settled anew when it ends.
         """

@@ -62,7 +62,7 @@ def test_the_queue_says_where_a_duration_comes_from():
     )  # fmt: skip
     queue = QueueView(pool="default", order=QueueOrder.AGE, jobs=jobs)
     lines = _printed(queue_table(queue, NOW, 100, start=False, terms=True))
-    assert lines[0][-2:] == ["expected", "remark"]
+    assert lines[0][-2:] == ["expected", "reason"]
     assert [" ".join(line[6:]) for line in lines[1:]] == [
         "2h stated busy", "1h learnt busy", "– busy",
     ]  # fmt: skip

@@ -45,7 +45,7 @@ async def test_a_size_from_the_job_file_to_why(
 
     async def told() -> bool:
         why = (await longshore("why", job_id)).out
-        assert "Changes of its size" in why
+        assert "Size changes" in why
         assert "8 → 4" in why
         assert "resized for the demo: from 8 to 4 GPUs" in " ".join(why.split())
         return True

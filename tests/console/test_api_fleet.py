@@ -100,7 +100,7 @@ async def test_a_job_in_full_without_temporal(placed: Scene, console: RunningCon
     )
     assert report["spec"]["gpus"] == 3
     [missing] = report["missing"]
-    assert missing.startswith("what the database says, for lack of more: ")
+    assert missing.startswith("the last stored state, as the workflow cannot be asked: ")
     [attempt] = report["attempts"]
     assert (attempt["attempt"], attempt["ended_at"], attempt["end_reason"]) == (1, None, None)
     [share] = attempt["shares"]

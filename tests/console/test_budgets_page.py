@@ -101,7 +101,7 @@ async def test_the_page_tells_who_pays_for_whom(
     await expect(envelopes.locator("tr", has_text="speech/next-month")).to_contain_text("opens")
     await expect(envelopes.locator("tr", has_text="vision/main")).to_contain_text("in 9d")
     await expect(page.get_by_role("table", name="Caps")).to_contain_text("6 of 12")
-    loans = page.get_by_role("table", name="Who lends to whom")
+    loans = page.get_by_role("table", name="Lending")
     await expect(loans.locator("tr", has_text="startup/main")).to_contain_text("a sponsor pays")
     await expect(loans.locator("tr", has_text="research/pool")).to_contain_text("vision")
     await expect(page.get_by_role("table", name="GPU-hours by class")).to_contain_text("vision")

@@ -63,7 +63,7 @@ def test_cells_name_their_columns_for_narrow_screens_and_remarks_fold():
     for html, row in ((jobs_html(dag, NOW), 2), (list_html([dag], NOW), 1)):
         heads = set(re.findall(r'<th scope="col"[^>]*>([^<]+)</th>', html))
         named = re.findall(r'<td[^>]* data-head="([^"]+)"', html)
-        assert set(named) == heads - {"Job", "DAG", "State", "Remark"}
+        assert set(named) == heads - {"Job", "DAG", "State", "Reason"}
         assert len(re.findall(r'<td class="fold">', html)) == row
 
 

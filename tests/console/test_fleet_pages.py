@@ -135,8 +135,8 @@ async def test_who_holds_which_gpu(page: Page, here: RunningConsole, standing: F
     of_none = table.get_by_role("row", name="No domain")
     await expect(of_none).to_contain_text("1 node, 1 used and 7 free of 8 GPUs")
     await expect(table.get_by_role("img", name="GPUs 0-7 held by pretrain")).to_have_count(2)
-    standing_by = table.get_by_role("img", name="GPUs 0-7 standing by for pretrain")
-    await expect(standing_by).to_have_count(1)
+    spares = table.get_by_role("img", name="GPUs 0-7 spare of pretrain")
+    await expect(spares).to_have_count(1)
     lab = table.get_by_role("row", name=re.compile(standing.nodes["lab"].id))
     shared = "GPU 0 shared, 400 of 1000 in use: notebook 400/1000, GPUs 1-7 free"
     await expect(lab.get_by_role("img", name=shared)).to_be_visible()
@@ -144,7 +144,7 @@ async def test_who_holds_which_gpu(page: Page, here: RunningConsole, standing: F
     await expect(lab).to_contain_text("simulated")
     await expect(page.locator(".badge")).to_have_text("Simulated GPUs")
     sums = page.get_by_label("Sums")
-    for said in ("4 4 ready", "Used25 78 %", "Free7", "Stand by8", "Jobs waiting1"):
+    for said in ("4 4 ready", "Used25 78 %", "Free7", "Spares8", "Jobs waiting1"):
         await expect(sums).to_contain_text(said)
     await lab.get_by_role("link", name="notebook").click()
     await expect(page).to_have_url(f"{here.url}/jobs/{standing.part}")
@@ -370,7 +370,7 @@ async def test_cycles_by_pool_and_those_of_one(page: Page, here: RunningConsole,
 
 async def test_who_waits_and_the_past_day(page: Page, here: RunningConsole, standing: Fleet):
     await page.goto(f"{here.url}/queue?pool={standing.pool}")
-    waiting = page.get_by_role("table", name="Who waits, in order").locator("tbody tr")
+    waiting = page.get_by_role("table", name="Waiting jobs, in order").locator("tbody tr")
     await expect(waiting).to_have_count(1)
     await expect(waiting).to_contain_text("no known node could ever hold it")
     await expect(page.get_by_text("Simulated GPUs")).to_be_visible()

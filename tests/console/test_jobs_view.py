@@ -279,7 +279,7 @@ def test_the_head_of_an_array():
 def test_what_could_not_be_asked_is_said():
     report = JobReport(job=a_job(), spec=a_spec()).without_live("Temporal does not answer")
     assert text_of(view.notes_html(report)) == (
-        "What the database says, for lack of more: Temporal does not answer."
+        "The last stored state, as the workflow cannot be asked: Temporal does not answer."
     )
     assert view.notes_html(JobReport(job=a_job(), spec=a_spec())) == ""
 

@@ -94,10 +94,10 @@ def test_every_use_of_a_gpu_has_a_look_and_words_of_its_own():
         a_gpu(5),
     )  # fmt: skip
     assert in_words(node) == (
-        "GPU 0 held by train, GPU 1 standing by for gang, "
+        "GPU 0 held by train, GPU 1 spare of gang, "
         "GPU 2 shared, 750 of 1000 in use: nb 500/1000 and ev 250/1000, "
         "GPU 3 in MIG mode, 4 of 8 slices in use: serve 3g.40gb, "
-        "GPU 4 with 9 GB taken by no job of Longshore's, GPU 5 free"
+        "GPU 4 with 9 GB in use outside Longshore, GPU 5 free"
     )
     cells = cells_html(node)
     looks = re.findall(r'<i class="g ([^"]*)" title', cells)
@@ -107,9 +107,9 @@ def test_every_use_of_a_gpu_has_a_look_and_words_of_its_own():
     assert [text_of(cell) for cell in cells.split("</i>")[:-1]] == [
         "a", "b", "75", "4/8", "×", "·",
     ]  # fmt: skip
-    assert 'title="GPU 1 standing by for gang"' in cells
+    assert 'title="GPU 1 spare of gang"' in cells
     lent = a_node("n", held(0, "gang", spare=True, lent_to="guest-id"))
-    assert in_words(lent) == "GPU 0 standing by for gang, lent to guest-id"
+    assert in_words(lent) == "GPU 0 spare of gang, lent to guest-id"
     assert f'role="img" aria-label="{in_words(node).replace(chr(39), "&#x27;")}"' in cells
 
 

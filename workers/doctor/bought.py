@@ -20,7 +20,8 @@ _SHOWN = 5
 _MOST = 100
 """Blocks that are asked after: `longshore reconcile` looks at all."""
 _MEANWHILE = (
-    "Until then the block is neither renewed nor terminated, and what is billed as it runs goes on."
+    "Until then the block is neither renewed nor terminated, and what is billed as it runs "
+    "goes on."
 )
 
 
