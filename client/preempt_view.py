@@ -20,10 +20,10 @@ _TERMS = ("class", "GPUs", "done again", "saving", "waiting", "in all")
 def render_plan(ran: PreemptionDryRun, *, most: int | None = None) -> RenderableType:
     """Return the plan for a Rich console; of the jobs that keep their GPUs, at most so many."""
     plan, job = ran.plan, ran.request
-    wish = job.gpu.text(job.gpu_type)
+    request = job.gpu.text(job.gpu_type)
     parts: list[RenderableType] = [
         heading(plan.reason),
-        Text(f"{plan.job_id}, class {job.priority}, {wish}; {ran.source}", style="dim"),
+        Text(f"{plan.job_id}, class {job.priority}, {request}; {ran.source}", style="dim"),
     ]
     if ran.funding:
         parts.append(Text(f"Paid for: {ran.funding}"))

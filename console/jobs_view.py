@@ -79,7 +79,7 @@ def more_html(jobs: Sequence[JobView], asked: dict[str, str], *, more: bool) -> 
     return f'<nav class="pages" aria-label="Pages of jobs">{newest}{older}</nav>'
 
 
-def wish(job: JobView) -> str:
+def gpus_text(job: JobView) -> str:
     """Return the GPUs that a job wants, in few words."""
     if not job.gpus:
         return NONE  # its stored spec cannot be read
@@ -124,7 +124,7 @@ def _row(job: JobView, now: datetime) -> str:
     return (
         f'<tr><th scope="row">{link(job.id)}</th><td>{chip(job.state.value)}{again}</td>'
         f"<td>{escape(job.pool)}<small>{escape(job.tenant)}, {tier_of(job)}, class "
-        f"{short_class_of(job)}</small></td><td>{escape(wish(job))}</td><td>{_where(job)}</td>"
+        f"{short_class_of(job)}</small></td><td>{escape(gpus_text(job))}</td><td>{_where(job)}</td>"
         f'<td class="n">{span(waited(job, now))}{so_far}</td>'
         f'<td class="fold">{_why(job)}{starts}</td></tr>'
     )

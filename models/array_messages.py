@@ -136,7 +136,7 @@ class CancelElements(Wire):
 
 
 class ElementsReply(Wire):
-    """What became of a wish to cancel elements."""
+    """What became of a request to cancel elements."""
 
     refusal: str = ""
     waiting: int = 0

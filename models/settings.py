@@ -117,7 +117,7 @@ class Settings(BaseSettings):
     keep_checkpoints_for: Duration = timedelta(days=7)
     """How long the checkpoints of a job that has ended stay in the checkpoint store."""
     publish_within: Duration = timedelta(minutes=10)
-    """How long publishing the checkpoint of a stopped job may take. Its GPUs are held that long."""
+    """How long publishing the checkpoint of a stopped job may take, while its GPUs are held."""
     checkpoint_watch_every: Annotated[Duration, AfterValidator(_not_all_the_time)] = timedelta(
         minutes=1
     )

@@ -321,7 +321,7 @@ def _why_skipped(
     """Return ``needs the success of train, which failed``."""
     first = dead[0]
     more = f", and {count(len(dead) - 1, 'more condition')}" if len(dead) > 1 else ""
-    return f"needs {_wish(first, edges[first])}, which {_ENDED[states[first]]}{more}"
+    return f"needs {_request(first, edges[first])}, which {_ENDED[states[first]]}{more}"
 
 
 _ENDED = {
@@ -331,7 +331,7 @@ _ENDED = {
 }  # fmt: skip
 
 
-def _wish(upstream: str, edge: Edge) -> str:
+def _request(upstream: str, edge: Edge) -> str:
     what = {
         Condition.SUCCESS: "success", Condition.FAILURE: "failure", Condition.ANY: "end",
         Condition.CORRESPONDING: "success of an element",
@@ -346,7 +346,7 @@ def waits_for(
     "or"; of a DAG that is `held`, that it is."""
     edges = graph.edges[name]
     still = [
-        _wish(up, edge)
+        _request(up, edge)
         for up, edge in edges.items()
         if edge_state(edge.condition, states[up]) is EdgeState.OPEN
     ]

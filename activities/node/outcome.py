@@ -14,7 +14,7 @@ from longshore.models.retry import FailureClass
 
 AGENT_STOPPED = "the agent stopped"
 CUT_OFF = "the node was cut off from the server"
-"""Reasons of stops that the agent itself decided on: the node's fault, not somebody's wish."""
+"""Reasons of stops that the agent itself decided on: the node's fault, not a user's request."""
 
 _NODE_CAUSES = {
     "agent-gone": (FailureClass.NODE, "agent died: its processes were killed with it"),

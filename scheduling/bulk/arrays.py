@@ -1,7 +1,7 @@
 """The arrays of the compiled pass, in groups by what has a row in them.
 
 `K` needs, `C` classes of nodes, `X` buckets of classes, `F` eligibility classes of makes, `L`
-layouts of GPUs, `W` wishes for GPUs, `M` makes, `R` amounts of a host (cores, RAM and so on),
+layouts of GPUs, `W` requests for GPUs, `M` makes, `R` amounts of a host (cores, RAM and so on),
 `Q` kinds of expected jobs. Classes, buckets and layouts have spare rows.
 """
 
@@ -136,7 +136,7 @@ class EligibilityClasses(NamedTuple):
 
 
 class Layouts(NamedTuple):
-    """The answer of each layout to each wish: W x L."""
+    """The answer of each layout to each request: W x L."""
 
     code: Bytes
     mask: Longs
@@ -150,7 +150,7 @@ class Layouts(NamedTuple):
     gpus_after: Ints
     """As `signature_gpus`, where that varies."""
     in_parts: Flags
-    """By wish: whether it is for a part of a GPU."""
+    """By request: whether it is for a part of a GPU."""
     taken: Floats
     """By layout: GPUs that are held or shared."""
     gpus: Ints
@@ -164,7 +164,7 @@ class Layouts(NamedTuple):
     by_free: Ints
     """Families x sets of free GPUs: the layout, -1 where there is none."""
     signature: Ints
-    """By layout: its signature. Equal signatures answer every wish with the same constraint."""
+    """By layout: its signature. Equal signatures answer every request with the same constraint."""
     signature_code: Bytes
     """W x signatures."""
     signature_gpus: Ints
@@ -174,7 +174,7 @@ class Layouts(NamedTuple):
 class Needs(NamedTuple):
     """The current needs."""
 
-    wish: Ints
+    request: Ints
     tier: Bytes
     vram: Floats
     amount: Floats

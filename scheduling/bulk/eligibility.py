@@ -29,7 +29,7 @@ _MOST_THRESHOLDS = THRESHOLDS
 """Bounds the number of buckets, not the results."""
 
 
-def needs_of(needs: Sequence[Need], wishes: Sequence[int], columns: Columns) -> Needs:
+def needs_of(needs: Sequence[Need], requests: Sequence[int], columns: Columns) -> Needs:
     """Return the needs as columns, without their rows of `EligibilityClasses`."""
     beside = len(needs), INITIAL_RESERVED_NODES
     powers, amounts = np.unique(columns.makes.gpu_power), len(columns.makes.host)
@@ -39,7 +39,7 @@ def needs_of(needs: Sequence[Need], wishes: Sequence[int], columns: Columns) -> 
     mig = np.array([need.mig is not None for need in needs], np.bool_)
     none = np.zeros(len(needs), np.int32)
     return Needs(
-        wish=np.array(wishes, np.int32),
+        request=np.array(requests, np.int32),
         tier=np.array([need.tier.value == "FLEX" for need in needs], np.uint8),
         vram=vram,
         amount=vram * gpus,

@@ -1,7 +1,7 @@
 """The compiled pass over a queue. Import it through `scheduling.bulk`: numba loads slowly.
 
 `run` answers job after job, and stops with a question where it needs what only Python knows: the
-answer of a layout to a wish, what is open next to reservations, a job that it cannot decide.
+answer of a layout to a request, what is open next to reservations, a job that it cannot decide.
 """
 # pyright: basic
 # numba compiles these functions; what it accepts as arrays and tuples is not what pyright infers.
@@ -92,7 +92,7 @@ def unasked(c, lay, n, k, found, groups):
     """Return a layout of the best nodes whose GPUs decide on their terms and are not known yet."""
     if n.by_layout[k]:
         for i in range(found):
-            if lay.code[n.wish[k], c.layout[groups[i]]] == UNKNOWN:
+            if lay.code[n.request[k], c.layout[groups[i]]] == UNKNOWN:
                 return c.layout[groups[i]]
     return -1
 
@@ -100,20 +100,20 @@ def unasked(c, lay, n, k, found, groups):
 @inner
 def gpus_with(c, lay, n, k, g):
     """Return the number of what jobs find on the GPUs of a class once the job is there."""
-    wish, layout = n.wish[k], c.layout[g]
-    gpus = lay.signature_gpus[wish, lay.signature[layout]]
-    return lay.gpus_after[wish, layout] if gpus == VARIES else gpus
+    request, layout = n.request[k], c.layout[g]
+    gpus = lay.signature_gpus[request, lay.signature[layout]]
+    return lay.gpus_after[request, layout] if gpus == VARIES else gpus
 
 
 @inner
 def note(c, f, lay, n, k, found, groups, used, gap, expiry, provider):
     """Write down the terms of the best nodes."""
-    wish = n.wish[k]
+    request = n.request[k]
     for i in range(found):
         g = groups[i]
         make, layout = c.make[g], c.layout[g]
-        used[i] = used_with(c, n, k, g, lay.added[wish, layout])
-        gap[i] = lay.gap[wish, layout]
+        used[i] = used_with(c, n, k, g, lay.added[request, layout])
+        gap[i] = lay.gap[request, layout]
         for reserved in range(c.numbers[RESERVED_NODES]):
             if n.beside_class[k, reserved] == g:
                 gap[i] = n.beside_gap[k, reserved]
@@ -124,21 +124,21 @@ def note(c, f, lay, n, k, found, groups, used, gap, expiry, provider):
 @inner
 def class_with(c, f, lay, n, k, g):
     """Return the class of a node of class g once the job is there; -1 where Python knows it."""
-    make, wish, layout = c.make[g], n.wish[k], c.layout[g]
-    if lay.code[wish, layout] == UNKNOWN:
+    make, request, layout = c.make[g], n.request[k], c.layout[g]
+    if lay.code[request, layout] == UNKNOWN:
         return -1
-    after = lay.after[wish, layout]
-    if after < 0 and lay.family[layout] >= 0 and not lay.in_parts[wish]:
-        after = lay.by_free[lay.family[layout], lay.free[layout] & ~lay.mask[wish, layout]]
-        lay.after[wish, layout] = after
+    after = lay.after[request, layout]
+    if after < 0 and lay.family[layout] >= 0 and not lay.in_parts[request]:
+        after = lay.by_free[lay.family[layout], lay.free[layout] & ~lay.mask[request, layout]]
+        lay.after[request, layout] = after
     if after < 0:
         return -1
     new, want = c.numbers[CLASSES], n.wanted[k, f.power[f.of_make[make]]]
     c.make[new], c.layout[new] = make, after
     for i in range(c.free.shape[1]):
         c.free[new, i] = c.free[g, i] - want[i]
-    each = lay.added[wish, layout] if n.mig[k] else n.vram[k]
-    c.vram_used[new] = c.vram_used[g] + each * bits_of(lay.mask[wish, layout])
+    each = lay.added[request, layout] if n.mig[k] else n.vram[k]
+    c.vram_used[new] = c.vram_used[g] + each * bits_of(lay.mask[request, layout])
     c.jobs[new] = c.jobs[g] + 1
     c.alone[new] = 0
     c.amount[new] = lay.taken[after] if c.make_unnamed[make] else c.vram_used[new]

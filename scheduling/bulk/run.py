@@ -113,7 +113,7 @@ class Run:
                 self._load()
             t = self.tables
             at, question = kernel.run(
-                self._rule, self._weights, HOST_CODES, t.c, t.x, t.f, t.wishes.lay, t.n, t.r,
+                self._rule, self._weights, HOST_CODES, t.c, t.x, t.f, t.requests.lay, t.n, t.r,
                 self.answers, self.slots, self._exhausted, at, self._loaded,
             )  # fmt: skip
             if question == ASK_SIGNATURE:
@@ -165,7 +165,9 @@ class Run:
             self._grow_ahead()
             self.tables.put_class(columns.classes[columns.joined_class[move]])
             t = self.tables
-            kernel.move_to_known(self._rule, t.c, t.x, t.f, t.wishes.lay, t.r, columns.moved[move])
+            kernel.move_to_known(
+                self._rule, t.c, t.x, t.f, t.requests.lay, t.r, columns.moved[move]
+            )
         self._seen = len(columns.moved)
         if self._keeper is not None and self._keeper.version != self._weighed:
             self._take_weights(self._keeper, self._keeper.due)  # the caller made the outlook anew
@@ -234,7 +236,7 @@ class Run:
         t, keeper = self.tables, self._keeper
         assert keeper is not None
         usable = np.zeros(len(keeper.mix.kinds))
-        idle = residuals.idle_of_pool(t.c, t.wishes.lay, t.r, self._columns.makes.ready, usable)
+        idle = residuals.idle_of_pool(t.c, t.requests.lay, t.r, self._columns.makes.ready, usable)
         if idle < 0:
             self._grow()
             return
@@ -255,7 +257,7 @@ class Run:
     def _index_buckets(self) -> None:
         """Put all classes into buckets, and extend the arrays as needed."""
         t = self.tables
-        while not buckets.index_buckets(self._rule, t.c, t.x, t.f, t.wishes.lay, t.r):
+        while not buckets.index_buckets(self._rule, t.c, t.x, t.f, t.requests.lay, t.r):
             self._extend_arrays()
 
     def _extend_arrays(self) -> None:

@@ -44,7 +44,7 @@ def search(rule, weights, host_codes, c, x, f, lay, n, r, k, counts, nodes, grou
         counts[code] = f.closed[row, code]
     nodes[:] = -1
     groups[:] = -1
-    signatures, wanted = lay.signature_code[n.wish[k]], n.wanted[k]
+    signatures, wanted = lay.signature_code[n.request[k]], n.wanted[k]
     facts, bounds, order, power = x.facts, x.bounds, x.order, f.power
     best = x.best
     waiting = 0
@@ -143,13 +143,13 @@ def beside_reservations(
     rule, weights, host_codes, c, f, lay, n, r, k, counts, nodes, groups, totals, found, front
 ):  # fmt: skip
     """Count the nodes with reservations, and put them among the best where they are."""
-    wish, row = n.wish[k], n.lasting[k]
+    request, row = n.request[k], n.lasting[k]
     for i in range(c.numbers[RESERVED_NODES]):
         g = c.class_of[c.reserved_nodes[i]]
         make, signature = c.make[g], lay.signature[c.layout[g]]
         if f.code[row, make] != FITS:
             continue
-        code = lay.signature_code[wish, signature]
+        code = lay.signature_code[request, signature]
         if code == UNKNOWN:
             return found, ask(c.numbers, ASK_SIGNATURE, k, signature)
         want = n.wanted[k, f.power[f.of_make[make]]]

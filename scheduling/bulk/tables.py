@@ -28,7 +28,7 @@ from longshore.scheduling.bulk.eligibility import (
     needs_of,
     thresholds_of,
 )
-from longshore.scheduling.bulk.wishes import Wishes
+from longshore.scheduling.bulk.gpu_requests import GPURequests
 from longshore.scheduling.placement.classes import NodeClass
 from longshore.scheduling.placement.columns import Columns
 from longshore.scheduling.placement.feasibility import HOST_CODES as CODES_OF_HOST
@@ -69,8 +69,8 @@ class Tables:
         self.rows = min(max(len(needs), 1), max(_FEWEST_NEEDS, _MOST_ANSWERS // each))
         """Needs that are loaded at one time."""
         self.needs: list[Need] = []
-        wishes = len({need.gpu for need in needs})
-        self.wishes = Wishes(columns, policy, keeper, min(max(wishes, 1), self.rows))
+        requests = len({need.gpu for need in needs})
+        self.requests = GPURequests(columns, policy, keeper, min(max(requests, 1), self.rows))
         self.beside: dict[tuple[int, int], Chosen] = {}
         """By row and class: the choice on a node with reservations."""
         capacity = 1 << (columns.class_count + min(jobs, 4096)).bit_length()
@@ -84,7 +84,7 @@ class Tables:
         self.needs = list(needs)
         columns = self.columns
         nodes = np.bincount(self.c.make[self.c.class_of], minlength=len(columns.makes))
-        n = needs_of(needs, self.wishes.load_needs(self.needs), columns)
+        n = needs_of(needs, self.requests.load_needs(self.needs), columns)
         self.n, self.f = eligibility_of(
             n, needs, columns, self._policy.weights, self._keeper, nodes
         )
@@ -96,16 +96,16 @@ class Tables:
     def chosen(self, row: int, group: int) -> Chosen:
         """Return the GPUs that a need gets on nodes of a class where it fits."""
         found = self.beside.get((row, group))
-        return found or self.wishes.chosen(int(self.n.wish[row]), int(self.c.layout[group]))
+        return found or self.requests.chosen(int(self.n.request[row]), int(self.c.layout[group]))
 
     def ask_signature(self, row: int) -> None:
         """Answer for all signatures."""
-        self.wishes.ask_signature(int(self.n.wish[row]))
+        self.requests.ask_signature(int(self.n.request[row]))
         self._know_kinds()
 
     def ask_layout(self, row: int, layout: int) -> None:
         """Answer for a layout, or say what becomes of it."""
-        self.wishes.ask_layout(int(self.n.wish[row]), layout)
+        self.requests.ask_layout(int(self.n.request[row]), layout)
         self._know_kinds()
 
     def beside_reservations(
@@ -113,7 +113,7 @@ class Tables:
     ) -> None:
         """Store the answer of a node with reservations to a need: its choice, or the constraint
         that fails."""
-        n, wish = self.n, int(self.n.wish[row])
+        n, request = self.n, int(self.n.request[row])
         group = int(self.c.class_of[self.c.reserved_nodes[reserved]])
         n.beside_class[row, reserved], n.beside_code[row, reserved] = group, code
         if found is None:
@@ -121,17 +121,17 @@ class Tables:
         self.beside[row, group] = found
         layout = int(self.c.layout[group])
         # What a MIG instance adds is looked up by layout, as in a scan.
-        added = self.wishes.chosen(wish, layout).vram
+        added = self.requests.chosen(request, layout).vram
         n.beside_gap[row, reserved], n.beside_added[row, reserved] = found.gap, added
         n.beside_link[row, reserved] = self._policy.weights.links * found.link
         if self._keeper is not None:
-            after = self.wishes.layout_beside(wish, layout, found)
-            n.beside_gpus[row, reserved] = self.wishes.lay.gpus[after]
+            after = self.requests.layout_beside(request, layout, found)
+            n.beside_gpus[row, reserved] = self.requests.lay.gpus[after]
             self._know_kinds()
 
     def put_class(self, found: NodeClass) -> None:
         """Write a class into the first spare row of classes."""
-        self.wishes.know_layouts()
+        self.requests.know_layouts()
         self._know_kinds()
         c, row = self.c, int(self.c.numbers[CLASSES])
         c.make[row], c.layout[row] = found.make, found.layout
@@ -139,7 +139,7 @@ class Tables:
         c.free[row] = found.host_free
         c.vram_used[row] = found.vram_used
         unnamed = bool(c.make_unnamed[found.make])
-        c.amount[row] = self.wishes.lay.taken[found.layout] if unnamed else found.vram_used
+        c.amount[row] = self.requests.lay.taken[found.layout] if unnamed else found.vram_used
 
     def grow(self) -> None:
         """Extend the arrays that are nearly full."""

@@ -83,7 +83,7 @@ def bound_by_headroom(weights, count, x, f, lay, n, r, k, waiting):
     most_expiry, most_provider = f.most_expiry[n.duration[k]], f.most_provider[n.provider[k]]
     most_held, most_link = f.most_held[n.data[k]], n.most_link[k]
     signature_gpus, wanted, power, sizes = (
-        lay.signature_gpus[n.wish[k]],
+        lay.signature_gpus[n.request[k]],
         n.wanted[k],
         f.power,
         f.size,
@@ -123,9 +123,14 @@ def bound_by_headroom(weights, count, x, f, lay, n, r, k, waiting):
 @inner
 def scan_by_score(rule, weights, c, x, f, lay, n, r, k, waiting, nodes, groups, totals):
     """Find the best nodes of the buckets that wait; return how many, and DONE or a question."""
-    wish, want = n.wish[k], n.wanted[k]
+    request, want = n.request[k], n.wanted[k]
     by_layout, mig, gpus, amount = n.by_layout[k], n.mig[k], n.gpus[k], n.amount[k]
-    codes, gaps, added, links = lay.code[wish], lay.gap[wish], lay.added[wish], lay.link[wish]
+    codes, gaps, added, links = (
+        lay.code[request],
+        lay.gap[request],
+        lay.added[request],
+        lay.link[request],
+    )
     expiries, providers = f.expiry[n.duration[k]], f.provider[n.provider[k]]
     held = f.held[n.data[k]]
     later, size, free, make_of, layout_of = c.later, c.size, c.free, c.make, c.layout
@@ -178,13 +183,13 @@ def scan_by_score(rule, weights, c, x, f, lay, n, r, k, waiting, nodes, groups, 
 @inner
 def scan_by_headroom(rule, weights, c, x, f, lay, n, r, k, waiting, nodes, groups, totals):
     """Do the same where room counts; FULL where the arrays are full."""
-    count, wish, want = c.numbers, n.wish[k], n.wanted[k]
+    count, request, want = c.numbers, n.request[k], n.wanted[k]
     codes, signature_gpus, gpus_after = (
-        lay.code[wish],
-        lay.signature_gpus[wish],
-        lay.gpus_after[wish],
+        lay.code[request],
+        lay.signature_gpus[request],
+        lay.gpus_after[request],
     )
-    gaps, links = lay.gap[wish], lay.link[wish]
+    gaps, links = lay.gap[request], lay.link[request]
     most_link, by_gaps = n.most_link[k], weights[1] > 0
     apart = most_link > 0 or (n.by_layout[k] and not n.mig[k] and weights[1] != 0)
     expiries, providers = f.expiry[n.duration[k]], f.provider[n.provider[k]]

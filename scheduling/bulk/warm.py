@@ -59,9 +59,9 @@ def _gpus(count: int, held: int = 0) -> tuple[GPU, ...]:
     return tuple(GPU(index=i, vram=8, job_id="old" if i < held else None) for i in range(count))
 
 
-def _job(number: int, **wish: Any) -> JobRequest:
-    wish = {"expected_duration": _HOUR, **wish}
-    return JobRequest(id=f"{number}", submitted_at=_NOW, **wish)
+def _job(number: int, **request: Any) -> JobRequest:
+    request = {"expected_duration": _HOUR, **request}
+    return JobRequest(id=f"{number}", submitted_at=_NOW, **request)
 
 
 if __name__ == "__main__":

@@ -244,7 +244,10 @@ def _open_from(view: NodeView, whole: Need, start: datetime) -> _Answer:
 def _gpus_by_amount(left: HostAmounts, view: NodeView, whole: Need) -> list[int]:
     """Return for how many of the job's GPUs each of these amounts of the node suffices."""
     wanted = whole.host(view.node.gpu_power)
-    return [_gpus_for(amount, wish, whole.gpus) for amount, wish in zip(left, wanted, strict=True)]
+    return [
+        _gpus_for(amount, request, whole.gpus)
+        for amount, request in zip(left, wanted, strict=True)
+    ]
 
 
 def _gpus_for(amount: float, wanted: float, gpus: int) -> int:

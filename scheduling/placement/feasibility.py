@@ -66,8 +66,8 @@ def when_empty(node: Node, labels: LabelNames = None) -> Hashable:
 
 def host_failure(left: HostAmounts, wanted: HostAmounts) -> RejectionCode | None:
     """Return the first of the amounts that does not suffice, None where all do."""
-    for code, amount, wish in zip(HOST_CODES, left, wanted, strict=True):
-        if amount + EPSILON < wish:
+    for code, amount, request in zip(HOST_CODES, left, wanted, strict=True):
+        if amount + EPSILON < request:
             return code
     return None
 

@@ -24,7 +24,7 @@ _TINY = 1e-9
 
 
 class Found(NamedTuple):
-    """What jobs with one wish find on the GPUs of a node."""
+    """What jobs with one request find on the GPUs of a node."""
 
     free: int
     """GPUs that have room for one now, or for one of its GPUs."""
@@ -71,7 +71,7 @@ class HeadroomTable:
         self, kinds: Sequence[Kind], makes: Makes, cpus_per_milli: float, ram_per_milli: float
     ) -> None:
         self._needs = [kind.need for kind in kinds]
-        self._wishes = [need.gpu for need in self._needs]
+        self._requests = [need.gpu for need in self._needs]
         self.per_milli = max(cpus_per_milli, _TINY), max(ram_per_milli, _TINY)
         self._wide = _floats([need.gpus for need in self._needs])
         self._cpus = _floats([need.cpus for need in self._needs])
@@ -88,12 +88,12 @@ class HeadroomTable:
         """Return the number of what jobs find on the GPUs of a layout."""
         number = self._gpus_of_layout.get(layout)
         if number is None:
-            found = [found_by(layout, wish) for wish in self._wishes]
+            found = [found_by(layout, request) for request in self._requests]
             idle = idle_milli(layout)
             number = self._gpus_seen.setdefault((idle, *found), len(self._gpus_seen))
             self._gpus_of_layout[layout] = number
             if number == len(self.idle):
-                row = np.array(found, np.intp).reshape(1, len(self._wishes), len(Found._fields))
+                row = np.array(found, np.intp).reshape(1, len(self._requests), len(Found._fields))
                 self.found = np.concatenate([self.found, row])
                 self.idle = np.append(self.idle, idle)
         return number
@@ -177,32 +177,32 @@ def idle_milli(layout: Layout) -> int:
 
 
 @lru_cache(maxsize=1 << 15)
-def found_by(layout: Layout, wish: GPURequest) -> Found:
-    """Return what jobs with this wish find on these GPUs."""
+def found_by(layout: Layout, request: GPURequest) -> Found:
+    """Return what jobs with this request find on these GPUs."""
     rooms = layout.rooms
-    if wish.mig is not None:
-        return _found_instances(layout, wish.mig)
-    large = rooms.large(wish.vram).bit_count()
-    if wish.alone:
-        return _found_alone(layout, wish, large)
-    if wish.milli == WHOLE:
-        free = (rooms.roomy(wish.vram) & layout.free).bit_count()
-        return Found(free, WHOLE * free if free >= wish.gpus else 0, large)
+    if request.mig is not None:
+        return _found_instances(layout, request.mig)
+    large = rooms.large(request.vram).bit_count()
+    if request.alone:
+        return _found_alone(layout, request, large)
+    if request.milli == WHOLE:
+        free = (rooms.roomy(request.vram) & layout.free).bit_count()
+        return Found(free, WHOLE * free if free >= request.gpus else 0, large)
     lefts = [
         left.milli
         for left in lefts_now(rooms.room, layout.free, layout.parts)
-        if left.milli >= wish.milli and left.vram + EPSILON >= wish.vram
+        if left.milli >= request.milli and left.vram + EPSILON >= request.vram
     ]
-    return Found(len(lefts), sum(lefts) if len(lefts) >= wish.gpus else 0, large)
+    return Found(len(lefts), sum(lefts) if len(lefts) >= request.gpus else 0, large)
 
 
-def _found_alone(layout: Layout, wish: GPURequest, large: int) -> Found:
+def _found_alone(layout: Layout, request: GPURequest, large: int) -> Found:
     """One job or none: it takes the node, however many GPUs it wants."""
     rooms = layout.rooms
-    possible = large >= wish.gpus and rooms.for_one(rooms.all_gpus)
+    possible = large >= request.gpus and rooms.for_one(rooms.all_gpus)
     if not possible or not rooms.for_one(layout.free):
-        return Found(0, 0, wish.gpus if possible else 0)
-    return Found(wish.gpus, WHOLE * rooms.count, wish.gpus)
+        return Found(0, 0, request.gpus if possible else 0)
+    return Found(request.gpus, WHOLE * rooms.count, request.gpus)
 
 
 def _found_instances(layout: Layout, profile: str) -> Found:

@@ -288,5 +288,5 @@ def _width(kind: Kind) -> float:
 
 
 def _words_of(need: Need) -> str:
-    wish = need.gpu.text(need.gpu_type.upper())
-    return wish.replace(" x GPU", " GPU" if need.gpus == 1 else " GPUs")
+    request = need.gpu.text(need.gpu_type.upper())
+    return request.replace(" x GPU", " GPU" if need.gpus == 1 else " GPUs")

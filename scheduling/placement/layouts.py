@@ -22,21 +22,21 @@ FITS = len(CODES)
 
 
 class LayoutAnswers:
-    """The answers of all layouts to a job with a wish.
+    """The answers of all layouts to a job with a request.
 
     `codes`, `gaps`, `links`, `added` and `fits_empty` have an entry for each layout: the first
     constraint that fails there, the average gap of the GPUs chosen and the speed of their slowest
     link, the GB of a MIG instance there, and whether it would do without any job.
     """
 
-    def __init__(self, columns: Columns, wish: GPURequest, choice: GPUChoice) -> None:
+    def __init__(self, columns: Columns, request: GPURequest, choice: GPUChoice) -> None:
         self.codes: Codes = np.zeros(64, dtype=np.uint8)
         self.gaps: Floats = np.zeros(64)
         self.links: Floats = np.zeros(64)
         self.added: Floats = np.zeros(64)
         self.fits_empty: Bools = np.zeros(64, dtype=np.bool_)
         self._columns = columns
-        self._wish = wish
+        self._request = request
         self._choice = choice
         self._chosen: list[Chosen | None] = []
 
@@ -59,13 +59,13 @@ class LayoutAnswers:
         return chosen
 
     def _ask(self, number: int, layout: Layout) -> None:
-        wish = self._wish
-        found = found_in(layout, wish, self._choice)
-        if wish.mig is not None:
-            fits_empty = any(gpu.of(wish.mig) for gpu in layout.rooms.migs)
+        request = self._request
+        found = found_in(layout, request, self._choice)
+        if request.mig is not None:
+            fits_empty = any(gpu.of(request.mig) for gpu in layout.rooms.migs)
         else:
-            fits_empty = layout.rooms.large(wish.vram).bit_count() >= wish.gpus
-            fits_empty &= not wish.alone or layout.rooms.for_one(layout.rooms.all_gpus)
+            fits_empty = layout.rooms.large(request.vram).bit_count() >= request.gpus
+            fits_empty &= not request.alone or layout.rooms.for_one(layout.rooms.all_gpus)
         chosen = found if isinstance(found, Chosen) else None
         self.codes[number] = FITS if isinstance(found, Chosen) else CODE_NUMBER[found]
         self.gaps[number] = chosen.gap if chosen else 0.0
@@ -75,45 +75,45 @@ class LayoutAnswers:
         self._chosen.append(chosen)
 
 
-def found_in(layout: Layout, wish: GPURequest, choice: GPUChoice) -> Chosen | RejectionCode:
-    """Return the GPUs that a job with a wish gets, or the first constraint that fails."""
-    if wish.mig is not None:
-        return _instance(layout, wish.mig, choice)
-    return (_share if wish.milli < WHOLE else _whole)(layout, wish, choice)
+def found_in(layout: Layout, request: GPURequest, choice: GPUChoice) -> Chosen | RejectionCode:
+    """Return the GPUs that a job with a request gets, or the first constraint that fails."""
+    if request.mig is not None:
+        return _instance(layout, request.mig, choice)
+    return (_share if request.milli < WHOLE else _whole)(layout, request, choice)
 
 
-def _whole(layout: Layout, wish: GPURequest, choice: GPUChoice) -> Chosen | RejectionCode:
+def _whole(layout: Layout, request: GPURequest, choice: GPUChoice) -> Chosen | RejectionCode:
     """Return GPUs that nobody uses, or the first constraint that fails."""
     rooms = layout.rooms
-    roomy = rooms.roomy(wish.vram)
+    roomy = rooms.roomy(request.vram)
     usable = roomy & layout.free
-    if rooms.count < wish.gpus:
+    if rooms.count < request.gpus:
         return RejectionCode.GPU_COUNT
-    if roomy.bit_count() < wish.gpus:
+    if roomy.bit_count() < request.gpus:
         return RejectionCode.VRAM
-    if wish.alone and not rooms.for_one(layout.free):
+    if request.alone and not rooms.for_one(layout.free):
         return RejectionCode.NOT_ALONE
-    if usable.bit_count() < wish.gpus:
+    if usable.bit_count() < request.gpus:
         return RejectionCode.GPUS_BUSY
-    chosen = choose_linked(layout.topology, usable, layout.free, wish.gpus, choice)
-    return chosen._replace(mask=rooms.all_gpus) if wish.alone else chosen
+    chosen = choose_linked(layout.topology, usable, layout.free, request.gpus, choice)
+    return chosen._replace(mask=rooms.all_gpus) if request.alone else chosen
 
 
-def _share(layout: Layout, wish: GPURequest, choice: GPUChoice) -> Chosen | RejectionCode:
+def _share(layout: Layout, request: GPURequest, choice: GPUChoice) -> Chosen | RejectionCode:
     """Return GPUs that each have so many thousandths and so much memory left."""
     rooms = layout.rooms
-    if rooms.count < wish.gpus:
+    if rooms.count < request.gpus:
         return RejectionCode.GPU_COUNT
-    if rooms.roomy(wish.vram).bit_count() < wish.gpus:
+    if rooms.roomy(request.vram).bit_count() < request.gpus:
         return RejectionCode.VRAM
     found = [
         left
         for left in lefts_now(layout.rooms.room, layout.free, layout.parts)
-        if left.milli >= wish.milli and left.vram + EPSILON >= wish.vram
+        if left.milli >= request.milli and left.vram + EPSILON >= request.vram
     ]
-    if len(found) < wish.gpus:
+    if len(found) < request.gpus:
         return RejectionCode.SHARES_BUSY
-    return choose_share(found, layout.free, choice, wish.gpus, layout.topology)
+    return choose_share(found, layout.free, choice, request.gpus, layout.topology)
 
 
 def _instance(layout: Layout, profile: str, choice: GPUChoice) -> Chosen | RejectionCode:

@@ -58,7 +58,7 @@ def with_link(chosen: Chosen, topology: NodeTopology | None) -> Chosen:
 def choose_beside(
     topology: NodeTopology | None, sure: int, usable: int, free: int, count: int
 ) -> Chosen:
-    """Return the GPUs in `sure` with `count` out of `usable`, by the same wishes for all of them
+    """Return the GPUs in `sure` with `count` out of `usable`, by the same requests for all of them
     together. Raises ValueError when `usable` has fewer."""
     if not 0 <= count <= usable.bit_count():
         raise ValueError(f"cannot choose {count} of {usable.bit_count()} GPUs")
@@ -99,7 +99,7 @@ def _beside(
 
 
 def _best_of(topology: NodeTopology | None, sets: list[_Set], free: int) -> Chosen:
-    # One wish after the other, each for the sets that the ones before leave: they are many.
+    # One request after the other, each for the sets that the ones before leave: they are many.
     if topology is not None:
         sets = _fastest(topology, sets)
         beside = dict(zip(topology.gpus, topology.nics, strict=False))

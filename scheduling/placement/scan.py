@@ -65,10 +65,10 @@ class Scanner:
         return scan
 
     def _layouts_for(self, need: Need) -> LayoutAnswers:
-        wish = need.gpu
-        if wish not in self._layouts:
-            self._layouts[wish] = LayoutAnswers(self.columns, wish, self._policy.gpu_choice)
-        return self._layouts[wish]
+        request = need.gpu
+        if request not in self._layouts:
+            self._layouts[request] = LayoutAnswers(self.columns, request, self._policy.gpu_choice)
+        return self._layouts[request]
 
 
 class Scan:

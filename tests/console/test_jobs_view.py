@@ -10,7 +10,15 @@ import pytest
 from longshore.activities.checkpoints.rows import StoredCheckpoints
 from longshore.console import job_view as view
 from longshore.console.attempts_view import attempts_html
-from longshore.console.jobs_view import STATES, list_html, more_html, sums_html, waited, why, wish
+from longshore.console.jobs_view import (
+    STATES,
+    gpus_text,
+    list_html,
+    more_html,
+    sums_html,
+    waited,
+    why,
+)
 from longshore.models.array_view import ArrayView
 from longshore.models.checkpoint import CheckpointInfo
 from longshore.models.code import Code
@@ -126,7 +134,7 @@ def test_how_long_a_job_waits_or_waited(job: JobView, expected: timedelta):
     ],
 )
 def test_what_a_job_wants_in_few_words(fields: dict[str, Any], expected: str):
-    assert wish(a_job(**fields)) == expected
+    assert gpus_text(a_job(**fields)) == expected
 
 
 def test_where_a_gang_is_with_what_stands_by():

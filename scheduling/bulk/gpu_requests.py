@@ -1,4 +1,4 @@
-"""Answers of each GPU layout to each wish: the part of a pass that only Python knows."""
+"""Answers of each GPU layout to each request: the part of a pass that only Python knows."""
 
 from collections.abc import Hashable
 from typing import Any
@@ -16,7 +16,7 @@ from longshore.scheduling.placement.layouts import CODE_NUMBER, FITS, found_in
 from longshore.scheduling.placement.state import Need, Rooms
 
 _MOST_AHEAD = 64
-"""Wishes that are answered for a new signature in advance."""
+"""GPURequests that are answered for a new signature in advance."""
 _BY_PAIR: dict[str, tuple[Any, int]] = {
     "code": (np.uint8, UNKNOWN), "mask": (np.int64, 0), "gap": (np.float64, 0),
     "link": (np.float64, 0), "added": (np.float64, 0), "after": (np.int32, -1),
@@ -29,22 +29,22 @@ _BY_LAYOUT: dict[str, tuple[Any, int]] = {
 }  # fmt: skip
 
 
-class Wishes:
-    """The loaded wishes and all layouts, with the arrays of answers."""
+class GPURequests:
+    """The loaded requests and all layouts, with the arrays of answers."""
 
     def __init__(
         self, columns: Columns, policy: PackingPolicy, keeper: HeadroomKeeper | None, most: int
     ) -> None:
-        """`most` wishes are loaded at one time."""
+        """`most` requests are loaded at one time."""
         self._columns = columns
         self._choice = policy.gpu_choice
         self._links = policy.weights.links
         self._table = keeper.table if keeper else None
         self._numbers: dict[GPURequest, int] = {}
         self._needs: list[Need] = []
-        """By wish: a need that has it."""
+        """By request: a need that has it."""
         self._chosen: list[dict[int, Chosen]] = []
-        """By wish and layout."""
+        """By request and layout."""
         self._families: dict[tuple[Rooms, int], int] = {}
         self._levels: dict[Rooms, list[int]] = {}
         """The GPUs of a node by the memory to be had on them: a set for each amount."""
@@ -54,7 +54,7 @@ class Wishes:
         self._gpus_of: dict[Hashable, int] = {}
         """By look, for `keep-room`: the number of what jobs find there."""
         self._ahead: list[int] = []
-        """Wishes that are answered for every look."""
+        """GPURequests that are answered for every look."""
         capacity = 2 * len(columns.layouts) + 64
         self.lay = Layouts(
             **{name: np.full((most, capacity), no, kind) for name, (kind, no) in _BY_PAIR.items()},
@@ -66,7 +66,7 @@ class Wishes:
         self.know_layouts()
 
     def load_needs(self, needs: list[Need]) -> list[int]:
-        """Return the number of the wish of each need; those before are no longer loaded."""
+        """Return the number of the request of each need; those before are no longer loaded."""
         self._numbers.clear()
         self._needs.clear()
         self._chosen.clear()
@@ -75,35 +75,35 @@ class Wishes:
             getattr(self.lay, name).fill(unknown)
         return [self._number(need) for need in needs]
 
-    def chosen(self, wish: int, layout: int) -> Chosen:
-        """Return the GPUs that jobs with a wish get of a layout where they fit."""
-        found = self._chosen[wish].get(layout)
+    def chosen(self, request: int, layout: int) -> Chosen:
+        """Return the GPUs that jobs with a request get of a layout where they fit."""
+        found = self._chosen[request].get(layout)
         if found is None:
-            self._ask(wish, layout)
-            found = self._chosen[wish][layout]
+            self._ask(request, layout)
+            found = self._chosen[request][layout]
         return found
 
-    def ask_signature(self, wish: int) -> None:
+    def ask_signature(self, request: int) -> None:
         """Answer for all known signatures."""
         for signature in np.flatnonzero(
-            self.lay.signature_code[wish, : len(self._first)] == UNKNOWN
+            self.lay.signature_code[request, : len(self._first)] == UNKNOWN
         ):
-            self._ask_signature(wish, int(signature))
+            self._ask_signature(request, int(signature))
         if len(self._ahead) < _MOST_AHEAD:
-            self._ahead.append(wish)
+            self._ahead.append(request)
 
-    def ask_layout(self, wish: int, layout: int) -> None:
+    def ask_layout(self, request: int, layout: int) -> None:
         """Answer for a layout, and for all others; where that is known, what it is once the job
         is there."""
-        if self.lay.code[wish, layout] != UNKNOWN:
-            self._take(wish, layout)
+        if self.lay.code[request, layout] != UNKNOWN:
+            self._take(request, layout)
             return
-        for number in np.flatnonzero(self.lay.code[wish, : int(self.lay.known[0])] == UNKNOWN):
-            self._ask(wish, int(number))
+        for number in np.flatnonzero(self.lay.code[request, : int(self.lay.known[0])] == UNKNOWN):
+            self._ask(request, int(number))
 
-    def layout_beside(self, wish: int, layout: int, found: Chosen) -> int:
+    def layout_beside(self, request: int, layout: int, found: Chosen) -> int:
         """Return the layout with other GPUs taken than where nothing is reserved."""
-        return self._number_of(self._columns.layouts[layout], found, self._needs[wish])
+        return self._number_of(self._columns.layouts[layout], found, self._needs[request])
 
     def know_layouts(self) -> None:
         """Take in the layouts that the columns have learnt."""
@@ -124,20 +124,20 @@ class Wishes:
         lay.known[0] = len(columns.layouts)
 
     def _number(self, need: Need) -> int:
-        wish = self._numbers.setdefault(need.gpu, len(self._numbers))
-        if wish == len(self._needs):
+        request = self._numbers.setdefault(need.gpu, len(self._numbers))
+        if request == len(self._needs):
             self._needs.append(need)
             self._chosen.append({})
-            self.lay.in_parts[wish] = not need.whole
-        return wish
+            self.lay.in_parts[request] = not need.whole
+        return request
 
     def _signature_of(self, layout: Layout) -> int:
         key = self._key_of(layout)
         signature = self._signatures.setdefault(key, len(self._signatures))
         if signature == len(self._first):
             self._first.append(layout)
-            for wish in self._ahead:
-                self._ask_signature(wish, signature)
+            for request in self._ahead:
+                self._ask_signature(request, signature)
         return signature
 
     def _key_of(self, layout: Layout) -> Hashable:
@@ -159,15 +159,15 @@ class Wishes:
             levels = self._levels[rooms] = list(by_memory.values())
         return levels
 
-    def _ask_signature(self, wish: int, signature: int) -> None:
-        layout, need = self._first[signature], self._needs[wish]
+    def _ask_signature(self, request: int, signature: int) -> None:
+        layout, need = self._first[signature], self._needs[request]
         found = found_in(layout, need.gpu, self._choice)
         if not isinstance(found, Chosen):
-            self.lay.signature_code[wish, signature] = CODE_NUMBER[found]
+            self.lay.signature_code[request, signature] = CODE_NUMBER[found]
             return
-        self.lay.signature_code[wish, signature] = FITS
+        self.lay.signature_code[request, signature] = FITS
         if self._table and self._takes_alike(layout, need):
-            self.lay.signature_gpus[wish, signature] = self._gpus_with(layout, found, need)
+            self.lay.signature_gpus[request, signature] = self._gpus_with(layout, found, need)
 
     def _takes_alike(self, layout: Layout, need: Need) -> bool:
         """Say whether a job leaves the same in all layouts of a signature."""
@@ -186,26 +186,26 @@ class Wishes:
             number = self._gpus_of[key] = self._table.gpus_number(layout)
         return number
 
-    def _ask(self, wish: int, number: int) -> None:
-        layout, need, lay = self._columns.layouts[number], self._needs[wish], self.lay
+    def _ask(self, request: int, number: int) -> None:
+        layout, need, lay = self._columns.layouts[number], self._needs[request], self.lay
         found = found_in(layout, need.gpu, self._choice)
         if not isinstance(found, Chosen):
-            lay.code[wish, number] = CODE_NUMBER[found]
+            lay.code[request, number] = CODE_NUMBER[found]
             return
-        self._chosen[wish][number] = found
-        lay.code[wish, number] = FITS
-        lay.mask[wish, number] = found.mask
-        lay.gap[wish, number] = found.gap
-        lay.link[wish, number] = self._links * found.link
-        lay.added[wish, number] = found.vram
+        self._chosen[request][number] = found
+        lay.code[request, number] = FITS
+        lay.mask[request, number] = found.mask
+        lay.gap[request, number] = found.gap
+        lay.link[request, number] = self._links * found.link
+        lay.added[request, number] = found.vram
         if self._table and not self._takes_alike(layout, need):
-            lay.gpus_after[wish, number] = self._gpus_with(layout, found, need)
+            lay.gpus_after[request, number] = self._gpus_with(layout, found, need)
 
-    def _take(self, wish: int, layout: int) -> None:
+    def _take(self, request: int, layout: int) -> None:
         """Find what a layout is once the job is there."""
-        of, found = self._columns.layouts[layout], self._chosen[wish][layout]
-        after = self._number_of(of, found, self._needs[wish])
-        self.lay.after[wish, layout] = after
+        of, found = self._columns.layouts[layout], self._chosen[request][layout]
+        after = self._number_of(of, found, self._needs[request])
+        self.lay.after[request, layout] = after
 
     def _number_of(self, layout: Layout, found: Chosen, need: Need) -> int:
         number = self._columns.number_of(layout_with(layout, found, need))
