@@ -3,13 +3,11 @@
 from datetime import datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import BigInteger, CheckConstraint, Column, DateTime, Index, Text, text
+from sqlalchemy import BigInteger, CheckConstraint, Column, Index, Text, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlmodel import Field, SQLModel
 
-
-def _time(*, nullable: bool = True) -> Any:
-    return Column(DateTime(timezone=True), nullable=nullable)
+from longshore.models.records.columns import time_column
 
 
 class ArrayRow(SQLModel, table=True):
@@ -57,7 +55,7 @@ class ArraySlotRow(SQLModel, table=True):
     """The last that was claimed in that attempt."""
     cancel_sent: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
     reason: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
-    submitted_at: datetime = Field(sa_column=_time(nullable=False))
+    submitted_at: datetime = Field(sa_column=time_column())
 
 
 class ElementRow(SQLModel, table=True):
@@ -100,7 +98,7 @@ class ElementRow(SQLModel, table=True):
     )
     variables: dict[str, Any] | None = Field(default=None, sa_column=Column(JSONB))
     """Its row of the table."""
-    not_before: datetime | None = Field(default=None, sa_column=_time())
+    not_before: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     """The end of the wait before a retry."""
     cancel: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
     """Somebody has cancelled it while it was in a batch."""
@@ -112,8 +110,8 @@ class ElementRow(SQLModel, table=True):
     exit_code: int | None = None
     message: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
     """The last line that it wrote, of one that failed, or why it ended."""
-    started_at: datetime | None = Field(default=None, sa_column=_time())
-    ended_at: datetime | None = Field(default=None, sa_column=_time())
+    started_at: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    ended_at: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     stdout_offset: int | None = Field(default=None, sa_column=Column(BigInteger))
     """Where its output begins in that of its batch, in bytes."""
     stdout_length: int | None = Field(default=None, sa_column=Column(BigInteger))

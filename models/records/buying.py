@@ -11,31 +11,15 @@ from sqlalchemy import (
     BigInteger,
     Column,
     Date,
-    DateTime,
     Identity,
     Index,
     SmallInteger,
     Text,
     text,
 )
-from sqlalchemy.dialects.postgresql import JSONB
 from sqlmodel import Field, SQLModel
 
-_NOW = text("clock_timestamp()")
-
-
-def _time(*, default: bool = False, nullable: bool = False) -> Any:
-    return Column(
-        DateTime(timezone=True), nullable=nullable, server_default=_NOW if default else None
-    )
-
-
-def _json(*, nullable: bool = False) -> Any:
-    return Column(JSONB(none_as_null=True), nullable=nullable)
-
-
-def _default(value: str) -> dict[str, Any]:
-    return {"server_default": text(value)}
+from longshore.models.records.columns import default_of, json_column, time_column
 
 
 class MarketSwitchRow(SQLModel, table=True):
@@ -43,10 +27,10 @@ class MarketSwitchRow(SQLModel, table=True):
 
     __tablename__: ClassVar[str] = "market_switch"  # pyright: ignore[reportIncompatibleVariableOverride]
 
-    id: bool = Field(default=True, primary_key=True, sa_column_kwargs=_default("true"))
-    stopped: bool = Field(default=False, sa_column_kwargs=_default("false"))
-    reason: str = Field(default="", sa_type=Text, sa_column_kwargs=_default("''"))
-    changed_at: datetime = Field(sa_column=_time(default=True))
+    id: bool = Field(default=True, primary_key=True, sa_column_kwargs=default_of("true"))
+    stopped: bool = Field(default=False, sa_column_kwargs=default_of("false"))
+    reason: str = Field(default="", sa_type=Text, sa_column_kwargs=default_of("''"))
+    changed_at: datetime = Field(sa_column=time_column(default=True))
 
 
 class PurchaseCapRow(SQLModel, table=True):
@@ -56,7 +40,7 @@ class PurchaseCapRow(SQLModel, table=True):
 
     scope: str = Field(primary_key=True, sa_type=Text)
     name: str = Field(
-        default="*", primary_key=True, sa_type=Text, sa_column_kwargs=_default("'*'")
+        default="*", primary_key=True, sa_type=Text, sa_column_kwargs=default_of("'*'")
     )
     """The pool, tier or tenant; `*` for each that has none of its own."""
     micro: int = Field(sa_type=BigInteger)
@@ -70,7 +54,7 @@ class PurchaseSumRow(SQLModel, table=True):
     scope: str = Field(primary_key=True, sa_type=Text)
     name: str = Field(primary_key=True, sa_type=Text)
     day: date = Field(primary_key=True, sa_type=Date)
-    committed: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=_default("0"))
+    committed: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=default_of("0"))
 
 
 class PurchaseRow(SQLModel, table=True):
@@ -88,26 +72,26 @@ class PurchaseRow(SQLModel, table=True):
     tenant: str = Field(sa_type=Text)
     tier: str = Field(sa_type=Text)
     state: str = Field(sa_type=Text)
-    reason: str = Field(default="", sa_type=Text, sa_column_kwargs=_default("''"))
-    request: dict[str, Any] = Field(sa_column=_json())
-    decision: dict[str, Any] | None = Field(sa_column=_json(nullable=True))
+    reason: str = Field(default="", sa_type=Text, sa_column_kwargs=default_of("''"))
+    request: dict[str, Any] = Field(sa_column=json_column())
+    decision: dict[str, Any] | None = Field(sa_column=json_column(nullable=True))
     planned: int = Field(sa_type=BigInteger)
     """The most that it can cost, by its request."""
     committed: int = Field(sa_type=BigInteger)
     """The most that it can still cost, with what it has cost. Counts towards the caps."""
-    spent: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=_default("0"))
+    spent: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=default_of("0"))
     day: date = Field(
-        sa_type=Date, sa_column_kwargs=_default("(clock_timestamp() AT TIME ZONE 'UTC')::date")
+        sa_type=Date, sa_column_kwargs=default_of("(clock_timestamp() AT TIME ZONE 'UTC')::date")
     )
-    simulated: bool = Field(default=False, sa_column_kwargs=_default("false"))
-    buying: bool = Field(default=True, sa_column_kwargs=_default("true"))
+    simulated: bool = Field(default=False, sa_column_kwargs=default_of("false"))
+    buying: bool = Field(default=True, sa_column_kwargs=default_of("true"))
     """More orders may come."""
-    created_at: datetime = Field(sa_column=_time(default=True))
-    changed_at: datetime = Field(sa_column=_time(default=True))
-    ended_at: datetime | None = Field(sa_column=_time(nullable=True))
+    created_at: datetime = Field(sa_column=time_column(default=True))
+    changed_at: datetime = Field(sa_column=time_column(default=True))
+    ended_at: datetime | None = Field(sa_column=time_column(nullable=True))
     renews: str | None = Field(default=None, sa_type=Text)
     """The block whose machines are to go on in what is bought."""
-    split: dict[str, int] | None = Field(sa_column=_json(nullable=True))
+    split: dict[str, int] | None = Field(sa_column=json_column(nullable=True))
     """By what weights tenants pay for it; `tenant` alone where there is none."""
 
 
@@ -127,45 +111,45 @@ class OrderRow(SQLModel, table=True):
 
     key: str = Field(primary_key=True, sa_type=Text)
     """What the market knows it by; of one to buy also the id of the block that comes of it."""
-    side: str = Field(default="buy", sa_type=Text, sa_column_kwargs=_default("'buy'"))
+    side: str = Field(default="buy", sa_type=Text, sa_column_kwargs=default_of("'buy'"))
     number: int
     """Of the orders of its purchase, or of the sales of its block, from 1."""
     provider: str = Field(sa_type=Text)
     account: str | None = Field(default=None, sa_type=Text)
-    request: dict[str, Any] = Field(sa_column=_json())
+    request: dict[str, Any] = Field(sa_column=json_column())
     """The order as it is sent, but for the start-up script."""
-    state: str = Field(default="INTENT", sa_type=Text, sa_column_kwargs=_default("'INTENT'"))
-    sent_at: datetime | None = Field(sa_column=_time(nullable=True))
+    state: str = Field(default="INTENT", sa_type=Text, sa_column_kwargs=default_of("'INTENT'"))
+    sent_at: datetime | None = Field(sa_column=time_column(nullable=True))
     """When it was sent first; what is not known to the market by then may still come."""
     order_id: str | None = Field(default=None, sa_type=Text)
     order_state: str | None = Field(default=None, sa_type=Text)
-    starts_at: datetime | None = Field(sa_column=_time(nullable=True))
-    ends_at: datetime | None = Field(sa_column=_time(nullable=True))
-    refused: str = Field(default="", sa_type=Text, sa_column_kwargs=_default("''"))
-    simulated: bool = Field(default=False, sa_column_kwargs=_default("false"))
-    created_at: datetime = Field(sa_column=_time(default=True))
-    closed_at: datetime | None = Field(sa_column=_time(nullable=True))
+    starts_at: datetime | None = Field(sa_column=time_column(nullable=True))
+    ends_at: datetime | None = Field(sa_column=time_column(nullable=True))
+    refused: str = Field(default="", sa_type=Text, sa_column_kwargs=default_of("''"))
+    simulated: bool = Field(default=False, sa_column_kwargs=default_of("false"))
+    created_at: datetime = Field(sa_column=time_column(default=True))
+    closed_at: datetime | None = Field(sa_column=time_column(nullable=True))
 
     # Of an order to buy.
     purchase_id: str | None = Field(default=None, foreign_key="purchases.id", sa_type=Text)
     option: int | None = None
     is_machine: bool
     gpus_per_node: int | None = None
-    nodes: int = Field(default=0, sa_column_kwargs=_default("0"))
+    nodes: int = Field(default=0, sa_column_kwargs=default_of("0"))
     """That were bought."""
     committed: int = Field(sa_type=BigInteger)
-    spent: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=_default("0"))
-    refused_finally: bool = Field(default=False, sa_column_kwargs=_default("false"))
+    spent: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=default_of("0"))
+    refused_finally: bool = Field(default=False, sa_column_kwargs=default_of("false"))
     """Its seller will take no other order with this image either, its market none of this row."""
 
     # Of an order to sell.
     block_id: str | None = Field(default=None, foreign_key="blocks.id", sa_type=Text)
     machine: str | None = Field(default=None, foreign_key="machines.name", sa_type=Text)
-    fee_bps: int = Field(default=0, sa_column_kwargs=_default("0"))
-    fee_flat: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=_default("0"))
+    fee_bps: int = Field(default=0, sa_column_kwargs=default_of("0"))
+    fee_flat: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=default_of("0"))
     """Micro-dollars for a node-hour."""
-    proceeds: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=_default("0"))
-    fee: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=_default("0"))
+    proceeds: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=default_of("0"))
+    fee: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=default_of("0"))
 
 
 class MachineRow(SQLModel, table=True):
@@ -183,24 +167,24 @@ class MachineRow(SQLModel, table=True):
     block_id: str = Field(foreign_key="blocks.id", sa_type=Text)
     provider: str = Field(sa_type=Text)
     machine_id: str | None = Field(default=None, sa_type=Text)
-    part: int = Field(default=0, sa_type=SmallInteger, sa_column_kwargs=_default("0"))
+    part: int = Field(default=0, sa_type=SmallInteger, sa_column_kwargs=default_of("0"))
     """Of the machines that are a cluster, and have one id at their market, which: from 0."""
-    state: str = Field(default="INTENT", sa_type=Text, sa_column_kwargs=_default("'INTENT'"))
-    reason: str = Field(default="", sa_type=Text, sa_column_kwargs=_default("''"))
-    asked_at: datetime | None = Field(sa_column=_time(nullable=True))
-    created_at: datetime = Field(sa_column=_time(default=True))
-    ended_at: datetime | None = Field(sa_column=_time(nullable=True))
+    state: str = Field(default="INTENT", sa_type=Text, sa_column_kwargs=default_of("'INTENT'"))
+    reason: str = Field(default="", sa_type=Text, sa_column_kwargs=default_of("''"))
+    asked_at: datetime | None = Field(sa_column=time_column(nullable=True))
+    created_at: datetime = Field(sa_column=time_column(default=True))
+    ended_at: datetime | None = Field(sa_column=time_column(nullable=True))
     sale_key: str | None = Field(default=None, sa_type=Text)
     """The sale that its time is in: nothing is placed on its node."""
     stop_reason: str | None = Field(default=None, sa_type=Text)
     """Why it was to be stopped, since before its market was asked: its node is gone, not lost."""
-    tries: int = Field(default=0, sa_column_kwargs=_default("0"))
+    tries: int = Field(default=0, sa_column_kwargs=default_of("0"))
     """How often its market refused to start it."""
-    refused_at: datetime | None = Field(sa_column=_time(nullable=True))
+    refused_at: datetime | None = Field(sa_column=time_column(nullable=True))
     """When it did so last."""
     refused: str | None = Field(default=None, sa_type=Text)
     """Why, the last time."""
-    started_at: datetime | None = Field(sa_column=_time(nullable=True))
+    started_at: datetime | None = Field(sa_column=time_column(nullable=True))
     """When its market took the start, where that is not the order."""
 
 
@@ -214,8 +198,8 @@ class MarketRefusalRow(SQLModel, table=True):
     reason: str = Field(sa_type=Text)
     times: int
     """In a row; those of one minute are one."""
-    at: datetime = Field(sa_column=_time())
-    for_funds: bool = Field(default=False, sa_column_kwargs=_default("false"))
+    at: datetime = Field(sa_column=time_column())
+    for_funds: bool = Field(default=False, sa_column_kwargs=default_of("false"))
 
 
 class BlockNodeRow(SQLModel, table=True):
@@ -226,7 +210,7 @@ class BlockNodeRow(SQLModel, table=True):
     block_id: str = Field(primary_key=True, foreign_key="blocks.id", sa_type=Text)
     node_id: str = Field(primary_key=True, sa_type=Text)
     next_block: str = Field(foreign_key="blocks.id", sa_type=Text)
-    handed_over_at: datetime | None = Field(sa_column=_time(nullable=True))
+    handed_over_at: datetime | None = Field(sa_column=time_column(nullable=True))
 
 
 class LedgerRow(SQLModel, table=True):
@@ -242,7 +226,7 @@ class LedgerRow(SQLModel, table=True):
     id: int | None = Field(
         default=None, sa_column=Column(BigInteger, Identity(), primary_key=True)
     )
-    at: datetime = Field(sa_column=_time(default=True))
+    at: datetime = Field(sa_column=time_column(default=True))
     kind: str = Field(sa_type=Text)
     debit: str = Field(sa_type=Text)
     """`block:ID`, `job:ID`, `idle:BLOCK`, `market:PROVIDER`, `fee:PROVIDER`."""

@@ -1,14 +1,12 @@
 """The rows of what is known of checkpoints. The constraints live in the migrations."""
 
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from sqlalchemy import BigInteger, Column, DateTime, Float, ForeignKey, Text
+from sqlalchemy import BigInteger, Column, Float, ForeignKey, Text
 from sqlmodel import Field, SQLModel
 
-
-def _time() -> Any:
-    return Column(DateTime(timezone=True), nullable=False)
+from longshore.models.records.columns import time_column
 
 
 class JobCheckpointRow(SQLModel, table=True):
@@ -26,5 +24,5 @@ class JobCheckpointRow(SQLModel, table=True):
     """Of all ranks."""
     write_seconds: float | None = Field(default=None, sa_type=Float)
     """Of the slowest rank."""
-    saved_at: datetime = Field(sa_column=_time())
+    saved_at: datetime = Field(sa_column=time_column())
     simulated: bool

@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 from sqlalchemy import (
     CheckConstraint,
     Column,
-    DateTime,
     ForeignKeyConstraint,
     Index,
     Integer,
@@ -16,9 +15,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, JSON
 from sqlmodel import Field, SQLModel
 
-
-def _time(*, nullable: bool = True) -> Any:
-    return Column(DateTime(timezone=True), nullable=nullable)
+from longshore.models.records.columns import time_column
 
 
 class DagRow(SQLModel, table=True):
@@ -49,8 +46,8 @@ class DagRow(SQLModel, table=True):
     poked: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
     """Its workflow has been signalled since it looked last."""
     message: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
-    submitted_at: datetime = Field(sa_column=_time(nullable=False))
-    ended_at: datetime | None = Field(default=None, sa_column=_time())
+    submitted_at: datetime = Field(sa_column=time_column())
+    ended_at: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
 
 
 class DagJobRow(SQLModel, table=True):
@@ -80,9 +77,9 @@ class DagJobRow(SQLModel, table=True):
     job_id: str | None = Field(default=None, unique=True, sa_type=Text)
     reason: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
     cancel_sent: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
-    submitted_at: datetime | None = Field(default=None, sa_column=_time())
+    submitted_at: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     """When its conditions held."""
-    ended_at: datetime | None = Field(default=None, sa_column=_time())
+    ended_at: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     """Of one that was never submitted, or left no record."""
     mutexes: list[str] = Field(
         default_factory=list[str],
@@ -91,7 +88,7 @@ class DagJobRow(SQLModel, table=True):
     """Names that it asks for, sorted, from when its other conditions held."""
     priority: int = Field(default=0, sa_column_kwargs={"server_default": text("0")})
     """Its class, for the order of those that wait for a mutex."""
-    ready_at: datetime | None = Field(default=None, sa_column=_time())
+    ready_at: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     """When its other conditions held, of one that asks for mutexes."""
     element_join: str | None = Field(default=None, sa_type=Text)
     """Of an array whose elements come after those of others: `all` or `any`, which each element
@@ -141,7 +138,7 @@ class MutexRow(SQLModel, table=True):
     tenant: str = Field(primary_key=True, sa_type=Text)
     name: str = Field(primary_key=True, sa_type=Text)
     job_id: str | None = Field(default=None, sa_type=Text)
-    since: datetime | None = Field(default=None, sa_column=_time())
+    since: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
 
 
 class OutputRow(SQLModel, table=True):

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 from sqlalchemy import (
     BigInteger,
     Column,
-    DateTime,
     Double,
     ForeignKeyConstraint,
     Identity,
@@ -21,16 +20,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlmodel import Field, SQLModel
 
-
-def _time(*, default: bool = False, nullable: bool = False) -> Any:
-    return Column(
-        DateTime(timezone=True), nullable=nullable,
-        server_default=text("clock_timestamp()") if default else None,
-    )  # fmt: skip
-
-
-def _default(value: str) -> dict[str, Any]:
-    return {"server_default": text(value)}
+from longshore.models.records.columns import default_of, time_column
 
 
 def _object() -> Any:
@@ -49,15 +39,15 @@ class TenantRow(SQLModel, table=True):
 
     name: str = Field(primary_key=True, sa_type=Text)
     parent: str | None = Field(default=None, foreign_key="tenants.name", sa_type=Text)
-    shares: float = Field(default=1.0, sa_type=Double, sa_column_kwargs=_default("1"))
+    shares: float = Field(default=1.0, sa_type=Double, sa_column_kwargs=default_of("1"))
     quotas: dict[str, Any] = Field(sa_column=_object())
     """Those of `models.funding.Quotas` that are set."""
-    budget_since: datetime | None = Field(sa_column=_time(nullable=True))
+    budget_since: datetime | None = Field(sa_column=time_column(nullable=True))
     """From when on it has a budget; without one it pays for all that it uses."""
     money_per_day: int | None = Field(default=None, sa_type=BigInteger)
     money_per_month: int | None = Field(default=None, sa_type=BigInteger)
     """Micro-dollars that purchases for it and those below it may cost."""
-    created_at: datetime = Field(sa_column=_time(default=True))
+    created_at: datetime = Field(sa_column=time_column(default=True))
 
 
 class EnvelopeRow(SQLModel, table=True):
@@ -78,19 +68,19 @@ class EnvelopeRow(SQLModel, table=True):
     pool: str | None = Field(default=None, sa_type=Text)
     labels: dict[str, str] = Field(sa_column=_object())
     milli: int = Field(sa_type=BigInteger)
-    starts_at: datetime = Field(sa_column=_time(default=True))
-    ends_at: datetime | None = Field(sa_column=_time(nullable=True))
+    starts_at: datetime = Field(sa_column=time_column(default=True))
+    ends_at: datetime | None = Field(sa_column=time_column(nullable=True))
     """None: never."""
-    sharing: str = Field(default="family", sa_type=Text, sa_column_kwargs=_default("'family'"))
+    sharing: str = Field(default="family", sa_type=Text, sa_column_kwargs=default_of("'family'"))
     lend_to: list[str] = Field(
         sa_column=Column(ARRAY(Text), nullable=False, server_default=text("'{}'"))
     )
-    lend_milli: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=_default("0"))
-    used: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=_default("0"))
-    lent: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=_default("0"))
+    lend_milli: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=default_of("0"))
+    used: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=default_of("0"))
+    lent: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=default_of("0"))
     """What its open charges sum up to, and those that are loans; kept by trigger."""
-    created_at: datetime = Field(sa_column=_time(default=True))
-    removed_at: datetime | None = Field(sa_column=_time(nullable=True))
+    created_at: datetime = Field(sa_column=time_column(default=True))
+    removed_at: datetime | None = Field(sa_column=time_column(nullable=True))
 
 
 class FundingCapRow(SQLModel, table=True):
@@ -108,12 +98,12 @@ class FundingCapRow(SQLModel, table=True):
     tenant: str = Field(foreign_key="tenants.name", sa_type=Text)
     name: str = Field(sa_type=Text)
     milli: int = Field(sa_type=BigInteger)
-    subtree: bool = Field(default=False, sa_column_kwargs=_default("false"))
+    subtree: bool = Field(default=False, sa_column_kwargs=default_of("false"))
     """Over all envelopes of its tenant and of those below it; a trigger keeps its members then."""
-    used: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=_default("0"))
+    used: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=default_of("0"))
     """What is used of its envelopes; kept by trigger."""
-    created_at: datetime = Field(sa_column=_time(default=True))
-    removed_at: datetime | None = Field(sa_column=_time(nullable=True))
+    created_at: datetime = Field(sa_column=time_column(default=True))
+    removed_at: datetime | None = Field(sa_column=time_column(nullable=True))
 
 
 class FundingCapMemberRow(SQLModel, table=True):
@@ -156,9 +146,9 @@ class ChargeRow(SQLModel, table=True):
     gpu_indices: list[int] = Field(sa_column=Column(ARRAY(Integer), nullable=False))
     milli: int
     """Of each GPU."""
-    lent: bool = Field(default=False, sa_column_kwargs=_default("false"))
-    since: datetime = Field(sa_column=_time())
+    lent: bool = Field(default=False, sa_column_kwargs=default_of("false"))
+    since: datetime = Field(sa_column=time_column())
     """From when on its attempt has had this of the envelope: a swap keeps it."""
-    started_at: datetime = Field(sa_column=_time(default=True))
-    ended_at: datetime | None = Field(sa_column=_time(nullable=True))
+    started_at: datetime = Field(sa_column=time_column(default=True))
+    ended_at: datetime | None = Field(sa_column=time_column(nullable=True))
     end_reason: str | None = Field(default=None, sa_type=Text)

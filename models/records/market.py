@@ -7,17 +7,15 @@ micro-dollars per GPU-hour.
 from datetime import datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import BigInteger, Column, DateTime, ForeignKey, Identity, Index, Text, text
+from sqlalchemy import BigInteger, Column, ForeignKey, Identity, Index, Text, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlmodel import Field, SQLModel
+
+from longshore.models.records.columns import time_column
 
 
 def _id() -> Any:
     return Column(BigInteger, Identity(), primary_key=True)
-
-
-def _time(*, nullable: bool = False) -> Any:
-    return Column(DateTime(timezone=True), nullable=nullable)
 
 
 def _refers_to(table: str) -> Any:
@@ -39,9 +37,9 @@ class MarketBookRow(SQLModel, table=True):
     id: int | None = Field(default=None, sa_column=_id())
     provider: str = Field(sa_type=Text)
     instance_type: str = Field(sa_type=Text)
-    window_start: datetime | None = Field(sa_column=_time(nullable=True))
-    window_end: datetime | None = Field(sa_column=_time(nullable=True))
-    observed_at: datetime = Field(sa_column=_time())
+    window_start: datetime | None = Field(sa_column=time_column(nullable=True))
+    window_end: datetime | None = Field(sa_column=time_column(nullable=True))
+    observed_at: datetime = Field(sa_column=time_column())
     simulated: bool
     look: str | None = Field(default=None, sa_type=Text)
     """The look of the watch that stored it: repeated, a look stores nothing more."""
@@ -73,9 +71,9 @@ class MarketRecommendationRow(SQLModel, table=True):
     provider: str = Field(sa_type=Text)
     instance_type: str = Field(sa_type=Text)
     gpus: int = Field(sa_type=BigInteger)
-    window_start: datetime | None = Field(sa_column=_time(nullable=True))
-    window_end: datetime | None = Field(sa_column=_time(nullable=True))
-    made_at: datetime = Field(sa_column=_time())
+    window_start: datetime | None = Field(sa_column=time_column(nullable=True))
+    window_end: datetime | None = Field(sa_column=time_column(nullable=True))
+    made_at: datetime = Field(sa_column=time_column())
     """When its book was observed."""
     limit: int = Field(sa_type=BigInteger)
     marginal: int | None = Field(default=None, sa_type=BigInteger)
@@ -104,7 +102,7 @@ class MarketFillRow(SQLModel, table=True):
     instance_type: str = Field(sa_type=Text)
     gpus: int = Field(sa_type=BigInteger)
     price: int = Field(sa_type=BigInteger)
-    at: datetime = Field(sa_column=_time())
+    at: datetime = Field(sa_column=time_column())
     recommendation_id: int | None = Field(
         default=None, sa_column=_refers_to("market_recommendations")
     )

@@ -1,14 +1,12 @@
 """The rows of prices over time: one series for each pool that names a price."""
 
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from sqlalchemy import BigInteger, Column, DateTime, ForeignKey, Text
 from sqlmodel import Field, SQLModel
 
-
-def _time(*, nullable: bool = False) -> Any:
-    return Column(DateTime(timezone=True), nullable=nullable)
+from longshore.models.records.columns import time_column
 
 
 class PriceSeriesRow(SQLModel, table=True):
@@ -20,10 +18,10 @@ class PriceSeriesRow(SQLModel, table=True):
     source: str = Field(sa_type=Text)
     """As the settings of the pool named it then."""
     whence: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
-    ends_at: datetime | None = Field(sa_column=_time(nullable=True))
+    ends_at: datetime | None = Field(sa_column=time_column(nullable=True))
     """When its last price ends; None where it could not be read yet."""
-    read_at: datetime | None = Field(sa_column=_time(nullable=True))
-    tried_at: datetime = Field(sa_column=_time())
+    read_at: datetime | None = Field(sa_column=time_column(nullable=True))
+    tried_at: datetime = Field(sa_column=time_column())
     trouble: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
     """Why it could not be read since then."""
 

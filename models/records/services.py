@@ -8,7 +8,6 @@ from sqlalchemy import (
     BigInteger,
     CheckConstraint,
     Column,
-    DateTime,
     Double,
     ForeignKeyConstraint,
     Index,
@@ -18,19 +17,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlmodel import Field, SQLModel
 
-
-def _time(*, nullable: bool = True) -> Any:
-    return Column(DateTime(timezone=True), nullable=nullable)
-
-
-def _now() -> Any:
-    return Column(
-        DateTime(timezone=True), nullable=False, server_default=text("clock_timestamp()")
-    )
-
-
-def _default(value: str) -> dict[str, Any]:
-    return {"server_default": text(value)}
+from longshore.models.records.columns import default_of, time_column
 
 
 class ServiceRow(SQLModel, table=True):
@@ -50,7 +37,7 @@ class ServiceRow(SQLModel, table=True):
     )  # fmt: skip
 
     name: str = Field(primary_key=True, sa_type=Text)
-    state: str = Field(sa_type=Text, sa_column_kwargs=_default("'RUNNING'"))
+    state: str = Field(sa_type=Text, sa_column_kwargs=default_of("'RUNNING'"))
     revision: int
     """The one that its replicas are to be of."""
     replicas: int
@@ -59,8 +46,8 @@ class ServiceRow(SQLModel, table=True):
     """The model of its revision, which nobody may remove meanwhile; null of a service that is
     over, and of a revision whose model was removed before."""
     message: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
-    created_at: datetime = Field(sa_column=_now())
-    updated_at: datetime = Field(sa_column=_now())
+    created_at: datetime = Field(sa_column=time_column(default=True))
+    updated_at: datetime = Field(sa_column=time_column(default=True))
 
 
 class ServiceRevisionRow(SQLModel, table=True):
@@ -75,10 +62,10 @@ class ServiceRevisionRow(SQLModel, table=True):
     engine: dict[str, Any] = Field(sa_column=Column(JSONB(none_as_null=True), nullable=False))
     """The `EngineSpec`: the model and its runtime as they were then."""
     model_revision: int
-    created_at: datetime = Field(sa_column=_now())
-    ready_at: datetime | None = Field(default=None, sa_column=_time())
+    created_at: datetime = Field(sa_column=time_column(default=True))
+    ready_at: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     """When a replica of it was ready first."""
-    failures: int = Field(default=0, sa_column_kwargs=_default("0"))
+    failures: int = Field(default=0, sa_column_kwargs=default_of("0"))
     """Engines of it that failed."""
     undone: str | None = Field(default=None, sa_type=Text)
     """Why it was undone."""
@@ -109,28 +96,28 @@ class ReplicaRow(SQLModel, table=True):
     job_id: str = Field(primary_key=True, sa_type=Text)
     service: str = Field(sa_type=Text)
     revision: int
-    created_at: datetime = Field(sa_column=_now())
-    started: bool = Field(default=False, sa_column_kwargs=_default("false"))
+    created_at: datetime = Field(sa_column=time_column(default=True))
+    started: bool = Field(default=False, sa_column_kwargs=default_of("false"))
     """Whether the workflow of its job is known to be there."""
-    stopping_at: datetime | None = Field(default=None, sa_column=_time())
+    stopping_at: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     """From when on it takes no more requests."""
     stop_reason: str | None = Field(default=None, sa_type=Text)
-    cancel_sent: bool = Field(default=False, sa_column_kwargs=_default("false"))
-    attempt: int = Field(default=0, sa_column_kwargs=_default("0"))
+    cancel_sent: bool = Field(default=False, sa_column_kwargs=default_of("false"))
+    attempt: int = Field(default=0, sa_column_kwargs=default_of("0"))
     """The attempt of its job of which the engine is."""
     stage: str | None = Field(default=None, sa_type=Text)
     endpoint: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
-    memory: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=_default("0"))
+    memory: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=default_of("0"))
     """Bytes that the engine really takes."""
-    load_seconds: float = Field(default=0, sa_type=Double, sa_column_kwargs=_default("0"))
-    failures: int = Field(default=0, sa_column_kwargs=_default("0"))
+    load_seconds: float = Field(default=0, sa_type=Double, sa_column_kwargs=default_of("0"))
+    failures: int = Field(default=0, sa_column_kwargs=default_of("0"))
     message: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
     """Why an engine of it failed last."""
-    ready_at: datetime | None = Field(default=None, sa_column=_time())
+    ready_at: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     waits: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
     """For whom the engine waits before it loads; empty where it waits for nobody."""
-    ended_at: datetime | None = Field(default=None, sa_column=_time())
-    idle_since: datetime | None = Field(default=None, sa_column=_time())
+    ended_at: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    idle_since: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     """Since when nobody has asked it anything; null while it is in use, as far as is known."""
-    uses: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=_default("0"))
+    uses: int = Field(default=0, sa_type=BigInteger, sa_column_kwargs=default_of("0"))
     """How often this engine was asked after a pause."""

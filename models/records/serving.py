@@ -6,15 +6,11 @@ The rules are in the migrations.
 from datetime import datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import Column, DateTime, Index, Text, text
+from sqlalchemy import Column, Index, Text, text
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlmodel import Field, SQLModel
 
-
-def _time() -> Any:
-    return Column(
-        DateTime(timezone=True), nullable=False, server_default=text("clock_timestamp()")
-    )
+from longshore.models.records.columns import time_column
 
 
 def _object() -> Any:
@@ -33,8 +29,8 @@ class RuntimeRow(SQLModel, table=True):
     revision: int = Field(default=1, sa_column_kwargs={"server_default": text("1")})
     """Rises by 1 with each change of it; kept by trigger."""
     changed_by: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
-    changed_at: datetime = Field(sa_column=_time())
-    created_at: datetime = Field(sa_column=_time())
+    changed_at: datetime = Field(sa_column=time_column(default=True))
+    created_at: datetime = Field(sa_column=time_column(default=True))
 
 
 class ModelRow(SQLModel, table=True):
@@ -52,5 +48,5 @@ class ModelRow(SQLModel, table=True):
     revision: int = Field(default=1, sa_column_kwargs={"server_default": text("1")})
     """Rises by 1 with each change of it; kept by trigger."""
     changed_by: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
-    changed_at: datetime = Field(sa_column=_time())
-    created_at: datetime = Field(sa_column=_time())
+    changed_at: datetime = Field(sa_column=time_column(default=True))
+    created_at: datetime = Field(sa_column=time_column(default=True))

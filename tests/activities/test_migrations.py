@@ -17,6 +17,7 @@ import longshore.models.records.artifacts
 import longshore.models.records.buying
 import longshore.models.records.checkpoints
 import longshore.models.records.funding
+import longshore.models.records.jobs
 import longshore.models.records.market
 import longshore.models.records.preemption
 import longshore.models.records.prices

@@ -7,6 +7,7 @@ import longshore.models.records.buying
 import longshore.models.records.checkpoints
 import longshore.models.records.dags
 import longshore.models.records.funding
+import longshore.models.records.jobs
 import longshore.models.records.market
 import longshore.models.records.preemption
 import longshore.models.records.prices
