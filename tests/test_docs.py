@@ -84,6 +84,14 @@ def test_every_decision_is_listed():
     assert sorted(listed) == sorted(file.name for file in folder.glob("0*.md"))
 
 
+def test_files_that_the_development_page_names_exist():
+    page = (ROOT / "docs" / "development.md").read_text()
+    named = set(re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.(?:py|yaml))`", page))
+    assert len(named) > 50
+    there = [name for name in named if (ROOT / name).exists() or (ROOT / "tests" / name).exists()]
+    assert named - set(there) == set()
+
+
 def test_commits_that_are_shown_as_examples_exist():
     if git("rev-parse", "--is-shallow-repository").strip() == "true":
         pytest.skip("the history is cut off")
