@@ -20,8 +20,7 @@ from longshore.activities.funding.views import why_no_budget
 from longshore.models.errors import NotFoundError, RefusedError, SpecError
 from longshore.models.funding import NEVER, Budget, Cap, Envelope, Tenant
 from longshore.models.funding_views import BudgetChange, Edit
-from longshore.models.money import dollars_of
-from longshore.models.text import listed
+from longshore.models.text import dollars, listed
 from longshore.models.visible import shown
 
 _NAMED = 10
@@ -172,7 +171,7 @@ class _Applied:
         if before.get("budget_since") is None:
             self._note("budget", Edit.MADE)
         fields = [
-            f"{name} {_dollars(was)} to {_dollars(values[name])}"
+            f"{name} {_cap(was)} to {_cap(values[name])}"
             for name in ("per_day", "per_month")
             if (was := before.get(f"money_{name}")) != values[name]
         ]
@@ -294,8 +293,8 @@ def _time(at: datetime) -> str:
     return f"{at:%Y-%m-%dT%H:%M:%SZ}"
 
 
-def _dollars(micro: int | None) -> str:
-    return "any" if micro is None else f"${dollars_of(micro):,.2f}"
+def _cap(micro: int | None) -> str:
+    return "any" if micro is None else dollars(micro)
 
 
 _TURN: Final = (
