@@ -11,6 +11,7 @@ from typing import BinaryIO
 
 from longshore.models.errors import DamagedError
 from longshore.models.gguf import TENSOR_TYPES, GGUFHeader, Tensor, Value
+from longshore.models.visible import name_of_place
 
 _MOST_BYTES = 64 * 2**20
 """Of a header. Those of large models have 5 to 20 MB, nearly all of it vocabulary."""
@@ -176,12 +177,12 @@ class _Reader:
             return self._numbers(key, kind, 1)[0], None
         kind, number = self.number("I"), self.number("Q")
         if kind == _STRING:
-            self.check_count(f"entries of {key}", number, _MOST_ENTRIES, 8)
+            self.check_count(f"entries of {name_of_place(key)}", number, _MOST_ENTRIES, 8)
             self._skip_texts(number)
             return None, number
         letter = self._letter(key, kind)
         each = struct.calcsize("<" + letter)
-        self.check_count(f"entries of {key}", number, _MOST_ENTRIES, each)
+        self.check_count(f"entries of {name_of_place(key)}", number, _MOST_ENTRIES, each)
         if number > _LONGEST_LIST:
             self.skip(number * each)
             return None, number

@@ -43,6 +43,16 @@ def read_model(url: str) -> GGUFHeader:
 
     Blocks. Raises NotFoundError, NotGGUFError, and StoreError where a file cannot be read.
     """
+    header = _read_all(url)
+    # Of several files the first may have keys alone.
+    if not header.tensors:
+        raise NotGGUFError(
+            f"{header.files[0]} has no tensor: it is the header of a model without the model"
+        )
+    return header
+
+
+def _read_all(url: str) -> GGUFHeader:
     try:
         fs, path = connect(url)
     except StoreError as error:

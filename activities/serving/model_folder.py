@@ -68,6 +68,8 @@ def read_folder(url: str) -> SafetensorsModel:
             raise NotSafetensorsError(
                 f"the headers of {shown(folder)} have more than {_MOST_HEADERS // 2**20} MiB"
             )
+    if not weights:
+        raise NotSafetensorsError(f"the {_ENDING} files of {shown(folder)} have no tensor")
     config, why = _config(fs, posixpath.join(folder, CONFIG))
     return SafetensorsModel(dict(weights.most_common()), number, config, why)
 

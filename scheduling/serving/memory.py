@@ -14,6 +14,7 @@ from longshore.models.errors import UnsatisfiableError
 from longshore.models.gguf import TENSOR_TYPES, GGUFHeader, Value
 from longshore.models.model_memory import MOST_CONCURRENCY, CacheType, ModelMemory, Serving
 from longshore.models.text import count
+from longshore.models.visible import name_of_place
 
 _PAD = 256
 """A cache has a multiple of so many cells."""
@@ -127,7 +128,7 @@ def _notes(shape: _Shape, serving: Serving) -> Iterator[str]:
         )
     if shape.header.architecture not in _KNOWN:
         yield (
-            f"The architecture {shape.header.architecture} is not known here: cache, state and "
+            f"The architecture {_named(shape.header)} is not known here: cache, state and "
             "compute buffers are an upper bound, as if every layer kept all that any can."
         )
 
@@ -141,7 +142,7 @@ def _shape(header: GGUFHeader) -> _Shape:
     width = _needed(header, "embedding_length")
     if layers > _MOST_LAYERS:
         raise UnsatisfiableError(
-            f"{header.architecture}.block_count is {layers:,}; {_MOST_LAYERS:,} are the most"
+            f"{_named(header)}.block_count is {layers:,}; {_MOST_LAYERS:,} are the most"
         )
     recurrent = _whole(header.of_model("ssm.state_size"), 0) > 0
     if not recurrent:
@@ -161,13 +162,18 @@ def _shape(header: GGUFHeader) -> _Shape:
     )  # fmt: skip
 
 
+def _named(header: GGUFHeader) -> str:
+    """Return the architecture as a message says it: whoever wrote the file chose its letters."""
+    return name_of_place(header.architecture)
+
+
 def _needed(header: GGUFHeader, key: str) -> int:
     value = header.of_model(key)
     if isinstance(value, tuple) and value:
         value = max(value)
     if (whole := _whole(value, 0)) < 1:
         raise UnsatisfiableError(
-            f"{header.architecture}.{key} is missing, or not above 0: without it nobody knows how "
+            f"{_named(header)}.{key} is missing, or not above 0: without it nobody knows how "
             "much memory the model needs"
         )
     return whole
@@ -187,7 +193,7 @@ def _per_layer(header: GGUFHeader, key: str, layers: int) -> tuple[int, ...]:
         found = tuple(_whole(each, 0) for each in value)
         if len(found) < layers:
             raise UnsatisfiableError(
-                f"{header.architecture}.{key} has a number for {count(len(found), 'layer')} of "
+                f"{_named(header)}.{key} has a number for {count(len(found), 'layer')} of "
                 f"{layers}"
             )
         return found[:layers]

@@ -25,8 +25,9 @@ def test_a_header_that_wants_more_memory_than_any_model_is_refused(tmp_path: Pat
         for name in ("head_count_kv", "key_length", "value_length")
     ]
     file = tmp_path / "lies.gguf"
-    raw = b"GGUF" + struct.pack("<IQQ", 3, 0, len(keys)) + b"".join(keys)
-    file.write_bytes(raw + bytes(-len(raw) % 32))
+    tensor = _text("t") + struct.pack("<IQIQ", 1, 8, 0, 0)
+    raw = b"GGUF" + struct.pack("<IQQ", 3, 1, len(keys)) + b"".join(keys) + tensor
+    file.write_bytes(raw + bytes(-len(raw) % 32) + bytes(32))
     spec = ModelSpec(name="lies", source=str(file))
     (problem,) = examine(spec, BUILT_IN[LLAMA_CPP]).problems
     assert problem.startswith("source: by its header it takes ")

@@ -224,6 +224,31 @@ def test_a_split_model_that_is_not_whole_is_refused(tmp_path: Path) -> None:
         read_model(str(alone))
 
 
+def test_a_model_without_a_tensor_is_refused(tmp_path: Path) -> None:
+    alone = tmp_path / "alone.gguf"
+    alone.write_bytes(file((key("general.architecture", _TEXT, text("llama")),)))
+    with pytest.raises(NotGGUFError, match=r"^'alone.gguf' has no tensor: it is the header of"):
+        read_model(str(alone))
+
+
+def test_the_first_of_several_files_may_have_keys_alone(tmp_path: Path) -> None:
+    for part, tensors in enumerate([(), (tensor("t", 8),)]):
+        keys = (
+            key("split.no", 2, struct.pack("<H", part)),
+            key("split.count", 2, struct.pack("<H", 2)),
+        )
+        (tmp_path / f"m-{part + 1:05}-of-00002.gguf").write_bytes(file(keys, tensors, data=32))
+    whole = read_model(str(tmp_path / "m-00001-of-00002.gguf"))
+    assert [each.name for each in whole.tensors] == ["t"]
+
+
+def test_a_key_of_any_letters_is_written_in_one_line() -> None:
+    value = struct.pack("<IQ", 4, 2**60)
+    with pytest.raises(NotGGUFError, match=r"its number of entries of a\\n\\x1bb is ") as refused:
+        read(file((key("a\n\x1bb", _LIST, value),)))
+    assert str(refused.value).isprintable()
+
+
 def test_a_file_that_is_named_as_a_thousand_is_read_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -148,6 +148,28 @@ def test_what_is_missing_is_named(changed: dict[str, Any], why: str) -> None:
         estimate(replace(header, keys={**header.keys, **changed}), Serving())
 
 
+@pytest.mark.parametrize("lacks", [None, "block_count", "layers", "head_count_kv"])
+def test_an_architecture_of_any_letters_is_written_in_one_line(lacks: str | None) -> None:
+    header, odd = header_like(MODELS["llama"]), "lla\nma\x1b[2J\t"
+    keys = {key.replace("llama.", f"{odd}."): value for key, value in header.keys.items()}
+    keys |= {"general.architecture": odd}
+    match lacks:
+        case "block_count":
+            del keys[f"{odd}.block_count"]
+        case "layers":
+            keys[f"{odd}.block_count"] = 2**31
+        case "head_count_kv":
+            keys[f"{odd}.attention.head_count_kv"] = (2, 2)
+        case _:
+            said = estimate(replace(header, keys=keys), Serving()).notes[-1]
+            assert r"architecture lla\nma\x1b[2J\t is not known" in said
+            return
+    with pytest.raises(UnsatisfiableError) as refused:
+        estimate(replace(header, keys=keys), Serving())
+    assert str(refused.value).startswith(r"lla\nma\x1b[2J\t.")
+    assert str(refused.value).isprintable()
+
+
 def test_a_cache_type_that_does_not_divide_a_row_is_refused() -> None:
     header = header_like(Model(heads=4, key_heads=1, width=64))
     assert estimate(header, Serving()).cache

@@ -189,6 +189,12 @@ def test_files_that_lack_are_named(tmp_path: Path):
         read_folder(str(tmp_path))
 
 
+def test_a_folder_without_a_tensor_is_refused(tmp_path: Path):
+    (tmp_path / "model.safetensors").write_bytes(header({}))
+    with pytest.raises(NotSafetensorsError, match="files of .* have no tensor"):
+        read_folder(str(tmp_path))
+
+
 def test_the_proposal_follows_the_formula(tmp_path: Path):
     read = read_files(str(write(tmp_path)))
     serving = Serving(context=1000, concurrency=3, cache_type=CacheType.Q8_0, overhead=0.5)
