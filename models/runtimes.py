@@ -76,3 +76,5 @@ _OLLAMA = Runtime(
 )  # fmt: skip
 
 BUILT_IN: Final[Mapping[str, Runtime]] = {each.name: each for each in (_LLAMA, _VLLM, _OLLAMA)}
+SLOTS: Final[Mapping[str, str]] = {LLAMA_CPP: "/slots"}
+"""Where an engine says which requests it had last, by its runtime."""

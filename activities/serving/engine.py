@@ -29,8 +29,9 @@ from typing import IO, BinaryIO
 from longshore.activities.node.public_files import replace_public
 from longshore.activities.serving.engine_command import ADDRESS, SPEC, arguments, path_of
 from longshore.activities.serving.engine_memory import memory_of, work_of
-from longshore.activities.serving.engine_use import Connections, EngineUse
+from longshore.activities.serving.engine_use import Connections, EngineUse, Requests
 from longshore.activities.serving.load_turns import Turn
+from longshore.models.runtimes import SLOTS
 from longshore.models.serving import LLAMA_CPP, MODEL, EngineReport, EngineSpec, EngineStage
 from longshore.models.visible import visible
 
@@ -41,6 +42,8 @@ _LOOK_EVERY = 0.05
 _MEASURE_EVERY = 5.0
 _MOST_SILENT, _PROBE_WITHIN = 3, 10.0
 """Looks without an answer after which an engine counts as hung, and the seconds of each."""
+_SLOTS_WITHIN, _SLOTS_EVERY, _MOST_SLOTS_BYTES = 1.0, 0.5, 2**22
+"""Of what llama.cpp says of its requests: it answers between two steps of its work."""
 _IDLE = 0.02
 """Seconds of the processor, of which an engine that hangs takes less from look to look."""
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -122,6 +125,7 @@ class Engine:
         looked = time.monotonic()
         silent, worked = 0, work_of(process.pid)
         use, connections = EngineUse(worked, looked), Connections(port)
+        requests = Requests(lambda: self._slots(port, connections.leave_out))
         while (code := process.poll()) is None and not self._asked.wait(_USE_EVERY):
             use.look(work_of(process.pid), time.monotonic(), connected=connections.look())
             self._tell_use(use)
@@ -131,7 +135,10 @@ class Engine:
                 continue
             self._measure(memory_of(process.pid, self._environ))
             lives = _lives(_host(self._environ), port, connections.leave_out)
+            if requests.look():
+                use.asked(time.monotonic())
             before, worked = worked, work_of(process.pid)
+            use.leave_out(worked)
             # One that has too much to do does not answer either, and works.
             silent = 0 if lives or worked - before > _IDLE else silent + 1
             if silent >= _MOST_SILENT and not self._asked.is_set():
@@ -144,7 +151,9 @@ class Engine:
         if code is not None:
             return self._ended(process, echo, code)
         self._tell(stage=EngineStage.DRAINING)
-        _until_quiet(process, connections, use.quiet(time.monotonic()))
+        if requests.look():
+            use.asked(time.monotonic())
+        _until_quiet(process, connections, requests, use.quiet(time.monotonic()))
         return self._end(process)
 
     def _check(self, model: Path) -> None:
@@ -173,6 +182,13 @@ class Engine:
         if self._spec.runtime.name == LLAMA_CPP and shutil.which(argv[0]) is None:
             argv = [sys.executable, "-I", "-m", WHEEL, *argv[1:]]
         return argv, port
+
+    def _slots(self, port: int, is_ours: Callable[[int], None]) -> bytes | None:
+        """Return what the engine says of its requests; None of one that does not."""
+        path = SLOTS.get(self._spec.runtime.name)
+        if path is None:
+            return None
+        return _got(_host(self._environ), port, path, is_ours, _SLOTS_WITHIN, _MOST_SLOTS_BYTES)
 
     def _address(self, port: int) -> str:
         host = _host(self._environ)
@@ -271,29 +287,40 @@ def _answers(address: str, model: str) -> bool:
 
 
 def _lives(host: str, port: int, is_ours: Callable[[int], None]) -> bool:
-    """Return whether an engine answers at all; what it lists costs it nothing. `is_ours` hears the
-    port that the question comes from."""
-    connection = http.client.HTTPConnection(host, port, timeout=_PROBE_WITHIN)
+    """Return whether an engine answers at all; what it lists costs it nothing."""
+    return _got(host, port, "/v1/models", is_ours, _PROBE_WITHIN, 0) is not None
+
+
+def _got(
+    host: str, port: int, path: str, is_ours: Callable[[int], None], within: float, most: int
+) -> bytes | None:
+    """Return as many bytes at most of what an engine answers at a path, whatever that is; None
+    where it does not. `is_ours` hears the port that the question comes from."""
+    connection = http.client.HTTPConnection(host, port, timeout=within)
     try:
         connection.connect()
         is_ours(connection.sock.getsockname()[1])
-        connection.request("GET", "/v1/models", headers={"Connection": "close"})
-        connection.getresponse()
+        connection.request("GET", path, headers={"Connection": "close"})
+        answer = connection.getresponse()
+        return answer.read(most) if most else b""
     except (OSError, http.client.HTTPException):
-        return False
+        return None
     finally:
         connection.close()
-    return True
 
 
 def _until_quiet(
-    process: subprocess.Popen[bytes], connections: Connections, seconds: float
+    process: subprocess.Popen[bytes], connections: Connections, requests: Requests, seconds: float
 ) -> None:
-    """Wait until nobody has been connected to the engine for so long."""
-    quiet_since = time.monotonic()
-    while process.poll() is None and time.monotonic() - quiet_since < seconds:
+    """Wait until nobody has been connected to the engine, or has asked it, for so long."""
+    quiet_since = asked_at = time.monotonic()
+    while process.poll() is None and (now := time.monotonic()) - quiet_since < seconds:
         if connections.look():
-            quiet_since = time.monotonic()
+            quiet_since = now
+        elif now - asked_at >= _SLOTS_EVERY:
+            asked_at = now
+            if requests.look():
+                quiet_since = now
         time.sleep(0.1)
 
 

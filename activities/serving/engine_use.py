@@ -1,9 +1,11 @@
 """Whether an engine is in use, as far as its connections and its work show."""
 
 import contextlib
+import json
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, cast
 
 from longshore.models.serving import STALE_AFTER
 
@@ -37,11 +39,19 @@ class EngineUse:
         busy = connected and work - self._work >= _TICK
         self._work = work
         if busy:
-            self.uses += self._resting
-            self._resting = False
-            self._used_at = now
+            self.asked(now)
         elif self.idle(now):
             self._resting = True
+
+    def asked(self, now: float) -> None:
+        """Take in that somebody has asked it since the last look."""
+        self.uses += self._resting
+        self._resting = False
+        self._used_at = now
+
+    def leave_out(self, work: float) -> None:
+        """Count none of the work until now: it was for a question of ours."""
+        self._work = work
 
     def idle(self, now: float) -> bool:
         """Return whether nobody has used it for as long as counts."""
@@ -55,7 +65,7 @@ class EngineUse:
 class Connections:
     """Who is connected to a port of this machine (proc(5), /proc/net/tcp), or was since the last
     look: a request may begin and end between two. Of one from another machine that its client
-    closed nothing is left to be seen."""
+    closed nothing is left to be seen (`Requests` sees it)."""
 
     def __init__(self, port: int) -> None:
         self._port = f":{port:04X}"
@@ -81,6 +91,45 @@ class Connections:
                 is_open = True
         self._closed = frozenset(closed)
         return is_open or not closed <= known
+
+
+class Requests:
+    """What an engine of llama.cpp says of its requests: which one each of its slots had last, and
+    whether that works on it. So those are seen that came and went between two looks, from
+    wherever."""
+
+    def __init__(self, ask: Callable[[], bytes | None]) -> None:
+        """`ask` returns what the engine answers at `SLOTS`; None where it does not."""
+        self._ask = ask
+        self._last = _last_requests(ask())
+
+    def look(self) -> bool:
+        """Return whether the engine works on a request, or had one since the last look; False
+        where it does not say."""
+        before, now = self._last, _last_requests(self._ask())
+        if now is None:
+            return False
+        self._last = now
+        return any(works for _, works in now.values()) or (before is not None and now != before)
+
+
+def _last_requests(raw: bytes | None) -> dict[int, tuple[int, bool]] | None:
+    """Return of each slot the number of its last request, and whether it works on that; None
+    where that is not what was answered."""
+    try:
+        slots = json.loads(raw or b"")
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(slots, list):
+        return None
+    each = [cast("dict[str, Any]", slot) for slot in cast("list[Any]", slots)
+            if isinstance(slot, dict)]  # fmt: skip
+    return {
+        slot["id"]: (request if type(request := slot.get("id_task")) is int else -1,
+                     slot.get("is_processing") is True)
+        for slot in each
+        if type(slot.get("id")) is int
+    } or None  # fmt: skip
 
 
 def _connections() -> Iterator[tuple[str, str, str]]:

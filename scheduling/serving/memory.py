@@ -193,8 +193,7 @@ def _per_layer(header: GGUFHeader, key: str, layers: int) -> tuple[int, ...]:
         found = tuple(_whole(each, 0) for each in value)
         if len(found) < layers:
             raise UnsatisfiableError(
-                f"{_named(header)}.{key} has a number for {count(len(found), 'layer')} of "
-                f"{layers}"
+                f"{_named(header)}.{key} has a number for {count(len(found), 'layer')} of {layers}"
             )
         return found[:layers]
     return (_whole(value, 0),) * layers

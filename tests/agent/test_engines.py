@@ -120,6 +120,19 @@ async def test_what_it_has_begun_is_answered_though_it_is_stopped(box: LocalNode
     assert answers[0]["usage"]["completion_tokens"] == 800
 
 
+async def test_one_of_llama_cpp_that_others_ask_ends_what_its_connections_do_not_show(
+    box: LocalNode, tmp_path: Path
+):
+    """Requests that came and went on another machine leave no connection behind here: the engine
+    alone knows of them."""
+    looked = tmp_path / "looked"
+    command = (sys.executable, "-c", _TELLS_OF_REQUESTS, "{port}", str(looked))
+    run = box.start(None, engine=an_engine("/bin/sh", Runtime(name="llama.cpp", command=command)))
+    await ready(box, run)
+    await box.stop(run, grace=60)
+    assert int(looked.read_text()) > _ASKED, "it stopped when the last request was over"
+
+
 async def test_a_file_that_is_no_model_is_told_with_what_the_engine_said(
     box: LocalNode, tmp_path: Path
 ):
@@ -293,6 +306,31 @@ class Answers(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b'{{"choices": [1]}}')
         pathlib.Path(sys.argv[2]).touch()
+
+    do_GET = do_POST
+
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Answers).serve_forever()
+"""
+
+
+_ASKED = 5
+_TELLS_OF_REQUESTS = f"""
+import http.server, json, pathlib, sys
+
+looks = 0
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        global looks
+        self.send_response(200)
+        self.end_headers()
+        if self.path == "/slots":
+            looks += 1
+            pathlib.Path(sys.argv[2]).write_text(str(looks))
+            slots = [{{{{"id": 0, "id_task": min(looks, {_ASKED}), "is_processing": False}}}}]
+            self.wfile.write(json.dumps(slots).encode())
+        else:
+            self.wfile.write(b'{{{{"choices": [1]}}}}')
 
     do_GET = do_POST
 

@@ -1,11 +1,12 @@
 """Whether an engine is in use: seen by its connections and its work, with a clock of the test."""
 
+import json
 import socket
 from collections.abc import Iterator
 
 import pytest
 
-from longshore.activities.serving.engine_use import Connections, EngineUse
+from longshore.activities.serving.engine_use import Connections, EngineUse, Requests
 
 
 def test_it_is_idle_once_nobody_has_used_it_for_ten_seconds():
@@ -44,6 +45,62 @@ def test_requests_without_a_pause_between_them_are_one_use():
     use.look(work, 32.0, connected=False)
     use.look(work + 1, 33.0, connected=True)
     assert use.uses == 2
+
+
+def test_one_that_says_that_it_was_asked_is_in_use():
+    use = EngineUse(work=0.0, now=0.0)
+    use.asked(11.0)
+    assert (use.uses, use.idle(20.9), use.idle(21.0)) == (1, False, True)
+    use.asked(12.0)
+    assert use.uses == 1
+
+
+def test_what_it_does_for_a_question_of_ours_is_no_use():
+    use = EngineUse(work=0.0, now=0.0)
+    use.leave_out(0.5)
+    use.look(0.505, 10.0, connected=True)
+    assert (use.uses, use.idle(10.0)) == (0, True)
+
+
+def says(*slots: object) -> bytes:
+    return json.dumps(slots).encode()
+
+
+def a_slot(number: int, request: int | None = None, *, works: bool = False) -> dict[str, object]:
+    said = {} if request is None else {"id_task": request}
+    return {"id": number, "n_ctx": 512, "is_processing": works, **said}
+
+
+def test_a_request_that_came_and_went_is_seen_by_its_number():
+    answers = [
+        says(a_slot(0), a_slot(1, 1)), says(a_slot(0), a_slot(1, 1)),
+        says(a_slot(0), a_slot(1, 4)),
+        says(a_slot(0, 9), a_slot(1, 4)), says(a_slot(0, 9), a_slot(1, 4)),
+    ]  # fmt: skip
+    requests = Requests(iter(answers).__next__)
+    assert [requests.look() for _ in answers[1:]] == [False, True, True, False]
+
+
+def test_one_that_is_answered_is_seen_each_time():
+    answers = [says(a_slot(0, 5, works=True))] * 3
+    requests = Requests(iter(answers).__next__)
+    assert [requests.look() for _ in answers[1:]] == [True, True]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [None, b"", b"[]", b"{}", b"[" * 100_000, b"\xff", says(5, "a"), says({"id": "a"}), b"nul"],
+)
+def test_what_is_no_list_of_slots_says_nothing(odd: bytes | None):
+    answers = [odd, odd, says(a_slot(0, 7)), odd, says(a_slot(0, 7)), says(a_slot(0, 8))]
+    requests = Requests(iter(answers).__next__)
+    assert [requests.look() for _ in answers[1:]] == [False, False, False, False, True]
+
+
+def test_a_number_of_no_kind_is_no_request():
+    answers = [says({"id": 0}), says({"id": 0, "id_task": "x", "is_processing": 1})]
+    requests = Requests(iter(answers).__next__)
+    assert not requests.look()
 
 
 @pytest.fixture(params=[(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")], ids=["4", "6"])

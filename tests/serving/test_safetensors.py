@@ -191,7 +191,7 @@ def test_files_that_lack_are_named(tmp_path: Path):
 
 def test_a_folder_without_a_tensor_is_refused(tmp_path: Path):
     (tmp_path / "model.safetensors").write_bytes(header({}))
-    with pytest.raises(NotSafetensorsError, match="files of .* have no tensor"):
+    with pytest.raises(NotSafetensorsError, match=r"files of .* have no tensor"):
         read_folder(str(tmp_path))
 
 
