@@ -233,8 +233,11 @@ class Engine:
         """Tell whether it is in use, where that is news.
 
         That may be old by a minute: who stops an engine has it end what it has begun in any case.
+        Its first use is told at once: until then one that is prewarmed leaves for anybody.
         """
         now = time.monotonic()
+        if use.uses and not self._said.uses:
+            self._tell(idle=use.idle(now), uses=use.uses)
         if use.idle(now) != self._said.idle and now - self._use_told_at >= _USE_TOLD_EVERY:
             self._use_told_at = now
             self._tell(idle=use.idle(now), uses=use.uses)

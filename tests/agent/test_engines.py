@@ -120,6 +120,20 @@ async def test_what_it_has_begun_is_answered_though_it_is_stopped(box: LocalNode
     assert answers[0]["usage"]["completion_tokens"] == 800
 
 
+async def test_one_that_was_asked_before_it_was_idle_says_so(box: LocalNode, tiny: Path):
+    """One that is prewarmed is taken for unused until then, and leaves for anybody."""
+    run = box.start(None, engine=an_engine(tiny), gpus=1)
+    endpoint = (await ready(box, run)).endpoint
+    ask(endpoint)
+
+    def is_told() -> bool:
+        said = run.progress().engine
+        return said is not None and said.uses == 1 and not said.idle
+
+    await eventually(is_told)
+    await box.stop(run)
+
+
 async def test_one_of_llama_cpp_that_others_ask_ends_what_its_connections_do_not_show(
     box: LocalNode, tmp_path: Path
 ):
