@@ -135,7 +135,9 @@ class PackingPolicy(Frozen):
     energy_price: float | None = Field(default=None, exclude=True)
     """What energy costs now, as a part of the most that it may cost; None where nobody knows. Who
     plans reads it."""
-
+    copies: dict[str, int] = Field(default_factory=dict[str, int], exclude=True)
+    """Of jobs that wait and only fill what is free: how many copies of what each serves come
+    before it. Who plans reads them."""
     funding: PoolFunding | None = Field(default=None, exclude=True)
     """Who pays for the pool's jobs; None where no tenant has a budget. Who plans reads it."""
 
@@ -182,9 +184,11 @@ class PackingPolicy(Frozen):
     @property
     def as_set(self) -> Self:
         """The policy without what is read anew for each plan."""
-        if not (self.usage or self.tree) and self.funding is None and self.energy_price is None:
+        now: dict[str, Any] = {
+            "usage": {}, "tree": {}, "energy_price": None, "copies": {}, "funding": None,
+        }  # fmt: skip
+        if all(getattr(self, name) == value for name, value in now.items()):
             return self
-        now: dict[str, Any] = {"usage": {}, "tree": {}, "energy_price": None, "funding": None}
         return self.model_copy(update=now)
 
     @property

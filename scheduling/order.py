@@ -88,26 +88,31 @@ def queue_order(
     which others were stopped for who pays for them, and those that others than their tenant pay
     for after the own jobs of their relatives. Of each those come last that only fill what is
     free: whoever waits goes before them, as it may have them stopped once nobody asks them. Of
-    these and of the others each by the class that it counts as, highest
-    first; in a class as the pool's order says: by the time of submission less its head start, or
-    by rank, and by the score, which is less where the tenant has had more than its GPU-hours. Then
-    by id.
+    these those of which there are the fewest copies come first. Of all each by the class that it
+    counts as, highest first; in a class as the pool's order says: by the time of submission less
+    its head start, or by rank, and by the score, which is less where the tenant has had more than
+    its GPU-hours. Then by id.
 
     The `nodes` of the pool and what is `running` there bound how many jobs come first for having
     waited long; the nodes say some terms of the score, too.
     """
     counted = _counting(policy, now)
     turn = policy.funding.turn if policy.funding else _at_once
+
+    def filling(job: JobRequest) -> tuple[bool, int]:
+        return job.fills, policy.copies.get(job.id, 0) if job.fills else 0
+
     if not (policy.by_rank or policy.by_terms):
         if policy.funding and policy.funding.factors:
             # As if it had waited for a part of the time that it has.
             return sorted(queue, key=lambda job: (
-                turn(job.id), job.fills, -counted(job),
+                turn(job.id), filling(job), -counted(job),
                 -policy.factor(job.tenant) * aged(job, policy, now).total_seconds(),
                 *by_age(job, policy),
             ))  # fmt: skip
         return sorted(
-            queue, key=lambda job: (turn(job.id), job.fills, -counted(job), *by_age(job, policy))
+            queue,
+            key=lambda job: (turn(job.id), filling(job), -counted(job), *by_age(job, policy)),
         )
     queue, nodes = list(queue), list(nodes)
     stand = standings(
@@ -117,7 +122,7 @@ def queue_order(
     def key(job: JobRequest) -> tuple[object, ...]:
         guaranteed, rank = stand[job.id]
         rank *= policy.factor(job.tenant)
-        return turn(job.id), job.fills, -counted(job), -guaranteed, -rank, *by_age(job, policy)
+        return turn(job.id), filling(job), -counted(job), -guaranteed, -rank, *by_age(job, policy)
 
     return sorted(queue, key=key)
 

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 
 from longshore.models.serving import EngineStage
 from longshore.models.text import amount, count, span
+from longshore.scheduling.serving.prewarming import copies_before
 from longshore.scheduling.serving.slot_board import Board
 from longshore.scheduling.serving.slot_options import REJECTED, Asked, free_gpu, option_of, options
 from longshore.scheduling.serving.slots import (
@@ -268,28 +269,27 @@ class _Planning:
 
     def _prewarm(self) -> None:
         """Fill free memory with copies that models want for requests to come: fewest first."""
-        copies = {
-            model.key: sum(s.state is not EngineStage.DRAINING for s in self._of(model.key))
-            + self.coming.get(model.key, 0)
-            for model in self.state.models.values()
-            if model.prewarm
+        models = {model.key: model for model in self.state.models.values() if model.prewarm}
+        there = {
+            key: sum(s.state is not EngineStage.DRAINING for s in self._of(key))
+            + self.coming.get(key, 0)
+            for key in models
         }
-        while wanted := [
-            (number, -self.state.models[key].use, key)
-            for key, number in copies.items()
-            if number < self.state.models[key].prewarm
-        ]:
-            number, _, key = min(wanted)
-            model = self.state.models[key]
+        wanted = [key for key, model in models.items() for _ in range(there[key], model.prewarm)]
+        numbered = zip(copies_before(there, wanted), wanted, strict=True)
+        full = set[SlotKey]()
+        for number, key in sorted(numbered, key=lambda one: (one[0], -models[one[1]].use, one[1])):
+            if key in full:
+                continue
+            model = models[key]
             one = next((mbs[0] for mbs in model.sizes if len(mbs) == 1), None)
             row = None if one is None else free_gpu(self.board, model, one)
             if one is None or row is None or self._full():
-                del copies[key]
+                full.add(key)
                 continue
             memory = self.board.memory_of([row], [one])
             self.board.take(memory, (), model.load_time)
             self.loads.append(SlotLoad(key, memory, priority=0, prewarmed=True))
-            copies[key] += 1
             self._decide(
                 key, SlotAction.PREWARM,
                 f"{one:,} MB are free on {memory[0].gpu.node}, and it has "

@@ -44,9 +44,11 @@ async def serve(
     await eventually(lambda: agent.says("epoch 1"), timeout=PATIENCE)
     served: list[str] = []
 
-    async def begin(name: str, *, prewarm: bool = False, **fields: Any) -> str:
+    async def begin(
+        name: str, *, prewarm: bool = False, memory: str = ALL, **fields: Any
+    ) -> str:
         name = f"{name}-{pool}"
-        model = {"name": name, "source": str(path), "memory": ALL, "prewarm": prewarm}
+        model = {"name": name, "source": str(path), "memory": memory, "prewarm": prewarm}
         await longshore.add_models([ModelSpec.model_validate(model)])
         spec = {"name": name, "model": name, "pool": pool, "drain": "60s", **fields}
         await longshore.serve(ServiceSpec.model_validate(spec))
@@ -169,3 +171,23 @@ async def test_one_that_is_prewarmed_fills_free_memory_and_is_stale_from_birth(
     assert "prewarmed and unused" in engine.left.why
     (tmp_path / "last").touch()
     await until(longshore, warm, is_settled)
+
+
+async def test_of_prewarmed_models_each_has_a_copy_before_one_has_two(
+    longshore: Longshore, serve: Callable[..., Any], pool: str, tmp_path: Path
+) -> None:
+    """The first model came first, with all of its replicas, and there is room for two engines."""
+    command = f"until [ -e {tmp_path / 'end'} ]; do sleep 0.1; done"
+    job = await longshore.submit(a_spec(pool, gpus=4, priority=0, command=command))
+    await reaches(longshore, job.job_id, JobState.RUNNING)
+    half = {"prewarm": True, "memory": "150GB", "replicas": 2}
+    first, second = await serve("first", **half, priority=9), await serve("second", **half)
+
+    def all_wait(found: ServiceView) -> bool:
+        return [bool(each.message) for each in found.replicas] == [True, True]
+
+    for name in (first, second):
+        await until(longshore, name, all_wait)
+    (tmp_path / "end").touch()
+    for name in (first, second):
+        await until(longshore, name, lambda found: found.ready == 1)

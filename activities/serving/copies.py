@@ -1,0 +1,36 @@
+"""How many engines of the same model come before one that fills free memory."""
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from longshore.scheduling.serving.prewarming import copies_before
+
+
+async def load_copies(connection: AsyncConnection, pool: str) -> dict[str, int]:
+    """Return, for each replica that waits in the pool and that nobody asks, how many copies of
+    what it serves come before it; nothing of other jobs."""
+    rows = (await connection.execute(text(_COPIES), {"pool": pool})).all()
+    there = {(row.model, row.runtime): row.there for row in rows}
+    before = copies_before(there, ((row.model, row.runtime) for row in rows))
+    return {row.job_id: number for row, number in zip(rows, before, strict=True)}
+
+
+_SERVED = "({0}.spec #>> '{{engine,model,name}}', {0}.spec #>> '{{engine,runtime,name}}')"
+
+_COPIES = f"""
+    SELECT q.job_id, coalesce(j.spec #>> '{{engine,model,name}}', '') AS model,
+           coalesce(j.spec #>> '{{engine,runtime,name}}', '') AS runtime,
+           (SELECT count(DISTINCT p.job_id)
+              FROM replicas o
+              JOIN placements p ON p.job_id = o.job_id AND p.ended_at IS NULL
+              JOIN nodes n ON n.id = p.node_id AND n.pool = :pool
+              JOIN jobs k ON k.id = o.job_id
+             WHERE o.ended_at IS NULL AND o.stopping_at IS NULL
+               AND {_SERVED.format("k")} = {_SERVED.format("j")}) AS there
+      FROM replicas r
+      JOIN queue q ON q.job_id = r.job_id
+      JOIN jobs j ON j.id = r.job_id
+     WHERE r.ended_at IS NULL AND q.pool = :pool AND NOT q.held
+       AND (q.request->'fills' = 'true') IS TRUE
+     ORDER BY q.submitted_at, q.job_id
+"""
