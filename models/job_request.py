@@ -88,6 +88,9 @@ class JobRequest(Frozen):
     """Its node has to know engines, or shares of several GPUs."""
     engine: EngineKey | None = Field(default=None, exclude=True)
     """Set where its process is an engine. Who plans preemption reads it, as it reads `turn`."""
+    loads_within: Duration | None = Field(default=None, exclude_if=lambda limit: limit is None)
+    """Of a replica of a service: how long its engine may take to load. It is replaced before its
+    node ends, so that need not last for `expected_duration`."""
     fills: bool = Field(default=False, exclude_if=lambda fills: not fills)
     """It takes what is free and no more: `FILLS` says why."""
     turn: bool = Field(default=False, exclude=True)
@@ -218,7 +221,7 @@ class JobRequest(Frozen):
             needs_container=spec.image is not None,
             needs_conda=spec.environment is not None and spec.environment.conda is not None,
             serves=spec.engine is not None or (spec.gpus > 1 and not spec.gpu.whole),
-            engine=_key_of(spec),
+            engine=_key_of(spec), loads_within=_loads_within(spec),
             # A job that begins later has not waited before.
             submitted_at=spec.begins_at(submitted_at) or submitted_at,
             tenant=spec.tenant, start_below=spec.start_below, path_behind=path_behind,
@@ -233,6 +236,11 @@ def _key_of(spec: JobSpec) -> EngineKey | None:
         return None
     served = spec.engine
     return EngineKey(model=served.model.name, runtime=served.runtime.name, service=served.service)
+
+
+def _loads_within(spec: JobSpec) -> timedelta | None:
+    served = spec.engine
+    return None if served is None or served.service is None else served.model.start_limit
 
 
 class RecentJobs(Frozen):

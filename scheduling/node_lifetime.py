@@ -14,6 +14,7 @@ from longshore.models.margins import Margins
 from longshore.models.mig import SLICES, profile_slices
 from longshore.models.text import dollars, format_duration
 from longshore.scheduling.departures import lead_of
+from longshore.scheduling.serving.replicas import LEAVE_BEFORE
 
 _HOUR = timedelta(hours=1)
 _SECOND = timedelta(seconds=1)
@@ -55,7 +56,18 @@ def must_last(job: JobRequest, policy: EndRules) -> timedelta:
     Its expected duration and the margins; and until it is asked to leave there is time for it to
     end, or for as much work as a start and a move cost. A job that cannot save has to end there:
     it would take nothing along.
+
+    A replica of a service never ends, and is replaced in time: it is to load, and to be ready for
+    as long as that may take. It waits for no longer a time than other jobs do.
     """
+    usual = _to_end(job, policy)
+    if job.loads_within is None:
+        return usual
+    replaced = max(LEAVE_BEFORE, lead_of(job.grace, job.saves, policy.margins))
+    return min(replaced + 2 * job.loads_within, usual)
+
+
+def _to_end(job: JobRequest, policy: EndRules) -> timedelta:
     duration, margins = job.expected_duration, policy.margins
     lead, margin = lead_of(job.grace, job.saves, margins), _margin(policy, margins)
     if lead <= margin:

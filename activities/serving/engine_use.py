@@ -13,9 +13,10 @@ _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _ESTABLISHED, _TIME_WAIT = "01", "06"
 _MOST_OWN = 64
 """Of our own connections: what is closed is seen for a minute (TIME_WAIT), ours come seldom."""
-_QUIET, _QUIET_AFTER_USE = 1.0, 5.0
+_QUIET, _QUIET_AFTER_USE = 1.0, 10.0
 """Seconds without a connection after which an engine that is to stop has nothing to do. Who has
-used it just now may have its address for some more."""
+used it just now may have its address for some more: from a look every few seconds, which takes a
+few on a busy machine."""
 _TICK = 0.01
 """Seconds of the processor that count as work: the least that the system tells (proc(5))."""
 

@@ -138,10 +138,12 @@ def why_not_ready(node: Node) -> str:
 def _expiry_reason(view: NodeView, need: Need, now: datetime) -> str:
     margin = need.must_last - need.duration
     wants = f"job wants {format_duration(need.duration)}"
+    if margin < timedelta(0):
+        wants = f"an engine wants {format_duration(need.must_last)}, to load and to be replaced"
     left = (view.node.expires_at or now) - now
     if need.stay is not None and left > timedelta(0):
         return why_too_short(need.stay, need.duration, left, view.node.price)
-    if margin and need.stay is None:
+    if margin > timedelta(0) and need.stay is None:
         wants += f" and a margin of {format_duration(margin)}"
     if left <= timedelta(0):
         return f"has no time left, {wants}"

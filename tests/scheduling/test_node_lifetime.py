@@ -13,11 +13,15 @@ from longshore.models.job import JobSpec, Tier
 from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
 from longshore.models.placement import CyclePlan, PackingPolicy, PlacementKey, RejectionCode
+from longshore.models.runtimes import BUILT_IN
+from longshore.models.service import ServiceSpec
+from longshore.models.serving import EngineSpec, ModelSpec
 from longshore.models.settings import Settings
 from longshore.scheduling.cycle import plan
 from longshore.scheduling.departures import lead_of, plan_departures
 from longshore.scheduling.node_lifetime import must_last, to_finish
 from longshore.scheduling.packer import check
+from longshore.scheduling.serving.replica_job import replica_spec
 from tests.support.packing import HOUR, NOW, a_job, a_node
 from tests.support.packing_scenes import gang_requests
 
@@ -59,6 +63,36 @@ def test_usual_jobs_need_their_time_and_the_safety_margin():
     """40 s to leave, or 2 min with checkpoints, lie within the 5 minutes."""
     assert needs(PackingPolicy()) == HOUR + 5 * MINUTE
     assert needs(PackingPolicy(), saves=True, grace=30 * SECOND) == HOUR + 5 * MINUTE
+
+
+def test_a_replica_needs_to_load_and_to_be_ready_as_long_before_it_is_replaced():
+    """15 minutes before the end of its node, and its load time, it is replaced."""
+    usual = PackingPolicy()
+    assert needs(usual, loads_within=10 * MINUTE) == 35 * MINUTE
+    assert needs(usual, loads_within=30 * SECOND) == 16 * MINUTE
+    assert needs(usual, loads_within=3 * HOUR) == HOUR + 5 * MINUTE, "no longer than any job"
+    assert needs(usual, loads_within=0 * MINUTE, grace=HOUR) >= 30 * MINUTE, "asked before that"
+    assert to_finish(a_job(loads_within=10 * MINUTE), usual) == HOUR + 5 * MINUTE
+
+
+def test_a_replica_starts_on_a_node_that_ends_within_the_hour_and_says_why_not_on_another():
+    replica = a_job(loads_within=10 * MINUTE)
+    usual = PackingPolicy()
+    for left in (64 * MINUTE, 35 * MINUTE):
+        assert check(a_node(expires_in=left), replica, usual, NOW) is None
+    assert why(34 * MINUTE, usual, loads_within=10 * MINUTE) == (
+        "has 34m left, an engine wants 35m, to load and to be replaced"
+    )
+
+
+def test_a_replica_of_a_service_says_how_long_it_may_load():
+    model = ModelSpec(name="m", source="/m.gguf", start_limit=2 * MINUTE)
+    engine = EngineSpec(model=model, runtime=BUILT_IN["llama.cpp"], memory=1000)
+    spec = replica_spec(ServiceSpec(name="s", model="m"), engine)
+    asked = JobRequest.of("a", spec, NOW, 1)
+    assert asked.loads_within == 2 * MINUTE
+    assert JobRequest.model_validate_json(asked.model_dump_json()).loads_within == 2 * MINUTE
+    assert JobRequest.of("a", JobSpec(name="a", command="x"), NOW, 1).loads_within is None
 
 
 def test_a_short_job_that_saves_needs_its_time_before_it_is_asked_to_leave():

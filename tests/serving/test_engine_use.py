@@ -29,11 +29,11 @@ def test_what_it_does_for_nobody_is_no_use():
     assert (use.uses, use.idle(110.0)) == (0, True)
 
 
-def test_who_has_used_it_lately_finds_it_for_five_seconds_more():
+def test_who_has_used_it_lately_finds_it_for_ten_seconds_more():
     use = EngineUse(work=0.0, now=0.0)
     assert use.quiet(1.0) == 1.0
     use.look(1.0, 2.0, connected=True)
-    assert (use.quiet(11.9), use.quiet(12.0)) == (5.0, 1.0)
+    assert (use.quiet(11.9), use.quiet(12.0)) == (10.0, 1.0)
 
 
 def test_requests_without_a_pause_between_them_are_one_use():
