@@ -67,6 +67,7 @@ _ALL = "one with all that it asks for"
 _LASTS_LONGER = (
     "lower expected_duration or the grace if they are too careful, or add a node that lasts longer"
 )
+_LASTS_FOR_A_REPLICA = "lower start_limit if it is too careful, or add a node that lasts longer"
 _AS_EVER = PackingPolicy()
 _NOT_TO_BE_LESS = (RejectionCode.DOMAIN, RejectionCode.GPUS_BUSY)
 """Where others are in the way: to ask for less is no advice."""
@@ -180,7 +181,7 @@ def _changes_now(
 ) -> list[str]:
     """Return what changes of the job would each let it start now, where it has to wait."""
     if code is RejectionCode.EXPIRY:
-        return [_LASTS_LONGER]
+        return [_LASTS_FOR_A_REPLICA if job.loads_within else _LASTS_LONGER]
     if code in _NOT_TO_BE_LESS:
         return []
     return [
@@ -213,7 +214,7 @@ def _additions(
             start = agent_command(job, pool)
             return [f"add a node whose GPUs have the profile, in MIG mode: {start}"]
         case RejectionCode.EXPIRY:
-            return [_LASTS_LONGER]
+            return [_LASTS_FOR_A_REPLICA if job.loads_within else _LASTS_LONGER]
         case RejectionCode.DOMAIN:
             return [_in_words("ask for fewer GPUs, or add nodes{together}", job)]
         case _:
