@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from longshore.models.base import Frozen
 from longshore.models.bounds import Range
-from longshore.models.counts import DIGITS
+from longshore.models.counts import DIGITS, Count
 from longshore.models.funding import PoolFunding
 from longshore.models.gang import GangPacking
 from longshore.models.job import Tier
@@ -135,7 +135,7 @@ class PackingPolicy(Frozen):
     energy_price: float | None = Field(default=None, exclude=True)
     """What energy costs now, as a part of the most that it may cost; None where nobody knows. Who
     plans reads it."""
-    copies: dict[str, int] = Field(default_factory=dict[str, int], exclude=True)
+    copies: dict[str, Count] = Field(default_factory=dict[str, int], exclude=True)
     """Of jobs that wait and only fill what is free: how many copies of what each serves come
     before it. Who plans reads them."""
     funding: PoolFunding | None = Field(default=None, exclude=True)
