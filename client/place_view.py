@@ -258,7 +258,11 @@ def _job_line(job: JobRequest, now: datetime) -> str:
             "a fingerprint that it allows" if job.conformance.allowed else "a known fingerprint"
         )
     wants += [f"on a node with {each}" for each in job.constraints]
-    wants += [f"for {format_duration(job.expected_duration)}", f"at {moment(now)}"]
+    if job.loads_within is None:
+        wants.append(f"for {format_duration(job.expected_duration)}")
+    else:  # it ends when its service stops it
+        wants.append(f"ready within {format_duration(job.loads_within)}")
+    wants.append(f"at {moment(now)}")
     return f"{job.id} ({job.tier}): {', '.join(wants)}"
 
 

@@ -90,7 +90,7 @@ class JobRequest(Frozen):
     """Set where its process is an engine. Who plans preemption reads it, as it reads `turn`."""
     loads_within: Duration | None = Field(default=None, exclude_if=lambda limit: limit is None)
     """Of a replica of a service: how long its engine may take to load. It is replaced before its
-    node ends, so that need not last for `expected_duration`."""
+    node ends, which need not last for `expected_duration`."""
     fills: bool = Field(default=False, exclude_if=lambda fills: not fills)
     """It takes what is free and no more: `FILLS` says why."""
     turn: bool = Field(default=False, exclude=True)
@@ -239,8 +239,7 @@ def _key_of(spec: JobSpec) -> EngineKey | None:
 
 
 def _loads_within(spec: JobSpec) -> timedelta | None:
-    served = spec.engine
-    return None if served is None or served.service is None else served.model.start_limit
+    return None if spec.engine is None else spec.engine.model.start_limit
 
 
 class RecentJobs(Frozen):

@@ -94,7 +94,9 @@ async def test_a_pool_says_where_an_engine_of_a_model_would_go(
         found = Foreseen.model_validate_json((await longshore(*asked, "--json")).out)
         assert found.decision.by_node == ((node.id, (0,)),)
         assert (found.request.serves, found.request.vram_per_gpu) == (True, 30.0)
-        assert f"{node.id}  [x" not in (await longshore(*asked)).out, "nothing was placed"
+        shown = (await longshore(*asked)).out
+        assert f"{node.id}  [x" not in shown, "nothing was placed"
+        assert "ready within 10m" in shown, "it runs until it is stopped"
     for wrong in (("--model", model), ("--live",), ("--live", "--model", model, "--job", "x")):
         ran = await longshore("place", *wrong)
         assert ran.code == 2
