@@ -9,7 +9,7 @@ from longshore.scheduling.serving.prewarming import copies_before
 async def load_copies(connection: AsyncConnection, pool: str) -> dict[str, int]:
     """Return, for each replica that waits in the pool and that nobody asks, how many copies of
     what it serves come before it; nothing of other jobs."""
-    rows = (await connection.execute(text(_COPIES), {"pool": pool})).all()
+    rows = (await connection.execute(text(COPIES), {"pool": pool})).all()
     there = {(row.model, row.runtime): row.there for row in rows}
     before = copies_before(there, ((row.model, row.runtime) for row in rows))
     return {row.job_id: number for row, number in zip(rows, before, strict=True)}
@@ -17,7 +17,7 @@ async def load_copies(connection: AsyncConnection, pool: str) -> dict[str, int]:
 
 _SERVED = "({0}.spec #>> '{{engine,model,name}}', {0}.spec #>> '{{engine,runtime,name}}')"
 
-_COPIES = f"""
+COPIES = f"""
     SELECT q.job_id, coalesce(j.spec #>> '{{engine,model,name}}', '') AS model,
            coalesce(j.spec #>> '{{engine,runtime,name}}', '') AS runtime,
            (SELECT count(DISTINCT p.job_id)
@@ -28,9 +28,10 @@ _COPIES = f"""
              WHERE o.ended_at IS NULL AND o.stopping_at IS NULL
                AND {_SERVED.format("k")} = {_SERVED.format("j")}) AS there
       FROM replicas r
-      JOIN queue q ON q.job_id = r.job_id
+      JOIN LATERAL (SELECT * FROM queue WHERE job_id = r.job_id OFFSET 0) q ON true
       JOIN jobs j ON j.id = r.job_id
      WHERE r.ended_at IS NULL AND q.pool = :pool AND NOT q.held
        AND (q.request->'fills' = 'true') IS TRUE
      ORDER BY q.submitted_at, q.job_id
 """
+"""Each cycle asks: `OFFSET 0` has it look for each replica in the queue, and never through that."""

@@ -44,9 +44,7 @@ async def serve(
     await eventually(lambda: agent.says("epoch 1"), timeout=PATIENCE)
     served: list[str] = []
 
-    async def begin(
-        name: str, *, prewarm: bool = False, memory: str = ALL, **fields: Any
-    ) -> str:
+    async def begin(name: str, *, prewarm: bool = False, memory: str = ALL, **fields: Any) -> str:
         name = f"{name}-{pool}"
         model = {"name": name, "source": str(path), "memory": memory, "prewarm": prewarm}
         await longshore.add_models([ModelSpec.model_validate(model)])
