@@ -1,4 +1,4 @@
-"""How many copies come before a prewarmed engine: what each cycle asks is cheap on a long queue."""
+"""How many copies come before a prewarmed engine: each cycle asks it, also of a long queue."""
 
 from sqlalchemy import text
 
