@@ -11,8 +11,9 @@ from longshore.models.serving import STALE_AFTER
 
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _ESTABLISHED, _TIME_WAIT = "01", "06"
-_MOST_OWN = 64
-"""Of our own connections: what is closed is seen for a minute (TIME_WAIT), ours come seldom."""
+_MOST_OWN = 256
+"""Of our own connections: what is closed is seen for a minute (TIME_WAIT), and of an engine that
+drains two come each second."""
 _QUIET, _QUIET_AFTER_USE = 1.0, 10.0
 """Seconds without a connection after which an engine that is to stop has nothing to do. Who has
 used it just now may have its address for some more: from a look every few seconds, which takes a

@@ -153,3 +153,15 @@ def test_our_own_are_left_out(server: socket.socket):
     client.close()
     accepted.close()
     assert not connections.look()
+
+
+def test_our_own_are_left_out_as_long_as_they_are_seen(server: socket.socket):
+    """Two each second, for the minute in which what is closed is seen."""
+    connections = Connections(server.getsockname()[1])
+    for _ in range(150):
+        client, accepted = connect(server)
+        connections.leave_out(client.getsockname()[1])
+        accepted.close()  # which leaves its trace on the side of the engine
+        assert client.recv(1) == b""
+        client.close()
+        assert not connections.look()
