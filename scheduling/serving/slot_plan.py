@@ -117,7 +117,8 @@ class _Planning:
             )
         due = not slots and self.now >= due_at(waiting, model, self.policy)
         asked = Asked(model, Asker(waiting.priority, key, due), left)
-        value = self._value_of_more(asked, slots, loading) if slots else self._value(asked)
+        waits = self.now - waiting.since
+        value = self._value_of_more(asked, slots, loading) if slots else self._value(asked, waits)
         if slots and value <= 0:
             reason = (
                 f"{_slots(slots)}, in use: the {count(left, 'request')} more will be answered "
@@ -184,11 +185,13 @@ class _Planning:
             )
         return None
 
-    def _value(self, asked: Asked) -> int:
-        """Return what it costs that these requests, and those to come, wait for one load more."""
+    def _value(self, asked: Asked, waits: timedelta) -> int:
+        """Return what it costs that these requests, and those to come, wait for one load more: the
+        more, the longer they have waited."""
         load = asked.model.load_time
         requests = asked.requests + asked.model.use * (load / _HOUR)
-        return round(self.policy.wait_price * requests * (load / _HOUR))
+        urgency = 1 + waits / max(load, _SHORTEST)
+        return round(self.policy.wait_price * requests * urgency * (load / _HOUR))
 
     def _value_of_more(self, asked: Asked, slots: int, loading: list[ModelSlot]) -> int:
         """Return what a further slot saves: how much longer these requests wait for places of the

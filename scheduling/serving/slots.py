@@ -153,13 +153,14 @@ class SlotPolicy:
     """A slot without a request for so long yields to anybody."""
     max_wait: timedelta = timedelta(seconds=60)
     """A model that has waited for so long has a slot of its own class drained."""
-    wait_loads: float = 5.0
+    wait_loads: float = 4.0
     """It waits for so many of its load times at least before that: drained sooner, slots would
     mostly load."""
     overdue_after: float = 6.0
     """Who has waited for so many times as long comes first in its class."""
-    wait_price: int = 2_000_000
-    """Micro-dollars that an hour of a request's waiting costs."""
+    wait_price: int = 700_000
+    """Micro-dollars that an hour of a request's waiting costs; for one that has waited already,
+    as much again for each load time."""
     gpu_price: int = 2_000_000
     """Micro-dollars for a GPU-hour where nobody knows a price."""
     pays_after: float = 1.0

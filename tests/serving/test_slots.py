@@ -99,7 +99,7 @@ def test_a_third_waits_where_none_is_stale():
     assert (plan.loads, plan.victims) == ((), ())
     assert only(plan).action is SlotAction.WAIT
     assert "45,000 MB on a GPU that loads nothing; 35,000 MB are free at most" in only(plan).reason
-    assert only(plan).again_at == NOW + 300 * SECOND  # its turn: five load times
+    assert only(plan).again_at == NOW + 240 * SECOND  # its turn: four load times
 
 
 def test_a_third_takes_the_place_of_a_stale_one():
@@ -281,6 +281,15 @@ def test_it_waits_where_the_slots_that_would_leave_are_worth_more():
     )
     many = planned(state(gpus(1), models, [waits("n", 20)], slots))
     assert leaving(many) == ["s"]
+
+
+def test_who_has_waited_is_worth_more():
+    """Twice as much after a load time, which then pays for the two requests of the other."""
+    models = [model("n", 60_000), model("busy", 60_000, use=119)]
+    slots = [slot("s", "busy", ("a", 0, 60_000), idle=120)]
+    for waited, left in ((30, []), (60, ["s"])):
+        waiting = waits("n", seconds=waited)
+        assert leaving(planned(state(gpus(1), models, [waiting], slots))) == left
 
 
 def test_no_slot_on_a_node_that_ends_before_its_load_has_paid():

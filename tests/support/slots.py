@@ -20,7 +20,8 @@ from longshore.scheduling.serving.slots import (
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 HOUR = timedelta(hours=1)
-POLICY = SlotPolicy()
+POLICY = SlotPolicy(wait_price=2_000_000)
+"""The worked cases count a request's hour as $2."""
 Place = tuple[str, int, int]
 """A node, the index of a GPU, MB."""
 
