@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
@@ -22,6 +22,7 @@ from longshore.activities.node.supervisor_input import SupervisorInput
 from longshore.activities.node.system import (
     become_subreaper,
     boot_clock,
+    has_ended,
     is_same,
     is_stopped,
     start_ticks,
@@ -32,6 +33,8 @@ FORK_SERVER_PATIENCE = 30.0
 """Seconds in which a fork is made, and a child that has ended is collected: many times what a
 loaded machine takes."""
 _REAP_EVERY = 1.0
+_LOOK_EVERY = 1.0
+"""Seconds between two looks at a supervisor that says nothing."""
 _TRIES = 2
 """How often a supervisor is asked for: a stopped fork server forks none, the next one does."""
 _log = logging.getLogger(__name__)
@@ -330,7 +333,7 @@ class Supervised(SupervisorInput):
         """
         end = None
         try:
-            async for line in self._words:
+            async for line in self._said():
                 message = json.loads(line)
                 if "started" in message and not started.done():
                     started.set_result(message["started"])
@@ -340,6 +343,24 @@ class Supervised(SupervisorInput):
         if end is None:
             self.left = await self._fork_server.collected(self._forked_by, self._pid, self._ticks)
         return end
+
+    async def _said(self) -> AsyncIterator[bytes]:
+        """Yield what it says until it has gone.
+
+        A fork server that a job stopped right after the fork holds the pipe open, which then does
+        not end with the supervisor.
+        """
+        while True:
+            gone = has_ended(self._pid, self._ticks)
+            try:
+                line = await asyncio.wait_for(self._words.readline(), _LOOK_EVERY)
+            except TimeoutError:
+                if gone:
+                    return
+                continue
+            if not line:
+                return
+            yield line
 
     @classmethod
     async def _forked(cls, born_in: ForkServer, folder: Path) -> Self:

@@ -61,6 +61,12 @@ def is_same(pid: int, ticks: int | None) -> bool:
     return is_there(pid) if now is None or ticks is None else now == ticks
 
 
+def has_ended(pid: int, ticks: int | None) -> bool:
+    """Return whether the process that started then has ended, collected or not."""
+    fields = stat_fields(pid)
+    return (fields is not None and fields[0] == "Z") or not is_same(pid, ticks)
+
+
 def write_whole(path: str, content: Message) -> None:
     """Replace a file so that a reader sees the old or the new one, never a part."""
     temporary = f"{path}.new"

@@ -1,7 +1,9 @@
 """A job that stops the process which forks the supervisors of its node."""
 
 import asyncio
+import os
 import uuid
+from pathlib import Path
 
 import psutil
 import pytest
@@ -34,6 +36,24 @@ async def test_what_a_killed_supervisor_left_to_a_stopped_fork_server_ends(
     assert report.failure is FailureClass.NODE
     assert running(seconds) == []
     assert (await box.report("exit 3")).exit_code == 3
+
+
+async def test_who_keeps_what_a_supervisor_said_open_does_not_keep_its_job(
+    box: LocalNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a fork server that was stopped between the fork and the close of its own copy."""
+    kept: list[int] = []
+    fork = supervision.ForkServer.fork
+
+    def keeps(self: supervision.ForkServer, folder: Path, files: list[int]) -> object:
+        kept.append(os.dup(files[1]))
+        return fork(self, folder, files)
+
+    monkeypatch.setattr(supervision.ForkServer, "fork", keeps)
+    report = await asyncio.wait_for(box.report("kill -9 $PPID; exec sleep 300"), 60)
+    assert report.failure is FailureClass.NODE
+    for each in kept:
+        os.close(each)
 
 
 async def test_a_stopped_fork_server_keeps_no_other_job_from_its_start(

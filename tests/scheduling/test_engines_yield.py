@@ -145,14 +145,14 @@ def test_at_its_turn_an_engine_has_one_of_its_own_class_drained(
         assert "which yields since nobody asks it" in idle.reason
 
 
-def test_a_turn_comes_after_the_wait_and_five_loads_where_nobody_serves_the_model():
+def test_a_turn_comes_after_the_wait_and_four_loads_where_nobody_serves_the_model():
     key = EngineKey(model="other", runtime="llama.cpp")
 
     def has(waited: int, load: int, *works: RunningWork) -> bool:
         since, takes = NOW - timedelta(seconds=waited), timedelta(seconds=load)
         return has_turn(key, since, takes, works, RULES, NOW)
 
-    assert (has(59, 1), has(60, 1), has(99, 20), has(100, 20)) == (False, True, False, True)
+    assert (has(59, 1), has(60, 1), has(79, 20), has(80, 20)) == (False, True, False, True)
     assert has(100, 1, an_engine("e", 0, IN_USE))
     assert not has(100, 1, an_engine("e", 0, IN_USE | {"model": "other"}))
 
