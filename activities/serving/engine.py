@@ -117,15 +117,17 @@ class Engine:
             time.sleep(wait)
             wait = min(wait * 1.5, 10 * _LOOK_EVERY)
         turn.give_up()
+        # Before anybody knows its address: what is there now is nobody's use.
+        looked = time.monotonic()
+        worked = work_of(process.pid)
+        use, connections = EngineUse(worked, looked), Connections(port)
+        requests = Requests(lambda: self._slots(port, connections.leave_out))
         endpoint = f"{self._address(port)}/v1"
         self._tell(
             stage=EngineStage.READY, endpoint=endpoint, load_seconds=time.monotonic() - begun,
             memory=memory_of(process.pid, self._environ),
         )  # fmt: skip
-        looked = time.monotonic()
-        silent, worked = 0, work_of(process.pid)
-        use, connections = EngineUse(worked, looked), Connections(port)
-        requests = Requests(lambda: self._slots(port, connections.leave_out))
+        silent = 0
         while (code := process.poll()) is None and not self._asked.wait(_USE_EVERY):
             use.look(work_of(process.pid), time.monotonic(), connected=connections.look())
             self._tell_use(use)
