@@ -16,7 +16,7 @@ from longshore.scheduling.placement.layouts import CODE_NUMBER, FITS, found_in
 from longshore.scheduling.placement.state import Need, Rooms
 
 _MOST_AHEAD = 64
-"""GPURequests that are answered for a new signature in advance."""
+"""Requests that are answered for a new signature in advance."""
 _BY_PAIR: dict[str, tuple[Any, int]] = {
     "code": (np.uint8, UNKNOWN), "mask": (np.int64, 0), "gap": (np.float64, 0),
     "link": (np.float64, 0), "added": (np.float64, 0), "after": (np.int32, -1),
@@ -52,9 +52,9 @@ class GPURequests:
         self._first: list[Layout] = []
         """A layout of each signature."""
         self._gpus_of: dict[Hashable, int] = {}
-        """By look, for `keep-room`: the number of what jobs find there."""
+        """By signature, for `keep-room`: the number of what jobs find there."""
         self._ahead: list[int] = []
-        """GPURequests that are answered for every look."""
+        """Requests that are answered for every signature."""
         capacity = 2 * len(columns.layouts) + 64
         self.lay = Layouts(
             **{name: np.full((most, capacity), no, kind) for name, (kind, no) in _BY_PAIR.items()},

@@ -95,8 +95,7 @@ class _Planning:
         waits = self.now - waiting.since
         due = due_at(waiting, model, self.policy) - waiting.since if model else timedelta.max
         overdue = waits / self.policy.overdue_after >= due
-        # Requests for a second of load, for each load time that they have waited, and one.
-        worth = waiting.requests * (1 + waits / load) / load.total_seconds()
+        worth = waiting.requests * _urgency(waits, load) / load.total_seconds()
         first = waiting.since.timestamp() if overdue else -worth
         return -waiting.priority, not overdue, first, waiting.since, waiting.key
 
@@ -190,8 +189,8 @@ class _Planning:
         more, the longer they have waited."""
         load = asked.model.load_time
         requests = asked.requests + asked.model.use * (load / _HOUR)
-        urgency = 1 + waits / max(load, _SHORTEST)
-        return round(self.policy.wait_price * requests * urgency * (load / _HOUR))
+        urgent = requests * _urgency(waits, load)
+        return round(self.policy.wait_price * urgent * (load / _HOUR))
 
     def _value_of_more(self, asked: Asked, slots: int, loading: list[ModelSlot]) -> int:
         """Return what a further slot saves: how much longer these requests wait for places of the
@@ -305,6 +304,12 @@ class _Planning:
         again_at: datetime | None = None,
     ) -> None:  # fmt: skip
         self.decisions.append(SlotDecision(key, action, reason, chosen, rejected, serve, again_at))
+
+
+def _urgency(waits: timedelta, load: timedelta) -> float:
+    """Return how often a request counts: once, and once more for each load time that it has
+    waited."""
+    return 1 + waits / max(load, _SHORTEST)
 
 
 def _together(one: WaitingRequests, other: WaitingRequests) -> WaitingRequests:
