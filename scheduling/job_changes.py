@@ -118,7 +118,8 @@ def changes(
                 "start the agents with labels, the same for nodes that share fast fabric, as in "
                 f"{start}"
             )
-            alone = _of_job(code, "set gang.unlabelled_nodes", {"unlabelled_nodes": True})
+            do_without = "set gang.unlabelled_nodes to true (`--set gang.unlabelled_nodes=true`)"
+            alone = _of_job(code, do_without, {"unlabelled_nodes": True})
             return alone, Change(code, says, of_nodes=_labelled)
         case RejectionCode.CHANGED:
             says = (
