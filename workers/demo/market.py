@@ -119,7 +119,7 @@ class MarketScene:
             )
 
     async def look(self) -> None:
-        """Tell what has happened since the last look, and terminated of what is of no more use."""
+        """Tell what has happened since the last look, and terminate what is of no more use."""
         if not self._begun or self._notebook.state.not_bought:
             return
         info = running_market(self._settings)
