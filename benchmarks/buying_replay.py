@@ -12,7 +12,6 @@ from longshore.models.buying import (
     BoughtFor,
     BuyingPolicy,
     CapacityUnderWay,
-    CapsLeft,
     DemandSample,
     JobEnd,
     PurchasePlan,
@@ -20,6 +19,7 @@ from longshore.models.buying import (
     Unmet,
     UnmetJob,
 )
+from longshore.models.caps_left import CapsLeft
 from longshore.models.job import Tier
 from longshore.models.job_request import JobRequest
 from longshore.models.node import GPU, Node

@@ -10,8 +10,9 @@ from longshore.activities.database import Database
 from longshore.activities.usage import load_pool_to_plan
 from longshore.client.markets import open_markets
 from longshore.models.base import Frozen
-from longshore.models.buying import BuyDecision, BuyingPolicy, CapsLeft, UnmetJob
+from longshore.models.buying import BuyDecision, BuyingPolicy, UnmetJob
 from longshore.models.buying_document import BuyingDocument
+from longshore.models.caps_left import CapsLeft
 from longshore.models.document import read_document
 from longshore.models.settings import Settings
 from longshore.scheduling.buying.plan import decide
@@ -37,7 +38,8 @@ def decide_on_file(path: str | Path, now: datetime) -> DryRun:
     document = read_document(path, BuyingDocument)
     at = document.now or now
     unmet = document.unmet(at)
-    caps = CapsLeft.of(document.policy.caps).model_copy(update={"day": document.left_today})
+    own = document.policy.caps.model_copy(update={"per_day": document.left_today})
+    caps = CapsLeft.of(own, (job.tenant for job in unmet.jobs))
     decision = decide(
         unmet,
         document.under_way,
@@ -53,7 +55,7 @@ def decide_on_file(path: str | Path, now: datetime) -> DryRun:
         decision=decision,
         jobs=unmet.jobs,
         switched_on=document.policy.enabled,
-        left_today_micro_usd=caps.day,
+        left_today_micro_usd=caps.today,
         simulated=any(book.simulated for market in document.markets for book in market.books),
     )
 
@@ -76,7 +78,8 @@ async def decide_on_pool(
             spec = await load_pool_to_plan(connection, pool, settings.margins, known=True)
             need = await read_need(connection, spec)
             coming = await under_way(connection, spec)
-            caps = await caps_left(connection, spec, tenants_of(need))
+            tenants = tenants_of(need) | ({beside.tenant} if beside else set())
+            caps = await caps_left(connection, spec, tenants)
             closed = await closed_markets(connection, spec, now)
             refused = await refused_offers(connection, spec.buying)
     finally:
@@ -94,7 +97,7 @@ async def decide_on_pool(
         decision=decision,
         jobs=unmet.jobs,
         switched_on=spec.buying.enabled,
-        left_today_micro_usd=None if caps.day is None else max(caps.day, 0),
+        left_today_micro_usd=None if caps.today is None else max(caps.today, 0),
         simulated=settings.market == "simulated",
     )
 

@@ -18,7 +18,7 @@ from longshore.client.terminal import (
     show,
     width_of_ids,
 )
-from longshore.models.money import micro_of
+from longshore.models.money import micro_of_text
 from longshore.models.text import amount, format_dollars
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ def caps(
     if (scope is None) != (dollars is None):
         raise typer.BadParameter("say both: for what, and how many dollars (or none)")
     try:
-        micro = None if dollars in (None, "none") else micro_of(dollars.removeprefix("$"))
+        micro = None if dollars in (None, "none") else micro_of_text(dollars)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 

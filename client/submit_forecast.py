@@ -10,7 +10,7 @@ from longshore.client.terminal import note, print_json, say, warn
 from longshore.models.errors import RefusedError, SpecError
 from longshore.models.forecast import Forecast, ForecastKind
 from longshore.models.job import JobSpec
-from longshore.models.money import micro_of
+from longshore.models.money import micro_of_text
 from longshore.models.text import dollars
 from longshore.models.visible import shown
 from longshore.scheduling.arrays import too_many
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def amount_of(text: str) -> int:
     """Return micro-dollars from ``20``, ``$20`` or ``19.99``. Raises BadParameter."""
     try:
-        return micro_of(text.strip().removeprefix("$").replace(",", ""))
+        return micro_of_text(text)
     except ValueError as error:
         raise typer.BadParameter(f"--max-cost {shown(text)}: {error}") from None
 

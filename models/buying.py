@@ -7,7 +7,7 @@ values give the same decision.
 
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Annotated, Self
+from typing import Annotated
 
 from pydantic import Field
 
@@ -16,9 +16,9 @@ from longshore.models.bounds import Range, Word
 from longshore.models.buying_policy import Among as Among
 from longshore.models.buying_policy import BuyingPolicy as BuyingPolicy
 from longshore.models.buying_policy import BuyingRule as BuyingRule
-from longshore.models.buying_policy import Caps as Caps
 from longshore.models.job import Tier
 from longshore.models.job_request import JobRequest, RecentJobs
+from longshore.models.limit import Limit
 from longshore.models.market import (
     Capabilities,
     NoQuote,
@@ -193,53 +193,6 @@ class RefusedOffer(Frozen):
     """By the market."""
 
 
-class BudgetLeft(Frozen):
-    """What is left of the money of a budget; no limit where one is left out."""
-
-    day: int | None = None
-    month: int | None = None
-    per_day: int | None = None
-    """What there is of it in all, each day and each month."""
-    per_month: int | None = None
-    day_ends: Instant | None = None
-    """From when on there is so much again."""
-    month_ends: Instant | None = None
-
-
-class CapsLeft(Frozen):
-    """What is left of the caps now; no limit where one is left out. Below zero where a pool's own
-    was lowered below what is committed."""
-
-    purchase: int | None = None
-    day: int | None = None
-    tiers: dict[Tier, int] = Field(default_factory=dict[Tier, int])
-    tenants: dict[str, int] = Field(default_factory=dict[str, int])
-    tenant: int | None = None
-    """For a tenant that `tenants` does not name."""
-    budgets: dict[str, BudgetLeft] = Field(default_factory=dict[str, BudgetLeft])
-    """Of tenants whose budgets have money."""
-    above: dict[str, tuple[str, ...]] = Field(default_factory=dict[str, tuple[str, ...]])
-    """By tenant: those of them that pay for its purchases too, itself and those above it."""
-    own: Caps = Caps()
-    """The pool's, of which this is left."""
-    general: dict[str, str] = Field(default_factory=dict[str, str])
-    """Those of them that `longshore market caps` sets, as it names them (``pool=red``), by the
-    name of a pool's own: ``caps.per_day``, ``caps.per_tenant_day.red``."""
-    stopped: str = ""
-    """Why nothing may be bought at all: the stop-buying switch."""
-    unreadable: str = ""
-    """Purchases under way of which nobody can read what they bring: others might be for the same
-    jobs."""
-
-    @classmethod
-    def of(cls, caps: Caps) -> Self:
-        """Return what is left when nothing was bought yet."""
-        return cls(
-            purchase=caps.per_purchase, day=caps.per_day, tiers=dict(caps.per_tier_day),
-            tenant=caps.per_tenant_day, own=caps,
-        )  # fmt: skip
-
-
 class OptionKind(StrEnum):
     PODS = "pods"
     """Machines that are billed as they run."""
@@ -368,10 +321,8 @@ class Option(Frozen):
     """Why it was not chosen."""
     job_id: str = ""
     """The job that it is for, where nothing is bought for that now, whatever is offered."""
-    limit: str = ""
-    """The setting of the pool's policy that alone forbids it, such as `caps.per_day`."""
-    needs: str = ""
-    """What that setting would have to be, as `longshore pool set` takes it."""
+    limits: tuple[Limit, ...] = ()
+    """What forbids it: all of them, where somebody can change them."""
 
     @property
     def total(self) -> int:
@@ -399,18 +350,14 @@ class BuyDecision(Frozen):
     """The answer in one sentence."""
     left_out: tuple[str, ...] = ()
     """What would have served, and is left out for what it is: counted, in words."""
-    held_by: str = ""
-    """What alone keeps from buying, where somebody can change it: a setting of the pool's policy
-    such as `caps.per_day`, or one of `models.spending.HeldBy`."""
-    needs: str = ""
-    """What that setting would have to be, as `longshore pool set` takes it; empty where no value
-    is known to do."""
+    limits: tuple[Limit, ...] = ()
+    """What keeps from buying, where somebody can change it: with all of these changed it buys."""
     why: str = ""
     """The answer without what is said of single jobs; empty where nothing is."""
     in_vain: dict[str, str] = Field(default_factory=dict[str, str])
     """Why nothing is bought for a job now, whatever is offered, by its id."""
     held_for: tuple[str, ...] = ()
-    """Jobs for which there would be bought, were it not for what `held_by` names."""
+    """Jobs for which there would be bought, were it not for `limits`."""
     waits_for: tuple[NoQuote, ...] = ()
     """Markets that are away or have no price, and why."""
     coming: dict[str, Coming] = Field(default_factory=dict[str, Coming])

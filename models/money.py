@@ -36,7 +36,7 @@ MicroDollars = Annotated[
 
 def _micro_of_text(value: object) -> object:
     if isinstance(value, str) and value.startswith("$") and len(value) <= _LONGEST_TEXT:
-        micro = micro_of(value[1:].replace(",", ""))
+        micro = micro_of_text(value)
         if micro < 0:  # before it is told in micro-dollars
             raise ValueError(f"must be at least $0, got {shown(value)}")
         return micro
@@ -79,6 +79,14 @@ def micro_of(dollars: Decimal | str | int, *, rounding: str = "nearest") -> int:
     if not amount.is_finite():
         raise ValueError(f"expected a finite amount in dollars, not {shown(dollars)}")
     return int((amount * MICRO).to_integral_value(_ROUNDING[rounding]))
+
+
+def micro_of_text(text: str) -> int:
+    """Return micro-dollars of an amount as people write it: ``20``, ``$19.99``, ``$1,012.40``.
+
+    Raises ValueError for anything else.
+    """
+    return micro_of(text.strip().removeprefix("$").replace(",", ""))
 
 
 def dollars_of(micro: int) -> Decimal:

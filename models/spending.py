@@ -6,7 +6,6 @@ What is stored (options and decisions) keeps short names, of the same units. Tim
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Self
 
 from pydantic import Field
@@ -14,6 +13,7 @@ from pydantic import Field
 from longshore.models.base import Instant, Wire
 from longshore.models.block import BlockState
 from longshore.models.block_end import BlockDecision
+from longshore.models.limit import Limit
 from longshore.models.purchase import PurchaseState
 from longshore.models.text import format_dollars
 from longshore.models.units import Duration
@@ -190,25 +190,6 @@ class PurchaseDecision(Wire):
     options: tuple[OptionRecord, ...] = ()
 
 
-class HeldBy(StrEnum):
-    """What keeps a pool from buying, beside the limits of its policy."""
-
-    STOPPED = "stopped"
-    """The stop-buying switch."""
-    COOLDOWN = "cooldown"
-    """The time after a purchase in which the pool makes no other."""
-    NO_MARKET = "no-market"
-    """No market is configured."""
-    REFUSED = "refused"
-    """A cap that `longshore market caps` sets, or the database refused the purchase."""
-    BUDGET = "budget"
-    """The money of a budget."""
-    UNREADABLE = "unreadable"
-    """What comes of a purchase under way cannot be read."""
-    MARKET_AWAY = "market-away"
-    """A market does not answer, or has no prices, and the others serve nobody."""
-
-
 class BuyingRecord(Wire):
     """What a pool decided about buying: a purchase keeps it, and the pool its last one."""
 
@@ -220,18 +201,15 @@ class BuyingRecord(Wire):
     """What would have served, and is left out for what it is: counted, in words."""
     serves: tuple[str, ...] = ()
     """Jobs that something is bought for."""
-    held_by: str = ""
-    """What alone kept from buying: a setting such as `caps.per_day`, or one of `HeldBy`."""
-    needs: str = ""
-    """What that setting would have to be, as `longshore pool set` takes it; of the money of a
-    budget which, and to what. Empty where no value is known to do."""
+    limits: tuple[Limit, ...] = ()
+    """What kept from buying, where somebody can change it: with all of these changed it buys."""
     why: str = ""
     """The answer without what is said of single jobs; empty where nothing is."""
     in_vain: dict[str, str] = Field(default_factory=dict[str, str])
     """Why nothing is bought for a job now, whatever is offered, by its id."""
     held_for: tuple[str, ...] = ()
-    """Jobs for which there would be bought, were it not for what `held_by` names; empty where
-    that is not known."""
+    """Jobs for which there would be bought, were it not for `limits`; empty where that is not
+    known."""
     options: tuple[OptionRecord, ...] = ()
     """All that was looked at; of a pool's last decision the best of each tier."""
 

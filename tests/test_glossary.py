@@ -30,7 +30,7 @@ from longshore.models.placement import PlacementKind, RejectionCode
 from longshore.models.purchase import PurchaseState
 from longshore.models.retry import FailureClass
 from longshore.models.schedule import Oddity, Overlap
-from longshore.models.spending import HeldBy
+from longshore.models.limit import HeldBy
 from longshore.models.topology import LinkClass
 from tests.test_docs import NAMES, ROOT
 

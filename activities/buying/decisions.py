@@ -29,17 +29,16 @@ from longshore.models.buying import (
     BuyDecision,
     BuyingPolicy,
     CapacityUnderWay,
-    CapsLeft,
     Coming,
     MarketView,
     PurchasePlan,
     RefusedOffer,
 )
-from longshore.models.job import Tier
+from longshore.models.caps_left import CapLeft, CapOf, CapsLeft
+from longshore.models.limit import HeldBy, Limit
 from longshore.models.pool import PoolSpec
 from longshore.models.purchase import Bought, BuyingRequest, PurchaseOption, PurchaseRequest
 from longshore.models.settings import Settings
-from longshore.models.spending import HeldBy
 from longshore.models.text import listed
 from longshore.scheduling.buying.caps import split_of
 from longshore.scheduling.buying.incoming_capacity import with_bought
@@ -98,7 +97,7 @@ class BuyingActivities:
             if decision.plans and not bought.purchases:
                 of_budget = rows.OF_BUDGET in bought.reason
                 held_by = HeldBy.BUDGET if of_budget else HeldBy.REFUSED
-                noted = noted.model_copy(update={"held_by": held_by})
+                noted = noted.model_copy(update={"limits": Limit.at(held_by)})
             await self._note(spec.name, noted, with_bought(decision, stored))
             return bought
 
@@ -270,8 +269,7 @@ def _record(decision: BuyDecision, serves: Iterable[str]) -> dict[str, Any]:
         "rule": decision.rule.value,
         "reason": decision.reason,
         "left_out": list(decision.left_out),
-        "held_by": decision.held_by,
-        "needs": decision.needs,
+        "limits": [limit.model_dump() for limit in decision.limits],
         "serves": list(serves),
         "options": [
             {
@@ -313,49 +311,31 @@ async def caps_left(
     that `longshore market caps` sets."""
     names = sorted(set(tenants))
     found = await connection.execute(text(_CAPS), {"pool": spec.name, "tenants": names})
-    left = {(row.scope, row.name): (row.cap, row.committed) for row in found}
-    caps, general = spec.buying.caps, dict[str, str]()
-
-    def least(cap: str, own: int | None, *scopes: tuple[str, str]) -> int | None:
-        """Of the scopes the first counts what the pool's own cap is for."""
-        lefts = [
-            (max(most - used, 0), scope)
-            for scope in scopes
-            for most, used in [left[scope]]
-            if most is not None
-        ]
-        others, scope = min(lefts, default=(None, scopes[0]))
-        mine = None if own is None else own - left[scopes[0]][1]
-        if others is None or (mine is not None and mine <= others):
-            return mine
-        general[cap] = scope[0] if scope[1] in ("*", "all") else "=".join(scope)
-        return others
-
-    tiers = {
-        tier: least(
-            f"caps.per_tier_day.{tier}", caps.per_tier_day.get(tier),
-            ("pool tier", f"{spec.name}/{tier}"), ("tier", tier.value),
-        )
-        for tier in Tier
+    sums = {(row.scope, row.name): (row.cap, row.committed) for row in found}
+    counted = {
+        CapOf.DAY: "pool", CapOf.TIER: "pool tier", CapOf.TENANT: "pool tenant",
     }  # fmt: skip
-    of_tenants = {
-        name: least(
-            f"caps.per_tenant_day.{name}", caps.per_tenant_day,
-            ("pool tenant", f"{spec.name}/{name}"), ("tenant", name),
+    own = [
+        cap.less(sums[scope, f"{spec.name}/{cap.name}" if cap.name else spec.name][1])
+        if (scope := counted.get(cap.of))
+        else cap
+        for cap in CapsLeft.of(spec.buying.caps, names).caps
+    ]
+    general = [
+        CapLeft(
+            of=of, name=name if of in (CapOf.TIER, CapOf.TENANT) else "", most=most,
+            left=max(most - used, 0),
+            scope=scope if scope in ("purchase", "day") else f"{scope}={name}",
         )
-        for name in names
-    }  # fmt: skip
+        for (scope, name), (most, used) in sums.items()
+        if most is not None and (of := _OF_SCOPE.get(scope)) is not None
+    ]  # fmt: skip
+    caps = sorted((*own, *general), key=lambda cap: (list(CapOf).index(cap.of), cap.left))
     budgets, above = await money_left(connection, names)
     return CapsLeft(
-        purchase=least("caps.per_purchase", caps.per_purchase, ("purchase", "*")),
-        day=least("caps.per_day", caps.per_day, ("pool", spec.name), ("day", "all")),
-        tiers={tier: each for tier, each in tiers.items() if each is not None},
-        tenants={name: each for name, each in of_tenants.items() if each is not None},
-        tenant=caps.per_tenant_day,
-        own=caps,
+        caps=tuple(caps),
         budgets=budgets,
         above=above,
-        general=general,
         stopped=await why_stopped(connection),
         unreadable=listed([id for id, _ in await unreadable_purchases(connection, spec.name)], 3),
     )
@@ -377,6 +357,11 @@ async def _with_past(
 
 
 _NOTE = "UPDATE pools SET buying_decision = CAST(:record AS jsonb) WHERE name = :pool"
+
+_OF_SCOPE = {
+    "purchase": CapOf.PURCHASE, "day": CapOf.DAY, "pool": CapOf.DAY, "tier": CapOf.TIER,
+    "tenant": CapOf.TENANT,
+}  # fmt: skip
 
 _CAPS = """
     WITH scopes (scope, name) AS (

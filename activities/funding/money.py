@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from longshore.models.buying import BudgetLeft
+from longshore.models.caps_left import BudgetLeft
 
 
 async def money_left(

@@ -1,12 +1,14 @@
 """Whether a pool buys what its jobs lack, and if not, which setting would allow it."""
 
 import shlex
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 from longshore.models.job import Tier
+from longshore.models.limit import HeldBy, Limit
 from longshore.models.pool import PoolSpec
-from longshore.models.spending import BuyingRecord, HeldBy
+from longshore.models.spending import BuyingRecord
 from longshore.scheduling.buying.words import WAIT
 
 
@@ -47,7 +49,7 @@ def for_job(record: BuyingRecord, job_id: str) -> BuyingRecord:
     options = tuple(each for each in record.options if each.job_id in ("", job_id))
     update: dict[str, object] = {"options": options}
     if job_id in record.in_vain:
-        update |= {"reason": f"{WAIT}{record.in_vain[job_id]}", "held_by": "", "needs": ""}
+        update |= {"reason": f"{WAIT}{record.in_vain[job_id]}", "limits": ()}
     elif record.why:
         update["reason"] = record.why
     return record.model_copy(update=update)
@@ -75,7 +77,7 @@ def buying_status(
         return BuyingStatus(
             f"buying is stopped: {stopped}", "let pools buy again: `longshore market resume`"
         )
-    if last is not None and last.held_by == HeldBy.NO_MARKET:
+    if last is not None and _named(last) == [HeldBy.NO_MARKET]:
         return BuyingStatus(
             "no market is configured to buy at",
             "configure a market where the control worker runs: `longshore market simulate`, or "
@@ -88,15 +90,16 @@ def buying_status(
         vain = f"; {_in_vain(failed)}" if failed else ""
         return BuyingStatus(f"buys what is missing{_kept_lately(last, since, tier)}{vain}")
     for_others = bool(job_id and last.held_for) and job_id not in last.held_for
-    if (for_others and job_id not in last.in_vain) or _of_another_tier(last.held_by, tier):
-        last = last.model_copy(update={"held_by": "", "needs": "", "reason": ""})
-    buys_nothing = last.held_by or last.reason.startswith(WAIT)
-    if last.held_by == HeldBy.STOPPED or not (buys_nothing or failed):
+    of_others = any(_of_another_tier(name, tier) for name in _named(last))
+    if (for_others and job_id not in last.in_vain) or of_others:
+        last = last.model_copy(update={"limits": (), "reason": ""})
+    buys_nothing = last.limits or last.reason.startswith(WAIT)
+    if HeldBy.STOPPED in _named(last) or not (buys_nothing or failed):
         return BuyingStatus("buys what is missing")
     says = [f"it buys nothing now: {last.reason.removeprefix(WAIT)}"] if buys_nothing else []
     if failed:
         says.append(_in_vain(failed))
-    chosen = last.held_by in ("", "flex_price", HeldBy.COOLDOWN) and not failed
+    chosen = {*_named(last)} <= {"flex_price", HeldBy.COOLDOWN} and not failed
     return BuyingStatus("; ".join(says), _helps(pool, last, failed), chosen)
 
 
@@ -110,30 +113,56 @@ def _in_vain(failed: Failed) -> str:
     return f"its last purchase, {failed.at:%H:%M} UTC, came to nothing: {failed.why}"
 
 
+def _named(last: BuyingRecord) -> list[str]:
+    return [limit.name for limit in last.limits]
+
+
 def _helps(pool: PoolSpec, last: BuyingRecord, failed: Failed | None) -> str:
-    """Return what would let the pool buy."""
-    value = shlex.quote(f"{last.held_by}={last.needs}")
-    setting = f": `longshore pool set {pool.name} --buying {value}`" if last.needs else ""
-    match last.held_by:
-        case "":
-            look = "`longshore purchases --all`" if failed else _dry_run(pool)
-            return f"see {'what was tried' if failed else 'what is for sale'}: {look}"
+    """Return what would let the pool buy: all of it."""
+    if not last.limits:
+        look = "`longshore purchases --all`" if failed else _dry_run(pool)
+        return f"see {'what was tried' if failed else 'what is for sale'}: {look}"
+    own = [each for each in last.limits if each.name not in tuple(HeldBy)]
+    others = [_helps_beside(pool, each) for each in last.limits if each not in own]
+    return "; and ".join(filter(None, [_helps_of_policy(pool, own), *others]))
+
+
+def _helps_of_policy(pool: PoolSpec, limits: Sequence[Limit]) -> str:
+    """Return how the settings of the pool's policy are changed: all known ones by one command."""
+    if not limits:
+        return ""
+    names = " and ".join(f"`{limit.name}`" for limit in limits)
+    tier = "; or give the job the tier FAST" if limits[0].name == "flex_price" else ""
+    return f"raise {names}{_command(pool, limits)}{tier}"
+
+
+def _helps_beside(pool: PoolSpec, limit: Limit) -> str:
+    """Return what helps against what is no setting of the pool's policy."""
+    match limit.name:
         case HeldBy.BUDGET:
             # What the database refused names whose it is, and not to what it would have to be.
-            which = last.needs or "the money of the budget that is named"
+            which = limit.needs or "the money of the budget that is named"
             return f"raise {which} in its budget file: `longshore budget apply FILE`"
+        case HeldBy.REFUSED if limit.needs:
+            return f"raise the cap: `longshore market caps {_quoted(limit.needs)}`"
         case HeldBy.REFUSED:
             return "raise the cap that is named: `longshore market caps` shows all"
         case HeldBy.COOLDOWN:
-            return f"wait until then, or make the cooldown shorter{setting}"
+            return f"wait until then, or make the cooldown shorter{_command(pool, [limit])}"
         case HeldBy.UNREADABLE:
             return "see `longshore doctor`: correct the row, or run the version that stored it"
-        case HeldBy.MARKET_AWAY:
-            return f"see what the markets say: `longshore doctor`, {_dry_run(pool)}"
-        case "flex_price":
-            return f"raise `flex_price`{setting}; or give the job the tier FAST"
         case _:
-            return f"raise `{last.held_by}`{setting}"
+            return f"see what the markets say: `longshore doctor`, {_dry_run(pool)}"
+
+
+def _command(pool: PoolSpec, limits: Iterable[Limit]) -> str:
+    values = (shlex.quote(f"{each.name}={each.needs}") for each in limits if each.needs)
+    given = "".join(f" --buying {value}" for value in values)
+    return f": `longshore pool set {pool.name}{given}`" if given else ""
+
+
+def _quoted(words: str) -> str:
+    return " ".join(shlex.quote(word) for word in words.split())
 
 
 def _dry_run(pool: PoolSpec) -> str:
@@ -144,8 +173,8 @@ def _kept_lately(last: BuyingRecord | None, since: datetime | None, tier: Tier |
     """Return what kept the pool from buying for others, on the day of `since`, and may still."""
     if last is None or since is None or last.at.date() != since.astimezone(UTC).date():
         return ""
-    of_tier = _OF_PRICES[tier] if tier else ()
-    if last.held_by not in (*_STAYS, *of_tier) and not last.held_by.startswith("caps."):
+    stays = (*_STAYS, *(_OF_PRICES[tier] if tier else ()))
+    if not any(name in stays or name.startswith("caps.") for name in _named(last)):
         return ""
     return (
         f"; at {last.at:%H:%M} UTC it bought nothing for others: {last.reason.removeprefix(WAIT)}"

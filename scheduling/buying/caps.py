@@ -3,43 +3,69 @@
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
-from longshore.models.buying import BudgetLeft, CapsLeft, Option, PurchasePlan, UnmetJob
-from longshore.models.spending import HeldBy
+from longshore.models.buying import Option, PurchasePlan, UnmetJob
+from longshore.models.caps_left import BudgetLeft, CapLeft, CapOf, CapsLeft
+from longshore.models.limit import HeldBy, Limit
 from longshore.models.text import at_most, dollars
 from longshore.scheduling.buying.words import Lost
 
 
 def over_a_cap(left: CapsLeft, jobs: Iterable[UnmetJob], option: Option) -> Lost | None:
-    """Return which cap an option is over, with the amounts; None for none."""
-    for plan in option.plans:
-        if left.purchase is not None and plan.most > left.purchase:
-            amounts = f"it may cost {at_most(plan.most)}, and {dollars(left.purchase)} is the most"
-            says = f"it is over the cap of a purchase: {amounts}"
-            lacks = plan.most - left.purchase
-            return _lost(says, left, "caps.per_purchase", left.own.per_purchase, lacks)
-    cost, tier = option.max_total, option.tier
-    if left.day is not None and cost > left.day:
-        says = _over_today("", cost, left.day)
-        return _lost(says, left, "caps.per_day", left.own.per_day, cost - left.day)
-    of_tier = left.tiers.get(tier)
-    if of_tier is not None and cost > of_tier:
-        says, own = _over_today(tier, cost, of_tier), left.own.per_tier_day.get(tier)
-        return _lost(says, left, f"caps.per_tier_day.{tier}", own, cost - of_tier)
-    for tenant, amount in shares(jobs, option.plans).items():
-        of_tenant = left.tenants.get(tenant, left.tenant)
-        if of_tenant is not None and amount > of_tenant:
-            says = _over_today(tenant, amount, of_tenant)
-            own, lacks = left.own.per_tenant_day, amount - of_tenant
-            return _lost(says, left, "caps.per_tenant_day", own, lacks, tenant)
-    for tenant, amount in _of_budgets(left, shares(jobs, option.plans)).items():
+    """Return which caps an option is over, with the amounts, and what each would have to be;
+    None for none."""
+    owed = shares(jobs, option.plans)
+    over = [
+        (cap, amount)
+        for cap in left.caps
+        if (amount := _amount(cap, option, owed)) is not None and amount > cap.left
+    ]
+    says = [_over_cap(cap, amount) for cap, amount in over]
+    needs = dict[tuple[str, str], int]()
+    for cap, amount in over:  # a setting for each tenant has to do for all of them
+        named = (cap.setting, cap.scope)
+        needs[named] = max(needs.get(named, 0), cap.most + amount - cap.left)
+    limits = [
+        Limit(name=HeldBy.REFUSED, needs=f"{scope} {at_most(most)}")
+        if scope
+        else Limit(name=setting, needs=at_most(most))
+        for (setting, scope), most in needs.items()
+    ]
+    for tenant, amount in _of_budgets(left, owed).items():
         budget = left.budgets[tenant]
         for field, when, most, whole, until in (
             ("per_day", "today", budget.day, budget.per_day, budget.day_ends),
             ("per_month", "this month", budget.month, budget.per_month, budget.month_ends),
         ):
             if most is not None and amount > most:
-                return _over_budget(tenant, field, when, amount, most, whole, until)
-    return None
+                lost = _over_budget(tenant, field, when, amount, most, whole, until)
+                says.append(lost.why)
+                limits += lost.limits
+    return Lost("; and ".join(says), tuple(limits)) if says else None
+
+
+def _amount(cap: CapLeft, option: Option, owed: Mapping[str, int]) -> int | None:
+    """Return what an option may cost at most of what a cap limits; None for nothing of it."""
+    match cap.of:
+        case CapOf.PURCHASE:
+            return max((plan.most for plan in option.plans), default=None)
+        case CapOf.DAY:
+            return option.max_total
+        case CapOf.TIER:
+            return option.max_total if cap.name == option.tier else None
+        case CapOf.TENANT:
+            return owed.get(cap.name)
+
+
+def _over_cap(cap: CapLeft, amount: int) -> str:
+    cost, left = at_most(amount), dollars(max(cap.left, 0))
+    by = f" (`longshore market caps {cap.scope}`)" if cap.scope else ""
+    if cap.of is CapOf.PURCHASE:
+        return f"it is over the cap of a purchase: it may cost {cost}, and {left} is the most{by}"
+    whose = f" for {cap.name}" if cap.name else ""
+    return (
+        f"it is over what is left of the cap of today{whose}: it may cost {cost}, and "
+        f"{left} is left{by}"
+    )
 
 
 def _over_budget(
@@ -61,28 +87,21 @@ def _over_budget(
     needs = "" if whole is None else f" to {at_most(whole + amount - most)}"
     return Lost(
         f"{says}: its part may cost {at_most(amount)}, {left}",
-        HeldBy.BUDGET, f"money.{field} of the budget of {tenant}{needs}",
+        Limit.at(HeldBy.BUDGET, f"money.{field} of the budget of {tenant}{needs}"),
     )  # fmt: skip
 
 
 def spent(left: CapsLeft, jobs: Iterable[UnmetJob], option: Option) -> CapsLeft:
     """Return what is left when an option was taken."""
-    tenants = dict(left.tenants)
-    for tenant, amount in shares(jobs, option.plans).items():
-        of_tenant = tenants.get(tenant, left.tenant)
-        if of_tenant is not None:
-            tenants[tenant] = of_tenant - amount
-    tiers = {
-        tier: amount - (option.max_total if tier is option.tier else 0)
-        for tier, amount in left.tiers.items()
-    }
-    day = None if left.day is None else left.day - option.max_total
-    budgets = dict(left.budgets)
-    for tenant, amount in _of_budgets(left, shares(jobs, option.plans)).items():
-        budgets[tenant] = _less(budgets[tenant], amount)
-    return left.model_copy(
-        update={"day": day, "tiers": tiers, "tenants": tenants, "budgets": budgets}
+    owed = shares(jobs, option.plans)
+    caps = tuple(
+        cap if cap.of is CapOf.PURCHASE else cap.less(_amount(cap, option, owed) or 0)
+        for cap in left.caps
     )
+    budgets = dict(left.budgets)
+    for tenant, amount in _of_budgets(left, owed).items():
+        budgets[tenant] = _less(budgets[tenant], amount)
+    return left.model_copy(update={"caps": caps, "budgets": budgets})
 
 
 def split_of(jobs: Iterable[UnmetJob], plan: PurchasePlan) -> Mapping[str, int]:
@@ -120,23 +139,6 @@ def shares(jobs: Iterable[UnmetJob], plans: Iterable[PurchasePlan]) -> Mapping[s
             part = -(-plan.most * weight // max(sum(weights), 1))
             owed[job.tenant] = owed.get(job.tenant, 0) + part
     return owed
-
-
-def _over_today(whose: str, cost: int, most: int) -> str:
-    of = f" for {whose}" if whose else ""
-    amounts = f"it may cost {at_most(cost)}, and {dollars(max(most, 0))} is left"
-    return f"it is over what is left of the cap of today{of}: {amounts}"
-
-
-def _lost(
-    says: str, left: CapsLeft, setting: str, own: int | None, lacks: int, tenant: str = ""
-) -> Lost:
-    """Return it with the setting of a pool that is the limit, and what that would have to be,
-    unless `longshore market caps` sets it."""
-    whose = left.general.get(f"{setting}.{tenant}" if tenant else setting)
-    if whose is None:
-        return Lost(says, setting, "" if own is None else at_most(own + lacks))
-    return Lost(f"{says} (`longshore market caps {whose}`)", HeldBy.REFUSED)
 
 
 def _gpu_seconds(job: UnmetJob) -> int:

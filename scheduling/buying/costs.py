@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 
 from longshore.models.buying import (
     BuyingPolicy,
-    CapsLeft,
     DemandSample,
     Option,
     OptionKind,
@@ -15,6 +14,7 @@ from longshore.models.buying import (
     Served,
     UnmetJob,
 )
+from longshore.models.caps_left import CapsLeft
 from longshore.models.job import Tier
 from longshore.scheduling.buying.caps import over_a_cap, spent
 from longshore.scheduling.buying.fleet import Fleet, names_of, nodes_of
@@ -148,7 +148,7 @@ def costed(scene: Scene, candidate: Candidate) -> Option:
 def within_caps(scene: Scene, option: Option) -> Option:
     """Return an option, rejected where it is over a cap."""
     over = over_a_cap(scene.caps, scene.jobs, option) or NOT_LOST
-    return option.model_copy(update={"lost": over.why, "limit": over.limit, "needs": over.needs})
+    return option.model_copy(update={"lost": over.why, "limits": over.limits})
 
 
 def foreseen(

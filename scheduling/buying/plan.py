@@ -13,7 +13,6 @@ from longshore.models.buying import (
     BuyingPolicy,
     BuyingRule,
     CapacityUnderWay,
-    CapsLeft,
     Coming,
     MarketView,
     Option,
@@ -22,10 +21,12 @@ from longshore.models.buying import (
     Unmet,
     UnmetJob,
 )
+from longshore.models.caps_left import CapsLeft
 from longshore.models.job import Tier
+from longshore.models.limit import HeldBy, Limit
 from longshore.models.placement import PackingPolicy
-from longshore.models.spending import HeldBy
 from longshore.models.text import format_duration
+from longshore.scheduling.buying.all_limits import with_all_limits
 from longshore.scheduling.buying.costs import (
     Candidate,
     Scene,
@@ -93,12 +94,29 @@ def decide(
     `packing` is the pool's: what is bought is what it then places these jobs on.
     Nothing is bought while buying is off or stopped, within the cooldown, or over a cap.
     """
+
+    def with_policy(policy: BuyingPolicy) -> BuyDecision:
+        return _decided(unmet, under_way, releases, markets, policy, caps_left, now, packing)
+
+    return with_all_limits(with_policy(policy), policy, with_policy)
+
+
+def _decided(
+    unmet: Unmet,
+    under_way: Sequence[CapacityUnderWay],
+    releases: Sequence[Release],
+    markets: Sequence[MarketView],
+    policy: BuyingPolicy,
+    caps_left: CapsLeft,
+    now: datetime,
+    packing: PackingPolicy,
+) -> BuyDecision:
     fleet = fleet_of(releases, under_way, packing, unmet.recent)
     coming = dict(incoming_starts(unmet, fleet, under_way, now))
     hindrance = _hindrance(unmet, policy, caps_left, now)
     if hindrance is not None:
         return _nothing(policy, markets, now, hindrance.why, coming).model_copy(
-            update={"held_by": hindrance.limit, "needs": hindrance.needs}
+            update={"limits": hindrance.limits}
         )
     unmet, low = without_low_scores(unmet, fleet, now)
     options = [
@@ -139,10 +157,9 @@ def decide(
         reason=sentence(options, missing, lost, lasts, likely),
         why=why if in_vain else "",
         in_vain=in_vain,
-        held_for=_held_for(others) if lost.limit else (),
+        held_for=_held_for(others) if lost.limits else (),
         left_out=left_out,
-        held_by=lost.limit,
-        needs=lost.needs,
+        limits=lost.limits,
         waits_for=missing,
         coming=coming,
     )
@@ -169,7 +186,7 @@ def _why_nothing(
     tiers = dict.fromkeys(option.tier for option in options)
     dear = (policy_blockers(markets, tier, policy, requests) for tier in tiers)
     unserved = NOTHING_LEFT if left_out else NOTHING_SERVES
-    unserved = unserved._replace(limit=HeldBy.MARKET_AWAY if away(markets) else "")
+    unserved = unserved._replace(limits=Limit.at(HeldBy.MARKET_AWAY) if away(markets) else ())
     return next(filter(None, dear), unserved)
 
 
@@ -196,15 +213,18 @@ def _hindrance(
     if not policy.enabled:
         return Lost("buying is off for this pool")
     if caps_left.stopped:
-        return Lost(f"buying is stopped: {caps_left.stopped}", HeldBy.STOPPED)
+        return Lost(f"buying is stopped: {caps_left.stopped}", Limit.at(HeldBy.STOPPED))
     if caps_left.unreadable:
-        return Lost(f"it cannot be read what comes of {caps_left.unreadable}", HeldBy.UNREADABLE)
+        return Lost(
+            f"it cannot be read what comes of {caps_left.unreadable}", Limit.at(HeldBy.UNREADABLE)
+        )
     bought_at = unmet.last_bought_at
     if bought_at is not None and now < bought_at + policy.cooldown:
         until = f"{bought_at + policy.cooldown:%H:%M:%S} UTC"
         says = f"within the cooldown: the next purchase may be at {until}"
         passed = max((now - bought_at) // timedelta(seconds=1), 0)
-        return Lost(says, HeldBy.COOLDOWN, format_duration(timedelta(seconds=passed)))
+        needs = format_duration(timedelta(seconds=passed))
+        return Lost(says, Limit.at(HeldBy.COOLDOWN, needs))
     return None
 
 

@@ -6,6 +6,7 @@ from datetime import timedelta
 from longshore.models.buying import BuyingPolicy, MarketView
 from longshore.models.job import Tier
 from longshore.models.job_request import JobRequest
+from longshore.models.limit import Limit
 from longshore.models.market import OrderBook
 from longshore.models.text import at_most, format_dollars, format_duration
 from longshore.scheduling.buying.prices import BlockSource, PodSource, block_sources, pod_sources
@@ -17,9 +18,15 @@ _FOR_EVER, _SECOND = timedelta(days=3650), timedelta(seconds=1)
 def policy_blockers(
     markets: Sequence[MarketView], tier: Tier, policy: BuyingPolicy, jobs: Iterable[JobRequest]
 ) -> Lost | None:
-    """Return what the limit on prices, or on start-up, alone keeps from the jobs of a tier."""
+    """Return what the limit on prices, or on start-up, alone keeps from the jobs of a tier; where
+    only both together do, the limit on prices."""
     wanted = [job for job in jobs if job.tier is tier]
-    return _over_cap(markets, tier, policy, wanted) or _too_slow(markets, tier, policy, wanted)
+    patient = policy.model_copy(update={"startup_limit": _FOR_EVER})
+    return (
+        _over_cap(markets, tier, policy, wanted)
+        or _too_slow(markets, tier, policy, patient, wanted)
+        or _over_cap(markets, tier, patient, wanted)
+    )
 
 
 def _over_cap(
@@ -50,16 +57,18 @@ def _over_cap(
     return Lost(
         f"over the price limit: {kind} costs {format_dollars(price)} a GPU-hour, and "
         f"max_price.{tier} is {format_dollars(cap)}",
-        f"max_price.{tier}",
-        at_most(price),
+        Limit.at(f"max_price.{tier}", at_most(price)),
     )
 
 
 def _too_slow(
-    markets: Sequence[MarketView], tier: Tier, policy: BuyingPolicy, wanted: Sequence[JobRequest]
+    markets: Sequence[MarketView],
+    tier: Tier,
+    policy: BuyingPolicy,
+    patient: BuyingPolicy,
+    wanted: Sequence[JobRequest],
 ) -> Lost | None:
     """Return the first to come up of those that only `startup_limit` keeps from its jobs."""
-    patient = policy.model_copy(update={"startup_limit": _FOR_EVER})
     found = [
         (source.startup(policy), source.offer.instance_type)
         for source in pod_sources(markets, tier, patient)
@@ -76,8 +85,7 @@ def _too_slow(
     return Lost(
         f"over the start-up limit: {kind} takes {format_duration(takes)} to come up, and "
         f"startup_limit is {format_duration(policy.startup_limit)}",
-        "startup_limit",
-        format_duration(-(-takes // _SECOND) * _SECOND),
+        Limit.at("startup_limit", format_duration(-(-takes // _SECOND) * _SECOND)),
     )
 
 

@@ -13,11 +13,11 @@ from longshore.models.buying import (
     BuyDecision,
     BuyingPolicy,
     CapacityUnderWay,
-    CapsLeft,
     MarketView,
     Release,
     Unmet,
 )
+from longshore.models.caps_left import CapsLeft
 from longshore.models.placement import PackingPolicy
 from longshore.scheduling.buying.plan import decide
 

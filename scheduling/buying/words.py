@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from longshore.models.buying import Coming, Option, OptionKind, PurchasePlan
 from longshore.models.job import ASSUMED_DURATION, Tier
+from longshore.models.limit import HeldBy, Limit
 from longshore.models.market import NoQuote
 from longshore.models.money import CENT
-from longshore.models.spending import WARM, HeldBy, PurchaseUnderWay
+from longshore.models.spending import WARM, PurchaseUnderWay
 from longshore.models.text import at_most, count, dollars, format_duration, listed
 from longshore.scheduling.buying.repeat_guard import BOUGHT_ONCE
 from longshore.scheduling.buying.unverifiable_constraints import CANNOT_MEET
@@ -23,17 +24,14 @@ class Lost(NamedTuple):
     """Why something is not bought."""
 
     why: str
-    limit: str = ""
-    """The setting that alone forbids it."""
-    needs: str = ""
-    """What that setting would have to be, as `longshore pool set` takes it; empty where no value
-    is known to do."""
+    limits: tuple[Limit, ...] = ()
+    """What forbids it: with all of these changed it is bought."""
 
 
 WAIT = "wait: "
 """How a decision to buy nothing begins."""
 NOT_LOST = Lost("")
-NO_MARKET = Lost("no market is configured", HeldBy.NO_MARKET)
+NO_MARKET = Lost("no market is configured", Limit.at(HeldBy.NO_MARKET))
 NOTHING_SERVES = Lost("nothing on the markets can serve these jobs")
 NOTHING_LEFT = Lost("nothing on the markets that is not left out can serve these jobs")
 _MOST = 3
@@ -72,19 +70,23 @@ def why_not(options: Sequence[Option], nothing: Lost, flex_price: int) -> Lost:
     if options and all(option.kind.is_in_vain for option in options):
         return Lost(options[0].lost)
     refused = [o for o in options if not o.chosen and not o.kind.is_in_vain]
-    ruled_out = [o for o in refused if _by_cap(o) or _tried(o) or o.lost.startswith(CANNOT_MEET)]
-    if ruled_out and all(o in ruled_out or o.lost == UNUSED for o in refused):
-        return Lost(ruled_out[0].lost, ruled_out[0].limit, ruled_out[0].needs)
     if not refused:
         return nothing
-    least = min(refused, key=lambda option: option.total)
+    ruled_out = [o for o in refused if _tried(o) or o.lost.startswith(CANNOT_MEET)]
+    compared = [o for o in refused if o not in ruled_out and o.lost != UNUSED]
+    if ruled_out and not compared:
+        return Lost(ruled_out[0].lost)
+    least = min(compared or refused, key=lambda option: option.total)
     chosen = (o for o in options if o.chosen and o.kind is OptionKind.WAIT)
     waits = next((o for o in chosen if (o.tier, o.round) == (least.tier, least.round)), None)
+    if _by_cap(least) and (waits is None or least.total < waits.total):
+        return Lost(least.lost, least.limits)
     against = f": {dollars(waits.total)} in all, against {dollars(least.total)}" if waits else ""
     why = f"that costs least{against}"
     if any(option.tier is not Tier.FLEX for option in refused):
         return Lost(why)
-    return Lost(why, "flex_price", _flex_price_for(least, waits, flex_price) if waits else "")
+    needs = _flex_price_for(least, waits, flex_price) if waits else ""
+    return Lost(why, (*Limit.at("flex_price", needs), *least.limits))
 
 
 def _flex_price_for(bought: Option, waits: Option, flex_price: int) -> str:
@@ -204,4 +206,4 @@ def _tried(option: Option) -> bool:
 
 
 def _by_cap(option: Option) -> bool:
-    return bool(option.limit)
+    return bool(option.limits)

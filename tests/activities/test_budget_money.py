@@ -13,7 +13,7 @@ from longshore.activities.buying.decisions import caps_left
 from longshore.activities.buying.purchase_rows import store_intent
 from longshore.activities.funding.views import budgets_view
 from longshore.activities.queue_rows import ensure_pool
-from longshore.models.buying import BudgetLeft
+from longshore.models.caps_left import BudgetLeft
 from longshore.models.money import MICRO
 from longshore.models.pool import PoolSpec
 from longshore.models.purchase import PurchaseOption, PurchaseRequest

@@ -13,7 +13,7 @@ from longshore.activities.buying.switch import BuyingSwitch
 from longshore.activities.views import set_pool
 from longshore.client.api import Longshore
 from longshore.models.block import block_workflow_id
-from longshore.models.buying import BuyingPolicy, Caps
+from longshore.models.buying_policy import BuyingPolicy, Caps
 from longshore.models.job_status import JobState
 from longshore.models.pool import PoolSpec
 from longshore.models.views import Explanation
@@ -197,7 +197,8 @@ async def test_what_the_market_refuses_is_told_and_so_is_a_cap_for_all(
         named = f"and $1.00 is left (`longshore market caps pool={buyer.pool}`)"
         assert named in capped.headline
         (helps,) = capped.hints
-        assert helps == "raise the cap that is named: `longshore market caps` shows all"
+        raises = rf"raise the cap: `longshore market caps pool={buyer.pool} '\$[\d.]+'`"
+        assert re.fullmatch(raises, helps), helps
         # One that was decided before there was a cap may be refused by it.
         decided = capped.buying
         assert decided is not None

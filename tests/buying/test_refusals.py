@@ -28,7 +28,8 @@ from longshore.activities.buying.switch import BuyingSwitch
 from longshore.activities.database import Database
 from longshore.activities.queue_rows import ensure_pool
 from longshore.activities.views import set_pool
-from longshore.models.buying import BuyingPolicy, Caps, CapsLeft
+from longshore.models.buying_policy import BuyingPolicy, Caps
+from longshore.models.caps_left import CapOf, CapsLeft
 from longshore.models.job import Tier
 from longshore.models.pool import PoolSpec
 from longshore.models.purchase import (
@@ -114,42 +115,45 @@ async def test_twenty_purchases_that_race_for_the_last_dollars_stay_within_the_c
     assert all("is the most" in each.reason for each in opened if each.state.over)
 
 
+NO_CAPS = Caps(per_day=None)
+
+
 @pytest.mark.parametrize(
-    ("scope", "name", "cap", "named", "left"),
+    ("scope", "name", "of", "named", "left"),
     [
-        ("day", "*", "caps.per_day", "day", 2),
-        ("pool", "default", "caps.per_day", "pool=default", 2),
-        ("pool", "*", "caps.per_day", "pool=default", 2),
-        ("tier", "FAST", "caps.per_tier_day.FAST", "tier=FAST", 2),
-        ("tenant", "default", "caps.per_tenant_day.default", "tenant=default", 2),
-        ("tenant", "*", "caps.per_tenant_day.default", "tenant=default", 2),
-        ("purchase", "*", "caps.per_purchase", "purchase", 3),
+        ("day", "*", CapOf.DAY, "day", 2),
+        ("pool", "default", CapOf.DAY, "pool=default", 2),
+        ("pool", "*", CapOf.DAY, "pool=default", 2),
+        ("tier", "FAST", CapOf.TIER, "tier=FAST", 2),
+        ("tenant", "default", CapOf.TENANT, "tenant=default", 2),
+        ("tenant", "*", CapOf.TENANT, "tenant=default", 2),
+        ("purchase", "*", CapOf.PURCHASE, "purchase", 3),
     ],
 )  # fmt: skip
 async def test_a_decision_knows_the_caps_that_the_database_keeps(
-    till: Till, scope: str, name: str, cap: str, named: str, left: int
+    till: Till, scope: str, name: str, of: CapOf, named: str, left: int
 ):
     await till.switch.set_cap(scope, name, 3 * COST)
     assert (await till.open("p-1")).state is PurchaseState.INTENT
-    caps = await till.caps_left(PoolSpec(name="default"))
-    assert caps.general == {cap: named}
-    of = {
-        "caps.per_day": caps.day, "caps.per_tier_day.FAST": caps.tiers.get(Tier.FAST),
-        "caps.per_tenant_day.default": caps.tenants.get("default"),
-        "caps.per_purchase": caps.purchase,
-    }  # fmt: skip
-    assert of[cap] == left * COST
+    caps = await till.caps_left(PoolSpec(name="default", buying=BuyingPolicy(caps=NO_CAPS)))
+    assert [(cap.of, cap.scope, cap.most, cap.left) for cap in caps.caps] == [
+        (of, named, 3 * COST, left * COST)
+    ]
 
 
-async def test_of_a_pools_own_cap_and_the_databases_the_lower_counts(till: Till):
+async def test_a_pools_own_caps_and_the_databases_all_count_the_lowest_first(till: Till):
     policy = BuyingPolicy(caps=Caps(per_day=5 * COST, per_tenant_day=2 * COST))
     pool = PoolSpec(name="default", buying=policy)
     await till.switch.set_cap("day", "*", 6 * COST)
     await till.switch.set_cap("tenant", "default", COST)
     assert (await till.open("p-1")).state is PurchaseState.INTENT
     caps = await till.caps_left(pool)
-    assert (caps.day, caps.tenants) == (4 * COST, {"default": 0})
-    assert caps.general == {"caps.per_tenant_day.default": "tenant=default"}
+    assert [(cap.of, cap.name, cap.scope, cap.left) for cap in caps.caps] == [
+        (CapOf.DAY, "", "", 4 * COST),
+        (CapOf.DAY, "", "day", 5 * COST),
+        (CapOf.TENANT, "default", "tenant=default", 0),
+        (CapOf.TENANT, "default", "", COST),
+    ]
 
 
 async def test_what_was_not_spent_is_free_for_others(till: Till):

@@ -8,16 +8,15 @@ from typing import Any
 import pytest
 
 from longshore.models.buying import (
-    BudgetLeft,
     BuyDecision,
     BuyingPolicy,
     BuyingRule,
     CapacityUnderWay,
-    CapsLeft,
     DemandSample,
     OptionKind,
     PurchasePlan,
 )
+from longshore.models.caps_left import BudgetLeft, CapsLeft
 from longshore.models.job import Tier
 from longshore.models.market import InstanceType, Level, NoQuoteReason, Window
 from longshore.models.money import MICRO, micro_of
@@ -37,10 +36,12 @@ from tests.support.buying import (
     a_release,
     away_exchange,
     book_of,
+    caps_left,
     cloud,
     decided,
     empty_exchange,
     exchange,
+    limits_of,
     with_book,
 )
 
@@ -250,10 +251,10 @@ OF_BUDGETS = CapsLeft(
 @pytest.mark.parametrize(
     ("caps", "why", "held_by"),
     [
-        (CapsLeft(purchase=micro_of("1.00")), "cap of a purchase", "caps.per_purchase"),
-        (CapsLeft(day=micro_of("1.00")), "cap of today", "caps.per_day"),
-        (CapsLeft(tiers={Tier.FAST: 0}), "for FAST", "caps.per_tier_day.FAST"),
-        (CapsLeft(tenants={"default": 1}), "for default", "caps.per_tenant_day"),
+        (caps_left(purchase=micro_of("1.00")), "cap of a purchase", "caps.per_purchase"),
+        (caps_left(day=micro_of("1.00")), "cap of today", "caps.per_day"),
+        (caps_left(FAST=0), "for FAST", "caps.per_tier_day.FAST"),
+        (caps_left(default=1), "for default", "caps.per_tenant_day"),
         (OF_BUDGETS, "over the money of the budget of root this month", "budget"),
         (CapsLeft(stopped="too dear today"), "buying is stopped: too dear today", "stopped"),
         (CapsLeft(unreadable="p-1"), "it cannot be read what comes of p-1", "unreadable"),
@@ -266,7 +267,7 @@ def test_nothing_is_bought_over_a_cap_and_the_reason_says_which(
     decision = decided([a_job()], BOOK, OFFERS, caps=caps, rule=rule)
     assert decision.plans == ()
     assert why in decision.reason
-    assert decision.held_by == held_by
+    assert [*limits_of(decision)] == [held_by]
 
 
 def test_over_the_money_of_a_budget_it_says_whose_how_much_and_until_when():
@@ -283,21 +284,24 @@ def test_over_the_money_of_a_budget_it_says_whose_how_much_and_until_when():
     ), decision.reason
     part = micro_of(re.findall(r"part may cost \$([\d.]+)", decision.reason)[0])
     assert (
-        decision.needs == f"money.per_day of the budget of root to {at_most(part + 499 * MICRO)}"
+        limits_of(decision)["budget"]
+        == f"money.per_day of the budget of root to {at_most(part + 499 * MICRO)}"
     )
 
 
 def test_what_alone_keeps_from_buying_is_named():
-    assert decided([a_job()], BOOK, OFFERS).held_by == ""
+    assert decided([a_job()], BOOK, OFFERS).limits == ()
     nowhere = decided([a_job()])
-    assert (nowhere.reason, nowhere.held_by) == ("wait: no market is configured", "no-market")
+    assert (nowhere.reason, limits_of(nowhere)) == (
+        "wait: no market is configured", {"no-market": ""},
+    )  # fmt: skip
     cheap = decided([a_job()], BOOK, OFFERS, policy={"max_price": {"FAST": "$0.10"}})
     assert "max_price.FAST is $0.10" in cheap.reason
-    assert cheap.held_by == "max_price.FAST"
+    assert [*limits_of(cheap)] == ["max_price.FAST"]
     # No setting lets it: nothing of that kind is for sale, or nothing is bought for it at all.
-    assert decided([a_job(gpu_type="B999")], BOOK, OFFERS).held_by == ""
+    assert decided([a_job(gpu_type="B999")], BOOK, OFFERS).limits == ()
     named = a_job(conformance=Conformance(allowed=("1f",)))
-    assert decided([named]).held_by == ""
+    assert decided([named]).limits == ()
 
 
 def test_caps_are_used_up_by_what_was_chosen_before():
@@ -307,7 +311,7 @@ def test_caps_are_used_up_by_what_was_chosen_before():
     most = both.plans[0].max_total
     of_budget = CapsLeft(budgets={"root": BudgetLeft(day=most)}, above={"default": ("root",)})
     assert [plan.tier for plan in both.plans] == [Tier.FAST, Tier.FLEX]
-    for caps in (CapsLeft(day=most), of_budget):
+    for caps in (caps_left(day=most), of_budget):
         one = decided(jobs, BOOK, caps=caps, policy=prices)
         assert [plan.tier for plan in one.plans] == [Tier.FAST]
 
@@ -393,7 +397,7 @@ def test_nothing_is_bought_by_a_pool_that_was_not_allowed_to_or_within_the_coold
     cooling = decided([a_job()], BOOK, unmet=bought, cooldown=timedelta(minutes=5))
     assert cooling.plans == ()
     assert "12:04:00" in cooling.reason
-    assert cooling.held_by == "cooldown"
+    assert [*limits_of(cooling)] == ["cooldown"]
     assert decided([a_job()], BOOK, unmet=bought, cooldown=timedelta(seconds=30)).plans
 
 

@@ -1,5 +1,6 @@
 """What a setting that keeps a pool from buying would have to be: with that value it buys."""
 
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -8,18 +9,18 @@ import pytest
 from longshore.models.buying import (
     BuyDecision,
     BuyingPolicy,
-    Caps,
-    CapsLeft,
     MarketView,
     Unmet,
     UnmetJob,
 )
+from longshore.models.caps_left import CapLeft, CapOf, CapsLeft
 from longshore.models.document import Override, load_document
 from longshore.models.job import Tier
 from longshore.models.money import MICRO
 from longshore.models.pool import PoolPacking, PoolSpec
+from longshore.models.text import at_most
 from longshore.scheduling.buying.plan import decide
-from tests.support.buying import NOW, a_job, cloud, exchange
+from tests.support.buying import NOW, a_job, cloud, exchange, limits_of
 
 BOOK = exchange(("2.00", 8), ("2.40", 8))
 FAST, FLEX = a_job(gpus=8, hours=4), a_job(gpus=8, hours=4, tier=Tier.FLEX)
@@ -35,14 +36,9 @@ def decided(
     pool: PoolSpec, job: UnmetJob, market: MarketView = BOOK, *, used: int = 0, **unmet: Any
 ) -> BuyDecision:
     """Decide where so much of the caps of a day is committed, in micro-dollars."""
-    caps, tiers = pool.buying.caps, pool.buying.caps.per_tier_day
-    left = CapsLeft.of(caps).model_copy(
-        update={
-            "day": None if caps.per_day is None else caps.per_day - used,
-            "tiers": {tier: cap - used for tier, cap in tiers.items()},
-            "tenant": None if caps.per_tenant_day is None else caps.per_tenant_day - used,
-        }
-    )
+    left = CapsLeft.of(pool.buying.caps, [job.tenant])
+    caps = (cap if cap.of is CapOf.PURCHASE else cap.less(used) for cap in left.caps)
+    left = left.model_copy(update={"caps": tuple(caps)})
     unmet_jobs = Unmet(jobs=(job,), **unmet)
     return decide(unmet_jobs, (), (), (market,), pool.buying, left, NOW, PoolPacking())
 
@@ -70,27 +66,124 @@ def test_with_the_value_that_it_needs_it_buys(
 ):
     pool = a_pool(**policy)
     held = decided(pool, job, **state)
-    assert (held.plans, held.held_by) == ((), setting)
-    assert held.needs
-    set_so = Override(f"buying.{setting}", held.needs, "--buying")
-    changed = load_document(pool.model_dump_json(), "pool p", PoolSpec, [set_so])
+    assert (held.plans, [*limits_of(held)]) == ((), [setting])
+    changed = with_what_it_needs(pool, held)
     assert changed != pool
     assert decided(changed, job, **state).plans
+
+
+def with_what_it_needs(pool: PoolSpec, held: BuyDecision) -> PoolSpec:
+    assert all(limits_of(held).values())
+    set_so = [Override(f"buying.{name}", to, "--buying") for name, to in limits_of(held).items()]
+    return load_document(pool.model_dump_json(), "pool p", PoolSpec, set_so)
+
+
+@pytest.mark.parametrize(
+    ("policy", "market", "settings"),
+    [
+        (
+            {"caps": {"per_purchase": "$3", "per_day": "$7"}}, BOOK,
+            ["caps.per_purchase", "caps.per_day"],
+        ),
+        (
+            {"caps": {
+                "per_purchase": "$3", "per_day": "$7", "per_tenant_day": "$2",
+                "per_tier_day": {"FAST": "$4"},
+            }}, BOOK,
+            ["caps.per_purchase", "caps.per_day", "caps.per_tier_day.FAST",
+             "caps.per_tenant_day"],
+        ),
+        (
+            {"max_price": {"FAST": "$0.10"}, "caps": {"per_day": "$7"}}, BOOK,
+            ["max_price.FAST", "caps.per_day"],
+        ),
+        (
+            {"max_price": {"FAST": "$0.10"}, "startup_limit": "10s",
+             "caps": {"per_purchase": "$1"}}, cloud(("2.00", 8)),
+            ["max_price.FAST", "startup_limit", "caps.per_purchase"],
+        ),
+        # The cheapest ask is not enough: what is named is the price that all GPUs are there for.
+        (
+            {"max_price": {"FAST": "$0.10"}}, exchange(("2.00", 4), ("2.40", 8)),
+            ["max_price.FAST"],
+        ),
+    ],
+)  # fmt: skip
+def test_all_that_keeps_from_buying_is_named_together(
+    policy: dict[str, Any], market: MarketView, settings: list[str]
+):
+    pool = a_pool(**policy)
+    held = decided(pool, FAST, market)
+    assert (held.plans, [*limits_of(held)]) == ((), settings)
+    assert decided(with_what_it_needs(pool, held), FAST, market).plans
+    # None of them is named in vain.
+    for left_as_it_is in settings:
+        less = [limit for limit in held.limits if limit.name != left_as_it_is]
+        partly = with_what_it_needs(pool, held.model_copy(update={"limits": tuple(less)}))
+        assert decided(partly, FAST, market).plans == ()
+
+
+def test_a_price_limit_is_not_to_be_raised_where_it_would_wait_even_then():
+    pool = a_pool(max_price={"FAST": "$0.10"}, caps={"per_day": "$7"})
+    held = decided(pool, FAST, cloud(("900.00", 8)))
+    assert (held.plans, held.limits) == ((), ())
+    assert re.search(
+        r"max_price.FAST is \$0.10; with max_price.FAST=\$900.00 it would wait too: "
+        r"that costs least: \$[\d,.]+ in all, against \$[\d,.]+$", held.reason,
+    ), held.reason  # fmt: skip
+
+
+def test_a_cap_is_not_to_be_raised_for_what_costs_more_than_to_wait():
+    pool = a_pool(caps={"per_day": "$7"}, max_price={"FAST": "$1,000"})
+    held = decided(pool, FAST, cloud(("900.00", 8)))
+    assert (held.plans, held.limits) == ((), ())
+    assert held.reason.startswith("wait: that costs least: ")
+
+
+def test_a_price_and_a_cap_that_keep_a_flex_job_are_named_together():
+    pool = a_pool(flex_price="$1.00", caps={"per_day": "$7"})
+    held = decided(pool, FLEX)
+    assert [*limits_of(held)] == ["flex_price", "caps.per_day"]
+    assert decided(with_what_it_needs(pool, held), FLEX).plans
+
+
+def test_a_cap_of_each_tenant_has_to_do_for_all_of_them():
+    pool = a_pool(caps={"per_tenant_day": "$2"})
+    jobs = tuple(a_job(name, gpus=4, hours=4).model_copy(update={"tenant": name})
+                 for name in ("red", "blue"))  # fmt: skip
+    left = CapsLeft.of(pool.buying.caps, ["red", "blue"])
+
+    def bought(pool: PoolSpec, left: CapsLeft) -> BuyDecision:
+        unmet = Unmet(jobs=jobs)
+        return decide(unmet, (), (), (BOOK,), pool.buying, left, NOW, PoolPacking())
+
+    held = bought(pool, left)
+    assert [*limits_of(held)] == ["caps.per_tenant_day"]
+    changed = with_what_it_needs(pool, held)
+    assert bought(changed, CapsLeft.of(changed.buying.caps, ["red", "blue"])).plans
 
 
 def test_the_value_is_no_more_than_is_needed():
     held = decided(a_pool(caps={"per_day": "$50"}), FAST, used=10 * MICRO)
     bought = decided(a_pool(), FAST)
-    assert held.needs == f"${10 + bought.max_total / MICRO:.2f}"
-    cents = round(float(decided(a_pool(flex_price="$1.00"), FLEX).needs.removeprefix("$")) * 100)
+    assert limits_of(held)["caps.per_day"] == f"${10 + bought.max_total / MICRO:.2f}"
+    needs = limits_of(decided(a_pool(flex_price="$1.00"), FLEX))["flex_price"]
+    cents = round(float(needs.removeprefix("$")) * 100)
     less = a_pool(flex_price=f"${(cents - 2) / 100:.2f}")
     assert decided(less, FLEX).plans == ()
 
 
-def test_no_value_is_named_where_the_limit_is_no_setting_of_the_pool():
-    left = CapsLeft(day=1, own=Caps(), general={"caps.per_day": "day"})
-    pool = a_pool()
-    held = decide(Unmet(jobs=(FAST,)), (), (), (BOOK,), pool.buying, left, NOW, PoolPacking())
-    assert (held.held_by, held.needs) == ("refused", "")
-    empty = decided(pool, a_job(gpu_type="B999"), cloud(("1.00", 1)))
-    assert (empty.held_by, empty.needs) == ("", "")
+def test_a_cap_of_the_installation_is_named_beside_the_pools_own():
+    pool = a_pool(caps={"per_day": "$7"})
+    own = CapsLeft.of(pool.buying.caps).caps
+    both = CapsLeft(caps=(CapLeft(of=CapOf.DAY, most=9, left=4, scope="day"), *own))
+    held = decide(Unmet(jobs=(FAST,)), (), (), (BOOK,), pool.buying, both, NOW, PoolPacking())
+    most = decided(a_pool(), FAST).max_total
+    assert limits_of(held) == {
+        "refused": f"day {at_most(most + 5)}", "caps.per_day": at_most(most),
+    }  # fmt: skip
+    assert "$0.00 is left (`longshore market caps day`); and it is over" in held.reason
+
+
+def test_no_value_is_named_where_nothing_of_the_kind_is_for_sale():
+    assert decided(a_pool(), a_job(gpu_type="B999"), cloud(("1.00", 1))).limits == ()

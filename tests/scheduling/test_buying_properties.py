@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from longshore.models.buying import (
     BuyDecision,
     CapacityUnderWay,
-    CapsLeft,
     MarketView,
     Option,
     OptionKind,
@@ -26,6 +25,7 @@ from tests.support.buying import (
     a_release,
     away_exchange,
     book_of,
+    caps_left,
     cloud,
     decided,
     exchange,
@@ -72,7 +72,7 @@ def markets(draw: st.DrawFn) -> list[MarketView]:
 def test_no_purchase_is_over_a_cap(
     jobs: list[UnmetJob], seen: list[MarketView], purchase: int, day: int, tenant: int
 ):
-    caps = CapsLeft(purchase=purchase * MICRO, day=day * MICRO, tenants={"red": tenant * MICRO})
+    caps = caps_left(purchase=purchase * MICRO, day=day * MICRO, red=tenant * MICRO)
     highest = {Tier.FAST: 3 * MICRO, Tier.FLEX: 2 * MICRO}
     decision = decided(jobs, *seen, caps=caps, max_price=highest)
     assert decision.max_total <= day * MICRO

@@ -8,26 +8,27 @@ from longshore.models.buying import (
     BuyDecision,
     BuyingPolicy,
     CapacityUnderWay,
-    CapsLeft,
     NodeShape,
 )
 from longshore.models.job import Tier
+from longshore.models.limit import HeldBy, Limit
 from longshore.models.money import micro_of
 from longshore.models.placement import PackingPolicy
 from longshore.models.pool import PoolSpec
-from longshore.models.spending import BuyingRecord, HeldBy
+from longshore.models.spending import BuyingRecord
 from longshore.models.topology import Gang
 from longshore.scheduling.buying.buying_status import NO_BUYING, Failed, buying_status, for_job
 from longshore.scheduling.buying.fleet import holding
 from longshore.scheduling.buying.options import windows_to_ask
-from tests.support.buying import NOW, a_job, cloud, decided, exchange
+from tests.support.buying import NOW, a_job, caps_left, cloud, decided, exchange, limits_of
 
 MINUTE = timedelta(minutes=1)
 POOL = PoolSpec(name="p", buying=BuyingPolicy(enabled=True))
 
 
 def decided_before(held_by: str, reason: str = "wait: so it is", needs: str = "") -> BuyingRecord:
-    return BuyingRecord(at=NOW, reason=reason, held_by=held_by, needs=needs)
+    limits = Limit.at(held_by, needs) if held_by else ()
+    return BuyingRecord(at=NOW, reason=reason, limits=limits)
 
 
 def test_a_pool_that_may_not_buy_has_nothing_to_say() -> None:
@@ -120,6 +121,22 @@ def test_a_cap_that_the_database_keeps_is_shown_by_its_command() -> None:
     assert "`longshore market caps`" in standing.helps
 
 
+def test_all_that_keeps_it_is_advised_together() -> None:
+    caps = Limit(name="caps.per_purchase", needs="$8"), Limit(name="caps.per_day", needs="$14")
+    last = BuyingRecord(
+        at=NOW, reason="wait: so it is",
+        limits=(*caps, Limit(name=HeldBy.REFUSED, needs="pool=p $1,012.40"),
+                Limit(name=HeldBy.BUDGET, needs="money.per_day of the budget of red to $530")),
+    )  # fmt: skip
+    assert buying_status(POOL, "", last, NOW).helps == (
+        "raise `caps.per_purchase` and `caps.per_day`: `longshore pool set p "
+        "--buying 'caps.per_purchase=$8' --buying 'caps.per_day=$14'`; and "
+        "raise the cap: `longshore market caps pool=p '$1,012.40'`; and "
+        "raise money.per_day of the budget of red to $530 in its budget file: "
+        "`longshore budget apply FILE`"
+    )
+
+
 def test_the_money_of_a_budget_is_raised_in_its_file() -> None:
     needs = "money.per_day of the budget of red to $530.00"
     held = decided_before(HeldBy.BUDGET, "wait: it is over the money", needs)
@@ -179,8 +196,8 @@ def record_of(decision: BuyDecision) -> BuyingRecord:
 
 def test_a_job_is_told_what_keeps_the_pool_from_buying_for_it() -> None:
     jobs = [a_job("wide", gpus=400), a_job("dear")]
-    decision = decided(jobs, cloud(("2.40", 8)), caps=CapsLeft(purchase=micro_of("0.10")))
-    assert decision.held_by == "caps.per_purchase"
+    decision = decided(jobs, cloud(("2.40", 8)), caps=caps_left(purchase=micro_of("0.10")))
+    assert [*limits_of(decision)] == ["caps.per_purchase"]
     assert decision.held_for == ("dear",)
     record = record_of(decision)
     told = {

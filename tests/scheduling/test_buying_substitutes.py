@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from longshore.models.buying import CapsLeft, MarketView, PurchasePlan
+from longshore.models.buying import MarketView, PurchasePlan
 from longshore.models.money import micro_of
-from tests.support.buying import a_job, cloud, decided, exchange
+from tests.support.buying import a_job, caps_left, cloud, decided, exchange
 
 SELLERS = ("datacrunch", "massed", "lambda", "nebius")
 
@@ -90,10 +90,10 @@ def test_the_caps_hold_for_what_is_tried_instead():
     market = sellers("2.00", "2.10", "2.20")
     (plan,) = decided([a_job()], market).plans
     first, _ = plan.instead
-    caps = CapsLeft(purchase=first.max_total)
+    caps = caps_left(purchase=first.max_total)
     (plan,) = decided([a_job()], market, caps=caps).plans
     assert instead_of(plan) == ["massed"]
-    decision = decided([a_job()], market, caps=CapsLeft(day=first.max_total - 1))
+    decision = decided([a_job()], market, caps=caps_left(day=first.max_total - 1))
     assert instead_of(decision.plans[0]) == []
     assert decision.max_total < first.max_total
 
@@ -123,7 +123,7 @@ def test_in_place_of_node_time_the_next_best_option_of_another_market_is_tried()
     ("market", "fields"),
     [
         (cloud(("3.00", 4)), {}),
-        (cloud(("3.00", 8)), {"caps": CapsLeft(day=micro_of("22.00"))}),
+        (cloud(("3.00", 8)), {"caps": caps_left(day=micro_of("22.00"))}),
         (cloud(("3.00", 8)), {"max_price": {"FAST": "$2.50"}}),
         (cloud(("30.00", 8)), {"fast_patience": "15m", "flex_price": "$4.00"}),
     ],
@@ -160,7 +160,7 @@ def test_each_of_several_orders_goes_on_to_the_next_best_for_its_jobs():
     (chosen,) = [option for option in decision.options if option.chosen]
     assert chosen.max_total == long.most + short.most
 
-    cap = CapsLeft(day=chosen.max_total - 1)
+    cap = caps_left(day=chosen.max_total - 1)
     within = decided(jobs, BOOK, sellers("3.00", "3.10", "3.20", gpus=8), caps=cap)
     assert [instead_of(plan) for plan in within.plans] != [instead_of(long), instead_of(short)]
     assert sum(plan.most for plan in within.plans) <= chosen.max_total - 1

@@ -9,12 +9,12 @@ from longshore.models.buying import (
     BuyDecision,
     BuyingPolicy,
     CapacityUnderWay,
-    CapsLeft,
     MarketView,
     Release,
     Unmet,
     UnmetJob,
 )
+from longshore.models.caps_left import CapLeft, CapOf, CapsLeft
 from longshore.models.job import Tier
 from longshore.models.job_request import JobRequest
 from longshore.models.market import Capabilities, Level, NoQuote, NoQuoteReason, Offer, OrderBook
@@ -117,6 +117,25 @@ def a_release(
         cpus=1, ram=1, expected_end=NOW + timedelta(hours=busy_hours),
     )  # fmt: skip
     return Release(node=node, running=(job,))
+
+
+def caps_left(**lefts: int) -> CapsLeft:
+    """Return what is left of a pool's own caps: ``purchase``, ``day``, ``FAST``, or a tenant's;
+    in micro-dollars."""
+    kinds = {"purchase": CapOf.PURCHASE, "day": CapOf.DAY, "FAST": CapOf.TIER, "FLEX": CapOf.TIER}
+    caps = (
+        CapLeft(
+            of=(of := kinds.get(name, CapOf.TENANT)), most=left, left=left,
+            name="" if of in (CapOf.PURCHASE, CapOf.DAY) else name,
+        )
+        for name, left in lefts.items()
+    )  # fmt: skip
+    return CapsLeft(caps=tuple(caps))
+
+
+def limits_of(decision: BuyDecision) -> dict[str, str]:
+    """Return what keeps from buying, with what each would have to be."""
+    return {limit.name: limit.needs for limit in decision.limits}
 
 
 def decided(

@@ -23,7 +23,7 @@ from longshore.client.api import Longshore
 from longshore.client.markets import open_markets
 from longshore.client.submission import new_job_id
 from longshore.models.block import block_workflow_id
-from longshore.models.buying import BuyingPolicy, Caps
+from longshore.models.buying_policy import BuyingPolicy, Caps
 from longshore.models.errors import NotFoundError, RefusedError, StackError, UnavailableError
 from longshore.models.job import JobSpec, Tier
 from longshore.models.job_status import JobState

@@ -1,0 +1,58 @@
+"""What would let a pool buy, all of it: behind one limit there may be others."""
+
+from collections.abc import Callable
+
+from longshore.models.buying import BuyDecision
+from longshore.models.buying_policy import BuyingPolicy
+from longshore.models.limit import Limit
+from longshore.scheduling.buying.words import WAIT
+
+_MOST_ROUNDS = 3
+"""Each is a whole decision."""
+
+
+def with_all_limits(
+    decision: BuyDecision, policy: BuyingPolicy, again: Callable[[BuyingPolicy], BuyDecision]
+) -> BuyDecision:
+    """Return a decision to buy nothing with everything that keeps from buying.
+
+    What is over a limit on prices or on start-up is not compared with others, nor held against
+    the caps. So it is decided `again` with a policy that has the value which that limit needs.
+    Where it would wait even then, to raise the limit does not help, and the reason says so.
+    """
+    limits = {limit.name: limit for limit in decision.limits}
+    last = decision
+    for _ in range(_MOST_ROUNDS):
+        liftable = next(filter(_can_lift, last.limits), None)
+        if liftable is None:
+            return decision.model_copy(update={"limits": tuple(limits.values())})
+        policy = _lifted(policy, liftable)
+        last = again(policy)
+        if last.plans:
+            return decision.model_copy(update={"limits": tuple(limits.values())})
+        if not last.limits:
+            return _waits_too(decision, limits, last)
+        limits |= {limit.name: limit for limit in last.limits}
+    unknown = {limit.name: limit.model_copy(update={"needs": ""}) for limit in last.limits}
+    return decision.model_copy(update={"limits": tuple((limits | unknown).values())})
+
+
+def _can_lift(limit: Limit) -> bool:
+    return bool(limit.needs) and limit.name.split(".")[0] in ("max_price", "startup_limit")
+
+
+def _lifted(policy: BuyingPolicy, limit: Limit) -> BuyingPolicy:
+    name, _, tier = limit.name.partition(".")
+    value = {tier: limit.needs} if tier else limit.needs
+    read = getattr(BuyingPolicy.model_validate({name: value}), name)
+    return policy.model_copy(update={name: {**policy.max_price, **read} if tier else read})
+
+
+def _waits_too(decision: BuyDecision, limits: dict[str, Limit], last: BuyDecision) -> BuyDecision:
+    """Return it with the reason to wait beyond the limits; none of them is what has to change."""
+    values = " and ".join(f"{limit.name}={limit.needs}" for limit in limits.values())
+    too = f"; with {values} it would wait too: {(last.why or last.reason).removeprefix(WAIT)}"
+    why = f"{decision.why}{too}" if decision.why else ""
+    return decision.model_copy(
+        update={"limits": (), "held_for": (), "reason": f"{decision.reason}{too}", "why": why}
+    )
