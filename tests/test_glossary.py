@@ -22,6 +22,7 @@ from longshore.models.funding import FundingClass
 from longshore.models.gang import GangPacking
 from longshore.models.job import Tier
 from longshore.models.job_status import JobState
+from longshore.models.limit import HeldBy
 from longshore.models.market import MachineState, OrderState
 from longshore.models.messages import LeaseEnd
 from longshore.models.node import NodeState
@@ -30,7 +31,6 @@ from longshore.models.placement import PlacementKind, RejectionCode
 from longshore.models.purchase import PurchaseState
 from longshore.models.retry import FailureClass
 from longshore.models.schedule import Oddity, Overlap
-from longshore.models.limit import HeldBy
 from longshore.models.topology import LinkClass
 from tests.test_docs import NAMES, ROOT
 

@@ -83,9 +83,9 @@ class BlockRow(SQLModel, table=True):
     """What was decided about it last: every option with its price."""
     decided_at: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     tried_at: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
+    """When a sale or a renewal of it was tried last."""
     woken_at: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     """When it was told last that it has lost its work."""
-    """When a sale or a renewal of it was tried last."""
     simulated: bool = Field(default=False, sa_column_kwargs={"server_default": text("false")})
     ended_at: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
 

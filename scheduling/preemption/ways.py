@@ -162,7 +162,7 @@ def as_told(plan: PreemptionPlan, start: datetime | None) -> PreemptionPlan:
     title = _until(start)
     if abs(waiting.start - start) >= timedelta(seconds=1):
         counted = span(waiting.start - plan.at)
-        title += f", counted as {counted}: nobody knows how long those take that run there"
+        title += f", counted as {counted}: what runs there probably lasts that long"
     told = waiting.model_copy(update={"title": title, "start": start})
     ways = tuple(told if way is waiting else way for way in plan.ways)
     reason = plan.reason.replace(waiting.title, title)

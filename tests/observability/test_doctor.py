@@ -318,6 +318,46 @@ async def test_a_node_that_is_lost_is_named_with_the_reason(plant: Plant):
     assert "start it again" in said[0].mend
 
 
+@pytest.mark.parametrize(
+    ("block", "ends", "over", "mend"),
+    [
+        ("past", "-1 hour", "; its time is over", "Nothing is to be started again: it leaves when "
+         "its block past has ended at prime (`longshore block past`)."),
+        ("paid", "1 hour", "", "It was bought at prime. Where it stays silent its machine is "
+         "stopped, and another is started while its time is paid for: `longshore block paid`."),
+    ],
+)  # fmt: skip
+async def test_a_silent_node_of_a_block_is_not_to_be_started_by_hand(
+    plant: Plant, block: str, ends: str, over: str, mend: str
+):
+    url = plant.stack.postgres.url()
+    temporal, database = await Client.connect(_address(plant)), Database(url)
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(
+            "INSERT INTO blocks (id, provider, instance_type, tier, price_micro_per_gpu_hour,"
+            " state, ends_at) VALUES (%s, 'prime', '1xL40S', 'FAST', 1, 'OPEN',"
+            " now() + CAST(%s AS interval))",
+            (block, ends),
+        )
+        for node, state in ((f"{block}-mute", "READY"), (f"{block}-lost", "LOST")):
+            row = {"id": node, "state": state, "state_reason": "x", "block_id": block}
+            connection.execute(
+                "INSERT INTO nodes SELECT (jsonb_populate_record(n, %s)).* FROM nodes n LIMIT 1",
+                (Jsonb(row),),
+            )
+        try:
+            found = await agent_checks.agents(temporal, database)
+        finally:
+            connection.execute("UPDATE nodes SET state = 'GONE' WHERE block_id = %s", (block,))
+            connection.execute("UPDATE blocks SET state = 'ENDED' WHERE id = %s", (block,))
+            await database.close()
+    told = [(each.says, each.mend) for each in found if f"node {block}-" in each.says]
+    assert told == [
+        (f"node {block}-mute is in the database, and its agent asks for no work{over}", mend),
+        (f"node {block}-lost is lost: x{over}", mend),
+    ]
+
+
 async def test_a_node_that_longshore_has_cordoned_is_named_with_what_to_do(plant: Plant):
     url = plant.stack.postgres.url()
     temporal, database = await Client.connect(_address(plant)), Database(url)

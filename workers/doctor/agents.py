@@ -32,7 +32,8 @@ _NEW_CONTROL = (
 )
 _NODES = """
     SELECT n.id, n.state, n.state_reason, n.drain_reason, n.hostname, n.agent_version,
-           n.agent_protocol, b.reason AS block_reason
+           n.agent_protocol, b.id AS block_id, b.provider, b.reason AS block_reason,
+           coalesce(b.ends_at <= clock_timestamp(), false) AS is_over
       FROM nodes n LEFT JOIN blocks b ON b.id = n.block_id
      WHERE n.state <> 'GONE' ORDER BY n.id
 """
@@ -50,13 +51,13 @@ async def agents(temporal: Client, database: Database) -> list[Finding]:
     async def look_at(row: Mapping[str, Any]) -> list[Finding]:
         async with gate:
             asks = await is_polled(temporal, node_task_queue(row["id"]), now)
-            found = await _clock(temporal, row["id"]) if asks else [_silent(row["id"])]
+            found = await _clock(temporal, row["id"]) if asks else [silent(row)]
         return found + version_of(row["id"], row["agent_version"], row["agent_protocol"])
 
     wrong: list[Finding] = []
     for findings in await asyncio.gather(*map(look_at, live)):
         wrong += findings
-    wrong += [_lost(row) for row in rows if row["state"] == "LOST"]
+    wrong += [lost(row) for row in rows if row["state"] == "LOST"]
     closed = [found for row in live if row["state"] == "DRAINING" for found in cordoned(row)]
     wrong += [found for found in closed if found.level is not Level.OK]
     leaving = [found for found in closed if found.level is Level.OK]
@@ -115,12 +116,32 @@ def clock_of(
     ]
 
 
-def _silent(node_id: str) -> Finding:
+def silent(row: Mapping[str, Any]) -> Finding:
+    """Return that the agent of a node asks for no work, and what helps."""
+    says = f"node {row['id']} is in the database, and its agent asks for no work"
+    if row["is_over"]:
+        return warn("agents", f"{says}; its time is over", _leaves(row))
+    if row["block_id"]:
+        return fail("agents", says, _of_a_market(row))
     return fail(
-        "agents",
-        f"node {node_id} is in the database, and its agent asks for no work",
+        "agents", says,
         "Look at the agent's log on that machine, or start it again: `longshore agent "
-        f"--node-id {node_id}`.",
+        f"--node-id {row['id']}`.",
+    )  # fmt: skip
+
+
+def _of_a_market(row: Mapping[str, Any]) -> str:
+    return (
+        f"It was bought at {row['provider']}. Where it stays silent its machine is stopped, and "
+        f"another is started while its time is paid for: `longshore block {row['block_id']}`."
+    )
+
+
+def _leaves(row: Mapping[str, Any]) -> str:
+    """Return what becomes of a node whose bought time is over."""
+    return (
+        f"Nothing is to be started again: it leaves when its block {row['block_id']} has ended at "
+        f"{row['provider']} (`longshore block {row['block_id']}`)."
     )
 
 
@@ -148,11 +169,17 @@ def _other_protocol(node_id: str, what: str, theirs: int, mend: str) -> Finding:
     return warn("agents", f"{says}, this is {PROTOCOL}", mend)
 
 
-def _lost(row: Mapping[str, Any]) -> Finding:
+def lost(row: Mapping[str, Any]) -> Finding:
+    """Return that a node is lost, and how it comes back, where it can."""
     machine = row["hostname"] or "its machine"
+    says = f"node {row['id']} is lost: {row['state_reason']}"
+    if row["is_over"]:
+        return warn("agents", f"{says}; its time is over", _leaves(row))
+    if row["block_id"]:
+        return warn("agents", says, _of_a_market(row))
     return warn(
         "agents",
-        f"node {row['id']} is lost: {row['state_reason']}",
+        says,
         f"If it is to come back, end its agent on {machine} where it still runs, and start it "
         "again.",
     )
