@@ -395,7 +395,7 @@ spare gives nothing back: the spare holds what it uses."""
 _OF_SHAPE = sorted(
     JobRequest.model_fields.keys() & JobSpec.model_fields.keys()
     - {"priority", "tenant", "gang", "storage_bandwidth", "power_per_gpu", "data", "max_duration",
-       "start_below"}
+       "start_below", "engine"}
 )  # fmt: skip
 """Fields of a spec that tell jobs apart of which more are to be expected."""
 

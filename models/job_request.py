@@ -6,15 +6,12 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from longshore.models.base import Frozen, Instant, Name
-from longshore.models.constraints import Constraints
 from longshore.models.durations import Learnt
-from longshore.models.elastic import Malleable
 from longshore.models.gpu_hour_price import GPUHourPrice
 from longshore.models.job import ASSUMED_DURATION, JobSpec, Tier
-from longshore.models.mig import MigProfile
-from longshore.models.resources import GPURequest, HostAmounts
-from longshore.models.topology import Conformance, Gang
-from longshore.models.units import GB, LONGEST, MOST, Duration, GBPerSecond, Watts
+from longshore.models.resource_request import ResourceRequest
+from longshore.models.resources import HostAmounts
+from longshore.models.units import GB, LONGEST, MOST, Duration
 
 IMAGE_SIZE = 10.0
 """GB, a guess beside data that has sizes: nobody says how large an image is."""
@@ -46,24 +43,21 @@ class EngineKey(Frozen):
         return same_service or (self.model, self.runtime) == (other.model, other.runtime)
 
 
-class JobRequest(Frozen):
-    """What the packer needs to know of a job."""
+class JobRequest(ResourceRequest):
+    """What the packer needs to know of a job.
+
+    Of a job that may span nodes, or runs on several sizes, the amounts are those of the whole job
+    at its desired size; `at_size` has those of another. Bounds are wider than those of a job file:
+    a newer version may take more.
+    """
 
     id: str
     tier: Tier = Tier.FAST
     priority: int = Field(default=5, ge=0, le=10)
     gpus: int = Field(ge=1, le=_MOST_GPUS)
     gpu_type: str | None = None
-    vram_per_gpu: GB = 0.0
-    milli: int = Field(default=1000, ge=1, le=1000)
-    """Thousandths of its GPU; below 1000 it shares that with others."""
-    mig: MigProfile | None = None
-    """Wants one instance of this profile."""
     cpus: float = Field(default=0.0, ge=0, le=MOST)
     ram: GB = 0.0
-    storage_bandwidth: GBPerSecond = 0.0
-    power_per_gpu: Watts | None = None
-    """What a GPU of the node may draw when left out."""
     expected_duration: Duration = ASSUMED_DURATION
     """What it is planned with."""
     duration_known: bool = Field(default=True, exclude=True)
@@ -110,18 +104,6 @@ class JobRequest(Frozen):
     path_behind: float = Field(default=0.0, ge=0, le=1)
     """Of a job of a DAG: the longest path of jobs that come after it, as a part of the DAG's."""
     attempt: int = 1
-    gang: Gang | None = None
-    """Set for a job that may span nodes; `gpus`, `cpus` and the like stay those of the whole
-    job."""
-    malleable: Malleable | None = None
-    """Set for a job that runs on fewer GPUs too; `gpus`, `cpus`, `expected_duration` and the like
-    are those of its desired size, and `at_size` has those of another."""
-    conformance: Conformance | None = None
-    """Rules nodes out by their fingerprint."""
-    sensitive: bool = Field(default=False, exclude_if=lambda sensitive: not sensitive)
-    """It holds its nodes alone."""
-    constraints: Constraints = ()
-    """Rules nodes out by their labels."""
     data: dict[str, GB] = Field(default_factory=dict[str, float])
     """What it reads, by name, with the size where that is known: what nodes fetch by its source
     (`fetched_name`). Its container image too, and a checkpoint that it goes on from."""
@@ -135,10 +117,6 @@ class JobRequest(Frozen):
         """Return the hash of all fields; a dict has none, so that of its entries in any order."""
         entries = {**self.__dict__, "data": frozenset(self.data.items())}
         return hash(tuple(entries[name] for name in type(self).model_fields))
-
-    @property
-    def gpu(self) -> GPURequest:
-        return GPURequest(self.gpus, self.vram_per_gpu, self.milli, self.mig, alone=self.sensitive)
 
     @property
     def fetches(self) -> bool:
@@ -212,10 +190,8 @@ class JobRequest(Frozen):
         cls, job_id: str, spec: JobSpec, submitted_at: Instant, attempt: int, path_behind: float
     ) -> "JobRequest":
         return cls(
-            id=job_id, tier=spec.tier, priority=spec.priority, gpus=spec.gpus,
-            gpu_type=spec.gpu_type, vram_per_gpu=spec.vram_per_gpu, milli=spec.milli,
-            mig=spec.mig, cpus=spec.cpus, ram=spec.ram,
-            storage_bandwidth=spec.storage_bandwidth, power_per_gpu=spec.power_per_gpu,
+            **{name: getattr(spec, name) for name in ResourceRequest.model_fields},
+            id=job_id, tier=spec.tier, priority=spec.priority,
             expected_duration=spec.likely_duration,
             duration_known=spec.expected_duration is not None, can_stop=spec.can_stop,
             needs_container=spec.image is not None,
@@ -225,8 +201,7 @@ class JobRequest(Frozen):
             # A job that begins later has not waited before.
             submitted_at=spec.begins_at(submitted_at) or submitted_at,
             tenant=spec.tenant, start_below=spec.start_below, path_behind=path_behind,
-            attempt=attempt, gang=spec.gang, grace=spec.grace, conformance=spec.conformance,
-            constraints=spec.constraints, malleable=spec.malleable, sensitive=spec.sensitive,
+            attempt=attempt, grace=spec.grace,
             data={**_data_of(spec), **_image_of(spec)}, saves=spec.checkpoint is not None,
         )  # fmt: skip
 

@@ -7,6 +7,8 @@ from longshore.activities.snapshot import load_recent
 from longshore.activities.views import set_pool
 from longshore.models.placement import PackingRule
 from longshore.models.pool import PoolPacking, PoolSpec
+from longshore.models.runtimes import BUILT_IN
+from longshore.models.serving import EngineSpec, ModelSpec
 from longshore.models.topology import Conformance
 from tests.support.ledger import Ledger
 
@@ -25,6 +27,18 @@ async def test_recent_jobs_are_counted_by_shape(ledger: Ledger):
     found = {(of.request.gpus, of.count, of.ended) for of in recent}
     assert found == {(1, 2, 1), (4, 1, 0)}
     assert elsewhere == ()
+
+
+async def test_an_engine_counts_as_a_job_of_its_shape(ledger: Ledger):
+    model = ModelSpec(name="tiny", source="/m/tiny.gguf", context=8, concurrency=1)
+    engine = EngineSpec(model=model, runtime=BUILT_IN["llama.cpp"], memory=1000)
+    await ledger.register(gpus=2)
+    async with ledger.listening("chat"):
+        await ledger.enqueue("chat", command=None, engine=engine.model_dump(mode="json"))
+        await ledger.cycle("one")
+    async with ledger.database.transaction() as connection:
+        (recent,) = await load_recent(connection, ledger.pool)
+    assert (recent.request.gpus, recent.count) == (1, 1)
 
 
 async def test_a_job_whose_row_somebody_has_written_into_says_nothing_of_what_comes(
