@@ -57,7 +57,7 @@ def test_the_others_are_planned_as_if_it_were_not_there():
 def test_mistakes_in_values_are_told_in_words_and_in_one_line():
     with pytest.raises(ValidationError) as wrong:
         JobRequest.model_validate({"id": "j", "gpus": 0, "priority": "high"})
-    said = "priority: must be a whole number, got 'high'; gpus: must be at least 1, got 0"
+    said = "gpus: must be at least 1, got 0; priority: must be a whole number, got 'high'"
     assert set_aside("j", wrong.value).reason == (
         f"set aside: it cannot be planned ({said}); cancel it, and submit it with other values"
     )
