@@ -1,10 +1,10 @@
 """What would let a pool buy, all of it: behind one limit there may be others."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 from longshore.models.buying import BuyDecision
 from longshore.models.buying_policy import BuyingPolicy
-from longshore.models.limit import Limit
+from longshore.models.limit import HeldBy, Limit
 from longshore.scheduling.buying.words import WAIT
 
 _MOST_ROUNDS = 3
@@ -20,7 +20,7 @@ def with_all_limits(
     the caps. So it is decided `again` with a policy that has the value which that limit needs.
     Where it would wait even then, to raise the limit does not help, and the reason says so.
     """
-    limits = {limit.name: limit for limit in decision.limits}
+    limits = _by_what(decision.limits)
     last = decision
     for _ in range(_MOST_ROUNDS):
         liftable = next(filter(_can_lift, last.limits), None)
@@ -32,9 +32,21 @@ def with_all_limits(
             return decision.model_copy(update={"limits": tuple(limits.values())})
         if not last.limits:
             return _waits_too(decision, limits, last)
-        limits |= {limit.name: limit for limit in last.limits}
-    unknown = {limit.name: limit.model_copy(update={"needs": ""}) for limit in last.limits}
-    return decision.model_copy(update={"limits": tuple((limits | unknown).values())})
+        limits |= _by_what(last.limits)
+    lifted = next(filter(_can_lift, last.limits), None)
+    if lifted is not None:  # no value of it is known to do
+        limits |= {(lifted.name, ""): lifted.model_copy(update={"needs": ""})}
+    return decision.model_copy(update={"limits": tuple(limits.values())})
+
+
+def _by_what(limits: Iterable[Limit]) -> dict[tuple[str, str], Limit]:
+    """Return limits by what has to be changed: caps of several scopes, and the money of several
+    budgets, have one name, and what they need begins with whose it is."""
+    kinds = tuple(HeldBy)
+    return {
+        (each.name, each.needs.rpartition(" ")[0] if each.name in kinds else ""): each
+        for each in limits
+    }
 
 
 def _can_lift(limit: Limit) -> bool:
@@ -48,7 +60,9 @@ def _lifted(policy: BuyingPolicy, limit: Limit) -> BuyingPolicy:
     return policy.model_copy(update={name: {**policy.max_price, **read} if tier else read})
 
 
-def _waits_too(decision: BuyDecision, limits: dict[str, Limit], last: BuyDecision) -> BuyDecision:
+def _waits_too(
+    decision: BuyDecision, limits: Mapping[tuple[str, str], Limit], last: BuyDecision
+) -> BuyDecision:
     """Return it with the reason to wait beyond the limits; none of them is what has to change."""
     values = " and ".join(f"{limit.name}={limit.needs}" for limit in limits.values())
     too = f"; with {values} it would wait too: {(last.why or last.reason).removeprefix(WAIT)}"

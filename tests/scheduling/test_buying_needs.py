@@ -13,7 +13,7 @@ from longshore.models.buying import (
     Unmet,
     UnmetJob,
 )
-from longshore.models.caps_left import CapLeft, CapOf, CapsLeft
+from longshore.models.caps_left import BudgetLeft, CapLeft, CapOf, CapsLeft
 from longshore.models.document import Override, load_document
 from longshore.models.job import Tier
 from longshore.models.money import MICRO
@@ -183,6 +183,28 @@ def test_a_cap_of_the_installation_is_named_beside_the_pools_own():
         "refused": f"day {at_most(most + 5)}", "caps.per_day": at_most(most),
     }  # fmt: skip
     assert "$0.00 is left (`longshore market caps day`); and it is over" in held.reason
+
+
+def test_caps_of_several_scopes_and_the_money_of_several_budgets_are_all_named():
+    caps = (
+        CapLeft(of=CapOf.DAY, most=9, left=4, scope="day"),
+        CapLeft(of=CapOf.DAY, most=9, left=5, scope="pool=p"),
+        CapLeft(of=CapOf.TENANT, name="default", most=9, left=6, scope="tenant=default"),
+    )
+    budgets = {
+        "low": BudgetLeft(day=1, per_day=1),
+        "top": BudgetLeft(day=1, per_day=1, month=2, per_month=2),
+    }
+    above = {"default": ("low", "top")}
+    left = CapsLeft(caps=caps, budgets=budgets, above=above)
+    pool = a_pool()
+    held = decide(Unmet(jobs=(FAST,)), (), (), (BOOK,), pool.buying, left, NOW, PoolPacking())
+    assert [(each.name, each.needs.rpartition(" ")[0]) for each in held.limits] == [
+        ("refused", "day"), ("refused", "pool=p"), ("refused", "tenant=default"),
+        ("budget", "money.per_day of the budget of low to"),
+        ("budget", "money.per_day of the budget of top to"),
+        ("budget", "money.per_month of the budget of top to"),
+    ]  # fmt: skip
 
 
 def test_no_value_is_named_where_nothing_of_the_kind_is_for_sale():
