@@ -7,7 +7,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from longshore.client.api import Longshore
@@ -23,6 +22,7 @@ from longshore.models.serving import ModelSpec
 from tests.support.agent import AgentProcess
 from tests.support.control import a_spec, reaches
 from tests.support.gguf_models import Model, write
+from tests.support.http_client import engine_client
 from tests.support.waiting import eventually
 
 PATIENCE = 120
@@ -115,7 +115,7 @@ async def test_one_in_use_leaves_for_an_engine_of_its_class_that_has_waited_for_
 
     async def ask() -> None:
         """Use it from its first second on; what was begun is answered, however it leaves."""
-        async with httpx.AsyncClient(timeout=PATIENCE) as http:
+        async with engine_client() as http:
             while not over.is_set():
                 (found,) = (await until(longshore, first, answers_or_is_over)).replicas
                 if not found.endpoint:

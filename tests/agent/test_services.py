@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import cast
 
-import httpx
 import psutil
 import pytest
 from openai import AsyncOpenAI
@@ -30,6 +29,7 @@ from longshore.workers.sampling import OTHERS, sample_slots
 from tests.support.agent import AgentProcess
 from tests.support.control import a_spec, reaches
 from tests.support.gguf_models import Model, write
+from tests.support.http_client import engine_client
 from tests.support.waiting import eventually
 
 PATIENCE = 60
@@ -84,7 +84,7 @@ async def test_an_update_under_traffic_drops_nothing(
     answers: list[int] = []
 
     async def ask(number: int) -> None:
-        async with httpx.AsyncClient(timeout=PATIENCE) as http:
+        async with engine_client() as http:
             while not over.is_set():
                 endpoints = (await longshore.service(service.name)).endpoints
                 endpoint = endpoints[number % len(endpoints)]

@@ -1,4 +1,4 @@
-"""The HTTP client of tests that ask a server of their own now and then."""
+"""HTTP clients of tests that ask a server of their own now and then."""
 
 from collections.abc import Mapping
 
@@ -14,3 +14,9 @@ def http_client(url: str, headers: Mapping[str, str] | None = None) -> httpx.Cli
         base_url=url, headers=headers, timeout=60, trust_env=False, limits=_EACH_ITS_OWN,
         verify=_TLS,
     )  # fmt: skip
+
+
+def engine_client() -> httpx.AsyncClient:
+    """llama.cpp says that it keeps a connection, and closes it after a stream all the same: a
+    request that was sent on it by then gets no byte."""
+    return httpx.AsyncClient(timeout=60, trust_env=False, limits=_EACH_ITS_OWN, verify=_TLS)
