@@ -76,5 +76,9 @@ _OLLAMA = Runtime(
 )  # fmt: skip
 
 BUILT_IN: Final[Mapping[str, Runtime]] = {each.name: each for each in (_LLAMA, _VLLM, _OLLAMA)}
-SLOTS: Final[Mapping[str, str]] = {LLAMA_CPP: "/slots"}
-"""Where an engine says which requests it had last, by its runtime."""
+SLOTS: Final = "/slots"
+"""Where llama.cpp lists its slots, with the request that each had last."""
+METRICS: Final = "/metrics"
+"""Where vLLM counts its requests, as text for Prometheus."""
+REQUESTS: Final[Mapping[str, str]] = {LLAMA_CPP: SLOTS, _VLLM.name: METRICS}
+"""Where an engine says which requests it had, by its runtime."""

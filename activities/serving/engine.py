@@ -31,7 +31,7 @@ from longshore.activities.serving.engine_command import ADDRESS, SPEC, arguments
 from longshore.activities.serving.engine_memory import memory_of, work_of
 from longshore.activities.serving.engine_use import Connections, EngineUse, Requests
 from longshore.activities.serving.load_turns import Turn
-from longshore.models.runtimes import SLOTS
+from longshore.models.runtimes import REQUESTS
 from longshore.models.serving import LLAMA_CPP, MODEL, EngineReport, EngineSpec, EngineStage
 from longshore.models.visible import visible
 
@@ -42,8 +42,8 @@ _LOOK_EVERY = 0.05
 _MEASURE_EVERY = 5.0
 _MOST_SILENT, _PROBE_WITHIN = 3, 10.0
 """Looks without an answer after which an engine counts as hung, and the seconds of each."""
-_SLOTS_WITHIN, _SLOTS_EVERY, _MOST_SLOTS_BYTES = 1.0, 0.5, 2**22
-"""Of what llama.cpp says of its requests: it answers between two steps of its work."""
+_SAYS_WITHIN, _SAYS_EVERY, _MOST_SAID = 1.0, 0.5, 2**22
+"""Of what an engine says of its requests: llama.cpp answers between two steps of its work."""
 _IDLE = 0.02
 """Seconds of the processor, of which an engine that hangs takes less from look to look."""
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -121,7 +121,7 @@ class Engine:
         looked = time.monotonic()
         worked = work_of(process.pid)
         use, connections = EngineUse(worked, looked), Connections(port)
-        requests = Requests(lambda: self._slots(port, connections.leave_out))
+        requests = self._requests(port, connections.leave_out)
         endpoint = f"{self._address(port)}/v1"
         self._tell(
             stage=EngineStage.READY, endpoint=endpoint, load_seconds=time.monotonic() - begun,
@@ -185,12 +185,13 @@ class Engine:
             argv = [sys.executable, "-I", "-m", WHEEL, *argv[1:]]
         return argv, port
 
-    def _slots(self, port: int, is_ours: Callable[[int], None]) -> bytes | None:
-        """Return what the engine says of its requests; None of one that does not."""
-        path = SLOTS.get(self._spec.runtime.name)
+    def _requests(self, port: int, is_ours: Callable[[int], None]) -> Requests:
+        """Return what the engine says of its requests; nothing, where its runtime does not."""
+        path = REQUESTS.get(self._spec.runtime.name)
         if path is None:
-            return None
-        return _got(_host(self._environ), port, path, is_ours, _SLOTS_WITHIN, _MOST_SLOTS_BYTES)
+            return Requests(lambda: None)
+        host = _host(self._environ)
+        return Requests(lambda: _got(host, port, path, is_ours, _SAYS_WITHIN, _MOST_SAID), path)
 
     def _address(self, port: int) -> str:
         host = _host(self._environ)
@@ -322,7 +323,7 @@ def _until_quiet(
     while process.poll() is None and (now := time.monotonic()) - quiet_since < seconds:
         if connections.look():
             quiet_since = now
-        elif now - asked_at >= _SLOTS_EVERY:
+        elif now - asked_at >= _SAYS_EVERY:
             asked_at = now
             if requests.look():
                 quiet_since = now

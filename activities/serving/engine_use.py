@@ -2,11 +2,13 @@
 
 import contextlib
 import json
+import math
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from longshore.models.runtimes import METRICS, SLOTS
 from longshore.models.serving import STALE_AFTER
 
 _TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
@@ -20,6 +22,11 @@ used it just now may have its address for some more: from a look every few secon
 few on a busy machine."""
 _TICK = 0.01
 """Seconds of the processor that count as work: the least that the system tells (proc(5))."""
+_COUNTED = {
+    "vllm:request_success_total", "vllm:prompt_tokens_total", "vllm:generation_tokens_total",
+}  # fmt: skip
+"""What vLLM counts. Of a request that is given up before its end, tokens may be all of it."""
+_AT_WORK = {"vllm:num_requests_running", "vllm:num_requests_waiting"}
 
 
 class EngineUse:
@@ -96,30 +103,36 @@ class Connections:
 
 
 class Requests:
-    """What an engine of llama.cpp says of its requests: which one each of its slots had last, and
-    whether that works on it. So those are seen that came and went between two looks, from
-    wherever."""
+    """What an engine says of its requests: what it has counted, and whether it works on one. So
+    those are seen that came and went between two looks, from wherever."""
 
-    def __init__(self, ask: Callable[[], bytes | None]) -> None:
-        """`ask` returns what the engine answers at `SLOTS`; None where it does not."""
+    def __init__(self, ask: Callable[[], bytes | None], path: str = SLOTS) -> None:
+        """`ask` returns what the engine answers at `path`, one of `REQUESTS`; None where it does
+        not."""
         self._ask = ask
-        self._last = _last_requests(ask())
+        self._read = {SLOTS: _of_slots, METRICS: _of_metrics}[path]
+        self._last = self._read(ask() or b"")
 
     def look(self) -> bool:
         """Return whether the engine works on a request, or had one since the last look; False
         where it does not say."""
-        before, now = self._last, _last_requests(self._ask())
+        before, now = self._last, self._read(self._ask() or b"")
         if now is None:
             return False
         self._last = now
         return any(works for _, works in now.values()) or (before is not None and now != before)
 
 
-def _last_requests(raw: bytes | None) -> dict[int, tuple[int, bool]] | None:
-    """Return of each slot the number of its last request, and whether it works on that; None
-    where that is not what was answered."""
+_Said = Mapping[str, tuple[float, bool]]
+"""Of each slot, or of each figure, a number that another request changes, and whether the engine
+works on one."""
+
+
+def _of_slots(raw: bytes) -> _Said | None:
+    """Return of each slot of llama.cpp the number of its last request; None where that is not
+    what was answered."""
     try:
-        slots = json.loads(raw or b"")
+        slots = json.loads(raw)
     except (ValueError, RecursionError):
         return None
     if not isinstance(slots, list):
@@ -127,11 +140,26 @@ def _last_requests(raw: bytes | None) -> dict[int, tuple[int, bool]] | None:
     each = [cast("dict[str, Any]", slot) for slot in cast("list[Any]", slots)
             if isinstance(slot, dict)]  # fmt: skip
     return {
-        slot["id"]: (request if type(request := slot.get("id_task")) is int else -1,
-                     slot.get("is_processing") is True)
+        str(slot["id"]): (request if type(request := slot.get("id_task")) is int else -1,
+                          slot.get("is_processing") is True)
         for slot in each
         if type(slot.get("id")) is int
     } or None  # fmt: skip
+
+
+def _of_metrics(raw: bytes) -> _Said | None:
+    """Return what vLLM has counted, by name and labels; None where that is not what was
+    answered."""
+    said: dict[str, tuple[float, bool]] = {}
+    for line in raw.decode(errors="replace").split("\n"):
+        series, _, figure = line.rpartition(" ")
+        name = series.partition("{")[0]
+        if name not in _COUNTED | _AT_WORK:
+            continue
+        with contextlib.suppress(ValueError):
+            if math.isfinite(number := float(figure)):
+                said[series] = (0.0, number > 0) if name in _AT_WORK else (number, False)
+    return said or None
 
 
 def _connections() -> Iterator[tuple[str, str, str]]:

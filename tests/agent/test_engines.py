@@ -134,14 +134,15 @@ async def test_one_that_was_asked_before_it_was_idle_says_so(box: LocalNode, tin
     await box.stop(run)
 
 
-async def test_one_of_llama_cpp_that_others_ask_ends_what_its_connections_do_not_show(
-    box: LocalNode, tmp_path: Path
+@pytest.mark.parametrize("name", ["llama.cpp", "vllm"])
+async def test_one_that_others_ask_ends_what_its_connections_do_not_show(
+    box: LocalNode, tmp_path: Path, name: str
 ):
     """Requests that came and went on another machine leave no connection behind here: the engine
     alone knows of them."""
     looked = tmp_path / "looked"
     command = (sys.executable, "-c", _TELLS_OF_REQUESTS, "{port}", str(looked))
-    run = box.start(None, engine=an_engine("/bin/sh", Runtime(name="llama.cpp", command=command)))
+    run = box.start(None, engine=an_engine("/bin/sh", Runtime(name=name, command=command)))
     await ready(box, run)
     await box.stop(run, grace=60)
     assert int(looked.read_text()) > _ASKED, "it stopped when the last request was over"
@@ -338,11 +339,13 @@ class Answers(http.server.BaseHTTPRequestHandler):
         global looks
         self.send_response(200)
         self.end_headers()
-        if self.path == "/slots":
+        if self.path in ("/slots", "/metrics"):
             looks += 1
             pathlib.Path(sys.argv[2]).write_text(str(looks))
-            slots = [{{{{"id": 0, "id_task": min(looks, {_ASKED}), "is_processing": False}}}}]
-            self.wfile.write(json.dumps(slots).encode())
+            asked = min(looks, {_ASKED})
+            slots = json.dumps([{{{{"id": 0, "id_task": asked, "is_processing": False}}}}])
+            counted = "vllm:request_success_total " + str(asked)
+            self.wfile.write((slots if self.path == "/slots" else counted).encode())
         else:
             self.wfile.write(b'{{{{"choices": [1]}}}}')
 

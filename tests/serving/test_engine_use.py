@@ -1,12 +1,14 @@
 """Whether an engine is in use: seen by its connections and its work, with a clock of the test."""
 
 import json
+import random
 import socket
 from collections.abc import Iterator
 
 import pytest
 
 from longshore.activities.serving.engine_use import Connections, EngineUse, Requests
+from longshore.models.runtimes import METRICS
 
 
 def test_it_is_idle_once_nobody_has_used_it_for_ten_seconds():
@@ -94,6 +96,64 @@ def test_one_that_is_answered_is_seen_each_time():
 def test_what_is_no_list_of_slots_says_nothing(odd: bytes | None):
     answers = [odd, odd, says(a_slot(0, 7)), odd, says(a_slot(0, 7)), says(a_slot(0, 8))]
     requests = Requests(iter(answers).__next__)
+    assert [requests.look() for _ in answers[1:]] == [False, False, False, False, True]
+
+
+def counts(*, running: float = 0, waiting: float = 0, **figures: object) -> bytes:
+    """What vLLM answers at /metrics, shortened to one of each kind."""
+    of = 'engine="0",model_name="a {\\"b\\"} 7"'
+    said = {"stop": 0, "abort": 0, "prompt": 0, "tokens": 0} | figures
+    return f"""# HELP python_gc_objects_collected_total Objects collected during gc
+# TYPE python_gc_objects_collected_total counter
+python_gc_objects_collected_total{{generation="0"}} {random.randrange(10**6)}.0
+# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{{{of}}} {running}
+# HELP vllm:num_requests_waiting Number of requests waiting to be processed.
+# TYPE vllm:num_requests_waiting gauge
+vllm:num_requests_waiting{{{of}}} {waiting}
+# HELP vllm:prompt_tokens_total Number of prefill tokens processed.
+# TYPE vllm:prompt_tokens_total counter
+vllm:prompt_tokens_total{{{of}}} {said["prompt"]}
+# TYPE vllm:prompt_tokens_created gauge
+vllm:prompt_tokens_created{{{of}}} {random.random()}
+# TYPE vllm:generation_tokens_total counter
+vllm:generation_tokens_total{{{of}}} {said["tokens"]}
+# HELP vllm:request_success_total Count of successfully processed requests.
+# TYPE vllm:request_success_total counter
+vllm:request_success_total{{engine="0",finished_reason="stop",model_name="m"}} {said["stop"]}
+vllm:request_success_total{{engine="0",finished_reason="abort",model_name="m"}} {said["abort"]}
+# TYPE http_requests_total counter
+http_requests_total{{handler="/v1/models",method="GET",status="2xx"}} {random.randrange(10**6)}.0
+""".encode()
+
+
+def test_vllm_that_has_counted_another_request_was_asked():
+    answers = [
+        counts(), counts(), counts(stop=1.0), counts(stop=1.0), counts(stop=1.0, abort=1.0),
+        counts(stop=1.0, abort=1.0, prompt=1.6e+06), counts(stop=1.0, abort=1.0, prompt=1.6e+06),
+    ]  # fmt: skip
+    requests = Requests(iter(answers).__next__, METRICS)
+    assert [requests.look() for _ in answers[1:]] == [False, True, False, True, True, False]
+
+
+@pytest.mark.parametrize("at_work", [{"running": 1.0}, {"waiting": 2.0}])
+def test_vllm_that_has_a_request_is_in_use_however_long(at_work: dict[str, float]):
+    answers = [counts(), counts(**at_work), counts(**at_work), counts(), counts()]
+    requests = Requests(iter(answers).__next__, METRICS)
+    assert [requests.look() for _ in answers[1:]] == [True, True, True, False]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        None, b"", b"\xff", b"{}", b"a 1\n", b"vllm:request_success_total", b" 5",
+        b"vllm:prompt_tokens_total x\n", b"vllm:prompt_tokens_total NaN\n",
+    ],
+)  # fmt: skip
+def test_what_counts_nothing_of_vllm_says_nothing(odd: bytes | None):
+    answers = [odd, odd, counts(stop=7.0), odd, counts(stop=7.0), counts(stop=8.0)]
+    requests = Requests(iter(answers).__next__, METRICS)
     assert [requests.look() for _ in answers[1:]] == [False, False, False, False, True]
 
 
