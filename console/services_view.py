@@ -61,12 +61,13 @@ def _engine(each: ReplicaView, most: int, now: datetime, *, of_one: bool) -> str
         node = f'<a class="id" href="/nodes#{quote(each.node_id)}">{escape(each.node_id)}</a>'
     service = "" if of_one else cell(_link(each.service), "Service")
     gpus = format_gpus(each.gpu_indices) if each.gpu_indices else NONE
-    endpoint = cell(escape(each.endpoint or NONE), "Endpoint", folds=True)
+    endpoint = f'<span class="id">{escape(each.endpoint)}</span>' if each.endpoint else NONE
     return (
         f"<tr>{cell(job)}{service}{number(str(each.revision), 'Revision')}"
         f"{cell(_state(each), 'State')}{cell(node, 'Node')}{cell(escape(gpus), 'GPUs')}"
         f"{_bar(each, most)}{number(escape(leased(each)), 'Holds')}"
-        f"{number(escape(takes(each)), 'Takes')}{endpoint}"
+        f"{number(escape(takes(each)), 'Takes')}"
+        f"{cell(endpoint, 'Endpoint', folds=True)}"
         f"{cell(escape(ago(since(each), now)), 'Since')}</tr>"
     )
 
@@ -89,7 +90,12 @@ def _bar(each: ReplicaView, most: int) -> str:
 
 def problems_html(replicas: Sequence[ReplicaView], now: datetime) -> str:
     """Return a paragraph for each engine that has failed, waits, or takes more than it holds."""
-    return "".join(f'<p class="reason">{escape(line)}</p>' for line in problems(replicas, now))
+    told = problems(replicas, now)
+    return "".join(f'<p class="reason lines">{escape(each)}</p>' for each in told)
+
+
+def _in_lines(text: str) -> str:
+    return f'<span class="lines">{escape(text)}</span>' if text else ""
 
 
 def head_html(service: ServiceView) -> str:
@@ -107,7 +113,7 @@ def head_html(service: ServiceView) -> str:
         ("Drain", format_duration(spec.drain)),
         ("Changed", f"{when(service.updated_at)} UTC"),
     ]
-    said = f'<p class="reason">{escape(service.message)}</p>' if service.message else ""
+    said = f'<p class="reason lines">{escape(service.message)}</p>' if service.message else ""
     return facts(pairs) + said
 
 
@@ -118,7 +124,7 @@ def revisions_html(revisions: Iterable[RevisionView], now: datetime) -> str:
         f"{number(str(each.model_revision), 'Of the model')}"
         f"{cell(f'{when(each.created_at)}', 'Made (UTC)')}"
         f"{cell(escape(ago(each.ready_at, now)) if each.ready_at else 'never', 'Ready')}"
-        f"{cell(escape(each.undone), folds=True)}</tr>"
+        f"{cell(_in_lines(each.undone), folds=True)}</tr>"
         for each in revisions
     )
     heads = ("Revision", "Model", "Of the model", "Made (UTC)", "Ready", "Undone")

@@ -1,5 +1,6 @@
 """Which replicas of a service are started and stopped, and when an update is undone. Pure."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -18,6 +19,7 @@ LOOK_FOR_NODES = timedelta(seconds=15)
 """Between two looks at the nodes where a replica waits in a size that none of them holds."""
 FORGOTTEN_AFTER = timedelta(minutes=30)
 """Ends of replicas before that count no more."""
+_ON_THE_WAY = (EngineStage.LOADING, EngineStage.FAILED, EngineStage.DRAINING)
 
 
 @dataclass(frozen=True)
@@ -228,13 +230,11 @@ def _reason(
             f"{count(len(going), 'replica')} to be replaced: {new} of {facts.wanted} new ones "
             "ready"
         )
-    waiting = sum(each.stage is None for each in staying)
-    loading = len(staying) - waiting - sum(each.ready for each in staying)
+    stages = Counter(each.stage for each in staying)
     # What is started now has none either: nobody may look again before it has one.
-    waiting += start
-    parts = [
-        f"{waiting} without a GPU yet" if waiting else "",
-        f"{loading} loading" if loading else "",
+    waiting = stages[None] + start
+    parts = [f"{waiting} without a GPU yet" if waiting else ""] + [
+        f"{stages[stage]} {stage.value}" if stages[stage] else "" for stage in _ON_THE_WAY
     ]
     told = ", ".join(part for part in parts if part)
     return f"of {count(facts.wanted, 'replica')}: {told}" if told else ""

@@ -83,6 +83,8 @@ def test_one_that_waits_or_failed_says_why():
     )  # fmt: skip
     assert "waits (2 failed)" in engines_html([waits], NOW)
     assert "out of memory" in problems_html([waits], NOW)
+    wrote = waits.model_copy(update={"message": "it ended\none\ntwo"})
+    assert problems_html([wrote], NOW).count('<p class="reason lines">') == 1, "each line is one"
     assert "bar-of" not in engines_html([waits], NOW), "it holds nothing"
     left = {"for_job": "train", "at": NOW - timedelta(minutes=3), "why": "idle"}
     html = engines_html([waits.model_copy(update={"left": LeftGPUs.model_validate(left)})], NOW)

@@ -19,6 +19,7 @@ from longshore.scheduling.serving.replicas import (
 
 NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
 READY, LOADING = EngineStage.READY, EngineStage.LOADING
+FAILED, DRAINING = EngineStage.FAILED, EngineStage.DRAINING
 
 
 def replica(name: str, revision: int = 1, stage: EngineStage | None = READY, **more: object):
@@ -41,6 +42,12 @@ def test_a_new_service_starts_what_is_wanted():
     planned = plan(facts(was_ready=False), NOW)
     assert (planned.start, planned.stop) == (2, ())
     assert planned.reason == "of 2 replicas: 2 without a GPU yet"
+
+
+def test_it_says_of_each_replica_what_it_does():
+    does = [replica("a", stage=stage) for stage in (None, LOADING, FAILED, DRAINING)]
+    said = "of 4 replicas: 1 without a GPU yet, 1 loading, 1 failed, 1 draining"
+    assert plan(facts(*does, wanted=4), NOW).reason == said
 
 
 def test_one_that_is_as_it_should_be_is_left_alone():
