@@ -17,6 +17,11 @@ UNLIMITED = float("inf")
 """What a node has of an amount that nobody limits there."""
 
 
+def memory_alone(milli: int, vram: float) -> bool:
+    """Return whether a job has next to nothing of a GPU but memory, as an engine."""
+    return milli == 1 and vram > 0
+
+
 class GPURequest(NamedTuple):
     """What a job asks of GPUs, but for their type."""
 
@@ -37,14 +42,17 @@ class GPURequest(NamedTuple):
 
     def text(self, gpu_type: str | None) -> str:
         """Return ``2 x H100 with 40GB``, ``500/1000 of an H100 with 40GB``, ``500/1000 of each of
-        2 H100 with 40GB`` or ``1g.10gb of a GPU``."""
+        2 H100 with 40GB``, ``757MB of a GPU`` or ``1g.10gb of a GPU``."""
         memory = f" with {format_gb(self.vram)}" if self.vram else ""
         if self.whole:
             return f"{self.gpus} x {gpu_type or 'GPU'}{memory}"
+        part = f"{self.milli}/1000"
+        if memory_alone(self.milli, self.vram):
+            part, memory = format_gb(self.vram), ""
         if self.gpus > 1:
-            return f"{self.milli}/1000 of each of {self.gpus} {gpu_type or 'GPUs'}{memory}"
+            return f"{part} of each of {self.gpus} {gpu_type or 'GPUs'}{memory}"
         of = f"an {gpu_type}" if gpu_type and gpu_type[0] in "AH" else f"a {gpu_type or 'GPU'}"
-        return f"{self.mig or f'{self.milli}/1000'} of {of}{memory}"
+        return f"{self.mig or part} of {of}{memory}"
 
     def check(self, gang: Gang | None) -> None:
         """Raise ValueError where a job cannot have such groups, or such a part of GPUs."""

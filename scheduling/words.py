@@ -6,7 +6,7 @@ from longshore.models.job_request import JobRequest
 from longshore.models.mig import first_slice
 from longshore.models.placement import PackingRule, RejectionCode, ScoreTerms
 from longshore.models.preemption import Spared
-from longshore.models.resources import WHOLE
+from longshore.models.resources import WHOLE, memory_alone
 from longshore.models.text import count, format_gpus
 from longshore.models.topology import LinkClass
 from longshore.models.units import format_gb
@@ -27,7 +27,7 @@ def format_part(job: JobRequest, gpus: Sequence[int], slices: int = 0) -> str:
     if job.mig is not None:
         return f"{job.mig} at slice {first_slice(slices)} of {format_gpus(gpus)}"
     part = f"{job.milli}/{WHOLE}"
-    if job.milli == 1 and job.vram_per_gpu:
+    if memory_alone(job.milli, job.vram_per_gpu):
         part = format_gb(job.vram_per_gpu)
     return f"{part} of {'each of ' if len(gpus) > 1 else ''}{format_gpus(gpus)}"
 

@@ -7,7 +7,7 @@ from longshore.models.departures import CORDONED_BY_HAND, DRAINED_BY_HAND
 from longshore.models.job_request import JobRequest
 from longshore.models.node import Node, NodeState
 from longshore.models.placement import PackingPolicy, Rejection, RejectionCode
-from longshore.models.resources import HostAmounts
+from longshore.models.resources import HostAmounts, memory_alone
 from longshore.models.text import count, format_duration
 from longshore.models.topology import FLAVOR_LABEL
 from longshore.models.units import format_gb, format_gb_per_second, format_watts
@@ -204,7 +204,8 @@ def _no_profile_reason(view: NodeView, need: Need) -> str:
 
 
 def _no_share_reason(view: NodeView, need: Need) -> str:
-    part = f"{need.milli}/1000 and {_gb(need.vram)}"
+    alone = memory_alone(need.milli, need.vram)
+    part = _gb(need.vram) if alone else f"{need.milli}/1000 and {_gb(need.vram)}"
     wants = f"job wants {part} of one GPU"
     lefts = lefts_now(view.rooms.room, view.free, view.parts)
     roomy = [left for left in lefts if left.milli >= need.milli]
@@ -214,10 +215,8 @@ def _no_share_reason(view: NodeView, need: Need) -> str:
         return f"has {part} left on {enough} of {of}, job wants that on {need.gpus}"
     if roomy:
         most = max(roomy, key=lambda left: (left.vram, -left.gpu))
-        return (
-            f"has {_gb(most.vram)} at most on a GPU with {need.milli}/1000 left "
-            f"(GPU {most.gpu}), {wants}"
-        )
+        on = "" if alone else f" on a GPU with {need.milli}/1000 left"
+        return f"has {_gb(most.vram)} at most{on} (GPU {most.gpu}), {wants}"
     most = max(lefts, key=lambda left: (left.milli, -left.gpu), default=None)
     if most is None:
         return f"has all GPUs held whole, {wants}"

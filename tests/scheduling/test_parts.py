@@ -77,6 +77,19 @@ def test_memory_is_counted_on_each_gpu_never_in_total():
     )
 
 
+def test_what_wants_memory_alone_is_refused_by_that():
+    """The thousandth of a GPU that an engine asks for says nothing."""
+    shared = {"milli_used": 500, "vram_used": 60}
+    node = node_of(shared, shared)
+    refused = [
+        check(node, a_job("e", gpus, milli=1, vram_per_gpu=40), POLICY, NOW) for gpus in (1, 2)
+    ]
+    assert [each and each.reason for each in refused] == [
+        "has 20GB at most (GPU 0), job wants 40GB of one GPU",
+        "has 40GB left on 0 of 2 GPUs, job wants that on 2",
+    ]
+
+
 def test_the_fullest_gpu_that_suffices_is_shared():
     node = node_of({}, {"milli_used": 300, "vram_used": 10}, {"milli_used": 600, "vram_used": 10})
     assert place(a_share(milli=400), [node], POLICY, NOW).gpu_indices == (2,)
