@@ -151,17 +151,6 @@ class JobSpec(ResourceRequest, JobIdentity):
     bytes.
     """
 
-    expected_duration: Duration | None = Field(
-        default=None, exclude_if=lambda expected: expected is None
-    )
-    """How long it will probably run; a node that ends before that is not chosen. Where it is more
-    than `max_duration`, that counts in its place. When left out it is learnt from jobs before it
-    (docs/queue.md); where there are none it is placed as if it took an hour. Only one that is
-    stated spares a job as near its end."""
-    max_duration: Duration | None = Field(default=None, exclude_if=lambda limit: limit is None)
-    """How long an attempt may run: then it is asked to save and stop, and ends as `time_limit`.
-    That of its pool when left out, which is also the most (docs/concepts.md)."""
-
     array: ArraySpec | None = Field(default=None, exclude_if=lambda array: array is None)
     """Runs the command once for each index or row: 0-99, 0-99%8 for at most 8 at a time, or a
     table such as params.csv. Each element gets the GPUs above. See docs/arrays.md."""

@@ -43,6 +43,10 @@ class EngineKey(Frozen):
         return same_service or (self.model, self.runtime) == (other.model, other.runtime)
 
 
+_SAID = ResourceRequest.model_fields.keys() - {"expected_duration", "max_duration"}
+"""What a job asks for as its file says it; how long it is planned with follows from more."""
+
+
 class JobRequest(ResourceRequest):
     """What the packer needs to know of a job.
 
@@ -58,7 +62,8 @@ class JobRequest(ResourceRequest):
     gpu_type: str | None = None
     cpus: float = Field(default=0.0, ge=0, le=MOST)
     ram: GB = 0.0
-    expected_duration: Duration = ASSUMED_DURATION
+    # Frozen, so that a narrower type is safe.
+    expected_duration: Duration = ASSUMED_DURATION  # pyright: ignore[reportIncompatibleVariableOverride]
     """What it is planned with."""
     duration_known: bool = Field(default=True, exclude=True)
     """Whether its user has said so. The queue has it, as it has `attained`."""
@@ -190,7 +195,7 @@ class JobRequest(ResourceRequest):
         cls, job_id: str, spec: JobSpec, submitted_at: Instant, attempt: int, path_behind: float
     ) -> "JobRequest":
         return cls(
-            **{name: getattr(spec, name) for name in ResourceRequest.model_fields},
+            **{name: getattr(spec, name) for name in _SAID},
             id=job_id, tier=spec.tier, priority=spec.priority,
             expected_duration=spec.likely_duration,
             duration_known=spec.expected_duration is not None, can_stop=spec.can_stop,

@@ -9,7 +9,7 @@ from longshore.models.elastic import Malleable
 from longshore.models.mig import MigProfile
 from longshore.models.resources import GPURequest
 from longshore.models.topology import Conformance, Gang
-from longshore.models.units import GB, MOST_CPUS, GBPerSecond, Watts
+from longshore.models.units import GB, MOST_CPUS, Duration, GBPerSecond, Watts
 
 
 class ResourceRequest(Frozen):
@@ -39,6 +39,16 @@ class ResourceRequest(Frozen):
     power_per_gpu: Watts | None = None
     """The most that it draws with each GPU, where that is less than the GPU may draw; of a GPU
     that is shared, with its part. Counts on nodes with a power budget."""
+    expected_duration: Duration | None = Field(
+        default=None, exclude_if=lambda expected: expected is None
+    )
+    """How long it will probably run; a node that ends before that is not chosen. Where it is more
+    than `max_duration`, that counts in its place. When left out it is learnt from jobs before it
+    (docs/queue.md); where there are none it is placed as if it took an hour. Only one that is
+    stated spares a job as near its end."""
+    max_duration: Duration | None = Field(default=None, exclude_if=lambda limit: limit is None)
+    """How long an attempt may run: then it is asked to save and stop, and ends as `time_limit`.
+    That of its pool when left out, which is also the most (docs/concepts.md)."""
     gang: Gang | None = None
     """Lets the job span nodes; all of its GPUs are placed together, or none."""
     malleable: Malleable | None = None
