@@ -28,6 +28,8 @@ class BuyingStatus(NamedTuple):
 
 
 NO_BUYING = BuyingStatus("")
+_THEN = "what is bought, and what else keeps it, is decided then"
+"""Meanwhile no market is asked: nobody knows it."""
 _STAYS = (
     HeldBy.REFUSED, HeldBy.BUDGET, HeldBy.COOLDOWN, HeldBy.MARKET_AWAY, HeldBy.UNREADABLE,
 )  # fmt: skip
@@ -75,7 +77,8 @@ def buying_status(
         return NO_BUYING
     if stopped:
         return BuyingStatus(
-            f"buying is stopped: {stopped}", "let pools buy again: `longshore market resume`"
+            f"buying is stopped: {stopped}",
+            f"let pools buy again: `longshore market resume`; {_THEN}",
         )
     if last is not None and _named(last) == [HeldBy.NO_MARKET]:
         return BuyingStatus(
@@ -148,7 +151,8 @@ def _helps_beside(pool: PoolSpec, limit: Limit) -> str:
         case HeldBy.REFUSED:
             return "raise the cap that is named: `longshore market caps` shows all"
         case HeldBy.COOLDOWN:
-            return f"wait until then, or make the cooldown shorter{_command(pool, [limit])}"
+            shorter = _command(pool, [limit])
+            return f"wait until then, or make the cooldown shorter{shorter}; {_THEN}"
         case HeldBy.UNREADABLE:
             return "see `longshore doctor`: correct the row, or run the version that stored it"
         case _:

@@ -145,7 +145,10 @@ async def test_a_pool_that_may_not_buy_now_is_not_said_to_buy(
         job = await longshore("submit", "--pool", pool, "--", "true")
         assert f"pool {pool} has no nodes yet: buying is stopped: again: let pools buy" in job.err
         told = await explained(longshore, job.out.strip(), "no nodes; buying is stopped: again")
-        assert told.hints == ("let pools buy again: `longshore market resume`",)
+        assert told.hints == (
+            "let pools buy again: `longshore market resume`; what is bought, and what else keeps "
+            "it, is decided then",
+        )
     finally:
         assert (await longshore("market", "resume")).code == 0
     # The stack of the tests has no market.

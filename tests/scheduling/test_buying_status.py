@@ -153,7 +153,7 @@ def test_a_cooldown_passes_by_itself_or_is_made_shorter() -> None:
     assert standing.says == "it buys nothing now: within the cooldown"
     assert standing.helps == (
         "wait until then, or make the cooldown shorter: `longshore pool set p --buying "
-        "cooldown=40s`"
+        "cooldown=40s`; what is bought, and what else keeps it, is decided then"
     )
 
 
