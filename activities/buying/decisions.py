@@ -324,7 +324,7 @@ async def caps_left(
     general = [
         CapLeft(
             of=of, name=name if of in (CapOf.TIER, CapOf.TENANT) else "", most=most,
-            left=max(most - used, 0),
+            left=most - used,
             scope=scope if scope in ("purchase", "day") else f"{scope}={name}",
         )
         for (scope, name), (most, used) in sums.items()

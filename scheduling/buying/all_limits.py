@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from longshore.models.buying import BuyDecision
 from longshore.models.buying_policy import BuyingPolicy
+from longshore.models.job import Tier
 from longshore.models.limit import HeldBy, Limit
 from longshore.scheduling.buying.words import WAIT
 
@@ -57,7 +58,9 @@ def _lifted(policy: BuyingPolicy, limit: Limit) -> BuyingPolicy:
     name, _, tier = limit.name.partition(".")
     value = {tier: limit.needs} if tier else limit.needs
     read = getattr(BuyingPolicy.model_validate({name: value}), name)
-    return policy.model_copy(update={name: {**policy.max_price, **read} if tier else read})
+    # What the other tier may pay stays as it is.
+    value = {**policy.max_price, Tier(tier): read[Tier(tier)]} if tier else read
+    return policy.model_copy(update={name: value})
 
 
 def _waits_too(

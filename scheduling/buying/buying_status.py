@@ -1,7 +1,7 @@
 """Whether a pool buys what its jobs lack, and if not, which setting would allow it."""
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -126,17 +126,13 @@ def _helps(pool: PoolSpec, last: BuyingRecord, failed: Failed | None) -> str:
         look = "`longshore purchases --all`" if failed else _dry_run(pool)
         return f"see {'what was tried' if failed else 'what is for sale'}: {look}"
     own = [each for each in last.limits if each.name not in tuple(HeldBy)]
-    others = [_helps_beside(pool, each) for each in last.limits if each not in own]
-    return "; and ".join(filter(None, [_helps_of_policy(pool, own), *others]))
-
-
-def _helps_of_policy(pool: PoolSpec, limits: Sequence[Limit]) -> str:
-    """Return how the settings of the pool's policy are changed: all known ones by one command."""
-    if not limits:
-        return ""
-    names = " and ".join(f"`{limit.name}`" for limit in limits)
-    tier = "; or give the job the tier FAST" if limits[0].name == "flex_price" else ""
-    return f"raise {names}{_command(pool, limits)}{tier}"
+    helps = [_helps_beside(pool, each) for each in last.limits if each not in own]
+    if own:
+        names = " and ".join(f"`{each.name}`" for each in own)
+        helps.insert(0, f"raise {names}{_command(pool, own)}")
+    # Where a cap keeps it as well, the tier alone does not help.
+    tier = "; or give the job the tier FAST" if _named(last) == ["flex_price"] else ""
+    return f"{'; and '.join(helps)}{tier}"
 
 
 def _helps_beside(pool: PoolSpec, limit: Limit) -> str:

@@ -156,6 +156,14 @@ async def test_a_pools_own_caps_and_the_databases_all_count_the_lowest_first(til
     ]
 
 
+async def test_of_a_cap_below_what_is_committed_it_is_known_how_far(till: Till):
+    """What it would have to be counts from what is committed."""
+    assert (await till.open("p-1")).state is PurchaseState.INTENT
+    await till.switch.set_cap("day", "*", COST // 4)
+    caps = await till.caps_left(PoolSpec(name="default", buying=BuyingPolicy(caps=NO_CAPS)))
+    assert [cap.left for cap in caps.caps] == [COST // 4 - COST]
+
+
 async def test_what_was_not_spent_is_free_for_others(till: Till):
     await till.switch.set_cap("day", "*", COST)
     assert (await till.open("p-1")).state is PurchaseState.INTENT

@@ -122,15 +122,15 @@ def test_a_cap_that_the_database_keeps_is_shown_by_its_command() -> None:
 
 
 def test_all_that_keeps_it_is_advised_together() -> None:
-    caps = Limit(name="caps.per_purchase", needs="$8"), Limit(name="caps.per_day", needs="$14")
+    caps = Limit(name="flex_price", needs="$8"), Limit(name="caps.per_day", needs="$14")
     last = BuyingRecord(
         at=NOW, reason="wait: so it is",
         limits=(*caps, Limit(name=HeldBy.REFUSED, needs="pool=p $1,012.40"),
                 Limit(name=HeldBy.BUDGET, needs="money.per_day of the budget of red to $530")),
     )  # fmt: skip
     assert buying_status(POOL, "", last, NOW).helps == (
-        "raise `caps.per_purchase` and `caps.per_day`: `longshore pool set p "
-        "--buying 'caps.per_purchase=$8' --buying 'caps.per_day=$14'`; and "
+        "raise `flex_price` and `caps.per_day`: `longshore pool set p "
+        "--buying 'flex_price=$8' --buying 'caps.per_day=$14'`; and "
         "raise the cap: `longshore market caps pool=p '$1,012.40'`; and "
         "raise money.per_day of the budget of red to $530 in its budget file: "
         "`longshore budget apply FILE`"
