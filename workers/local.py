@@ -105,13 +105,17 @@ def start_console(stack: Stack, progress: Progress, argv: Sequence[str] = ()) ->
 
 
 def start_agents(
-    stack: Stack, nodes: Mapping[str, Flags], progress: Progress, argv: Sequence[str] = ()
+    stack: Stack,
+    nodes: Mapping[str, Flags],
+    progress: Progress,
+    argv: Sequence[str] = (),
+    more: Mapping[str, str] | None = None,
 ) -> None:
     """Start the agents of `nodes` that do not run, remember them, and wait until they take work;
     let those that are paused go on.
 
-    `argv` begins the command line of an agent; `longshore agent` by default. Agents that ran
-    before and are neither running nor in `nodes` are forgotten.
+    `argv` begins the command line of an agent; `longshore agent` by default. `more` is added to
+    its environment. Agents that ran before and are neither running nor in `nodes` are forgotten.
     """
     _forget_others(stack, nodes)
     started: list[tuple[str, Recorded]] = []
@@ -123,7 +127,7 @@ def start_agents(
             progress(f"the agent of {node_id} {does} (process {running.pid})")
             continue
         command = [*(argv or (program("longshore"), "agent")), *flags, "--node-id", node_id]
-        env = stack.child_env() | _NO_ADDRESSES
+        env = {**stack.child_env(), **_NO_ADDRESSES, **(more or {})}
         entry = stack.processes.spawn(name, command, env, address=node_id)
         stack.remember_node(node_id, flags)
         started.append((node_id, entry))

@@ -153,7 +153,9 @@ class Survival:
     async def _start_node(self, node_id: str, pool: str, *more: str) -> None:
         flags: Flags = ("--simulate", "1xH100-80GB", "--cpus", "8", "--ram", "32GB")
         nodes = self._stack.remembered_nodes() | {node_id: (*flags, "--pool", pool, *more)}
-        await asyncio.to_thread(start_agents, self._stack, nodes, lambda line: None)
+        # One environment for all: on a slow machine another takes longer than a node's last time.
+        cache = {"LONGSHORE_NODE_CACHE": str(self._stack.folder / "survive-cache")}
+        await asyncio.to_thread(start_agents, self._stack, nodes, lambda line: None, more=cache)
 
     async def _submit(self, spec: JobSpec) -> str:
         job_id = (await self._api.submit(spec, key=uuid4().hex)).job_id
