@@ -25,7 +25,7 @@ from tests.support.gguf_models import Model, write
 from tests.support.http_client import engine_client
 from tests.support.waiting import eventually
 
-PATIENCE = 120
+PATIENCE = 180
 ALL = "300GB"
 """Of the four simulated GPUs of 80 GB: there is room for one engine."""
 
@@ -69,7 +69,20 @@ async def until(
         assert holds(found), found
         return found
 
-    return await eventually(is_so, timeout=PATIENCE)
+    try:
+        return await eventually(is_so, timeout=PATIENCE)
+    except AssertionError as error:
+        raise AssertionError(f"{error}\n{await all_that_serves(longshore)}") from error
+
+
+async def all_that_serves(longshore: Longshore) -> str:
+    """Return each replica of all services, and what `why` says of its job."""
+    lines: list[str] = []
+    for service in await longshore.services():
+        for each in service.replicas:
+            why = await longshore.explain(each.job_id)
+            lines += [f"{service.name}: {each}", f"  {why.headline}: {why.gave_way}"]
+    return "\n".join(lines)
 
 
 def is_idle(found: ServiceView) -> bool:

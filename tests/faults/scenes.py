@@ -169,13 +169,14 @@ async def submit_and_swap(
     fleet: Fleet, lent_to: JobSpec | None = None, **fields: Any
 ) -> list[str]:
     """Submit a gang with a spare, and drain its node while it runs: the spare takes its place.
-    Where it is `lent_to` a job, that runs there until then."""
+    Where it is `lent_to` a job, that runs there until then. Both run on at first, until then."""
     whole = GPUS_PER_NODE
     gang: dict[str, Any] = {
         "group_gpus": whole, "spares_per_group": whole, "unlabelled_nodes": True,
         "lend_spares": lent_to is not None,
     }  # fmt: skip
-    job = await submit(fleet, fleet.journal.job("spared", 2.5, gang=gang, gpus=whole, **fields))
+    spared = fleet.journal.job("spared", 2.5, more_at_first=60, gang=gang, gpus=whole, **fields)
+    job = await submit(fleet, spared)
     await eventually(lambda: fleet.journal.running(job), timeout=PATIENCE)
     submitted = [job]
     if lent_to is not None:

@@ -113,7 +113,8 @@ async def _swap(fleet: Fleet) -> list[str]:
 async def _take_back(fleet: Fleet) -> list[str]:
     """Have a spare take the place of a node while a job runs on it for which nobody pays."""
     await fleet.longshore.apply_budgets([_owners(2 * GPUS_PER_NODE), Budget(tenant=RELATIVE)])
-    guest = fleet.journal.job("guest", 4.0, gpus=2, tenant=RELATIVE, cpus=0.02, ram=0.02)
+    small: dict[str, Any] = {"gpus": 2, "tenant": RELATIVE, "cpus": 0.02, "ram": 0.02}
+    guest = fleet.journal.job("guest", 1.0, more_at_first=60, **small)
     return await scenes.submit_and_swap(fleet, guest, tenant=OWNER)
 
 
