@@ -193,6 +193,7 @@ def _replica(row: RowMapping) -> Replica:
         stage = EngineStage.LOADING if now is None else EngineStage(now)
     return Replica(
         job_id=row["job_id"], revision=row["revision"], created_at=row["created_at"], stage=stage,
+        failed_last=stage is None and row["stage"] == EngineStage.FAILED,
         stopping=row["stopping_at"] is not None, failures=row["failures"],
         leaves_at=row["expires_at"], load_time=timedelta(seconds=row["load_seconds"]),
     )  # fmt: skip

@@ -31,6 +31,8 @@ class Replica:
     created_at: datetime
     stage: EngineStage | None = None
     """None while it waits for a GPU."""
+    failed_last: bool = False
+    """Where it waits: whether that is to be tried again, after its engine failed."""
     stopping: bool = False
     failures: int = 0
     leaves_at: datetime | None = None
@@ -232,9 +234,11 @@ def _reason(
         )
     stages = Counter(each.stage for each in staying)
     # What is started now has none either: nobody may look again before it has one.
-    waiting = stages[None] + start
-    parts = [f"{waiting} without a GPU yet" if waiting else ""] + [
-        f"{stages[stage]} {stage.value}" if stages[stage] else "" for stage in _ON_THE_WAY
-    ]
+    again = sum(each.failed_last for each in staying)
+    waiting = stages[None] - again + start
+    parts = [
+        f"{waiting} without a GPU yet" if waiting else "",
+        f"{again} to be tried again after a failure" if again else "",
+    ] + [f"{stages[stage]} {stage.value}" if stages[stage] else "" for stage in _ON_THE_WAY]
     told = ", ".join(part for part in parts if part)
     return f"of {count(facts.wanted, 'replica')}: {told}" if told else ""

@@ -50,6 +50,12 @@ def test_it_says_of_each_replica_what_it_does():
     assert plan(facts(*does, wanted=4), NOW).reason == said
 
 
+def test_one_that_failed_and_waits_is_not_told_as_one_that_has_yet_to_begin():
+    does = replica("a", stage=None), replica("b", stage=None, failed_last=True)
+    said = "of 3 replicas: 2 without a GPU yet, 1 to be tried again after a failure"
+    assert plan(facts(*does, wanted=3), NOW).reason == said
+
+
 def test_one_that_is_as_it_should_be_is_left_alone():
     planned = plan(facts(replica("a"), replica("b")), NOW)
     assert (planned.start, planned.stop, planned.reason) == (0, (), "")
