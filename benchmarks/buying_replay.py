@@ -19,13 +19,13 @@ from longshore.models.buying import (
     Unmet,
     UnmetJob,
 )
-from longshore.models.caps_left import CapsLeft
 from longshore.models.job import Tier
 from longshore.models.job_request import JobRequest
 from longshore.models.node import GPU, Node
 from longshore.models.placement import RunningJob
 from longshore.models.pool import PoolPacking
 from longshore.scheduling.buying.plan import decide
+from longshore.scheduling.buying.state import BuyingState
 from longshore.scheduling.cycle import plan
 
 PACKING = PoolPacking()
@@ -263,11 +263,11 @@ def by_policy(policy: BuyingPolicy) -> Buyer:
 
     def buy(pool: Pool) -> bool:
         unmet = Unmet(jobs=pool.jobs(), demand=tuple(pool.demand), ended=pool.known_ends)
-        markets = pool.shop.markets(pool.step)
-        decision = decide(
-            unmet, _under_way(pool), _releases(pool), markets, policy, CapsLeft(), pool.now,
-            PACKING,
+        state = BuyingState(
+            unmet=unmet, packing=PACKING, under_way=_under_way(pool), releases=_releases(pool),
+            markets=pool.shop.markets(pool.step),
         )  # fmt: skip
+        decision = decide(state, policy, pool.now)
         came = [pool.buy(order) for order in decision.plans]
         return not all(came)
 
@@ -295,7 +295,8 @@ def cheapest_now(policy: BuyingPolicy) -> Buyer:
             alone = UnmetJob(request=job.request, start_by=pool.now)
             unmet = Unmet(jobs=(alone,), ended=pool.known_ends)
             markets = pool.shop.markets(pool.step)
-            decision = decide(unmet, (), (), markets, policy, CapsLeft(), pool.now, PACKING)
+            state = BuyingState(unmet=unmet, packing=PACKING, markets=markets)
+            decision = decide(state, policy, pool.now)
             if decision.plans:
                 whole = pool.buy(decision.plans[0]) and whole
         return not whole

@@ -17,6 +17,7 @@ from longshore.models.document import read_document
 from longshore.models.settings import Settings
 from longshore.scheduling.buying.plan import decide
 from longshore.scheduling.buying.start_below import decide_below
+from longshore.scheduling.buying.state import BuyingState
 
 
 class DryRun(Frozen):
@@ -40,16 +41,12 @@ def decide_on_file(path: str | Path, now: datetime) -> DryRun:
     unmet = document.unmet(at)
     own = document.policy.caps.model_copy(update={"per_day": document.left_today})
     caps = CapsLeft.of(own, (job.tenant for job in unmet.jobs))
-    decision = decide(
-        unmet,
-        document.under_way,
-        [node.release() for node in document.nodes],
-        [market.view(at) for market in document.markets],
-        _as_if_on(document.policy.beside(document.packing)),
-        caps,
-        at,
-        document.packing,
-    )
+    state = BuyingState(
+        unmet=unmet, packing=document.packing, under_way=document.under_way,
+        releases=[node.release() for node in document.nodes],
+        markets=[market.view(at) for market in document.markets], caps_left=caps,
+    )  # fmt: skip
+    decision = decide(state, _as_if_on(document.policy.beside(document.packing)), at)
     return DryRun(
         source=str(path),
         decision=decision,
@@ -91,7 +88,11 @@ async def decide_on_pool(
     async with open_markets(settings) as markets:
         views = await look_at(markets, unmet, policy, now, closed, refused)
     caps = caps.model_copy(update={"stopped": ""})  # what would be bought, if it might be
-    decision = decide_below(unmet, coming, need.releases, views, policy, caps, now, spec.packing)
+    state = BuyingState(
+        unmet=unmet, packing=spec.packing, under_way=coming, releases=need.releases,
+        markets=views, caps_left=caps,
+    )  # fmt: skip
+    decision = decide_below(state, policy, now)
     return DryRun(
         source=f"pool {pool}",
         decision=decision,

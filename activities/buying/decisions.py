@@ -5,6 +5,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -28,7 +29,6 @@ from longshore.activities.usage import load_pool_to_plan
 from longshore.models.buying import (
     BuyDecision,
     BuyingPolicy,
-    CapacityUnderWay,
     Coming,
     MarketView,
     PurchasePlan,
@@ -43,6 +43,7 @@ from longshore.models.text import listed
 from longshore.scheduling.buying.caps import split_of
 from longshore.scheduling.buying.incoming_capacity import with_bought
 from longshore.scheduling.buying.start_below import decide_below, lacks_nothing
+from longshore.scheduling.buying.state import BuyingState
 from longshore.scheduling.buying.words import WAIT, best_options, line_of
 from longshore.scheduling.prices.series import threshold
 
@@ -82,14 +83,18 @@ class BuyingActivities:
             if not spec.buying.enabled:
                 return Bought(reason="buying is off for this pool")
             # Most decisions are that nothing lacks: the markets are not asked for those.
-            decision = await _decided(spec, need, coming, (), caps, now)
+            state = BuyingState(
+                unmet=need.unmet, packing=spec.packing, under_way=coming,
+                releases=need.releases, caps_left=caps,
+            )  # fmt: skip
+            decision = await _decided(state, spec, now)
             if lacks_nothing(decision):
                 await self._note(spec.name, decision, decision.coming)
                 return Bought(reason=decision.reason)
-            if used := await self._use_first(spec, need, coming, owned, caps, now):
+            if used := await self._use_first(state, spec, owned, now):
                 return used
             views = await self._look(need, spec, now, closed, refused)
-            decision = await _decided(spec, need, coming, views, caps, now)
+            decision = await _decided(replace(state, markets=views), spec, now)
             bought, stored = await self._store(prefix, spec, need, decision)
             noted = decision
             if bought.reason != decision.reason:
@@ -103,19 +108,17 @@ class BuyingActivities:
 
     async def _use_first(
         self,
+        state: BuyingState,
         spec: PoolSpec,
-        need: PoolNeed,
-        coming: Sequence[CapacityUnderWay],
         owned: Sequence[ReleasedWindow],
-        caps: CapsLeft,
         now: datetime,
     ) -> Bought | None:
         """Return which windows are used that the pool owns, before anything is ordered; None where
         none of them holds what lacks."""
         if not owned:
             return None
-        there = (*coming, *(window.capacity for window in owned))
-        decision = await _decided(spec, need, there, (), caps, now)
+        there = (*state.under_way, *(window.capacity for window in owned))
+        decision = await _decided(replace(state, under_way=there), spec, now)
         named = {name for each in decision.coming.values() for name in each.purchases}
         used = [window for window in owned if window.capacity.id in named]
         if not used and lacks_nothing(decision):
@@ -185,26 +188,9 @@ class BuyingActivities:
             await connection.execute(text(_NOTE), {"pool": pool, "record": json.dumps(record)})
 
 
-async def _decided(
-    spec: PoolSpec,
-    need: PoolNeed,
-    coming: Sequence[CapacityUnderWay],
-    views: Sequence[MarketView],
-    caps: CapsLeft,
-    now: datetime,
-) -> BuyDecision:
+async def _decided(state: BuyingState, spec: PoolSpec, now: datetime) -> BuyDecision:
     # In a thread: with many nodes it takes seconds, and this process has heartbeats to send.
-    return await asyncio.to_thread(
-        decide_below,
-        need.unmet,
-        coming,
-        need.releases,
-        views,
-        spec.first_purchases,
-        caps,
-        now,
-        spec.packing,
-    )
+    return await asyncio.to_thread(decide_below, state, spec.first_purchases, now)
 
 
 def option_of(plan: PurchasePlan, now: datetime, below: int | None = None) -> PurchaseOption:

@@ -12,19 +12,16 @@ from longshore.models.buying import (
     BuyDecision,
     BuyingPolicy,
     BuyingRule,
-    CapacityUnderWay,
     Coming,
     MarketView,
     Option,
     OptionKind,
-    Release,
     Unmet,
     UnmetJob,
 )
 from longshore.models.caps_left import CapsLeft
 from longshore.models.job import Tier
 from longshore.models.limit import HeldBy, Limit
-from longshore.models.placement import PackingPolicy
 from longshore.models.text import format_duration
 from longshore.scheduling.buying.all_limits import with_all_limits
 from longshore.scheduling.buying.costs import (
@@ -55,6 +52,7 @@ from longshore.scheduling.buying.prices import (
 from longshore.scheduling.buying.repeat_guard import blocked_repeats
 from longshore.scheduling.buying.runtime_estimate import estimate_runtime
 from longshore.scheduling.buying.seed_rule import seed_options, shortfall
+from longshore.scheduling.buying.state import BuyingState
 from longshore.scheduling.buying.substitutes import with_substitutes
 from longshore.scheduling.buying.unverifiable_constraints import unverifiable
 from longshore.scheduling.buying.warm_target import (
@@ -79,40 +77,22 @@ from longshore.scheduling.buying.words import (
 MOST_ROUNDS = 8
 
 
-def decide(
-    unmet: Unmet,
-    under_way: Sequence[CapacityUnderWay],
-    releases: Sequence[Release],
-    markets: Sequence[MarketView],
-    policy: BuyingPolicy,
-    caps_left: CapsLeft,
-    now: datetime,
-    packing: PackingPolicy,
-) -> BuyDecision:
+def decide(state: BuyingState, policy: BuyingPolicy, now: datetime) -> BuyDecision:
     """Return what to buy for the jobs that neither the nodes nor what is coming can hold.
 
-    `packing` is the pool's: what is bought is what it then places these jobs on.
     Nothing is bought while buying is off or stopped, within the cooldown, or over a cap.
     """
 
     def with_policy(policy: BuyingPolicy) -> BuyDecision:
-        return _decided(unmet, under_way, releases, markets, policy, caps_left, now, packing)
+        return _decided(state, policy, now)
 
     return with_all_limits(with_policy(policy), policy, with_policy)
 
 
-def _decided(
-    unmet: Unmet,
-    under_way: Sequence[CapacityUnderWay],
-    releases: Sequence[Release],
-    markets: Sequence[MarketView],
-    policy: BuyingPolicy,
-    caps_left: CapsLeft,
-    now: datetime,
-    packing: PackingPolicy,
-) -> BuyDecision:
-    fleet = fleet_of(releases, under_way, packing, unmet.recent)
-    coming = dict(incoming_starts(unmet, fleet, under_way, now))
+def _decided(state: BuyingState, policy: BuyingPolicy, now: datetime) -> BuyDecision:
+    unmet, markets, caps_left = state.unmet, state.markets, state.caps_left
+    fleet = fleet_of(state.releases, state.under_way, state.packing, unmet.recent)
+    coming = dict(incoming_starts(unmet, fleet, state.under_way, now))
     hindrance = _hindrance(unmet, policy, caps_left, now)
     if hindrance is not None:
         return _nothing(policy, markets, now, hindrance.why, coming).model_copy(

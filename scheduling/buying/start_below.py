@@ -6,46 +6,28 @@ more than the threshold of any job that is in it. The first turn that buys is th
 others come with the next.
 """
 
-from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 
-from longshore.models.buying import (
-    BuyDecision,
-    BuyingPolicy,
-    CapacityUnderWay,
-    MarketView,
-    Release,
-    Unmet,
-)
-from longshore.models.caps_left import CapsLeft
-from longshore.models.placement import PackingPolicy
+from longshore.models.buying import BuyDecision, BuyingPolicy, Unmet
 from longshore.scheduling.buying.plan import decide
+from longshore.scheduling.buying.state import BuyingState
 
 _MOST_TURNS = 4
 """Each is a whole decision. Of more thresholds those between are counted as the next lower."""
 
 
-def decide_below(
-    unmet: Unmet,
-    under_way: Sequence[CapacityUnderWay],
-    releases: Sequence[Release],
-    markets: Sequence[MarketView],
-    policy: BuyingPolicy,
-    caps_left: CapsLeft,
-    now: datetime,
-    packing: PackingPolicy,
-) -> BuyDecision:
+def decide_below(state: BuyingState, policy: BuyingPolicy, now: datetime) -> BuyDecision:
     """Return `decide` for jobs of which some have a threshold; `policy.below` is that of all."""
+    unmet = state.unmet
     turns = _turns(unmet, policy.below)
     if turns == [policy.below]:
-        return decide(unmet, under_way, releases, markets, policy, caps_left, now, packing)
+        return decide(state, policy, now)
     first: BuyDecision | None = None
     for below in turns:
         jobs = tuple(job for job in unmet.jobs if _may_pay(job.request.start_below, below))
-        found = decide(
-            unmet.model_copy(update={"jobs": jobs}), under_way, releases, markets,
-            policy.model_copy(update={"below": below}), caps_left, now, packing,
-        )  # fmt: skip
+        asked = replace(state, unmet=unmet.model_copy(update={"jobs": jobs}))
+        found = decide(asked, policy.model_copy(update={"below": below}), now)
         if found.plans:
             return found
         if first is None or (lacks_nothing(first) and not lacks_nothing(found)):

@@ -20,6 +20,7 @@ from longshore.models.money import MICRO
 from longshore.models.pool import PoolPacking, PoolSpec
 from longshore.models.text import at_most
 from longshore.scheduling.buying.plan import decide
+from longshore.scheduling.buying.state import BuyingState
 from tests.support.buying import NOW, a_job, cloud, exchange, limits_of
 
 BOOK = exchange(("2.00", 8), ("2.40", 8))
@@ -32,6 +33,15 @@ def a_pool(**policy: Any) -> PoolSpec:
     return PoolSpec(name="p", buying=BuyingPolicy.model_validate(buying))
 
 
+def decided_with(
+    pool: PoolSpec, left: CapsLeft, unmet: Unmet | None = None, market: MarketView = BOOK
+) -> BuyDecision:
+    """Decide with so much left of the caps; for the FAST job, where nothing else is said."""
+    unmet = unmet or Unmet(jobs=(FAST,))
+    state = BuyingState(unmet=unmet, packing=PoolPacking(), markets=(market,), caps_left=left)
+    return decide(state, pool.buying, NOW)
+
+
 def decided(
     pool: PoolSpec, job: UnmetJob, market: MarketView = BOOK, *, used: int = 0, **unmet: Any
 ) -> BuyDecision:
@@ -40,7 +50,7 @@ def decided(
     caps = (cap if cap.of is CapOf.PURCHASE else cap.less(used) for cap in left.caps)
     left = left.model_copy(update={"caps": tuple(caps)})
     unmet_jobs = Unmet(jobs=(job,), **unmet)
-    return decide(unmet_jobs, (), (), (market,), pool.buying, left, NOW, PoolPacking())
+    return decided_with(pool, left, unmet_jobs, market)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +165,7 @@ def test_a_cap_of_each_tenant_has_to_do_for_all_of_them():
 
     def bought(pool: PoolSpec, left: CapsLeft) -> BuyDecision:
         unmet = Unmet(jobs=jobs)
-        return decide(unmet, (), (), (BOOK,), pool.buying, left, NOW, PoolPacking())
+        return decided_with(pool, left, unmet)
 
     held = bought(pool, left)
     assert [*limits_of(held)] == ["caps.per_tenant_day"]
@@ -177,7 +187,7 @@ def test_a_cap_of_the_installation_is_named_beside_the_pools_own():
     pool = a_pool(caps={"per_day": "$7"})
     own = CapsLeft.of(pool.buying.caps).caps
     both = CapsLeft(caps=(CapLeft(of=CapOf.DAY, most=9, left=4, scope="day"), *own))
-    held = decide(Unmet(jobs=(FAST,)), (), (), (BOOK,), pool.buying, both, NOW, PoolPacking())
+    held = decided_with(pool, both)
     most = decided(a_pool(), FAST).max_total
     assert limits_of(held) == {
         "refused": f"day {at_most(most + 5)}", "caps.per_day": at_most(most),
@@ -198,7 +208,7 @@ def test_caps_of_several_scopes_and_the_money_of_several_budgets_are_all_named()
     above = {"default": ("low", "top")}
     left = CapsLeft(caps=caps, budgets=budgets, above=above)
     pool = a_pool()
-    held = decide(Unmet(jobs=(FAST,)), (), (), (BOOK,), pool.buying, left, NOW, PoolPacking())
+    held = decided_with(pool, left)
     assert [(each.name, each.needs.rpartition(" ")[0]) for each in held.limits] == [
         ("refused", "day"), ("refused", "pool=p"), ("refused", "tenant=default"),
         ("budget", "money.per_day of the budget of low to"),

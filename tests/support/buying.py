@@ -23,6 +23,7 @@ from longshore.models.node import GPU, Node
 from longshore.models.placement import PackingPolicy, RunningJob
 from longshore.models.pool import PoolPacking
 from longshore.scheduling.buying.start_below import decide_below
+from longshore.scheduling.buying.state import BuyingState
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 EXCHANGE = Capabilities(
@@ -151,21 +152,9 @@ def decided(
     **fields: Any,
 ) -> BuyDecision:
     """Decide with buying switched on; `policy` and the rest are fields of the policy."""
-    return decide_below(
-        Unmet(jobs=tuple(jobs), **(unmet or {})),
-        under_way,
-        releases,
-        markets,
-        BuyingPolicy(
-            **{
-                "enabled": True,
-                "fast_delay_price": "$10.00",
-                "idle_after": "10m",
-                **(policy or {}),
-                **fields,
-            }
-        ),
-        caps or CapsLeft(),
-        now,
-        packing or PoolPacking(),
-    )
+    state = BuyingState(
+        unmet=Unmet(jobs=tuple(jobs), **(unmet or {})), packing=packing or PoolPacking(),
+        under_way=under_way, releases=releases, markets=markets, caps_left=caps or CapsLeft(),
+    )  # fmt: skip
+    usual = {"enabled": True, "fast_delay_price": "$10.00", "idle_after": "10m"}
+    return decide_below(state, BuyingPolicy(**{**usual, **(policy or {}), **fields}), now)
