@@ -44,6 +44,9 @@ _MOST_SILENT, _PROBE_WITHIN = 3, 10.0
 """Looks without an answer after which an engine counts as hung, and the seconds of each."""
 _SAYS_WITHIN, _SAYS_EVERY, _MOST_SAID = 1.0, 0.5, 2**22
 """Of what an engine says of its requests: llama.cpp answers between two steps of its work."""
+_ENDS_WITHIN = 10.0
+"""Seconds after SIGTERM. It has answered what it had begun, and an engine may wait for ever for a
+request that came after that."""
 _IDLE = 0.02
 """Seconds of the processor, of which an engine that hangs takes less from look to look."""
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -216,7 +219,10 @@ class Engine:
 
     def _end(self, process: subprocess.Popen[bytes]) -> int:
         process.terminate()
-        process.wait()  # what it leaves is killed at once then: see the supervisor
+        try:
+            process.wait(_ENDS_WITHIN)  # what it leaves is killed at once then: see the supervisor
+        except subprocess.TimeoutExpired:
+            _kill(process)
         return 128 + signal.SIGTERM
 
     def _fail(self, why: str, code: int = _FAILED) -> int:

@@ -77,7 +77,10 @@ def main() -> int:
         return 1
     print(f"listening on {server.listening_address}", flush=True)
     signal.sigwait({signal.SIGTERM, signal.SIGINT})
-    return 0
+    # The end of its own waits for all who are connected, and answers none of them. So that who
+    # has asked at this moment knows at once, and asks another engine, their connections end here.
+    sys.stdout.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,12 @@
 they fail."""
 
 import asyncio
+import contextlib
 import hashlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +20,8 @@ import pytest
 
 from longshore.activities.node.engines import REPORT, engine_argv, read_report
 from longshore.activities.node.run import Run
+from longshore.activities.serving import engine as engine_module
+from longshore.activities.serving.engine import WHEEL
 from longshore.activities.serving.engine_command import SPEC
 from longshore.models.retry import FailureClass
 from longshore.models.runtimes import BUILT_IN
@@ -29,6 +33,10 @@ from tests.support.served import serving
 from tests.support.waiting import eventually
 
 LLAMA = BUILT_IN["llama.cpp"]
+_STUBBORN = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    "print('ready', flush=True); time.sleep(600)"
+)
 
 
 @pytest.fixture(scope="module")
@@ -118,6 +126,40 @@ async def test_what_it_has_begun_is_answered_though_it_is_stopped(box: LocalNode
     await box.stop(run, grace=60)
     begun.join()
     assert answers[0]["usage"]["completion_tokens"] == 800
+
+
+def test_who_asks_while_it_ends_is_told_at_once(tiny: Path):
+    """The server out of the package waits for all who are connected, and answers nobody."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    argv = [sys.executable, "-I", "-m", WHEEL, "--model", str(tiny), "--alias", "tiny"]
+    argv += ["--port", str(port), "--ctx-size", "4000", "--threads", "1"]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as server:
+        try:
+            assert server.stdout is not None
+            assert b"listening" in server.stdout.readline()
+            with socket.create_connection(("127.0.0.1", port)) as begun:
+                begun.sendall(b"POST /v1/completions HTTP/1.1\r\nContent-Length: 10\r\n\r\n")
+                # Who is answered came after that.
+                assert ask(f"http://127.0.0.1:{port}/v1")["choices"]
+                server.terminate()
+                begun.settimeout(60)
+                with contextlib.suppress(ConnectionResetError):
+                    assert begun.recv(1) == b""
+            assert server.wait(60) == 0
+        finally:
+            server.kill()
+
+
+def test_one_that_does_not_end_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(engine_module, "_ENDS_WITHIN", 0.1)
+    stubborn = [sys.executable, "-c", _STUBBORN]
+    with subprocess.Popen(stubborn, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        spec = EngineSpec.model_validate(an_engine(tmp_path / "none.gguf"))
+        engine_module.Engine(spec, tmp_path / "report", {})._end(process)  # pyright: ignore[reportPrivateUsage]
+        assert process.returncode == -signal.SIGKILL
 
 
 async def test_one_that_was_asked_before_it_was_idle_says_so(box: LocalNode, tiny: Path):
