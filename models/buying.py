@@ -357,7 +357,9 @@ class BuyDecision(Frozen):
     in_vain: dict[str, str] = Field(default_factory=dict[str, str])
     """Why nothing is bought for a job now, whatever is offered, by its id."""
     held_for: tuple[str, ...] = ()
-    """Jobs for which there would be bought, were it not for `limits`."""
+    """Jobs for which there would be bought first, were it not for `limits`."""
+    lacking: tuple[str, ...] = ()
+    """Jobs that nothing holds in time."""
     waits_for: tuple[NoQuote, ...] = ()
     """Markets that are away or have no price, and why."""
     coming: dict[str, Coming] = Field(default_factory=dict[str, Coming])

@@ -208,8 +208,10 @@ class BuyingRecord(Wire):
     in_vain: dict[str, str] = Field(default_factory=dict[str, str])
     """Why nothing is bought for a job now, whatever is offered, by its id."""
     held_for: tuple[str, ...] = ()
-    """Jobs for which there would be bought, were it not for `limits`; empty where that is not
-    known."""
+    """Jobs for which there would be bought first, were it not for `limits`; empty where that is
+    not known."""
+    lacking: tuple[str, ...] = ()
+    """Jobs that nothing holds in time."""
     options: tuple[OptionRecord, ...] = ()
     """All that was looked at; of a pool's last decision the best of each tier."""
 

@@ -182,7 +182,7 @@ class BuyingActivities:
         async with self._database.transaction() as connection:
             of_jobs = {
                 "why": decision.why, "in_vain": decision.in_vain,
-                "held_for": list(decision.held_for),
+                "held_for": list(decision.held_for), "lacking": list(decision.lacking),
             }  # fmt: skip
             record = {**_record(best, serves), **of_jobs, "coming": waited_for}
             await connection.execute(text(_NOTE), {"pool": pool, "record": json.dumps(record)})

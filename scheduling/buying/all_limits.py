@@ -21,23 +21,30 @@ def with_all_limits(
     the caps. So it is decided `again` with a policy that has the value which that limit needs.
     Where it would wait even then, to raise the limit does not help, and the reason says so.
     """
-    limits = _by_what(decision.limits)
+    limits, held_for = _by_what(decision.limits), decision.held_for
+
+    def with_all() -> BuyDecision:
+        found = {"limits": tuple(limits.values()), "held_for": held_for}
+        return decision.model_copy(update=found)
+
     last = decision
     for _ in range(_MOST_ROUNDS):
         liftable = next(filter(_can_lift, last.limits), None)
         if liftable is None:
-            return decision.model_copy(update={"limits": tuple(limits.values())})
+            return with_all()
         policy = _lifted(policy, liftable)
         last = again(policy)
         if last.plans:
-            return decision.model_copy(update={"limits": tuple(limits.values())})
+            held_for = tuple(dict.fromkeys(each for plan in last.plans for each in plan.serves))
+            return with_all()
         if not last.limits:
             return _waits_too(decision, limits, last)
         limits |= _by_what(last.limits)
+        held_for = last.held_for
     lifted = next(filter(_can_lift, last.limits), None)
     if lifted is not None:  # no value of it is known to do
         limits |= {(lifted.name, ""): lifted.model_copy(update={"needs": ""})}
-    return decision.model_copy(update={"limits": tuple(limits.values())})
+    return with_all()
 
 
 def _by_what(limits: Iterable[Limit]) -> dict[tuple[str, str], Limit]:

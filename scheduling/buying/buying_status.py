@@ -30,6 +30,7 @@ class BuyingStatus(NamedTuple):
 NO_BUYING = BuyingStatus("")
 _THEN = "what is bought, and what else keeps it, is decided then"
 """Meanwhile no market is asked: nobody knows it."""
+_AFTER = "that is for the others, and what it buys for this job is decided after them"
 _STAYS = (
     HeldBy.REFUSED, HeldBy.BUDGET, HeldBy.COOLDOWN, HeldBy.MARKET_AWAY, HeldBy.UNREADABLE,
 )  # fmt: skip
@@ -94,16 +95,22 @@ def buying_status(
         return BuyingStatus(f"buys what is missing{_kept_lately(last, since, tier)}{vain}")
     for_others = bool(job_id and last.held_for) and job_id not in last.held_for
     of_others = any(_of_another_tier(name, tier) for name in _named(last))
+    waits_behind = False
     if (for_others and job_id not in last.in_vain) or of_others:
-        last = last.model_copy(update={"limits": (), "reason": ""})
+        waits_behind = job_id in last.lacking
+        if not waits_behind:  # something holds it
+            last = last.model_copy(update={"limits": (), "reason": ""})
     buys_nothing = last.limits or last.reason.startswith(WAIT)
     if HeldBy.STOPPED in _named(last) or not (buys_nothing or failed):
         return BuyingStatus("buys what is missing")
-    says = [f"it buys nothing now: {last.reason.removeprefix(WAIT)}"] if buys_nothing else []
+    whom = ", and decides first about other jobs" if waits_behind else ""
+    why = f"it buys nothing now{whom}: {last.reason.removeprefix(WAIT)}"
+    says = [why] if buys_nothing else []
     if failed:
         says.append(_in_vain(failed))
     chosen = {*_named(last)} <= {"flex_price", HeldBy.COOLDOWN} and not failed
-    return BuyingStatus("; ".join(says), _helps(pool, last, failed), chosen)
+    helps = _helps(pool, last, failed)
+    return BuyingStatus("; ".join(says), f"{helps}; {_AFTER}" if waits_behind else helps, chosen)
 
 
 def _of_another_tier(held_by: str, tier: Tier | None) -> bool:

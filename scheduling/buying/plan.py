@@ -22,6 +22,7 @@ from longshore.models.buying import (
 from longshore.models.caps_left import CapsLeft
 from longshore.models.job import Tier
 from longshore.models.limit import HeldBy, Limit
+from longshore.models.spending import WARM
 from longshore.models.text import format_duration
 from longshore.scheduling.buying.all_limits import with_all_limits
 from longshore.scheduling.buying.costs import (
@@ -105,9 +106,11 @@ def _decided(state: BuyingState, policy: BuyingPolicy, now: datetime) -> BuyDeci
     ]  # fmt: skip
     taken: Taken = {}
     in_vain = unheld_jobs(unmet.jobs, markets)
+    lacks: list[str] = []
     for tier in (Tier.FAST, Tier.FLEX):
         scene = _scene(tier, unmet, fleet, policy, caps_left, now, taken, in_vain)
         lacking = _lacking(scene)
+        lacks += [job.request.id for job in lacking if not job.request.id.startswith(WARM)]
         seed = policy.rule is BuyingRule.SEED
         if not lacking and not (seed and shortfall(scene, lacking) > 0):
             continue
@@ -137,19 +140,13 @@ def _decided(state: BuyingState, policy: BuyingPolicy, now: datetime) -> BuyDeci
         reason=sentence(options, missing, lost, lasts, likely),
         why=why if in_vain else "",
         in_vain=in_vain,
-        held_for=_held_for(others) if lost.limits else (),
+        held_for=lost.serves if lost.limits else (),
+        lacking=tuple(lacks),
         left_out=left_out,
         limits=lost.limits,
         waits_for=missing,
         coming=coming,
     )
-
-
-def _held_for(options: Sequence[Option]) -> tuple[str, ...]:
-    """Return the jobs that what was not chosen would have been bought for."""
-    refused = [option for option in options if not option.chosen]
-    served = (job_id for option in refused for plan in option.plans for job_id in plan.serves)
-    return tuple(dict.fromkeys(served))
 
 
 def _why_nothing(

@@ -26,6 +26,8 @@ class Lost(NamedTuple):
     why: str
     limits: tuple[Limit, ...] = ()
     """What forbids it: with all of these changed it is bought."""
+    serves: tuple[str, ...] = ()
+    """The jobs for which it would be bought then."""
 
 
 WAIT = "wait: "
@@ -80,13 +82,17 @@ def why_not(options: Sequence[Option], nothing: Lost, flex_price: int) -> Lost:
     chosen = (o for o in options if o.chosen and o.kind is OptionKind.WAIT)
     waits = next((o for o in chosen if (o.tier, o.round) == (least.tier, least.round)), None)
     if _by_cap(least) and (waits is None or least.total < waits.total):
-        return Lost(least.lost, least.limits)
+        return Lost(least.lost, least.limits, _served(least))
     against = f": {dollars(waits.total)} in all, against {dollars(least.total)}" if waits else ""
     why = f"that costs least{against}"
     if any(option.tier is not Tier.FLEX for option in refused):
         return Lost(why)
     needs = _flex_price_for(least, waits, flex_price) if waits else ""
-    return Lost(why, (*Limit.at("flex_price", needs), *least.limits))
+    return Lost(why, (*Limit.at("flex_price", needs), *least.limits), _served(least))
+
+
+def _served(option: Option) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(job_id for plan in option.plans for job_id in plan.serves))
 
 
 def _flex_price_for(bought: Option, waits: Option, flex_price: int) -> str:
@@ -177,7 +183,7 @@ def _block(plan: PurchasePlan) -> str:
 def _bought(
     option: Option, options: Iterable[Option], lasts: Mapping[str, timedelta], likely: float
 ) -> str:
-    served = dict.fromkeys(job_id for plan in option.plans for job_id in plan.serves)
+    served = _served(option)
     real = sum(not name.startswith(WARM) for name in served)
     jobs = count(real, "job")
     if lengths := sorted(lasts[job_id] for job_id in served if job_id in lasts):

@@ -216,6 +216,39 @@ def test_a_job_is_told_what_keeps_the_pool_from_buying_for_it() -> None:
     assert none not in for_job(record, "dear").reason
 
 
+def test_a_job_behind_another_is_not_told_that_what_helps_the_other_helps_it() -> None:
+    jobs = [a_job("wide", gpus=8, hours=9), a_job("small")]
+    low = caps_left(purchase=micro_of("0.10"))
+    market = cloud(("2.40", 1), ("20.00", 8))
+    for policy in ({}, {"startup_limit": "1s"}):
+        decision = decided(jobs, market, caps=low, policy=policy)
+        assert not decision.plans
+        assert decision.held_for == ("small",)
+        record = record_of(decision)
+        small, wide = (
+            buying_status(POOL, "", record, NOW - MINUTE, tier=Tier.FAST, job_id=name)
+            for name in ("small", "wide")
+        )
+        assert "caps.per_purchase" in small.helps
+        assert "after them" not in small.helps
+        assert not wide.buys
+        assert wide.says.startswith("it buys nothing now, and decides first about other jobs: ")
+        assert wide.helps.endswith("what it buys for this job is decided after them")
+
+
+def test_a_job_of_the_other_tier_is_not_told_that_it_is_bought_for() -> None:
+    jobs = [a_job("fast"), a_job("flex", tier=Tier.FLEX)]
+    dear = {"max_price": {"FAST": "$0.20", "FLEX": "$0.20"}}
+    decision = decided(jobs, cloud(("2.40", 8)), policy=dear)
+    assert not decision.plans
+    flex = buying_status(
+        POOL, "", record_of(decision), NOW - MINUTE, tier=Tier.FLEX, job_id="flex"
+    )
+    assert not flex.buys
+    assert "decides first about other jobs: over the price limit" in flex.says
+    assert "max_price.FAST" in flex.helps
+
+
 def test_a_job_for_which_nothing_is_for_sale_is_told_so_beside_what_is_bought() -> None:
     decision = decided([a_job("wide", gpus=400), a_job("b")], cloud(("2.40", 8)))
     assert decision.plans
