@@ -57,3 +57,6 @@ def buy(
     show(render_dry_run(ran, most=_ROWS if out().is_terminal else None))
     if not ran.switched_on:
         note(f"note: buying is off for {ran.source}: nothing is bought (docs/buying.md).")
+    elif ran.not_yet:
+        resumes = " (`longshore market resume`)" if ran.not_yet.startswith("buying is") else ""
+        note(f"note: nothing is bought now: {ran.not_yet}{resumes}.")

@@ -33,6 +33,8 @@ def render_dry_run(ran: DryRun, *, most: int | None = None) -> RenderableType:
         parts.append(_table(list(options), most))
     for plan in decision.plans:
         parts += [Text(), Text(_order(plan))]
+    if ran.helps:
+        parts += [Text(), Text(f"What could help: {ran.helps}")]
     left = (
         "without a limit"
         if ran.left_today_micro_usd is None

@@ -4,7 +4,7 @@ from datetime import datetime
 from pathlib import Path
 
 from longshore.activities.buying.decisions import caps_left, tenants_of
-from longshore.activities.buying.inputs import look_at, read_need, under_way
+from longshore.activities.buying.inputs import last_bought_at, look_at, read_need, under_way
 from longshore.activities.buying.market_refusals import closed_markets, refused_offers
 from longshore.activities.database import Database
 from longshore.activities.usage import load_pool_to_plan
@@ -15,7 +15,8 @@ from longshore.models.buying_document import BuyingDocument
 from longshore.models.caps_left import CapsLeft
 from longshore.models.document import read_document
 from longshore.models.settings import Settings
-from longshore.scheduling.buying.plan import decide
+from longshore.scheduling.buying.buying_status import what_helps
+from longshore.scheduling.buying.plan import decide, why_not_yet
 from longshore.scheduling.buying.start_below import decide_below
 from longshore.scheduling.buying.state import BuyingState
 
@@ -29,6 +30,10 @@ class DryRun(Frozen):
     jobs: tuple[UnmetJob, ...]
     switched_on: bool
     """Whether the pool's policy allows it to buy."""
+    not_yet: str = ""
+    """Why the pool buys nothing for a while all the same: buying is stopped, or a cooldown."""
+    helps: str = ""
+    """What would let the pool buy, where limits keep it from that: all of it, with commands."""
     left_today_micro_usd: int | None = None
     """What the pool may still commit today; None without a limit."""
     simulated: bool = False
@@ -79,6 +84,7 @@ async def decide_on_pool(
             caps = await caps_left(connection, spec, tenants)
             closed = await closed_markets(connection, spec, now)
             refused = await refused_offers(connection, spec.buying)
+            bought_at = await last_bought_at(connection, pool)
     finally:
         await database.close()
     policy = _as_if_on(spec.first_purchases)
@@ -87,6 +93,7 @@ async def decide_on_pool(
         unmet = unmet.model_copy(update={"jobs": (*unmet.jobs, beside)})
     async with open_markets(settings) as markets:
         views = await look_at(markets, unmet, policy, now, closed, refused)
+    not_yet = why_not_yet(caps.stopped, bought_at, policy, now)
     caps = caps.model_copy(update={"stopped": ""})  # what would be bought, if it might be
     state = BuyingState(
         unmet=unmet, packing=spec.packing, under_way=coming, releases=need.releases,
@@ -98,6 +105,8 @@ async def decide_on_pool(
         decision=decision,
         jobs=unmet.jobs,
         switched_on=spec.buying.enabled,
+        not_yet=not_yet.why if not_yet else "",
+        helps=what_helps(spec, decision.limits) if decision.limits else "",
         left_today_micro_usd=None if caps.today is None else max(caps.today, 0),
         simulated=settings.market == "simulated",
     )

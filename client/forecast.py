@@ -43,6 +43,7 @@ from longshore.scheduling.forecast import (
     data_says,
     forecast_of,
     forecast_of_later,
+    forecast_of_no_purchase_yet,
     forecast_of_price_wait,
     forecast_of_refusal,
     forecast_of_unfunded_wait,
@@ -84,19 +85,21 @@ async def forecast(
         deadline = spec.deadline_at(now)
         inputs = None if deadline is None else await _inputs(connection, spec, job, settings)
         waits = await why_waits(connection, pool, spec.start_below, now)
-    bought, left, away = None, None, ""
+    bought, left, away, not_yet = None, None, "", ""
     if pool.buying.enabled and not unpaid and alone.kind is not PlacementKind.EXISTING_NODE:
         latest = start_by(job, deadline, pool.buying, now)
         beside = UnmetJob(request=job, tenant=spec.tenant, start_by=latest)
         try:
             async with asyncio.timeout(MARKETS_WITHIN):
                 ran = await decide_on_pool(spec.pool, now, beside, settings)
-            bought, left = ran.decision, ran.left_today_micro_usd
+            bought, left, not_yet = ran.decision, ran.left_today_micro_usd, ran.not_yet
         except TimeoutError:
             away = f"the markets gave no price within {MARKETS_WITHIN:g} s"
         except LongshoreError as error:
             away = str(error)
     found = forecast_of(job, spec.pool, alone, waiting or 0, prices, bought, left, now)
+    if not_yet and found.kind is ForecastKind.BUYS:
+        found = forecast_of_no_purchase_yet(found, spec.pool, not_yet)
     node_id = next((node for node, _ in alone.held), None)
     held = {each.source: each for each in holds.get(node_id or "", ()) if _may_use(each, spec)}
     if said := data_says(spec.data, held, node_id):
@@ -117,7 +120,7 @@ async def forecast(
         found = forecast_of_later(found, begins_at, now)
         later = pool.buying.enabled
     if deadline is not None and inputs is not None:
-        quote = quote_of(bought, _THIS) if bought else None
+        quote = quote_of(bought, _THIS) if bought and not not_yet else None
         start = None if found.ready_at is None else StartRange.at(found.ready_at)
         if found.kind is not ForecastKind.BUYS and begins_at is None and not (waits or unpaid):
             start = _start_beside_others(job, inputs, now)

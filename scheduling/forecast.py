@@ -100,6 +100,19 @@ def forecast_of_price_wait(found: Forecast, why: str) -> Forecast:
     )  # fmt: skip
 
 
+def forecast_of_no_purchase_yet(found: Forecast, pool: str, why: str) -> Forecast:
+    """Return the forecast of a job whose pool buys nothing for a while; `found` is what would
+    become of it if the pool might buy. At which prices it then does, nobody knows."""
+    return found.model_copy(
+        update={
+            "kind": ForecastKind.WAITS,
+            "says": f"would wait: pool {pool} buys nothing now: {why}. If it might, it "
+            f"{found.says}",
+            "expected_micro_usd": None, "most_micro_usd": None, "ready_at": None,
+        }
+    )  # fmt: skip
+
+
 def forecast_of_unfunded_wait(why: str, *, of_slots: bool = False) -> Forecast:
     """Return the forecast of a job that waits for a hard quota of its tenant, or a budget; of an
     array `why` is what a slot of it waits for. When others end that hold it, and what the job

@@ -15,7 +15,13 @@ from temporalio import activity
 
 from longshore.activities.buying import purchase_rows as rows
 from longshore.activities.buying.demand import demand_of_late
-from longshore.activities.buying.inputs import PoolNeed, look_at, read_need, under_way
+from longshore.activities.buying.inputs import (
+    PoolNeed,
+    last_bought_at,
+    look_at,
+    read_need,
+    under_way,
+)
 from longshore.activities.buying.market_refusals import closed_markets, refused_offers
 from longshore.activities.buying.stored_documents import unreadable_purchases
 from longshore.activities.buying.switch import why_stopped
@@ -333,10 +339,7 @@ async def _with_past(
     """Return the need with what the pool wanted of late, and when it bought last."""
     pool = spec.name
     demand = await demand_of_late(connection, pool, spec.buying.smoothing, now)
-    last = await connection.scalar(
-        text("SELECT max(created_at) FROM purchases WHERE pool = :pool AND state <> 'REFUSED'"),
-        {"pool": pool},
-    )
+    last = await last_bought_at(connection, pool)
     return need.model_copy(
         update={"unmet": need.unmet.model_copy(update={"last_bought_at": last, "demand": demand})}
     )

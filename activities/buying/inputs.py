@@ -56,6 +56,14 @@ class PoolNeed(Frozen):
     releases: tuple[Release, ...]
 
 
+async def last_bought_at(connection: AsyncConnection, pool: str) -> datetime | None:
+    """Return when a pool last bought something; None where it never did."""
+    return await connection.scalar(
+        text("SELECT max(created_at) FROM purchases WHERE pool = :pool AND state <> 'REFUSED'"),
+        {"pool": pool},
+    )
+
+
 async def read_need(connection: AsyncConnection, spec: PoolSpec) -> PoolNeed:
     """Return the pool's queue, without jobs that are held, and its nodes with what runs there:
     all that its cycle packs by."""

@@ -1,7 +1,7 @@
 """Whether a pool buys what its jobs lack, and if not, which setting would allow it."""
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
@@ -132,13 +132,19 @@ def _helps(pool: PoolSpec, last: BuyingRecord, failed: Failed | None) -> str:
     if not last.limits:
         look = "`longshore purchases --all`" if failed else _dry_run(pool)
         return f"see {'what was tried' if failed else 'what is for sale'}: {look}"
-    own = [each for each in last.limits if each.name not in tuple(HeldBy)]
-    helps = [_helps_beside(pool, each) for each in last.limits if each not in own]
+    return what_helps(pool, last.limits)
+
+
+def what_helps(pool: PoolSpec, limits: Sequence[Limit]) -> str:
+    """Return what would let a pool buy that all of these keep from it, with commands."""
+    own = [each for each in limits if each.name not in tuple(HeldBy)]
+    helps = [_helps_beside(pool, each) for each in limits if each not in own]
     if own:
         names = " and ".join(f"`{each.name}`" for each in own)
         helps.insert(0, f"raise {names}{_command(pool, own)}")
     # Where a cap keeps it as well, the tier alone does not help.
-    tier = "; or give the job the tier FAST" if _named(last) == ["flex_price"] else ""
+    alone = [each.name for each in limits] == ["flex_price"]
+    tier = "; or give the job the tier FAST" if alone else ""
     return f"{'; and '.join(helps)}{tier}"
 
 

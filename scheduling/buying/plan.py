@@ -189,13 +189,20 @@ def _hindrance(
 ) -> Lost | None:
     if not policy.enabled:
         return Lost("buying is off for this pool")
-    if caps_left.stopped:
-        return Lost(f"buying is stopped: {caps_left.stopped}", Limit.at(HeldBy.STOPPED))
     if caps_left.unreadable:
         return Lost(
             f"it cannot be read what comes of {caps_left.unreadable}", Limit.at(HeldBy.UNREADABLE)
         )
-    bought_at = unmet.last_bought_at
+    return why_not_yet(caps_left.stopped, unmet.last_bought_at, policy, now)
+
+
+def why_not_yet(
+    stopped: str, bought_at: datetime | None, policy: BuyingPolicy, now: datetime
+) -> Lost | None:
+    """Return why nothing is bought for a while, whatever is lacking: buying is `stopped`, or the
+    pool last bought something within its cooldown."""
+    if stopped:
+        return Lost(f"buying is stopped: {stopped}", Limit.at(HeldBy.STOPPED))
     if bought_at is not None and now < bought_at + policy.cooldown:
         until = f"{bought_at + policy.cooldown:%H:%M:%S} UTC"
         says = f"within the cooldown: the next purchase may be at {until}"

@@ -1,11 +1,16 @@
 """What a submit says at the simulated market before a job is in a queue."""
 
+from datetime import UTC, datetime
+
 import pytest
 
+from longshore.client import buying
 from longshore.client.api import Longshore
 from longshore.client.submit_forecast import say_forecast
+from longshore.models.buying import UnmetJob
 from longshore.models.errors import RefusedError
 from longshore.models.forecast import ForecastKind
+from longshore.models.job_request import JobRequest
 from tests.buying.buyer import Buyer
 from tests.buying.test_pool_buys import may_buy
 from tests.support.control import a_spec
@@ -34,6 +39,31 @@ async def test_a_submit_is_refused_where_what_would_be_bought_costs_more_than_it
     assert "bounds nothing" not in said
     assert await buyer.rows("SELECT * FROM jobs WHERE pool = :pool", pool=buyer.pool) == []
     await api.close()
+
+
+async def test_a_pool_that_may_not_buy_yet_is_not_said_to_buy(
+    buyer: Buyer, longshore: Longshore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await may_buy(buyer, cooldown="10h")
+    settings = buyer.market.settings(state_dir=longshore.settings.state_dir)
+    now = datetime.now(UTC)
+
+    async def bought_now(*_: object) -> datetime:
+        return now
+
+    monkeypatch.setattr(buying, "last_bought_at", bought_now)
+    spec = a_spec(buyer.pool, gpus=8, expected_duration="1h")
+    beside = UnmetJob(request=JobRequest.of("a", spec, now, 1), start_by=now)
+    ran = await buying.decide_on_pool(buyer.pool, now, beside, settings)
+    assert ran.decision.plans
+    assert ran.not_yet.startswith("within the cooldown: the next purchase may be at ")
+    api = Longshore(longshore.temporal, settings)
+    found = await api.forecast(spec)
+    await api.close()
+    assert found is not None
+    assert (found.kind, found.buys_later, found.ready_at) == (ForecastKind.WAITS, True, None)
+    assert found.says.startswith(f"would wait: pool {buyer.pool} buys nothing now: {ran.not_yet}.")
+    assert f"If it might, it would have pool {buyer.pool} buy 1 x 8x" in found.says
 
 
 async def test_who_gives_the_most_that_it_may_cost_hears_what_that_does_not_bound(

@@ -112,6 +112,18 @@ async def test_what_a_pool_may_spend_a_day_is_shown_and_none_is_no_limit(
     assert "the pool may commit today (UTC): without a limit" in ran.out
 
 
+async def test_what_keeps_a_pool_from_buying_is_shown_with_what_would_help(
+    longshore: Command, pool: str, market: RunningMarket
+) -> None:
+    await longshore("pool", "set", pool, "--buying", "enabled=true")
+    low = ("--buying", "caps.per_day=$0.01", "--buying", "max_price.FAST=$0.01")
+    await longshore("pool", "set", pool, *low)
+    await queued(longshore, pool)
+    ran = await longshore("buy", "--dry-run", "--pool", pool)
+    shown = " ".join(ran.out.split())
+    assert "What could help: raise `max_price.FAST` and `caps.per_day`: `longshore pool" in shown
+
+
 async def test_a_cap_is_set_for_any_tenant_and_taken_away(longshore: Command, pool: str) -> None:
     scope = f"tenant={pool}"
     ran = await longshore("market", "caps", scope, "$1")
