@@ -114,9 +114,11 @@ def explain(
         mutexes=mutexes,
         hints=_all_hints(
             unpaid,
-            # What is on its way needs nobody's help.
+            # What is on its way needs nobody's help, unless it is for others.
             _hints(job, nodes, growth, standing, kind, agent, helps)
             if queued and not coming
+            else _for_buying(job, nodes, standing)
+            if queued and not purchases
             else (),
             lacks_nodes=nodes == 0 or bool(kind),
         ),
@@ -257,4 +259,12 @@ def _hints(
             helps = (*helps, look)
         elif not any("add " in help or "`longshore agent " in help for help in helps):
             helps = (*helps, f"add {kind}: {agent}")
-    return (*helps, f"{standing.helps} ({standing.says})") if standing.helps else tuple(helps)
+    return (*helps, *_for_buying(job, nodes, standing))
+
+
+def _for_buying(job: JobView, nodes: int, standing: BuyingStatus) -> tuple[str, ...]:
+    """Return what would let the pool buy; where it has nodes, with what keeps it from that, which
+    the headline does not say then."""
+    if job.state is JobState.HELD or job.waits_for_price or not standing.helps:
+        return ()
+    return (standing.helps if nodes == 0 else f"{standing.helps} ({standing.says})",)

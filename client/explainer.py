@@ -251,9 +251,14 @@ class Explainer:
         away, now = await store_away(self._settings, job.id), datetime.now(UTC)
         async with self._database.transaction() as connection:
             inputs = await read_inputs(connection, job.pool, away, margins=self._settings.margins)
+            standing = await read_standing(
+                connection, inputs.spec, job.submitted_at, job.tier, job.id
+            )
         learnt = next((each.learnt for each in inputs.queue if each.id == job.id), None)
         duration = LikelyDuration.of(spec.expected_duration, spec.max_duration, learnt)
-        return cost_of_meeting(judgment, inputs, job.id, duration, None, now)
+        return cost_of_meeting(
+            judgment, inputs, job.id, duration, None, now, buys=standing.buys or standing.chosen
+        )
 
     async def _hold_of(self, job: JobView) -> JobStatus | None:
         temporal = await self._temporal() if job.state is JobState.HELD else None

@@ -201,7 +201,9 @@ def _with_deadline(
     judgment = judge(JobTimes(deadline, duration, start, found.begins_at), now)
     meeting = None
     if found.begins_at is None and asks_for_cost(judgment):
-        meeting = cost_of_meeting(judgment, inputs, _THIS, duration, quote, now)
+        meeting = cost_of_meeting(
+            judgment, inputs, _THIS, duration, quote, now, buys=quote is not None
+        )
     return with_deadline(found, judgment, meeting, now)
 
 

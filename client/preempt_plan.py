@@ -65,12 +65,14 @@ def cost_of_meeting(
     duration: LikelyDuration,
     quote: BuyQuote | None,
     now: datetime,
+    *,
+    buys: bool,
 ) -> DeadlineCost | None:
     """Return what it costs that a job of the queue meets its deadline, by the ways that its pool
     may go; None where that says nothing: where nobody knows how long the job takes, or it is
     no more in the queue.
 
-    `quote` is as for `plan_of`.
+    `quote` is as for `plan_of`; `buys` says whether the pool buys now, if it is worth it.
     """
     request = next((each for each in inputs.queue if each.id == job_id), None)
     if request is None or judgment.latest_start is None:
@@ -79,6 +81,8 @@ def cost_of_meeting(
     ways: Sequence[Way] = plan.ways if plan else ()
     if not inputs.spec.preemption.enabled:
         ways = [way for way in ways if way.kind is not WayKind.PREEMPT]
+    if not buys:
+        ways = [way for way in ways if way.kind is not WayKind.BUY]
     return what_it_costs(judgment, ways, duration)
 
 

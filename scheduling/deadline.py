@@ -167,7 +167,10 @@ def _way(judgment: DeadlineJudgment, way: Way, duration: LikelyDuration) -> Dead
 
 def _says_cost(found: Sequence[DeadlineWay], remedy: DeadlineWay | None) -> str:
     if not found:
-        return "nothing is known that has it start sooner: nothing to buy, and nobody to stop"
+        return (
+            "nothing is known that has it start sooner: nothing that its pool buys now, and "
+            "nobody to stop"
+        )
     if remedy is not None:
         beside = [
             f"{way.title} costs {dollars(way.cost_micro_usd)}"

@@ -59,7 +59,13 @@ async def test_a_pool_that_may_not_buy_yet_is_not_said_to_buy(
     assert ran.not_yet.startswith("within the cooldown: the next purchase may be at ")
     api = Longshore(longshore.temporal, settings)
     found = await api.forecast(spec)
+    due = a_spec(buyer.pool, gpus=8, expected_duration="1h", deadline="90m")
+    late = await api.forecast(due)
     await api.close()
+    assert late is not None
+    assert late.meeting is not None
+    assert late.meeting.ways == ()
+    assert "nothing that its pool buys now" in late.meeting.says
     assert found is not None
     assert (found.kind, found.buys_later, found.ready_at) == (ForecastKind.WAITS, True, None)
     assert found.says.startswith(f"would wait: pool {buyer.pool} buys nothing now: {ran.not_yet}.")
