@@ -339,6 +339,15 @@ async def test_a_silent_node_of_a_block_is_not_to_be_started_by_hand(
             " now() + CAST(%s AS interval))",
             (block, ends),
         )
+        connection.execute(
+            "INSERT INTO blocks SELECT (jsonb_populate_record(b, %s)).* FROM blocks b"
+            " WHERE b.id = %s",
+            (Jsonb({"id": f"{block}-done", "state": "ENDED"}), block),
+        )
+        connection.execute(
+            "INSERT INTO nodes SELECT (jsonb_populate_record(n, %s)).* FROM nodes n LIMIT 1",
+            (Jsonb({"id": f"{block}-left", "state": "LOST", "block_id": f"{block}-done"}),),
+        )
         for node, state in ((f"{block}-mute", "READY"), (f"{block}-lost", "LOST")):
             row = {"id": node, "state": state, "state_reason": "x", "block_id": block}
             connection.execute(
@@ -348,7 +357,10 @@ async def test_a_silent_node_of_a_block_is_not_to_be_started_by_hand(
         try:
             found = await agent_checks.agents(temporal, database)
         finally:
-            connection.execute("UPDATE nodes SET state = 'GONE' WHERE block_id = %s", (block,))
+            ended = [block, f"{block}-done"]
+            connection.execute(
+                "UPDATE nodes SET state = 'GONE' WHERE block_id = ANY(%s)", (ended,)
+            )
             connection.execute("UPDATE blocks SET state = 'ENDED' WHERE id = %s", (block,))
             await database.close()
     told = [(each.says, each.mend) for each in found if f"node {block}-" in each.says]

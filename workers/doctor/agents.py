@@ -33,10 +33,12 @@ _NEW_CONTROL = (
 _NODES = """
     SELECT n.id, n.state, n.state_reason, n.drain_reason, n.hostname, n.agent_version,
            n.agent_protocol, b.id AS block_id, b.provider, b.reason AS block_reason,
-           coalesce(b.ends_at <= clock_timestamp() OR b.state = 'ENDED', false) AS is_over
+           coalesce(b.ends_at <= clock_timestamp(), false) AS is_over
       FROM nodes n LEFT JOIN blocks b ON b.id = n.block_id
-     WHERE n.state <> 'GONE' ORDER BY n.id
+     WHERE n.state <> 'GONE' AND NOT (n.state = 'LOST' AND coalesce(b.state = 'ENDED', false))
+     ORDER BY n.id
 """
+"""A lost node whose block has ended does not come back, and nothing is to be done about it."""
 
 
 async def agents(temporal: Client, database: Database) -> list[Finding]:
