@@ -189,7 +189,7 @@ class ServiceView(Wire):
     revisions: tuple[RevisionView, ...] = ()
     """The newest first; only of one service that is asked for by its name."""
     message: str = ""
-    """What it waits for, or what is being replaced."""
+    """What is being replaced or waited for, as of the last look; else what its replicas do now."""
     trouble: str = ""
     """Why what is stored of its revision cannot be read; `spec` then says its name and how many
     replicas are wanted, and no more."""

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from longshore.activities.serving.replica_stages import failed_last, stage_of
 from longshore.activities.serving.revisions import revision_of, sizes_of
 from longshore.models.base import as_reason
 from longshore.models.errors import NotFoundError, RefusedError, SpecError, StoredError
@@ -186,14 +187,9 @@ async def facts_of(
 
 
 def _replica(row: RowMapping) -> Replica:
-    stage = None
-    if row["placed_as"] is not None:
-        # Of an attempt before this one it says nothing any more.
-        now = row["stage"] if row["attempt"] == row["placed_as"] else None
-        stage = EngineStage.LOADING if now is None else EngineStage(now)
     return Replica(
-        job_id=row["job_id"], revision=row["revision"], created_at=row["created_at"], stage=stage,
-        failed_last=stage is None and row["stage"] == EngineStage.FAILED,
+        job_id=row["job_id"], revision=row["revision"], created_at=row["created_at"],
+        stage=stage_of(row), failed_last=failed_last(row),
         stopping=row["stopping_at"] is not None, failures=row["failures"],
         leaves_at=row["expires_at"], load_time=timedelta(seconds=row["load_seconds"]),
     )  # fmt: skip

@@ -1,11 +1,13 @@
 """Services and their replicas, as lists show them."""
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from longshore.activities.serving.replica_stages import failed_last, is_current, stage_of
 from longshore.activities.serving.revisions import read_revision
 from longshore.activities.serving.service_rows import no_such_service
 from longshore.models.base import as_reason
@@ -19,13 +21,17 @@ from longshore.models.service import (
     ServiceView,
 )
 from longshore.models.serving import EngineStage
+from longshore.scheduling.serving.replicas import stages_in_words
+
+_COUNTS = re.compile(r"of [\d,]+ replicas?: ")
+"""Begins what an earlier version stored of replicas, and what is no longer so."""
 
 
 async def services_view(connection: AsyncConnection) -> tuple[ServiceView, ...]:
     """Return the services that are not over, by name, with their replicas; one that cannot be read
     with its `trouble`."""
     rows = (await connection.execute(text(_SERVICES), {"name": None})).mappings().all()
-    replicas = await replicas_view(connection)
+    replicas = await _replica_rows(connection)
     return tuple(_service(row, replicas) for row in rows)
 
 
@@ -35,7 +41,7 @@ async def service_view(connection: AsyncConnection, name: str) -> ServiceView:
     row = rows.mappings().one_or_none()
     if row is None:
         raise no_such_service(name)
-    found = _service(row, await replicas_view(connection, name))
+    found = _service(row, await _replica_rows(connection, name))
     if found.trouble:
         raise StoredError(f"service {name}", (found.trouble,))
     revisions = (await connection.execute(text(_REVISIONS), {"name": name})).mappings()
@@ -47,12 +53,18 @@ async def replicas_view(
     connection: AsyncConnection, service: str | None = None
 ) -> tuple[ReplicaView, ...]:
     """Return the replicas that have not ended, of one service or of all."""
-    rows = (await connection.execute(text(_REPLICAS), {"name": service})).mappings().all()
-    return tuple(_replica(row) for row in rows)
+    return tuple(_replica(row) for row in await _replica_rows(connection, service))
 
 
-def _service(row: RowMapping, replicas: Sequence[ReplicaView]) -> ServiceView:
-    own = tuple(each for each in replicas if each.service == row["name"])
+async def _replica_rows(
+    connection: AsyncConnection, service: str | None = None
+) -> Sequence[RowMapping]:
+    return (await connection.execute(text(_REPLICAS), {"name": service})).mappings().all()
+
+
+def _service(row: RowMapping, replicas: Sequence[RowMapping]) -> ServiceView:
+    rows = [each for each in replicas if each["service"] == row["name"]]
+    own = tuple(_replica(each) for each in rows)
     trouble = ""
     try:
         spec, _ = read_revision(row["name"], row["revision"], row)
@@ -63,18 +75,28 @@ def _service(row: RowMapping, replicas: Sequence[ReplicaView]) -> ServiceView:
         name=row["name"], state=ServiceState(row["state"]), revision=row["revision"],
         spec=spec.model_copy(update={"replicas": row["replicas"]}),
         ready=sum(bool(each.endpoint) for each in own), replicas=own,
-        message="" if row["state"] == ServiceState.REMOVED else row["message"],
-        trouble=trouble, updated_at=row["updated_at"],
+        message=_says(row, rows), trouble=trouble, updated_at=row["updated_at"],
     )  # fmt: skip
 
 
+def _says(row: RowMapping, replicas: Sequence[RowMapping]) -> str:
+    """Return what the last look found, or what the replicas do now."""
+    if row["state"] == ServiceState.REMOVED:
+        return ""
+    stored = "" if _COUNTS.match(row["message"]) else row["message"]
+    if stored or row["state"] != ServiceState.RUNNING:
+        return stored
+    staying = [
+        each
+        for each in replicas
+        if each["stopping_at"] is None and each["revision"] == row["revision"]
+    ]
+    again = sum(failed_last(each) for each in staying)
+    return stages_in_words(row["replicas"], map(stage_of, staying), again)
+
+
 def _replica(row: RowMapping) -> ReplicaView:
-    placed = row["placed_as"] is not None
-    # Of an attempt before this one it says nothing any more.
-    current = placed and row["attempt"] == row["placed_as"]
-    stage: EngineStage | None = None
-    if placed:
-        stage = EngineStage(row["stage"]) if current and row["stage"] else EngineStage.LOADING
+    current, stage = is_current(row), stage_of(row)
     answers = stage is EngineStage.READY and row["stopping_at"] is None
     values: dict[str, Any] = {
         "job_id": row["job_id"], "service": row["service"], "model": row["model"],
@@ -84,7 +106,7 @@ def _replica(row: RowMapping) -> ReplicaView:
         "estimated": row["estimated"],
         "used": -(-row["memory"] // 1_000_000) if current else 0,
         "load_seconds": row["load_seconds"], "failures": row["failures"],
-        "message": _message(row, placed=placed, current=current),
+        "message": _message(row, placed=stage is not None, current=current),
         "created_at": row["created_at"], "ready_at": row["ready_at"], "left": _left(row),
         "idle_since": row["idle_since"] if answers else None,
         "uses": row["uses"] if current else 0,

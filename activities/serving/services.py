@@ -153,7 +153,7 @@ def _progress(
         revision=planned.undo.revision if planned.undo else facts.revision,
         wanted=0 if facts.removing else facts.wanted,
         ready=sum(each.ready for each in facts.replicas),
-        reason=planned.reason,
+        reason=planned.reason or planned.stages,
         look_in=look_in,
         more=more,
     )

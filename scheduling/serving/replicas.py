@@ -1,7 +1,7 @@
 """Which replicas of a service are started and stopped, and when an update is undone. Pure."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Sized
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -103,7 +103,9 @@ class ServicePlan:
     look_at: datetime | None = None
     """When to look again, if nothing happens before."""
     reason: str = ""
-    """What is being replaced, or waited for; empty where all is as it should be."""
+    """What is being replaced, or waited for, beside what its replicas themselves tell."""
+    stages: str = ""
+    """What those that stay do: of this moment, so that who shows it later counts anew."""
 
 
 def plan(facts: ServiceFacts, now: datetime) -> ServicePlan:
@@ -132,8 +134,29 @@ def plan(facts: ServiceFacts, now: datetime) -> ServicePlan:
         )
     return ServicePlan(
         start, tuple(stop), look_at=_next_look(facts, live, going, start, now),
-        reason=_reason(facts, staying, going, start),
+        reason=_replacing(facts, staying, going),
+        # What is started now has none either: nobody may look again before it has one.
+        stages=stages_in_words(
+            facts.wanted, [*(each.stage for each in staying), *[None] * start],
+            sum(each.failed_last for each in staying),
+        ),
     )  # fmt: skip
+
+
+def stages_in_words(wanted: int, stages: Iterable[EngineStage | None], again: int) -> str:
+    """Return ``of 3 replicas: 1 without a GPU yet, 1 loading``; empty where all are ready.
+
+    The `stages` are of those that are neither to stop nor to be replaced; `again` of those without
+    one wait to be tried again, after a failure.
+    """
+    found = Counter(stages)
+    waiting = found[None] - again
+    parts = [
+        f"{waiting} without a GPU yet" if waiting else "",
+        f"{again} to be tried again after a failure" if again else "",
+    ] + [f"{found[stage]} {stage.value}" if found[stage] else "" for stage in _ON_THE_WAY]
+    told = ", ".join(part for part in parts if part)
+    return f"of {count(wanted, 'replica')}: {told}" if told else ""
 
 
 def _all(facts: ServiceFacts, why: str) -> tuple[Stop, ...]:
@@ -223,22 +246,8 @@ def _loops(facts: ServiceFacts, lacking: int, later: datetime, now: datetime) ->
     )
 
 
-def _reason(
-    facts: ServiceFacts, staying: Sequence[Replica], going: dict[str, str], start: int
-) -> str:
-    if going:
-        new = sum(each.ready for each in staying)
-        return (
-            f"{count(len(going), 'replica')} to be replaced: {new} of {facts.wanted} new ones "
-            "ready"
-        )
-    stages = Counter(each.stage for each in staying)
-    # What is started now has none either: nobody may look again before it has one.
-    again = sum(each.failed_last for each in staying)
-    waiting = stages[None] - again + start
-    parts = [
-        f"{waiting} without a GPU yet" if waiting else "",
-        f"{again} to be tried again after a failure" if again else "",
-    ] + [f"{stages[stage]} {stage.value}" if stages[stage] else "" for stage in _ON_THE_WAY]
-    told = ", ".join(part for part in parts if part)
-    return f"of {count(facts.wanted, 'replica')}: {told}" if told else ""
+def _replacing(facts: ServiceFacts, staying: Sequence[Replica], going: Sized) -> str:
+    if not going:
+        return ""
+    new = sum(each.ready for each in staying)
+    return f"{count(len(going), 'replica')} to be replaced: {new} of {facts.wanted} new ones ready"

@@ -46,6 +46,7 @@ from longshore.models.serving import (
 )
 from longshore.workers.sampling import sample_services
 from longshore.workflows.service import ServiceWorkflow
+from tests.support.scripted_node import DIED, ScriptedNode
 from tests.support.waiting import eventually
 
 MODEL = ModelSpec(name="tiny", source="/m/tiny.gguf", context=8, concurrency=1)
@@ -178,6 +179,57 @@ async def test_a_failed_attempt_counts_once_and_what_is_older_changes_nothing(se
     assert (now.failures, now.message, now.ready_at) == (1, "it broke", None)
     await served.look(served.said("nobody.r1.aaaaaaaa", EngineStage.READY))
     assert len((await served.view()).replicas) == 1
+    await served.end()
+
+
+async def test_its_message_counts_what_its_replicas_do_now_and_not_at_the_last_look(
+    served: Served, node: ScriptedNode
+):
+    """Nobody looks at a service because an attempt of a replica ends and it waits again."""
+    await served.record()
+    await served.look()
+    (replica,) = (await served.view()).replicas
+    await node.started(replica.job_id)
+    says = "of 1 replica: 1 draining"
+    assert (await served.look(served.said(replica.job_id, EngineStage.DRAINING))).reason == says
+    assert (await served.view()).message == says
+    await node.cordon("so that it waits")
+    await node.end(replica.job_id, report=DIED)
+
+    async def waits() -> bool:
+        return (await served.view()).replicas[0].stage is None
+
+    await eventually(waits)
+    assert (await served.view()).message == "of 1 replica: 1 without a GPU yet"
+    assert (await served.listed()).message == "of 1 replica: 1 without a GPU yet"
+    await served.end()
+
+
+async def test_what_an_earlier_version_stored_of_its_replicas_is_not_told(served: Served):
+    await served.record(replicas=1_000)
+    async with served.control.transaction() as connection:
+        await connection.execute(
+            text("UPDATE services SET message = :said WHERE name = :name"),
+            {"name": served.name, "said": "of 1,000 replicas: 1 draining"},
+        )
+    assert (await served.view()).message == ""
+    await served.begin_one(1, f"{served.name}.a")
+    assert (await served.view()).message == "of 1,000 replicas: 1 without a GPU yet"
+    await served.remove()
+    assert (await served.view()).message == ""
+
+
+async def test_those_that_stop_or_are_to_be_replaced_are_not_counted(served: Served):
+    """Its message is of the last look where that says more than its replicas do."""
+    await served.record(replicas=1)
+    await served.look()
+    old = (await served.view()).replicas[0].job_id
+    await served.look(served.said(old, EngineStage.READY))
+    await served.record(replicas=1, priority=7)
+    assert (await served.view()).message == "", "nobody has looked, and the old one counts no more"
+    says = (await served.look()).reason
+    assert says.startswith("1 replica to be replaced: 0 of 1")
+    assert (await served.view()).message == says
     await served.end()
 
 

@@ -41,24 +41,24 @@ def stopped(found: ServiceFacts, now: datetime = NOW) -> list[str]:
 def test_a_new_service_starts_what_is_wanted():
     planned = plan(facts(was_ready=False), NOW)
     assert (planned.start, planned.stop) == (2, ())
-    assert planned.reason == "of 2 replicas: 2 without a GPU yet"
+    assert (planned.reason, planned.stages) == ("", "of 2 replicas: 2 without a GPU yet")
 
 
 def test_it_says_of_each_replica_what_it_does():
     does = [replica("a", stage=stage) for stage in (None, LOADING, FAILED, DRAINING)]
     said = "of 4 replicas: 1 without a GPU yet, 1 loading, 1 failed, 1 draining"
-    assert plan(facts(*does, wanted=4), NOW).reason == said
+    assert plan(facts(*does, wanted=4), NOW).stages == said
 
 
 def test_one_that_failed_and_waits_is_not_told_as_one_that_has_yet_to_begin():
     does = replica("a", stage=None), replica("b", stage=None, failed_last=True)
     said = "of 3 replicas: 2 without a GPU yet, 1 to be tried again after a failure"
-    assert plan(facts(*does, wanted=3), NOW).reason == said
+    assert plan(facts(*does, wanted=3), NOW).stages == said
 
 
 def test_one_that_is_as_it_should_be_is_left_alone():
     planned = plan(facts(replica("a"), replica("b")), NOW)
-    assert (planned.start, planned.stop, planned.reason) == (0, (), "")
+    assert (planned.start, planned.stop, planned.reason, planned.stages) == (0, (), "", "")
 
 
 def test_an_update_begins_one_beside_them_and_stops_none_before_that_is_ready():

@@ -1,0 +1,26 @@
+"""What the engine of a replica does, by its row."""
+
+from sqlalchemy import RowMapping
+
+from longshore.models.serving import EngineStage
+
+
+def stage_of(row: RowMapping) -> EngineStage | None:
+    """Return what its engine does; None while it waits for a GPU.
+
+    The row is of `replicas`, with the attempt that has a GPU as `placed_as`.
+    """
+    if row["placed_as"] is None:
+        return None
+    # Of an attempt before this one it says nothing any more.
+    return EngineStage(row["stage"]) if is_current(row) and row["stage"] else EngineStage.LOADING
+
+
+def is_current(row: RowMapping) -> bool:
+    """Return whether what is known of its engine is of the attempt that has a GPU."""
+    return row["placed_as"] is not None and row["attempt"] == row["placed_as"]
+
+
+def failed_last(row: RowMapping) -> bool:
+    """Return whether it waits to be tried again, after its engine failed."""
+    return row["placed_as"] is None and row["stage"] == EngineStage.FAILED
