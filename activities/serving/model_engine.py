@@ -14,7 +14,7 @@ from longshore.models.job import JobSpec
 from longshore.models.job_request import JobRequest
 from longshore.models.placement import PackingPolicy
 from longshore.models.service import ServiceSpec
-from longshore.models.serving import EngineSize, EngineSpec
+from longshore.models.serving import EngineSize, EngineSpec, EngineStage
 from longshore.scheduling.buying.fleet import VRAM
 from longshore.scheduling.serving.engine_sizes import engine_sizes
 from longshore.scheduling.serving.replica_job import corrected, replica_spec
@@ -66,8 +66,12 @@ def in_sizes(
 ) -> list[JobSpec]:
     """Return the job of a replica in each of its sizes, with the memory that one like it was
     `seen` to take where that is more."""
-    engines = [engine.of_size(size) for size in sizes] or [engine]
-    return [replica_spec(service, corrected(each, seen)) for each in engines]
+    return [replica_spec(service, each) for each in _engines(engine, sizes, seen)]
+
+
+def _engines(engine: EngineSpec, sizes: Sequence[EngineSize], seen: int) -> list[EngineSpec]:
+    found = [engine.of_size(size) for size in sizes] or [engine]
+    return [corrected(each, seen) for each in found]
 
 
 async def with_sizes(
@@ -79,36 +83,48 @@ async def with_sizes(
     seen: int = 0,
 ) -> ServiceFacts:
     """Return the facts with which replicas wait in a size that no node holds: one that was chosen
-    when there were others, or none."""
+    when there were others, or none; and with which hold less than one like them was `seen` to take
+    in all."""
     facts = replace(facts, has_sizes=len(sizes) > 1)
-    waiting = [
+    to_load = [
         each.job_id
         for each in facts.replicas
-        if each.stage is None and not each.stopping and each.revision == facts.revision
+        if each.stage in _TO_LOAD and not each.stopping and each.revision == facts.revision
     ]
-    if not facts.has_sizes or not waiting:
+    if not to_load:
         return facts
-    now = await clock(connection)
-    specs = in_sizes(service, engine, sizes, seen)
-    nodes = await load_nodes(connection, service.pool)
-    held = held_when_empty([JobRequest.of("", spec, now, 1) for spec in specs], nodes)
-    by_gpus = dict(zip((size.gpus for size in sizes), held, strict=True))
-    found = await connection.execute(text(_GPUS_OF), {"ids": waiting})
-    gpus = {row.id: row.gpus for row in found}
+    needs = {e.model.gpus or 1: e.memory for e in _engines(engine, sizes, seen)}
+    held = dict[int, bool]()
+    if facts.has_sizes:
+        now = await clock(connection)
+        specs = in_sizes(service, engine, sizes, seen)
+        nodes = await load_nodes(connection, service.pool)
+        found = held_when_empty([JobRequest.of("", spec, now, 1) for spec in specs], nodes)
+        held = dict(zip((size.gpus for size in sizes), found, strict=True))
+    rows = await connection.execute(text(_SIZES_OF), {"ids": to_load})
+    sizes_now = {row.id: (row.gpus, row.memory) for row in rows}
 
     def looked_at(each: Replica) -> Replica:
-        if each.job_id not in waiting:
+        if each.job_id not in to_load:
             return each
-        if each.job_id not in gpus:  # its job has just been started
-            return replace(each, held=False)
-        is_held = by_gpus.get(gpus[each.job_id], True)
-        return replace(each, held=is_held, held_otherwise=any(held))
+        if each.job_id not in sizes_now:  # its job has just been started
+            return replace(each, held=not facts.has_sizes)
+        gpus, memory = sizes_now[each.job_id]
+        waits = each.stage is None
+        return replace(
+            each, held=not waits or held.get(gpus, True), held_otherwise=any(held.values()),
+            too_small=memory < needs.get(gpus, 0),
+        )  # fmt: skip
 
     return replace(facts, replicas=tuple(map(looked_at, facts.replicas)))
 
 
-_GPUS_OF = """
+_TO_LOAD = (None, EngineStage.LOADING, EngineStage.FAILED)
+_SIZES_OF = """
     SELECT id, CASE WHEN spec ->> 'gpus' ~ '^[0-9]{1,6}$' THEN (spec ->> 'gpus')::integer
-                    ELSE 0 END AS gpus
+                    ELSE 0 END AS gpus,
+           CASE WHEN spec #>> '{engine,memory}' ~ '^[0-9]{1,9}$'
+                THEN (spec #>> '{engine,memory}')::integer ELSE 0 END AS memory
       FROM jobs WHERE id = ANY (:ids)
 """
+"""MB of each GPU."""

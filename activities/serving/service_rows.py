@@ -295,7 +295,8 @@ _HEAR = """
          WHERE k.failed AND v.service = :name AND v.number = k.revision
     )
     UPDATE replicas r
-       SET attempt = :attempt, stage = :stage, endpoint = :endpoint, memory = :memory,
+       SET attempt = :attempt, stage = :stage, endpoint = :endpoint,
+           memory = CASE WHEN :stage = 'loading' THEN r.memory ELSE :memory END,
            waits = :waits,
            load_seconds = greatest(:load_seconds, r.load_seconds),
            message = CASE WHEN :stage = 'failed' THEN :message ELSE r.message END,

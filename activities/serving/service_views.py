@@ -26,6 +26,8 @@ from longshore.scheduling.serving.replicas import stages_in_words
 _COUNTS = re.compile(r"of [\d,]+ replicas?: ")
 """Begins what an earlier version stored of replicas, and what is no longer so."""
 
+_KNOWN = (EngineStage.READY, EngineStage.FAILED, EngineStage.DRAINING)
+
 
 async def services_view(connection: AsyncConnection) -> tuple[ServiceView, ...]:
     """Return the services that are not over, by name, with their replicas; one that cannot be read
@@ -104,7 +106,8 @@ def _replica(row: RowMapping) -> ReplicaView:
         "node_id": row["node_id"], "gpu_indices": tuple(row["gpu_indices"] or ()),
         "endpoint": row["endpoint"] if answers else "", "leased": row["leased"],
         "estimated": row["estimated"],
-        "used": -(-row["memory"] // 1_000_000) if current else 0,
+        # While it loads that is of the attempt before: it says what one like it takes.
+        "used": -(-row["memory"] // 1_000_000) if stage in _KNOWN else 0,
         "load_seconds": row["load_seconds"], "failures": row["failures"],
         "message": _message(row, placed=stage is not None, current=current),
         "created_at": row["created_at"], "ready_at": row["ready_at"], "left": _left(row),

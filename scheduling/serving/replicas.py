@@ -42,6 +42,8 @@ class Replica:
     """False where it waits in one of several sizes, and no node holds that if it is empty."""
     held_otherwise: bool = False
     """Whether one would then hold another of its sizes."""
+    too_small: bool = False
+    """Where it is not ready: whether one like it was seen to take more memory than it holds."""
 
     @property
     def misfit(self) -> bool:
@@ -181,6 +183,8 @@ def _why_replaced(facts: ServiceFacts, replica: Replica, now: datetime) -> str:
         return "replaced before the time of its node ends"
     if replica.misfit:
         return "waits for more memory on a GPU than any has: replaced by one on other numbers"
+    if replica.too_small:
+        return "holds less memory than one like it took: replaced by one that holds that"
     return ""
 
 
@@ -204,7 +208,7 @@ def _replaced(facts: ServiceFacts, live: Sequence[Replica], going: dict[str, str
         for each in live
         if each.job_id in going
         and not each.ready
-        and (each.revision != facts.revision or each.misfit)
+        and (each.revision != facts.revision or each.misfit or each.too_small)
     ]
     ready = [each for each in live if each.ready]
     spare = len(ready) - max(facts.wanted - facts.unavailable, 0)

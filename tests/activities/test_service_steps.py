@@ -61,15 +61,30 @@ class Served:
         self.control, self.temporal = control, temporal
         self.steps = ServiceActivities(control, temporal)
         self.name, self.pool = f"s-{pool}", pool
+        # Of a model of its own: what engines of one take counts for all of its services.
+        model = MODEL.model_copy(update={"source": f"/m/{pool}.gguf"})
+        self.engine = ENGINE.model_copy(update={"model": model})
 
     async def record(self, sizes: Sequence[EngineSize] = (), **fields: Any) -> int:
         given = {"name": self.name, "model": "tiny", "pool": self.pool, "drain": 0, **fields}
         async with self.control.transaction() as connection:
             spec = ServiceSpec.model_validate(given)
-            return await record_service(connection, spec, ENGINE, 1, sizes)
+            return await record_service(connection, spec, self.engine, 1, sizes)
 
     async def look(self, *notices: EngineNotice) -> ServiceProgress:
         return await self.steps.advance_service(AdvanceService(service=self.name, notices=notices))
+
+    async def queued(self, job_id: str) -> int:
+        """Wait until the job of a replica is in its queue; return the MB that its engine holds."""
+
+        async def held() -> int | None:
+            async with self.control.transaction() as connection:
+                return await connection.scalar(
+                    text("SELECT (spec #>> '{engine,memory}')::integer FROM jobs WHERE id = :id"),
+                    {"id": job_id},
+                )
+
+        return await eventually(held) or 0
 
     async def view(self) -> ServiceView:
         async with self.control.transaction() as connection:
@@ -230,6 +245,41 @@ async def test_those_that_stop_or_are_to_be_replaced_are_not_counted(served: Ser
     says = (await served.look()).reason
     assert says.startswith("1 replica to be replaced: 0 of 1")
     assert (await served.view()).message == says
+    await served.end()
+
+
+async def test_one_whose_engine_took_more_than_it_holds_is_tried_again_with_that(served: Served):
+    await served.record()
+    await served.look()
+    (replica,) = (await served.view()).replicas
+    await served.queued(replica.job_id)
+    report = EngineReport(stage=EngineStage.FAILED, memory=2_500_000_000, message="out of memory")
+    await served.look(EngineNotice(job_id=replica.job_id, attempt=1, node_id="n", report=report))
+    old, new = (await served.view()).replicas
+    assert (old.job_id, old.stopping, new.stopping) == (replica.job_id, True, False)
+    assert await served.queued(new.job_id) == 2500
+    await served.look()
+    left = [each.job_id for each in (await served.view()).replicas if not each.stopping]
+    assert left == [new.job_id], "it holds enough"
+    await served.end()
+
+
+async def test_what_an_engine_took_is_known_while_it_loads_anew(served: Served):
+    await served.record()
+    await served.look()
+    (replica,) = (await served.view()).replicas
+    await served.queued(replica.job_id)
+    ready = EngineReport(stage=EngineStage.READY, memory=2_500_000_000, endpoint="http://a/v1")
+    loads = EngineReport(stage=EngineStage.LOADING)
+    async with served.control.transaction() as connection:
+        said = (
+            EngineNotice(job_id=replica.job_id, attempt=attempt, node_id="n", report=report)
+            for attempt, report in ((1, ready), (2, loads))
+        )
+        await hear(connection, served.name, tuple(said))
+    await served.look()
+    old, new = (await served.view()).replicas
+    assert (old.stopping, await served.queued(new.job_id)) == (True, 2500)
     await served.end()
 
 
@@ -495,7 +545,7 @@ async def test_a_later_engine_holds_what_one_like_it_was_seen_to_take(served: Se
     await served.record(replicas=1)
     await served.look()
     [first] = (await served.view()).replicas
-    assert first.leased == 1000
+    assert await served.queued(first.job_id) == 1000
     notice = served.said(first.job_id, EngineStage.READY)
     report = notice.report.model_copy(update={"memory": 1_500_000_001})
     await served.record(replicas=2)
@@ -505,7 +555,7 @@ async def test_a_later_engine_holds_what_one_like_it_was_seen_to_take(served: Se
         return [each.leased for each in (await served.view()).replicas]
 
     async def as_queued() -> bool:
-        return sorted(await holds()) == [1000, 1501]
+        return sorted(await holds()) == [1000, 1501, 1501]
 
     await eventually(as_queued)
     async with served.control.transaction() as connection:
@@ -514,7 +564,9 @@ async def test_a_later_engine_holds_what_one_like_it_was_seen_to_take(served: Se
             {"of": f"{served.name}-%", "first": first.job_id},
         )
     assert memory == 1.501
-    assert [each.estimated for each in (await served.view()).replicas] == [1000, 1000]
+    found = (await served.view()).replicas
+    assert [each.estimated for each in found] == [1000] * 3
+    assert [each.job_id for each in found if each.stopping] == [first.job_id], "it is not ready"
     await served.end()
 
 

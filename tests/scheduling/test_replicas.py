@@ -4,6 +4,7 @@ many."""
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -42,6 +43,14 @@ def test_a_new_service_starts_what_is_wanted():
     planned = plan(facts(was_ready=False), NOW)
     assert (planned.start, planned.stop) == (2, ())
     assert (planned.reason, planned.stages) == ("", "of 2 replicas: 2 without a GPU yet")
+
+
+@pytest.mark.parametrize("stage", [None, LOADING, FAILED])
+def test_one_that_holds_too_little_is_replaced_at_once_unless_it_serves(stage: EngineStage | None):
+    small = facts(replica("a", stage=stage, too_small=True), wanted=1)
+    assert (stopped(small), plan(small, NOW).start) == (["a"], 1)
+    assert "holds less memory" in plan(small, NOW).stop[0].reason
+    assert stopped(facts(replica("a", too_small=True), wanted=1)) == []
 
 
 def test_it_says_of_each_replica_what_it_does():
