@@ -28,7 +28,7 @@ from longshore.models.runtimes import BUILT_IN
 from longshore.models.serving import EngineReport, EngineSpec, EngineStage, ModelSpec, Runtime
 from longshore.workers.processes import wait_until
 from tests.agent.conftest import LocalNode
-from tests.support.gguf_models import Model, write
+from tests.support.gguf_models import Model, write, write_adapter
 from tests.support.served import serving
 from tests.support.waiting import eventually
 
@@ -108,6 +108,29 @@ async def test_it_answers_once_it_is_ready_and_says_what_it_takes(box: LocalNode
     assert report.stopped_for == "test"
     with pytest.raises(OSError, match="refused"):
         ask(said.endpoint)
+
+
+async def test_a_request_is_answered_with_the_adapters_that_it_wants(
+    box: LocalNode, tiny: Path, tmp_path: Path
+):
+    adapters = {
+        name: str(write_adapter(tmp_path / f"{name}.gguf", strength=strength))
+        for name, strength in (("a", 1.0), ("b", -1.0))
+    }
+    run = box.start(None, engine=an_engine(tiny, adapters=adapters), gpus=1)
+    endpoint = (await ready(box, run)).endpoint
+    listed = fetch(f"{endpoint.removesuffix('/v1')}/lora-adapters")
+    assert [Path(each["path"]).name for each in listed] == ["a.gguf", "b.gguf"]
+
+    def answer(a: int, b: int) -> str:
+        wanted = [{"id": 0, "scale": a}, {"id": 1, "scale": b}]
+        said = ask(endpoint, max_tokens=20, temperature=0, ignore_eos=True, lora=wanted)
+        return said["choices"][0]["text"]
+
+    answers = {answer(0, 0), answer(1, 0), answer(0, 1)}
+    assert len(answers) == 3
+    assert answer(1, 0) in answers
+    await box.stop(run)
 
 
 async def test_what_it_has_begun_is_answered_though_it_is_stopped(box: LocalNode, tiny: Path):

@@ -244,7 +244,12 @@ def _mamba(width: int) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def write_adapter(
-    path: Path, architecture: str = "llama", *, kind: str = "adapter", form: str = "lora"
+    path: Path,
+    architecture: str = "llama",
+    *,
+    kind: str = "adapter",
+    form: str = "lora",
+    strength: float = 1.0,
 ) -> Path:
     """Write a LoRA adapter of rank 4 for the first layer of `Model()`."""
     writer = gguf.GGUFWriter(str(path), architecture)
@@ -252,7 +257,7 @@ def write_adapter(
     writer.add_string("adapter.type", form)
     writer.add_float32("adapter.lora.alpha", 4.0)
     writer.add_tensor("blk.0.attn_q.weight.lora_a", np.ones((4, 64), np.float32))
-    writer.add_tensor("blk.0.attn_q.weight.lora_b", np.ones((64, 4), np.float32))
+    writer.add_tensor("blk.0.attn_q.weight.lora_b", np.full((64, 4), strength, np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
