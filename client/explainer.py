@@ -256,9 +256,8 @@ class Explainer:
             )
         learnt = next((each.learnt for each in inputs.queue if each.id == job.id), None)
         duration = LikelyDuration.of(spec.expected_duration, spec.max_duration, learnt)
-        return cost_of_meeting(
-            judgment, inputs, job.id, duration, None, now, buys=standing.buys or standing.chosen
-        )
+        buys = standing.buys or (standing.chosen and not standing.in_cooldown)
+        return cost_of_meeting(judgment, inputs, job.id, duration, None, now, buys=buys)
 
     async def _hold_of(self, job: JobView) -> JobStatus | None:
         temporal = await self._temporal() if job.state is JobState.HELD else None

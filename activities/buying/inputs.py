@@ -59,7 +59,10 @@ class PoolNeed(Frozen):
 async def last_bought_at(connection: AsyncConnection, pool: str) -> datetime | None:
     """Return when a pool last bought something; None where it never did."""
     return await connection.scalar(
-        text("SELECT max(created_at) FROM purchases WHERE pool = :pool AND state <> 'REFUSED'"),
+        text(
+            "SELECT max(created_at) FROM purchases WHERE pool = :pool AND state <> 'REFUSED'"
+            " AND created_at < '9999-01-01'"
+        ),
         {"pool": pool},
     )
 

@@ -5,9 +5,10 @@ from datetime import datetime, timedelta
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from longshore.activities.buying.inputs import last_bought_at
 from longshore.activities.buying.stored_documents import stored_decision, stored_record
 from longshore.activities.buying.switch import why_stopped
-from longshore.activities.database import Database
+from longshore.activities.database import Database, clock
 from longshore.models.block_end import BlockDecision
 from longshore.models.job import Tier
 from longshore.models.pool import PoolSpec
@@ -18,6 +19,8 @@ from longshore.scheduling.buying.buying_status import (
     buying_status,
     for_job,
 )
+from longshore.scheduling.buying.plan import why_not_yet
+from longshore.scheduling.buying.words import WAIT
 
 _LATELY = timedelta(hours=1)
 """A purchase that came to nothing so long before a job came is told of it."""
@@ -64,6 +67,13 @@ async def read_standing(
         return buying_status(pool, "", None)
     stopped, last = await why_stopped(connection), await _last_of(connection, pool.name)
     failed = None if since is None else await _failed(connection, pool.name, since - _LATELY)
+    decided = since is None or (last is not None and last.at >= since)
+    if pool.buying.cooldown and not decided:
+        # It has decided nothing since: whether it may buy at all is known all the same.
+        now = await clock(connection)
+        waits = why_not_yet("", await last_bought_at(connection, pool.name), pool.buying, now)
+        if waits is not None:
+            last = BuyingRecord(at=now, reason=f"{WAIT}{waits.why}", limits=waits.limits)
     return buying_status(pool, stopped, last, since, failed, tier, job_id)
 
 

@@ -21,6 +21,8 @@ class BuyingStatus(NamedTuple):
     """What would let it buy; empty where it does."""
     chosen: bool = False
     """It buys nothing because to wait costs least, or because it has just bought."""
+    in_cooldown: bool = False
+    """It has just bought."""
 
     @property
     def buys(self) -> bool:
@@ -110,7 +112,8 @@ def buying_status(
         says.append(_in_vain(failed))
     chosen = {*_named(last)} <= {"flex_price", HeldBy.COOLDOWN} and not failed
     helps = _helps(pool, last, failed)
-    return BuyingStatus("; ".join(says), f"{helps}; {_AFTER}" if waits_behind else helps, chosen)
+    helps = f"{helps}; {_AFTER}" if waits_behind else helps
+    return BuyingStatus("; ".join(says), helps, chosen, HeldBy.COOLDOWN in _named(last))
 
 
 def _of_another_tier(held_by: str, tier: Tier | None) -> bool:

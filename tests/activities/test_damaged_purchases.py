@@ -117,6 +117,22 @@ async def test_a_decision_to_buy_that_cannot_be_read_counts_as_none(ledger: Ledg
         assert await read_standing(connection, spec, await clock(connection))
 
 
+async def test_within_the_cooldown_a_pool_is_not_said_to_buy_for_a_job_that_has_just_come(
+    ledger: Ledger,
+):
+    await _fill(ledger)
+    async with ledger.database.snapshot() as connection:
+        spec = await load_pool(connection, ledger.pool)
+        now = await clock(connection)
+        assert (await read_standing(connection, spec, now)).buys
+        just_bought = spec.buying.model_copy(update={"cooldown": timedelta(hours=10)})
+        spec = spec.model_copy(update={"buying": just_bought})
+        standing = await read_standing(connection, spec, now)
+    assert not standing.buys
+    assert standing.says.startswith("it buys nothing now: within the cooldown: the next purchase")
+    assert "longshore pool set" in standing.helps
+
+
 async def test_a_purchase_that_cannot_be_read_is_named(ledger: Ledger):
     await _fill(ledger)
     (found,) = await buying.purchases(ledger.database)
