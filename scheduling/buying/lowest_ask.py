@@ -8,7 +8,13 @@ from longshore.models.buying import BuyingPolicy, MarketView
 from longshore.models.job import Tier
 from longshore.models.market import NoQuote
 from longshore.models.text import listed
-from longshore.scheduling.buying.prices import away, block_sources, pod_sources, window_from
+from longshore.scheduling.buying.prices import (
+    BlockSource,
+    away,
+    block_sources,
+    pod_sources,
+    window_from,
+)
 
 
 class Ask(NamedTuple):
@@ -32,14 +38,9 @@ def lowest_ask(markets: Sequence[MarketView], policy: BuyingPolicy, now: datetim
         for source in pod_sources(markets, Tier.FAST, policy)
     ]
     for source in block_sources(markets, policy):
-        window = source.quote.window
-        if window is None:
-            grain = source.market.capabilities.grain
-            window = window_from(grain, now, policy.shortest_window)
-        plan = source.plan(1, window, Tier.FAST, policy, now)
-        if not isinstance(plan, NoQuote):
-            last = plan.limit if plan.marginal is None else plan.marginal
-            asks.append(Ask(last, plan.provider, plan.instance_type))
+        last = price_of_nodes(source, 1, Tier.FAST, policy, now)
+        if last is not None:
+            asks.append(Ask(last, source.market.provider, source.quote.instance_type))
     if asks:
         return min(asks)
     if not markets:
@@ -47,3 +48,20 @@ def lowest_ask(markets: Sequence[MarketView], policy: BuyingPolicy, now: datetim
     silent = [each.detail for each in away(markets) if each.detail]
     why = f" ({listed(silent, 2, between='; ')})" if silent else ""
     return f"no market asks a price for what the pool may buy{why}"
+
+
+def price_of_nodes(
+    source: BlockSource, nodes: int, tier: Tier, policy: BuyingPolicy, now: datetime
+) -> int | None:
+    """Return what the last GPU of so many nodes of a book costs, in micro-dollars for an hour, in
+    the window that was asked for, or the shortest of the policy; None where there is no price.
+
+    The first ask may be for fewer GPUs than a node has.
+    """
+    window = source.quote.window
+    if window is None:
+        window = window_from(source.market.capabilities.grain, now, policy.shortest_window)
+    plan = source.plan(nodes, window, tier, policy, now)
+    if isinstance(plan, NoQuote):
+        return None
+    return plan.limit if plan.marginal is None else plan.marginal

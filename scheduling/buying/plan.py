@@ -125,7 +125,7 @@ def _decided(state: BuyingState, policy: BuyingPolicy, now: datetime) -> BuyDeci
     plans = tuple(plan for option in options if option.chosen for plan in option.plans)
     missing = away(markets)
     left_out = _left_out(options, unmet, markets, policy)
-    nothing = _why_nothing(options, unmet, markets, policy, left_out)
+    nothing = _why_nothing(options, replace(state, unmet=unmet), policy, left_out, now)
     lost = NOT_LOST if plans else why_not(options, nothing, policy.flex_price)
     lasts = {job.request.id: job.request.expected_duration for job in unmet.jobs}
     likely = estimate_runtime(unmet.ended).mean
@@ -151,17 +151,18 @@ def _decided(state: BuyingState, policy: BuyingPolicy, now: datetime) -> BuyDeci
 
 def _why_nothing(
     options: Sequence[Option],
-    unmet: Unmet,
-    markets: Sequence[MarketView],
+    state: BuyingState,
     policy: BuyingPolicy,
     left_out: Sequence[str],
+    now: datetime,
 ) -> Lost:
     """Return why there would be nothing to choose from: no market, or what a limit keeps out."""
+    markets = state.markets
     if not markets:
         return NO_MARKET
-    requests = [job.request for job in unmet.jobs]
+    requests = [job.request for job in state.unmet.jobs]
     tiers = dict.fromkeys(option.tier for option in options)
-    dear = (policy_blockers(markets, tier, policy, requests) for tier in tiers)
+    dear = (policy_blockers(markets, tier, policy, requests, now) for tier in tiers)
     unserved = NOTHING_LEFT if left_out else NOTHING_SERVES
     unserved = unserved._replace(limits=Limit.at(HeldBy.MARKET_AWAY) if away(markets) else ())
     return next(filter(None, dear), unserved)

@@ -1,7 +1,7 @@
 """Options that would serve waiting jobs if a limit of the policy did not exclude them."""
 
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from longshore.models.buying import BuyingPolicy, MarketView
 from longshore.models.job import Tier
@@ -9,6 +9,7 @@ from longshore.models.job_request import JobRequest
 from longshore.models.limit import Limit
 from longshore.models.market import OrderBook
 from longshore.models.text import at_most, format_dollars, format_duration
+from longshore.scheduling.buying.lowest_ask import price_of_nodes
 from longshore.scheduling.buying.prices import BlockSource, PodSource, block_sources, pod_sources
 from longshore.scheduling.buying.words import Lost
 
@@ -16,21 +17,29 @@ _FOR_EVER, _SECOND = timedelta(days=3650), timedelta(seconds=1)
 
 
 def policy_blockers(
-    markets: Sequence[MarketView], tier: Tier, policy: BuyingPolicy, jobs: Iterable[JobRequest]
+    markets: Sequence[MarketView],
+    tier: Tier,
+    policy: BuyingPolicy,
+    jobs: Iterable[JobRequest],
+    now: datetime,
 ) -> Lost | None:
     """Return what the limit on prices, or on start-up, alone keeps from the jobs of a tier; where
     only both together do, the limit on prices."""
     wanted = [job for job in jobs if job.tier is tier]
     patient = policy.model_copy(update={"startup_limit": _FOR_EVER})
     return (
-        _over_cap(markets, tier, policy, wanted)
+        _over_cap(markets, tier, policy, wanted, now)
         or _too_slow(markets, tier, policy, patient, wanted)
-        or _over_cap(markets, tier, patient, wanted)
+        or _over_cap(markets, tier, patient, wanted, now)
     )
 
 
 def _over_cap(
-    markets: Sequence[MarketView], tier: Tier, policy: BuyingPolicy, wanted: Sequence[JobRequest]
+    markets: Sequence[MarketView],
+    tier: Tier,
+    policy: BuyingPolicy,
+    wanted: Sequence[JobRequest],
+    now: datetime,
 ) -> Lost | None:
     """Return the cheapest that only the cap on a tier's price keeps from its jobs."""
     cap = policy.most(tier)
@@ -42,12 +51,10 @@ def _over_cap(
         for source in pod_sources(markets, tier, uncapped)
         if _serves(source, wanted)
     ]
-    found += [
-        (ask.price, source.quote.instance_type)
-        for source in block_sources(markets, policy)
-        if _serves(source, wanted) and isinstance(source.quote.answer, OrderBook)
-        for ask in source.quote.answer.asks
-    ]
+    for source in block_sources(markets, policy):
+        last = price_of_nodes(source, _fewest_nodes(source, wanted), tier, uncapped, now)
+        if last is not None and _serves(source, wanted):
+            found.append((last, source.quote.instance_type))
     price, kind = min((each for each in found if each[0] > cap), default=(0, ""))
     if not kind:
         return None
@@ -87,6 +94,12 @@ def _too_slow(
         f"startup_limit is {format_duration(policy.startup_limit)}",
         Limit.at("startup_limit", format_duration(-(-takes // _SECOND) * _SECOND)),
     )
+
+
+def _fewest_nodes(source: BlockSource, wanted: Sequence[JobRequest]) -> int:
+    """Return the fewest nodes of a book that could hold one of these jobs."""
+    gpus = (job.gpus for job in wanted if source.holds(job))
+    return max(-(-min(gpus, default=1) // source.shape.gpus), 1)
 
 
 def _serves(source: BlockSource | PodSource, wanted: Sequence[JobRequest]) -> bool:

@@ -183,6 +183,13 @@ def test_the_value_is_no_more_than_is_needed():
     assert decided(less, FLEX).plans == ()
 
 
+def test_a_price_is_that_of_a_whole_node_however_many_asks_are_smaller():
+    book = exchange(*((f"{price}.00", 2) for price in range(1, 7)), ("9.00", 8))
+    held = decided(a_pool(max_price={"FAST": "$0.10"}), FAST, book)
+    assert limits_of(held) == {"max_price.FAST": "$9.00"}
+    assert "8xH100-80GB costs $9.00 a GPU-hour" in held.reason
+
+
 def test_a_cap_of_the_installation_is_named_beside_the_pools_own():
     pool = a_pool(caps={"per_day": "$7"})
     own = CapsLeft.of(pool.buying.caps).caps
