@@ -1,4 +1,4 @@
-"""A capacity database of its own for each test that asks for a ledger."""
+"""What tests of the activities ask for: a database of their own, a service that is on record."""
 
 from collections.abc import AsyncIterator
 
@@ -8,6 +8,7 @@ from temporalio.client import Client
 from longshore.activities.database import Database
 from tests.support.control import new_pool
 from tests.support.ledger import Ledger
+from tests.support.recorded_service import RecordedService
 
 
 @pytest.fixture
@@ -20,3 +21,9 @@ async def ledger(temporal: Client, database_url: str) -> AsyncIterator[Ledger]:
         yield made
     finally:
         await database.close()
+
+
+@pytest.fixture
+def served(control: Database, temporal: Client, pool: str) -> RecordedService:
+    """A service of the test's pool, which the test records; 0.01 s."""
+    return RecordedService(control, temporal, pool)

@@ -2,8 +2,6 @@
 database refuses whatever the code does."""
 
 import asyncio
-import json
-from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
@@ -12,150 +10,36 @@ from sqlalchemy.exc import DBAPIError
 from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 
-from longshore.activities.database import Database
 from longshore.activities.metrics import Metrics
 from longshore.activities.serving import services
 from longshore.activities.serving.revisions import sizes_of
 from longshore.activities.serving.service_rows import (
     hear,
-    record_service,
     remove_service,
     scale_service,
     undo_rollout,
 )
-from longshore.activities.serving.service_views import service_view, services_view
-from longshore.activities.serving.services import ServiceActivities
 from longshore.activities.signals import Signals
 from longshore.models.errors import NotFoundError, SpecError, StoredError
 from longshore.models.job import JobSpec
 from longshore.models.messages import JobInput, job_workflow_id
-from longshore.models.runtimes import BUILT_IN
-from longshore.models.service import ServiceSpec, ServiceState, ServiceView
+from longshore.models.service import ServiceState
 from longshore.models.service_messages import (
-    AdvanceService,
     EngineNotice,
-    ServiceProgress,
     service_workflow_id,
 )
 from longshore.models.serving import (
     EngineReport,
-    EngineSize,
-    EngineSpec,
     EngineStage,
-    ModelSpec,
 )
 from longshore.workers.sampling import sample_services
 from longshore.workflows.service import ServiceWorkflow
-from tests.support.scripted_node import DIED, ScriptedNode
+from tests.support.recorded_service import MODEL, SIZES, RecordedService
 from tests.support.waiting import eventually
-
-MODEL = ModelSpec(name="tiny", source="/m/tiny.gguf", context=8, concurrency=1)
-ENGINE = EngineSpec(model=MODEL, runtime=BUILT_IN["llama.cpp"], memory=1000)
-SIZES = (EngineSize(gpus=1, memory=500_000), EngineSize(gpus=4, memory=130_000))
-
-
-class Served:
-    """A service that is on record, in a pool without nodes; no workflow follows it."""
-
-    def __init__(self, control: Database, temporal: Client, pool: str) -> None:
-        self.control, self.temporal = control, temporal
-        self.steps = ServiceActivities(control, temporal)
-        self.name, self.pool = f"s-{pool}", pool
-        # Of a model of its own: what engines of one take counts for all of its services.
-        model = MODEL.model_copy(update={"source": f"/m/{pool}.gguf"})
-        self.engine = ENGINE.model_copy(update={"model": model})
-
-    async def record(self, sizes: Sequence[EngineSize] = (), **fields: Any) -> int:
-        given = {"name": self.name, "model": "tiny", "pool": self.pool, "drain": 0, **fields}
-        async with self.control.transaction() as connection:
-            spec = ServiceSpec.model_validate(given)
-            return await record_service(connection, spec, self.engine, 1, sizes)
-
-    async def look(self, *notices: EngineNotice) -> ServiceProgress:
-        return await self.steps.advance_service(AdvanceService(service=self.name, notices=notices))
-
-    async def queued(self, job_id: str) -> int:
-        """Wait until the job of a replica is in its queue; return the MB that its engine holds."""
-
-        async def held() -> int | None:
-            async with self.control.transaction() as connection:
-                return await connection.scalar(
-                    text("SELECT (spec #>> '{engine,memory}')::integer FROM jobs WHERE id = :id"),
-                    {"id": job_id},
-                )
-
-        return await eventually(held) or 0
-
-    async def view(self) -> ServiceView:
-        async with self.control.transaction() as connection:
-            return await service_view(connection, self.name)
-
-    async def begin_one(self, revision: int, job_id: str) -> None:
-        """Insert a replica as no code of ours would."""
-        async with self.control.transaction() as connection:
-            await connection.execute(
-                text(
-                    "INSERT INTO replicas (job_id, service, revision)"
-                    " VALUES (:id, :name, :revision)"
-                ),
-                {"id": job_id, "name": self.name, "revision": revision},
-            )
-
-    async def spoil(self, **changed: Any) -> int:
-        """Go to a new revision as a newer version may write it; return it."""
-        other = {"spec": {"newer": 1}, "engine": {}} | changed
-        async with self.control.transaction() as connection:
-            await connection.execute(
-                text(
-                    "WITH newest AS ("
-                    " INSERT INTO service_revisions (service, number, spec, engine,"
-                    "                                model_revision)"
-                    " SELECT service, number + 1, spec || CAST(:spec AS jsonb),"
-                    "        engine || CAST(:engine AS jsonb), 1"
-                    "   FROM service_revisions WHERE service = :name"
-                    "  ORDER BY number DESC LIMIT 1 RETURNING number)"
-                    " UPDATE services SET revision = newest.number FROM newest"
-                    "  WHERE name = :name"
-                ),
-                {"name": self.name} | {part: json.dumps(value) for part, value in other.items()},
-            )
-            found = await connection.scalar(
-                text("SELECT revision FROM services WHERE name = :name"), {"name": self.name}
-            )
-            return int(found or 0)
-
-    async def listed(self) -> ServiceView:
-        """Return it as it stands among all services."""
-        async with self.control.snapshot() as connection:
-            (found,) = [one for one in await services_view(connection) if one.name == self.name]
-            return found
-
-    async def remove(self) -> None:
-        async with self.control.transaction() as connection:
-            await remove_service(connection, self.name)
-
-    def said(self, job_id: str, stage: EngineStage, attempt: int = 1) -> EngineNotice:
-        report = EngineReport(stage=stage, endpoint="http://127.0.0.1:1/v1", message="it broke")
-        return EngineNotice(job_id=job_id, attempt=attempt, node_id="n", report=report)
-
-    async def end(self) -> None:
-        async with self.control.transaction() as connection:
-            await remove_service(connection, self.name)
-        await self.look()
-        for each in (await self.view()).replicas:
-            handle = self.temporal.get_workflow_handle(job_workflow_id(each.job_id))
-            with pytest.raises(Exception, match=r"ailed|ancelled"):
-                await handle.result()
-
-
-@pytest.fixture
-def served(control: Database, temporal: Client, pool: str) -> Served:
-    """A service of the test's pool, which the test records; 0.01 s."""
-    return Served(control, temporal, pool)
 
 
 async def test_a_repeat_starts_what_is_missing_and_nothing_twice(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    served: RecordedService, monkeypatch: pytest.MonkeyPatch
 ):
     await served.record(replicas=2)
 
@@ -175,14 +59,16 @@ async def test_a_repeat_starts_what_is_missing_and_nothing_twice(
     await served.end()
 
 
-async def test_looks_at_the_same_time_start_no_more_than_is_wanted(served: Served):
+async def test_looks_at_the_same_time_start_no_more_than_is_wanted(served: RecordedService):
     await served.record(replicas=3)
     await asyncio.gather(*(served.look() for _ in range(5)))
     assert len((await served.view()).replicas) == 3
     await served.end()
 
 
-async def test_a_failed_attempt_counts_once_and_what_is_older_changes_nothing(served: Served):
+async def test_a_failed_attempt_counts_once_and_what_is_older_changes_nothing(
+    served: RecordedService,
+):
     await served.record()
     await served.look()
     (replica,) = (await served.view()).replicas
@@ -197,93 +83,7 @@ async def test_a_failed_attempt_counts_once_and_what_is_older_changes_nothing(se
     await served.end()
 
 
-async def test_its_message_counts_what_its_replicas_do_now_and_not_at_the_last_look(
-    served: Served, node: ScriptedNode
-):
-    """Nobody looks at a service because an attempt of a replica ends and it waits again."""
-    await served.record()
-    await served.look()
-    (replica,) = (await served.view()).replicas
-    await node.started(replica.job_id)
-    says = "of 1 replica: 1 draining"
-    assert (await served.look(served.said(replica.job_id, EngineStage.DRAINING))).reason == says
-    assert (await served.view()).message == says
-    await node.cordon("so that it waits")
-    await node.end(replica.job_id, report=DIED)
-
-    async def waits() -> bool:
-        return (await served.view()).replicas[0].stage is None
-
-    await eventually(waits)
-    assert (await served.view()).message == "of 1 replica: 1 without a GPU yet"
-    assert (await served.listed()).message == "of 1 replica: 1 without a GPU yet"
-    await served.end()
-
-
-async def test_what_an_earlier_version_stored_of_its_replicas_is_not_told(served: Served):
-    await served.record(replicas=1_000)
-    async with served.control.transaction() as connection:
-        await connection.execute(
-            text("UPDATE services SET message = :said WHERE name = :name"),
-            {"name": served.name, "said": "of 1,000 replicas: 1 draining"},
-        )
-    assert (await served.view()).message == ""
-    await served.begin_one(1, f"{served.name}.a")
-    assert (await served.view()).message == "of 1,000 replicas: 1 without a GPU yet"
-    await served.remove()
-    assert (await served.view()).message == ""
-
-
-async def test_those_that_stop_or_are_to_be_replaced_are_not_counted(served: Served):
-    """Its message is of the last look where that says more than its replicas do."""
-    await served.record(replicas=1)
-    await served.look()
-    old = (await served.view()).replicas[0].job_id
-    await served.look(served.said(old, EngineStage.READY))
-    await served.record(replicas=1, priority=7)
-    assert (await served.view()).message == "", "nobody has looked, and the old one counts no more"
-    says = (await served.look()).reason
-    assert says.startswith("1 replica to be replaced: 0 of 1")
-    assert (await served.view()).message == says
-    await served.end()
-
-
-async def test_one_whose_engine_took_more_than_it_holds_is_tried_again_with_that(served: Served):
-    await served.record()
-    await served.look()
-    (replica,) = (await served.view()).replicas
-    await served.queued(replica.job_id)
-    report = EngineReport(stage=EngineStage.FAILED, memory=2_500_000_000, message="out of memory")
-    await served.look(EngineNotice(job_id=replica.job_id, attempt=1, node_id="n", report=report))
-    old, new = (await served.view()).replicas
-    assert (old.job_id, old.stopping, new.stopping) == (replica.job_id, True, False)
-    assert await served.queued(new.job_id) == 2500
-    await served.look()
-    left = [each.job_id for each in (await served.view()).replicas if not each.stopping]
-    assert left == [new.job_id], "it holds enough"
-    await served.end()
-
-
-async def test_what_an_engine_took_is_known_while_it_loads_anew(served: Served):
-    await served.record()
-    await served.look()
-    (replica,) = (await served.view()).replicas
-    await served.queued(replica.job_id)
-    ready = EngineReport(stage=EngineStage.READY, memory=2_500_000_000, endpoint="http://a/v1")
-    loads = EngineReport(stage=EngineStage.LOADING)
-    async with served.control.transaction() as connection:
-        said = (
-            EngineNotice(job_id=replica.job_id, attempt=attempt, node_id="n", report=report)
-            for attempt, report in ((1, ready), (2, loads))
-        )
-        await hear(connection, served.name, tuple(said))
-    await served.look()
-    old, new = (await served.view()).replicas
-    assert (old.stopping, await served.queued(new.job_id)) == (True, 2500)
-    await served.end()
-
-
-async def test_it_goes_back_to_what_ran_before_and_not_to_the_newest(served: Served):
+async def test_it_goes_back_to_what_ran_before_and_not_to_the_newest(served: RecordedService):
     """Somebody had gone back from 2 to 1: a third that fails ends at 1."""
     for cpus in (1, 2):
         await served.record(cpus=cpus, surge=10)
@@ -304,7 +104,7 @@ async def test_it_goes_back_to_what_ran_before_and_not_to_the_newest(served: Ser
     await served.end()
 
 
-async def test_a_changed_spec_is_a_new_revision_and_another_number_is_not(served: Served):
+async def test_a_changed_spec_is_a_new_revision_and_another_number_is_not(served: RecordedService):
     assert await served.record(replicas=1) == 1
     assert await served.record(replicas=2) == 1
     assert await served.record(replicas=2, priority=7) == 2
@@ -314,7 +114,9 @@ async def test_a_changed_spec_is_a_new_revision_and_another_number_is_not(served
     assert [each.number for each in found.revisions] == [2, 1]
 
 
-async def test_other_sizes_are_a_new_revision_unless_it_was_stored_without(served: Served):
+async def test_other_sizes_are_a_new_revision_unless_it_was_stored_without(
+    served: RecordedService,
+):
     assert await served.record() == 1
     assert await served.record(SIZES) == 1, "as one of before there were sizes"
     assert await served.record(SIZES, priority=7) == 2
@@ -322,7 +124,7 @@ async def test_other_sizes_are_a_new_revision_unless_it_was_stored_without(serve
     assert await served.record(SIZES[:1], priority=7) == 3
 
 
-async def test_a_replica_is_made_in_a_size_that_a_gpu_may_hold(served: Served):
+async def test_a_replica_is_made_in_a_size_that_a_gpu_may_hold(served: RecordedService):
     """The pool has no node: of its sizes the first counts that the largest known GPU holds."""
     await served.record(SIZES)
     await served.look()
@@ -343,7 +145,7 @@ async def start_of(temporal: Client, job_id: str) -> JobSpec:
     return found.spec
 
 
-async def test_sizes_that_cannot_be_read_are_told(served: Served):
+async def test_sizes_that_cannot_be_read_are_told(served: RecordedService):
     await served.record(SIZES)
     revision = await served.spoil(spec={})
     async with served.control.transaction() as connection:
@@ -360,13 +162,13 @@ async def test_sizes_that_cannot_be_read_are_told(served: Served):
             await sizes_of(connection, served.name, 9)
 
 
-async def test_a_service_that_nobody_recorded_is_not_found(served: Served):
+async def test_a_service_that_nobody_recorded_is_not_found(served: RecordedService):
     with pytest.raises(Exception, match="no service") as refused:
         await served.look()
     assert getattr(refused.value, "type", "") == NotFoundError.__name__
 
 
-async def test_the_database_refuses_replicas_that_nobody_wants(served: Served):
+async def test_the_database_refuses_replicas_that_nobody_wants(served: RecordedService):
     await served.record(replicas=1, surge=1)
     await served.look()
     await served.begin_one(1, f"{served.name}.one-more")
@@ -381,7 +183,7 @@ async def test_the_database_refuses_replicas_that_nobody_wants(served: Served):
         await served.begin_one(2, f"{served.name}.late")
 
 
-async def test_two_at_once_do_not_go_over_the_number_together(served: Served):
+async def test_two_at_once_do_not_go_over_the_number_together(served: RecordedService):
     await served.record(replicas=1, surge=0, unavailable=1)
     begun = await asyncio.gather(
         *(served.begin_one(1, f"{served.name}.{number}") for number in range(4)),
@@ -390,7 +192,7 @@ async def test_two_at_once_do_not_go_over_the_number_together(served: Served):
     assert sorted(isinstance(each, DBAPIError) for each in begun) == [False, True, True, True]
 
 
-async def test_the_database_keeps_revisions_as_they_were(served: Served):
+async def test_the_database_keeps_revisions_as_they_were(served: RecordedService):
     await served.record()
     for change in (
         "spec = '{}'", "engine = '{}'", "model_revision = 7", "number = 9", "sizes = '[]'",
@@ -403,7 +205,7 @@ async def test_the_database_keeps_revisions_as_they_were(served: Served):
                 )
 
 
-async def test_one_without_replicas_is_over_once_it_is_removed(served: Served):
+async def test_one_without_replicas_is_over_once_it_is_removed(served: RecordedService):
     await served.record(replicas=0)
     async with served.control.transaction() as connection:
         await remove_service(connection, served.name)
@@ -411,7 +213,7 @@ async def test_one_without_replicas_is_over_once_it_is_removed(served: Served):
     assert (await served.view()).state is ServiceState.REMOVED
 
 
-async def test_its_replicas_are_counted_and_go_to_0_when_it_is_over(served: Served):
+async def test_its_replicas_are_counted_and_go_to_0_when_it_is_over(served: RecordedService):
     await served.record(replicas=2)
     await served.look()
     metrics = _Gauges()
@@ -435,7 +237,7 @@ async def test_its_replicas_are_counted_and_go_to_0_when_it_is_over(served: Serv
     ],
 )
 async def test_one_that_cannot_be_read_is_listed_and_can_be_served_anew(
-    served: Served, changed: dict[str, Any], what: str
+    served: RecordedService, changed: dict[str, Any], what: str
 ):
     await served.record(replicas=1)
     revision = await served.spoil(**changed)
@@ -456,7 +258,7 @@ async def test_one_that_cannot_be_read_is_listed_and_can_be_served_anew(
     assert [each.number for each in (await served.view()).revisions] == [3, 2, 1]
 
 
-async def test_one_that_cannot_be_read_hears_and_is_removed(served: Served):
+async def test_one_that_cannot_be_read_hears_and_is_removed(served: RecordedService):
     await served.record(replicas=2, surge=1)
     await served.look()
     running = [each.job_id for each in (await served.listed()).replicas]
@@ -479,7 +281,7 @@ async def test_one_that_cannot_be_read_hears_and_is_removed(served: Served):
     assert (await served.look()).state is ServiceState.REMOVED
 
 
-async def test_the_workflow_of_one_that_cannot_be_read_says_so_and_waits(served: Served):
+async def test_the_workflow_of_one_that_cannot_be_read_says_so_and_waits(served: RecordedService):
     await served.record(replicas=0)
     await served.spoil()
     await Signals(served.temporal).begin_service(served.name)
@@ -506,7 +308,7 @@ async def test_the_workflow_of_one_that_cannot_be_read_says_so_and_waits(served:
     assert (await handle.result()).service == served.name
 
 
-async def test_since_when_an_engine_is_idle_is_kept_while_it_is(served: Served):
+async def test_since_when_an_engine_is_idle_is_kept_while_it_is(served: RecordedService):
     await served.record(replicas=1)
     await served.look()
     [replica] = (await served.view()).replicas
@@ -541,36 +343,9 @@ async def test_since_when_an_engine_is_idle_is_kept_while_it_is(served: Served):
     await served.end()
 
 
-async def test_a_later_engine_holds_what_one_like_it_was_seen_to_take(served: Served):
-    await served.record(replicas=1)
-    await served.look()
-    [first] = (await served.view()).replicas
-    assert await served.queued(first.job_id) == 1000
-    notice = served.said(first.job_id, EngineStage.READY)
-    report = notice.report.model_copy(update={"memory": 1_500_000_001})
-    await served.record(replicas=2)
-    await served.look(notice.model_copy(update={"report": report}))
-
-    async def holds() -> list[int]:
-        return [each.leased for each in (await served.view()).replicas]
-
-    async def as_queued() -> bool:
-        return sorted(await holds()) == [1000, 1501, 1501]
-
-    await eventually(as_queued)
-    async with served.control.transaction() as connection:
-        memory = await connection.scalar(
-            text("SELECT spec -> 'vram_per_gpu' FROM jobs WHERE id LIKE :of AND id <> :first"),
-            {"of": f"{served.name}-%", "first": first.job_id},
-        )
-    assert memory == 1.501
-    found = (await served.view()).replicas
-    assert [each.estimated for each in found] == [1000] * 3
-    assert [each.job_id for each in found if each.stopping] == [first.job_id], "it is not ready"
-    await served.end()
-
-
-async def test_one_whose_engine_is_too_large_to_be_started_says_so_and_is_removed(served: Served):
+async def test_one_whose_engine_is_too_large_to_be_started_says_so_and_is_removed(
+    served: RecordedService,
+):
     """As an earlier version has let it in."""
     await served.record(replicas=1)
     model = {**MODEL.model_dump(mode="json"), "args": ["x" * 131_000] * 20}
@@ -584,7 +359,7 @@ async def test_one_whose_engine_is_too_large_to_be_started_says_so_and_is_remove
     assert (await served.look()).state is ServiceState.REMOVED
 
 
-async def test_the_workflow_hears_however_much_agents_have_said_meanwhile(served: Served):
+async def test_the_workflow_hears_however_much_agents_have_said_meanwhile(served: RecordedService):
     """More than one activity can be given (2 MiB), while the database was away."""
     revision = await served.record(replicas=1)
     job_id = f"{served.name}.one"
@@ -616,7 +391,9 @@ async def test_the_workflow_hears_however_much_agents_have_said_meanwhile(served
 
 
 @pytest.mark.parametrize("replicas", [-1, 1_001, 2**63])
-async def test_a_number_that_no_service_can_have_is_refused(served: Served, replicas: int):
+async def test_a_number_that_no_service_can_have_is_refused(
+    served: RecordedService, replicas: int
+):
     await served.record(replicas=0)
     with pytest.raises(SpecError, match=f"replicas: must be 0 to 1,000, got {replicas}"):
         async with served.control.transaction() as connection:
