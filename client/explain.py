@@ -93,6 +93,11 @@ def explain(
         headline += f"; its price holds nothing up, for nobody knows what it is now: {unpriced}"
     if wanted := [each for each in mutexes if each.waiting]:
         headline += f"; {' and '.join(map(_keeps_waiting, wanted))}"
+    others: tuple[str, ...] = ()
+    if queued and not coming:
+        others = _hints(job, nodes, growth, standing, kind, agent, helps)
+    elif queued and not purchases:  # what is on its way is for others
+        others = _for_buying(job, nodes, standing)
     return Explanation(
         job=job,
         headline=headline,
@@ -114,12 +119,7 @@ def explain(
         mutexes=mutexes,
         hints=_all_hints(
             unpaid,
-            # What is on its way needs nobody's help, unless it is for others.
-            _hints(job, nodes, growth, standing, kind, agent, helps)
-            if queued and not coming
-            else _for_buying(job, nodes, standing)
-            if queued and not purchases
-            else (),
+            others,
             lacks_nodes=nodes == 0 or bool(kind),
         ),
     )
