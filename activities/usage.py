@@ -1,6 +1,6 @@
 """What the order of a queue asks beside jobs and nodes: what tenants of a pool have had of its
-GPUs of late, what energy costs now, how many copies there are of what prewarmed engines serve, and
-who pays for its jobs."""
+GPUs of late, what energy costs now, how many copies there are of what prewarmed engines serve, for
+which engines others were stopped, and who pays for its jobs."""
 
 import time
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from longshore.activities.database import clock
 from longshore.activities.funding.planning import with_funding
 from longshore.activities.placements import HELD_SINCE
 from longshore.activities.prices.views import price_now
-from longshore.activities.serving.copies import load_copies
+from longshore.activities.serving.engine_order import load_engine_order
 from longshore.activities.snapshot import load_pool
 from longshore.models.margins import DEFAULT_MARGINS, Margins
 from longshore.models.mig import SLICES
@@ -57,10 +57,11 @@ async def load_pool_to_plan(
 
 
 async def with_usage(connection: AsyncConnection, spec: PoolSpec) -> PoolSpec:
-    """Return a pool's settings with what its tenants have had, what energy costs and which copies
-    come before those that wait, where that matters."""
-    if copies := await load_copies(connection, spec.name):
-        packing = spec.packing.model_copy(update={"copies": copies})
+    """Return a pool's settings with what its tenants have had, what energy costs, which copies
+    come before those that wait and for which engines others were stopped, where that matters."""
+    engines = await load_engine_order(connection, spec.name)
+    if any(engines):
+        packing = spec.packing.model_copy(update=engines._asdict())
         spec = spec.model_copy(update={"packing": packing})
     packing, score = spec.packing, spec.packing.score
     if score is None:

@@ -7,8 +7,9 @@ it, as there was none for one like it before. A plan of these alone places and k
 one of the whole queue, unless jobs change their places for others in it (`CyclePlan.rearranged`):
 that can make room for a job of which an earlier one like it found none. Gangs are all planned:
 their starts are looked for at some moments, so a later one may have one and the first none. So are
-malleable jobs, which may take fewer GPUs than they ask for, and jobs that only fill what is free:
-of these others come first as copies of what they serve come and go.
+malleable jobs, which may take fewer GPUs than they ask for, and replicas of services: of those
+that only fill what is free others come first as copies of what they serve come and go, and of the
+others those for which one has been stopped.
 
 Jobs that ask alike may differ in their expected duration. Where a job finds no room and no start,
 a longer one like it finds none either: it needs the node for longer, and meets more of what is
@@ -217,7 +218,7 @@ class LongQueue:
         lacks = {self._key_of[job_id][0] for job_id in without if job_id in self._key_of}
         for key, alike in self._alike.items():
             one, left_out = alike.one(), without if key in lacks else ()
-            if one.gang or one.malleable or one.fills:
+            if one.gang or one.malleable or one.loads_within is not None:
                 found += alike.all(left_out)
                 continue
             starts = open_gpus * 1000 // _milli(one)

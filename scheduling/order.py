@@ -89,9 +89,10 @@ def queue_order(
     for after the own jobs of their relatives. Of each those come last that only fill what is
     free: whoever waits goes before them, as it may have them stopped once nobody asks them. Of
     these those of which there are the fewest copies come first. Of all each by the class that it
-    counts as, highest first; in a class as the pool's order says: by the time of submission less
-    its head start, or by rank, and by the score, which is less where the tenant has had more than
-    its GPU-hours. Then by id.
+    counts as, highest first; in a class first the engines for which others of it were stopped at
+    their turn: these wait again, perhaps for longer than they, and would take their GPUs back. Of
+    the others as the pool's order says: by the time of submission less its head start, or by rank,
+    and by the score, which is less where the tenant has had more than its GPU-hours. Then by id.
 
     The `nodes` of the pool and what is `running` there bound how many jobs come first for having
     waited long; the nodes say some terms of the score, too.
@@ -102,17 +103,20 @@ def queue_order(
     def filling(job: JobRequest) -> tuple[bool, int]:
         return job.fills, policy.copies.get(job.id, 0) if job.fills else 0
 
+    def in_class(job: JobRequest) -> tuple[int, bool]:
+        return -counted(job), job.id not in policy.turns
+
     if not (policy.by_rank or policy.by_terms):
         if policy.funding and policy.funding.factors:
             # As if it had waited for a part of the time that it has.
             return sorted(queue, key=lambda job: (
-                turn(job.id), filling(job), -counted(job),
+                turn(job.id), filling(job), *in_class(job),
                 -policy.factor(job.tenant) * aged(job, policy, now).total_seconds(),
                 *by_age(job, policy),
             ))  # fmt: skip
         return sorted(
             queue,
-            key=lambda job: (turn(job.id), filling(job), -counted(job), *by_age(job, policy)),
+            key=lambda job: (turn(job.id), filling(job), *in_class(job), *by_age(job, policy)),
         )
     queue, nodes = list(queue), list(nodes)
     stand = standings(
@@ -122,7 +126,8 @@ def queue_order(
     def key(job: JobRequest) -> tuple[object, ...]:
         guaranteed, rank = stand[job.id]
         rank *= policy.factor(job.tenant)
-        return turn(job.id), filling(job), -counted(job), -guaranteed, -rank, *by_age(job, policy)
+        first = turn(job.id), filling(job), *in_class(job)
+        return *first, -guaranteed, -rank, *by_age(job, policy)
 
     return sorted(queue, key=key)
 

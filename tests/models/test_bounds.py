@@ -182,7 +182,7 @@ BY_NO_PERSON = {
     "DagInput": {"progress", "withdrawn"},
     "PurchaseRequest": {"decision"},
     "PurchaseOption": {"offer"},
-    "PoolPacking": {"usage", "tree", "copies", "funding"},
+    "PoolPacking": {"usage", "tree", "copies", "turns", "funding"},
 }
 """Fields that Longshore, or a market, writes: what a workflow carries over when it continues as
 new, the reasons of a decision, the row of an offer list, what who plans has read."""

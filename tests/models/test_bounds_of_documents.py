@@ -30,7 +30,7 @@ DOCUMENTS = (
 )  # fmt: skip
 PARSED = ("Such as ", "From ")
 """How the description of a text begins that is read as a size, a duration or a time."""
-READ_BY_WHO_PLANS = {"copies", "energy_price", "funding", "tree", "usage"}
+READ_BY_WHO_PLANS = {"copies", "energy_price", "funding", "tree", "turns", "usage"}
 
 
 def schema_of(model: type[BaseModel]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from longshore.models.funding import Payer, PoolFunding
 from longshore.models.job_request import FILLS, EngineKey
-from longshore.models.placement import PackingPolicy
+from longshore.models.packing import PackingPolicy, QueueOrder
 from longshore.models.preemption import PreemptionPlan, RunningEngine, RunningWork
 from longshore.scheduling import cycle
+from longshore.scheduling.order import queue_order
 from longshore.scheduling.preemption.costs import why_not
 from longshore.scheduling.preemption.plan import plan_preemption, plan_preemptions
 from longshore.scheduling.serving.running_engine import has_turn
@@ -268,3 +269,15 @@ def test_one_that_is_prewarmed_and_was_not_asked_is_idle_from_the_start():
     assert not planned([an_engine("e", 0, fields)]).victims
     plan = planned([an_engine("e", 0, fields | {"prewarmed": True}, priority=9)], priority=0)
     assert "prewarmed and unused" in plan.victims[0].reason
+
+
+@pytest.mark.parametrize("order", list(QueueOrder))
+def test_one_that_had_its_turn_goes_before_the_one_that_was_stopped_for_it(order: QueueOrder):
+    old = a_job("old", 1, submitted_at=NOW - HOUR, waits_since=NOW - HOUR)
+    new = a_job("new", 1, submitted_at=NOW - MINUTE, waits_since=NOW - MINUTE)
+    high = a_job("high", 1, priority=6)
+    policy = PackingPolicy(order=order)
+    ordered = queue_order([new, old, high], policy, NOW)
+    assert [job.id for job in ordered] == ["high", "old", "new"]
+    ordered = queue_order([new, old, high], policy.model_copy(update={"turns": {"new"}}), NOW)
+    assert [job.id for job in ordered] == ["high", "new", "old"]

@@ -1,0 +1,64 @@
+"""What the order of a queue asks of engines that wait: which come first in their class, and how
+many engines of the same model come before one that fills free memory."""
+
+from typing import NamedTuple
+
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from longshore.scheduling.serving.prewarming import copies_before
+
+
+class EngineOrder(NamedTuple):
+    """What a pool's order asks of its engines; nothing where none waits."""
+
+    copies: dict[str, int]
+    """Of each replica that nobody asks: how many copies of what it serves come before it."""
+    turns: frozenset[str]
+    """Those for which an engine of their class has been stopped that was in use."""
+
+
+async def load_engine_order(connection: AsyncConnection, pool: str) -> EngineOrder:
+    """Return what the order of a pool's queue asks of the replicas that wait there."""
+    rows = (await connection.execute(text(ENGINES), {"pool": pool})).all()
+    turns = frozenset(row.job_id for row in rows if row.has_turn)
+    filling = [row for row in rows if row.fills]
+    there = {(row.model, row.runtime): row.there for row in filling}
+    before = copies_before(there, ((row.model, row.runtime) for row in filling))
+    copies = {row.job_id: number for row, number in zip(filling, before, strict=True)}
+    return EngineOrder(copies, turns)
+
+
+_SERVED = """
+    coalesce(j.spec #>> '{engine,model,name}', '') AS model,
+    coalesce(j.spec #>> '{engine,runtime,name}', '') AS runtime"""
+
+ENGINES = f"""
+    WITH waiting AS MATERIALIZED (
+        SELECT q.job_id, q.submitted_at, {_SERVED},
+               (q.request->'fills' = 'true') IS TRUE AS fills,
+               EXISTS (SELECT FROM preemptions d JOIN replicas v ON v.job_id = d.job_id
+                        WHERE d.for_job = q.job_id AND d.for_attempt = q.attempt
+                          AND d.for_priority = d.priority AND NOT (d.idle OR d.by_payer))
+                   AS has_turn
+          FROM replicas r
+          JOIN LATERAL (SELECT * FROM queue WHERE job_id = r.job_id OFFSET 0) q ON true
+          JOIN jobs j ON j.id = r.job_id
+         WHERE r.ended_at IS NULL AND q.pool = :pool AND NOT q.held
+    ), placed AS (
+        SELECT {_SERVED}, count(*) AS there
+          FROM replicas r
+          JOIN placements p ON p.job_id = r.job_id AND p.rank = 0 AND p.ended_at IS NULL
+          JOIN nodes n ON n.id = p.node_id AND n.pool = :pool
+          JOIN jobs j ON j.id = r.job_id
+         WHERE r.ended_at IS NULL AND r.stopping_at IS NULL
+           AND EXISTS (SELECT FROM waiting WHERE fills)
+         GROUP BY 1, 2
+    )
+    SELECT job_id, model, runtime, fills, has_turn, coalesce(there, 0) AS there
+      FROM waiting LEFT JOIN placed USING (model, runtime)
+     WHERE fills OR has_turn
+     ORDER BY submitted_at, job_id
+"""
+"""Each cycle asks: `OFFSET 0` has it look for each replica in the queue, and not read all of that;
+what is placed is read where a replica waits that nobody asks."""
