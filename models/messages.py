@@ -22,7 +22,7 @@ from longshore.models.job_status import AttemptRecord, JobResult
 from longshore.models.legacy_documents import MOST_MISTAKES
 from longshore.models.output import JobOutput
 from longshore.models.placement import PlacementKey
-from longshore.models.problems import bounded, describe_all, no_such_fields
+from longshore.models.problems import bounded, describe_all
 from longshore.models.retry import FailureClass
 from longshore.models.units import Duration
 
@@ -187,7 +187,7 @@ class JobInput(StartInput):
                 raise SpecError("input", problems) from None
             found._refused = problems
         if found.history is None:
-            found._refused = bounded((*found._refused, *no_such_fields(found._unknown)))
+            found._refused = bounded(found._refused, found._unknown)
         if len((found.key or "").encode()) > _MOST_KEY:
             found._refused += (f"key: must have at most {_MOST_KEY} bytes as UTF-8",)
         if "\0" in (found.key or ""):

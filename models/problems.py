@@ -1,6 +1,7 @@
 """Puts the mistakes that pydantic finds into plain words."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, islice
 from typing import Any, NamedTuple, cast, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -136,16 +137,21 @@ def beyond_bounds(given: BaseModel) -> tuple[str, ...]:
     return ()
 
 
-def bounded(problems: Sequence[str]) -> tuple[str, ...]:
+def bounded(
+    problems: Sequence[str], unknown: Sequence[str] = (), last: str = ""
+) -> tuple[str, ...]:
     """Return the first of very many problems, and how many more there are: a failure has to stay
-    below what Temporal takes."""
-    more = len(problems) - _MOST_PROBLEMS
-    return (*problems[:_MOST_PROBLEMS], *([f"and {more:,} more mistakes"] if more > 0 else ()))
+    below what Temporal takes.
 
-
-def no_such_fields(names: Iterable[str]) -> tuple[str, ...]:
-    """Return a line for each of the names that somebody gave and that are no fields."""
-    return tuple(f"{name_of_place(name)}: {_NO_SUCH_FIELD}" for name in names)
+    After the `problems` comes a line for each of the `unknown` names, which somebody gave and
+    which are no fields, and then the `last` line. No line is written that is left out: a worker
+    fails a workflow task that computes for two seconds.
+    """
+    lines = (f"{name_of_place(name)}: {_NO_SUCH_FIELD}" for name in unknown)
+    first = islice(chain(problems, lines), _MOST_PROBLEMS)
+    more = len(problems) + len(unknown) - _MOST_PROBLEMS
+    said = [f"and {more:,} more mistakes"] if more > 0 else []
+    return (*first, *said, *([last] if last else ()))
 
 
 def describe(mistake: ErrorDetails) -> str:

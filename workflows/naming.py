@@ -8,7 +8,7 @@ from temporalio.exceptions import ApplicationError
 from longshore.models.base import JOB_ID, LONGEST_JOB_ID, Input, StartInput
 from longshore.models.errors import SpecError
 from longshore.models.messages import JobInput
-from longshore.models.problems import bounded, no_such_fields
+from longshore.models.problems import bounded
 from longshore.models.visible import visible
 
 _HISTORY = "history: is what a job carries over when its workflow continues as new; give none"
@@ -45,7 +45,7 @@ def refuse_unknown(given: StartInput) -> None:
 
 def no_such_input(given: Input) -> SpecError:
     """Return the refusal of an input with names that it does not have."""
-    return SpecError("input", (*bounded(no_such_fields(given.unknown)), given.instead))
+    return SpecError("input", bounded((), given.unknown, given.instead))
 
 
 def refuse_odd_id(job_id: str) -> None:
