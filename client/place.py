@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from longshore.activities.database import Database
 from longshore.activities.durations import learnt_for
 from longshore.activities.locality import with_locality
+from longshore.activities.preemption_inputs import PreemptionInputs, read_inputs
 from longshore.activities.serving.model_engine import engine_of, replica_specs
 from longshore.activities.snapshot import (
     load_nodes,
@@ -20,6 +21,7 @@ from longshore.activities.snapshot import (
     load_simulated,
 )
 from longshore.activities.usage import load_pool_to_plan
+from longshore.client.preempt_plan import plan_of
 from longshore.models.document import read_document
 from longshore.models.domains import Foreseen
 from longshore.models.errors import SpecError
@@ -27,7 +29,14 @@ from longshore.models.gang import GangPacking
 from longshore.models.job import JobSpec
 from longshore.models.job_request import JobRequest, RecentJobs, fetched_name
 from longshore.models.node import Node
-from longshore.models.placement import Decision, PackingPolicy, PackingRule, RunningJob
+from longshore.models.placement import (
+    Decision,
+    PackingPolicy,
+    PackingRule,
+    PlacementKind,
+    RunningJob,
+)
+from longshore.models.preemption import PreemptionPlan
 from longshore.models.service import ServiceSpec
 from longshore.models.settings import Settings
 from longshore.models.statefile import ClusterState
@@ -151,6 +160,7 @@ async def place_live(
             (*queue, job), nodes = await with_locality(
                 connection, pool, packing, [*queue, job], nodes
             )
+            inputs = await read_inputs(connection, pool, margins=settings.margins)
     finally:
         await database.close()
     found = foresee(job, queue, nodes, running, packing, now, recent, is_new=True)
@@ -173,6 +183,7 @@ async def place_live(
         simulated=any(node_id in simulated for node_id, _ in found.decision.by_node),
         rule=packing.rule,
         begins_at=begins_at,
+        stops=_who_would_stop(found.decision, job, inputs, now),
         by_rule=foreseen_by_rule(
             rules, found.decision, job, queue, nodes, running, packing, now, recent
         ),
@@ -189,6 +200,17 @@ async def place_live(
         ),
     )
     return ahead, tuple(by_id.values())
+
+
+def _who_would_stop(
+    decision: Decision, job: JobRequest, inputs: PreemptionInputs, now: datetime
+) -> PreemptionPlan | None:
+    """Return whom a cycle that leaves the job waiting would have stopped for it; None where it
+    gives it GPUs, and where the pool stops nobody."""
+    if decision.kind is PlacementKind.EXISTING_NODE or not inputs.spec.preemption.enabled:
+        return None
+    job = job.smallest
+    return plan_of(inputs.model_copy(update={"queue": (*inputs.queue, job)}), job, None, now)
 
 
 async def _engine_job(connection: AsyncConnection, model: ModelName, pool: str | None) -> JobSpec:

@@ -106,6 +106,9 @@ def render_foreseen(
         plan = decision.gang
         used = plan.packing if plan else None
         parts.append(render_gang_rules(foreseen.by_gang_packing, used, plain=plain))
+    if (plan := foreseen.stops) is not None:
+        told = [f"Preemption: {plan.reason}", *(f"  {each.reason}" for each in plan.victims)]
+        parts.append(Text("\n" + "\n".join(told)))
     return Group(*parts, Text(f"\n{_beside(foreseen)}", style="dim"))
 
 

@@ -9,6 +9,7 @@ from longshore.models.gang import GangPacking
 from longshore.models.job_request import JobRequest
 from longshore.models.node import NodeState
 from longshore.models.placement import Decision, PackingRule
+from longshore.models.preemption import PreemptionPlan
 from longshore.models.topology import LinkClass
 
 
@@ -111,6 +112,8 @@ class Foreseen(Frozen):
     """Whether it would run on a simulated node."""
     begins_at: Instant | None = None
     """The `begin` of the job, where that is to come: it is decided as if it began now."""
+    stops: PreemptionPlan | None = None
+    """Where it would wait: who would be stopped for it, at which price, or why nobody."""
     rule: PackingRule | None = None
     """The pool's, by which it is decided."""
     by_rule: dict[PackingRule, Decision] = Field(default_factory=dict[PackingRule, Decision])

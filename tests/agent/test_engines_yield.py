@@ -3,13 +3,14 @@ an engine of its class that has waited for its turn. On a real agent, with real 
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from longshore.client.api import Longshore
+from longshore.client.place import ModelName, place_live
 from longshore.client.service_commands import is_settled
 from longshore.models.job import JobSpec
 from longshore.models.job_request import FILLS
@@ -19,6 +20,7 @@ from longshore.models.preemption import PreemptionPolicy
 from longshore.models.service import ServiceSpec, ServiceState, ServiceView
 from longshore.models.service_messages import service_workflow_id
 from longshore.models.serving import ModelSpec
+from longshore.models.settings import Settings
 from tests.support.agent import AgentProcess
 from tests.support.control import a_spec, reaches
 from tests.support.gguf_models import Model, write
@@ -90,11 +92,28 @@ def is_idle(found: ServiceView) -> bool:
 
 
 async def test_one_that_nobody_uses_leaves_for_another_engine_and_for_a_job_of_a_lower_class(
-    longshore: Longshore, serve: Callable[..., Any], pool: str, tmp_path: Path
+    longshore: Longshore,
+    serve: Callable[..., Any],
+    pool: str,
+    tmp_path: Path,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("LONGSHORE_DATABASE_URL", settings.resolve_database_url())
     first = await serve("first")
     await until(longshore, first, is_idle)
-    second = await serve("second")
+    foreseen, _ = await place_live(ModelName(first), pool, datetime.now(UTC))
+    assert foreseen.stops is not None
+    assert not foreseen.stops.preempts, "it is of the same model"
+    second = f"second-{pool}"
+    model = {"name": second, "source": "/m/tiny.gguf", "memory": ALL}
+    await longshore.add_models([ModelSpec.model_validate(model)])
+    foreseen, _ = await place_live(ModelName(second), pool, datetime.now(UTC))
+    assert foreseen.stops is not None
+    assert [victim.job_id for victim in foreseen.stops.victims] == [
+        each.job_id for each in (await longshore.service(first)).replicas
+    ]
+    assert await serve("second") == second
     (taken,) = (await until(longshore, second, is_settled)).replicas
     left = await until(longshore, first, lambda found: found.replicas[0].left is not None)
     assert left.replicas[0].left is not None

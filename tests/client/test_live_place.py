@@ -53,6 +53,9 @@ async def test_a_pool_says_what_a_cycle_would_do_now(
         reasons = {r.node_id: r.reason for r in found.decision.rejections}
         assert reasons[labelled.id].startswith(f"would delay {wide}")
         assert reasons[lone.id] == "has 2 GPUs, job wants 3"
+        assert found.stops is not None
+        assert not found.stops.preempts
+        assert f"\nPreemption: {found.stops.reason}\n" in (await longshore(*asked)).out
         await longshore("cancel", wide)
 
         async def nobody_waits() -> bool:
@@ -62,6 +65,7 @@ async def test_a_pool_says_what_a_cycle_would_do_now(
         await eventually(nobody_waits)
         found = Foreseen.model_validate_json((await longshore(*asked, "--json")).out)
         assert found.decision.by_node == ((labelled.id, (4, 5, 6)),)
+        assert found.stops is None
         assert found.simulated
         assert [(d.domain, d.free, d.left) for d in found.domains] == [("r/c/A", 4, 1), ("", 2, 2)]
         compared = (await longshore(*asked, "--rules", "all")).out
