@@ -153,8 +153,9 @@ async def load_place(
         return None
     *known, fills = row
     job = QueuedJob(*known)
-    if packing.by_rank or packing.by_terms or packing.funding or fills:
-        # It moves with time, or with who pays, or is behind all: only who has them all can say.
+    if packing.by_rank or packing.by_terms or packing.funding or packing.turns or fills:
+        # It moves with time, with who pays or with whose turn it is, or is behind all: only who
+        # has them all can say.
         entries = {entry.request.id: entry.request for entry in await load_queue(connection, pool)}
         nodes = await load_nodes(connection, pool)
         running = await load_running(connection, pool)

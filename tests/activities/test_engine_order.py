@@ -2,8 +2,14 @@
 
 from sqlalchemy import text
 
+from longshore.activities.database import clock
 from longshore.activities.serving.engine_order import ENGINES, load_engine_order
+from longshore.activities.snapshot import load_place, load_queue
+from longshore.activities.usage import load_pool_to_plan
+from longshore.models.packing import PackingPolicy
+from longshore.scheduling.order import queue_order
 from tests.support.ledger import Ledger
+from tests.support.packing import NOW
 from tests.support.recorded_service import RecordedService
 
 
@@ -20,19 +26,30 @@ async def test_the_queue_is_looked_into_for_each_replica_and_not_read(ledger: Le
 async def test_one_for_which_another_in_use_was_stopped_has_its_turn(served: RecordedService):
     await served.record(replicas=2)
     await served.look()
-    first, second = (each.job_id for each in (await served.view()).replicas)
-    for job_id in (first, second):
-        await served.queued(job_id)
+    replicas = (await served.view()).replicas
+    for each in replicas:
+        await served.queued(each.job_id)
+    async with served.control.snapshot() as connection:
+        queue = [entry.request for entry in await load_queue(connection, served.pool)]
+    first, second = (job.id for job in queue_order(queue, PackingPolicy(), NOW))
 
-    async def turns(idle: bool) -> frozenset[str]:
+    async def first_of_all(idle: bool) -> str:
         async with served.control.transaction() as connection:
             await connection.execute(
                 text(_STOPPED), {"id": first, "for": second, "pool": served.pool, "idle": idle}
             )
-            return (await load_engine_order(connection, served.pool)).turns
+            packing = (await load_pool_to_plan(connection, served.pool)).packing
+            places = {
+                job_id: await load_place(connection, served.pool, job_id, packing)
+                for job_id in (first, second)
+            }
+            queue = [entry.request for entry in await load_queue(connection, served.pool)]
+            ordered = queue_order(queue, packing, await clock(connection))
+        assert places == {job.id: place for place, job in enumerate(ordered, 1)}
+        return ordered[0].id
 
-    assert await turns(idle=True) == frozenset()
-    assert await turns(idle=False) == {second}
+    assert await first_of_all(idle=True) == first
+    assert await first_of_all(idle=False) == second
     await served.end()
 
 
