@@ -299,12 +299,13 @@ async def asking(temporal: Client, identity: str) -> AsyncIterator[None]:
 
 async def test_a_node_that_is_lost_is_named_with_the_reason(plant: Plant):
     """So is one whose agent hangs: it is lost by what its heartbeats do not say."""
+    hung = {"id": "hung-1", "state": "LOST", "state_reason": "its agent hangs", "block_id": None}
     url = plant.stack.postgres.url()
     temporal, database = await Client.connect(_address(plant)), Database(url)
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(
             "INSERT INTO nodes SELECT (jsonb_populate_record(n, %s)).* FROM nodes n LIMIT 1",
-            (Jsonb({"id": "hung-1", "state": "LOST", "state_reason": "its agent hangs"}),),
+            (Jsonb(hung),),
         )
         try:
             found = await agent_checks.agents(temporal, database)
@@ -385,7 +386,7 @@ async def test_a_node_that_longshore_has_cordoned_is_named_with_what_to_do(plant
         for row in rows:
             connection.execute(
                 "INSERT INTO nodes SELECT (jsonb_populate_record(n, %s)).* FROM nodes n LIMIT 1",
-                (Jsonb(row | {"state": "DRAINING"}),),
+                (Jsonb(row | {"state": "DRAINING", "block_id": None}),),
             )
         try:
             found = await agent_checks.agents(temporal, database)
