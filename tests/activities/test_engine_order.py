@@ -6,10 +6,8 @@ from longshore.activities.database import clock
 from longshore.activities.serving.engine_order import ENGINES, load_engine_order
 from longshore.activities.snapshot import load_place, load_queue
 from longshore.activities.usage import load_pool_to_plan
-from longshore.models.packing import PackingPolicy
 from longshore.scheduling.order import queue_order
 from tests.support.ledger import Ledger
-from tests.support.packing import NOW
 from tests.support.recorded_service import RecordedService
 
 
@@ -29,27 +27,27 @@ async def test_one_for_which_another_in_use_was_stopped_has_its_turn(served: Rec
     replicas = (await served.view()).replicas
     for each in replicas:
         await served.queued(each.job_id)
-    async with served.control.snapshot() as connection:
-        queue = [entry.request for entry in await load_queue(connection, served.pool)]
-    first, second = (job.id for job in queue_order(queue, PackingPolicy(), NOW))
 
-    async def first_of_all(idle: bool) -> str:
-        async with served.control.transaction() as connection:
-            await connection.execute(
-                text(_STOPPED), {"id": first, "for": second, "pool": served.pool, "idle": idle}
-            )
+    async def in_order() -> list[str]:
+        async with served.control.snapshot() as connection:
             packing = (await load_pool_to_plan(connection, served.pool)).packing
-            places = {
-                job_id: await load_place(connection, served.pool, job_id, packing)
-                for job_id in (first, second)
-            }
             queue = [entry.request for entry in await load_queue(connection, served.pool)]
             ordered = queue_order(queue, packing, await clock(connection))
-        assert places == {job.id: place for place, job in enumerate(ordered, 1)}
-        return ordered[0].id
+            for place, job in enumerate(ordered, 1):
+                assert await load_place(connection, served.pool, job.id, packing) == place
+        return [job.id for job in ordered]
 
-    assert await first_of_all(idle=True) == first
-    assert await first_of_all(idle=False) == second
+    first, second = await in_order()
+
+    async def stopped(*, idle: bool) -> None:
+        asked = {"id": first, "for": second, "pool": served.pool, "idle": idle}
+        async with served.control.transaction() as connection:
+            await connection.execute(text(_STOPPED), asked)
+
+    await stopped(idle=True)
+    assert await in_order() == [first, second]
+    await stopped(idle=False)
+    assert await in_order() == [second, first]
     await served.end()
 
 
