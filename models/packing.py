@@ -138,7 +138,7 @@ class PackingPolicy(Frozen):
     copies: dict[str, Count] = Field(default_factory=dict[str, int], exclude=True)
     """Of jobs that wait and only fill what is free: how many copies of what each serves come
     before it. Who plans reads them."""
-    turns: frozenset[str] = Field(default=frozenset(), exclude=True)
+    turns: tuple[str, ...] = Field(default=(), exclude=True)
     """Engines that wait and for which one of their class has been stopped that was in use: they
     had waited for their turn. Who plans reads them."""
     funding: PoolFunding | None = Field(default=None, exclude=True)
@@ -188,7 +188,7 @@ class PackingPolicy(Frozen):
     def as_set(self) -> Self:
         """The policy without what is read anew for each plan."""
         now: dict[str, Any] = {
-            "usage": {}, "tree": {}, "energy_price": None, "copies": {}, "turns": frozenset(),
+            "usage": {}, "tree": {}, "energy_price": None, "copies": {}, "turns": (),
             "funding": None,
         }  # fmt: skip
         if all(getattr(self, name) == value for name, value in now.items()):

@@ -14,14 +14,14 @@ class EngineOrder(NamedTuple):
 
     copies: dict[str, int]
     """Of each replica that nobody asks: how many copies of what it serves come before it."""
-    turns: frozenset[str]
+    turns: tuple[str, ...]
     """Those for which an engine of their class has been stopped that was in use."""
 
 
 async def load_engine_order(connection: AsyncConnection, pool: str) -> EngineOrder:
     """Return what the order of a pool's queue asks of the replicas that wait there."""
     rows = (await connection.execute(text(ENGINES), {"pool": pool})).all()
-    turns = frozenset(row.job_id for row in rows if row.has_turn)
+    turns = tuple(row.job_id for row in rows if row.has_turn)
     filling = [row for row in rows if row.fills]
     there = {(row.model, row.runtime): row.there for row in filling}
     before = copies_before(there, ((row.model, row.runtime) for row in filling))

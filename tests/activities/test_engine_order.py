@@ -15,7 +15,7 @@ async def test_the_queue_is_looked_into_for_each_replica_and_not_read(ledger: Le
     async with ledger.database.snapshot() as connection:
         plan = await connection.execute(text(f"EXPLAIN {ENGINES}"), {"pool": ledger.pool})
         steps = "\n".join(plan.scalars())
-        assert await load_engine_order(connection, ledger.pool) == ({}, frozenset())
+        assert await load_engine_order(connection, ledger.pool) == ({}, ())
     assert "queue_pkey" in steps
     assert "Seq Scan on queue" not in steps
     assert "Seq Scan on jobs" not in steps

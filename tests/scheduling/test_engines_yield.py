@@ -279,5 +279,5 @@ def test_one_that_had_its_turn_goes_before_the_one_that_was_stopped_for_it(order
     policy = PackingPolicy(order=order)
     ordered = queue_order([new, old, high], policy, NOW)
     assert [job.id for job in ordered] == ["high", "old", "new"]
-    ordered = queue_order([new, old, high], policy.model_copy(update={"turns": {"new"}}), NOW)
+    ordered = queue_order([new, old, high], policy.model_copy(update={"turns": ("new",)}), NOW)
     assert [job.id for job in ordered] == ["high", "new", "old"]
