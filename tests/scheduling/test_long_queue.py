@@ -362,6 +362,21 @@ def test_of_gangs_all_are_planned() -> None:
     assert sum(job.gang is None for job in part) == 3
 
 
+def test_of_replicas_all_are_planned_so_that_whoever_has_its_turn_is_there() -> None:
+    """The others come before it by their age, and ask alike."""
+    replicas = [
+        a_job(f"r{n}", submitted_at=NOW + n * SECOND, serves=True, loads_within=10 * MINUTE)
+        for n in range(40)
+    ]
+    others = [a_job(f"j{n}") for n in range(40)]
+    policy = PackingPolicy(max_reservations=2)
+    part = queued([*replicas, *others]).first_alike(0, policy)
+    assert {job.id for job in part if job.loads_within} == {job.id for job in replicas}
+    assert sum(job.loads_within is None for job in part) == 3
+    ordered = queue_order(part, policy.model_copy(update={"turns": ("r39",)}), NOW)
+    assert ordered[0].id == "r39"
+
+
 def test_all_are_planned_where_a_part_would_not_do() -> None:
     policy = PackingPolicy(class_rises_every=30 * DAY, max_reservations=8)
     jobs = [a_job(f"j{number:03}", submitted_at=NOW - DAY) for number in range(LONG)]
