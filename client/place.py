@@ -160,10 +160,13 @@ async def place_live(
             (*queue, job), nodes = await with_locality(
                 connection, pool, packing, [*queue, job], nodes
             )
-            inputs = await read_inputs(connection, pool, margins=settings.margins)
+            found = foresee(job, queue, nodes, running, packing, now, recent, is_new=True)
+            stops = None
+            if found.decision.kind is not PlacementKind.EXISTING_NODE:
+                inputs = await read_inputs(connection, pool, margins=settings.margins)
+                stops = _who_would_stop(job.smallest, inputs, now)
     finally:
         await database.close()
-    found = foresee(job, queue, nodes, running, packing, now, recent, is_new=True)
     by_id = {node.id: node for node in nodes}
     waiting = {request.id: request for request in queue}
     for placed in found.before.placements:
@@ -183,7 +186,7 @@ async def place_live(
         simulated=any(node_id in simulated for node_id, _ in found.decision.by_node),
         rule=packing.rule,
         begins_at=begins_at,
-        stops=_who_would_stop(found.decision, job, inputs, now),
+        stops=stops,
         by_rule=foreseen_by_rule(
             rules, found.decision, job, queue, nodes, running, packing, now, recent
         ),
@@ -203,13 +206,12 @@ async def place_live(
 
 
 def _who_would_stop(
-    decision: Decision, job: JobRequest, inputs: PreemptionInputs, now: datetime
+    job: JobRequest, inputs: PreemptionInputs, now: datetime
 ) -> PreemptionPlan | None:
-    """Return whom a cycle that leaves the job waiting would have stopped for it; None where it
-    gives it GPUs, and where the pool stops nobody."""
-    if decision.kind is PlacementKind.EXISTING_NODE or not inputs.spec.preemption.enabled:
+    """Return who would be stopped for a job that a cycle leaves waiting; None where the pool stops
+    nobody."""
+    if not inputs.spec.preemption.enabled:
         return None
-    job = job.smallest
     return plan_of(inputs.model_copy(update={"queue": (*inputs.queue, job)}), job, None, now)
 
 
