@@ -137,21 +137,18 @@ def beyond_bounds(given: BaseModel) -> tuple[str, ...]:
     return ()
 
 
-def bounded(
-    problems: Sequence[str], unknown: Sequence[str] = (), last: str = ""
-) -> tuple[str, ...]:
+def bounded(problems: Sequence[str], unknown: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the first of very many problems, and how many more there are: a failure has to stay
     below what Temporal takes.
 
     After the `problems` comes a line for each of the `unknown` names, which somebody gave and
-    which are no fields, and then the `last` line. No line is written that is left out: a worker
-    fails a workflow task that computes for two seconds.
+    which are no fields. No line is written that is left out: a worker fails a workflow task that
+    computes for two seconds.
     """
     lines = (f"{name_of_place(name)}: {_NO_SUCH_FIELD}" for name in unknown)
     first = islice(chain(problems, lines), _MOST_PROBLEMS)
     more = len(problems) + len(unknown) - _MOST_PROBLEMS
-    said = [f"and {more:,} more mistakes"] if more > 0 else []
-    return (*first, *said, *([last] if last else ()))
+    return (*first, *([f"and {more:,} more mistakes"] if more > 0 else ()))
 
 
 def describe(mistake: ErrorDetails) -> str:

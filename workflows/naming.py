@@ -45,7 +45,7 @@ def refuse_unknown(given: StartInput) -> None:
 
 def no_such_input(given: Input) -> SpecError:
     """Return the refusal of an input with names that it does not have."""
-    return SpecError("input", bounded((), given.unknown, given.instead))
+    return SpecError("input", (*bounded((), given.unknown), given.instead))
 
 
 def refuse_odd_id(job_id: str) -> None:
