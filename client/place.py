@@ -183,7 +183,7 @@ async def place_live(
         ahead=len(found.before.decisions),
         placed_ahead=len(found.before.placements),
         kept_ahead=len({kept.job_id for kept in found.before.reservations}),
-        simulated=any(node_id in simulated for node_id, _ in found.decision.by_node),
+        simulated=not simulated.isdisjoint(_named_nodes(found.decision)),
         rule=packing.rule,
         begins_at=begins_at,
         stops=stops,
@@ -203,6 +203,12 @@ async def place_live(
         ),
     )
     return ahead, tuple(by_id.values())
+
+
+def _named_nodes(decision: Decision) -> set[str]:
+    """Return the nodes that a job gets, and where it waits those that refused it."""
+    gets = {node_id for node_id, _ in decision.by_node}
+    return gets or {refusal.node_id for refusal in decision.rejections}
 
 
 def _who_would_stop(

@@ -199,8 +199,9 @@ def _beside(foreseen: Foreseen) -> str:
         kept = f"{foreseen.kept_ahead} with a start kept"
         ahead += f" ({foreseen.placed_ahead} placed, {kept})"
     several = len(foreseen.decision.by_node) > 1
-    nodes = "nodes are" if several else "node is"
-    node = f"; its {nodes} {SIMULATED}" if foreseen.simulated else ""
+    nodes = "its nodes are" if several else "its node is"
+    nodes = nodes if foreseen.decision.by_node else "nodes there are"
+    node = f"; {nodes} {SIMULATED}" if foreseen.simulated else ""
     running = count(foreseen.running, "running job")
     return f"pool {foreseen.pool}, beside {running} and {ahead}{node}. Nothing was placed."
 

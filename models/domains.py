@@ -109,7 +109,7 @@ class Foreseen(Frozen):
     kept_ahead: int = Field(ge=0)
     """Those of them that wait and have a start kept for them, which it may not delay."""
     simulated: bool = False
-    """Whether it would run on a simulated node."""
+    """Whether it would run on a simulated node, or a node that refused it is simulated."""
     begins_at: Instant | None = None
     """The `begin` of the job, where that is to come: it is decided as if it began now."""
     stops: PreemptionPlan | None = None

@@ -55,7 +55,10 @@ async def test_a_pool_says_what_a_cycle_would_do_now(
         assert reasons[lone.id] == "has 2 GPUs, job wants 3"
         assert found.stops is not None
         assert not found.stops.preempts
-        assert f"\nPreemption: {found.stops.reason}\n" in (await longshore(*asked)).out
+        text = (await longshore(*asked)).out
+        assert f"\nPreemption: {found.stops.reason}\n" in text
+        assert "beside 1 running job and 1 job of the queue before it" in text
+        assert "; nodes there are simulated. Nothing was placed." in text
         await longshore("cancel", wide)
 
         async def nobody_waits() -> bool:
