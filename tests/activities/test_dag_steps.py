@@ -126,12 +126,13 @@ async def test_a_job_that_ends_while_its_dag_is_read_has_one_state(
     control: Database, temporal: Client, pool: str, monkeypatch: pytest.MonkeyPatch
 ):
     dag_id, steps = await a_dag(control, temporal, pool, "a")
+    async with control.transaction() as connection:  # else both transactions below would make it
+        await set_pool(connection, PoolSpec(name=pool))
     await steps.advance_dag(AdvanceDag(dag_id=dag_id))
     jobs = Views.jobs
 
     async def ended_meanwhile(views: Views, **asked: Any) -> Any:
         async with control.transaction() as connection:
-            await set_pool(connection, PoolSpec(name=pool))
             spec = a_spec(pool).model_dump_json()
             values = {"id": f"{dag_id}.a", "spec": spec, "pool": pool}
             await connection.execute(text(_ENDED), values)
