@@ -34,6 +34,7 @@ from longshore.client import (
     market_group,
     model_commands,
     node_commands,
+    pool_commands,
     preempt_command,
     pull_command,
     purchase_commands,
@@ -168,6 +169,7 @@ checkpoint_commands.register(app)
 run_command.register(app)
 watch_command.register(app)
 node_commands.register(app)
+pool_commands.register(app)
 accept_command.register(app)
 file_commands.register(app)
 budget_commands.register(app)

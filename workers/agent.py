@@ -5,15 +5,12 @@ import contextlib
 import fcntl
 import logging
 import signal
-import socket
-import uuid
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import Field
 from temporalio.client import Client
 from temporalio.worker import Worker
 
@@ -31,7 +28,7 @@ from longshore.activities.node.environments import Environments
 from longshore.activities.node.fence import Fence
 from longshore.activities.node.full_disk import FullDisk
 from longshore.activities.node.holdings import Holdings
-from longshore.activities.node.inventory import SimulatedGPUs, take_inventory
+from longshore.activities.node.inventory import take_inventory
 from longshore.activities.node.outcome import AGENT_STOPPED, CUT_OFF
 from longshore.activities.node.preparation import Preparation
 from longshore.activities.node.process import NodeActivities
@@ -39,18 +36,21 @@ from longshore.activities.node.processes import Processes
 from longshore.activities.node.retention import Keeping, Pruner
 from longshore.activities.node.system import close_to_others, keep_private
 from longshore.activities.node.write_share import WriteShare
-from longshore.client.connection import server_address
-from longshore.models.base import Frozen, Instant, Name
-from longshore.models.bounds import Word
 from longshore.models.errors import NodeTakenError, SpecError, UnavailableError
-from longshore.models.job import Tier
 from longshore.models.messages import node_task_queue
-from longshore.models.node import Address, Inventory, Labels, NodeIdentity
+from longshore.models.node import Inventory, NodeIdentity
 from longshore.models.problems import beyond_bounds
 from longshore.models.protocol import BUILD
 from longshore.models.settings import Settings
 from longshore.models.text import count
 from longshore.scheduling.node_caches import CacheLimits
+from longshore.workers.agent_options import (
+    AgentOptions,
+    identity_of,
+    keep_name,
+    names_of,
+    own_address,
+)
 from longshore.workers.health import agent_parts, serving_health
 from longshore.workers.notice import pass_on_notices
 from longshore.workers.registration import (
@@ -61,7 +61,6 @@ from longshore.workers.registration import (
 )
 from longshore.workers.telemetry import start_runtime
 
-_NAME_FILE = "node-name"
 FIRST_WATCH = 5.0
 """Seconds that an agent which is stopped waits to be watched, where it never was."""
 LAST_WORDS = 10.0
@@ -71,32 +70,6 @@ MAX_ACTIVITIES = 1000
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-
-
-class AgentOptions(Frozen):
-    """What an agent is told about its node."""
-
-    node_id: Name
-    other_ids: tuple[Name, ...] = ()
-    """Names of the machines beside it, where all were given the same start-up script: it has the
-    first name that no live agent has."""
-    work_dir: Path
-    token: str
-    pool: Name = "default"
-    tier: Tier = Tier.FAST
-    provider: Word = "own"
-    block_id: Word | None = None
-    expires_at: Instant | None = None
-    labels: Labels = Field(default_factory=dict)
-    simulated: SimulatedGPUs | None = None
-    cpus: float | None = None
-    ram: float | None = None
-    storage_bandwidth: float | None = None
-    """GB/s; not limited when left out."""
-    power: float | None = None
-    """Watts that its jobs may draw together; not limited when left out."""
-    address: Address | None = None
-    """Where other nodes reach this one; found out when left out."""
 
 
 async def run_agent(options: AgentOptions, settings: Settings) -> None:
@@ -117,7 +90,7 @@ async def run_agent(options: AgentOptions, settings: Settings) -> None:
         )  # fmt: skip
         address = options.address or await asyncio.to_thread(own_address, settings)
         inventory = inventory.model_copy(update={"address": address})
-        identities = [_identity(options, name) for name in names_of(options)]
+        identities = [identity_of(options, name) for name in names_of(options)]
         identity = identities[0]
         if problems := (*beyond_bounds(identity), *beyond_bounds(inventory)):
             raise SpecError("longshore agent", problems)
@@ -396,41 +369,6 @@ async def _end_processes(processes: Processes, stop: StopSignals) -> None:
     await ending
 
 
-def own_address(settings: Settings) -> str:
-    """Return the address of this machine on the way to the Temporal server.
-
-    The hostname when there is no way to be seen: the gangs of other nodes may resolve it.
-    """
-    with contextlib.suppress(OSError, UnavailableError):
-        host, _, port = server_address(settings).rpartition(":")
-        family, kind, _, _, target = socket.getaddrinfo(
-            host.strip("[]"), int(port), type=socket.SOCK_DGRAM
-        )[0]
-        with socket.socket(family, kind) as probe:
-            probe.connect(target)  # sends nothing: the system chooses the way
-            return str(probe.getsockname()[0])
-    return socket.gethostname()
-
-
-def names_of(options: AgentOptions) -> list[str]:
-    """Return the names that the node may have, the one that it had before in front."""
-    names = [options.node_id, *options.other_ids]
-    with contextlib.suppress(OSError):
-        before = (options.work_dir / _NAME_FILE).read_text().strip()
-        names.sort(key=lambda name: name != before)
-    return names
-
-
-def keep_name(folder: Path, name: str) -> None:
-    """Note which name the node has: its agent begins with it when it is started again."""
-    file = folder / _NAME_FILE
-    if file.exists() and file.read_text() == name:
-        return  # an agent that is started again on a full disk can do its work
-    temporary = file.with_suffix(".new")
-    temporary.write_text(name)
-    temporary.replace(file)
-
-
 async def first_free(
     registrars: Sequence[Registrar], fence: Fence, survivors: Survivors | None = None
 ) -> Registrar:
@@ -450,33 +388,6 @@ async def first_free(
             else:
                 return registrar
         await asyncio.sleep(LONGEST_WAIT)
-
-
-def _identity(options: AgentOptions, name: str) -> NodeIdentity:
-    return NodeIdentity(
-        node_id=name,
-        agent_id=_agent_id(options.work_dir),
-        boot_id=uuid.uuid4().hex,
-        pool=options.pool,
-        tier=options.tier,
-        provider=options.provider,
-        block_id=options.block_id,
-        expires_at=options.expires_at,
-        labels=options.labels,
-    )
-
-
-def _agent_id(folder: Path) -> str:
-    """Return the id that belongs to the folder, made when the first agent came."""
-    path = folder / "agent-id"
-    with contextlib.suppress(FileNotFoundError):
-        if agent_id := path.read_text().strip():
-            return agent_id
-    agent_id = uuid.uuid4().hex
-    temporary = path.with_suffix(".new")
-    temporary.write_text(agent_id)
-    temporary.replace(path)
-    return agent_id
 
 
 def _announce(identity: NodeIdentity, inventory: Inventory) -> None:

@@ -33,7 +33,7 @@ from longshore.models.visible import shown
 
 if TYPE_CHECKING:
     from longshore.activities.node.inventory import SimulatedGPUs
-    from longshore.workers.agent import AgentOptions
+    from longshore.workers.agent_options import AgentOptions
 
 
 def register(app: typer.Typer) -> None:
@@ -186,7 +186,7 @@ def _end(expires_at: str | None, expires_in: str | None) -> str | datetime | Non
 
 
 def _options(values: dict[str, object]) -> "AgentOptions":
-    from longshore.workers.agent import AgentOptions
+    from longshore.workers.agent_options import AgentOptions
 
     try:
         return AgentOptions.model_validate(values, context=GIVEN)

@@ -18,8 +18,8 @@ from longshore.activities.node.code import bring_code
 from longshore.activities.node.data_cache import DataCache
 from longshore.activities.node.data_sets import take_sets
 from longshore.activities.node.environments import Environments
+from longshore.activities.node.job_folders import checkpoint_folder, making_checkpoints
 from longshore.activities.node.job_outputs import store_outputs
-from longshore.activities.node.launch import checkpoint_folder, making_checkpoints
 from longshore.activities.node.log_shipper import Shipper
 from longshore.activities.node.run import Run
 from longshore.activities.node.runs import RunRecord

@@ -16,17 +16,9 @@ from longshore.activities.node.checkpointing import Keeper, signal_number
 from longshore.activities.node.code import lies_in
 from longshore.activities.node.fence import Fence
 from longshore.activities.node.full_disk import why_refused
+from longshore.activities.node.job_folders import LaunchError, checkpoint_folder, refuse_folders
 from longshore.activities.node.journal import as_whole, batch_report
-from longshore.activities.node.launch import (
-    OUTPUT,
-    Launch,
-    LaunchError,
-    checkpoint_folder,
-    element_env,
-    prepare,
-    refuse_folders,
-    removal,
-)
+from longshore.activities.node.launch import OUTPUT, Launch, element_env, prepare, removal
 from longshore.activities.node.outcome import never_started, report_of, stopped_before_start
 from longshore.activities.node.output import read_output
 from longshore.activities.node.preparing import NotReadyError

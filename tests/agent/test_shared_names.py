@@ -6,7 +6,7 @@ from pathlib import Path
 from longshore.client.api import Longshore
 from longshore.models.node import NodeState
 from longshore.models.settings import Settings
-from longshore.workers.agent import keep_name
+from longshore.workers.agent_options import keep_name
 from tests.support.agent import AgentProcess
 from tests.support.waiting import eventually
 

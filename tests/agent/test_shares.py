@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from longshore.activities.node.inventory import parse_simulated, take_inventory
-from longshore.activities.node.launch import LaunchError, prepare
+from longshore.activities.node.job_folders import LaunchError
+from longshore.activities.node.launch import prepare
 from longshore.activities.node.mig import device_of, positions_of_instances, read_mig
 from longshore.client.api import Longshore
 from longshore.models.errors import SpecError
