@@ -1,11 +1,10 @@
 """One cycle of a pool: read queue and capacity once, plan, commit what holds, tell the jobs."""
 
 import asyncio
-import itertools
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
-from typing import NamedTuple, ParamSpec, TypeVar
+from datetime import timedelta
+from typing import ParamSpec, TypeVar
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -16,8 +15,9 @@ from longshore.activities.checkpoints.rows import CheckpointActivities
 from longshore.activities.checkpoints.watch import CheckpointWatches
 from longshore.activities.commit import commit
 from longshore.activities.compiler_warmup import Warming
-from longshore.activities.cycle_inputs import Planning, Turns
+from longshore.activities.cycle_inputs import Decided, Planning, PoolGPUs, Turns
 from longshore.activities.cycle_metrics import Took, measure_cycle, measure_funding
+from longshore.activities.cycle_placements import placed_in
 from longshore.activities.database import Database, clock
 from longshore.activities.deadlines import HAS_DEADLINES, note_late
 from longshore.activities.departures import NodeLooks
@@ -26,38 +26,33 @@ from longshore.activities.error_translation import reports_errors
 from longshore.activities.explanations import explain_waiting
 from longshore.activities.failpoints import failpoint
 from longshore.activities.funding.planning import (
-    Settlement,
     funded_by,
     read_funding,
     settlement_of,
 )
 from longshore.activities.funding.rows import has_budgets
 from longshore.activities.funding.telling import Telling
-from longshore.activities.funding.use import paid_now
 from longshore.activities.growth import Growths
 from longshore.activities.job_end_rows import end_attempt
 from longshore.activities.lending import load_lendable
 from longshore.activities.locality import forget_data, load_locality, note_data
 from longshore.activities.metrics import SILENT, Metrics
-from longshore.activities.placements import placement_of
 from longshore.activities.pool_cache import PoolCache
 from longshore.activities.preemption import NOBODY, Looked, Preempting
 from longshore.activities.preparations import Told, note_preparations, noted_preparations
 from longshore.activities.prices.holds import NOTHING, PriceLook, keep_for_price
-from longshore.activities.queue_cache import WaitingJobs, trim_left
+from longshore.activities.queue_cache import trim_left
 from longshore.activities.signals import Signals
 from longshore.activities.snapshot import load_pool, load_recent
 from longshore.activities.usage import with_usage
-from longshore.models.job_request import JobRequest, RecentJobs
+from longshore.models.job_request import RecentJobs
 from longshore.models.margins import DEFAULT_MARGINS, Margins
 from longshore.models.messages import CycleReply, CycleRequest, LeaseEnd
 from longshore.models.node import Node
-from longshore.models.placement import CyclePlan, Placed, Placement, PlacementKey
+from longshore.models.placement import CyclePlan, Placement, PlacementKey
 from longshore.models.pool import LEAST_INTERVAL, PoolSpec
-from longshore.scheduling.funding.news import paid_for
 from longshore.scheduling.lending import with_lent_spares
 from longshore.scheduling.order import queue_order
-from longshore.scheduling.placement.mix import Mix
 from longshore.scheduling.unplannable_jobs import plan_without, set_aside_unread, tellable
 
 _IDLE = timedelta(minutes=10)
@@ -164,7 +159,7 @@ class CycleActivities:
                 return None, await keep_for_price(connection, request.pool)
             pool = await load_pool(connection, request.pool, self._margins)
             pays = await has_budgets(connection)
-            placements = await _placements(connection, request.cycle_id, pays)
+            placements = await placed_in(connection, request.cycle_id, pays)
             prepares = await noted_preparations(connection, request.pool, request.cycle_id)
         reply = _reply(pool, row["queued"], row["placed"])
         return (reply, placements, pool, bool(placements), prepares, NOBODY), NOTHING
@@ -195,7 +190,7 @@ class CycleActivities:
                 },
             )  # fmt: skip
             pays = made.settlement is not None
-            placements = await _placements(connection, request.cycle_id, pays) if placed else ()
+            placements = await placed_in(connection, request.cycle_id, pays) if placed else ()
             if placed:
                 await failpoint("cycle.before-commit")
         seconds = time.perf_counter() - began
@@ -236,7 +231,7 @@ class CycleActivities:
 
     async def _decide(
         self, pool_name: str, *, whole: bool = False, planned: float = 0.0
-    ) -> "_Decided":
+    ) -> Decided:
         """Plan the pool's queue; of a long one those that may start, with the `whole` of it all.
 
         `planned` are the seconds of a plan before, of a part, in which jobs changed their places.
@@ -258,13 +253,13 @@ class CycleActivities:
                 share=turn.share, whole=turn.whole,
             )  # fmt: skip
             queue = part.jobs if part else [each.request for each in waiting.entries.values()]
-            gpus = _GPUs(kept.nodes.gpus, kept.nodes.free_gpus)
+            gpus = PoolGPUs(kept.nodes.gpus, kept.nodes.free_gpus)
             if not queue:
                 self._kept.keep(pool_name, kept)
                 took = (time.perf_counter() - began, 0.0)
                 plan = CyclePlan(decisions=aside)
                 settlement = settlement_of(funding, pool_name, plan, queue, (), now)
-                return _Decided(
+                return Decided(
                     pool, waiting, queue, (), plan, now, gpus, took, settlement=settlement
                 )
             spares = await load_lendable(connection, pool_name) if funding else ()
@@ -299,7 +294,7 @@ class CycleActivities:
         nodes = kept.nodes.named(used)
         self._kept.keep(pool_name, kept)
         took = (plans - began, planned + time.perf_counter() - plans)
-        return _Decided(
+        return Decided(
             pool, waiting, queue, nodes, decided, now, gpus, took, planning.mix, seconds,
             settlement_of(funding, pool_name, decided, queue, nodes, now, packing.funding),
         )  # fmt: skip
@@ -332,39 +327,6 @@ class CycleActivities:
             )
 
 
-class _GPUs(NamedTuple):
-    """Of a pool's nodes, before a plan."""
-
-    there: int
-    free: int
-
-
-class _Decided(NamedTuple):
-    """A plan, and what it was made from."""
-
-    pool: PoolSpec
-    waiting: WaitingJobs
-    queue: list[JobRequest]
-    """The jobs that it was made of, with the checkpoints that they go on from."""
-    nodes: tuple[Node, ...]
-    """Those that the plan uses."""
-    plan: CyclePlan
-    now: datetime
-    gpus: _GPUs
-    took: tuple[float, float]
-    """Seconds on the clock: reading, and planning."""
-    mix: Mix | None = None
-    """What the plan expected to be asked for."""
-    seconds: float = 0.0
-    """What the plan took of the processor."""
-    settlement: Settlement | None = None
-    """What is to change of who pays."""
-
-    @property
-    def looked(self) -> Looked:
-        return Looked({decision.job_id for decision in self.plan.decisions}, self.mix)
-
-
 def _newly_taken(nodes: Sequence[Node], placements: Sequence[Placement]) -> int:
     """Return how many GPUs that were free are so no more."""
     free = {(node.id, gpu.index) for node in nodes for gpu in node.gpus if gpu.is_free}
@@ -394,28 +356,6 @@ async def _begin(connection: AsyncConnection, pool: str) -> None:
             " ON CONFLICT (name) DO UPDATE SET poked = false"
         ),
         {"name": pool, "spec": PoolSpec.new(pool).model_dump_json()},
-    )
-
-
-async def _placements(
-    connection: AsyncConnection, cycle_id: str, pays: bool
-) -> tuple[Placed, ...]:
-    """Return what a cycle has placed and its jobs are to hear of; with who `pays`, if anybody is
-    asked."""
-    rows = await connection.execute(
-        text(_PLACED), {"cycle": cycle_id, "lost": LeaseEnd.NODE_LOST.value}
-    )
-    by_job = itertools.groupby(rows.mappings(), key=lambda row: (row["job_id"], row["attempt"]))
-    placements = tuple(placement_of(list(group)) for _, group in by_job)
-    if not pays or not placements:
-        return placements
-    ids = [placement.job_id for placement in placements]
-    paid = await paid_now(connection, ids, await clock(connection))
-    return tuple(
-        placement.model_copy(
-            update={"paid": paid_for(placement.attempt, paid.get(placement.job_id, ()))}
-        )
-        for placement in placements
     )
 
 
@@ -451,17 +391,3 @@ _FORGET = """
        AND NOT EXISTS (SELECT FROM placements WHERE cycle_id = c.id)
 """
 """Looks at those only that have come to this age since the last time, and some more."""
-
-_PLACED = """
-    SELECT p.job_id, p.attempt, p.rank, p.spare, p.node_id, p.epoch, p.gpu_indices, p.idle,
-           p.slices, p.cycle_id, p.placed_at, p.decision, p.ended_at IS NOT NULL AS over,
-           n.address, n.expires_at, n.simulated
-      FROM placements p JOIN nodes n ON n.id = p.node_id JOIN jobs j ON j.id = p.job_id
-     WHERE p.cycle_id = :cycle
-       AND EXISTS (SELECT FROM placements o
-                    WHERE o.job_id = p.job_id AND o.attempt = p.attempt AND NOT o.spare
-                      AND (o.ended_at IS NULL OR o.end_reason = :lost AND j.ended_at IS NULL))
-     ORDER BY p.job_id, p.attempt, p.rank
-"""
-"""A placement that was lost with its node before its job heard of it is told too: out of the queue
-and nowhere placed, the job would wait for ever. One that knows it already ignores it."""

@@ -1,4 +1,4 @@
-"""The inputs of a cycle's plan, and how much of a long queue it reads."""
+"""The inputs of a cycle's plan and its result, and how much of a long queue it reads."""
 
 import time
 from collections.abc import Collection, Sequence
@@ -6,7 +6,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
+from longshore.activities.funding.planning import Settlement
+from longshore.activities.preemption import Looked
+from longshore.activities.queue_cache import WaitingJobs
 from longshore.models.job_request import JobRequest, RecentJobs
+from longshore.models.node import Node
 from longshore.models.packing import PackingPolicy
 from longshore.models.placement import CyclePlan
 from longshore.models.pool import PoolSpec
@@ -94,3 +98,36 @@ class _Planned(NamedTuple):
     mix: Mix
     learnt: float
     """When the mix was."""
+
+
+class PoolGPUs(NamedTuple):
+    """Of a pool's nodes, before a plan."""
+
+    there: int
+    free: int
+
+
+class Decided(NamedTuple):
+    """A plan, and what it was made from."""
+
+    pool: PoolSpec
+    waiting: WaitingJobs
+    queue: list[JobRequest]
+    """The jobs that it was made of, with the checkpoints that they go on from."""
+    nodes: tuple[Node, ...]
+    """Those that the plan uses."""
+    plan: CyclePlan
+    now: datetime
+    gpus: PoolGPUs
+    took: tuple[float, float]
+    """Seconds on the clock: reading, and planning."""
+    mix: Mix | None = None
+    """What the plan expected to be asked for."""
+    seconds: float = 0.0
+    """What the plan took of the processor."""
+    settlement: Settlement | None = None
+    """What is to change of who pays."""
+
+    @property
+    def looked(self) -> Looked:
+        return Looked({decision.job_id for decision in self.plan.decisions}, self.mix)

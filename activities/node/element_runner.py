@@ -17,6 +17,8 @@ import time
 from collections.abc import Sequence
 
 from longshore.activities.node.system import (
+    NOT_EXECUTABLE,
+    NOT_FOUND,
     become_subreaper,
     boot_clock,
     is_exiting,
@@ -28,7 +30,6 @@ from longshore.activities.node.system import (
 JOURNAL = "journal"
 CANCELLED = "cancelled-elements"
 """A file of the run folder: the indices that are not to run, a line each."""
-NOT_FOUND, NOT_EXECUTABLE = 127, 126
 _LINES_OF_ONE = 512
 """Bytes that the start and the end of an element take in the journal, and some more."""
 _POLL = 0.2

@@ -16,7 +16,6 @@ restarted.
 """
 
 import contextlib
-import errno
 import json
 import os
 import select
@@ -25,13 +24,12 @@ import sys
 import time
 from collections.abc import Iterator
 
-from longshore.activities.node import element_runner
+from longshore.activities.node.job_command import become_job
 from longshore.activities.node.output_times import OutputTimes
 from longshore.activities.node.system import (
     Message,
     become_subreaper,
     boot_clock,
-    die_with_parent,
     group_lives,
     keep_room,
     oom_kills,
@@ -41,17 +39,11 @@ from longshore.activities.node.system import (
     write_whole,
 )
 
-NOT_FOUND, NOT_EXECUTABLE = 127, 126
 HELPER_SECONDS = 20.0
 """How long a container command may take before it is given up."""
 REMOVALS = 5
 """Tries to remove a container: where its runtime tidies up after it at the same moment, neither
 may come through."""
-_LONGEST_NAME = 200
-_TOO_LONG = (
-    "its arguments and environment variables are too long, one of them (Linux takes 131,071 bytes "
-    "of each) or all together"
-)
 SIGNAL_AGAIN_SECONDS = 0.5
 """Between two signals to a container that is not there yet: its image may be on its way."""
 RESCAN_SECONDS = 0.05
@@ -111,7 +103,7 @@ class Supervisor:
         pid = os.fork()
         if pid == 0:
             os.close(go_write)
-            _become_job(self._plan, parent, go_read, error_write)
+            become_job(self._plan, parent, go_read, error_write)
         os.close(go_read)
         os.close(error_write)
         self._leader = pid
@@ -355,66 +347,6 @@ class Inbox:
                 self._rest += piece
                 if os.get_blocking(self.fd):
                     return
-
-
-def _become_job(plan: dict, parent: int, go: int, error: int) -> None:
-    """In the child: wait to be let go, then turn into the job's command. Never returns."""
-    code, message = NOT_FOUND, ""
-    try:
-        os.setsid()
-        die_with_parent()
-        if os.getppid() != parent or not os.read(go, 1):
-            os._exit(NOT_FOUND)
-        _reset_signals()
-        _redirect(plan)
-        os.umask(plan["umask"])
-        if plan.get("elements"):
-            os.chdir(plan["cwd"])
-            os.close(error)  # as it is where the command begins
-            element_runner.run(plan["folder"], plan)
-            os._exit(0)
-        code, message = _execute(plan)
-    except BaseException as problem:  # whatever it is, the child must not live on as a supervisor
-        message = f"{type(problem).__name__}: {problem}"
-    with contextlib.suppress(OSError):
-        os.write(error, json.dumps({"code": code, "message": message}).encode())
-    os._exit(code)
-
-
-def _reset_signals() -> None:
-    signal.set_wakeup_fd(-1)
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        with contextlib.suppress(OSError, ValueError):
-            signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, [])
-
-
-def _redirect(plan: dict) -> None:
-    append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    for target, path, flags in (
-        (0, os.devnull, os.O_RDONLY),
-        (1, plan["stdout"], append),
-        (2, plan["stderr"], append),
-    ):
-        fd = os.open(path, flags, 0o644)
-        os.dup2(fd, target)
-
-
-def _execute(plan: dict) -> tuple[int, str]:
-    """Replace this process by the command; return exit code and reason where that fails."""
-    try:
-        os.chdir(plan["cwd"])
-    except OSError as error:
-        return NOT_FOUND, f"the working folder {plan['cwd']} cannot be entered: {error.strerror}"
-    command = plan["argv"][0]
-    try:
-        os.execvpe(command, plan["argv"], plan["env"])
-    except FileNotFoundError:
-        return NOT_FOUND, f"command not found: {command}"
-    except OSError as error:
-        why = _TOO_LONG if error.errno == errno.E2BIG else error.strerror
-        name = command if len(command) <= _LONGEST_NAME else f"{command[:_LONGEST_NAME]}…"
-        return NOT_EXECUTABLE, f"{name} cannot be executed: {why}"
 
 
 def _wake_on_child() -> int:

@@ -16,6 +16,8 @@ from collections.abc import Iterable, Iterator
 
 USERS_UMASK = "_LONGSHORE_UMASK"
 """In the environment of our processes: the umask that their user has, in octal digits."""
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+"""Exit codes that a shell gives for a command."""
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 _PF_EXITING = 0x4
