@@ -5,6 +5,7 @@ import json
 import shlex
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
+from typing import TypeVar
 
 import yaml
 from temporalio.client import Client
@@ -46,6 +47,7 @@ _PATIENCE = timedelta(seconds=15)
 _LARGEST = 2_000
 """Bytes that Temporal takes of one search attribute, with some to spare: 2 kB."""
 
+Spec = TypeVar("Spec", bound=JobSpec)
 Pair = SearchAttributePair[str] | SearchAttributePair[int]
 
 
@@ -140,12 +142,25 @@ def digest_of(spec: JobSpec | DagSpec) -> str:
     """Return what tells one content from another under the same id."""
     if isinstance(spec, DagSpec):
         same = in_our_words(spec)
+        jobs = {name: _without_digest(job) for name, job in same.jobs.items()}
+        same = same.model_copy(update={"jobs": jobs})
     elif spec.expected_duration is None:
         # As versions wrote it for which an hour was the default: it may be told again to this one.
         same = spec.model_copy(update={"expected_duration": ASSUMED_DURATION})
     else:
         same = spec
+    if not isinstance(same, DagSpec):
+        same = _without_digest(same)
     return hashlib.sha256(same.model_dump_json().encode()).hexdigest()[:16]
+
+
+def _without_digest(spec: Spec) -> Spec:
+    """Return a job without the digest of its environment, which follows from the rest, and which
+    versions of before did not write."""
+    asked = spec.environment
+    if asked is None or asked.digest is None:
+        return spec
+    return spec.model_copy(update={"environment": asked.as_asked})
 
 
 def summary_of_dag(spec: DagSpec) -> str:

@@ -40,6 +40,10 @@ class _Stored:
     found: FoundFiles
     environment: JobEnvironment | None
     """What takes the place of `current`."""
+    texts: Mapping[str, str]
+    """What the environment of the first of its jobs is made from."""
+    of: JobEnvironment | None
+    """That environment."""
 
 
 class CodeStorer:
@@ -88,7 +92,9 @@ class CodeStorer:
         """
         if spec.code is None and (why := await self._wrong_environment(spec, None)):
             raise SpecError(f"job {spec.name}", (f"environment: {why}",))
-        if spec.code is None or spec.code.snapshot is not None:
+        if spec.code is None:
+            return _knowing_environment(spec, spec.environment, {}, tenant)
+        if spec.code.snapshot is not None:
             return spec
         current = spec.environment is not None and spec.environment.current
         wanted = (tenant or spec.tenant, spec.code, current)
@@ -96,8 +102,11 @@ class CodeStorer:
             await self._refuse(spec, stored.folder, stored.found)
         else:
             stored = self._stored[wanted] = await self._store(spec, wanted[0], spec.code)
-        environment = {"environment": stored.environment} if stored.environment else {}
-        return spec.model_copy(update={"code": stored.code, **environment})
+        asked, texts = stored.environment or spec.environment, stored.texts
+        if asked is not None and asked != stored.of:
+            texts, _ = await asyncio.to_thread(_texts_of, asked, stored.folder)
+        spec = spec.model_copy(update={"code": stored.code})
+        return _knowing_environment(spec, asked, texts, tenant)
 
     async def of_dag(self, dag: DagSpec) -> DagSpec:
         """Return a DAG with the snapshots of its jobs, as `of_job`."""
@@ -143,10 +152,14 @@ class CodeStorer:
                 files = _with_files(files, brought.files)
             to = UploadTo(self._database(), store, tenant, cache)
             uploaded = await upload(folder, files, to, self._told, anew=self._anew)
-        if brought is not None:
-            uploaded = replace(uploaded, environment=brought.said)
+            asked, texts = spec.environment, dict[str, str]()
+            if brought is not None:
+                uploaded = replace(uploaded, environment=brought.said)
+                asked, texts = brought.environment, brought.texts
+            elif asked is not None:
+                texts, _ = await asyncio.to_thread(_texts_of, asked, folder)
         self._say(uploaded)
-        return _Stored(uploaded.code, folder, found, brought and brought.environment)
+        return _Stored(uploaded.code, folder, found, brought and asked, texts, asked)
 
     async def _refuse(self, spec: JobSpec, folder: Path, found: FoundFiles) -> None:
         """Raise SpecError where a file that a job needs of its folder does not come along, or is a
@@ -187,6 +200,22 @@ def _texts_of(asked: JobEnvironment, folder: Path | None) -> tuple[Mapping[str, 
         return texts_of(asked, folder)[0], ""
     except NotReadyError as error:
         return {}, str(error).removeprefix(CANNOT_BE_MADE)
+
+
+def _knowing_environment(
+    spec: Spec, asked: JobEnvironment | None, texts: Mapping[str, str], tenant: str | None
+) -> Spec:
+    """Return a job with its environment and the digest of that; without one where a file of it
+    cannot be seen here, as that of a commit that another job of a DAG brought."""
+    from longshore.activities.node.environment_recipe import code_of, digest_of
+
+    if asked is None:
+        return spec
+    if not texts.keys() >= set(asked.needs):
+        return spec.model_copy(update={"environment": asked.as_asked})
+    code = code_of(tenant or spec.tenant, spec.code and spec.code.snapshot)
+    digest = digest_of(asked, texts, code)
+    return spec.model_copy(update={"environment": asked.model_copy(update={"digest": digest})})
 
 
 async def hold_for_schedule(

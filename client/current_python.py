@@ -62,6 +62,11 @@ class Brought(NamedTuple):
     said: str
     """In a few words."""
 
+    @property
+    def texts(self) -> dict[str, str]:
+        """The text that the environment is made from, by path in the code."""
+        return {REQUIREMENTS: self.files[REQUIREMENTS].read_text("utf-8")}
+
 
 def current_python() -> CurrentPython:
     """Return the Python of the virtual environment that is active, else the one that runs this.

@@ -234,6 +234,11 @@ def python_of_name(name: str) -> tuple[str, str] | None:
     return (words[1], words[2]) if len(words) == 3 and words[0] == PYTHON else None
 
 
+def name_of_environment(digest: str) -> str:
+    """Return ``environment 1f0c...``: by the digest of what jobs bring for it."""
+    return f"environment {digest}"
+
+
 class HeldData(Wire):
     """What a node holds of one data set, image or environment that the control plane knows."""
 

@@ -28,6 +28,7 @@ Requirement = Annotated[
 RequirementList = Annotated[tuple[Requirement, ...], Most(1000)]
 Requirements = FileOfCode | RequirementList
 Files = Annotated[tuple[FileOfCode, ...], Most(100)]
+EnvironmentDigest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$", max_length=32)]
 PythonVersion = Annotated[
     str, StringConstraints(pattern=r"^3\.\d{1,3}(\.\d{1,3})?$", max_length=20)
 ]
@@ -51,6 +52,11 @@ class JobEnvironment(Frozen):
     current: bool = Field(default=False, exclude_if=lambda current: not current)
     """The packages of the Python that submits: the virtual environment that is active, else the
     one that runs `longshore`. The submit puts a requirements file in its place."""
+    digest: EnvironmentDigest | None = Field(
+        default=None, exclude_if=lambda digest: digest is None
+    )
+    """Of all files that it is made from. The submit fills it in: a node that has built it already
+    is known by it."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -69,6 +75,11 @@ class JobEnvironment(Frozen):
         asked = self.requirements
         what = listed(asked, 3) if isinstance(asked, tuple) else self.lock or self.conda or asked
         return " and ".join(part for part in (what, self.script) if part)
+
+    @property
+    def as_asked(self) -> "JobEnvironment":
+        """Without what the submit has filled in, which follows from the rest."""
+        return self if self.digest is None else self.model_copy(update={"digest": None})
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -90,7 +101,7 @@ def _of_one_kind(environment: JobEnvironment) -> JobEnvironment:
 
 
 def _mistakes(environment: JobEnvironment) -> Iterator[Mistake]:
-    others = environment.model_dump(exclude_defaults=True).keys() - {CURRENT}
+    others = environment.model_dump(exclude_defaults=True).keys() - {CURRENT, "digest"}
     if environment.current and others:
         why = "has all packages already, and its own Python: leave out the rest"
         yield Mistake((CURRENT,), why, tuple((name,) for name in sorted(others)))

@@ -30,6 +30,7 @@ from longshore.models.docs import field_docs, member_docs
 from longshore.models.document import load_document
 from longshore.models.elastic import Malleable
 from longshore.models.environment import (
+    EnvironmentDigest,
     EnvironmentField,
     FileOfCode,
     Files,
@@ -274,6 +275,7 @@ _TYPES: tuple[tuple[Any, str], ...] = (
     (OutputPattern, "text, a name or pattern"),
     (Outputs, f"list of {_most(Outputs)} names or patterns"),
     (Sponsors, f"list of {_most(Sponsors)} tenants"),
+    (EnvironmentDigest, "digest, as 32 hexadecimal digits"),
     (PythonVersion, "text, `3.11` or `3.11.2`"),
     (SignalName, "name of a signal, such as `SIGTERM` or `SIGUSR1`"),
     (

@@ -6,6 +6,7 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from longshore.models.base import Frozen, Instant, Name
+from longshore.models.data import name_of_environment
 from longshore.models.durations import Learnt
 from longshore.models.gpu_hour_price import GPUHourPrice
 from longshore.models.job import ASSUMED_DURATION, JobSpec, Tier
@@ -15,6 +16,8 @@ from longshore.models.units import GB, LONGEST, MOST, Duration
 
 IMAGE_SIZE = 10.0
 """GB, a guess beside data that has sizes: nobody says how large an image is."""
+ENVIRONMENT_SIZE = 5.0
+"""GB, likewise: an environment with PyTorch has as much, and takes minutes to build."""
 
 
 FILLS = (
@@ -207,7 +210,8 @@ class JobRequest(ResourceRequest):
             submitted_at=spec.begins_at(submitted_at) or submitted_at,
             tenant=spec.tenant, start_below=spec.start_below, path_behind=path_behind,
             attempt=attempt, grace=spec.grace,
-            data={**_data_of(spec), **_image_of(spec)}, saves=spec.checkpoint is not None,
+            data={**_data_of(spec), **_image_of(spec), **_environment_of(spec)},
+            saves=spec.checkpoint is not None,
         )  # fmt: skip
 
 
@@ -252,3 +256,11 @@ def _data_of(spec: JobSpec) -> dict[str, float]:
 def _image_of(spec: JobSpec) -> dict[str, float]:
     """Return the job's container image as data: no data of a job has a space in its name."""
     return {f"image {spec.image}": IMAGE_SIZE} if spec.image else {}
+
+
+def _environment_of(spec: JobSpec) -> dict[str, float]:
+    """Return the job's Python environment as data, where its submit told which that is."""
+    asked = spec.environment
+    if asked is None or asked.digest is None:
+        return {}
+    return {name_of_environment(asked.digest): ENVIRONMENT_SIZE}

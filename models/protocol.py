@@ -41,11 +41,13 @@ Not for what an older agent does as well as a newer one, such as another log lin
     15  it says of an engine whether it is in use, and how often it was asked
     15  a job may have a part of each of several GPUs
     15  it says with its registration which engines run on, and ends those that are not adopted
+    16  it says which environments its node has built by what jobs bring for them; the environment
+        of a job has that digest
 """
 
 from typing import Final
 
-PROTOCOL: Final = 15
+PROTOCOL: Final = 16
 COUNTS_HEARTBEATS: Final = 1
 """The first whose watch, where it never had a heartbeat, was never heard."""
 KNOWS_JOINED: Final = 8

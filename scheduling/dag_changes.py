@@ -44,7 +44,9 @@ def _result_of(spec: DagSpec, name: str) -> object:
     """Return all of a job that its result depends on, with defaults filled in."""
     job = spec.jobs[name]
     code = job.code and job.code.snapshot  # whichever commit it was taken from
-    return job.spec.model_copy(update={"code": None}), code, _conditions(job), job.join, job.inputs
+    environment = job.environment and job.environment.as_asked
+    own = job.spec.model_copy(update={"code": None, "environment": environment})
+    return own, code, _conditions(job), job.join, job.inputs
 
 
 def _conditions(job: DagJob) -> Mapping[str, tuple[str, str]]:

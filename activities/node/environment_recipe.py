@@ -94,7 +94,7 @@ class Recipe:
         """A digest of it, which names the environment."""
         indexes = {name: value for name, value in self.variables.items() if name in _INDEX_NAMES}
         made_from = [
-            self.asked.model_dump(mode="json", exclude={"conda"}),
+            self.asked.model_dump(mode="json", exclude={"conda", "digest"}),
             vars(self.python) if self.python else None, sorted(self.texts.items()),
             sorted(indexes.items()), self.code if self.asked.script else "",
         ]  # fmt: skip
@@ -103,6 +103,11 @@ class Recipe:
         if self.conda is not None:  # others have the identity that they had before there was this
             made_from += [self.asked.conda, self.conda.channels, self.platform]
         return hashlib.sha256(json.dumps(made_from).encode()).hexdigest()[:32]
+
+    @property
+    def digest(self) -> str:
+        """What `digest_of` says of it, which the submit of its job said too."""
+        return digest_of(self.asked, self.texts, self.code)
 
     @property
     def has_no_index(self) -> bool:
@@ -135,6 +140,19 @@ def recipe_of(asked: JobEnvironment, code: Path | None, path: str, named: str = 
         return Recipe(asked, None, texts, named, variables, conda, _platform_of_conda())
     python = _interpreter(asked.python, path)
     return Recipe(asked, python, texts, named, variables)
+
+
+def digest_of(asked: JobEnvironment, texts: Mapping[str, str], code: str) -> str:
+    """Return a digest of what a job brings for its environment, which is known without a node:
+    neither its Python nor its indexes. `code` is as in a `Recipe`."""
+    wanted = asked.model_dump(mode="json", exclude={"digest"})
+    brought = [wanted, sorted(texts.items()), code if asked.script else ""]
+    return hashlib.sha256(json.dumps(brought).encode()).hexdigest()[:32]
+
+
+def code_of(tenant: str, snapshot: str | None) -> str:
+    """Return which code a script of a job could install."""
+    return f"{tenant} {snapshot or ''}"
 
 
 def texts_of(asked: JobEnvironment, code: Path | None) -> tuple[dict[str, str], CondaFile | None]:

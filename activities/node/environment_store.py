@@ -18,7 +18,7 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from longshore.activities.node.file_locks import Held, try_lock
 from longshore.activities.node.preparing import in_background
 from longshore.activities.node.removal import remove_what_can_be
 from longshore.activities.storage import put_local
+from longshore.models.data import HeldData, name_of_environment
 from longshore.models.text import span
 from longshore.scheduling.node_caches import Cached
 
@@ -114,11 +115,12 @@ class EnvironmentStore:
             if held := try_lock(_lock_of(folder)):
                 return folder, held
 
-    def succeeded(self, identity: str, folder: Path, seconds: float) -> None:
-        """Have a folder be the environment from now on: it is read-only, and on the disk."""
+    def succeeded(self, identity: str, folder: Path, seconds: float, digest: str) -> None:
+        """Have a folder be the environment from now on: it is read-only, and on the disk. `digest`
+        is that of what jobs bring for it."""
         _close(folder)
         content = {"folder": folder.name, "stamp": stamp_of(folder), "seconds": seconds,
-                   "bytes": _bytes_of(folder)}  # fmt: skip
+                   "bytes": _bytes_of(folder), "digest": digest}  # fmt: skip
         put_local(self._marker(identity), json.dumps(content).encode(), durable=True)
         self._failed(identity).unlink(missing_ok=True)
 
@@ -147,6 +149,19 @@ class EnvironmentStore:
                     size, at = int(content["bytes"]), marker.stat().st_mtime
                     found.append(Cached(str(marker), size, at, in_use=free is None))
         return found
+
+    def held(self) -> list[HeldData]:
+        """Return the environments by the names under which the control plane knows them: one that
+        an older version built by its identity, of which no job knows."""
+        return [
+            HeldData(
+                name=name_of_environment(str(_json(marker).get("digest") or marker.stem)),
+                bytes=entry.bytes, total=entry.bytes,
+                used_at=datetime.fromtimestamp(entry.used_at, UTC),
+            )
+            for entry in self.entries()
+            for marker in (Path(entry.key),)
+        ]  # fmt: skip
 
     def evict(self, keys: Iterable[str]) -> None:
         """Remove environments that no job uses."""

@@ -24,7 +24,7 @@ from uv import find_uv_bin
 from longshore.activities.failpoints import failpoint
 from longshore.activities.node.artifact_cache import ArtifactCache
 from longshore.activities.node.code_folder import WORK, MissingObjectError, unpack
-from longshore.activities.node.environment_recipe import Recipe, recipe_of
+from longshore.activities.node.environment_recipe import Recipe, code_of, recipe_of
 from longshore.activities.node.environment_store import (
     EnvironmentStore,
     HeldEnvironment,
@@ -115,7 +115,8 @@ class Environments:
             return None
         code = job_folder / WORK if spec.code else None
         path = clean_env(os.environ).get("PATH", os.defpath)
-        read = partial(recipe_of, asked, code, path, _code_of(spec))
+        named = code_of(spec.tenant, spec.code and spec.code.snapshot)
+        read = partial(recipe_of, asked, code, path, named)
         recipe = await unless_unwanted(unwanted, read, _nothing)
         while True:
             take = partial(self.store.take, recipe.identity)
@@ -220,7 +221,8 @@ class Environments:
             seconds = boot_clock() - began
             log.write(f"longshore: built in {seconds:.1f} s\n".encode())
         await failpoint("build_environment.before-marker")
-        await in_thread(partial(self.store.succeeded, recipe.identity, folder, seconds))
+        done = partial(self.store.succeeded, recipe.identity, folder, seconds, recipe.digest)
+        await in_thread(done)
         await failpoint("build_environment.after-marker")
 
     def _lay_out(self, source: Path, spec: JobSpec, unwanted: threading.Event) -> None:
@@ -314,12 +316,6 @@ class Environments:
         if status:
             what = _PROGRAMS.get(words[0], "uv")
             raise _failed(recipe, f"{what} ended with exit code {status}", output)
-
-
-def _code_of(spec: JobSpec) -> str:
-    """Return which code a script of the job could install."""
-    code = spec.code
-    return f"{spec.tenant} {code.snapshot if code else ''}"
 
 
 def remove_build_caches(folder: Path) -> None:

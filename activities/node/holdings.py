@@ -5,8 +5,6 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime
-from pathlib import Path
 
 from temporalio.client import Client
 from temporalio.service import RPCError
@@ -70,19 +68,11 @@ class Holdings:
         if boot_clock() - self._images_at >= _IMAGES_EVERY:
             self._images, self._images_at = await self._listed(), boot_clock()
         sets = await asyncio.to_thread(self._data.held)
-        built = await asyncio.to_thread(self._environments.entries)
+        built = await asyncio.to_thread(self._environments.held)
         python = await asyncio.to_thread(python_of_jobs)
         names = [] if python is None else [name_of_python(python.version, python.platform)]
         names += [f"image {name}" for name in self._images]
-        held = [*sets, *(HeldData(name=name) for name in names)]
-        held += [
-            HeldData(
-                name=f"environment {Path(entry.key).name.removesuffix('.json')}",
-                bytes=entry.bytes, total=entry.bytes,
-                used_at=datetime.fromtimestamp(entry.used_at, UTC),
-            )
-            for entry in built
-        ]  # fmt: skip
+        held = [*sets, *(HeldData(name=name) for name in names), *built]
         return HeldReport(held=tuple(held[:_MOST]))
 
     async def _listed(self) -> list[str]:

@@ -7,6 +7,7 @@ from sqlalchemy.exc import IntegrityError
 
 from longshore.activities.views import set_pool
 from longshore.models.data import HeldData, HeldReport
+from longshore.models.environment import JobEnvironment
 from longshore.models.messages import LeaseEnd, ReleaseRequest
 from longshore.models.node_messages import Holdings
 from longshore.models.packing import ScoreWeights
@@ -46,6 +47,17 @@ async def test_a_job_goes_where_an_agent_says_that_its_image_is(ledger: Ledger):
     assert await _placed(ledger, "first", image="trainer:1") == "node-b"
     # That it was used there says nothing: the agent does.
     assert await ledger.value("SELECT count(*) FROM node_data WHERE NOT held") == 0
+
+
+async def test_a_job_goes_where_its_environment_is_built(ledger: Ledger):
+    for name in ("node-a", "node-b"):
+        await ledger.register(name)
+    asked = JobEnvironment(requirements=("numpy",), digest="a" * 32)
+    await _holds(ledger, "node-b", HeldData(name=f"environment {'a' * 32}", bytes=9, total=9))
+    other = asked.model_copy(update={"digest": "b" * 32})
+    assert await _placed(ledger, "another", environment=other) == "node-a"
+    assert await _placed(ledger, "unknown", environment=asked.as_asked) == "node-a"
+    assert await _placed(ledger, "first", environment=asked) == "node-b"
 
 
 async def test_a_job_goes_where_what_nodes_fetch_really_is(three: Ledger):

@@ -14,8 +14,11 @@ import pytest
 
 from longshore.activities.artifacts.store import ArtifactStore
 from longshore.activities.node import environment_store, environments
+from longshore.activities.node.environment_recipe import digest_of
 from longshore.activities.node.environment_store import EnvironmentStore
 from longshore.activities.node.run import Run
+from longshore.models.data import name_of_environment
+from longshore.models.environment import JobEnvironment
 from longshore.models.retry import FailureClass
 from tests.agent.conftest import LocalNode, MakeBox
 from tests.support.snapshots import code_of, store_snapshot
@@ -89,6 +92,10 @@ async def test_other_code_with_the_same_requirements_has_the_same_environment(bo
         report = await box.report("tool", environment="requirements.txt", code=code(box, tree))
         assert report.failure is None
     assert len(built(box)) == 1
+    (held,) = EnvironmentStore(box.folder / "cache/environments").held()
+    asked = JobEnvironment(requirements="requirements.txt")
+    digest = digest_of(asked, {"requirements.txt": "tool"}, "")
+    assert (held.name, held.bytes > 0) == (name_of_environment(digest), True)
 
 
 @pytest.mark.parametrize("variable", ["UV_NO_INDEX", "PIP_NO_INDEX"])

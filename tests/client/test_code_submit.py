@@ -102,7 +102,8 @@ async def test_the_packages_of_the_current_python_come_along(
     assert re.search(rf"Environment: \d+ packages of {re.escape(sys.prefix)} \(Python", ran.err)
     spec = await spec_of(api, ran.out.strip())
     python = "{}.{}".format(*sys.version_info)
-    assert spec.environment == JobEnvironment(requirements=REQUIREMENTS, python=python)
+    assert spec.environment is not None
+    assert spec.environment.as_asked == JobEnvironment(requirements=REQUIREMENTS, python=python)
     assert paths(settings, spec) == [REQUIREMENTS, "src/model.py", "train.py"]
 
 
@@ -352,7 +353,8 @@ async def test_run_takes_the_packages_that_the_folder_names(
         ran = await longshore("run", "train.py", "-d", "--pool", pool, *flags)
         assert ran.code == 0, ran.err
         assert ("Environment: " in ran.err) is not any(flag == "--environment" for flag in flags)
-        return (await spec_of(api, ran.out.strip())).environment
+        found = (await spec_of(api, ran.out.strip())).environment
+        return found and found.as_asked
 
     assert await environment() == JobEnvironment(requirements="requirements.txt")
     assert await environment("--environment", "none") is None
