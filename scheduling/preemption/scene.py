@@ -125,7 +125,10 @@ class Scene:
             return frozenset(decision.job_id for decision in made.placements)
 
         reserved = 0
-        ordered = queue_order(queue, self.cluster.packing, self.now, nodes, running)
+        # Who has its turn before those of its class: what is kept for these is not freed for them.
+        turns = *self.cluster.packing.turns, *(job.id for job in queue if job.turn)
+        packing = self.cluster.packing.model_copy(update={"turns": turns})
+        ordered = queue_order(queue, packing, self.now, nodes, running)
         if self._stops_only:  # who is behind the last that may stop anybody is in nobody's way
             while ordered and not self._stoppable.whom(ordered[-1]):
                 ordered.pop()

@@ -281,3 +281,20 @@ def test_one_that_had_its_turn_goes_before_the_one_that_was_stopped_for_it(order
     assert [job.id for job in ordered] == ["high", "old", "new"]
     ordered = queue_order([new, old, high], policy.model_copy(update={"turns": ("new",)}), NOW)
     assert [job.id for job in ordered] == ["high", "new", "old"]
+
+
+@pytest.mark.parametrize("order", QueueOrder)
+def test_jobs_that_wait_before_it_in_its_class_keep_no_engine_from_its_turn(order: QueueOrder):
+    """They may not have the engine stopped themselves: what is kept for them is not freed."""
+    works = [an_engine("e", 0, IN_USE), a_work("fills", {"n": [1]}, priority=5, ran=HOUR)]
+    nodes = nodes_with(works, [a_node("n", gpus=2)])
+    before = [
+        a_job(f"waits-{n}", 1, priority=5, submitted_at=NOW - 2 * HOUR - n * MINUTE)
+        for n in range(2)
+    ]
+    wants = asks_for("other", turn=True, expected_duration=9 * HOUR)
+    asks = a_job("asks", 1, priority=5, submitted_at=NOW - HOUR, **wants)
+    packing = PackingPolicy(order=order)
+    plans = plan_preemptions([*before, asks], nodes, works, RULES, packing, NOW)
+    stops = {plan.job_id: [one.job_id for one in plan.victims] for plan in plans if plan.preempts}
+    assert stops == {"asks": ["e"]}
