@@ -110,8 +110,9 @@ async def read_inputs(
         some = kept.queue.to_make_room(to_come, kept.nodes.gpus, spec.packing, now, wanted)
         waiting = waiting if some is None else some
     waiting = [job.smallest for job in waiting]
+    served = {*(row["for_job"] for row in stops), *spec.packing.turns}
     waiting = await with_turns(
-        connection, pool, waiting, works, spec.preemption, await clock(connection)
+        connection, pool, waiting, works, spec.preemption, await clock(connection), served
     )
     queue, nodes = await with_locality(connection, pool, spec.packing, waiting, nodes)
     return PreemptionInputs(

@@ -33,7 +33,12 @@ from longshore.activities.views import Views
 from longshore.client.explain import explain
 from longshore.client.holds import hold_of
 from longshore.client.logs import stderr_tail
-from longshore.client.preempt_plan import asks_for_cost, cost_of_meeting, store_away
+from longshore.client.preempt_plan import (
+    asks_for_cost,
+    cost_of_meeting,
+    store_away,
+    words_of_turn,
+)
 from longshore.models.data import StagedData
 from longshore.models.deadline import DeadlineCost
 from longshore.models.errors import RefusedError, StoredError
@@ -125,12 +130,14 @@ class Explainer:
             standing = await read_standing(connection, pool, job.submitted_at, job.tier, job.id)
             unpriced = await why_unpriced(connection, pool, job)
             alone, helps, kind, agent, behind, also = None, (), "", "", 0.0, ""
+            serves = False
             if last is None or last.kind is not PlacementKind.SET_ASIDE:
                 entry = entry_of(row)
                 if not isinstance(entry, QueueEntry):
                     raise StoredError(f"what is stored of job {job.id}", (entry,))
                 request = entry.request
                 behind = request.path_behind
+                serves = request.serves and pool.preemption.enabled
                 (request,), nodes = await with_locality(
                     connection, job.pool, pool.packing, [request], nodes
                 )
@@ -173,6 +180,8 @@ class Explainer:
             unpriced=unpriced, unpaid=await self._unpaid(job, pool), also=also,
             **await self._beside(job),
         )  # fmt: skip
+        if serves and told.making_room is None and (turn := await self._turn_of(job)):
+            told = told.model_copy(update={"headline": f"{told.headline}; {turn}"})
         more = {
             "sizes": await self._sizes_of(job), "data": await self.staged(job),
             "meeting": await self._meeting_of(job), "payers": payers,
@@ -258,6 +267,15 @@ class Explainer:
         duration = LikelyDuration.of(spec.expected_duration, spec.max_duration, learnt)
         buys = standing.buys or (standing.chosen and not standing.in_cooldown)
         return cost_of_meeting(judgment, inputs, job.id, duration, None, now, buys=buys)
+
+    async def _turn_of(self, job: JobView) -> str:
+        """Return when a replica that waits has its turn, and who would be stopped for it; empty of
+        any other job."""
+        if job.state is not JobState.QUEUED:
+            return ""
+        async with self._database.transaction() as connection:
+            inputs = await read_inputs(connection, job.pool, margins=self._settings.margins)
+            return words_of_turn(inputs, job.id, await clock(connection))
 
     async def _hold_of(self, job: JobView) -> JobStatus | None:
         temporal = await self._temporal() if job.state is JobState.HELD else None

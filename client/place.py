@@ -1,7 +1,7 @@
 """`longshore place`: decide for one job, on a state in a file or on a pool as it is now."""
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import NewType, TypeVar
 
@@ -21,13 +21,13 @@ from longshore.activities.snapshot import (
     load_simulated,
 )
 from longshore.activities.usage import load_pool_to_plan
-from longshore.client.preempt_plan import plan_of
+from longshore.client.preempt_plan import plan_of, words_of_turn
 from longshore.models.document import read_document
 from longshore.models.domains import Foreseen
 from longshore.models.errors import SpecError
 from longshore.models.gang import GangPacking
 from longshore.models.job import JobSpec
-from longshore.models.job_request import JobRequest, RecentJobs, fetched_name
+from longshore.models.job_request import EngineKey, JobRequest, RecentJobs, fetched_name
 from longshore.models.node import Node
 from longshore.models.placement import (
     Decision,
@@ -38,6 +38,7 @@ from longshore.models.placement import (
 )
 from longshore.models.preemption import PreemptionPlan
 from longshore.models.service import ServiceSpec
+from longshore.models.serving import EngineSpec
 from longshore.models.settings import Settings
 from longshore.models.statefile import ClusterState
 from longshore.scheduling.cycle import foresee
@@ -45,6 +46,7 @@ from longshore.scheduling.durations import with_learnt
 from longshore.scheduling.forecast import as_if_begun
 from longshore.scheduling.packer import place
 from longshore.scheduling.placement.state import with_job
+from longshore.scheduling.serving.running_engine import turn_at
 
 ModelName = NewType("ModelName", str)
 """The name of a model that was added."""
@@ -164,7 +166,7 @@ async def place_live(
             stops = None
             if found.decision.kind is not PlacementKind.EXISTING_NODE:
                 inputs = await read_inputs(connection, pool, margins=settings.margins)
-                stops = _who_would_stop(job.smallest, inputs, now)
+                stops = _who_would_stop(job.smallest, spec.engine, inputs, now)
     finally:
         await database.close()
     by_id = {node.id: node for node in nodes}
@@ -212,13 +214,22 @@ def _named_nodes(decision: Decision) -> set[str]:
 
 
 def _who_would_stop(
-    job: JobRequest, inputs: PreemptionInputs, now: datetime
+    job: JobRequest, engine: EngineSpec | None, inputs: PreemptionInputs, now: datetime
 ) -> PreemptionPlan | None:
-    """Return who would be stopped for a job that a cycle leaves waiting; None where the pool stops
-    nobody."""
-    if not inputs.spec.preemption.enabled:
+    """Return who would be stopped for a job that a cycle leaves waiting, of an `engine` also when
+    it has its turn; None where the pool stops nobody."""
+    policy = inputs.spec.preemption
+    if not policy.enabled:
         return None
-    return plan_of(inputs.model_copy(update={"queue": (*inputs.queue, job)}), job, None, now)
+    if engine is not None:
+        key = EngineKey(model=engine.model.name, runtime=engine.runtime.name)
+        at = turn_at(key, now, timedelta(0), inputs.running, policy)
+        job = job.model_copy(update={"engine": key, "turn_at": at})
+    inputs = inputs.model_copy(update={"queue": (*inputs.queue, job)})
+    found = plan_of(inputs, job, None, now)
+    if found is None or found.preempts or not (turn := words_of_turn(inputs, job.id, now)):
+        return found
+    return found.model_copy(update={"reason": f"{found.reason}; {turn}"})
 
 
 async def _engine_job(connection: AsyncConnection, model: ModelName, pool: str | None) -> JobSpec:

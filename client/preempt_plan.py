@@ -12,7 +12,7 @@ from longshore.models.job_request import JobRequest
 from longshore.models.preemption import BuyQuote, Overcommit, PreemptionPlan, Way, WayKind
 from longshore.models.settings import Settings
 from longshore.scheduling.deadline import LikelyDuration, what_it_costs
-from longshore.scheduling.order import queue_order
+from longshore.scheduling.order import queue_order, with_turns
 from longshore.scheduling.preemption.plan import plan_preemptions
 
 
@@ -26,7 +26,8 @@ def plan_of(
     its start is due others give way as in a cycle, but that nobody is drawn.
     """
     shares = [share for work in inputs.running for share in work.shares]
-    queue = queue_order(inputs.queue, inputs.spec.packing, now, inputs.nodes, shares)
+    packing = with_turns(inputs.spec.packing, inputs.queue)
+    queue = queue_order(inputs.queue, packing, now, inputs.nodes, shares)
     ahead = queue[: queue.index(request) + 1]
     nobody_drawn = {"enabled": True, "overcommit": Overcommit.WAIT}
     policy = inputs.spec.preemption.model_copy(update=nobody_drawn)
@@ -37,6 +38,22 @@ def plan_of(
         quotes, inputs.recent, due=due,
     )  # fmt: skip
     return next((plan for plan in plans if plan.job_id == request.id), None)
+
+
+def words_of_turn(inputs: PreemptionInputs, job_id: str, now: datetime) -> str:
+    """Return when an engine of the queue has its turn, and who would be stopped for it then, as
+    things are now; empty where it is to have none, and of any other job."""
+    request = next((each for each in inputs.queue if each.id == job_id), None)
+    if request is None or not (request.turn or request.turn_at):
+        return ""
+    said = "it has its turn"
+    if request.turn_at:
+        said += f" from {request.turn_at:%H:%M:%S} UTC on"
+        at_turn = request.model_copy(update={"turn": request.turn_at, "turn_at": None})
+        queue = tuple(at_turn if each is request else each for each in inputs.queue)
+        inputs, request = inputs.model_copy(update={"queue": queue}), at_turn
+    plan = plan_of(inputs, request, None, now)
+    return f"{said}: as things are now, {plan.reason}" if plan else said
 
 
 def quote_of(decision: BuyDecision, job_id: str) -> BuyQuote | None:

@@ -95,9 +95,12 @@ class JobRequest(ResourceRequest):
     node ends, which need not last for `expected_duration`."""
     fills: bool = Field(default=False, exclude_if=lambda fills: not fills)
     """It takes what is free and no more: `FILLS` says why."""
-    turn: bool = Field(default=False, exclude=True)
-    """Of an engine: it has waited for so long that one of its own class is stopped for it, which
-    may be in use."""
+    turn: Instant | None = Field(default=None, exclude=True)
+    """Of an engine that has waited for so long that one of its own class is stopped for it, which
+    may be in use: since when it waits. Of several the one comes first that has waited longest."""
+    turn_at: Instant | None = Field(default=None, exclude=True)
+    """Of an engine that is to have its turn: from when on, where no engine serves its model then.
+    None where it has it."""
     submitted_at: Instant | None = None
     waits_since: Instant | None = Field(default=None, exclude=True)
     """Since when it would have waited, had it waited all its time in the queue at one stretch;

@@ -103,8 +103,10 @@ def queue_order(
     def filling(job: JobRequest) -> tuple[bool, int]:
         return job.fills, policy.copies.get(job.id, 0) if job.fills else 0
 
-    def in_class(job: JobRequest) -> tuple[int, bool]:
-        return -counted(job), job.id not in policy.turns
+    in_turn = {job_id: place for place, job_id in enumerate(policy.turns)}
+
+    def in_class(job: JobRequest) -> tuple[int, int]:
+        return -counted(job), in_turn.get(job.id, len(in_turn))
 
     if not (policy.by_rank or policy.by_terms):
         if policy.funding and policy.funding.factors:
@@ -130,6 +132,18 @@ def queue_order(
         return *first, -guaranteed, -rank, *by_age(job, policy)
 
     return sorted(queue, key=key)
+
+
+def with_turns(policy: PackingPolicy, queue: Iterable[JobRequest]) -> PackingPolicy:
+    """Return the policy for who decides whom others are stopped for: engines that have their turn
+    now go before the others of their class too, behind those that had theirs; who has waited
+    longest first. Else the place of the one that is to be stopped would be kept for a job that
+    may not have it stopped, and for the engine that was submitted first each time."""
+    due = [(job.turn, job.id) for job in queue if job.turn and job.id not in policy.turns]
+    if not due:
+        return policy
+    turns = (*policy.turns, *(job_id for _, job_id in sorted(due)))
+    return policy.model_copy(update={"turns": turns})
 
 
 def _at_once(job_id: str) -> int:

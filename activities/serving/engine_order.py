@@ -15,13 +15,15 @@ class EngineOrder(NamedTuple):
     copies: dict[str, int]
     """Of each replica that nobody asks: how many copies of what it serves come before it."""
     turns: tuple[str, ...]
-    """Those for which an engine of their class has been stopped that was in use."""
+    """Those for which an engine of their class has been stopped that was in use; who has waited
+    longest first."""
 
 
 async def load_engine_order(connection: AsyncConnection, pool: str) -> EngineOrder:
     """Return what the order of a pool's queue asks of the replicas that wait there."""
     rows = (await connection.execute(text(ENGINES), {"pool": pool})).all()
-    turns = tuple(row.job_id for row in rows if row.has_turn)
+    had = sorted((row.queued_at, row.job_id) for row in rows if row.has_turn)
+    turns = tuple(job_id for _, job_id in had)
     filling = [row for row in rows if row.fills]
     there = {(row.model, row.runtime): row.there for row in filling}
     before = copies_before(there, ((row.model, row.runtime) for row in filling))
@@ -35,7 +37,7 @@ _SERVED = """
 
 ENGINES = f"""
     WITH waiting AS MATERIALIZED (
-        SELECT q.job_id, q.submitted_at, {_SERVED},
+        SELECT q.job_id, q.submitted_at, q.queued_at, {_SERVED},
                (q.request->'fills' = 'true') IS TRUE AS fills,
                EXISTS (SELECT FROM preemptions d JOIN replicas v ON v.job_id = d.job_id
                         WHERE d.for_job = q.job_id AND d.for_attempt = q.attempt
@@ -55,7 +57,7 @@ ENGINES = f"""
            AND EXISTS (SELECT FROM waiting WHERE fills)
          GROUP BY 1, 2
     )
-    SELECT job_id, model, runtime, fills, has_turn, coalesce(there, 0) AS there
+    SELECT job_id, queued_at, model, runtime, fills, has_turn, coalesce(there, 0) AS there
       FROM waiting LEFT JOIN placed USING (model, runtime)
      WHERE fills OR has_turn
      ORDER BY submitted_at, job_id

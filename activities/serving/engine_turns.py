@@ -1,7 +1,7 @@
 """What engines that wait in a queue serve, and which of them have their turn: for who plans
 preemption."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
 from sqlalchemy import text
@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.models.job_request import EngineKey, JobRequest
 from longshore.models.preemption import PreemptionPolicy, RunningWork
-from longshore.scheduling.serving.running_engine import has_turn
+from longshore.scheduling.serving.running_engine import turn_at
 
 
 async def with_turns(
@@ -19,13 +19,16 @@ async def with_turns(
     works: Sequence[RunningWork],
     policy: PreemptionPolicy,
     now: datetime,
+    served: Collection[str] = (),
 ) -> list[JobRequest]:
     """Return the jobs of a queue, engines with what they serve, and with whether they have their
-    turn beside what runs."""
+    turn beside what runs. `served` are those that others have been, or are being, stopped for:
+    their models need no second engine for a turn."""
     if not any(job.serves for job in queue):
         return list(queue)
     rows = await connection.execute(text(_ENGINES), {"pool": pool})
     found = {row.job_id: row for row in rows}
+    coming = {(row.model, row.runtime) for row in found.values() if row.job_id in served}
 
     def told(job: JobRequest) -> JobRequest:
         row = found.get(job.id)
@@ -33,9 +36,12 @@ async def with_turns(
             return job
         # As it is stored: what somebody has written by hand is like nothing else.
         key = EngineKey.trusted(model=row.model, runtime=row.runtime, service=row.service)
+        if job.fills or (job.id not in served and (row.model, row.runtime) in coming):
+            return job.model_copy(update={"engine": key})
         load = timedelta(seconds=row.load_seconds)
-        turn = not job.fills and has_turn(key, row.queued_at, load, works, policy, now)
-        return job.model_copy(update={"engine": key, "turn": turn})
+        at = turn_at(key, row.queued_at, load, works, policy)
+        more = {"turn": row.queued_at} if at is not None and now >= at else {"turn_at": at}
+        return job.model_copy(update={"engine": key, **more})
 
     return [told(job) for job in queue]
 

@@ -204,7 +204,7 @@ def is_lower(work: RunningWork, job: JobRequest, policy: PreemptionPolicy, now: 
     if is_of_its_service(work, job):
         return False
     if work.engine is not None and not is_like(work, job):
-        turn = job.turn and counted == job.priority
+        turn = job.turn is not None and counted == job.priority
         if turn or is_idle(work, policy, now):
             return True
     if policy.levels is PreemptionLevels.BANDS and _band(counted) == _band(job.priority):

@@ -24,7 +24,7 @@ from longshore.models.preemption import (
 from longshore.models.text import count
 from longshore.models.topology import Gang
 from longshore.scheduling import cycle
-from longshore.scheduling.order import queue_order
+from longshore.scheduling.order import queue_order, with_turns
 from longshore.scheduling.placement.filters import labels_named
 from longshore.scheduling.placement.mix import Mix
 from longshore.scheduling.placement.state import Need
@@ -40,8 +40,9 @@ from longshore.scheduling.serving.running_engine import is_idle
 from longshore.scheduling.topology import DomainKey, domain_of
 
 _OWN = {"id", "attempt", "submitted_at", "waits_since", "attained", "path_behind", "tenant",
-        "data"}  # fmt: skip
-"""What two jobs that ask for the same differ in: a plan looks at none of it but the data."""
+        "data", "turn", "turn_at"}  # fmt: skip
+"""What two jobs that ask for the same differ in: a plan looks at none of it but the data, and
+whether it is a turn."""
 _asked = attrgetter(*sorted(JobRequest.model_fields.keys() - _OWN))
 
 
@@ -125,9 +126,9 @@ class Scene:
             return frozenset(decision.job_id for decision in made.placements)
 
         reserved = 0
-        # Who has its turn before those of its class: what is kept for these is not freed for them.
-        turns = *self.cluster.packing.turns, *(job.id for job in queue if job.turn)
-        packing = self.cluster.packing.model_copy(update={"turns": turns})
+        coming: set[tuple[str, str]] = set()
+        """Models that an engine is to serve for whose turn others are stopped."""
+        packing = with_turns(self.cluster.packing, queue)
         ordered = queue_order(queue, packing, self.now, nodes, running)
         if self._stops_only:  # who is behind the last that may stop anybody is in nobody's way
             while ordered and not self._stoppable.whom(ordered[-1]):
@@ -135,6 +136,8 @@ class Scene:
         for job in ordered:
             if job.id in self.candidates.busy:
                 continue
+            if job.turn and job.engine and (job.engine.model, job.engine.runtime) in coming:
+                job = job.model_copy(update={"turn": None})
             stops = self.candidates.asks(job)
             alike = _asked(job), tuple(job.data.items()), quotes.get(job.id), stops
             if alike not in self._tight and self.cluster.fits(job):
@@ -157,6 +160,8 @@ class Scene:
             if plan and plan.preempts:
                 stopping += len(plan.victims)
                 self._take(job, plan)
+                if job.turn and job.engine:
+                    coming.add((job.engine.model, job.engine.runtime))
                 self._tight.clear()
                 continue
             self._tight.add(alike)

@@ -60,7 +60,7 @@ class Stoppable:
     def asks(self, job: JobRequest) -> Asks:
         """Return what two jobs agree in that may stop the same others."""
         most = self._yielding.most(job) if self._yielding else 0
-        return job.priority, most, self._payer(job), job.fills, (job.engine, job.turn)
+        return job.priority, most, self._payer(job), job.fills, (job.engine, job.turn is not None)
 
     def _payer(self, job: JobRequest) -> Payer:
         return self._funding.of(job.id) if self._funding else ITSELF
@@ -94,7 +94,7 @@ class Stoppable:
         return right_over(work_id, job.id, self._funding) is not Right.FIRST
 
     def _least(self, job: JobRequest) -> NDArray[np.int64]:
-        kind = job.priority, self._payer(job), (job.engine, job.turn)
+        kind = job.priority, self._payer(job), (job.engine, job.turn is not None)
         found = self._of_class.get(kind)
         if found is None:
             least = self._least_of(job)

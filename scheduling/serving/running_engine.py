@@ -50,22 +50,21 @@ def is_of_its_service(work: RunningWork, job: JobRequest) -> bool:
     return key.service is not None and key.service == asks.service
 
 
-def has_turn(
+def turn_at(
     key: EngineKey,
     since: datetime,
     load_time: timedelta,
     works: Iterable[RunningWork],
     policy: PreemptionPolicy,
-    now: datetime,
-) -> bool:
-    """Return whether an engine that waits `since` then has one of its own class stopped that is in
-    use: no engine serves its model, and it has waited for long enough."""
+) -> datetime | None:
+    """Return from when on an engine that waits `since` then has one of its own class stopped that
+    is in use: once it has waited for long enough. None where an engine serves its model."""
     served = ((each.model, each.runtime) for each in map(_key, works) if each is not None)
     if (key.model, key.runtime) in served:
-        return False
+        return None
     slot_key = SlotKey(key.model, key.runtime)
     waits = WaitingRequests(slot_key, requests=1, since=since)
-    return now >= due_at(waits, ServedModel(slot_key, (), load_time), _rules(policy))
+    return due_at(waits, ServedModel(slot_key, (), load_time), _rules(policy))
 
 
 def why_it_stays(work: RunningWork, policy: PreemptionPolicy, now: datetime) -> str | None:

@@ -2,11 +2,14 @@
 an engine of its class that has waited for its turn. On a real agent, with real engines."""
 
 import asyncio
+import contextlib
+import re
 from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from longshore.client.api import Longshore
@@ -173,6 +176,56 @@ async def test_one_in_use_leaves_for_an_engine_of_its_class_that_has_waited_for_
     assert set(answers) == {"data: [DONE]"}
     # It had been asked: so it waits for its own turn, and does not only fill what is free.
     assert not (await longshore.explain(engine.job_id)).headline.endswith(FILLS)
+
+
+async def test_each_has_its_turn_also_the_newest_and_while_a_job_waits_before_it(
+    longshore: Longshore, serve: Callable[..., Any], pool: str, settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """By age the two that came first would have each turn, and the job would keep their place."""
+    at_once = timedelta(seconds=1)
+    rules = {"max_wait": at_once, "cooldown": at_once, "min_run": at_once, "max_per_hour": 1000}
+    spec = {"name": pool, "interval": at_once, "packing": {"order": "age"}, "preemption": rules}
+    await longshore.set_pool(PoolSpec.model_validate(spec))
+    over = asyncio.Event()
+    came: list[str] = []
+
+    async def ask(name: str) -> None:
+        async with engine_client() as http:
+            while not over.is_set():
+                (found,) = (await longshore.service(name)).replicas or (None,)
+                if found is None or not found.endpoint:
+                    await asyncio.sleep(0.2)
+                    continue
+                body = {"prompt": "a", "max_tokens": 50, "stream": True, "ignore_eos": True}
+                with contextlib.suppress(httpx.TransportError):  # it leaves at this moment
+                    async with http.stream("POST", f"{found.endpoint}/completions", json=body):
+                        came.append(name)
+
+    async with asyncio.TaskGroup() as asking:
+        names = [await serve("first")]
+        await until(longshore, names[0], is_settled)
+        asking.create_task(ask(names[0]))
+        job = await longshore.submit(a_spec(pool, gpus=4, priority=5, command="true"))
+        await reaches(longshore, job.job_id, JobState.QUEUED)
+        for name in ("second", "third"):
+            names.append(await serve(name))
+            asking.create_task(ask(names[-1]))
+        monkeypatch.setenv("LONGSHORE_DATABASE_URL", settings.resolve_database_url())
+        model = {"name": f"fourth-{pool}", "source": "/m/tiny.gguf", "memory": ALL}
+        await longshore.add_models([ModelSpec.model_validate(model)])
+        told, _ = await place_live(ModelName(f"fourth-{pool}"), pool, datetime.now(UTC))
+        assert told.stops is not None
+        assert re.search("it has its turn from .* UTC on: as things are now, ", told.stops.reason)
+
+        async def all_came() -> bool:
+            return {*came} == {*names}
+
+        came.clear()
+        await eventually(all_came, timeout=PATIENCE)
+        assert (await longshore.status(job.job_id)).state is JobState.QUEUED
+        await longshore.cancel(job.job_id)
+        over.set()
 
 
 async def test_one_that_is_prewarmed_fills_free_memory_and_is_stale_from_birth(

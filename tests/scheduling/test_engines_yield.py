@@ -15,7 +15,7 @@ from longshore.scheduling import cycle
 from longshore.scheduling.order import queue_order
 from longshore.scheduling.preemption.costs import why_not
 from longshore.scheduling.preemption.plan import plan_preemption, plan_preemptions
-from longshore.scheduling.serving.running_engine import has_turn
+from longshore.scheduling.serving.running_engine import turn_at
 from longshore.scheduling.thresholds import not_bought_for
 from longshore.scheduling.words import format_part
 from tests.support.packing import HOUR, NOW, a_job, a_node
@@ -137,12 +137,12 @@ def test_at_its_turn_an_engine_has_one_of_its_own_class_drained(
     fields: dict[str, Any], priority: int, model: str, leaves: bool
 ):
     works = [an_engine("e", 0, fields)]
-    plan = planned(works, **asks_for(model, priority=priority, turn=True))
+    plan = planned(works, **asks_for(model, priority=priority, turn=NOW))
     assert bool(plan.victims) == leaves
     assert not planned(works, **asks_for(model, priority=priority)).victims
     if leaves:
         assert "which yields since the other has waited for its turn" in plan.reason
-        idle = planned([an_engine("e", 0, IDLE)], **asks_for(model, priority=priority, turn=True))
+        idle = planned([an_engine("e", 0, IDLE)], **asks_for(model, priority=priority, turn=NOW))
         assert "which yields since nobody asks it" in idle.reason
 
 
@@ -151,7 +151,8 @@ def test_a_turn_comes_after_the_wait_and_four_loads_where_nobody_serves_the_mode
 
     def has(waited: int, load: int, *works: RunningWork) -> bool:
         since, takes = NOW - timedelta(seconds=waited), timedelta(seconds=load)
-        return has_turn(key, since, takes, works, RULES, NOW)
+        at = turn_at(key, since, takes, works, RULES)
+        return at is not None and at <= NOW
 
     assert (has(59, 1), has(60, 1), has(79, 20), has(80, 20)) == (False, True, False, True)
     assert has(100, 1, an_engine("e", 0, IN_USE))
@@ -229,7 +230,11 @@ def test_who_leaves_may_leave(
         for at, (state, own, uses) in enumerate(drawn)
     ]
     engine = EngineKey(model=serves, runtime="llama.cpp") if serves else None
-    asks: dict[str, Any] = {"priority": priority, "engine": engine, "turn": turn and bool(serves)}
+    asks: dict[str, Any] = {
+        "priority": priority,
+        "engine": engine,
+        "turn": NOW if turn and serves else None,
+    }
     plan = planned(works, min(gpus, len(works)), **asks)
     by_id = {work.id: work for work in works}
     for victim in plan.victims:
@@ -292,9 +297,42 @@ def test_jobs_that_wait_before_it_in_its_class_keep_no_engine_from_its_turn(orde
         a_job(f"waits-{n}", 1, priority=5, submitted_at=NOW - 2 * HOUR - n * MINUTE)
         for n in range(2)
     ]
-    wants = asks_for("other", turn=True, expected_duration=9 * HOUR)
+    wants = asks_for("other", turn=NOW, expected_duration=9 * HOUR)
     asks = a_job("asks", 1, priority=5, submitted_at=NOW - HOUR, **wants)
     packing = PackingPolicy(order=order)
     plans = plan_preemptions([*before, asks], nodes, works, RULES, packing, NOW)
     stops = {plan.job_id: [one.job_id for one in plan.victims] for plan in plans if plan.preempts}
     assert stops == {"asks": ["e"]}
+
+
+@pytest.mark.parametrize("order", QueueOrder)
+def test_of_several_at_their_turn_the_one_is_first_that_has_waited_longest(order: QueueOrder):
+    """Not the one that was submitted first: that one would have each turn."""
+    works = [an_engine("e", 0, IN_USE)]
+    nodes = nodes_with(works, [a_node("n", gpus=1)])
+    queue = [
+        a_job(model, 1, priority=5, submitted_at=NOW - old, waits_since=NOW - old,
+              **asks_for(model, turn=NOW - waits, expected_duration=9 * HOUR))
+        for model, old, waits in (("old", 9 * HOUR, 2 * MINUTE), ("new", HOUR, 5 * MINUTE))
+    ]  # fmt: skip
+    packing = PackingPolicy(order=order)
+    plans = plan_preemptions(queue, nodes, works, RULES, packing, NOW)
+    assert [plan.job_id for plan in plans if plan.preempts] == ["new"]
+    had = queue_order(queue, packing.model_copy(update={"turns": ("new", "old")}), NOW)
+    assert [job.id for job in had] == ["new", "old"]
+
+
+def test_no_second_engine_is_stopped_for_a_model_that_has_its_turn():
+    works = [an_engine("e", 0, IN_USE), an_engine("f", 1, IN_USE)]
+    nodes = nodes_with(works, [a_node("n", gpus=2)])
+    queue = [
+        a_job(f"r{n}", 1, priority=5,
+              **asks_for("other", turn=NOW - n * MINUTE, expected_duration=9 * HOUR))
+        for n in (1, 2)
+    ]  # fmt: skip
+    plans = plan_preemptions(queue, nodes, works, RULES, PackingPolicy(), NOW)
+    assert [plan.job_id for plan in plans if plan.preempts] == ["r2"]
+    own = a_job("own", 1, priority=5, **asks_for("third", turn=NOW, expected_duration=9 * HOUR))
+    both = [queue[0], own]
+    plans = plan_preemptions(both, nodes, works, RULES, PackingPolicy(), NOW)
+    assert [plan.job_id for plan in plans if plan.preempts] == ["r1", "own"]
