@@ -140,7 +140,7 @@ class PackingPolicy(Frozen):
     before it. Who plans reads them."""
     turns: tuple[str, ...] = Field(default=(), exclude=True)
     """Engines that wait and for which one of their class has been stopped that was in use: they
-    had waited for their turn. In this order: who has waited longest first. Who plans reads them."""
+    had waited for their turn; who has waited longest first. Who plans reads them."""
     funding: PoolFunding | None = Field(default=None, exclude=True)
     """Who pays for the pool's jobs; None where no tenant has a budget. Who plans reads it."""
 
