@@ -245,15 +245,18 @@ def test_a_pool_that_buys_wants_no_agent() -> None:
     full = waiting(nodes=2, standing=held, helps=("wait for running jobs to end",))
     why = "raise the cap (it buys nothing now: over a cap)"
     assert full.hints == ("wait for running jobs to end", why)
-    small = waiting(nodes=2, standing=BuyingStatus("buys what is missing"), kind="a larger node")
+    small = waiting(
+        nodes=2, standing=BuyingStatus("buys what is missing"), kind="a node with 9 GPUs"
+    )
     assert small.hints == ("see what it would buy now: `longshore buy --dry-run --pool default`",)
-    alone = waiting(nodes=2, kind="a larger node", helps=("ask for fewer GPUs",))
+    alone = waiting(nodes=2, kind="a node with 9 GPUs", helps=("ask for fewer GPUs",))
     assert alone.hints == (
-        "ask for fewer GPUs", "add a larger node: `longshore agent --pool default`",
+        "ask for fewer GPUs",
+        "add a node with 9 GPUs: run `longshore agent --pool default` on it",
     )  # fmt: skip
     agent = "`longshore agent --pool default --label zone=a`"
-    told = waiting(nodes=2, kind="a larger node", agent=agent, helps=("ask for fewer GPUs",))
-    assert told.hints[1] == f"add a larger node: {agent}"
+    told = waiting(nodes=2, kind="a node with 9 GPUs", agent=agent, helps=("ask for fewer GPUs",))
+    assert told.hints[1] == f"add a node with 9 GPUs: run {agent} on it"
     labels = ("start the agents with labels, as in `longshore agent --pool default --label r=1`",)
     assert waiting(nodes=2, kind="nodes that name it", helps=labels).hints == labels
 
