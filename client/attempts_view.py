@@ -13,17 +13,29 @@ from longshore.models.resize import SizeChange
 from longshore.models.text import MOST_NODES, and_more, format_gpus, span
 from longshore.models.views import AttemptView
 
+_WITH_ITS_WORKFLOW = "ended with its workflow"
+"""Which says nothing of it: somebody ended it from outside."""
 
-def attempt_end(record: AttemptRecord | AttemptView) -> str:
-    """Return how an attempt ended, in words."""
+
+def attempt_end(record: AttemptRecord | AttemptView, job_ended_at: datetime | None = None) -> str:
+    """Return how an attempt ended, in words; where its job has, none goes on."""
+    over = record.ended_at is None and job_ended_at is not None
     if isinstance(record, AttemptView):
+        if over:
+            return f"{_WITH_ITS_WORKFLOW}; the next reconcile frees its GPUs"
         said = f"{record.end_reason}: {record.end_message}".rstrip(": ")
         return said if record.ended_at else "runs"
+    if over:
+        return _WITH_ITS_WORKFLOW
     spares = f"; {record.spares_said}" if record.spares_said else ""
     return f"{_how_it_ended(record)}{spares}{not_stored(record.log_error)}"
 
 
-def attempts_table(attempts: Sequence[AttemptRecord | AttemptView], now: datetime) -> Table:
+def attempts_table(
+    attempts: Sequence[AttemptRecord | AttemptView],
+    now: datetime,
+    job_ended_at: datetime | None = None,
+) -> Table:
     """Return each attempt with its nodes, how long it lasted and how it ended."""
     table = a_table(
         ("#", "node", "GPUs", f"placed ({zone(now)})", "lasted", "end"),
@@ -31,7 +43,7 @@ def attempts_table(attempts: Sequence[AttemptRecord | AttemptView], now: datetim
         fold=("end", "node", "GPUs"),
     )
     for record in attempts:
-        lasted = (record.ended_at or now) - record.placed_at
+        lasted = (record.ended_at or job_ended_at or now) - record.placed_at
         nodes, gpus = _lines(record.places)
         table.add_row(
             str(record.attempt),
@@ -39,7 +51,7 @@ def attempts_table(attempts: Sequence[AttemptRecord | AttemptView], now: datetim
             gpus,
             cell(record.placed_at, now),
             span(lasted),
-            attempt_end(record),
+            attempt_end(record, job_ended_at),
         )
     return table
 

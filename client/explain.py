@@ -18,6 +18,7 @@ from longshore.models.visible import brief
 from longshore.scheduling.arrays import progress_text
 from longshore.scheduling.buying.buying_status import NO_BUYING, BuyingStatus
 from longshore.scheduling.buying.words import under_way
+from longshore.scheduling.job_changes import adding
 from longshore.scheduling.words import format_spared
 
 _HELD = "held"
@@ -258,7 +259,7 @@ def _hints(
         if standing.buys:
             helps = (*helps, look)
         elif not any("add " in help or "`longshore agent " in help for help in helps):
-            helps = (*helps, f"add {kind}: {agent}")
+            helps = (*helps, adding(kind, agent))
     return (*helps, *_for_buying(job, nodes, standing))
 
 

@@ -104,7 +104,7 @@ def job_screen(report: JobReport, now: datetime) -> RenderableType:
     parts += [Text(), pairs(facts)]
     attempts = status.attempts if status else ()
     if attempts:
-        parts += [Text(), heading("Attempts"), attempts_table(attempts, now)]
+        parts += [Text(), heading("Attempts"), attempts_table(attempts, now, job.ended_at)]
     parts += stderr_tail(report.stderr_tail)
     parts += [Text(), Text(f"Next: {_next_step(report)}", style="dim")]
     return Group(*parts)

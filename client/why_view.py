@@ -61,7 +61,11 @@ def explanation_screen(explanation: Explanation, now: datetime) -> RenderableTyp
     if explanation.sizes:
         parts += [Text(), heading("Size changes"), sizes_table(explanation.sizes, now)]
     if explanation.attempts:
-        parts += [Text(), heading("Attempts"), attempts_table(explanation.attempts, now)]
+        parts += [
+            Text(),
+            heading("Attempts"),
+            attempts_table(explanation.attempts, now, job.ended_at),
+        ]
     parts += stderr_tail(explanation.stderr_tail)
     # Of a job that has ended, what its nodes scored when it was placed explains nothing any more.
     scores = not job.state.ended

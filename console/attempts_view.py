@@ -19,6 +19,7 @@ def attempts_html(report: JobReport, now: datetime) -> str:
     """Return the attempts, the newest first: nodes, GPUs, how long, and how each ended."""
     if not report.attempts:
         return ""
+    over = report.job.ended_at  # of one that was ended from outside its attempt goes on, on record
     records = {each.attempt: each for each in report.status.attempts} if report.status else {}
     return table(
         "Attempts, the newest first",
@@ -26,8 +27,8 @@ def attempts_html(report: JobReport, now: datetime) -> str:
         (
             f'<tr><th scope="row">{each.attempt}</th>'
             f'<td class="shares">{_shares(each)}</td><td>{when(each.placed_at)}</td>'
-            f"<td>{span((each.ended_at or now) - each.placed_at)}</td>"
-            f'<td class="fold">{escape(_end(each, records.get(each.attempt)))}</td>'
+            f"<td>{span((each.ended_at or over or now) - each.placed_at)}</td>"
+            f'<td class="fold">{escape(_end(each, records.get(each.attempt), over))}</td>'
             f'<td class="fold quiet">{escape(each.reason)}</td></tr>'
             for each in reversed(report.attempts)
         ),
@@ -71,10 +72,10 @@ def _shares(attempt: AttemptView) -> str:
     return f"{'<br>'.join([*said, *rest])} {mark}"
 
 
-def _end(attempt: AttemptView, record: AttemptRecord | None) -> str:
+def _end(attempt: AttemptView, record: AttemptRecord | None, over: datetime | None) -> str:
     """Return how an attempt ended: as its workflow says, else why it gave up its GPUs."""
     if attempt.ended_at is None:
-        return "runs"
+        return attempt_end(attempt, over)
     if record is not None and record.ended_at is not None:
         return attempt_end(record)
     reason = (attempt.end_reason or "ended").lower().replace("_", " ")

@@ -15,13 +15,16 @@ from longshore.models.job_request import JobRequest
 from longshore.models.node import Node, NodeState
 from longshore.models.placement import PackingPolicy, Rejection, RejectionCode
 from longshore.models.text import count, listed
+from longshore.models.units import format_cores, format_gb, format_gb_per_second, format_watts
 from longshore.models.visible import brief
 from longshore.scheduling.job_changes import (
+    adding,
     agent_command,
     changes,
     failing_constraints,
     labels_asked,
     lacking,
+    most_gpus,
     together,
 )
 from longshore.scheduling.packer import could_ever_place, place
@@ -49,17 +52,19 @@ _CODES = {
     RejectionCode.NOT_ALLOWED: _Help("a node with a fingerprint that it allows"),
     RejectionCode.CHANGED: _Help("a node whose fingerprint has not changed"),
     RejectionCode.EXPIRY: _Help("a node that lasts longer"),
-    RejectionCode.CPU: _Help("a node with more cores", busy=True),
-    RejectionCode.RAM: _Help("a node with more RAM", busy=True),
-    RejectionCode.STORAGE: _Help("a node with more storage bandwidth", busy=True),
-    RejectionCode.POWER: _Help("a node with more power", busy=True),
-    RejectionCode.GPU_COUNT: _Help("a larger node"),
-    RejectionCode.VRAM: _Help("a node with larger GPUs"),
+    RejectionCode.CPU: _Help("a node with {cores} or more{each}", busy=True),
+    RejectionCode.RAM: _Help("a node with {ram} RAM or more{each}", busy=True),
+    RejectionCode.STORAGE: _Help(
+        "a node with {storage} storage bandwidth or more{each}", busy=True
+    ),
+    RejectionCode.POWER: _Help("a node with {power}", busy=True),
+    RejectionCode.GPU_COUNT: _Help("a node with {gpus} or more"),
+    RejectionCode.VRAM: _Help("a node with {gpus} of {vram} or more"),
     RejectionCode.MIG_PROFILE: _Help("a node whose GPUs have the profile"),
-    RejectionCode.MIG_BUSY: _Help("a larger node", busy=True),
-    RejectionCode.SHARES_BUSY: _Help("a larger node", busy=True),
+    RejectionCode.MIG_BUSY: _Help("a node whose GPUs have the profile", busy=True),
+    RejectionCode.SHARES_BUSY: _Help("a node with {gpus} of {vram} or more", busy=True),
     RejectionCode.NOT_ALONE: _Help("a node without GPUs in MIG mode", busy=True),
-    RejectionCode.GPUS_BUSY: _Help("a larger node", busy=True),
+    RejectionCode.GPUS_BUSY: _Help("a node with {gpus} or more", busy=True),
     RejectionCode.DOMAIN: _Help("more nodes{together}", busy=True),
 }
 """What rules a node out for a state, or for a reservation before the job, is not among them."""
@@ -117,7 +122,8 @@ def kind_of_node(
     job: JobRequest, rejections: Collection[Rejection], nodes: Sequence[Node], now: datetime
 ) -> str:
     """Return what kind of node the job waits for, where none that is there could ever hold it:
-    ``a FLEX node``; with what else is in the way behind that: ``a FLEX node with more cores``."""
+    ``a FLEX node``; with what else is in the way behind that: ``a FLEX node with 100 cores or
+    more``."""
     codes = {each.code for each in rejections if each.code in _CODES}
     if RejectionCode.DOMAIN in codes:
         codes = {RejectionCode.DOMAIN}
@@ -132,18 +138,17 @@ def kind_of_node(
 
 
 def _kind(codes: Sequence[RejectionCode], job: JobRequest) -> str:
-    """Return ``a FLEX node with more cores and with more RAM``."""
+    """Return ``a FLEX node with 100 cores or more and with 16 GPUs or more``."""
     kinds = [_in_words(_CODES[code].joins, job) for code in codes]
     if len(kinds) == 1:
         return kinds[0]
     head = kinds.pop(0) if codes[0] is RejectionCode.TIER else "a node"
-    having = [each.replace("a larger node", "a node with more GPUs") for each in kinds]
-    return f"{head} {' and '.join(each.removeprefix('a node ') for each in having)}"
+    return f"{head} {' and '.join(each.removeprefix('a node ') for each in kinds)}"
 
 
 def _whole(job: JobRequest, code: RejectionCode, nodes: Sequence[Node], now: datetime) -> str:
     """Return what kind of node would hold the job, with all that one or the other of those that
-    are there lacks: ``a FAST node with A100 GPUs and with more GPUs``."""
+    are there lacks: ``a FAST node with A100 GPUs and with 4 GPUs or more``."""
     codes = {code, *lacking(job, nodes, now)}
     return _kind([each for each in _CODES if each in codes], job)  # in one order: it is told once
 
@@ -202,21 +207,29 @@ def _additions(
     """Return which nodes would help instead."""
     match code:
         case RejectionCode.TIER:
-            them = f"{job.tier} nodes" if job.gang is not None else _whole(job, code, nodes, now)
-            return [f"add {them}: {agent_command(job, pool)}"]
+            start, of_tier = agent_command(job, pool), _in_words(_CODES[code].joins, job)
+            if job.gang is not None:
+                return [f"add {job.tier} nodes: {start}"]
+            whole = _whole(job, code, nodes, now)
+            # The command alone makes a node of the tier, and nothing else of what it is to have.
+            return [f"add {whole}: {start}" if whole == of_tier else adding(whole, start)]
         case RejectionCode.GPU_TYPE | RejectionCode.FLAVOR:
             if job.gang is not None or len(lacking(job, nodes, now)) < 2:
                 return [f"add {_in_words(_CODES[code].joins, job)}"]
-            return [f"add {_whole(job, code, nodes, now)}: {agent_command(job, pool)}"]
+            return [adding(_whole(job, code, nodes, now), agent_command(job, pool))]
         case RejectionCode.CONSTRAINT:
             return _with_labels(job, nodes, now, pool)
         case RejectionCode.MIG_PROFILE:
             start = agent_command(job, pool)
-            return [f"add a node whose GPUs have the profile, in MIG mode: {start}"]
+            return [
+                f"add a node whose GPUs have the profile, in MIG mode: run {start} on that machine"
+            ]
         case RejectionCode.EXPIRY:
             return [_LASTS_FOR_A_REPLICA if job.loads_within else _LASTS_LONGER]
         case RejectionCode.DOMAIN:
-            return [_in_words("ask for fewer GPUs, or add nodes{together}", job)]
+            more = adding(_in_words("nodes{together}", job), agent_command(job, pool))
+            most = most_gpus(job, nodes, now)
+            return [f"ask for at most {count(most, 'GPU')}, or {more}" if most else more]
         case _:
             return []
 
@@ -247,7 +260,7 @@ def _with_labels(job: JobRequest, nodes: Sequence[Node], now: datetime, pool: st
     start = agent_command(job, pool)
     those = [node.model_copy(update={"labels": {**node.labels, **labels}}) for node in nodes]
     if not could_ever_place(job, those, now):
-        return [f"add a node with all that it asks for: {start}"]
+        return [adding("a node with all that it asks for", start)]
     it = "it" if len(labels) == 1 else "them"
     return [f"add a node with {it}, or start the agent of one anew so: {start}"]
 
@@ -310,9 +323,16 @@ def _of_states(
 def _in_words(text: str, job: JobRequest) -> str:
     gpu_type, together = (job.gpu_type or "").upper(), _IN_ONE_DOMAIN if _is_whole(job) else ""
     constraints = listed([brief(str(each)) for each in job.constraints], _MOST_CONSTRAINTS)
+    # Of a gang a node takes a part: what it is to have at least is for one GPU.
+    gpus, each = (job.gpus, "") if job.gang is None else (1, " for each GPU")
+    share = job.share_of(gpus)
+    power = f"{format_watts(share.power)} of power or more{each}" if share.power else "more power"
     return text.format(
-        tier=job.tier, gpu_type=gpu_type, together=together, constraints=constraints
-    )
+        tier=job.tier, gpu_type=gpu_type, together=together, constraints=constraints, each=each,
+        gpus=count(gpus, "GPU"), vram=format_gb(job.vram_per_gpu), power=power,
+        cores=format_cores(round(share.cpus, 3)), ram=format_gb(share.ram),
+        storage=format_gb_per_second(share.storage),
+    )  # fmt: skip
 
 
 def _is_whole(job: JobRequest) -> bool:

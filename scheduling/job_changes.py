@@ -19,9 +19,12 @@ from longshore.models.placement import PackingPolicy, RejectionCode
 from longshore.models.text import listed
 from longshore.models.topology import FABRIC_LABELS, SameConformance
 from longshore.models.visible import brief
+from longshore.scheduling.gangs.nodes import GangNodes
+from longshore.scheduling.gangs.plan import could_ever_hold as gang_could_ever_hold
 from longshore.scheduling.packer import could_ever_place
 from longshore.scheduling.placement.feasibility import when_empty
 from longshore.scheduling.placement.filters import labels_named
+from longshore.scheduling.placement.state import view_nodes
 from longshore.scheduling.topology import missing_labels
 from longshore.scheduling.unready_nodes import in_the_way_for_good
 
@@ -129,14 +132,14 @@ def changes(
             return (Change(code, says, of_nodes=_accepted),)
         case RejectionCode.CONFORMANCE if job.sensitive and job.conformance is None:
             says = (
-                "add nodes that say what they have (`longshore topology`): a sensitive job runs "
-                "on no other"
+                "add nodes that say what they have (`longshore topology`; simulated ones never "
+                "do): a sensitive job runs on no other"
             )
             return (Change(code, says, _whatever_fingerprint),)
         case RejectionCode.CONFORMANCE:
             says = (
                 "leave out conformance, set gang.same_conformance to prefer, or add nodes that "
-                "say what they have (`longshore topology`)"
+                "say what they have (`longshore topology`; simulated ones never do)"
             )
             return (Change(code, says, _whatever_fingerprint),)
         case RejectionCode.MIG_PROFILE | RejectionCode.MIG_BUSY:
@@ -188,6 +191,35 @@ def agent_command(job: JobRequest, pool: str, *, fabric: bool = False) -> str:
     labels = {**(_EXAMPLES if fabric or _needs_fabric(job) else {}), **labels_asked(job)}
     words += [f"--label {shlex.quote(f'{key}={value}')}" for key, value in labels.items()]
     return f"`{' '.join(words)}`"
+
+
+def adding(what: str, start: str) -> str:
+    """Return ``add a node with 8 GPUs or more: run `longshore agent --pool p` on it``: of any
+    machine the command makes a node, so the sentence says which it has to be."""
+    one = what.startswith(("a ", "one "))
+    return f"add {what}: run {start} on {'it' if one else 'each'}"
+
+
+def most_gpus(job: JobRequest, nodes: Sequence[Node], now: datetime) -> int:
+    """Return how many GPUs at most a gang that these nodes, empty, cannot hold could have there;
+    0 where it would not fit with fewer either."""
+    if job.gang is None:
+        return 0
+    views = GangNodes.of(view_nodes(nodes, (), now))
+
+    def fits(gpus: int) -> bool:
+        return gang_could_ever_hold(_with(job, {"gpus": gpus}), views)
+
+    low = job.gang.group_gpus or 1  # a job has one group at least
+    high = min(job.gpus - 1, sum(len(node.gpus) for node in nodes))
+    if low > high or not fits(low):
+        return high if low <= high and fits(high) else 0
+    if fits(high):
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
 def labels_asked(job: JobRequest) -> dict[str, str]:

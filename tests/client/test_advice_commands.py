@@ -46,10 +46,17 @@ async def test_the_constraint_decides_what_is_advised(
         )  # fmt: skip
         assert "it waits for more nodes (" in huge.err
         told = await explained(longshore, huge.out.strip(), "needs 24 GPUs, the domains together")
-        assert "larger" not in " ".join(told.hints)
+        assert told.hints == (
+            f"ask for at most 8 GPUs, or add nodes: run `longshore agent --pool {pool}` on each",
+        )
+        wide = await longshore("submit", "--pool", pool, "--gpus", "16", "--", "true")
+        assert "it waits for a node with 16 GPUs or more (" in wide.err
+        told = await explained(longshore, wide.out.strip(), "could ever hold it")
+        start = f"`longshore agent --pool {pool}`"
+        assert told.hints[-1] == f"add a node with 16 GPUs or more: run {start} on it"
         ran = await longshore("preempt", "--dry-run", huge.out.strip())
         assert "no end and no stop of running jobs helps" in " ".join(ran.out.split())
-        for job in (flex, huge):
+        for job in (flex, huge, wide):
             await longshore("cancel", job.out.strip())
 
 

@@ -73,6 +73,9 @@ async def test_a_terminated_job_has_failed_wherever_one_looks(
     for command in ("jobs", "job", "why"):
         ran = await longshore(command, *([] if command == "jobs" else [job_id]))
         assert "its workflow was terminated" in " ".join(ran.out.split())
+        assert ("ended with its workflow" in " ".join(ran.out.split())) == (
+            runs and command != "jobs"
+        )
 
     pages = Fleet(settings)
     report = await pages.report(job_id)

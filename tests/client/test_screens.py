@@ -245,15 +245,18 @@ def test_a_pool_that_buys_wants_no_agent() -> None:
     full = waiting(nodes=2, standing=held, helps=("wait for running jobs to end",))
     why = "raise the cap (it buys nothing now: over a cap)"
     assert full.hints == ("wait for running jobs to end", why)
-    small = waiting(nodes=2, standing=BuyingStatus("buys what is missing"), kind="a larger node")
+    small = waiting(
+        nodes=2, standing=BuyingStatus("buys what is missing"), kind="a node with 9 GPUs"
+    )
     assert small.hints == ("see what it would buy now: `longshore buy --dry-run --pool default`",)
-    alone = waiting(nodes=2, kind="a larger node", helps=("ask for fewer GPUs",))
+    alone = waiting(nodes=2, kind="a node with 9 GPUs", helps=("ask for fewer GPUs",))
     assert alone.hints == (
-        "ask for fewer GPUs", "add a larger node: `longshore agent --pool default`",
+        "ask for fewer GPUs",
+        "add a node with 9 GPUs: run `longshore agent --pool default` on it",
     )  # fmt: skip
     agent = "`longshore agent --pool default --label zone=a`"
-    told = waiting(nodes=2, kind="a larger node", agent=agent, helps=("ask for fewer GPUs",))
-    assert told.hints[1] == f"add a larger node: {agent}"
+    told = waiting(nodes=2, kind="a node with 9 GPUs", agent=agent, helps=("ask for fewer GPUs",))
+    assert told.hints[1] == f"add a node with 9 GPUs: run {agent} on it"
     labels = ("start the agents with labels, as in `longshore agent --pool default --label r=1`",)
     assert waiting(nodes=2, kind="nodes that name it", helps=labels).hints == labels
 
@@ -485,3 +488,27 @@ def test_why_of_an_ended_job_says_how_it_ended_where_it_ran_and_what_it_cost() -
     assert "6m of GPU time on nodes that were not bought" in "\n".join(
         drawn(explanation_screen(own, NOW), 120)
     )
+
+
+def test_of_a_job_whose_workflow_was_ended_from_outside_no_attempt_goes_on() -> None:
+    """Its end is on record with the next reconcile only."""
+    began, over = NOW - 5 * MINUTE, NOW - 2 * MINUTE
+    ended = a_job(
+        JobState.FAILED, attempt=1, node_id="node-a", gpu_indices=(0, 1), started_at=began,
+        reason="its workflow was terminated", ended_at=over,
+    )  # fmt: skip
+    held = AttemptView(
+        attempt=1, shares=(AttemptShare(node_id="node-a", gpu_indices=(0, 1)),), placed_at=began
+    )
+    told = explain(ended).model_copy(update={"attempts": (held,)})
+    (row,) = [
+        line
+        for line in drawn(explanation_screen(told, NOW), 160)
+        if "ended with its workflow; the next reconcile frees its GPUs" in line
+    ]
+    assert " 3m " in row
+    record = AttemptRecord(attempt=1, node_id="node-a", gpu_indices=(0, 1), placed_at=began)
+    status = a_status(JobState.FAILED, attempts=(record,))
+    screen = drawn(job_screen(JobReport(job=ended, status=status), NOW), 160)
+    (row,) = [line for line in screen if line.endswith("ended with its workflow")]
+    assert " 3m " in row

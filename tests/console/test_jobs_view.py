@@ -435,6 +435,10 @@ def test_attempts_say_how_each_ended_by_workflow_or_database():
     assert "node-lost: silent for 12 s" in rows[2]
     assert "node-a GPUs 0-1 simulated" in rows[2]
     assert attempts_html(JobReport(job=a_job(), spec=a_spec()), NOW) == ""
+    ended = a_job(JobState.FAILED, attempt=3, ended_at=running.placed_at + 3 * MINUTE)
+    report = report.model_copy(update={"job": ended, "status": None})
+    (row,) = [text_of(row) for row in attempts_html(report, NOW).split("<tr>")[2:3]]
+    assert " 3m ended with its workflow; the next reconcile frees its GPUs" in row
 
 
 def test_checkpoints_and_what_is_damaged():

@@ -63,11 +63,12 @@ def rejected(explanation: Explanation) -> list[tuple[RejectionCode, str]]:
     [
         (a_job(gpus=16), RejectionCode.GPU_COUNT, "has 8 GPUs, job wants 16",
          "ask for fewer GPUs: a job's GPUs are all on one node, unless `gang` lets it span "
-         "several|add a larger node: `longshore agent --pool default`"),
+         "several|add a node with 16 GPUs or more: run `longshore agent --pool default` on it"),
         (a_job(gpu_type="B999"), RejectionCode.GPU_TYPE, "has H100 GPUs, job wants B999",
          "name another gpu_type, or leave it out|add a node with B999 GPUs"),
         (a_job(cpus=99), RejectionCode.CPU, "has 64 of 64 cores free, job wants 99",
-         "ask for fewer cpus|add a node with more cores: `longshore agent --pool default`"),
+         "ask for fewer cpus|add a node with 99 cores or more: run `longshore agent --pool "
+         "default` on it"),
         (a_job(tier="FLEX"), RejectionCode.TIER, "is a FAST node, job is FLEX",
          "give the job the tier FAST (`--set tier=FAST`)"
          "|add a FLEX node: `longshore agent --pool default --tier flex`"),
