@@ -1,6 +1,7 @@
 """The capacity database: connections and transactions."""
 
 import asyncio
+import json
 import os
 import socket
 from collections.abc import AsyncIterator
@@ -48,7 +49,7 @@ class Database:
         self._looks_at_revision = False
         self._engine = create_async_engine(
             with_driver(url), pool_size=pool_size, pool_pre_ping=False, pool_recycle=1800,
-            connect_args=connect_args(patience),
+            connect_args=connect_args(patience), json_deserializer=_read_json,
         )  # fmt: skip
 
     @classmethod
@@ -131,6 +132,15 @@ class Database:
             await refuse_newer(connection)
         watch.end()
         self._looks_at_revision = False
+
+
+def _read_json(stored: str | bytes) -> Any:
+    """Return a value of JSON; as text where Python takes none such, as a number of thousands of
+    digits: whoever reads it finds that it is not what belongs there, and reads the other rows."""
+    try:
+        return json.loads(stored)
+    except (ValueError, RecursionError):
+        return stored if isinstance(stored, str) else stored.decode()
 
 
 def _no_value(why: str) -> SpecError:

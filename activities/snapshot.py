@@ -1,8 +1,7 @@
 """Reading the capacity database into the values that `scheduling` works on."""
 
 import contextlib
-import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -15,17 +14,16 @@ from longshore.activities.database import clock
 from longshore.activities.locality import with_locality
 from longshore.activities.placements import BORROWS, SETTLED
 from longshore.activities.stored_learnt import stored_learnt
+from longshore.activities.stored_nodes import can_be_index, gpu_of, node_of, topology_of
 from longshore.activities.stored_pools import stored_pool
 from longshore.models.base import Wire
-from longshore.models.job import JobSpec, Tier
+from longshore.models.job import JobSpec
 from longshore.models.job_request import JobRequest, RecentJobs
 from longshore.models.margins import DEFAULT_MARGINS, Margins
-from longshore.models.node import GPU, GPUParts, Node, NodeState
+from longshore.models.node import GPU, Node
 from longshore.models.packing import PackingPolicy
 from longshore.models.placement import PlacementKind, RunningJob
 from longshore.models.pool import PoolSpec, no_such_pool
-from longshore.models.protocol import PREPARES, SERVES
-from longshore.models.topology import NodeTopology
 from longshore.scheduling.durations import end_at, ends_of, with_learnt
 from longshore.scheduling.order import QueuedJob, before, by_age, queue_order, seconds_ahead
 from longshore.scheduling.unplannable_jobs import in_one_line
@@ -79,12 +77,14 @@ async def load_nodes(
     held = await connection.execute(text(query), values)
     for node_id, *columns in held:
         facts = tuple(columns)
+        if not can_be_index(facts[0]):
+            continue
         if facts not in known:
-            known[facts] = _gpu(*facts)
+            known[facts] = gpu_of(*facts)
         gpus.setdefault(node_id, []).append(known[facts])
     # Machines of one make have one topology: read once, and one value in all of their nodes.
-    read = lru_cache(_topology)
-    return tuple(_node(row, tuple(gpus.get(row["id"], ())), read) for row in nodes.mappings())
+    read = lru_cache(topology_of)
+    return tuple(node_of(row, tuple(gpus.get(row["id"], ())), read) for row in nodes.mappings())
 
 
 async def load_simulated(connection: AsyncConnection, pool: str) -> frozenset[str]:
@@ -198,7 +198,7 @@ def _running(row: RowMapping) -> RunningJob:
     return RunningJob(
         job_id=row["job_id"],
         node_id=row["node_id"],
-        gpu_indices=tuple(row["gpu_indices"]),
+        gpu_indices=tuple([index for index in row["gpu_indices"] if can_be_index(index)]),
         vram_per_gpu=row["vram_mb"] / 1000,
         milli=row["milli"],
         slices=row["slices"],
@@ -242,67 +242,6 @@ def _only(only: Collection[str] | None, *columns: str) -> str:
 
 def _asked(pool: str, only: Collection[str] | None) -> dict[str, object]:
     return {"pool": pool} if only is None else {"pool": pool, "only": list(only)}
-
-
-def _gpu(
-    index: int,
-    vram_mb: int,
-    vram_mb_used: int,
-    job_id: str | None,
-    milli_used: int,
-    mig: str | None,
-    slices_used: int,
-) -> GPU:
-    parts = None
-    if milli_used or mig is not None:
-        positions = None if mig is None else json.loads(mig)
-        used: dict[str, Any] = {"milli_used": milli_used, "slices_used": slices_used}
-        try:
-            parts = GPUParts(mig=positions, **used)
-        except ValidationError:  # written by hand: nobody knows what fits there, so nothing does
-            parts = GPUParts(mig={}, **used)
-    return GPU.model_construct(
-        index=index, vram=vram_mb / 1000, vram_used=vram_mb_used / 1000, job_id=job_id, parts=parts
-    )
-
-
-def _topology(stored: str) -> NodeTopology | None:
-    """Return what connects a node's GPUs; None where somebody wrote by hand what is none."""
-    with contextlib.suppress(ValidationError):
-        return NodeTopology.model_validate_json(stored)
-    return None
-
-
-def _node(
-    row: RowMapping, gpus: tuple[GPU, ...], read: Callable[[str], NodeTopology | None]
-) -> Node:
-    draining = row["state"] == NodeState.DRAINING.value
-    return Node.trusted(
-        id=row["id"], block_id=row["block_id"], provider=row["provider"], tier=Tier(row["tier"]),
-        gpu_type=row["gpu_type"], gpus=gpus, cpus=row["cpu_milli"] / 1000,
-        cpus_used=row["cpu_milli_used"] / 1000, ram=row["ram_mb"] / 1000,
-        ram_used=row["ram_mb_used"] / 1000,
-        storage_bandwidth=_thousandth(row["storage_mb_s"]),
-        storage_used=row["storage_mb_s_used"] / 1000, power=_thousandth(row["milliwatts"]),
-        power_used=row["milliwatts_used"] / 1000, gpu_power=row["gpu_milliwatts"] / 1000,
-        expires_at=row["expires_at"],
-        state=NodeState(row["state"]),
-        cordoned=draining and not row["clearing"],
-        state_reason=row["state_reason"] if draining else "",
-        container_runtime=row["container_runtime"], fetches=row["agent_protocol"] >= PREPARES,
-        serves=row["agent_protocol"] >= SERVES,
-        # Somebody may have written by hand what are no labels: the node has none then.
-        labels=row["labels"] if isinstance(row["labels"], dict) else {}, epoch=row["epoch"],
-        conformance=row["conformance"],
-        changed=row["conformance"] is not None
-        and row["accepted"] not in (None, row["conformance"]),
-        price=row["price"],
-        topology=row["topology"] and read(row["topology"]),
-    )  # fmt: skip
-
-
-def _thousandth(amount: int | None) -> float | None:
-    return None if amount is None else amount / 1000
 
 
 WAITS_SINCE = "CASE WHEN held THEN clock_timestamp() ELSE queued_at END - waited"

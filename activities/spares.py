@@ -38,6 +38,7 @@ from longshore.activities.placements import (
 )
 from longshore.activities.pokes import mark_poked_if_useful
 from longshore.activities.signals import Signals
+from longshore.activities.stored_nodes import stored_labels
 from longshore.activities.stored_specs import stored_spec
 from longshore.models.failover import HeldNode, Promotion, SwapReply, SwapRequest
 from longshore.models.job import JobSpec
@@ -138,7 +139,8 @@ def _promotion(
 
 def _held(row: RowMapping, failed_on: str) -> HeldNode:
     # A node that does not name its fabric is there because the gang lets it: a domain of its own.
-    domain = domain_of_labels(row["node_id"], row["labels"], unlabelled=True)
+    labels = stored_labels(row["labels"]) or {}
+    domain = domain_of_labels(row["node_id"], labels, unlabelled=True)
     assert domain is not None
     return HeldNode(
         rank=row["rank"], node_id=row["node_id"], epoch=row["epoch"],

@@ -15,6 +15,7 @@ from longshore.activities.prices.rows import forget_series, store_series
 from longshore.activities.prices.views import price_view, with_prices
 from longshore.activities.risen import with_classes
 from longshore.activities.stored_learnt import stored_learnt
+from longshore.activities.stored_nodes import stored_labels
 from longshore.activities.stored_pools import pool_and_trouble
 from longshore.activities.stored_specs import stored_error, why_unreadable
 from longshore.activities.view_queries import (
@@ -57,7 +58,6 @@ from longshore.models.views import (
 from longshore.models.visible import shown
 from longshore.scheduling.durations import says_learnt
 
-_LABELS = TypeAdapter(dict[str, str])
 _FIRMWARE = TypeAdapter(tuple[HostFirmware, ...])
 MOST_ATTEMPTS = 50
 """Of one job that are read: the last ones."""
@@ -330,9 +330,7 @@ def _node(row: RowMapping, gpus: tuple[GPUView, ...]) -> NodeView:
         "storage_mb_s_used", "milliwatts", "milliwatts_used",
     )  # fmt: skip
     storage, power = row["storage_mb_s"], row["milliwatts"]
-    try:
-        _LABELS.validate_python(row["labels"], strict=True)
-    except ValidationError:
+    if stored_labels(row["labels"]) is None:
         said = "its labels cannot be read as they are stored"
         values |= {"labels": {}, "state_reason": values["state_reason"] or said}
     try:

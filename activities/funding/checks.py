@@ -13,6 +13,7 @@ from longshore.activities.database import Database, clock
 from longshore.activities.funding.edits import apply_budgets, set_tenant
 from longshore.activities.funding.rows import load_facts
 from longshore.activities.funding.views import names_without_budget
+from longshore.activities.stored_nodes import stored_labels
 from longshore.models.funding import Budget, FundingClass, Tenant
 from longshore.models.funding_views import BudgetChange, BudgetEdit, ClassMove, Edit
 from longshore.models.market import InstanceType
@@ -186,8 +187,7 @@ async def _unknown_in(connection: AsyncConnection, budgets: Sequence[Budget]) ->
         ]
     if any(each.labels for _, each in selectors):
         rows = await connection.scalars(text("SELECT DISTINCT labels FROM nodes"))
-        # Somebody may have written by hand what are no labels.
-        nodes = [labels.items() for labels in rows if isinstance(labels, dict)]
+        nodes = [labels.items() for row in rows if (labels := stored_labels(row)) is not None]
         found += [
             f"{where}.labels: no node has {pairs}"
             for where, each in selectors
@@ -196,7 +196,7 @@ async def _unknown_in(connection: AsyncConnection, budgets: Sequence[Budget]) ->
     return tuple(found)
 
 
-def _unknown_labels(labels: Mapping[str, str], nodes: Sequence[ItemsView[str, object]]) -> str:
+def _unknown_labels(labels: Mapping[str, str], nodes: Sequence[ItemsView[str, str]]) -> str:
     """Return which of these labels no node has; all of them where each is on some node, and no
     node has them together."""
     if any(labels.items() <= each for each in nodes):

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 from sqlalchemy import RowMapping, text
@@ -11,6 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.failpoints import failpoint
 from longshore.activities.placements import BORROWS
+from longshore.activities.stored_nodes import stored_labels
 from longshore.models.funding import Cap, Envelope, FundingTerms, Lending, Sharing
 from longshore.scheduling.funding.facts import (
     Branch,
@@ -210,9 +211,7 @@ def _uses(rows: Iterable[Sequence[Any]], places: Mapping[str, Where]) -> Iterabl
 
 
 def _where(pool: str, gpu_type: str, labels: object) -> Where:
-    # Somebody may have written by hand what are no labels: the node has none then.
-    given = cast("dict[str, object]", labels) if isinstance(labels, dict) else {}
-    return Where(pool, gpu_type, frozenset((name, str(value)) for name, value in given.items()))
+    return Where(pool, gpu_type, frozenset((stored_labels(labels) or {}).items()))
 
 
 _NO_TERMS = FundingTerms()

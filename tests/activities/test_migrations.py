@@ -9,7 +9,7 @@ import psycopg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from psycopg import sql
+from psycopg import errors, sql
 from sqlalchemy import create_engine, make_url
 
 import longshore.models.records.arrays
@@ -28,6 +28,7 @@ from longshore.activities.revisions import mismatch, newest_revision
 from longshore.models.errors import RefusedError, UnavailableError
 from longshore.models.records.tables import SQLModel
 from longshore.workers.stack import Stack
+from tests.support.databases import database_of
 from tests.support.local_stack import ROOT, free_ports
 
 _UPGRADE = (
@@ -70,6 +71,27 @@ def test_an_upgrade_may_be_repeated(empty_url: str):
     assert current_revision(empty_url) is None
     assert upgrade(empty_url) == newest_revision()
     assert upgrade(empty_url) == newest_revision() == current_revision(empty_url)
+
+
+def test_a_gpu_whose_index_none_has_is_removed_by_an_upgrade(stack: Stack):
+    with database_of(stack, "0065") as url, psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(_NODE_WITH_GPUS)
+        assert upgrade(url) == newest_revision()
+        left = connection.execute("SELECT index FROM gpus ORDER BY index").fetchall()
+        assert left == [(0,), (1023,)]
+        with pytest.raises(errors.CheckViolation, match="gpus_index_in_bounds"):
+            connection.execute("UPDATE gpus SET index = 1024 WHERE index = 0")
+
+
+_NODE_WITH_GPUS = """
+    INSERT INTO pools (name, spec) VALUES ('pool', '{}');
+    INSERT INTO nodes (id, pool, provider, tier, state, state_reason, epoch, agent_id, boot_id,
+                       hostname, agent_version, simulated, gpu_type, cpu_milli, ram_mb, labels)
+    VALUES ('node', 'pool', 'own', 'FAST', 'READY', '', 1, 'a', 'b', '', '', true, 'H100', 1000,
+            1000, '{}');
+    INSERT INTO gpus (node_id, index, model, uuid, vram_mb)
+    SELECT 'node', index, 'H100', '', 80000 FROM unnest(ARRAY[0, 1023, 1024, 99999999]) AS index;
+"""
 
 
 def test_several_processes_may_upgrade_at_once(empty_url: str):

@@ -90,6 +90,17 @@ async def test_the_next_attempt_begins_with_the_spare_and_a_repeat_finds_it(gang
     assert await gang.drift() == []
 
 
+@pytest.mark.parametrize(
+    "labels", ['[["region"]]', '{"region": ["eu"], "cluster": {"a": 1}, "fabric.domain": 7}']
+)
+async def test_labels_that_somebody_wrote_by_hand_end_no_swap(gang: Ledger, labels: str):
+    """A node has none then, and is a domain of its own."""
+    await lose(gang, "node-b")
+    await gang.rows("UPDATE nodes SET labels = CAST(:labels AS jsonb)", labels=labels)
+    reply = await swap(gang)
+    assert reply.reason.endswith("node-b: node-c has 2 in node-c")
+
+
 async def test_two_deliveries_at_one_time_swap_once(gang: Ledger):
     await lose(gang, "node-b")
     one, other = await asyncio.gather(swap(gang), swap(gang, delivery=2))
