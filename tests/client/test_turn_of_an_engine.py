@@ -1,0 +1,64 @@
+"""What is said of the turn of an engine that waits."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from longshore.activities.preemption_inputs import PreemptionInputs
+from longshore.client.preempt_plan import words_of_turn
+from longshore.models.job_request import EngineKey, JobRequest
+from longshore.models.pool import PoolSpec
+from longshore.models.preemption import RunningEngine, RunningWork
+from tests.support.packing import HOUR, NOW, a_job, a_node
+from tests.support.preemption import RULES, a_work, nodes_with
+
+SOON = NOW + timedelta(seconds=30)
+STOPS = (
+    "as things are now, stop e, which yields since the other has waited for its turn: it loses $"
+)
+SPARES = "as things are now, nobody may be stopped for it: of 1 running job, 1 preempted of late"
+
+
+def in_use(**fields: Any) -> RunningWork:
+    engine = RunningEngine(
+        model="chat", runtime="llama.cpp", load_time=timedelta(minutes=3), uses=4,
+        ready_at=NOW - HOUR, idle_since=None,
+    )  # fmt: skip
+    work = a_work("e", {"n": [0]}, priority=5, milli=1, ran=2 * HOUR, engine=engine)
+    return work.model_copy(update=fields)
+
+
+def said(work: RunningWork, *waits: JobRequest) -> str:
+    nodes = nodes_with([work], [a_node("n", gpus=1)])
+    spec = PoolSpec(name="p", preemption=RULES)
+    pool = PreemptionInputs(spec=spec, nodes=tuple(nodes), running=(work,), queue=waits)
+    return words_of_turn(pool, "waits", NOW)
+
+
+def waits(**fields: Any) -> JobRequest:
+    asks: dict[str, Any] = {"serves": True, "vram_per_gpu": 70.0, "milli": 1, "priority": 5}
+    key = EngineKey(model="other", runtime="llama.cpp")
+    return a_job("waits", 1, expected_duration=9 * HOUR, engine=key, **asks, **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "begins"),
+    [({"turn_at": SOON}, f"it has its turn from {SOON:%H:%M:%S} UTC on: "),
+     ({"turn": NOW - HOUR}, "it has its turn: ")],
+)  # fmt: skip
+def test_it_is_told_when_it_comes_who_would_be_stopped_and_what_that_costs(
+    fields: dict[str, Any], begins: str
+) -> None:
+    assert said(in_use(), waits(**fields)).startswith(f"{begins}{STOPS}")
+    alone = said(in_use(preempted_at=(NOW - timedelta(minutes=3),)), waits(**fields))
+    assert alone.startswith(f"{begins}{SPARES}")
+    # Who has waited longer has its turn before, and takes the place of the only one.
+    first = waits(turn=NOW - 2 * HOUR).model_copy(update={"id": "first"})
+    first = first.model_copy(update={"engine": EngineKey(model="first", runtime="llama.cpp")})
+    assert STOPS not in said(in_use(), first, waits(**fields))
+
+
+def test_nothing_is_said_of_what_is_to_have_none() -> None:
+    assert said(in_use(), waits()) == ""
+    assert said(in_use()) == ""
