@@ -1,6 +1,5 @@
 """One cycle of a pool: read queue and capacity once, plan, commit what holds, tell the jobs."""
 
-import asyncio
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -37,6 +36,7 @@ from longshore.activities.job_end_rows import end_attempt
 from longshore.activities.lending import load_lendable
 from longshore.activities.locality import forget_data, load_locality, note_data
 from longshore.activities.metrics import SILENT, Metrics
+from longshore.activities.plan_threads import PlanThreads
 from longshore.activities.pool_cache import PoolCache
 from longshore.activities.preemption import NOBODY, Looked, Preempting
 from longshore.activities.preparations import Told, note_preparations, noted_preparations
@@ -99,7 +99,10 @@ class CycleActivities:
         self._told = Telling()
         self._blocks = BlockWakeups(database, signals)
         self._margins = margins
-        self._preempting = Preempting(database, signals, checkpoints, metrics, self._kept, margins)
+        self._plans = PlanThreads()
+        self._preempting = Preempting(
+            database, signals, checkpoints, metrics, self._kept, margins, self._plans
+        )
         self._growths = Growths(database, signals, checkpoints, self._kept)
 
     @activity.defn
@@ -273,8 +276,7 @@ class CycleActivities:
         plans = time.perf_counter()
         wanted, mix = (part.wanted, turn.mix) if part else (None, None)
         planning = Planning(kept.nodes, packing, now, recent, wanted, mix)
-        # In a thread: a long plan must not keep this process from its other work.
-        decided, seconds = await asyncio.to_thread(_timed, plan_without, planning, queue)
+        decided, seconds = await self._plans.run(pool_name, _timed, plan_without, planning, queue)
         if part and decided.rearranged and not turn.whole:
             self._kept.keep(pool_name, kept)
             self._turns.note_in_vain(pool)

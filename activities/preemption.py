@@ -20,6 +20,7 @@ from longshore.activities.failpoints import failpoint
 from longshore.activities.funding.planning import RUNS_WITH_BUDGET
 from longshore.activities.metrics import PREEMPTIONS, SILENT, Metrics
 from longshore.activities.placements import SETTLED, end_spare
+from longshore.activities.plan_threads import PlanThreads
 from longshore.activities.pokes import mark_poked_if_useful
 from longshore.activities.pool_cache import PoolCache
 from longshore.activities.preemption_inputs import PreemptionInputs, read_inputs
@@ -72,10 +73,11 @@ class Preempting:
         metrics: Metrics = SILENT,
         kept: PoolCache | None = None,
         margins: Margins = DEFAULT_MARGINS,
+        plans: PlanThreads | None = None,
     ) -> None:
         """Without `checkpoints` nobody asks the store: what the database knows of saves counts.
 
-        `kept` are the pools that a cycle keeps.
+        `kept` are the pools that a cycle keeps, `plans` makes its plans too.
         """
         self._database = database
         self._signals = signals
@@ -83,6 +85,7 @@ class Preempting:
         self._metrics = metrics
         self._kept = kept or PoolCache()
         self._margins = margins
+        self._plans = plans or PlanThreads()
 
     async def after_cycle(self, pool: str, cycle_id: str, looked: Looked = NOBODY) -> int:
         """Preempt running jobs for those that this cycle left waiting; return how many.
@@ -116,8 +119,8 @@ class Preempting:
         if not seen.spec.preemption.enabled:
             return []
         try:
-            plans = await asyncio.to_thread(
-                plan_preemptions, seen.queue, seen.nodes, seen.running, seen.spec.preemption,
+            plans = await self._plans.run(
+                pool, plan_preemptions, seen.queue, seen.nodes, seen.running, seen.spec.preemption,
                 seen.spec.packing, now, seen.under_way, seen.quotes(now), seen.recent,
                 mix=looked.mix, due={id: seed_of(f"{cycle_id}|{id}") for id in seen.due},
             )  # fmt: skip
