@@ -198,6 +198,12 @@ def image_box(images: None, make_box: MakeBox, tmp_path: Path) -> LocalNode:
     )
 
 
+@pytest.fixture(scope="module")
+def settings(settings: Settings) -> Settings:
+    """Nodes are lost as soon as in the product: real agents answer, and some tests wait for it."""
+    return settings.model_copy(update={"node_lost_after": Settings().node_lost_after})
+
+
 @pytest.fixture
 def longshore(longshore: Longshore, control: Database) -> Longshore:
     """A client whose jobs a control worker takes."""

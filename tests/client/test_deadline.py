@@ -120,7 +120,6 @@ async def test_what_is_said_of_a_job_that_will_be_late_and_what_meeting_it_costs
     ran = await longshore("pool", "set", pool, *free, "--interval", "1s")
     assert ran.code == 0, ran.err
     node = ScriptedNode(temporal, pool, settings.resolve_agent_token())
-    # Its heartbeats begin when it serves: registered before that, a busy machine makes it LOST.
     async with node.serving():
         await node.register()
         low = ("--gpus", "8", "--set", "priority=2", "--set", "expected_duration=4h")

@@ -99,7 +99,7 @@ async def test_a_pool_says_where_an_engine_of_a_model_would_go(
     await node.register()
     async with node.serving():
         found = Foreseen.model_validate_json((await longshore(*asked, "--json")).out)
-        assert found.decision.by_node == ((node.id, (0,)),)
+        assert found.decision.by_node == ((node.id, (0,)),), found.decision
         assert (found.request.serves, found.request.vram_per_gpu) == (True, 30.0)
         shown = (await longshore(*asked)).out
         assert f"{node.id}  [x" not in shown, "nothing was placed"
