@@ -14,7 +14,7 @@ from longshore.activities.database import clock
 from longshore.activities.locality import with_locality
 from longshore.activities.placements import SETTLED
 from longshore.activities.pool_cache import CachedPool
-from longshore.activities.serving.engine_turns import with_turns
+from longshore.activities.serving.engine_turns import with_engine_turns
 from longshore.activities.snapshot import (
     load_nodes,
     load_queue,
@@ -111,7 +111,7 @@ async def read_inputs(
         waiting = waiting if some is None else some
     waiting = [job.smallest for job in waiting]
     served = {*(row["for_job"] for row in stops), *spec.packing.turns}
-    waiting = await with_turns(
+    waiting = await with_engine_turns(
         connection, pool, waiting, works, spec.preemption, await clock(connection), served
     )
     queue, nodes = await with_locality(connection, pool, spec.packing, waiting, nodes)

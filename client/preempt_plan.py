@@ -47,13 +47,21 @@ def words_of_turn(inputs: PreemptionInputs, job_id: str, now: datetime) -> str:
     if request is None or not (request.turn or request.turn_at):
         return ""
     said = "it has its turn"
-    if request.turn_at:
-        said += f" from {request.turn_at:%H:%M:%S} UTC on"
-        at_turn = request.model_copy(update={"turn": request.turn_at, "turn_at": None})
-        queue = tuple(at_turn if each is request else each for each in inputs.queue)
-        inputs, request = inputs.model_copy(update={"queue": queue}), at_turn
+    if at := request.turn_at:
+        said += f" from {at:%H:%M:%S} UTC on"
+        # Whoever has its turn by then too comes before it.
+        by_then = {each.id: _at_turn(each, at) for each in inputs.queue}
+        inputs = inputs.model_copy(update={"queue": tuple(by_then.values())})
+        request = by_then[job_id]
     plan = plan_of(inputs, request, None, now)
     return f"{said}: as things are now, {plan.reason}" if plan else said
+
+
+def _at_turn(job: JobRequest, at: datetime) -> JobRequest:
+    """Return a job as it waits at a time: with its turn, where it has one by then."""
+    if job.turn_at is None or job.turn_at > at:
+        return job
+    return job.model_copy(update={"turn": job.turn_at, "turn_at": None})
 
 
 def quote_of(decision: BuyDecision, job_id: str) -> BuyQuote | None:

@@ -12,7 +12,7 @@ from longshore.models.preemption import PreemptionPolicy, RunningWork
 from longshore.scheduling.serving.running_engine import turn_at
 
 
-async def with_turns(
+async def with_engine_turns(
     connection: AsyncConnection,
     pool: str,
     queue: Sequence[JobRequest],

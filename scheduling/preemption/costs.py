@@ -69,7 +69,7 @@ def why_not(
         reason = stays(work, policy, now)
         return RejectedVictim(job_id=work.id, reason=reason) if reason else None
     reason = _not_lower(work, job, policy, now)
-    if reason and in_class and same_class(work, job):
+    if reason and in_class and work.engine is None and same_class(work, job):
         reason = in_class.why_not(work, job) or _not_sure_to_save(work)
     if reason:
         return RejectedVictim(job_id=work.id, reason=reason)
@@ -185,13 +185,14 @@ def _not_lower(
         return None
     mine, theirs, counted = job.priority, work.request.priority, _counted(work)
     risen = f", counted as {counted} when it was placed" if counted > theirs else ""
+    is_of = "is of"
     if work.engine is not None:
         if is_of_its_service(work, job):
             return "is of the same service"
-        risen += ", and serves the same model" if is_like(work, job) else ", in use"
+        is_of = "serves the same model, of" if is_like(work, job) else "is in use, of"
     if counted >= mine:
-        return f"is of class {theirs}{risen}, which is not below {mine}"
-    return f"is of class {theirs}{risen}, in one band with {mine}"
+        return f"{is_of} class {theirs}{risen}, which is not below {mine}"
+    return f"{is_of} class {theirs}{risen}, in one band with {mine}"
 
 
 def is_lower(work: RunningWork, job: JobRequest, policy: PreemptionPolicy, now: datetime) -> bool:

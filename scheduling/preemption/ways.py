@@ -268,6 +268,11 @@ def _kind(reason: str) -> str:
 
 _KINDS = (
     ("is of class", "not of a lower class"),
+    ("is in use", "serving, and not of a lower class"),
+    ("serves the same", "serving the same model"),
+    ("is of the same", "of the same service"),
+    ("it loads", "loading a model"),
+    ("it is pinned", "pinned"),
     ("is paid for", "paid for by others"),
     ("is of a tenant", "of tenants without a budget"),
     ("says that", "not preemptible"),

@@ -54,9 +54,14 @@ def test_it_is_told_when_it_comes_who_would_be_stopped_and_what_that_costs(
     alone = said(in_use(preempted_at=(NOW - timedelta(minutes=3),)), waits(**fields))
     assert alone.startswith(f"{begins}{SPARES}")
     # Who has waited longer has its turn before, and takes the place of the only one.
-    first = waits(turn=NOW - 2 * HOUR).model_copy(update={"id": "first"})
-    first = first.model_copy(update={"engine": EngineKey(model="first", runtime="llama.cpp")})
-    assert STOPS not in said(in_use(), first, waits(**fields))
+    earlier = [{"turn": NOW - 2 * HOUR}]
+    if "turn_at" in fields:
+        earlier.append({"turn_at": SOON - timedelta(seconds=1)})
+    for turn in earlier:
+        first = waits(**turn).model_copy(update={"id": "first"})
+        first = first.model_copy(update={"engine": EngineKey(model="first", runtime="llama.cpp")})
+        assert STOPS not in said(in_use(), first, waits(**fields))
+        assert STOPS not in said(in_use(), waits(**fields), first)
 
 
 def test_nothing_is_said_of_what_is_to_have_none() -> None:

@@ -37,6 +37,12 @@ def an_engine(name: str, gpu: int, fields: dict[str, Any], priority: int = 5) ->
     )
 
 
+def asks_for(model: str, service: str = "new", **fields: Any) -> dict[str, Any]:
+    """Return an engine that asks for nearly a whole GPU."""
+    key = EngineKey(model=model, runtime="llama.cpp", service=service)
+    return {"serves": True, "engine": key, "vram_per_gpu": 70.0, "milli": 1, **fields}
+
+
 def planned(works: list[RunningWork], gpus: int = 1, **job: Any) -> PreemptionPlan:
     nodes = nodes_with(works, [a_node("n", gpus=max(len(works), gpus))])
     asking = a_job("asks", gpus, **({"priority": 5} | job))
@@ -65,7 +71,34 @@ def test_one_in_use_leaves_for_a_higher_class_alone(priority: int, leaves: bool)
     assert bool(plan.victims) == leaves
     if not leaves:
         [kept] = plan.rejected
-        assert kept.reason == f"is of class 5, in use, which is not below {priority}"
+        assert kept.reason == f"is in use, of class 5, which is not below {priority}"
+
+
+BY_RANK = PackingPolicy(order=QueueOrder.ATTAINED_SERVICE)
+
+
+@pytest.mark.parametrize("packing", [PackingPolicy(), BY_RANK])
+@pytest.mark.parametrize(
+    ("fields", "job", "why"),
+    [
+        (IN_USE, {}, "1 serving, and not of a lower class"),
+        (LOADING, {"priority": 9}, "1 loading a model"),
+        (IDLE, asks_for("chat"), "1 serving the same model"),
+        (IDLE, asks_for("other", "own"), "1 of the same service"),
+    ],
+)
+def test_it_is_told_why_engines_stay(
+    packing: PackingPolicy, fields: dict[str, Any], job: dict[str, Any], why: str
+):
+    """They yield to no rank: nothing else is said of them in a pool that goes by it."""
+    work = an_engine("e", 0, fields)
+    if job.get("engine") == asks_for("other", "own")["engine"]:
+        key = EngineKey(model="chat", runtime="llama.cpp", service="own")
+        work = work.model_copy(update={"request": work.request.model_copy(update={"engine": key})})
+    nodes = nodes_with([work], [a_node("n", gpus=1)])
+    plan = plan_preemption(a_job("asks", 1, **({"priority": 5} | job)), nodes, [work], RULES,
+                           packing, NOW)  # fmt: skip
+    assert plan.reason.startswith(f"nobody may be stopped for it: of 1 running job, {why}")
 
 
 def test_one_of_the_highest_classes_in_use_has_nothing_to_save():
@@ -94,12 +127,6 @@ def test_one_that_loads_or_is_pinned_leaves_for_nobody(fields: dict[str, Any], w
     assert kept.reason == why
 
 
-def asks_for(model: str, service: str = "new", **fields: Any) -> dict[str, Any]:
-    """Return an engine that asks for nearly a whole GPU."""
-    key = EngineKey(model=model, runtime="llama.cpp", service=service)
-    return {"serves": True, "engine": key, "vram_per_gpu": 70.0, "milli": 1, **fields}
-
-
 @pytest.mark.parametrize("priority", [0, 5, 9])
 def test_an_engine_that_nobody_uses_leaves_for_that_of_another_model(priority: int):
     plan = planned([an_engine("e", 0, IDLE)], **asks_for("other", priority=priority))
@@ -112,7 +139,7 @@ def test_it_does_not_for_one_of_its_own_model():
     plan = planned([an_engine("e", 0, IDLE)], **asks_for("chat"))
     assert not plan.victims
     [kept] = plan.rejected
-    assert kept.reason == "is of class 5, and serves the same model, which is not below 5"
+    assert kept.reason == "serves the same model, of class 5, which is not below 5"
 
 
 @pytest.mark.parametrize("fields", [IDLE, IN_USE])
