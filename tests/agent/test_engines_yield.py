@@ -191,15 +191,19 @@ async def test_each_has_its_turn_also_the_newest_and_while_a_job_waits_before_it
     came: list[str] = []
 
     async def ask(name: str) -> None:
+        async def endpoint_or_over() -> str:
+            replicas = (await longshore.service(name)).replicas
+            found = next((each.endpoint for each in replicas if each.endpoint), None)
+            return found or ("over" if over.is_set() else "")
+
         async with engine_client() as http:
             while not over.is_set():
-                (found,) = (await longshore.service(name)).replicas or (None,)
-                if found is None or not found.endpoint:
-                    await asyncio.sleep(0.2)
-                    continue
+                endpoint = await eventually(endpoint_or_over, timeout=PATIENCE)
                 body = {"prompt": "a", "max_tokens": 50, "stream": True, "ignore_eos": True}
-                with contextlib.suppress(httpx.TransportError):  # it leaves at this moment
-                    async with http.stream("POST", f"{found.endpoint}/completions", json=body):
+                with contextlib.suppress(
+                    httpx.HTTPError
+                ):  # it leaves at this moment
+                    async with http.stream("POST", f"{endpoint}/completions", json=body):
                         came.append(name)
 
     async with asyncio.TaskGroup() as asking:
