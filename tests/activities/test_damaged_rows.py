@@ -91,7 +91,8 @@ async def test_no_value_that_the_database_takes_ends_a_cycle(
     # The database rewrites no placement and no use of a node: here it is as if it were new.
     if table == "placements":
         await ledger.rows("ALTER TABLE placements DISABLE TRIGGER USER")
-    rows = f"{table} WHERE {WRITTEN_INTO[table]}"
+    where = WRITTEN_INTO[table]
+    rows = f"{table} WHERE {where}"
     columns = await ledger.rows(COLUMNS, table=table)
     assert columns
     number = 0
@@ -103,7 +104,7 @@ async def test_no_value_that_the_database_takes_ends_a_cycle(
             values = DECISIONS if column == "decision" else ()
             for value in (*(absurd if all_values else every_third(absurd, place)), *values):
                 was = await ledger.value(f"SELECT CAST({column} AS text) FROM {rows} LIMIT 1")
-                if not await _is_written(ledger, table, column, kind, value):
+                if not await is_written(ledger, table, where, column, kind, value):
                     continue
                 number += 1
                 try:
@@ -115,7 +116,7 @@ async def test_no_value_that_the_database_takes_ends_a_cycle(
                     raise AssertionError(f"{table}.{column} = {value}: {error!r}") from error
                 first = "SELECT decision IS NULL FROM queue WHERE job_id = 'first'"
                 assert not await ledger.value(first), f"{table}.{column} = {value}"
-                assert await _is_written(ledger, table, column, kind, was)
+                assert await is_written(ledger, table, where, column, kind, was)
 
 
 def every_third(values: Sequence[str], place: int) -> Sequence[str]:
@@ -123,14 +124,13 @@ def every_third(values: Sequence[str], place: int) -> Sequence[str]:
     return values[place % min(3, len(values)) :: 3] if values else values
 
 
-async def _is_written(
-    ledger: Ledger, table: str, column: str, kind: str, value: str | None
+async def is_written(
+    ledger: Ledger, table: str, where: str, column: str, kind: str, value: str | None
 ) -> bool:
     """Write a value into a column, unless the database refuses it; return whether it took it."""
     try:
         await ledger.rows(
-            f"UPDATE {table} SET {column} = CAST(:value AS {kind}) WHERE {WRITTEN_INTO[table]}",
-            value=value,
+            f"UPDATE {table} SET {column} = CAST(:value AS {kind}) WHERE {where}", value=value
         )
     except DBAPIError:
         return False

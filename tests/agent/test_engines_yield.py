@@ -200,9 +200,7 @@ async def test_each_has_its_turn_also_the_newest_and_while_a_job_waits_before_it
             while not over.is_set():
                 endpoint = await eventually(endpoint_or_over, timeout=PATIENCE)
                 body = {"prompt": "a", "max_tokens": 50, "stream": True, "ignore_eos": True}
-                with contextlib.suppress(
-                    httpx.HTTPError
-                ):  # it leaves at this moment
+                with contextlib.suppress(httpx.HTTPError):  # it leaves at this moment
                     async with http.stream("POST", f"{endpoint}/completions", json=body):
                         came.append(name)
 
