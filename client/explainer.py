@@ -18,6 +18,7 @@ from longshore.activities.lending import why_no_lent_spare
 from longshore.activities.locality import with_locality
 from longshore.activities.preemption_inputs import may_stop_any, read_inputs
 from longshore.activities.prices.views import why_unpriced
+from longshore.activities.serving.engine_turns import how_to_have_a_turn
 from longshore.activities.serving.service_views import waits_to_load
 from longshore.activities.snapshot import (
     QueueEntry,
@@ -160,6 +161,8 @@ class Explainer:
                     may_stop=await may_stop_any(connection, pool, request, could, moment),
                     policy=pool.packing, closed=await closed_nodes(connection, job.pool),
                 )  # fmt: skip
+                if request.fills:
+                    helps += await how_to_have_a_turn(connection, job.id)
                 agent = agent_command(request, job.pool)
                 coming = await purchases_under_way(connection, pool, request, nodes)
                 if alone.rejections and not could:

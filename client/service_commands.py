@@ -36,7 +36,9 @@ rollout_app = typer.Typer(help="See how an update goes on, or undo it.", no_args
 
 def register(app: typer.Typer) -> None:
     for command in (serve, services, service, scale, slots, evict):
-        app.command(rich_help_panel=_PANEL)(command)
+        # `-1` is a number that is too small, and no option.
+        how = {"ignore_unknown_options": True} if command is scale else None
+        app.command(rich_help_panel=_PANEL, context_settings=how)(command)
     app.add_typer(rollout_app, name="rollout", rich_help_panel=_PANEL)
 
 

@@ -86,7 +86,7 @@ class PreemptionPolicy(Frozen):
     """With that order: what it takes until a job that was stopped has gone on from its save, once
     it has GPUs again."""
     max_wait: Duration = Field(default=_MAX_WAIT, exclude_if=lambda time: time == _MAX_WAIT)
-    """A model that no engine serves, and whose engine has waited for so long and for five of its
+    """A model that no engine serves, and whose engine has waited for so long and for four of its
     load times, has an engine of its own class stopped that is in use."""
 
     delay_price: dict[Tier, Money] = Field(

@@ -93,6 +93,10 @@ _LESS: dict[RejectionCode, tuple[str, dict[str, object]]] = {
     ),
 }  # fmt: skip
 """Of a constraint that one change of the job's own fields meets."""
+_SMALLER_MODEL = (
+    "give its model a smaller context or concurrency, or less memory where that was given "
+    "(`longshore models add` again, then `longshore serve`)"
+)
 
 
 def changes(
@@ -102,6 +106,8 @@ def changes(
     whether it suffices or not."""
     if code in _LESS:
         says, update = _LESS[code]
+        if job.serves and "vram_per_gpu" in update:  # no field of its service says so
+            says = _SMALLER_MODEL
         return (_of_job(code, says, update),)
     match code:
         case RejectionCode.TIER:

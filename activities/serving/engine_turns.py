@@ -39,15 +39,34 @@ async def with_engine_turns(
         if job.fills or (job.id not in served and (row.model, row.runtime) in coming):
             return job.model_copy(update={"engine": key})
         load = timedelta(seconds=row.load_seconds)
-        at = turn_at(key, row.queued_at, load, works, policy)
-        more = {"turn": row.queued_at} if at is not None and now >= at else {"turn_at": at}
+        at = turn_at(key, row.since, load, works, policy)
+        more = {"turn": row.since} if at is not None and now >= at else {"turn_at": at}
         return job.model_copy(update={"engine": key, **more})
 
     return [told(job) for job in queue]
 
 
+async def how_to_have_a_turn(connection: AsyncConnection, job_id: str) -> tuple[str, ...]:
+    """Return what helps a replica that nobody asks, and that only comes where there is room: its
+    service starts another one in its place, which waits for its turn. Not where it is prewarmed,
+    as that one then would be."""
+    prewarmed = await connection.scalar(text(_PREWARMED), {"job_id": job_id})
+    if prewarmed is None or prewarmed:
+        return ()
+    return (f"have its service start another, which has its turn: `longshore evict {job_id}`",)
+
+
+_PREWARMED = """
+    SELECT coalesce(j.spec #>> '{engine,model,prewarm}', '') = 'true'
+      FROM replicas r JOIN jobs j ON j.id = r.job_id
+     WHERE r.job_id = :job_id AND r.ended_at IS NULL
+"""
+
 _ENGINES = """
-    SELECT q.job_id, q.queued_at, r.service,
+    SELECT q.job_id, r.service,
+           greatest(q.queued_at, (SELECT max(p.ended_at) FROM replicas o
+                                    JOIN placements p ON p.job_id = o.job_id
+                                   WHERE o.service = r.service)) AS since,
            coalesce(j.spec #>> '{engine,model,name}', '') AS model,
            coalesce(j.spec #>> '{engine,runtime,name}', '') AS runtime,
            (SELECT max(o.load_seconds) FROM replicas o
@@ -57,4 +76,5 @@ _ENGINES = """
       JOIN jobs j ON j.id = r.job_id
      WHERE r.ended_at IS NULL AND q.pool = :pool AND NOT q.held
 """
-"""A model loads as it did before in its revision; one that never did counts as at once."""
+"""A model loads as it did before in its revision; one that never did counts as at once. It waits
+since its service had an engine last: else one with two replicas has every second turn."""

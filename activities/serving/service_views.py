@@ -109,7 +109,7 @@ def _replica(row: RowMapping) -> ReplicaView:
         # While it loads that is of the attempt before: it says what one like it takes.
         "used": -(-row["memory"] // 1_000_000) if stage in _KNOWN else 0,
         "load_seconds": row["load_seconds"], "failures": row["failures"],
-        "message": _message(row, placed=stage is not None, current=current),
+        "message": "" if answers else _message(row, placed=stage is not None, current=current),
         "created_at": row["created_at"], "ready_at": row["ready_at"], "left": _left(row),
         "idle_since": row["idle_since"] if answers else None,
         "uses": row["uses"] if current else 0,

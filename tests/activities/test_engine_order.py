@@ -1,12 +1,18 @@
 """What the order asks of engines that wait: each cycle asks it, also of a long queue."""
 
+from datetime import datetime
+
 from sqlalchemy import text
 
 from longshore.activities.database import clock
+from longshore.activities.preemption_inputs import read_inputs
 from longshore.activities.serving.engine_order import ENGINES, load_engine_order
 from longshore.activities.snapshot import load_place, load_queue
 from longshore.activities.usage import load_pool_to_plan
+from longshore.models.messages import LeaseEnd
+from longshore.models.preemption import PreemptionPolicy
 from longshore.scheduling.order import queue_order
+from tests.support.control import new_pool
 from tests.support.ledger import Ledger
 from tests.support.recorded_service import RecordedService
 
@@ -50,6 +56,41 @@ async def test_one_for_which_another_in_use_was_stopped_has_its_turn(served: Rec
     assert await in_order() == [second, first]
     await served.end()
 
+
+async def test_a_model_waits_since_its_service_had_an_engine_last(served: RecordedService):
+    """Of two replicas the one that waited while the other served would have each second turn."""
+    await served.record(replicas=2)
+    await served.look()
+    for each in (await served.view()).replicas:
+        await served.queued(each.job_id)
+    # A node of another pool: a cycle may look at this one at any time.
+    ledger = Ledger(served.control, served.temporal, new_pool())
+    await ledger.register(gpus=2)
+    queue = "SELECT job_id, queued_at FROM queue WHERE pool = :pool ORDER BY queued_at"
+    (first, second) = await ledger.rows(queue, pool=served.pool)
+
+    async def turns() -> dict[str, datetime | None]:
+        async with served.control.snapshot() as connection:
+            inputs = await read_inputs(connection, served.pool)
+        return {job.id: job.turn_at for job in inputs.queue}
+
+    max_wait = PreemptionPolicy().max_wait
+    assert (await turns())[second["job_id"]] == second["queued_at"] + max_wait
+    await ledger.place(first["job_id"], (0,))
+    end = LeaseEnd.PREEMPTED
+    ended_at = await ledger.value(_ENDED, id=first["job_id"], end=end.value)
+    assert ended_at > second["queued_at"]
+    assert (await turns())[second["job_id"]] == ended_at + max_wait
+    await served.end()
+
+
+_ENDED = """
+    WITH leases AS (
+        UPDATE leases SET ended_at = clock_timestamp(), end_reason = :end WHERE job_id = :id
+    )
+    UPDATE placements SET ended_at = clock_timestamp(), end_reason = :end WHERE job_id = :id
+    RETURNING ended_at
+"""
 
 _STOPPED = """
     INSERT INTO preemptions (job_id, attempt, pool, cycle_id, for_job, for_attempt, priority,

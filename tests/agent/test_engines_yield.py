@@ -126,7 +126,11 @@ async def test_one_that_nobody_uses_leaves_for_another_engine_and_for_a_job_of_a
     assert plan is not None
     assert "yields since nobody asks it" in plan.reason
     # It comes back where there is room: else the two would have each other stopped for ever.
-    assert (await longshore.explain(left.replicas[0].job_id)).headline.endswith(FILLS)
+    left_id = left.replicas[0].job_id
+    told = await longshore.explain(left_id)
+    assert told.headline.endswith(FILLS)
+    evicts = f"have its service start another, which has its turn: `longshore evict {left_id}`"
+    assert evicts in told.hints
 
     await until(longshore, second, is_idle)
     end = tmp_path / "end"
@@ -243,7 +247,9 @@ async def test_one_that_is_prewarmed_fills_free_memory_and_is_stale_from_birth(
     waits = await until(
         longshore, warm, lambda found: bool(found.replicas and found.replicas[0].message)
     )
-    assert (await longshore.explain(waits.replicas[0].job_id)).headline.endswith(FILLS)
+    why = await longshore.explain(waits.replicas[0].job_id)
+    assert why.headline.endswith(FILLS)
+    assert not [hint for hint in why.hints if "evict" in hint], "it would be prewarmed too"
     assert (await longshore.status(job.job_id)).state is JobState.RUNNING
     (tmp_path / "first").touch()
     await until(longshore, warm, is_settled)

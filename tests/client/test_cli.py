@@ -175,6 +175,7 @@ def test_a_flag_is_named_for_its_own_mistake(cli: CLI) -> None:
         (["dag", "list", "--limit", "9" * 20], "must be at most 1000000"),
         (["queue", "--limit", "9" * 20], "must be at most 1000000"),
         (["resize", "j", "--gpus", "0"], "'--gpus': must be at least 1, got '0'"),
+        (["scale", "s", "-1"], "'REPLICAS': must be at least 0, got '-1'"),
         (["resize", "j", "--gpus", "x"], "'--gpus': must be a whole number, got 'x'"),
     ],
 )

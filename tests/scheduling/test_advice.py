@@ -267,3 +267,12 @@ def test_with_all_that_it_takes_a_job_fits_and_with_less_it_does_not(scene: Scen
 
         assert fits_with(found) or not found
         assert not any(fits_with([o for o in found if o is not each]) for each in found)
+
+
+def test_of_an_engine_the_fields_of_its_model_are_named() -> None:
+    engine = a_job(gpus=1, milli=1, vram_per_gpu=200, serves=True)
+    too_large = advised(engine, [a_node("n1", gpus=1, serves=True)])
+    assert too_large[0].startswith(
+        "give its model a smaller context or concurrency, or less memory"
+    )
+    assert not [told for told in too_large if "vram_per_gpu" in told or "milli" in told]
