@@ -104,5 +104,6 @@ async def _fill(ledger: Ledger) -> None:
     await ledger.enqueue("first", tenant="sane", **asks)
     async with ledger.listening("its", "first"):
         assert (await ledger.cycle("before")).placed == 2
-    await ledger.enqueue("waits", tenant="broken", **(asks | {"gpus": 6}))
-    await ledger.enqueue("own", tenant="sane", **(asks | {"gpus": 6}))
+    asks["gpus"] = 6
+    await ledger.enqueue("waits", tenant="broken", **asks)
+    await ledger.enqueue("own", tenant="sane", **asks)
