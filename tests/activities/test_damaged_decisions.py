@@ -1,5 +1,5 @@
-"""What was decided of a job, with all that somebody may write there by hand: `why` goes on without
-it."""
+"""What was decided of a job, and what it asks for, with all that somebody may write there by hand:
+`why` goes on without it, or says that the job is set aside."""
 
 from typing import Any
 
@@ -8,6 +8,7 @@ import pytest
 from longshore.activities.queue_views import QueueViews
 from longshore.activities.views import Views
 from longshore.client.explainer import Explainer
+from longshore.models.placement import PlacementKind
 from longshore.models.settings import Settings
 from longshore.models.views import Explanation
 from tests.support.ledger import Ledger
@@ -39,6 +40,28 @@ async def test_a_decision_that_cannot_be_read_counts_as_none(ledger: Ledger, pla
             await QueueViews(ledger.database).queue(ledger.pool)
         except Exception as error:
             raise AssertionError(f"{place} = {value}: {error!r}") from error
+
+
+@pytest.mark.parametrize("looked", [False, True], ids=["before-a-cycle", "after-it"])
+@pytest.mark.parametrize("nodes", [0, 1])
+@pytest.mark.parametrize("stored", ["[]", '{"gpus": "many"}'])
+async def test_a_job_whose_request_cannot_be_read_is_said_to_be_set_aside(
+    ledger: Ledger, stored: str, nodes: int, looked: bool
+):
+    if nodes:
+        await ledger.register(gpus=2)
+    await ledger.enqueue("waits", gpus=4)
+    async with ledger.listening("waits"):
+        await ledger.cycle("before")
+        await ledger.rows("UPDATE queue SET request = CAST(:stored AS jsonb)", stored=stored)
+        if looked:
+            await ledger.rows("UPDATE queue SET decision = NULL")
+            await ledger.cycle("anew")
+    told = await _why(ledger, "waits")
+    assert told.headline.startswith("is set aside: its stored form cannot be read (")
+    assert told.last_decision is not None
+    assert told.last_decision.kind is PlacementKind.SET_ASIDE
+    assert told.hints == ()
 
 
 async def _why(ledger: Ledger, job_id: str) -> Explanation:
