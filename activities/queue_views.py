@@ -16,6 +16,7 @@ from longshore.activities.snapshot import (
     load_queue,
     load_running,
 )
+from longshore.activities.stored_decisions import stored_decision
 from longshore.activities.usage import load_pool_to_plan
 from longshore.models.base import Instant
 from longshore.models.deadline import DeadlineJudgment
@@ -117,7 +118,7 @@ def _view(
     terms = None
     if packing.by_rank:
         terms = terms_of(service, packing).model_copy(update={"rank": standing.rank})
-    decision = Decision.model_validate(row["decision"]) if row["decision"] else None
+    decision = stored_decision(Decision, row["decision"])
     return QueuedJobView(
         place=place, job_id=job.id, name=row["name"], tenant=row["tenant"],
         priority=job.priority, counted_as=counted_as(job, packing, now), gpus=job.gpus_held,
@@ -149,7 +150,7 @@ def _why_held(row: RowMapping, spec: PoolSpec, found: PriceNow, now: Instant) ->
 
 def _aside(row: RowMapping, now: Instant) -> QueuedJobView:
     """Return a job that is set aside: it is in no plan, and may not be readable."""
-    decision = Decision.model_validate(row["decision"]) if row["decision"] else None
+    decision = stored_decision(Decision, row["decision"])
     return QueuedJobView(
         place=None, job_id=row["job_id"], name=row["name"], tenant=row["tenant"],
         priority=row["priority"], counted_as=row["priority"], gpus=None, waited=row["waited"],

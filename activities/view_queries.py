@@ -193,13 +193,10 @@ MAKING_ROOM = f"""
      ORDER BY d.decided_at DESC LIMIT 1
 """
 
-SPARED = """
-    SELECT s.job_id, s.until
-      FROM queue q
-     CROSS JOIN LATERAL jsonb_to_recordset(q.spared) AS s (job_id text, until timestamptz)
-     WHERE q.job_id = :id AND s.until > clock_timestamp()
-       AND EXISTS (SELECT FROM placements p WHERE p.job_id = s.job_id AND p.ended_at IS NULL)
-     ORDER BY s.until, s.job_id
+SPARED = "SELECT spared FROM queue WHERE job_id = :id"
+
+RUNNING_OF = """
+    SELECT DISTINCT job_id FROM placements WHERE job_id = ANY(:ids) AND ended_at IS NULL
 """
 
 GAVE_WAY = """

@@ -14,6 +14,7 @@ from longshore.activities.job_selection import label_conditions, like
 from longshore.activities.prices.rows import forget_series, store_series
 from longshore.activities.prices.views import price_view, with_prices
 from longshore.activities.risen import with_classes
+from longshore.activities.stored_decisions import stored_decision, stored_spared
 from longshore.activities.stored_learnt import stored_learnt
 from longshore.activities.stored_nodes import stored_labels
 from longshore.activities.stored_pools import pool_and_trouble
@@ -29,6 +30,7 @@ from longshore.activities.view_queries import (
     PLACED_BY,
     POOLS,
     QUEUED,
+    RUNNING_OF,
     SPARED,
     of_jobs,
 )
@@ -151,28 +153,32 @@ class Views:
         async with self._database.transaction() as connection:
             rows = await connection.execute(text(QUEUED), {"id": job_id})
             row = rows.mappings().first()
-        if row is None or row["decision"] is None:
-            return None, row
-        return Decision.model_validate(row["decision"]), row
+        if row is None:
+            return None, None
+        return stored_decision(Decision, row["decision"]), row
 
     async def making_room(self, job_id: str) -> PreemptionPlan | None:
         """Return the plan that preempts running jobs for a queued one; None without one."""
         async with self._database.transaction() as connection:
             plan = await connection.scalar(text(MAKING_ROOM), {"id": job_id})
-        return None if plan is None else PreemptionPlan.model_validate(plan)
+        return stored_decision(PreemptionPlan, plan)
 
     async def spared(self, job_id: str) -> tuple[Spared, ...]:
         """Return the running jobs that would make room for a queued one, and are left alone for a
         time because they were preempted lately, by the last preemption plan."""
         async with self._database.transaction() as connection:
-            rows = await connection.execute(text(SPARED), {"id": job_id})
-            return tuple(Spared.model_validate(dict(row)) for row in rows.mappings())
+            found = stored_spared(await connection.scalar(text(SPARED), {"id": job_id}))
+            asked = {"ids": [each.job_id for each in found]}
+            running = set(await connection.scalars(text(RUNNING_OF), asked)) if found else set()
+            now = await clock(connection)
+        found = [each for each in found if each.job_id in running and each.until > now]
+        return tuple(sorted(found, key=lambda each: (each.until, each.job_id)))
 
     async def gave_way(self, job_id: str) -> PreemptionPlan | None:
         """Return the plan that preempted a job last, or does now; None if it never was."""
         async with self._database.transaction() as connection:
             plan = await connection.scalar(text(GAVE_WAY), {"id": job_id})
-        return None if plan is None else PreemptionPlan.model_validate(plan)
+        return stored_decision(PreemptionPlan, plan)
 
     async def saving(self, job_id: str) -> CheckpointDecision | None:
         """Return what was decided last about a save of a job; None where nobody has looked."""
@@ -181,7 +187,7 @@ class Views:
                 text("SELECT decision FROM checkpoint_decisions WHERE job_id = :id"),
                 {"id": job_id},
             )
-        return None if decision is None else CheckpointDecision.model_validate(decision)
+        return stored_decision(CheckpointDecision, decision)
 
     async def attempts(self, job_id: str) -> tuple[AttemptView, ...]:
         """Return the last attempts of a job, oldest first, with what each has or had."""
@@ -196,7 +202,7 @@ class Views:
         """Return the decision that placed the last attempt of a job; None before its first."""
         async with self._database.transaction() as connection:
             decision = await connection.scalar(text(PLACED_BY), {"id": job_id})
-        return None if decision is None else Decision.model_validate(decision)
+        return stored_decision(Decision, decision)
 
     async def nodes(
         self, *, pool: str | None = None, with_gone: bool = False

@@ -92,6 +92,7 @@ def dag_screen(dag: DagView, now: datetime, width: int) -> RenderableType:
     lasted = (dag.ended_at or now) - dag.submitted_at
     simulated = f"  ({SIMULATED} GPUs)" if dag.simulated else ""
     held = "  held: submits no further job" if dag.held and not dag.state.ended else ""
+    held = held if dag.followed else "  no workflow follows it"
     facts: list[tuple[str, RenderableType]] = [
         ("tenant", dag.tenant),
         ("submitted", ago(dag.submitted_at, now)),
@@ -230,6 +231,8 @@ def _tree(steps: Sequence[DagJobView], deepest: int) -> list[tuple[str, str, str
 
 
 def _next_step(dag: DagView) -> str:
+    if not dag.followed:
+        return f"longshore dag retry {dag.id}"
     if not dag.state.ended:
         held = "longshore dag release" if dag.held else "longshore dag watch"
         return f"{held} {dag.id}"

@@ -137,7 +137,7 @@ class DagControl(Reconnecting):
         try:
             await self._when_back(f"DAG {dag_id}", self._dag(dag_id).result)
         except WorkflowFailureError as error:
-            found = await self.dag(dag_id)
+            found = await self._recorded_dag(dag_id)
             if not found.state.ended:
                 raise _ended_outside(dag_id) from error
             return found
@@ -148,7 +148,7 @@ class DagControl(Reconnecting):
         last: DagView | None = None
         dag_id, quiet = (await self.known_dag(ref, patient=True)).id, 0.0
         while last is None or not last.state.ended:
-            found = await self.dag(dag_id)
+            found = await self._recorded_dag(dag_id)
             if last is None or _shape(found) != _shape(last):
                 yield found
                 quiet = 0.0
@@ -158,7 +158,10 @@ class DagControl(Reconnecting):
                 quiet += every
             if quiet >= _QUIET:
                 quiet = 0.0
-                if await self._is_over(dag_id) and not (await self.dag(dag_id)).state.ended:
+                if (
+                    await self._is_over(dag_id)
+                    and not (await self._recorded_dag(dag_id)).state.ended
+                ):
                     raise _ended_outside(dag_id)
 
     async def cancel_dag(self, ref: str, reason: str = "") -> str:
@@ -234,7 +237,7 @@ class DagControl(Reconnecting):
         return not await self._runs(dag_id)
 
     async def _is_of_generation(self, dag_id: str, generation: int) -> bool:
-        return (await self.dag(dag_id)).generation >= generation
+        return (await self._recorded_dag(dag_id)).generation >= generation
 
     async def _planned(self, ref: str, spec: DagSpec | None) -> tuple[DagView, DagRetry]:
         found = await self.known_dag(ref)

@@ -95,7 +95,9 @@ def explain(
     if wanted := [each for each in mutexes if each.waiting]:
         headline += f"; {' and '.join(map(_keeps_waiting, wanted))}"
     others: tuple[str, ...] = ()
-    if queued and not coming:
+    if last is not None and last.kind is PlacementKind.SET_ASIDE:
+        pass  # no node would help it
+    elif queued and not coming:
         others = _hints(job, nodes, growth, standing, kind, agent, helps)
     elif queued and not purchases:  # what is on its way is for others
         others = _for_buying(job, nodes, standing)
@@ -217,13 +219,13 @@ def _queued_headline(
     *,
     paid: bool,
 ) -> str:
+    if last is not None and last.kind is PlacementKind.SET_ASIDE:
+        return f"is {last.reason}"
     if nodes == 0:
         says = f"it {standing.says}" if standing.buys else standing.says
         return f"waits: pool {job.pool} has no nodes" + (f"; {says}" if says else "")
     if last is None:
         return "waits for the first cycle to look at it"
-    if last.kind is PlacementKind.SET_ASIDE:
-        return f"is {last.reason}"
     if paid and alone is not None and alone.kind is PlacementKind.EXISTING_NODE:
         return f"waits behind the jobs before it: {last.reason}"
     return f"waits: {last.reason}"

@@ -62,6 +62,7 @@ from longshore.scheduling.order import seconds_ahead
 from longshore.scheduling.packer import place
 from longshore.scheduling.placement.feasibility import why_not_ready
 from longshore.scheduling.preemption.payers import says_who_would_pay
+from longshore.scheduling.unplannable_jobs import set_aside_unread
 from longshore.scheduling.unready_nodes import look_past_states
 
 if TYPE_CHECKING:
@@ -132,10 +133,10 @@ class Explainer:
             unpriced = await why_unpriced(connection, pool, job)
             alone, helps, kind, agent, behind, also = None, (), "", "", 0.0, ""
             serves = False
-            if last is None or last.kind is not PlacementKind.SET_ASIDE:
-                entry = entry_of(row)
-                if not isinstance(entry, QueueEntry):
-                    raise StoredError(f"what is stored of job {job.id}", (entry,))
+            entry = entry_of(row)
+            if not isinstance(entry, QueueEntry):  # as the next cycle that looks will have it
+                last = set_aside_unread(job.id, entry)
+            elif last is None or last.kind is not PlacementKind.SET_ASIDE:
                 request = entry.request
                 behind = request.path_behind
                 serves = request.serves and pool.preemption.enabled

@@ -1,12 +1,13 @@
-"""Jobs whose workflow was ended from outside, and what they are shown as until that is recorded.
+"""Jobs and DAGs whose workflow was ended from outside, and what they are shown as meanwhile.
 
 The capacity database says how a job ended. Of a workflow that was terminated, or timed out, nobody
 writes it there before the next reconcile, and until then the rows are as for a job that goes on.
 What is decided here is what lists, `job`, `why` and the pages show of it: it has failed.
+A DAG goes on for its record until somebody retries it: it is shown as one that nobody follows.
 """
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -14,6 +15,9 @@ from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
 from temporalio.service import RPCError
 
 from longshore.activities.job_runs import may_be_on_record, run_of_job
+from longshore.activities.rpc_errors import is_unknown
+from longshore.models.dag_messages import dag_workflow_id
+from longshore.models.dag_view import NOT_FOLLOWED, DagView, mend_of_unfollowed
 from longshore.models.job_status import JobState
 from longshore.models.messages import ARRAY_WORKFLOW, JOB_WORKFLOW, job_workflow_id
 from longshore.models.reconcile import RECONCILE_SCHEDULE, ReconcileRequest
@@ -83,6 +87,27 @@ async def outside_ends_of(temporal: Client, jobs: Sequence[JobView]) -> Mapping[
     open_ids = [job.id for job in jobs if not job.state.ended]
     ends = await asyncio.gather(*(outside_end_of(temporal, job_id) for job_id in open_ids))
     return {job_id: end for job_id, end in zip(open_ids, ends, strict=True) if end}
+
+
+async def as_followed(
+    temporal: Client, dag: DagView, anew: Callable[[], Awaitable[DagView]]
+) -> DagView:
+    """Return a DAG that has not ended by its record, with that no workflow follows it where that
+    is so; as it is too where nobody says. `anew` reads it: it may end at this moment."""
+    handle = temporal.get_workflow_handle(dag_workflow_id(dag.id))
+    try:
+        flow = await handle.describe(rpc_timeout=_PATIENCE)
+    except RPCError as error:
+        if not is_unknown(error):
+            return dag
+    else:
+        if flow.status is WorkflowExecutionStatus.RUNNING:
+            return dag
+    dag = await anew()
+    if dag.state.ended:
+        return dag
+    why = f"no workflow follows it: {NOT_FOLLOWED}. {mend_of_unfollowed(dag.id)}"
+    return dag.model_copy(update={"followed": False, "reason": why})
 
 
 async def freed(temporal: Client, ends: Collection[OutsideEnd]) -> dict[OutsideEnd, str]:

@@ -3,6 +3,7 @@ know of workflows that were ended from outside, or have refused their job."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from longshore.activities.array_views import ArrayViews
@@ -22,7 +23,13 @@ from longshore.client.no_record import (
     refuse_no_reference,
     why_no_record,
 )
-from longshore.client.outside_ends import ended_outside_lately, freed, outside_ends_of, shown
+from longshore.client.outside_ends import (
+    as_followed,
+    ended_outside_lately,
+    freed,
+    outside_ends_of,
+    shown,
+)
 from longshore.client.topology import topology_in
 from longshore.models.checkpoint import CheckpointInfo
 from longshore.models.checkpointing import CheckpointDecision
@@ -213,7 +220,8 @@ class Reading:
             return await held_by(connection, node_ids)
 
     async def topology(self, pool: str | None = None) -> tuple[PoolTopology, ...]:
-        """Return the domains of one pool, or of all by name. Raises NotFoundError."""
+        """Return the domains of one pool, or of all by name whose settings can be read. Raises
+        NotFoundError, and StoredError where those of that one cannot."""
         return await topology_in(self._db(), pool)
 
     async def pools(self) -> tuple[PoolView, ...]:
@@ -258,7 +266,15 @@ class Reading:
         return await DagViews(self._db()).dags(tenant=tenant, states=states, limit=limit)
 
     async def dag(self, ref: str) -> DagView:
-        """Return a DAG in full, by its id or the newest of a name. Raises NotFoundError."""
+        """Return a DAG in full, by its id or the newest of a name, and whether a workflow follows
+        it. Raises NotFoundError."""
+        found = await self._recorded_dag(ref)
+        temporal = None if found.state.ended else await self._temporal()
+        anew = partial(self._recorded_dag, found.id)
+        return await as_followed(temporal, found, anew) if temporal else found
+
+    async def _recorded_dag(self, ref: str) -> DagView:
+        """Return the same as the database has it."""
         return await DagViews(self._db()).dag(ref)
 
     async def step(self, ref: str) -> DagJobView | None:

@@ -7,6 +7,7 @@ from urllib.parse import quote
 from longshore.client.dag_view import job_state, remark, told
 from longshore.console.dag_layout import HEIGHT, WIDTH, Line, layout
 from longshore.console.escaping import escape
+from longshore.console.formats import with_code
 from longshore.console.parts import cell, chip, facts, number, table, when
 from longshore.models.dag import Condition, Extra, Join
 from longshore.models.dag_view import DagJobView, DagSummary, DagView
@@ -57,7 +58,7 @@ def head_html(dag: DagView, now: datetime) -> str:
     ]  # fmt: skip
     if dag.generation > 1:
         pairs.append(("Retries", count(dag.generation - 1)))
-    reason = f'<p class="reason">{escape(dag.reason)}</p>' if dag.reason else ""
+    reason = f'<p class="reason">{with_code(dag.reason)}</p>' if dag.reason else ""
     held = '<p class="reason">Held: submits no further job until it is released.</p>'
     return facts(pairs) + reason + (held if dag.held and not dag.state.ended else "")
 

@@ -12,6 +12,17 @@ from longshore.models.job_status import JobState
 from longshore.models.retry import FailureClass
 from longshore.models.units import Duration
 
+NOT_FOLLOWED = "no further job is submitted, and those that were go on"
+"""Of a DAG that has not ended, and that no workflow follows."""
+
+
+def mend_of_unfollowed(dag_id: str) -> str:
+    """Return what to do with a DAG that no workflow follows."""
+    return (
+        f"`longshore dag retry {dag_id}` goes on with it; `longshore dag cancel {dag_id}` after "
+        "that ends it"
+    )
+
 
 class DagState(StrEnum):
     """Where a DAG is in its life."""
@@ -153,6 +164,8 @@ class DagView(DagSummary):
     """1, and one more for each retry."""
     steps: tuple[DagJobView, ...]
     """Its jobs, upstream first."""
+    followed: bool = True
+    """False where it has not ended, and no workflow follows it: no further job is submitted."""
 
     @property
     def simulated(self) -> bool:

@@ -1,7 +1,10 @@
 """What commands say of a pool whose stored settings cannot be read, and how it is mended."""
 
+import json
+
 import psycopg
 
+from longshore.console.fleet import Fleet
 from longshore.models.settings import Settings
 from tests.client.conftest import Command
 from tests.support.control import new_pool
@@ -18,6 +21,17 @@ async def test_it_is_shown_and_set_anew(longshore: Command, pool: str, settings:
         shown = await longshore(*command)
         assert (shown.code, spoilt in shown.out, said in shown.err) == (0, True, True)
     assert (await longshore("pool", "set", pool, "--interval", "30s")).code == 0
+    every = await longshore("topology")
+    assert (every.code, said in every.err, "is left out" in every.err) == (0, True, True)
+    fleet = Fleet(settings)  # the pages, and the REST API
+    for names in (
+        [each["pool"] for each in json.loads((await longshore("topology", "--json")).out)],
+        [each.pool for each in await fleet.topology()],
+    ):
+        assert (pool in names, spoilt in names) == (True, False)
+    await fleet.close()
+    alone = await longshore("topology", "--pool", spoilt)
+    assert (alone.code, alone.out, said in alone.err) == (65, "", True)
     mended = await longshore("pool", "set", spoilt, "--interval", "30s")
     assert (mended.code, said in mended.err) == (0, True)
     assert said not in (await longshore("pools")).err

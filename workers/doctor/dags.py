@@ -8,6 +8,7 @@ from temporalio.client import Client
 from longshore.activities.database import Database
 from longshore.activities.observation import DAGS, describe
 from longshore.models.dag_messages import dag_workflow_id
+from longshore.models.dag_view import NOT_FOLLOWED, mend_of_unfollowed
 from longshore.models.reconcile import WorkflowState
 from longshore.models.text import listed
 from longshore.workers.doctor.findings import Finding, ok, warn
@@ -29,11 +30,9 @@ async def dags(temporal: Client, database: Database) -> list[Finding]:
     return [
         warn(
             _CHECK,
-            f"no workflow follows {listed(found, _SHOWN)}: no further job is submitted, and those "
-            "that were go on",
-            f"`longshore dag retry {first}` goes on with it; `longshore dag cancel {first}` after "
-            "that ends it. Was its workflow terminated? `longshore dag cancel` is the way to end "
-            "a DAG.",
+            f"no workflow follows {listed(found, _SHOWN)}: {NOT_FOLLOWED}",
+            f"{mend_of_unfollowed(first)}. Was its workflow terminated? `longshore dag cancel` is "
+            "the way to end a DAG.",
         )
     ]
 
