@@ -88,7 +88,8 @@ def _queue_facts(explanation: Explanation, now: datetime) -> list[tuple[str, Ren
         risen = "" if job.counted_as is None else f"; {class_of(job, now)}"
         head_start = f"; {said}" if (said := head_start_of(explanation)) else ""
         place = f"place {explanation.position} in pool {job.pool}, {ahead}{risen}{head_start}"
-        facts.append(("queue", place))
+        if job.state is not JobState.HELD:  # that has no turn before it is released, or begins
+            facts.append(("queue", place))
         facts += begin_facts(job, now) or [("waits since", moment_text(job.waits_from, now))]
     if explanation.share is not None:
         facts.append((f"share of {job.tenant}", says_part(explanation.share)))

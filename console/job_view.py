@@ -106,7 +106,7 @@ def why_html(explanation: Explanation, now: datetime) -> str:
     for each in explanation.purchases:
         headline = headline.replace(escape(each.id), purchase_link(each.id))
     said = [f"It {headline}."]
-    if explanation.position is not None:
+    if explanation.position is not None and explanation.job.state is not JobState.HELD:
         said.append(_place_in_queue(explanation, now))
     if explanation.payers is not None and explanation.payers.waiting:
         said.append(f"Paid for: {escape(explanation.payers.waiting)}.")

@@ -33,6 +33,7 @@ async def test_what_is_said_of_a_job_that_begins_later(longshore: Command, pool:
         shown = await longshore(*command)
         assert f"begins at {SAID}" in " ".join(shown.out.split()), command
         assert "longshore release" not in shown.out
+        assert "place 1" not in shown.out
     told = QueueView.model_validate_json((await longshore("queue", "--pool", pool, "--json")).out)
     assert told.jobs[0].reason == f"begins at {SAID}"
     assert (await longshore("cancel", job_id)).code == 0
