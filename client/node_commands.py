@@ -95,10 +95,7 @@ def topology(
     from longshore.client.topology import read_topology
     from longshore.client.topology_view import render_topology
 
-    found, left_out = run(read_topology(pool))
-    for each in left_out:
-        warn(f"{each.trouble}. The pool is left out. `longshore pool set {each.spec.name}` begins "
-             "from the defaults.")  # fmt: skip
+    found = run(read_topology(pool))
     if as_json:
         return print_json(found)
     if not any(one.domains or one.unlabelled for one in found):

@@ -220,8 +220,7 @@ class Reading:
             return await held_by(connection, node_ids)
 
     async def topology(self, pool: str | None = None) -> tuple[PoolTopology, ...]:
-        """Return the domains of one pool, or of all by name whose settings can be read. Raises
-        NotFoundError, and StoredError where those of that one cannot."""
+        """Return the domains of one pool, or of all by name. Raises NotFoundError."""
         return await topology_in(self._db(), pool)
 
     async def pools(self) -> tuple[PoolView, ...]:

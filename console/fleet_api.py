@@ -144,8 +144,7 @@ def _add_nodes(routes: APIRouter, fleet: Fleet) -> None:
     async def topology(pool: PoolName = None) -> TopologyResponse:
         """The domains of each pool with their nodes, and what is used and free in each.
 
-        Without the pools whose stored settings cannot be read. Each entry is one of `longshore
-        topology --json`.
+        Each entry is one of `longshore topology --json`.
         """
         return TopologyResponse(pools=await fleet.topology(pool))
 
