@@ -132,7 +132,8 @@ def never_held(
     if not nodes:
         return (
             f"pool {spec.pool} has no nodes, and is fixed: start one (`longshore agent --pool "
-            f"{spec.pool}`), or name another pool"
+            f"{spec.pool}`), have jobs wait for nodes (`longshore pool set {spec.pool} --growth "
+            "open`), or name another pool"
         )
     rejections = in_the_way_for_good(job, nodes, pool.packing, now)
     counts = format_rejected(Counter(each.code for each in rejections))

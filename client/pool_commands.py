@@ -121,7 +121,10 @@ def pool_set(
     name: Annotated[str, typer.Argument(help="The pool; created if it is new.")],
     growth: Annotated[
         Growth | None,
-        typer.Option(help="open: nodes may join later; fixed: no more nodes will join."),
+        typer.Option(
+            help="What becomes of a job that no node could hold. open: it waits, as nodes may "
+            "join; fixed: it is refused."
+        ),
     ] = None,
     weights: Annotated[
         str | None,
