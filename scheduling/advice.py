@@ -18,6 +18,7 @@ from longshore.models.text import count, listed
 from longshore.models.units import format_cores, format_gb, format_gb_per_second, format_watts
 from longshore.models.visible import brief
 from longshore.scheduling.job_changes import (
+    FEWER_GPUS,
     adding,
     agent_command,
     changes,
@@ -156,9 +157,15 @@ def _whole(job: JobRequest, code: RejectionCode, nodes: Sequence[Node], now: dat
 def _all_it_takes(job: JobRequest, nodes: Sequence[Node], now: datetime, pool: str) -> list[str]:
     """Return the changes that let these nodes hold the job only together, as one piece of
     advice."""
-    says = [each.says for each in together(job, nodes, now, pool)]
+    needed = together(job, nodes, now, pool)
+    says = [each.says for each in needed]
     if len(says) < 2:
         return says
+    if FEWER_GPUS in says:
+        place, with_others = says.index(FEWER_GPUS), (job, nodes)
+        for each in (*needed[:place], *needed[place + 1 :]):
+            with_others = each.made(*with_others)
+        says[place : place + 1] = _more_nodes(*with_others, now, pool)
     return [f"it takes all of this: {'; and '.join(says)}"]
 
 
@@ -227,11 +234,16 @@ def _additions(
         case RejectionCode.EXPIRY:
             return [_LASTS_FOR_A_REPLICA if job.loads_within else _LASTS_LONGER]
         case RejectionCode.DOMAIN:
-            more = adding(_in_words("nodes{together}", job), agent_command(job, pool))
-            most = most_gpus(job, nodes, now)
-            return [f"ask for at most {count(most, 'GPU')}, or {more}" if most else more]
+            return _more_nodes(job, nodes, now, pool)
         case _:
             return []
+
+
+def _more_nodes(job: JobRequest, nodes: Sequence[Node], now: datetime, pool: str) -> list[str]:
+    """Return what helps a gang that is too large for the nodes."""
+    more = adding(_in_words("nodes{together}", job), agent_command(job, pool))
+    most = most_gpus(job, nodes, now)
+    return [f"ask for at most {count(most, 'GPU')}, or {more}" if most else more]
 
 
 def _on_constraints(

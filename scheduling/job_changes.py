@@ -32,6 +32,8 @@ _MOST_CONSTRAINTS = 3
 _MOST_KINDS = 50
 """Kinds of nodes that are asked what it takes there."""
 _EXAMPLES = dict(zip(FABRIC_LABELS, ("r1", "c1", "f1"), strict=True))
+FEWER_GPUS = "ask for fewer GPUs"
+"""Of a gang; more nodes would do as well."""
 _POLICY = PackingPolicy()
 """Empty nodes with time left: what a pool prefers does not matter."""
 
@@ -258,7 +260,7 @@ def _of_domains(code: RejectionCode) -> tuple[Change, ...]:
         _of_job(
             code, "do without spares: gang.spares_required: false", {"spares_required": False}
         ),
-        Change(code, "ask for fewer GPUs", _of_one_gpu),
+        Change(code, FEWER_GPUS, _of_one_gpu),
     )
 
 

@@ -241,7 +241,9 @@ def _gpus(remedy: Remedy) -> str:
 _SAYS = {
     Helps.LATER: lambda _, one: f"wait until {one.at:%Y-%m-%d %H:%M} UTC: an envelope opens then",
     Helps.FEWER: lambda _, one: f"ask for {_gpus(one)}: so many would be paid for",
-    Helps.MAX_BORROW: lambda _, one: f"borrow more: `max_borrow: {-(-(one.gpus or 0) // 1):g}`",
+    Helps.MAX_BORROW: lambda _, one: (
+        f"borrow more (`--set funding.max_borrow={-(-(one.gpus or 0) // 1):g}`)"
+    ),
     Helps.SPONSORS: lambda _, one: (
         f"ask a sponsor: {listed(one.tenants, _NAMED)} would lend {_gpus(one)}, with "
         f"`allow_borrow: true` and `sponsors: [{', '.join(one.tenants)}]`"
@@ -249,13 +251,13 @@ _SAYS = {
     Helps.BUDGET: _budget,
     Helps.CAP: _cap,
     Helps.PREEMPTIBLE: lambda _, __: (
-        "let it be preempted, with `preemptible: true`: relatives would pay"
+        "let it be preempted (`--set preemptible=true`): relatives would pay"
     ),
     Helps.ENDS: lambda _, one: (
         f"wait until about {one.at:%Y-%m-%d %H:%M} UTC: jobs that have the GPUs of these "
         "envelopes are expected to end by then"
     ),
-    Helps.RUN_UNFUNDED: lambda _, __: "let it run on idle GPUs, with `unfunded: run`",
+    Helps.RUN_UNFUNDED: lambda _, __: "let it run on idle GPUs (`--set funding.unfunded=run`)",
 }
 
 _JOB = f"""

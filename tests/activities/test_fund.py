@@ -97,7 +97,7 @@ async def test_a_tenant_without_an_envelope_for_it_may_get_one(funded: Ledger):
     assert view.code == "NO_ENVELOPE"
     assert [each.says for each in view.remedies] == [
         "give red an envelope of 2 H100 GPUs in its budget file: `longshore budget apply FILE`",
-        "let it run on idle GPUs, with `unfunded: run`",
+        "let it run on idle GPUs (`--set funding.unfunded=run`)",
     ]
 
 

@@ -254,7 +254,7 @@ async def test_why_says_what_would_pay_and_not_to_add_a_node(
     told = words(await longshore("why", waiting))
     assert "no budget pays for 2 GPUs" in told
     assert f"raise envelope {owner}/main to 4 GPUs in its budget file: `longshore budget" in told
-    assert "let it run on idle GPUs, with `unfunded: run`" in told
+    assert "let it run on idle GPUs (`--set funding.unfunded=run`)" in told
     assert "add " not in told
     assert "longshore agent" not in told
     await longshore("cancel", waiting)

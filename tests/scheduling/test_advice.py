@@ -276,3 +276,10 @@ def test_of_an_engine_the_fields_of_its_model_are_named() -> None:
         "give its model a smaller context or concurrency, or less memory"
     )
     assert not [told for told in too_large if "vram_per_gpu" in told or "milli" in told]
+
+
+def test_a_gang_that_is_too_large_for_nodes_without_labels_may_have_more_of_them() -> None:
+    (told,) = advised(a_gang(32, 8), [a_node("n1"), a_node("n2")])
+    start = agent_command(a_gang(32, 8), "p")
+    assert told.startswith("it takes all of this: start the agents with labels")
+    assert told.endswith(f"; and ask for at most 16 GPUs, or add nodes: run {start} on each")
