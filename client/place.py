@@ -21,7 +21,7 @@ from longshore.activities.snapshot import (
     load_simulated,
 )
 from longshore.activities.usage import load_pool_to_plan
-from longshore.client.preempt_plan import plan_of, words_of_turn
+from longshore.client.preempt_plan import plan_of, words_of_like, words_of_turn
 from longshore.models.document import read_document
 from longshore.models.domains import Foreseen
 from longshore.models.errors import SpecError
@@ -227,9 +227,10 @@ def _who_would_stop(
         job = job.model_copy(update={"engine": key, "turn_at": at})
     inputs = inputs.model_copy(update={"queue": (*inputs.queue, job)})
     found = plan_of(inputs, job, None, now)
-    if found is None or found.preempts or not (turn := words_of_turn(inputs, job.id, now)):
+    if found is None or found.preempts:
         return found
-    return found.model_copy(update={"reason": f"{found.reason}; {turn}"})
+    more = [words_of_turn(inputs, job.id, now), words_of_like(inputs, job)]
+    return found.model_copy(update={"reason": "; ".join(filter(None, [found.reason, *more]))})
 
 
 async def _engine_job(connection: AsyncConnection, model: ModelName, pool: str | None) -> JobSpec:

@@ -57,6 +57,16 @@ def words_of_turn(inputs: PreemptionInputs, job_id: str, now: datetime) -> str:
     return f"{said}: as things are now, {plan.reason}" if plan else said
 
 
+def words_of_like(inputs: PreemptionInputs, job: JobRequest) -> str:
+    """Return which engine of the queue serves the same as one that is not there yet: of that one
+    other things hold. Empty where none does."""
+    others = (each for each in inputs.queue if each.id != job.id)
+    like = next(
+        (each.id for each in others if each.engine and each.engine.is_like(job.engine)), ""
+    )
+    return like and f"{like} waits with the same model already: `longshore why {like}` tells of it"
+
+
 def _at_turn(job: JobRequest, at: datetime) -> JobRequest:
     """Return a job as it waits at a time: with its turn, where it has one by then."""
     if job.turn_at is None or job.turn_at > at:

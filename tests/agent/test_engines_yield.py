@@ -223,6 +223,7 @@ async def test_each_has_its_turn_also_the_newest_and_while_a_job_waits_before_it
         told, _ = await place_live(ModelName(f"fourth-{pool}"), pool, datetime.now(UTC))
         assert told.stops is not None
         assert re.search("it has its turn from .* UTC on: as things are now, ", told.stops.reason)
+        assert "waits with the same model already" not in told.stops.reason
 
         async def all_came() -> bool:
             return {*came} == {*names}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from longshore.activities.preemption_inputs import PreemptionInputs
-from longshore.client.preempt_plan import words_of_turn
+from longshore.client.preempt_plan import words_of_like, words_of_turn
 from longshore.models.job_request import EngineKey, JobRequest
 from longshore.models.pool import PoolSpec
 from longshore.models.preemption import RunningEngine, RunningWork
@@ -29,11 +29,14 @@ def in_use(**fields: Any) -> RunningWork:
     return work.model_copy(update=fields)
 
 
-def said(work: RunningWork, *waits: JobRequest) -> str:
+def a_pool(work: RunningWork, *waits: JobRequest) -> PreemptionInputs:
     nodes = nodes_with([work], [a_node("n", gpus=1)])
     spec = PoolSpec(name="p", preemption=RULES)
-    pool = PreemptionInputs(spec=spec, nodes=tuple(nodes), running=(work,), queue=waits)
-    return words_of_turn(pool, "waits", NOW)
+    return PreemptionInputs(spec=spec, nodes=tuple(nodes), running=(work,), queue=waits)
+
+
+def said(work: RunningWork, *waits: JobRequest) -> str:
+    return words_of_turn(a_pool(work, *waits), "waits", NOW)
 
 
 def waits(**fields: Any) -> JobRequest:
@@ -67,3 +70,11 @@ def test_it_is_told_when_it_comes_who_would_be_stopped_and_what_that_costs(
 def test_nothing_is_said_of_what_is_to_have_none() -> None:
     assert said(in_use(), waits()) == ""
     assert said(in_use()) == ""
+
+
+def test_of_one_of_a_model_that_waits_already_that_one_is_named() -> None:
+    new = waits().model_copy(update={"id": "new"})
+    told = words_of_like(a_pool(in_use(), waits(), new), new)
+    assert told == "waits waits with the same model already: `longshore why waits` tells of it"
+    other = new.model_copy(update={"engine": EngineKey(model="third", runtime="llama.cpp")})
+    assert words_of_like(a_pool(in_use(), waits(), other), other) == ""
