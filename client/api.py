@@ -12,22 +12,17 @@ from typing import Self
 
 from temporalio.client import (
     Client,
-    WorkflowExecutionDescription,
-    WorkflowExecutionStatus,
     WorkflowFailureError,
-    WorkflowUpdateFailedError,
 )
 from temporalio.exceptions import ApplicationError, WorkflowAlreadyStartedError
 from temporalio.runtime import Runtime
 from temporalio.service import RPCError, RPCStatusCode
 
 from longshore.activities.fingerprints import Accepted, accept
-from longshore.activities.job_runs import failure_of, has_result
 from longshore.activities.job_starts import digest_of, start_job
 from longshore.activities.prices.holds import anybody_waits
 from longshore.activities.signals import Signals
 from longshore.activities.views import set_pool
-from longshore.client.array_status import as_on_record
 from longshore.client.arrays import ArrayControl
 from longshore.client.budgets import BudgetControl
 from longshore.client.code_submit import CodeStorer
@@ -35,12 +30,9 @@ from longshore.client.connection import connect
 from longshore.client.errors import as_ours
 from longshore.client.forecast import forecast_of_submit
 from longshore.client.funding_reading import FundingReading
-from longshore.client.job_output import OutputReading
-from longshore.client.late_answers import carried_out
+from longshore.client.job_control import JobControl
 from longshore.client.model_registry import ModelControl
 from longshore.client.no_record import (
-    PATIENCE,
-    message_of,
     newest_not_taken_up,
     refuse_no_reference,
 )
@@ -49,16 +41,14 @@ from longshore.client.outside_ends import is_outside_end
 from longshore.client.recorded_end import ended_job, result_on_record
 from longshore.client.schedules import ScheduleControl
 from longshore.client.services import ServiceControl
-from longshore.client.status import began_again, progress_of, reset_after, status_of
+from longshore.client.status import began_again, progress_of, reset_after
 from longshore.client.submission import GENERATED_ID, new_job_id, preflight
 from longshore.models.array_messages import job_input
 from longshore.models.errors import (
     ConflictError,
-    EndedError,
     LongshoreError,
     NoRecordError,
     NotFoundError,
-    NotSubmittedError,
     NotTakenUpError,
     RefusedError,
     SpecError,
@@ -68,16 +58,13 @@ from longshore.models.forecast import Forecast
 from longshore.models.job import JobSpec
 from longshore.models.job_report import JobReport
 from longshore.models.job_status import JobResult, JobState, JobStatus
-from longshore.models.messages import CommandReason, Displacement
 from longshore.models.node_messages import Progress
 from longshore.models.pool import PoolSpec
 from longshore.models.price_series import PriceSeries
-from longshore.models.resize import Resize, ResizeReply
 from longshore.models.settings import Settings
 from longshore.models.views import JobView, Submission
 from longshore.scheduling.arrays import too_many
 from longshore.scheduling.deadline import deadlines_in_vain
-from longshore.workflows.job import JobWorkflow
 
 _TEMPORAL_PATIENCE = timedelta(seconds=15)
 
@@ -88,7 +75,7 @@ class Longshore(
     ArrayControl,
     BudgetControl,
     ModelControl,
-    OutputReading,
+    JobControl,
     FundingReading,
     ServiceControl,
 ):
@@ -168,15 +155,6 @@ class Longshore(
         """Return what would become of a job if it were submitted now, and at which cost; None of
         an array, and where the database does not answer."""
         return await forecast_of_submit(self._db, self.settings, spec)
-
-    async def status(self, ref: str) -> JobStatus:
-        """Return what the job's workflow says of it. `ref` is an id, or the name of the newest."""
-        job_id = await self._resolve(ref)
-        try:
-            found = await status_of(self.temporal, self._job(job_id))
-        except RPCError as error:
-            raise as_ours(error, f"job {ref}") from error
-        return await as_on_record(found, self._views())
 
     async def report(self, ref: str) -> JobReport:
         """Return one job in full; where Temporal does not answer, what the database knows.
@@ -266,81 +244,6 @@ class Longshore(
             if not status.state.ended:
                 await asyncio.sleep(every)
 
-    async def cancel(self, ref: str, reason: str = "") -> str:
-        """Ask a job to end; return its id. Its process gets its stop signal and its grace.
-
-        A job of a DAG that waits for others is recorded as cancelled before its start.
-        """
-        try:
-            job_id = await self._resolve(ref)
-        except NotSubmittedError as error:
-            if error.ended:
-                raise
-            await self.cancel_dag_job(error.dag_id, error.name, reason)
-            return f"{error.dag_id}.{error.name}"
-        try:
-            # Temporal takes a request for a workflow that has ended, and forgets it.
-            found = await self._job(job_id).describe()
-            if found.status is not WorkflowExecutionStatus.RUNNING:
-                raise await self._over(ref, found)
-            await self._job(job_id).cancel(reason=reason or "cancelled by its user")
-        except RPCError as error:
-            raise as_ours(error, f"job {ref}") from error
-        return job_id
-
-    async def hold(self, ref: str, reason: str = "") -> str:
-        """Keep a job out of placement; a running one is stopped and queued again, held."""
-        return await self._signal_job(ref, "hold", reason)
-
-    async def release(self, ref: str, reason: str = "") -> str:
-        """End a hold; return the job's id."""
-        return await self._signal_job(ref, "release", reason)
-
-    async def requeue(self, ref: str, reason: str = "") -> str:
-        """Stop a running job with its grace, and have it queued again; return its id."""
-        status = await self.status(ref)
-        if (await self.spec(status.job_id)).array is not None:
-            raise RefusedError(
-                f"{status.job_id} is an array: queue its slots again, such as {status.job_id}.s1"
-            )
-        if status.state not in (JobState.RUNNING, JobState.STOPPING):
-            kind = EndedError if status.state.ended else RefusedError
-            raise kind(
-                f"job {ref} is {status.state.value}: only one that runs can be queued again"
-            )
-        displacement = Displacement(
-            attempt=status.attempt, reason=reason or "queued again by its user"
-        )
-        try:
-            await self._job(status.job_id).signal(JobWorkflow.move, displacement)
-        except RPCError as error:
-            raise as_ours(error, f"job {ref}") from error
-        return status.job_id
-
-    async def resize(
-        self, ref: str, gpus: int, reason: str = "", *, from_start: bool = False
-    ) -> ResizeReply:
-        """Give a malleable job another desired size; return what comes of it.
-
-        One that runs is stopped with its grace and started again where that brings it nearer to
-        the size now; without a checkpoint only with `from_start`. Raises RefusedError where the
-        job has no such size, or has ended.
-        """
-        job_id = await self._resolve(ref)
-        asked = Resize(gpus=gpus, reason=reason, from_start=from_start)
-        try:
-            update = self._job(job_id).execute_update(JobWorkflow.resize, asked)
-            return await carried_out(update, f"job {job_id}")
-        except WorkflowUpdateFailedError as error:
-            cause = error.cause
-            why = cause.message if isinstance(cause, ApplicationError) else str(cause)
-            raise RefusedError(f"job {ref} cannot be resized: {why}") from error
-        except RPCError as error:
-            ours = as_ours(error, f"job {ref}")
-            if isinstance(ours, (RefusedError, NotFoundError)):
-                ours = await self._over(ref, await self._job(job_id).describe())
-            raise ours from error
-
     async def id_of(self, ref: str) -> str:
         """Return the id of the job that `ref` names: an id, or the name of the newest, whether or
         not it is in a queue yet. Raises NotFoundError."""
@@ -415,25 +318,6 @@ class Longshore(
             return status.result
         # Ended from outside (terminated), before it could record anything.
         return JobResult(job_id=job_id, state=JobState.FAILED, message=str(cause))
-
-    async def _signal_job(self, ref: str, signal: str, reason: str) -> str:
-        job_id = await self._resolve(ref)
-        try:
-            await self._job(job_id).signal(signal, CommandReason(reason=reason))
-        except RPCError as error:
-            reply = as_ours(error, f"job {ref}")
-            if isinstance(reply, RefusedError):
-                reply = await self._over(ref, await self._job(job_id).describe())
-            raise reply from error
-        return job_id
-
-    async def _over(self, ref: str, found: WorkflowExecutionDescription) -> LongshoreError:
-        """Return why a job that has ended cannot be steered."""
-        failed = await failure_of(self.temporal, found, within=PATIENCE)
-        of = f"job {ref} has ended already"
-        if failed is not None and not has_result(failed):
-            return EndedError(f"{of}: its workflow refused it ({message_of(failed)})")
-        return EndedError(of)
 
     async def _resolve(self, ref: str) -> str:
         """Return the id of the job that `ref` names: an id, or the name of the newest.
