@@ -185,7 +185,9 @@ class Explainer:
             **await self._beside(job),
         )  # fmt: skip
         if serves and told.making_room is None and (turn := await self._turn_of(job)):
-            told = told.model_copy(update={"headline": f"{told.headline}; {turn}"})
+            # Its start as jobs end in time counts no turn: the later of two would mislead.
+            shown = told.job.model_copy(update={"estimated_start": None, "start_range": None})
+            told = told.model_copy(update={"headline": f"{told.headline}; {turn}", "job": shown})
         more = {
             "sizes": await self._sizes_of(job), "data": await self.staged(job),
             "meeting": await self._meeting_of(job), "payers": payers,

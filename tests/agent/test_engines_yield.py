@@ -24,6 +24,7 @@ from longshore.models.service import ServiceSpec, ServiceState, ServiceView
 from longshore.models.service_messages import service_workflow_id
 from longshore.models.serving import ModelSpec
 from longshore.models.settings import Settings
+from longshore.models.views import Explanation
 from tests.support.agent import AgentProcess
 from tests.support.control import a_spec, reaches
 from tests.support.gguf_models import Model, write
@@ -224,6 +225,15 @@ async def test_each_has_its_turn_also_the_newest_and_while_a_job_waits_before_it
         assert told.stops is not None
         assert re.search("it has its turn from .* UTC on: as things are now, ", told.stops.reason)
         assert "waits with the same model already" not in told.stops.reason
+
+        async def told_of_a_turn() -> Explanation | None:
+            waiting = [one for name in names for one in (await longshore.service(name)).replicas]
+            found = [await longshore.explain(one.job_id) for one in waiting if not one.endpoint]
+            return next((one for one in found if "it has its turn" in one.headline), None)
+
+        why = await eventually(told_of_a_turn, timeout=PATIENCE)
+        assert why is not None
+        assert why.job.estimated_start is None, "as jobs end in time it is later"
 
         async def all_came() -> bool:
             return {*came} == {*names}
