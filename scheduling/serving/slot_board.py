@@ -1,6 +1,7 @@
 """The GPUs and slots of a state as columns: what is free where, and what could be."""
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -29,7 +30,7 @@ from longshore.scheduling.serving.victims import (
     price_of,
     reload_price,
     victim_of,
-    why_not,
+    yields,
 )
 
 Ints = NDArray[np.int64]
@@ -59,54 +60,63 @@ class Board:
              for gpu in self.gpus]
         )  # fmt: skip
         """Seconds until the time of a node ends."""
-        self.on: list[list[int]] = [[] for _ in self.gpus]
-        """The places of the slots that have memory of a GPU."""
         self.free_at: dict[int, datetime] = {}
         """When a GPU has loaded what it loads, or was promised for."""
         self.busy: Bools = np.zeros(len(self.gpus), bool)
         self.by_id = {slot.id: place for place, slot in enumerate(self.slots)}
         self.leaving: set[str] = set()
-        self.of_key: dict[SlotKey, list[ModelSlot]] = {}
         self.loading = 0
         self._pairs()
         self._yielding: dict[tuple[int, bool], tuple[Ints, Floats]] = {}
+        self._reloads: dict[str, int] = {}
 
     def _pairs(self) -> None:
         rows: list[int] = []
         places: list[int] = []
         mbs: list[int] = []
+        row_of, loading = self.rows.get, EngineStage.LOADING
+        of_key = defaultdict[SlotKey, list[ModelSlot]](list)
         for place, slot in enumerate(self.slots):
-            self.of_key.setdefault(slot.key, []).append(slot)
+            of_key[slot.key].append(slot)
             for gpu, mb in slot.memory:
-                if (row := self.rows.get(gpu)) is not None:
+                if (row := row_of(gpu)) is not None:
                     rows.append(row)
                     places.append(place)
                     mbs.append(mb)
-                    self.on[row].append(place)
-            if slot.state is EngineStage.LOADING:
+            if slot.state is loading:
                 self.loading += 1
                 self._is_busy(self.rows_of(slot.memory), self.ready_at(slot))
+        self.of_key = dict(of_key)
         self._row, self._place, self._mb = (_ints(column) for column in (rows, places, mbs))
         taken = np.bincount(self._row, self._mb, len(self.gpus)) if rows else 0
         self.room: Ints = self.capacity - np.asarray(taken, np.int64)
+        by_row = np.argsort(self._row, kind="stable")
+        self._on = self._place[by_row]
+        self._first = np.searchsorted(self._row[by_row], np.arange(len(self.gpus) + 1))
+
+    def on(self, row: int) -> list[int]:
+        """Return the places of the slots that have memory of a GPU."""
+        return self._on[self._first[row] : self._first[row + 1]].tolist()
+
+    @cached_property
+    def stale(self) -> list[bool]:
+        """Whether each slot yields to anybody."""
+        policy, now = self.policy, self.now
+        return [not slot.active and is_stale(slot, policy, now) for slot in self.slots]
 
     @cached_property
     def _columns(self) -> tuple[Bools, Bools, Ints, Floats]:
         """For each slot: whether it may yield at all, whether it is stale, its class, and the
         micro-dollars of its reload x its requests in an hour."""
-        policy, now, models = self.policy, self.now, self.state.models
-        ready = [s.state is EngineStage.READY and not s.pinned for s in self.slots]
-        stale = [is_stale(slot, policy, now) for slot in self.slots]
-        price = np.zeros(len(self.slots))
-        seconds = [
-            model.load_time.total_seconds() * model.use
-            if (model := models.get(slot.key)) else 0.0
-            for slot in self.slots
-        ]  # fmt: skip
-        np.add.at(price, self._place, self.price[self._row])
+        models = self.state.models
+        is_ready = EngineStage.READY
+        ready = [slot.state is is_ready and not slot.pinned for slot in self.slots]
+        worth = {key: each.load_time.total_seconds() * each.use for key, each in models.items()}
+        seconds = [worth.get(slot.key, 0.0) for slot in self.slots]
+        price = np.bincount(self._place, self.price[self._row], len(self.slots))
         return (
-            np.array(ready, bool), np.array(stale, bool),
-            _ints(slot.priority for slot in self.slots), price * np.array(seconds) / 3600,
+            np.array(ready, bool), np.array(self.stale, bool),
+            _ints([slot.priority for slot in self.slots]), price * np.array(seconds) / 3600,
         )  # fmt: skip
 
     def yielding(self, asker: Asker) -> tuple[Ints, Floats]:
@@ -151,11 +161,13 @@ class Board:
             self.free_at[row] = max(until, self.free_at.get(row, until))
 
     def reload(self, slot: ModelSlot) -> int:
+        if (known := self._reloads.get(slot.id)) is not None:
+            return known
         model = self.state.models.get(slot.key)
-        if model is None:
-            return 0
         prices = [self.gpus[row].price for row in self.rows_of(slot.memory)]
-        return reload_price(slot, model, prices, self.policy)
+        price = reload_price(slot, model, prices, self.policy) if model else 0
+        self._reloads[slot.id] = price
+        return price
 
     def leaving_on(
         self, rows: Sequence[int], mbs: Sequence[int], asker: Asker, meanwhile: timedelta
@@ -167,14 +179,17 @@ class Board:
         }  # fmt: skip
         if not short:
             return ()
-        places = sorted({place for row in short for place in self.on[row]})
+        places = sorted({place for row in short for place in self.on(row)})
         candidates: list[Candidate] = []
         for slot in (self.slots[place] for place in places):
-            if slot.id in self.leaving or why_not(slot, asker, self.policy, self.now):
+            if slot.id in self.leaving or not yields(slot, asker, self.policy, self.now):
                 continue
             model = self.state.models.get(slot.key)
             price = price_of(self.reload(slot), model.use if model else 0.0, meanwhile)
-            frees = {self.rows[gpu]: mb for gpu, mb in slot.memory if self.rows.get(gpu) in short}
+            frees = {
+                row: mb for gpu, mb in slot.memory
+                if (row := self.rows.get(gpu)) is not None and row in short
+            }  # fmt: skip
             candidates.append(Candidate(price, slot.id, frees))
         return choose_victims(short, candidates)
 
@@ -236,4 +251,4 @@ class Board:
 
 
 def _ints(values: Iterable[Any]) -> Ints:
-    return np.fromiter(values, np.int64)
+    return np.array(list(values), np.int64)

@@ -54,10 +54,8 @@ class Way(NamedTuple):
     """Micro-dollars of the longer of the two."""
     free_at: datetime | None
     """When its GPUs load nothing else; None: now."""
-
-    @property
-    def price(self) -> int:
-        return self.waiting + sum(each.price for each in self.leaving)
+    price: int
+    """Micro-dollars: of the wait, and of those that leave."""
 
 
 def options(board: Board, asked: Asked) -> list[Way]:
@@ -150,10 +148,13 @@ def _nodes(
     if not len(rows):
         return []
     costs = np.where(board.room[rows] >= mb, 0.0, least[rows]) * (asked.model.load_time / _HOUR)
-    order = np.lexsort((costs, board.node_of[rows]))
-    rows, costs = rows[order], costs[order]
-    _, first, gpus = np.unique(board.node_of[rows], return_index=True, return_counts=True)
+    nodes = board.node_of[rows]
+    # The rows of a node are neighbours.
+    first = np.flatnonzero(np.diff(nodes, prepend=-1))
+    gpus = np.diff(first, append=len(rows))
     first, gpus = first[gpus >= number], gpus[gpus >= number]
+    order = np.lexsort((costs, nodes))
+    rows, costs = rows[order], costs[order]
     # The dearest of the cheapest GPUs of a node: one slot may have memory of several.
     bound = costs[first + number - 1]
     found: list[tuple[list[int], list[int], float]] = []
@@ -202,9 +203,11 @@ def _way_of(
     leaving: tuple[Candidate, ...],
 ) -> Way:
     wait, drain = _wait_for(board, rows), board.drain_time(leaving)
+    waiting = wait_price(board, asked, max(wait, drain))
     return Way(
-        tuple(rows), tuple(mbs), leaving, wait, drain, wait_price(board, asked, max(wait, drain)),
-        board.now + wait if board.busy[list(rows)].any() else None,
+        tuple(rows), tuple(mbs), leaving, wait, drain, waiting,
+        board.now + wait if any(row in board.free_at for row in rows) else None,
+        waiting + sum(each.price for each in leaving),
     )  # fmt: skip
 
 

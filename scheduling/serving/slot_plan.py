@@ -29,7 +29,7 @@ from longshore.scheduling.serving.slots import (
     Victim,
     WaitingRequests,
 )
-from longshore.scheduling.serving.victims import Asker, is_stale
+from longshore.scheduling.serving.victims import Asker
 
 _HOUR = timedelta(hours=1)
 _SHORTEST = timedelta(milliseconds=1)
@@ -263,9 +263,9 @@ class _Planning:
         """Return when the next slot will be stale, if nobody asks for it."""
         idle = [
             slot.idle_since + self.policy.stale_after
-            for slot in self.board.slots
-            if slot.idle_since is not None and slot.state is EngineStage.READY and not slot.pinned
-            and not is_stale(slot, self.policy, self.now)
+            for slot, stale in zip(self.board.slots, self.board.stale, strict=True)
+            if not stale and slot.idle_since is not None
+            and slot.state is EngineStage.READY and not slot.pinned
         ]  # fmt: skip
         return [min(idle)] if idle else []
 

@@ -45,6 +45,15 @@ def is_stale(slot: ModelSlot, policy: SlotPolicy, now: datetime) -> bool:
     return slot.idle_since is not None and now - slot.idle_since >= policy.stale_after
 
 
+def yields(slot: ModelSlot, asker: Asker, policy: SlotPolicy, now: datetime) -> bool:
+    """Return whether a slot leaves for who asks."""
+    if slot.state is not EngineStage.READY or slot.pinned or asker.key == slot.key:
+        return False
+    if slot.priority < asker.priority or (asker.due and slot.priority == asker.priority):
+        return True
+    return is_stale(slot, policy, now)
+
+
 def why_not(slot: ModelSlot, asker: Asker, policy: SlotPolicy, now: datetime) -> str | None:
     """Return why a slot keeps its memory; None where it yields."""
     if slot.state is EngineStage.LOADING:
@@ -55,9 +64,7 @@ def why_not(slot: ModelSlot, asker: Asker, policy: SlotPolicy, now: datetime) ->
         return "it is pinned"
     if asker.key == slot.key:
         return "it serves the same key"
-    if is_stale(slot, policy, now) or slot.priority < asker.priority:
-        return None
-    if slot.priority == asker.priority and asker.due:
+    if yields(slot, asker, policy, now):
         return None
     said = f"it is in use, of class {slot.priority}"
     if not slot.active and not slot.queued:
@@ -135,16 +142,18 @@ def choose_victims(
                 left[row] -= mb
     if left:
         return None
+    freed = {row: sum(each.frees.get(row, 0) for each in chosen) for row in short}
     for candidate in sorted(chosen, reverse=True):
-        others = [each for each in chosen if each is not candidate]
-        if suffices(short, others):
-            chosen = others
-    alone = min((each for each in candidates if suffices(short, [each])), default=None)
-    if alone is not None and alone.price < sum(each.price for each in chosen):
-        return (alone,)
-    return tuple(chosen)
+        frees = candidate.frees
+        if all(freed[row] - frees.get(row, 0) >= mb for row, mb in short.items()):
+            chosen = [each for each in chosen if each is not candidate]
+            freed = {row: mb - frees.get(row, 0) for row, mb in freed.items()}
+    price = sum(each.price for each in chosen)
+    alone = min((each for each in candidates if each.price < price and _alone(short, each)),
+                default=None)  # fmt: skip
+    return tuple(chosen) if alone is None else (alone,)
 
 
-def suffices(short: Mapping[int, int], leaving: Sequence[Candidate]) -> bool:
-    """Return whether each GPU has the MB that it is short of, once these have left."""
-    return all(sum(each.frees.get(row, 0) for each in leaving) >= mb for row, mb in short.items())
+def _alone(short: Mapping[int, int], leaving: Candidate) -> bool:
+    """Return whether each GPU has the MB that it is short of, once this one has left."""
+    return all(leaving.frees.get(row, 0) >= mb for row, mb in short.items())

@@ -21,7 +21,7 @@ from longshore.scheduling.serving.slots import (
     SlotAction,
     SlotPlan,
 )
-from longshore.scheduling.serving.victims import Candidate, choose_victims, is_stale, suffices
+from longshore.scheduling.serving.victims import Candidate, choose_victims, is_stale
 from tests.support.slots import NOW, POLICY, SECOND, model, slot, state, waits
 
 SIZES = ((8_000,), (16_000,), (30_000,), (64_000,), (40_000, 40_000), (70_000, 70_000))
@@ -227,3 +227,8 @@ def test_the_choice_of_victims_beside_all_choices(
         assert not suffices(short, [other for other in chosen if other is not each])
     alone = [each.price for each in candidates if suffices(short, [each])]
     assert sum(each.price for each in chosen) <= min(alone, default=10**9)
+
+
+def suffices(short: dict[int, int], leaving: list[Candidate] | tuple[Candidate, ...]) -> bool:
+    """Return whether each GPU has what it is short of, once these have left."""
+    return all(sum(each.frees.get(row, 0) for each in leaving) >= mb for row, mb in short.items())
