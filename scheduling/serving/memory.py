@@ -7,7 +7,7 @@ that any layer can: never too little. Compute buffers are an upper bound.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from longshore.models.errors import UnsatisfiableError
@@ -53,15 +53,14 @@ class _Shape:
     value: int
 
     def number(self, key: str, default: int = 0) -> int:
-        value = self.header.of_model(key)
-        return _whole(value, default)
+        return _size(self.header, key, default)
 
 
 def estimate(header: GGUFHeader, serving: Serving) -> ModelMemory:
     """Return what one GPU must have for a model.
 
     Raises UnsatisfiableError, with the key that is missing or wrong, where the header does not
-    say how large the model is, or where it cannot be served so.
+    say how large the model is, where its tensors say otherwise, or where it cannot be served so.
     """
     shape = _shape(header)
     types, of_layers = Counter[str](), Counter[int]()
@@ -69,6 +68,7 @@ def estimate(header: GGUFHeader, serving: Serving) -> ModelMemory:
         types[TENSOR_TYPES[tensor.type][0]] += tensor.size
         if (found := _OF_LAYER.match(tensor.name)) is not None:
             of_layers[int(found[1])] += tensor.size
+    _check_layers(shape, of_layers)
     caches = [
         _cells_of(shape, layer, serving) * _row(shape, layer, serving.cache_type)
         for layer in range(shape.layers)
@@ -144,7 +144,7 @@ def _shape(header: GGUFHeader) -> _Shape:
         raise UnsatisfiableError(
             f"{_named(header)}.block_count is {layers:,}; {_MOST_LAYERS:,} are the most"
         )
-    recurrent = _whole(header.of_model("ssm.state_size"), 0) > 0
+    recurrent = _size(header, "ssm.state_size", 0) > 0
     if not recurrent:
         _needed(header, "attention.head_count")
     heads = _per_layer(header, "attention.head_count", layers)
@@ -154,12 +154,45 @@ def _shape(header: GGUFHeader) -> _Shape:
         if header.of_model("attention.head_count_kv") is None
         else _per_layer(header, "attention.head_count_kv", layers)
     )
-    each = width // max(heads) if max(heads) else 0
+    if header.architecture in _PLAIN | frozenset(_WINDOWED) and not (
+        min(heads) and min(key_heads)
+    ):
+        raise UnsatisfiableError(
+            f"{_named(header)}.attention.head_count or head_count_kv is 0, and each layer of such "
+            "a model has both: without them nobody knows how large its cache is"
+        )
+    each = -(-width // max(heads)) if max(heads) else 0
+    if (
+        header.architecture in _KNOWN
+        and each * max(heads, default=0) > width
+        and header.of_model("attention.key_length") is None
+    ):
+        raise UnsatisfiableError(
+            f"{_named(header)}.attention.head_count is {max(heads):,} and does not divide "
+            f"embedding_length, {width:,}, and attention.key_length is missing"
+        )
     return _Shape(
         header, layers, width, heads, key_heads,
-        key=_whole(header.of_model("attention.key_length"), each),
-        value=_whole(header.of_model("attention.value_length"), each),
+        key=_size(header, "attention.key_length", each),
+        value=_size(header, "attention.value_length", each),
     )  # fmt: skip
+
+
+def _check_layers(shape: _Shape, of_layers: Mapping[int, int]) -> None:
+    """Refuse a header that says another number of layers than its tensors are of: the engine
+    would not load it, and the cache of a layer that nobody counted would have no memory."""
+    said = f"{_named(shape.header)}.block_count is {shape.layers:,}"
+    if (last := max(of_layers, default=0)) >= shape.layers:
+        raise UnsatisfiableError(
+            f"{said}, and the file has tensors of layer {last:,} (blk.{last})"
+        )
+    # Of other architectures some have layers without tensors, or name them otherwise.
+    if shape.header.architecture in _KNOWN and len(of_layers) < shape.layers:
+        missing = next(layer for layer in range(shape.layers) if layer not in of_layers)
+        raise UnsatisfiableError(
+            f"{said}, and the file has tensors of {count(len(of_layers), 'layer')}: none of layer "
+            f"{missing:,} (blk.{missing})"
+        )
 
 
 def _named(header: GGUFHeader) -> str:
@@ -168,21 +201,29 @@ def _named(header: GGUFHeader) -> str:
 
 
 def _needed(header: GGUFHeader, key: str) -> int:
-    value = header.of_model(key)
-    if isinstance(value, tuple) and value:
-        value = max(value)
-    if (whole := _whole(value, 0)) < 1:
+    if (size := _size(header, key, 0)) < 1:
         raise UnsatisfiableError(
             f"{_named(header)}.{key} is missing, or not above 0: without it nobody knows how "
             "much memory the model needs"
         )
-    return whole
+    return size
 
 
-def _whole(value: Value | None, default: int) -> int:
-    """Return a size; `default` where there is none, or one that no model has."""
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**40:
+def _size(header: GGUFHeader, key: str, default: int) -> int:
+    """Return a size, the largest of a list; `default` where the header says nothing of it."""
+    value = header.of_model(key)
+    if value is None or value == ():
         return default
+    values = value if isinstance(value, tuple) else (value,)
+    return max(_whole(header, key, each) for each in values)
+
+
+def _whole(header: GGUFHeader, key: str, value: Value) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**40:
+        raise UnsatisfiableError(
+            f"{_named(header)}.{key} is not a whole number from 0 on that a model could have: "
+            "nobody knows how much memory it needs"
+        )
     return value
 
 
@@ -190,13 +231,13 @@ def _per_layer(header: GGUFHeader, key: str, layers: int) -> tuple[int, ...]:
     """Return a number for each layer: the header has one for all, or a list, or none."""
     value = header.of_model(key)
     if isinstance(value, tuple):
-        found = tuple(_whole(each, 0) for each in value)
+        found = tuple(_whole(header, key, each) for each in value)
         if len(found) < layers:
             raise UnsatisfiableError(
                 f"{_named(header)}.{key} has a number for {count(len(found), 'layer')} of {layers}"
             )
         return found[:layers]
-    return (_whole(value, 0),) * layers
+    return (_size(header, key, 0),) * layers
 
 
 def padded(cells: int) -> int:

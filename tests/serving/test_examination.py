@@ -16,7 +16,7 @@ def _text(value: str) -> bytes:
 
 def test_a_header_that_wants_more_memory_than_any_model_is_refused(tmp_path: Path) -> None:
     keys = [_text("general.architecture") + struct.pack("<I", _TEXT) + _text("llama")]
-    numbers = {"block_count": 2, "embedding_length": 64, "attention.head_count": 4}
+    numbers = {"block_count": 1, "embedding_length": 64, "attention.head_count": 4}
     keys += [
         _text(f"llama.{name}") + struct.pack("<II", _U32, value) for name, value in numbers.items()
     ]
@@ -25,7 +25,7 @@ def test_a_header_that_wants_more_memory_than_any_model_is_refused(tmp_path: Pat
         for name in ("head_count_kv", "key_length", "value_length")
     ]
     file = tmp_path / "lies.gguf"
-    tensor = _text("t") + struct.pack("<IQIQ", 1, 8, 0, 0)
+    tensor = _text("blk.0.t") + struct.pack("<IQIQ", 1, 8, 0, 0)
     raw = b"GGUF" + struct.pack("<IQQ", 3, 1, len(keys)) + b"".join(keys) + tensor
     file.write_bytes(raw + bytes(-len(raw) % 32) + bytes(32))
     spec = ModelSpec(name="lies", source=str(file))

@@ -137,9 +137,15 @@ def test_an_unknown_architecture_is_said_to_need_no_less(name: str) -> None:
         ({"general.architecture": ""}, "general.architecture is missing"),
         ({"llama.block_count": 0}, "llama.block_count is missing, or not above 0"),
         ({"llama.block_count": 2**31}, "llama.block_count is 2,147,483,648; 10,000 are the most"),
-        ({"llama.embedding_length": -1}, "llama.embedding_length is missing"),
-        ({"llama.attention.head_count": "x"}, "llama.attention.head_count is missing"),
+        ({"llama.embedding_length": -1}, "llama.embedding_length is not a whole number"),
+        ({"llama.attention.head_count": "x"}, "llama.attention.head_count is not a whole number"),
         ({"llama.attention.head_count_kv": (2, 2)}, "a number for 2 layers of 6"),
+        ({"llama.attention.head_count_kv": -4}, "head_count_kv is not a whole number"),
+        ({"llama.attention.head_count_kv": (2, 2, 2, 2, 2, -2)}, "head_count_kv is not a whole"),
+        ({"llama.attention.head_count_kv": 0}, "head_count or head_count_kv is 0"),
+        ({"llama.attention.head_count": 3}, "is 3 and does not divide embedding_length, 512"),
+        ({"llama.block_count": 5}, r"is 5, and the file has tensors of layer 5 \(blk.5\)"),
+        ({"llama.block_count": 7}, r"is 7, .* of 6 layers: none of layer 6 \(blk.6\)"),
     ],
 )
 def test_what_is_missing_is_named(changed: dict[str, Any], why: str) -> None:
@@ -148,7 +154,7 @@ def test_what_is_missing_is_named(changed: dict[str, Any], why: str) -> None:
         estimate(replace(header, keys={**header.keys, **changed}), Serving())
 
 
-@pytest.mark.parametrize("lacks", [None, "block_count", "layers", "head_count_kv"])
+@pytest.mark.parametrize("lacks", [None, "block_count", "layers", "tensors", "head_count_kv"])
 def test_an_architecture_of_any_letters_is_written_in_one_line(lacks: str | None) -> None:
     header, odd = header_like(MODELS["llama"]), "lla\nma\x1b[2J\t"
     keys = {key.replace("llama.", f"{odd}."): value for key, value in header.keys.items()}
@@ -158,6 +164,8 @@ def test_an_architecture_of_any_letters_is_written_in_one_line(lacks: str | None
             del keys[f"{odd}.block_count"]
         case "layers":
             keys[f"{odd}.block_count"] = 2**31
+        case "tensors":
+            keys[f"{odd}.block_count"] = 5
         case "head_count_kv":
             keys[f"{odd}.attention.head_count_kv"] = (2, 2)
         case _:
