@@ -82,6 +82,9 @@ def serve(
     for each in found:
         for endpoint in each.endpoints:
             say(f"{each.name} answers at {endpoint}")
+        if no_wait and not is_settled(each):
+            note(f"revision {each.revision} is not all there yet: longshore rollout status "
+                 f"{each.name} waits for it")  # fmt: skip
     return None
 
 

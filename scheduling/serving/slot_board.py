@@ -152,8 +152,10 @@ class Board:
         return model.load_time if model else timedelta(0)
 
     def ready_at(self, slot: ModelSlot) -> datetime:
-        """Return when a slot that loads is probably ready: never in the past."""
-        return max(slot.since + self.load_time(slot.key), self.now)
+        """Return when a slot that loads is probably ready. What is late will probably be as late
+        again: else to wait for it would cost nothing, however long it takes."""
+        expected = slot.since + self.load_time(slot.key)
+        return expected + 2 * max(self.now - expected, timedelta(0))
 
     def _is_busy(self, rows: Iterable[int], until: datetime) -> None:
         for row in rows:

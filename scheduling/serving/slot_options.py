@@ -91,7 +91,7 @@ def _on_one(board: Board, asked: Asked, mb: int) -> list[Way]:
     yielding, least = board.yielding(asked.asker)
     rows = np.flatnonzero(board.lasting(asked.model) & (board.room + yielding >= mb))
     # No less than this does it cost there, so those that may be cheapest are looked at.
-    bound = np.where(board.room[rows] >= mb, 0.0, least[rows] * (asked.model.load_time / _HOUR))
+    bound = np.where(board.room[rows] >= mb, 0.0, least[rows]) * (asked.model.load_time / _HOUR)
     for at in np.flatnonzero(board.busy[rows]):
         bound[at] += wait_price(board, asked, _wait_for(board, [int(rows[at])]))
     order = np.argsort(bound, kind="stable")[:_LOOKED_AT]

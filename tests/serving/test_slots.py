@@ -216,6 +216,17 @@ def test_a_pinned_or_higher_slot_stays_however_long_it_waits():
         assert planned(state(gpus(1), models, [waits("n", seconds=9000)], [held])).victims == ()
 
 
+def test_a_load_that_is_late_is_taken_to_last_as_long_again():
+    """To wait for it cost nothing, however late it was."""
+    loads = slot("s", "n", ("a", 0, 10_000), state=EngineStage.LOADING, since=NOW - 100 * SECOND)
+    on = [model("m", 10_000), replace(model("n", 10_000), load_time=60 * SECOND)]
+    waiting = only(planned(state(gpus(1), on, [waits("m")], [loads])))
+    assert waiting.action is SlotAction.WAIT
+    assert waiting.chosen
+    assert waiting.chosen.free_at == NOW + 40 * SECOND
+    assert waiting.chosen.waiting > 0
+
+
 def test_the_cheapest_by_load_time_and_use_leaves():
     """$0.033 a reload x 30 requests an hour, over a minute; the other half the load, twice the
     use and a little more."""
