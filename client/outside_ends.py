@@ -7,9 +7,10 @@ A DAG goes on for its record until somebody retries it: it is shown as one that 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import TypeVar
 
 from temporalio.client import Client, WorkflowExecution, WorkflowExecutionStatus
 from temporalio.service import RPCError
@@ -17,7 +18,7 @@ from temporalio.service import RPCError
 from longshore.activities.job_runs import may_be_on_record, run_of_job
 from longshore.activities.rpc_errors import is_unknown
 from longshore.models.dag_messages import dag_workflow_id
-from longshore.models.dag_view import NOT_FOLLOWED, DagView, mend_of_unfollowed
+from longshore.models.dag_view import NOT_FOLLOWED, DagSummary, mend_of_unfollowed
 from longshore.models.job_status import JobState
 from longshore.models.messages import ARRAY_WORKFLOW, JOB_WORKFLOW, job_workflow_id
 from longshore.models.reconcile import RECONCILE_SCHEDULE, ReconcileRequest
@@ -37,6 +38,7 @@ _LATELY = (
     " AND ExecutionStatus IN ('Terminated', 'TimedOut')"
     " AND CloseTime > '{since}'"
 )
+_Dag = TypeVar("_Dag", bound=DagSummary)
 _PREFIX = job_workflow_id("")
 
 
@@ -89,23 +91,25 @@ async def outside_ends_of(temporal: Client, jobs: Sequence[JobView]) -> Mapping[
     return {job_id: end for job_id, end in zip(open_ids, ends, strict=True) if end}
 
 
-async def as_followed(
-    temporal: Client, dag: DagView, anew: Callable[[], Awaitable[DagView]]
-) -> DagView:
-    """Return a DAG that has not ended by its record, with that no workflow follows it where that
-    is so; as it is too where nobody says. `anew` reads it: it may end at this moment."""
-    handle = temporal.get_workflow_handle(dag_workflow_id(dag.id))
+async def not_followed(temporal: Client, dags: Sequence[DagSummary]) -> frozenset[str]:
+    """Return which of these DAGs, as the database has them, have not ended and are followed by no
+    workflow; none where nobody says."""
+    open_ids = [dag.id for dag in dags if not dag.state.ended]
+    follows = await asyncio.gather(*(_is_followed(temporal, dag_id) for dag_id in open_ids))
+    return frozenset(dag_id for dag_id, does in zip(open_ids, follows, strict=True) if not does)
+
+
+async def _is_followed(temporal: Client, dag_id: str) -> bool:
+    handle = temporal.get_workflow_handle(dag_workflow_id(dag_id))
     try:
         flow = await handle.describe(rpc_timeout=_PATIENCE)
     except RPCError as error:
-        if not is_unknown(error):
-            return dag
-    else:
-        if flow.status is WorkflowExecutionStatus.RUNNING:
-            return dag
-    dag = await anew()
-    if dag.state.ended:
-        return dag
+        return not is_unknown(error)
+    return flow.status is WorkflowExecutionStatus.RUNNING
+
+
+def as_not_followed(dag: _Dag) -> _Dag:
+    """Return a DAG as it is shown while no workflow follows it."""
     why = f"no workflow follows it: {NOT_FOLLOWED}. {mend_of_unfollowed(dag.id)}"
     return dag.model_copy(update={"followed": False, "reason": why})
 

@@ -24,9 +24,10 @@ from longshore.client.no_record import (
     why_no_record,
 )
 from longshore.client.outside_ends import (
-    as_followed,
+    as_not_followed,
     ended_outside_lately,
     freed,
+    not_followed,
     outside_ends_of,
     shown,
 )
@@ -261,16 +262,29 @@ class Reading:
         states: frozenset[DagState] = frozenset(),
         limit: int = 100,
     ) -> tuple[DagSummary, ...]:
-        """Return DAGs, newest first."""
-        return await DagViews(self._db()).dags(tenant=tenant, states=states, limit=limit)
+        """Return DAGs, newest first, and whether a workflow follows those that have not ended."""
+        read = partial(DagViews(self._db()).dags, tenant=tenant, states=states, limit=limit)
+        found = await read()
+        is_open = any(not dag.state.ended for dag in found)
+        temporal = await self._temporal() if is_open else None
+        alone = await not_followed(temporal, found) if temporal else frozenset[str]()
+        if not alone:
+            return found
+        # One that ends at this moment is followed by none, either.
+        return tuple(
+            as_not_followed(dag) if dag.id in alone and not dag.state.ended else dag
+            for dag in await read()
+        )
 
     async def dag(self, ref: str) -> DagView:
         """Return a DAG in full, by its id or the newest of a name, and whether a workflow follows
         it. Raises NotFoundError."""
         found = await self._recorded_dag(ref)
         temporal = None if found.state.ended else await self._temporal()
-        anew = partial(self._recorded_dag, found.id)
-        return await as_followed(temporal, found, anew) if temporal else found
+        if temporal is None or not await not_followed(temporal, [found]):
+            return found
+        found = await self._recorded_dag(found.id)  # it may have ended meanwhile
+        return found if found.state.ended else as_not_followed(found)
 
     async def _recorded_dag(self, ref: str) -> DagView:
         """Return the same as the database has it."""

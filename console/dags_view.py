@@ -39,7 +39,7 @@ def _row(dag: DagSummary, now: datetime) -> str:
     return (
         f"<tr>{cell(link)}{cell(chip(dag.state.value))}{cell(escape(dag.tenant), 'Tenant')}"
         f"{number(count(dag.jobs), 'Jobs')}{number(count(ended), 'Ended')}{number(took, 'Took')}"
-        f"{cell(escape(dag.reason or held or told(dag)), folds=True)}</tr>"
+        f"{cell(with_code(dag.reason or held or told(dag)), folds=True)}</tr>"
     )
 
 

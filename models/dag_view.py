@@ -154,6 +154,8 @@ class DagSummary(Wire):
     submitted: dict[JobState, int] = Field(default_factory=dict[JobState, int])
     """Of those that are SUBMITTED: how many are in each state of a job. What is left of them is
     not on record yet."""
+    followed: bool = True
+    """False where it has not ended, and no workflow follows it: no further job is submitted."""
 
 
 class DagView(DagSummary):
@@ -164,8 +166,6 @@ class DagView(DagSummary):
     """1, and one more for each retry."""
     steps: tuple[DagJobView, ...]
     """Its jobs, upstream first."""
-    followed: bool = True
-    """False where it has not ended, and no workflow follows it: no further job is submitted."""
 
     @property
     def simulated(self) -> bool:

@@ -35,6 +35,9 @@ async def test_a_dag_that_no_workflow_follows_is_shown_as_such(
     assert f"Next: longshore dag retry {dag_id}" in screen
     parsed = json.loads((await longshore("dag", "show", "--json", dag_id)).out)
     assert (parsed["state"], parsed["followed"], parsed["reason"]) == ("RUNNING", False, said)
+    listed = json.loads((await longshore("dag", "list", "--json")).out)
+    (row,) = (each for each in listed if each["id"] == dag_id)
+    assert (row["state"], row["followed"], row["reason"]) == ("RUNNING", False, said)
     fleet = Fleet(settings)  # the pages, and the REST API
     page = await fleet.dag(dag_id)
     await fleet.close()
