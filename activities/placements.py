@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from longshore.activities.stored_decisions import stored_reason
 from longshore.models.messages import LeaseEnd
 from longshore.models.placement import Placed, Placement, PlacementKey, Rank
 
@@ -62,7 +63,7 @@ def placement_of(rows: Sequence[RowMapping]) -> Placed:
         gpu_indices=seen_of(first), slices=first["slices"],
         cycle_id=first["cycle_id"], placed_at=first["placed_at"],
         node_expires_at=first["expires_at"],
-        simulated=first["simulated"], reason=first["decision"].get("reason", ""),
+        simulated=first["simulated"], reason=stored_reason(first["decision"]),
         ranks=ranks if len(ranks) > 1 else (),
         spares=tuple(rank_of(row) for row in rows if row["spare"] and not row["over"]),
     )  # fmt: skip

@@ -38,6 +38,7 @@ from longshore.activities.placements import (
 )
 from longshore.activities.pokes import mark_poked_if_useful
 from longshore.activities.signals import Signals
+from longshore.activities.stored_decisions import stored_decision
 from longshore.activities.stored_nodes import stored_labels
 from longshore.activities.stored_specs import stored_spec
 from longshore.models.failover import HeldNode, Promotion, SwapReply, SwapRequest
@@ -126,7 +127,9 @@ def _promotion(
     ended = [row for row in rows if row["ended_at"] and not row["spare"]]
     if any(row["end_reason"] != LeaseEnd.NODE_LOST.value for row in ended):
         return Promotion(reason="its leases have ended")
-    decision = Decision.model_validate(rows[0]["decision"])
+    decision = stored_decision(Decision, rows[0]["decision"])
+    if decision is None:
+        return Promotion(reason="the stored decision of its nodes cannot be read")
     groups: dict[int, set[str]] = {}
     for member in decision.members:
         groups.setdefault(member.group, set()).add(member.node_id)

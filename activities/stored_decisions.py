@@ -1,6 +1,6 @@
 """What was decided of a job, as it is stored: a newer version, or somebody by hand, wrote it."""
 
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
@@ -16,6 +16,12 @@ def stored_decision(model: type[M], stored: object) -> M | None:
         return None if stored is None else model.model_validate(stored)
     except ValidationError:
         return None
+
+
+def stored_reason(stored: object) -> str:
+    """Return why it was decided so; nothing where that cannot be read."""
+    said = cast(dict[str, object], stored).get("reason") if isinstance(stored, dict) else None
+    return said if isinstance(said, str) else ""
 
 
 def stored_spared(stored: object) -> list[Spared]:

@@ -5,15 +5,25 @@ from typing import Any
 
 import pytest
 
+from longshore.activities.placements import load_placement
 from longshore.activities.queue_views import QueueViews
 from longshore.activities.views import Views
 from longshore.client.explainer import Explainer
-from longshore.models.placement import PlacementKind
+from longshore.models.placement import PlacementKey, PlacementKind
 from longshore.models.settings import Settings
 from longshore.models.views import Explanation
 from tests.support.ledger import Ledger
 
-ANY_VALUE = ("null", "7", '"x"', "[]", "[1]", "{}", '{"kind": ["x"]}', '[{"job_id": 7}]')
+ANY_VALUE = (
+    "null",
+    "7",
+    '"x"',
+    "[]",
+    "[1]",
+    "{}",
+    '{"kind": ["x"], "reason": [1]}',
+    '[{"job_id": 7}]',
+)
 PLAN = '{"job_id": "waits", "at": "2026-11-20T12:00:00Z", "reason": "costs less"}'
 READS = {"queue.decision": "waits", "queue.spared": "waits", "preemptions.plan": "waits",
          "placements.decision": "runs", "checkpoint_decisions.decision": "runs"}  # fmt: skip
@@ -38,6 +48,9 @@ async def test_a_decision_that_cannot_be_read_counts_as_none(ledger: Ledger, pla
                 if place == "queue.decision" and job == "waits":
                     assert told.last_decision is None
             await QueueViews(ledger.database).queue(ledger.pool)
+            async with ledger.database.transaction() as connection:
+                key = PlacementKey(job_id="runs", attempt=1)
+                assert await load_placement(connection, key)  # for its workflow
         except Exception as error:
             raise AssertionError(f"{place} = {value}: {error!r}") from error
 

@@ -1,5 +1,6 @@
 """Rows of running jobs that somebody has written into by hand: everything goes on around them."""
 
+import json
 import logging
 from datetime import UTC, datetime, timedelta
 
@@ -18,6 +19,7 @@ from longshore.models.node import NodeState
 from longshore.models.node_messages import NodeEnd
 from longshore.models.placement import PlacementKey
 from longshore.models.pool import PoolSpec
+from longshore.models.topology import CLUSTER_LABEL, DOMAIN_LABEL, REGION_LABEL
 from tests.support.ledger import Ledger
 
 LONG = {"gpus": 2, "priority": 0, "expected_duration": "1000h"}
@@ -98,24 +100,42 @@ async def test_a_waiting_job_with_a_damaged_row_is_placed_on_a_node_that_ends(le
         assert (await ledger.cycle("one")).placed == 1
 
 
-async def test_a_damaged_gang_gets_no_spare_and_is_queued_again(ledger: Ledger):
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [
+        ("UPDATE jobs SET spec = '{\"gang\": 7}'", "its stored spec cannot be read"),
+        *(
+            (
+                "ALTER TABLE placements DISABLE TRIGGER USER;"
+                f" UPDATE placements SET decision = '{stored}';"
+                " ALTER TABLE placements ENABLE TRIGGER USER",
+                "the stored decision of its nodes cannot be read",
+            )
+            for stored in ("[1]", '{"reason": [1]}', '"x"')
+        ),
+    ],
+    ids=["spec", "list", "text-for-reason", "text"],
+)
+async def test_a_damaged_gang_gets_no_spare_and_is_queued_again(
+    ledger: Ledger, damage: str, why: str
+):
     for name in ("node-a", "node-b", "node-c"):
         await ledger.register(name)
-    gang = {
-        "group_gpus": 4,
-        "spares_per_group": 2,
-        "unlabelled_nodes": True,
-        "allow_cross_group_spread": True,
-    }
+    fabric = {REGION_LABEL: "eu", CLUSTER_LABEL: "c1", DOMAIN_LABEL: "a"}
+    labels = json.dumps(fabric)
+    await ledger.rows("UPDATE nodes SET labels = CAST(:labels AS jsonb)", labels=labels)
+    gang = {"group_gpus": 4, "spares_per_group": 2}
     await ledger.enqueue("wide", gpus=4, cpus=4, gang=gang)
     async with ledger.listening("wide"):
         await ledger.cycle("first")
-        await ledger.rows("UPDATE jobs SET spec = '{\"gang\": 7}'")
+        assert len(await ledger.rows("SELECT FROM placements WHERE ended_at IS NULL")) == 3
+        for each in damage.split(";"):
+            await ledger.rows(each)
         end = NodeEnd(node_id="node-b", epoch=1, state=NodeState.LOST, reason="silent")
         await ledger.run(ledger.registry.end_node, end)
         key = PlacementKey(job_id="wide", attempt=1)
         request = SwapRequest(key=key, end=LeaseEnd.NODE_LOST, message="lost")
         reply = await ledger.run(ledger.spares.swap, request)
     assert reply.placement is None
-    assert reply.reason == "its stored spec cannot be read"
+    assert reply.reason == why
     assert await ledger.rows("SELECT job_id FROM placements WHERE ended_at IS NULL") == []
