@@ -110,8 +110,12 @@ async def _is_followed(temporal: Client, dag_id: str) -> bool:
 
 def as_not_followed(dag: _Dag) -> _Dag:
     """Return a DAG as it is shown while no workflow follows it."""
-    why = f"no workflow follows it: {NOT_FOLLOWED}. {mend_of_unfollowed(dag.id)}"
-    return dag.model_copy(update={"followed": False, "reason": why})
+    return dag.model_copy(update={"followed": False, "reason": why_not_followed(dag.id, "it")})
+
+
+def why_not_followed(dag_id: str, whom: str) -> str:
+    """Return what it means that no workflow follows a DAG, and what helps."""
+    return f"no workflow follows {whom}: {NOT_FOLLOWED}. {mend_of_unfollowed(dag_id)}"
 
 
 async def freed(temporal: Client, ends: Collection[OutsideEnd]) -> dict[OutsideEnd, str]:

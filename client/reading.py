@@ -3,7 +3,6 @@ know of workflows that were ended from outside, or have refused their job."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from longshore.activities.array_views import ArrayViews
@@ -15,19 +14,17 @@ from longshore.activities.durations import DurationViews
 from longshore.activities.queue_views import QueueViews
 from longshore.activities.staged_data import held_by
 from longshore.activities.views import Views
+from longshore.client.dag_reading import DagReading
 from longshore.client.explain import mend_of_spec, unreadable_spec, with_trouble
 from longshore.client.explainer import Explainer
 from longshore.client.no_record import (
     newest_not_taken_up,
-    not_submitted,
     refuse_no_reference,
     why_no_record,
 )
 from longshore.client.outside_ends import (
-    as_not_followed,
     ended_outside_lately,
     freed,
-    not_followed,
     outside_ends_of,
     shown,
 )
@@ -35,7 +32,6 @@ from longshore.client.topology import topology_in
 from longshore.models.checkpoint import CheckpointInfo
 from longshore.models.checkpointing import CheckpointDecision
 from longshore.models.cycles import PoolCycles
-from longshore.models.dag_view import DagJobView, DagState, DagSummary, DagView
 from longshore.models.data import HeldData
 from longshore.models.domains import PoolTopology
 from longshore.models.durations import DurationsView
@@ -57,7 +53,7 @@ from longshore.models.views import Explanation, JobView, NodeView, PoolView
 from longshore.models.visible import brief, visible
 
 if TYPE_CHECKING:
-    from temporalio.client import Client
+    pass
 
 T = TypeVar("T")
 
@@ -65,7 +61,7 @@ RECENT = timedelta(hours=1)
 """A list of jobs shows those that ended so lately, unless it is asked for others."""
 
 
-class Reading:
+class Reading(DagReading):
     """Reads, and changes nothing. Every call may raise UnavailableError."""
 
     def __init__(self, settings: Settings) -> None:
@@ -254,62 +250,6 @@ class Reading:
         if pool is not None and not found:
             raise no_such_pool(pool, [each.spec.name for each in await self.pools()])
         return found
-
-    async def dags(
-        self,
-        *,
-        tenant: str | None = None,
-        states: frozenset[DagState] = frozenset(),
-        limit: int = 100,
-    ) -> tuple[DagSummary, ...]:
-        """Return DAGs, newest first, and whether a workflow follows those that have not ended."""
-        read = partial(DagViews(self._db()).dags, tenant=tenant, states=states, limit=limit)
-        found = await read()
-        is_open = any(not dag.state.ended for dag in found)
-        temporal = await self._temporal() if is_open else None
-        alone = await not_followed(temporal, found) if temporal else frozenset[str]()
-        if not alone:
-            return found
-        # One that ends at this moment is followed by none, either.
-        return tuple(
-            as_not_followed(dag) if dag.id in alone and not dag.state.ended else dag
-            for dag in await read()
-        )
-
-    async def dag(self, ref: str) -> DagView:
-        """Return a DAG in full, by its id or the newest of a name, and whether a workflow follows
-        it. Raises NotFoundError."""
-        found = await self._recorded_dag(ref)
-        temporal = None if found.state.ended else await self._temporal()
-        if temporal is None or not await not_followed(temporal, [found]):
-            return found
-        found = await self._recorded_dag(found.id)  # it may have ended meanwhile
-        return found if found.state.ended else as_not_followed(found)
-
-    async def _recorded_dag(self, ref: str) -> DagView:
-        """Return the same as the database has it."""
-        return await DagViews(self._db()).dag(ref)
-
-    async def step(self, ref: str) -> DagJobView | None:
-        """Return the job of a DAG that `DAG.JOB` names, submitted or not; None where none is."""
-        return await DagViews(self._db()).step(ref)
-
-    async def not_submitted(self, ref: str) -> NotSubmittedError | str | None:
-        """Return what to say of a job of a DAG that is in no queue, or the id of the job that
-        `DAG.JOB` stands for; None where it names no job of a DAG."""
-        found = await DagViews(self._db()).step_of(ref) if "." in ref else None
-        if found is None:
-            return None
-        dag, step = found
-        return step.job_id or not_submitted(dag.id, step)
-
-    async def output(self, ref: str) -> str:
-        """Return the JSON that a job of a DAG put out, by `DAG.JOB`. Raises NotFoundError."""
-        return await DagViews(self._db()).output(ref)
-
-    async def _temporal(self) -> "Client | None":
-        """Return who says which workflows are over; None where nobody does."""
-        return None
 
     async def _as_it_is(self, job: JobView) -> JobView:
         """Return a job that the database has as one that goes on, as it is."""

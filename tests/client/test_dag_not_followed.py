@@ -38,6 +38,11 @@ async def test_a_dag_that_no_workflow_follows_is_shown_as_such(
     listed = json.loads((await longshore("dag", "list", "--json")).out)
     (row,) = (each for each in listed if each["id"] == dag_id)
     assert (row["state"], row["followed"], row["reason"]) == ("RUNNING", False, said)
+    steps = parsed["steps"]
+    waits = next(step["name"] for step in steps if step["step"] == "WAITING")
+    for command in ("why", "job"):
+        told = " ".join((await longshore(command, f"{dag_id}.{waits}")).out.split())
+        assert said.replace("follows it", "follows its DAG") in told
     fleet = Fleet(settings)  # the pages, and the REST API
     page = await fleet.dag(dag_id)
     await fleet.close()
