@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from pydantic import ValidationError
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -33,12 +34,15 @@ async def load_prices(
     row = (await connection.execute(text(_SERIES), {"pool": pool})).one_or_none()
     if row is None:
         return None
-    series = None
+    series, trouble = None, row.trouble
     if row.ends_at is not None:
         found = await connection.execute(text(_POINTS), {"pool": pool, "now": now, "ahead": ahead})
         points = tuple((at, price) for at, price in found)
-        series = PriceSeries(points=points, ends_at=row.ends_at, whence=row.whence)
-    return StoredPrices(row.source, series, row.read_at, row.tried_at, row.trouble)
+        try:
+            series = PriceSeries(points=points, ends_at=row.ends_at, whence=row.whence)
+        except ValidationError:  # somebody wrote into it by hand
+            trouble = "what is stored of it cannot be read"
+    return StoredPrices(row.source, series, row.read_at, row.tried_at, trouble)
 
 
 async def store_series(
