@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import Field
+from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import Database, clock
@@ -133,16 +134,28 @@ async def decide_on_job(ref: str, now: datetime) -> PreemptionDryRun:
         async with database.transaction() as connection:
             inputs = await read_inputs(connection, job.pool, away, margins=settings.margins)
             payers = await _payers(connection, inputs)
+            request = next((one for one in inputs.queue if one.id == job.id), None)
+            if request is None:
+                raise await _why_not_planned(connection, job.id)
     finally:
         await database.close()
-    request = next((one for one in inputs.queue if one.id == job.id), None)
-    if request is None:
-        raise RefusedError(
-            f"{job.id} has just left its queue: `longshore job {job.id}` says where to"
-        )
     start = job.estimated_start  # what `why` says: nobody is told two moments
     found = await _decide(inputs, request, now, away, start if start and start > now else None)
     return _with_payers(found, inputs, payers)
+
+
+async def _why_not_planned(connection: AsyncConnection, job_id: str) -> RefusedError:
+    """Return why a job of a queue is in no plan."""
+    query = text("SELECT held FROM queue WHERE job_id = :id")
+    row = (await connection.execute(query, {"id": job_id})).one_or_none()
+    if row is None:
+        return RefusedError(
+            f"{job_id} has just left its queue: `longshore job {job_id}` says where to"
+        )
+    how = "is held" if row.held else "is set aside"
+    return RefusedError(
+        f"{job_id} {how}, so that no cycle plans it: `longshore why {job_id}` says why"
+    )
 
 
 async def _payers(

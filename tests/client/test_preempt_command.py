@@ -5,8 +5,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 from temporalio.client import Client
 
+from longshore.activities.database import Database
 from longshore.client.preempt import PreemptionDryRun
 from longshore.models.money import micro_of
 from longshore.models.node_messages import ProcessReport
@@ -360,3 +362,23 @@ async def submitted(longshore: Command, pool: str, *args: str) -> str:
     ran = await longshore("submit", "-q", "--pool", pool, *args, "--", "true")
     assert ran.code == 0, ran.err
     return ran.out.strip()
+
+
+async def test_a_job_that_no_cycle_plans_is_not_said_to_have_left_its_queue(
+    longshore: Command, pool: str, settings: Settings
+) -> None:
+    job = await submitted(longshore, pool, "--gpus", "1")
+    database = Database(settings.resolve_database_url())
+
+    async def damaged() -> bool:
+        async with database.transaction() as connection:
+            by_hand = text("UPDATE queue SET request = '[]' WHERE job_id = :job")
+            return (await connection.execute(by_hand, {"job": job})).rowcount == 1
+
+    await eventually(damaged)
+    await database.close()
+    aside = await longshore("preempt", "--dry-run", job)
+    assert aside.err.strip() == (
+        f"error: {job} is set aside, so that no cycle plans it: `longshore why {job}` says why"
+    )
+    assert (await longshore("cancel", job)).code == 0
