@@ -4,10 +4,12 @@ import functools
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
+from pydantic import ValidationError
 from temporalio.exceptions import ApplicationError
 
 from longshore.models.base import Wire
 from longshore.models.errors import LongshoreError, MarketError, NotFoundError
+from longshore.models.problems import describe_all
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -52,6 +54,12 @@ def _reporting(
             raise ApplicationError(
                 text, type=type(error).__name__, non_retryable=not again(error)
             ) from cause
+        except ValidationError as error:
+            # Of what is stored: somebody wrote into it by hand, or another version. It may be
+            # mended meanwhile, so it is tried again.
+            said = "; ".join(describe_all(error, whole="all of it"))
+            text = f"a {error.title} cannot be read: {said}"[:_MOST]
+            raise ApplicationError(text, type=type(error).__name__) from None
         except Exception as error:
             said = _about_data(error, f"{call.__name__} of {_ids(args)}")
             if said is None and not _carries_statement(error):

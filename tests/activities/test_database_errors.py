@@ -14,6 +14,7 @@ from longshore.activities.database import Database
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.serving.service_views import service_view
 from longshore.models.errors import SpecError
+from longshore.models.purchase import PurchaseRequest
 from longshore.models.settings import Settings
 from tests.support.waiting import eventually
 
@@ -117,3 +118,21 @@ async def test_a_statement_that_wants_a_value_is_not_tried_again(control: Databa
         await step()
     assert (failed.value.type, failed.value.non_retryable) == ("DataError", True)
     assert "SELECT" not in failed.value.message
+
+
+@pytest.mark.parametrize(
+    ("stored", "said"),
+    [({}, "options: is required"), ([1], "all of it: must be a mapping")],
+    ids=["empty", "list"],
+)
+async def test_what_cannot_be_read_is_told_in_words_and_tried_again(stored: object, said: str):
+    @reports_errors
+    async def step() -> PurchaseRequest:
+        return PurchaseRequest.model_validate(stored)
+
+    with pytest.raises(ApplicationError) as told:
+        await step()
+    assert str(told.value).startswith(f"ValidationError: a PurchaseRequest cannot be read: {said}")
+    assert "pydantic" not in str(told.value)
+    assert (told.value.type, told.value.non_retryable) == ("ValidationError", False)
+    assert told.value.__cause__ is None
