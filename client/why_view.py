@@ -90,7 +90,7 @@ def _queue_facts(explanation: Explanation, now: datetime) -> list[tuple[str, Ren
         place = f"place {explanation.position} in pool {job.pool}, {ahead}{risen}{head_start}"
         if job.state is not JobState.HELD:  # that has no turn before it is released, or begins
             facts.append(("queue", place))
-        facts += begin_facts(job, now) or [("waits since", moment_text(job.waits_from, now))]
+        facts += begin_facts(job, now) or [("waits since", moment_text(job.waits_since, now))]
     if explanation.share is not None:
         facts.append((f"share of {job.tenant}", says_part(explanation.share)))
     if explanation.decided_at is not None and last is not None:

@@ -96,7 +96,7 @@ def waited(job: JobView, now: datetime) -> timedelta:
     """Return how long a job that waits has been in the queue; of another, how long it waited for
     its first start."""
     if job.queued_at is not None:
-        return now - (job.queued_at if job.first_started_at else job.waits_from)
+        return now - job.waits_since
     return (job.first_started_at or job.ended_at or now) - job.waits_from
 
 

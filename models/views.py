@@ -128,6 +128,11 @@ class JobView(Wire):
         """From when on its wait counts: its submit, or its `begin`."""
         return self.begins_at or self.submitted_at
 
+    @property
+    def waits_since(self) -> datetime:
+        """From when on it is in its queue this time; of one that has never run, `waits_from`."""
+        return self.queued_at if self.queued_at and self.first_started_at else self.waits_from
+
     def waited_by(self, now: datetime) -> timedelta:
         """Return what it has waited in its queue in all. While it is held, and while it waits for
         a price, that stands still."""

@@ -1,6 +1,6 @@
 """How jobs look, wide and narrow, for fixed views, and why they wait."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -107,6 +107,16 @@ def test_a_class_that_has_risen_is_said_with_how_long_it_took() -> None:
     heading, *lines = drawn(jobs_table((waits, runs, a_job()), NOW, 140), 140)
     at = slice(heading.index("tier") + 4, heading.index("class") + 5)
     assert [line[at].strip() for line in lines] == ["4 as 5", "4 as 5", "5"]
+
+
+@pytest.mark.parametrize(("ran", "since"), [(None, "10m"), (NOW - 8 * MINUTE, "1m")])
+def test_a_job_that_has_run_waits_since_it_is_in_the_queue_again(
+    ran: datetime | None, since: str
+) -> None:
+    waits = a_job(queued_at=NOW - MINUTE, first_started_at=ran)
+    explanation = Explanation(job=waits, headline="waits", position=1)
+    (line,) = (each for each in drawn(explanation_screen(explanation, NOW)) if "since" in each)
+    assert line.split()[:4] == ["waits", "since", since, "ago"]
 
 
 def test_a_job_that_waits_names_what_keeps_its_pool_from_buying() -> None:
