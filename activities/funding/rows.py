@@ -312,28 +312,35 @@ _OPEN = """
     INSERT INTO charges (job_id, attempt, rank, envelope_id, gpu_indices, milli, lent, since,
                          started_at)
     SELECT w.job_id, w.attempt, w.rank, w.envelope, w.gpus, w.milli, w.lent, w.since,
-           CASE WHEN p.placed_at >= now() THEN p.placed_at ELSE clock_timestamp() END
+           greatest(e.starts_at,
+                    CASE WHEN p.placed_at >= now() THEN p.placed_at ELSE clock_timestamp() END)
       FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS w (
                job_id text, attempt integer, rank integer, envelope bigint, gpus integer[],
                milli integer, lent boolean, since timestamptz)
       LEFT JOIN placements p
         ON (p.job_id, p.attempt, p.rank) = (w.job_id, w.attempt, w.rank)
+      LEFT JOIN envelopes e ON e.id = w.envelope
      WHERE NOT EXISTS (SELECT FROM charges c
                         WHERE (c.job_id, c.attempt, c.rank) = (w.job_id, w.attempt, w.rank)
                           AND c.ended_at IS NULL AND c.envelope_id = w.envelope
                           AND c.gpu_indices @> w.gpus AND c.gpu_indices <@ w.gpus)
      ORDER BY w.envelope, w.job_id, w.attempt, w.rank
 """
-"""What is placed in this transaction is paid for from the start: now() is when that began."""
+"""What is placed in this transaction is paid for from the start: now() is when that began. Not by
+an envelope that began between the placement and this."""
 
 _CLOSE = """
     WITH its AS MATERIALIZED (
-        SELECT id FROM charges WHERE id = ANY(:ids) AND ended_at IS NULL
+        SELECT id, envelope_id FROM charges WHERE id = ANY(:ids) AND ended_at IS NULL
+         ORDER BY id FOR NO KEY UPDATE),
+    payers AS MATERIALIZED (
+        SELECT id, ends_at FROM envelopes WHERE id IN (SELECT envelope_id FROM its)
          ORDER BY id FOR NO KEY UPDATE)
     UPDATE charges c
        SET ended_at = greatest(c.started_at, least(clock_timestamp(), e.ends_at)),
            end_reason = :reason
-      FROM its, envelopes e
-     WHERE c.id = its.id AND e.id = c.envelope_id
+      FROM its JOIN payers e ON e.id = its.envelope_id
+     WHERE c.id = its.id
     RETURNING c.id
 """
+"""The end of an envelope that is set at this moment counts: it is read with the lock."""
