@@ -3,7 +3,7 @@ know of workflows that were ended from outside, or have refused their job."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from longshore.activities.array_views import ArrayViews
 from longshore.activities.checkpoints.rows import StoredCheckpoints, checkpoints_of
@@ -51,9 +51,6 @@ from longshore.models.settings import Settings
 from longshore.models.text import listed
 from longshore.models.views import Explanation, JobView, NodeView, PoolView
 from longshore.models.visible import brief, visible
-
-if TYPE_CHECKING:
-    pass
 
 T = TypeVar("T")
 

@@ -164,7 +164,8 @@ def _shape(header: GGUFHeader) -> _Shape:
     each = -(-width // max(heads)) if max(heads) else 0
     if (
         header.architecture in _KNOWN
-        and each * max(heads, default=0) > width
+        and max(heads)
+        and width % max(heads)
         and header.of_model("attention.key_length") is None
     ):
         raise UnsatisfiableError(

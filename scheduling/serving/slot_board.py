@@ -102,7 +102,7 @@ class Board:
     def stale(self) -> list[bool]:
         """Whether each slot yields to anybody."""
         policy, now = self.policy, self.now
-        return [not slot.active and is_stale(slot, policy, now) for slot in self.slots]
+        return [is_stale(slot, policy, now) for slot in self.slots]
 
     @cached_property
     def _columns(self) -> tuple[Bools, Bools, Ints, Floats]:
