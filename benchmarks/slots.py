@@ -3,13 +3,13 @@
     python -m benchmarks.slots [--gpus 10000] [--models 1000] [--json]
     python -m benchmarks.slots --data FOLDER [--skew 1.5] [--seeds 1-3] [--loads 15,60] [--json]
 
-Without `--data`: the live plan (`scheduling.serving.slot_plan`) on a full fleet of nodes of eight
-GPUs with a third of the slots stale, after one change at a time, where so many models wait.
+Without `--data`: the plan of slots (`scheduling.serving.slot_plan`) on a full fleet of nodes of
+eight GPUs with a third of the slots stale, after one change at a time, where so many models wait.
 
 With `--data`: 24 models on 4 GPUs of 80 GB, on a virtual clock. FOLDER has the request traces
 `azure_llm_2023_conv_dev.csv.gz` and `azure_llm_2023_code_dev.csv.gz` (times, tokens of prompt and
 answer; no models): a seed draws the model of each request, the n-th with a part of 1 / n ** skew,
-and who has which memory, 8 to 64 GB. The live plan stands beside Ollama's rule, least recently
+and who has which memory, 8 to 64 GB. That plan stands beside Ollama's rule, least recently
 used with one load at a time; the same with one on each GPU; and Helix's, which lets the oldest
 stale engine leave. For all of them one engine loads on a GPU at a time.
 """
