@@ -5,7 +5,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Any
+from itertools import compress
+from operator import attrgetter
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,13 +32,30 @@ from longshore.scheduling.serving.victims import (
     price_of,
     reload_price,
     victim_of,
-    yields,
 )
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 _HOUR = timedelta(hours=1)
+_GONE = -1
+"""In place of the row of a GPU that the state does not have."""
+
+
+class Yielding(NamedTuple):
+    """What slots yield on each GPU. Costs are those of an hour."""
+
+    mb: Ints
+    """By GPU."""
+    least: Floats
+    """Of the cheapest slot of a GPU; infinite where none yields."""
+    first: Ints
+    """Where the slots of a GPU begin in the columns below: by GPU, then by what an MB costs."""
+    mbs: Ints
+    """MB of all slots before each, and of all."""
+    costs: Floats
+    each_mb: Floats
+    """What an MB of each costs, and 0 after the last."""
 
 
 class Board:
@@ -47,13 +66,13 @@ class Board:
 
     def __init__(self, state: ServingState, policy: SlotPolicy, now: datetime) -> None:
         self.state, self.policy, self.now = state, policy, now
-        self.gpus = sorted(state.gpus, key=lambda gpu: (gpu.node, gpu.index))
-        self.slots = sorted(state.slots, key=lambda slot: slot.id)
+        self.gpus = sorted(state.gpus, key=attrgetter("node", "index"))
+        self.slots = sorted(state.slots, key=attrgetter("id"))
         self.rows = {(gpu.node, gpu.index): row for row, gpu in enumerate(self.gpus)}
-        self.capacity = _ints(max(gpu.memory - gpu.held, 0) for gpu in self.gpus)
-        self.price = _ints(gpu.price or policy.gpu_price for gpu in self.gpus)
+        self.capacity = _ints([max(gpu.memory - gpu.held, 0) for gpu in self.gpus])
+        self.price = _ints([gpu.price or policy.gpu_price for gpu in self.gpus])
         numbers: dict[str, int] = {}
-        self.node_of = _ints(numbers.setdefault(gpu.node, len(numbers)) for gpu in self.gpus)
+        self.node_of = _ints([numbers.setdefault(gpu.node, len(numbers)) for gpu in self.gpus])
         """A number for each node."""
         self.ends: Floats = np.array(
             [math.inf if gpu.ends is None else (gpu.ends - now).total_seconds()
@@ -67,28 +86,26 @@ class Board:
         self.leaving: set[str] = set()
         self.loading = 0
         self._pairs()
-        self._yielding: dict[tuple[int, bool], tuple[Ints, Floats]] = {}
+        self._may_leave: dict[tuple[int, bool], Bools] = {}
+        self._yielding: dict[tuple[int, bool], Yielding] = {}
         self._reloads: dict[str, int] = {}
 
     def _pairs(self) -> None:
-        rows: list[int] = []
-        places: list[int] = []
-        mbs: list[int] = []
         row_of, loading = self.rows.get, EngineStage.LOADING
         of_key = defaultdict[SlotKey, list[ModelSlot]](list)
-        for place, slot in enumerate(self.slots):
+        for slot in self.slots:
             of_key[slot.key].append(slot)
-            for gpu, mb in slot.memory:
-                if (row := row_of(gpu)) is not None:
-                    rows.append(row)
-                    places.append(place)
-                    mbs.append(mb)
             if slot.state is loading:
                 self.loading += 1
                 self._is_busy(self.rows_of(slot.memory), self.ready_at(slot))
         self.of_key = dict(of_key)
-        self._row, self._place, self._mb = (_ints(column) for column in (rows, places, mbs))
-        taken = np.bincount(self._row, self._mb, len(self.gpus)) if rows else 0
+        memory = [(slot.memory, place) for place, slot in enumerate(self.slots)]
+        rows = _ints([row_of(gpu, _GONE) for on, _ in memory for gpu, _ in on])
+        places = _ints([place for on, place in memory for _ in on])
+        mbs = _ints([mb for on, _ in memory for _, mb in on])
+        there = rows != _GONE
+        self._row, self._place, self._mb = rows[there], places[there], mbs[there]
+        taken = np.bincount(self._row, self._mb, len(self.gpus)) if len(self._row) else 0
         self.room: Ints = self.capacity - np.asarray(taken, np.int64)
         by_row = np.argsort(self._row, kind="stable")
         self._on = self._place[by_row]
@@ -119,20 +136,47 @@ class Board:
             _ints([slot.priority for slot in self.slots]), price * np.array(seconds) / 3600,
         )  # fmt: skip
 
-    def yielding(self, asker: Asker) -> tuple[Ints, Floats]:
-        """Return for each GPU the MB of slots that yield to such an asker, and what the cheapest
-        of them costs in an hour (infinite where none does); of its own key, too."""
+    def may_leave(self, asker: Asker) -> Bools:
+        """Return for each slot whether it yields to such an asker (`victims.yields`, for all at
+        once); of its own key, too."""
+        at = (asker.priority, asker.due)
+        if at not in self._may_leave:
+            ready, stale, priority, _ = self._columns
+            lower = priority <= asker.priority if asker.due else priority < asker.priority
+            self._may_leave[at] = ready & (stale | lower)
+        return self._may_leave[at]
+
+    def yielding(self, asker: Asker) -> "Yielding":
+        """Return what yields to such an asker on each GPU; of its own key, too."""
         at = (asker.priority, asker.due)
         if at not in self._yielding:
-            ready, stale, priority, price = self._columns
-            lower = priority <= asker.priority if asker.due else priority < asker.priority
-            pairs = (ready & (stale | lower))[self._place]
-            row, count = self._row[pairs], len(self.gpus)
-            mb = np.bincount(row, self._mb[pairs], count) if len(row) else np.zeros(count)
+            pairs = self.may_leave(asker)[self._place]
+            row, mb, count = self._row[pairs], self._mb[pairs], len(self.gpus)
+            cost = self._columns[-1][self._place[pairs]]
+            each_mb = cost / np.maximum(mb, 1)
+            order = np.lexsort((each_mb, row))
+            row, mb, cost = row[order], mb[order], cost[order]
             least = np.full(count, math.inf)
-            np.minimum.at(least, row, price[self._place[pairs]])
-            self._yielding[at] = mb.astype(np.int64), least
+            np.minimum.at(least, row, cost)
+            first = np.searchsorted(row, np.arange(count + 1))
+            mbs, costs = np.append(0, np.cumsum(mb)), np.append(0.0, np.cumsum(cost))
+            self._yielding[at] = Yielding(
+                np.diff(mbs[first]), least, first[:-1], mbs, costs, np.append(each_mb[order], 0.0)
+            )
         return self._yielding[at]
+
+    def least_prices(self, rows: Ints, mb: int, asker: Asker, meanwhile: timedelta) -> Floats:
+        """Return micro-dollars that those who leave cost at least so that each of these GPUs,
+        where enough yields, has so many MB: the cheapest slot alone, and what the MB would cost if
+        a slot could leave in part."""
+        yielding, short = self.yielding(asker), mb - self.room[rows]
+        begin = yielding.first[rows]
+        until = yielding.mbs[begin] + short
+        last = np.maximum(np.searchsorted(yielding.mbs, until) - 1, begin)
+        parts = (until - yielding.mbs[last]) * yielding.each_mb[last]
+        parts += yielding.costs[last] - yielding.costs[begin]
+        dearer = np.maximum(yielding.least[rows], parts)
+        return np.where(short > 0, dearer, 0.0) * (meanwhile / _HOUR)
 
     def lasting(self, model: ServedModel) -> Bools:
         """Return on which GPUs a load would have paid before their nodes end."""
@@ -182,9 +226,10 @@ class Board:
         if not short:
             return ()
         places = sorted({place for row in short for place in self.on(row)})
+        may_leave = self.may_leave(asker)[places].tolist()
         candidates: list[Candidate] = []
-        for slot in (self.slots[place] for place in places):
-            if slot.id in self.leaving or not yields(slot, asker, self.policy, self.now):
+        for slot in (self.slots[place] for place in compress(places, may_leave)):
+            if slot.key == asker.key or slot.id in self.leaving:
                 continue
             model = self.state.models.get(slot.key)
             price = price_of(self.reload(slot), model.use if model else 0.0, meanwhile)
@@ -252,5 +297,5 @@ class Board:
         )
 
 
-def _ints(values: Iterable[Any]) -> Ints:
-    return np.array(list(values), np.int64)
+def _ints(values: list[int]) -> Ints:
+    return np.array(values, np.int64)

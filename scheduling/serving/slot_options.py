@@ -5,7 +5,7 @@ the slots that leave, or the wait until a GPU loads nothing else, cost least. On
 node, those that the fastest links connect.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -88,10 +88,10 @@ def wait_price(board: Board, asked: Asked, wait: timedelta) -> int:
 def _on_one(board: Board, asked: Asked, mb: int) -> list[Way]:
     if (free := free_gpu(board, asked.model, mb)) is not None:
         return [_way_of(board, asked, [free], [mb], ())]
-    yielding, least = board.yielding(asked.asker)
-    rows = np.flatnonzero(board.lasting(asked.model) & (board.room + yielding >= mb))
+    could = board.room + board.yielding(asked.asker).mb
+    rows = np.flatnonzero(board.lasting(asked.model) & (could >= mb))
     # No less than this does it cost there, so those that may be cheapest are looked at.
-    bound = np.where(board.room[rows] >= mb, 0.0, least[rows]) * (asked.model.load_time / _HOUR)
+    bound = board.least_prices(rows, mb, asked.asker, asked.model.load_time)
     for at in np.flatnonzero(board.busy[rows]):
         bound[at] += wait_price(board, asked, _wait_for(board, [int(rows[at])]))
     order = np.argsort(bound, kind="stable")[:_LOOKED_AT]
@@ -121,11 +121,11 @@ def _in_layers(board: Board, asked: Asked, fewest: int) -> list[Way]:
     split = asked.model.split
     if split is None:
         return []
-    yielding, _ = board.yielding(asked.asker)
+    could = board.room + board.yielding(asked.asker).mb
     for number in range(fewest, min(split.layers, _MOST_SPLIT) + 1):
         found: list[Way] = []
         for usable, _, _ in _nodes(board, asked, number, split.fixed + split.mb):
-            for room in (board.room, board.room + yielding):
+            for room in (board.room, could):
                 rows = sorted(sorted(usable, key=lambda row: (-int(room[row]), row))[:number])
                 mbs = split_layers(split, [int(room[row]) for row in rows])
                 if mbs is not None and (way := _way(board, asked, rows, mbs)) is not None:
@@ -138,16 +138,15 @@ def _in_layers(board: Board, asked: Asked, fewest: int) -> list[Way]:
 
 def _nodes(
     board: Board, asked: Asked, number: int, mb: int
-) -> list[tuple[list[int], list[int], float]]:
-    """Return for each node with enough GPUs those that could have so many MB, of these the ones
+) -> Iterator[tuple[list[int], list[int], float]]:
+    """Yield for each node with enough GPUs those that could have so many MB, of these the ones
     that have it free, and what a set of them costs at least; of many nodes those that look
-    cheapest."""
-    yielding, least = board.yielding(asked.asker)
-    may = board.lasting(asked.model) & ~board.busy
-    rows = np.flatnonzero(may & (board.room + yielding >= mb))
+    cheapest, these first."""
+    could = board.room + board.yielding(asked.asker).mb
+    rows = np.flatnonzero(board.lasting(asked.model) & ~board.busy & (could >= mb))
     if not len(rows):
-        return []
-    costs = np.where(board.room[rows] >= mb, 0.0, least[rows]) * (asked.model.load_time / _HOUR)
+        return
+    costs = board.least_prices(rows, mb, asked.asker, asked.model.load_time)
     nodes = board.node_of[rows]
     # The rows of a node are neighbours.
     first = np.flatnonzero(np.diff(nodes, prepend=-1))
@@ -157,13 +156,10 @@ def _nodes(
     rows, costs = rows[order], costs[order]
     # The dearest of the cheapest GPUs of a node: one slot may have memory of several.
     bound = costs[first + number - 1]
-    found: list[tuple[list[int], list[int], float]] = []
     for at in np.argsort(bound, kind="stable")[:_LOOKED_AT].tolist():
-        here = slice(int(first[at]), int(first[at] + gpus[at]))
-        usable = rows[here]
+        usable = np.sort(rows[first[at] : first[at] + gpus[at]])
         free = usable[board.room[usable] >= mb]
-        found.append((sorted(usable.tolist()), sorted(free.tolist()), float(bound[at])))
-    return found
+        yield usable.tolist(), free.tolist(), float(bound[at])
 
 
 def _settled(found: Sequence[Way], least_price: float) -> bool:
@@ -177,7 +173,7 @@ def _sets(board: Board, usable: list[int], free: list[int], number: int) -> list
     """Return the sets of GPUs of a node to compare: the best connected of those with free memory,
     or of all."""
     found: list[list[int]] = []
-    for rows in (free, usable):
+    for rows in (free, usable) if len(free) < len(usable) else (free,):
         if len(rows) < number:
             continue
         node = board.gpus[rows[0]].node

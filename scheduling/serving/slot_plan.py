@@ -8,9 +8,11 @@ requests wait on.
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
+from heapq import heapify, heappop
 
 from longshore.models.serving import EngineStage
 from longshore.models.text import amount, count, span
+from longshore.scheduling.bulk.collector import paused
 from longshore.scheduling.serving.prewarming import copies_before
 from longshore.scheduling.serving.slot_board import Board
 from longshore.scheduling.serving.slot_options import REJECTED, Asked, free_gpu, option_of, options
@@ -38,7 +40,8 @@ _SHORTEST = timedelta(milliseconds=1)
 
 def plan_slots(state: ServingState, policy: SlotPolicy, now: datetime) -> SlotPlan:
     """Return what is to be done for the requests that wait, and how free memory is filled."""
-    return _Planning(state, policy, now).plan()
+    with paused():
+        return _Planning(state, policy, now).plan()
 
 
 def due_at(waiting: WaitingRequests, model: ServedModel, policy: SlotPolicy) -> datetime:
@@ -106,10 +109,12 @@ class _Planning:
             return self._decide(key, SlotAction.NEVER, f"there is no model {key}")
         serve = tuple(_spread(waiting.requests, self._places(model)))
         left = waiting.requests - sum(number for _, number in serve)
-        loading = [s for s in self._of(key) if s.state is EngineStage.LOADING]
+        states = [slot.state for slot in self._of(key)]
+        loading: list[ModelSlot] = []
+        if EngineStage.LOADING in states:
+            loading = [s for s in self._of(key) if s.state is EngineStage.LOADING]
         left -= (len(loading) + self.coming.get(key, 0)) * model.concurrency
-        there = [s for s in self._of(key) if s.state is not EngineStage.DRAINING]
-        slots = len(there) + self.coming.get(key, 0)
+        slots = len(states) - states.count(EngineStage.DRAINING) + self.coming.get(key, 0)
         if slots and left <= 0:
             return self._decide(
                 key, SlotAction.SERVE, self._says_served(model, serve, loading), serve=serve
@@ -228,12 +233,14 @@ class _Planning:
             f"what yields to class {asked.asker.priority} does not suffice"
         )
 
-    def _places(self, model: ServedModel) -> list[tuple[str, int]]:
-        """Return the ready slots of a key with how many more requests each takes."""
+    def _places(self, model: ServedModel) -> list[tuple[int, str]]:
+        """Return the ready slots of a key with how many requests each has beyond what it takes:
+        fewer than none where it has room."""
+        ready, leaving, most = EngineStage.READY, self.board.leaving, model.concurrency
         return [
-            (slot.id, model.concurrency - slot.active - slot.queued)
+            (slot.active + slot.queued - most, slot.id)
             for slot in self._of(model.key)
-            if slot.state is EngineStage.READY and slot.id not in self.board.leaving
+            if slot.state is ready and slot.id not in leaving
         ]
 
     def _of(self, key: SlotKey) -> list[ModelSlot]:
@@ -321,13 +328,16 @@ def _together(one: WaitingRequests, other: WaitingRequests) -> WaitingRequests:
     )  # fmt: skip
 
 
-def _spread(requests: int, places: Iterable[tuple[str, int]]) -> Iterable[tuple[str, int]]:
-    """Yield how many requests each slot takes, that with the most places first."""
-    for slot, room in sorted(places, key=lambda each: (-each[1], each[0])):
-        if requests <= 0 or room <= 0:
+def _spread(requests: int, places: list[tuple[int, str]]) -> Iterable[tuple[str, int]]:
+    """Yield how many requests each slot takes, that with the most room first. A popular model has
+    thousands of slots, of which a few answer: they are not sorted."""
+    heapify(places)
+    while places and requests > 0:
+        over, slot = heappop(places)
+        if over >= 0:
             return
-        yield slot, min(requests, room)
-        requests -= room
+        yield slot, min(requests, -over)
+        requests += over
 
 
 def _slots(number: int) -> str:

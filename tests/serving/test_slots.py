@@ -248,6 +248,35 @@ def test_the_cheapest_by_load_time_and_use_leaves():
     assert other.victims[0].slot == "s1"
 
 
+def test_the_cheapest_is_found_behind_many_with_a_slot_that_does_not_suffice():
+    """On each of forty GPUs a slot costs next to nothing, and frees too little without a dear one;
+    on the last a single slot costs something between."""
+    models = [
+        model("n", 60_000),
+        model("little", 10_000, use=0.01),
+        model("dear", 60_000, use=10),
+        model("between", 70_000, use=1),
+    ]
+    slots = [
+        slot(f"{name}{index}", name, ("a", index, mb), idle=60)
+        for index in range(40)
+        for name, mb in (("little", 10_000), ("dear", 60_000))
+    ]
+    slots.append(slot("only", "between", ("a", 40, 70_000), idle=60))
+    plan = planned(state(gpus(41), models, [waits("n")], slots))
+    assert leaving(plan) == ["only"]
+
+
+def test_a_decision_names_a_way_once():
+    """Where all GPUs of a node have room, these and those with room are the same."""
+    models = [model("n", (30_000, 30_000))]
+    fleet = [gpu for node in "abcde" for gpu in gpus(2, node)]
+    chosen = only(planned(state(fleet, models, [waits("n")])))
+    assert chosen.chosen
+    named = [each.memory[0].gpu.node for each in (chosen.chosen, *chosen.rejected)]
+    assert named == ["a", "b", "c", "d"]
+
+
 def test_who_proves_unnecessary_stays():
     """The two cheapest alone do not suffice; with the third the first is needed no more."""
     models = [

@@ -7,10 +7,12 @@ from itertools import combinations
 from random import Random
 from typing import Any
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from longshore.models.serving import EngineStage
+from longshore.scheduling.serving.slot_board import Board
 from longshore.scheduling.serving.slot_plan import due_at, plan_slots
 from longshore.scheduling.serving.slots import (
     GPUOf,
@@ -21,8 +23,8 @@ from longshore.scheduling.serving.slots import (
     SlotAction,
     SlotPlan,
 )
-from longshore.scheduling.serving.victims import Candidate, choose_victims, is_stale
-from tests.support.slots import NOW, POLICY, SECOND, model, slot, state, waits
+from longshore.scheduling.serving.victims import Asker, Candidate, choose_victims, is_stale
+from tests.support.slots import HOUR, NOW, POLICY, SECOND, model, slot, state, waits
 
 SIZES = ((8_000,), (16_000,), (30_000,), (64_000,), (40_000, 40_000), (70_000, 70_000))
 
@@ -164,6 +166,23 @@ def test_the_order_of_the_input_does_not_matter(scene: ServingState, chance: Ran
         waiting=shuffled(scene.waiting), models=dict(shuffled(list(scene.models.items()))),
     )  # fmt: skip
     assert planned(other) == planned(scene)
+
+
+@given(scenes(), st.integers(1, 9), st.booleans())
+def test_nobody_leaves_for_less_than_is_reckoned_at_least(
+    scene: ServingState, priority: int, due: bool
+) -> None:
+    board = Board(scene, POLICY, NOW)
+    rows = np.arange(len(board.gpus))
+    for of in scene.models.values():
+        asker, mb = Asker(priority, of.key, due), of.sizes[0][0]
+        least = board.least_prices(rows, mb, asker, of.load_time)
+        for row, reckoned in enumerate(least.tolist()):
+            leaving = board.leaving_on([row], [mb], asker, of.load_time)
+            if leaving is not None:
+                # Each price is rounded, and so is that of the reload before.
+                off = len(leaving) * (0.5 + 0.5 * 900 * (of.load_time / HOUR))
+                assert sum(each.price for each in leaving) >= reckoned - off
 
 
 @given(scenes(most_waiting=1))
