@@ -108,6 +108,13 @@ async def test_a_bought_window_has_both_its_ends(ledger: Ledger, column: str):
         await ledger.rows(f"UPDATE blocks SET {column} = NULL WHERE id = 'b-coming'")
 
 
+@pytest.mark.parametrize("split", ["[1]", "7", '{"a": "x"}', '{"a": [1]}', '{"a": 1, "b": -1}'])
+async def test_what_a_purchase_is_split_by_is_numbers(ledger: Ledger, split: str):
+    await _fill(ledger)
+    with pytest.raises(DBAPIError, match="purchases_split_in_numbers"):
+        await ledger.rows("UPDATE purchases SET split = CAST(:split AS jsonb)", split=split)
+
+
 @pytest.mark.parametrize("stored", ["[1]", "7", '{"decision": 7}'])
 async def test_a_decision_to_buy_that_cannot_be_read_counts_as_none(ledger: Ledger, stored: str):
     await _fill(ledger)
