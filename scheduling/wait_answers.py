@@ -43,7 +43,7 @@ class WaitAnswers:
         """Return whether a job without a gang finds neither room nor a start, since one like it
         found none."""
         ended = self._whatever_long.get(need.but_for_time())
-        if ended is not None and self._columns.makes.ended_before(need.must_last) >= ended:
+        if ended is not None and self._columns.trait_sets.ended_before(need.must_last) >= ended:
             return True
         return need in self._in_vain
 
@@ -85,4 +85,4 @@ class WaitAnswers:
         self._gangs[need, gang] = self._columns.version, decision
 
     def _key(self, need: Need) -> tuple[Need, int]:
-        return need.but_for_time(), self._columns.makes.ended_before(need.must_last)
+        return need.but_for_time(), self._columns.trait_sets.ended_before(need.must_last)

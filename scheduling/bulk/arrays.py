@@ -1,8 +1,8 @@
 """The arrays of the compiled pass, in groups by what has a row in them.
 
-`K` needs, `C` classes of nodes, `X` buckets of classes, `F` eligibility classes of makes, `L`
-layouts of GPUs, `W` requests for GPUs, `M` makes, `R` amounts of a host (cores, RAM and so on),
-`Q` kinds of expected jobs. Classes, buckets and layouts have spare rows.
+`K` needs, `C` classes of nodes, `X` buckets of classes, `F` eligibility classes of trait sets, `L`
+layouts of GPUs, `W` requests for GPUs, `M` trait sets, `R` amounts of a host (cores, RAM and so
+on), `Q` kinds of expected jobs. Classes, buckets and layouts have spare rows.
 """
 
 from typing import NamedTuple
@@ -44,7 +44,7 @@ THRESHOLDS = 15
 class Classes(NamedTuple):
     """Nodes that answer alike."""
 
-    make: Ints
+    traits: Ints
     layout: Ints
     jobs: Ints
     alone: Ints
@@ -73,8 +73,8 @@ class Classes(NamedTuple):
     """By node."""
     reserved_nodes: Ints
     """The positions of nodes with reservations."""
-    make_amount: Floats
-    make_unnamed: Flags
+    traits_amount: Floats
+    traits_unnamed: Flags
     numbers: Longs
 
 
@@ -107,9 +107,9 @@ class ClassBuckets(NamedTuple):
 
 
 class EligibilityClasses(NamedTuple):
-    """Makes that the current needs cannot tell apart, and the answers of these to the needs."""
+    """Traits that the current needs cannot tell apart, and the answers of these to the needs."""
 
-    of_make: Ints
+    of_traits: Ints
     power: Ints
     """By eligibility class: the row of `Needs.wanted`."""
     amount: Floats
@@ -132,7 +132,7 @@ class EligibilityClasses(NamedTuple):
     """By row of sizes, in the same way."""
     held: Floats
     most_held: Floats
-    """By row of data: the locality bonus of a make, and the most of an eligibility class."""
+    """By row of data: the locality bonus of a trait set, and the most of an eligibility class."""
 
 
 class Layouts(NamedTuple):
@@ -220,7 +220,7 @@ class Headroom(NamedTuple):
     found: Longs
     """By number of what jobs find on GPUs, x Q x (free, usable, total)."""
     idle: Longs
-    make_size: Ints
+    size_of_traits: Ints
     suits: Flags
     """Sizes x Q."""
     totals: Floats

@@ -69,7 +69,7 @@ def add_nodes(rule, c, x, f, lay, r, g, first, nodes):
     facts = x.facts
     bucket = c.bucket[g]
     if bucket < 0:
-        bucket = find_bucket(c, x, f.of_make[c.make[g]], lay.signature[c.layout[g]], g)
+        bucket = find_bucket(c, x, f.of_traits[c.traits[g]], lay.signature[c.layout[g]], g)
         c.bucket[g] = bucket
         c.later[g] = facts[bucket, HEAD]
         facts[bucket, HEAD] = g

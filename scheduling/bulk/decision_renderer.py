@@ -145,7 +145,7 @@ class DecisionRenderer:
         """Return what data on the nodes of a class, links and gaps there add, as far as they do
         and are no terms of their own."""
         tables = self._tables
-        held = float(tables.f.held[tables.n.data[slot], tables.c.make[group]])
+        held = float(tables.f.held[tables.n.data[slot], tables.c.traits[group]])
         links = self._policy.weights.links * tables.chosen(slot, group).link
         parts = [("data on the node", held), ("links between its GPUs", links)]
         if self._names:

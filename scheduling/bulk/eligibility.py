@@ -32,7 +32,7 @@ _MOST_THRESHOLDS = THRESHOLDS
 def needs_of(needs: Sequence[Need], requests: Sequence[int], columns: Columns) -> Needs:
     """Return the needs as columns, without their rows of `EligibilityClasses`."""
     beside = len(needs), INITIAL_RESERVED_NODES
-    powers, amounts = np.unique(columns.makes.gpu_power), len(columns.makes.host)
+    powers, amounts = np.unique(columns.trait_sets.gpu_power), len(columns.trait_sets.host)
     wanted = np.array([[need.host(power) for power in powers.tolist()] for need in needs])
     gpus = np.array([need.gpus for need in needs], np.float64)
     vram = np.array([need.vram for need in needs], np.float64)
@@ -70,18 +70,19 @@ def eligibility_of(
     keeper: HeadroomKeeper | None,
     nodes: Longs,
 ) -> tuple[Needs, EligibilityClasses]:
-    """Return the needs with their rows, and the eligibility classes; `nodes` counts by make."""
-    makes = columns.makes
+    """Return the needs with their rows, and the eligibility classes; `nodes` has an entry for each
+    trait set."""
+    trait_sets = columns.trait_sets
     lasting, codes = _asked_once(
         needs,
         # Needs for which the same nodes end too early get the same answers.
-        lambda need: (asked(need), makes.ended_before(need.must_last)),
+        lambda need: (asked(need), trait_sets.ended_before(need.must_last)),
         lambda need: lasting_codes(columns, need),
     )
-    code = np.array(codes, np.uint8).reshape(len(codes), len(makes))
+    code = np.array(codes, np.uint8).reshape(len(codes), len(trait_sets))
     duration, penalties = _asked_once(
         needs,
-        lambda need: need.duration if makes.ended_before(2 * need.duration) else None,
+        lambda need: need.duration if trait_sets.ended_before(2 * need.duration) else None,
         lambda need: expiry_penalty(columns, need.duration),
     )
     by_provider, bonuses = _asked_once(
@@ -89,14 +90,16 @@ def eligibility_of(
         lambda need: provider_for(need.gpus),
         lambda need: provider_bonus(columns, need.gpus),
     )
-    data, holdings = _asked_once(needs, lambda need: need.data, makes.held)
-    expiry = np.array(penalties, np.float64).reshape(len(penalties), len(makes))
-    provider = np.array(bonuses, np.float64).reshape(len(bonuses), len(makes))
-    held = weights.locality * np.array(holdings, np.float64).reshape(len(holdings), len(makes))
-    power = np.unique(makes.gpu_power, return_inverse=True)[1].astype(np.int32)
-    size = keeper.table.size_of_make if keeper else np.zeros(len(makes), np.intp)
-    alike = [makes.amount, makes.unnamed, power, size, *provider]
-    of_make, first = _numbered(np.ascontiguousarray(code.T), np.array(alike, np.float64).T)
+    data, holdings = _asked_once(needs, lambda need: need.data, trait_sets.held)
+    expiry = np.array(penalties, np.float64).reshape(len(penalties), len(trait_sets))
+    provider = np.array(bonuses, np.float64).reshape(len(bonuses), len(trait_sets))
+    held = weights.locality * np.array(holdings, np.float64).reshape(
+        len(holdings), len(trait_sets)
+    )
+    power = np.unique(trait_sets.gpu_power, return_inverse=True)[1].astype(np.int32)
+    size = keeper.table.size_of_traits if keeper else np.zeros(len(trait_sets), np.intp)
+    alike = [trait_sets.amount, trait_sets.unnamed, power, size, *provider]
+    of_traits, first = _numbered(np.ascontiguousarray(code.T), np.array(alike, np.float64).T)
     open_at, open_classes = [0], list[int]()
     for row in code:
         open_classes += np.flatnonzero(row[first] == FITS).tolist()
@@ -105,21 +108,21 @@ def eligibility_of(
     closed = np.array(counted, np.int32).reshape(-1, FITS + 1)
     closed[:, FITS] = 0
     eligibilities = EligibilityClasses(
-        of_make=of_make,
+        of_traits=of_traits,
         power=power[first],
-        amount=makes.amount[first],
-        unnamed=makes.unnamed[first],
+        amount=trait_sets.amount[first],
+        unnamed=trait_sets.unnamed[first],
         size=size[first].astype(np.int32),
         code=code,
         open_at=np.array(open_at, np.int32),
         open=np.array(open_classes, np.int32),
         closed=closed,
         expiry=expiry,
-        most_expiry=_most(weights.expiry * expiry, of_make, len(first)),
+        most_expiry=_most(weights.expiry * expiry, of_traits, len(first)),
         provider=provider,
-        most_provider=_most(weights.provider * provider, of_make, len(first)),
+        most_provider=_most(weights.provider * provider, of_traits, len(first)),
         held=held,
-        most_held=_most(held, of_make, len(first)),
+        most_held=_most(held, of_traits, len(first)),
     )
     linked = any(layout.topology for layout in columns.layouts)
     rows = n._replace(
@@ -146,7 +149,7 @@ def thresholds_of(wanted: Floats) -> Floats:
 def _asked_once(
     needs: Sequence[Need], key: Callable[[Need], Hashable], answer: Callable[[Need], Any]
 ) -> tuple[Ints, list[Any]]:
-    """Return the row of each need, and the answers of all makes: a row for each key."""
+    """Return the row of each need, and the answers of all trait sets: a row for each key."""
     rows: dict[Hashable, int] = {}
     numbers: list[int] = []
     answers: list[Any] = []
@@ -171,8 +174,8 @@ def _numbered(codes: Any, others: Any) -> tuple[Ints, Longs]:
     return np.array(numbers, np.int32), np.array(first, np.int64)
 
 
-def _most(values: Floats, of_make: Ints, eligibilities: int) -> Floats:
+def _most(values: Floats, of_traits: Ints, eligibilities: int) -> Floats:
     most = np.full((len(values), eligibilities), -np.inf)
     for row, found in zip(most, values, strict=True):
-        np.maximum.at(row, of_make, found)
+        np.maximum.at(row, of_traits, found)
     return most

@@ -50,7 +50,7 @@ def run(rule, weights, host_codes, c, x, f, lay, n, r, a, slots, exhausted, begi
             return j, OTHER
         if rule == KEEP_ROOM and count[MOVES] >= count[DUE]:
             return j, REWEIGH
-        if count[CLASSES] + 1 >= len(c.make) or not has_capacity(c, x, r):
+        if count[CLASSES] + 1 >= len(c.traits) or not has_capacity(c, x, r):
             return j, FULL
         nodes, groups = a.node[j], a.group[j]
         found, stopped = search(
@@ -111,20 +111,20 @@ def note(c, f, lay, n, k, found, groups, used, gap, expiry, provider):
     request = n.request[k]
     for i in range(found):
         g = groups[i]
-        make, layout = c.make[g], c.layout[g]
+        traits, layout = c.traits[g], c.layout[g]
         used[i] = used_with(c, n, k, g, lay.added[request, layout])
         gap[i] = lay.gap[request, layout]
         for reserved in range(c.numbers[RESERVED_NODES]):
             if n.beside_class[k, reserved] == g:
                 gap[i] = n.beside_gap[k, reserved]
-        expiry[i] = f.expiry[n.duration[k], make]
-        provider[i] = f.provider[n.provider[k], make]
+        expiry[i] = f.expiry[n.duration[k], traits]
+        provider[i] = f.provider[n.provider[k], traits]
 
 
 @inner
 def class_with(c, f, lay, n, k, g):
     """Return the class of a node of class g once the job is there; -1 where Python knows it."""
-    make, request, layout = c.make[g], n.request[k], c.layout[g]
+    traits, request, layout = c.traits[g], n.request[k], c.layout[g]
     if lay.code[request, layout] == UNKNOWN:
         return -1
     after = lay.after[request, layout]
@@ -133,15 +133,15 @@ def class_with(c, f, lay, n, k, g):
         lay.after[request, layout] = after
     if after < 0:
         return -1
-    new, want = c.numbers[CLASSES], n.wanted[k, f.power[f.of_make[make]]]
-    c.make[new], c.layout[new] = make, after
+    new, want = c.numbers[CLASSES], n.wanted[k, f.power[f.of_traits[traits]]]
+    c.traits[new], c.layout[new] = traits, after
     for i in range(c.free.shape[1]):
         c.free[new, i] = c.free[g, i] - want[i]
     each = lay.added[request, layout] if n.mig[k] else n.vram[k]
     c.vram_used[new] = c.vram_used[g] + each * bits_of(lay.mask[request, layout])
     c.jobs[new] = c.jobs[g] + 1
     c.alone[new] = 0
-    c.amount[new] = lay.taken[after] if c.make_unnamed[make] else c.vram_used[new]
+    c.amount[new] = lay.taken[after] if c.traits_unnamed[traits] else c.vram_used[new]
     return known_class(c)
 
 
@@ -149,7 +149,7 @@ def class_with(c, f, lay, n, k, g):
 def known_class(c):
     """Return the class like the one in the first spare row, which joins where there is none."""
     new, alone = c.numbers[CLASSES], np.int64(c.alone[c.numbers[CLASSES]])
-    hashed = np.int64(c.make[new]) * 31 + c.layout[new] * 17 + c.jobs[new] * 7 + alone * 131
+    hashed = np.int64(c.traits[new]) * 31 + c.layout[new] * 17 + c.jobs[new] * 7 + alone * 131
     hashed = (hashed ^ c.vram_bits[new]) * 0x9E3779B97F4A7C1
     for i in range(c.free_bits.shape[1]):
         hashed = (hashed ^ (hashed >> 29) ^ c.free_bits[new, i]) * 0xBF58476D1CE4E5B
@@ -171,7 +171,7 @@ def known_class(c):
 
 @inner
 def same_class(c, a, b):
-    if c.make[a] != c.make[b] or c.layout[a] != c.layout[b] or c.jobs[a] != c.jobs[b]:
+    if c.traits[a] != c.traits[b] or c.layout[a] != c.layout[b] or c.jobs[a] != c.jobs[b]:
         return False
     if c.alone[a] != c.alone[b] or c.vram_bits[a] != c.vram_bits[b]:
         return False

@@ -22,7 +22,7 @@ def residual_of_class(c, lay, r, g):
     """Return the number of the residual of a class; -1 where the arrays are full."""
     if c.residual[g] < 0:
         c.residual[g] = residual_for(
-            c.numbers, r, r.make_size[c.make[g]], lay.gpus[c.layout[g]], c.free[g, 0],
+            c.numbers, r, r.size_of_traits[c.traits[g]], lay.gpus[c.layout[g]], c.free[g, 0],
             c.free[g, 1], c.jobs[g],
         )  # fmt: skip
     return c.residual[g]
@@ -186,7 +186,7 @@ def idle_of_pool(c, lay, r, ready, usable):
         residual = residual_of_class(c, lay, r, g)
         if residual < 0:
             return -1
-        if not ready[c.make[g]]:
+        if not ready[c.traits[g]]:
             continue
         idle += c.size[g] * r.idle[r.gpus[residual]]
         for q in range(len(usable)):

@@ -236,7 +236,9 @@ class Run:
         t, keeper = self.tables, self._keeper
         assert keeper is not None
         usable = np.zeros(len(keeper.mix.kinds))
-        idle = residuals.idle_of_pool(t.c, t.requests.lay, t.r, self._columns.makes.ready, usable)
+        idle = residuals.idle_of_pool(
+            t.c, t.requests.lay, t.r, self._columns.trait_sets.ready, usable
+        )
         if idle < 0:
             self._grow()
             return
@@ -269,7 +271,7 @@ class Run:
 
     def _grow_ahead(self) -> None:
         c = self.tables.c
-        nearly = int(c.numbers[CLASSES]) + 2 >= len(c.make)
+        nearly = int(c.numbers[CLASSES]) + 2 >= len(c.traits)
         nearly |= int(c.numbers[RESERVED_NODES]) + 1 >= len(c.reserved_nodes)
         nearly |= not buckets.has_capacity(c, self.tables.x, self.tables.r)
         if nearly or int(c.numbers[POOL]) + 2 * len(c.class_of) + 8 > len(c.pool):

@@ -146,13 +146,13 @@ def beside_reservations(
     request, row = n.request[k], n.lasting[k]
     for i in range(c.numbers[RESERVED_NODES]):
         g = c.class_of[c.reserved_nodes[i]]
-        make, signature = c.make[g], lay.signature[c.layout[g]]
-        if f.code[row, make] != FITS:
+        traits, signature = c.traits[g], lay.signature[c.layout[g]]
+        if f.code[row, traits] != FITS:
             continue
         code = lay.signature_code[request, signature]
         if code == UNKNOWN:
             return found, ask(c.numbers, ASK_SIGNATURE, k, signature)
-        want = n.wanted[k, f.power[f.of_make[make]]]
+        want = n.wanted[k, f.power[f.of_traits[traits]]]
         code = min(code, host_code(c.free, g, want, host_codes))
         if code == FITS:
             if n.beside_class[k, i] != g:

@@ -40,7 +40,7 @@ from longshore.scheduling.placement.state import Need
 HOST_CODES = np.array([CODE_NUMBER[code] for code in CODES_OF_HOST], np.uint8)
 """The constraint on each amount of a host."""
 _MOST_ANSWERS = 1 << 22
-"""Answers of makes, or of layouts, to needs that are kept at one time: bounds memory, not
+"""Answers of trait sets, or of layouts, to needs that are kept at one time: bounds memory, not
 results."""
 _FEWEST_NEEDS = 16
 
@@ -65,7 +65,7 @@ class Tables:
         self.columns = columns
         self._policy = policy
         self._keeper = keeper
-        each = max(len(columns.makes), 2 * len(columns.layouts) + 64)
+        each = max(len(columns.trait_sets), 2 * len(columns.layouts) + 64)
         self.rows = min(max(len(needs), 1), max(_FEWEST_NEEDS, _MOST_ANSWERS // each))
         """Needs that are loaded at one time."""
         self.needs: list[Need] = []
@@ -83,7 +83,7 @@ class Tables:
         self.beside.clear()
         self.needs = list(needs)
         columns = self.columns
-        nodes = np.bincount(self.c.make[self.c.class_of], minlength=len(columns.makes))
+        nodes = np.bincount(self.c.traits[self.c.class_of], minlength=len(columns.trait_sets))
         n = needs_of(needs, self.requests.load_needs(self.needs), columns)
         self.n, self.f = eligibility_of(
             n, needs, columns, self._policy.weights, self._keeper, nodes
@@ -91,7 +91,9 @@ class Tables:
         reserved = int(self.c.numbers[RESERVED_NODES])
         while self.n.beside_class.shape[1] <= reserved:
             self._grow_beside()
-        self.x = _class_buckets(thresholds_of(self.n.wanted), len(self.f.power), len(self.c.make))
+        self.x = _class_buckets(
+            thresholds_of(self.n.wanted), len(self.f.power), len(self.c.traits)
+        )
 
     def chosen(self, row: int, group: int) -> Chosen:
         """Return the GPUs that a need gets on nodes of a class where it fits."""
@@ -134,21 +136,21 @@ class Tables:
         self.requests.know_layouts()
         self._know_kinds()
         c, row = self.c, int(self.c.numbers[CLASSES])
-        c.make[row], c.layout[row] = found.make, found.layout
+        c.traits[row], c.layout[row] = found.traits, found.layout
         c.jobs[row], c.alone[row] = found.jobs, found.alone
         c.free[row] = found.host_free
         c.vram_used[row] = found.vram_used
-        unnamed = bool(c.make_unnamed[found.make])
+        unnamed = bool(c.traits_unnamed[found.traits])
         c.amount[row] = self.requests.lay.taken[found.layout] if unnamed else found.vram_used
 
     def grow(self) -> None:
         """Extend the arrays that are nearly full."""
         c, r = self.c, self.r
-        if 2 * int(c.numbers[CLASSES]) + 4 >= len(c.make):
-            by_class = ("make", "layout", "jobs", "alone", "size", "free", "vram_used", "amount",
+        if 2 * int(c.numbers[CLASSES]) + 4 >= len(c.traits):
+            by_class = ("traits", "layout", "jobs", "alone", "size", "free", "vram_used", "amount",
                         "residual", "bucket", "later", "heap_at", "heap_capacity")  # fmt: skip
             c = _with_bits(c._replace(**{name: _doubled(getattr(c, name)) for name in by_class}))
-            c = c._replace(hash_table=_hash_table(len(c.make)))
+            c = c._replace(hash_table=_hash_table(len(c.traits)))
         while int(c.numbers[POOL]) + 2 * len(c.class_of) + 8 > len(c.pool):
             c = c._replace(pool=_doubled(c.pool))
         if self._keeper is not None and 2 * int(c.numbers[RESIDUALS]) + 8 >= len(r.size):
@@ -206,7 +208,7 @@ def _class_buckets(thresholds: Any, eligibilities: int, capacity: int) -> ClassB
 
 def _classes(columns: Columns, capacity: int) -> Classes:
     count = columns.class_count
-    classes, makes = columns.classes, columns.makes
+    classes, trait_sets = columns.classes, columns.trait_sets
     size = columns.size[:count].astype(np.int32)
     order = np.argsort(columns.class_of, kind="stable").astype(np.int32)
     pool = np.zeros(4 * len(order) + 16 * capacity, np.int32)
@@ -224,7 +226,7 @@ def _classes(columns: Columns, capacity: int) -> Classes:
         free[:count] = [found.host_free for found in classes]
     return _with_bits(
         Classes(
-            make=column(columns.make[:count], np.int32),
+            traits=column(columns.traits[:count], np.int32),
             layout=column(columns.layout[:count], np.int32),
             jobs=column([found.jobs for found in classes], np.int32),
             alone=column([found.alone for found in classes], np.int32),
@@ -243,8 +245,8 @@ def _classes(columns: Columns, capacity: int) -> Classes:
             hash_table=_hash_table(capacity),
             class_of=columns.class_of.astype(np.int32),
             reserved_nodes=np.zeros(INITIAL_RESERVED_NODES, np.int32),
-            make_amount=makes.amount,
-            make_unnamed=makes.unnamed,
+            traits_amount=trait_sets.amount,
+            traits_unnamed=trait_sets.unnamed,
             numbers=numbers,
         )
     )
@@ -272,7 +274,7 @@ def _headroom(keeper: HeadroomKeeper | None, capacity: int) -> Headroom:
         hash_table=_hash_table(capacity),
         found=np.zeros((0, len(kinds), 3), np.int64),
         idle=np.zeros(0, np.int64),
-        make_size=table.size_of_make.astype(np.int32) if table else np.zeros(0, np.int32),
+        size_of_traits=table.size_of_traits.astype(np.int32) if table else np.zeros(0, np.int32),
         suits=table.suits if table else np.zeros((0, 0), np.bool_),
         totals=np.stack([table.cpus_total, table.ram_total], axis=1) if table else left,
         kinds=np.array(

@@ -133,7 +133,7 @@ def scan_by_score(rule, weights, c, x, f, lay, n, r, k, waiting, nodes, groups, 
     )
     expiries, providers = f.expiry[n.duration[k]], f.provider[n.provider[k]]
     held = f.held[n.data[k]]
-    later, size, free, make_of, layout_of = c.later, c.size, c.free, c.make, c.layout
+    later, size, free, traits_of, layout_of = c.later, c.size, c.free, c.traits, c.layout
     in_use, heap_at, pool = c.amount, c.heap_at, c.pool
     best, value, facts = x.best, x.value, x.facts
     found = 0
@@ -166,11 +166,11 @@ def scan_by_score(rule, weights, c, x, f, lay, n, r, k, waiting, nodes, groups, 
                     gap, link = gaps[layout], links[layout]
                     if mig:
                         more = added[layout]
-                make = make_of[g]
+                traits = traits_of[g]
                 used = min((in_use[g] + more) / amounts, 1.0)
                 total = weights[0] * used + weights[1] * gap
-                total = total + weights[2] * expiries[make] + weights[3] * providers[make]
-                total = total + (held[make] + link)
+                total = total + weights[2] * expiries[traits] + weights[3] * providers[traits]
+                total = total + (held[traits] + link)
                 total = np.rint(total * 1e9) / 1e9
                 if found < MOST_SHOWN or total >= totals[MOST_SHOWN - 1]:
                     found = offer(
@@ -194,7 +194,7 @@ def scan_by_headroom(rule, weights, c, x, f, lay, n, r, k, waiting, nodes, group
     apart = most_link > 0 or (n.by_layout[k] and not n.mig[k] and weights[1] != 0)
     expiries, providers = f.expiry[n.duration[k]], f.provider[n.provider[k]]
     held = f.held[n.data[k]]
-    later, size, free, make_of, layout_of = c.later, c.size, c.free, c.make, c.layout
+    later, size, free, traits_of, layout_of = c.later, c.size, c.free, c.traits, c.layout
     residual_of, heap_at, pool = c.residual, c.heap_at, c.pool
     best, value, facts = x.best, x.value, x.facts
     sizes, of_residual, jobs, left, bits = r.size, r.gpus, r.jobs, r.left, r.left_bits
@@ -223,7 +223,7 @@ def scan_by_headroom(rule, weights, c, x, f, lay, n, r, k, waiting, nodes, group
                     if codes[layout] == UNKNOWN:
                         return found, ask(count, ASK_LAYOUT, k, layout)
                     after = gpus_after[layout]
-                had, make = residual_of[g], make_of[g]
+                had, traits = residual_of[g], traits_of[g]
                 residual = find_residual(
                     count, sizes, of_residual, jobs, left, bits, hash_table, sizes[had], after,
                     left[had, 0] - of_eligibility[0], left[had, 1] - of_eligibility[1],
@@ -231,7 +231,9 @@ def scan_by_headroom(rule, weights, c, x, f, lay, n, r, k, waiting, nodes, group
                 )  # fmt: skip
                 if residual == count[RESIDUALS] and not add_residual(count, r):
                     return found, FULL
-                beside = weights[2] * expiries[make] + weights[3] * providers[make] + held[make]
+                beside = (
+                    weights[2] * expiries[traits] + weights[3] * providers[traits] + held[traits]
+                )
                 total = headroom_total(
                     worth, idle, of_residual, had, residual, free[g, 0] + EPSILON,
                     free[g, 1] + EPSILON, beside + most_link,
@@ -292,10 +294,10 @@ def has_amounts(free, g, want):
 @inner
 def value_of(rule, weights, c, f, lay, n, r, k, g, gap, link, added, gpus_after):
     """Return what a node of a class is worth to the job; minus infinite where arrays are full."""
-    make = c.make[g]
-    expiry = weights[2] * f.expiry[n.duration[k], make]
-    provider = weights[3] * f.provider[n.provider[k], make]
-    held = f.held[n.data[k], make]
+    traits = c.traits[g]
+    expiry = weights[2] * f.expiry[n.duration[k], traits]
+    provider = weights[3] * f.provider[n.provider[k], traits]
+    held = f.held[n.data[k], traits]
     if rule == KEEP_ROOM:
         had = residual_of_class(c, lay, r, g)
         if had < 0:
@@ -315,18 +317,18 @@ def value_of(rule, weights, c, f, lay, n, r, k, g, gap, link, added, gpus_after)
 @inner
 def used_with(c, n, k, g, added):
     """Return the share of the memory in use on nodes of a class with the job there."""
-    make = c.make[g]
-    more = n.gpus[k] if c.make_unnamed[make] else n.amount[k]
+    traits = c.traits[g]
+    more = n.gpus[k] if c.traits_unnamed[traits] else n.amount[k]
     if n.mig[k]:
         more = added
-    return min((c.amount[g] + more) / c.make_amount[make], 1.0)
+    return min((c.amount[g] + more) / c.traits_amount[traits], 1.0)
 
 
 @inner
 def residual_with(c, f, n, r, k, g, gpus_after):
     """Return the residual of nodes of a class with the job there; -1 where the arrays are full."""
     had = c.residual[g]
-    want = n.wanted[k, f.power[f.of_make[c.make[g]]]]
+    want = n.wanted[k, f.power[f.of_traits[c.traits[g]]]]
     return residual_for(
         c.numbers, r, r.size[had], gpus_after, r.left[had, 0] - want[0],
         r.left[had, 1] - want[1], r.jobs[had] + 1,

@@ -12,7 +12,7 @@ from longshore.scheduling.topology import Domain, DomainKey, domain_of, flavor_o
 
 Kind = tuple[str, str | None]
 """Flavor and conformance fingerprint."""
-_Make = tuple[Attributes, str]
+_Traits = tuple[Attributes, str]
 
 
 class Fact(NamedTuple):
@@ -21,7 +21,7 @@ class Fact(NamedTuple):
     domain: DomainKey
     """Where it does not name its fabric, that of its own."""
     kind: Kind
-    make: int
+    traits: int
     """Number of what the filters look at, and its flavor."""
 
 
@@ -33,7 +33,7 @@ class GangNodes:
     views: Sequence[NodeView]
     positions: Mapping[str, int]
     """Of the views, by the ids of their nodes."""
-    makes: Sequence[_Make]
+    trait_sets: Sequence[_Traits]
     _facts: Sequence[Fact]
     _held: set[tuple[Need, Gang]] = field(default_factory=set[tuple[Need, Gang]])
     """What they are known to hold when empty."""
@@ -41,17 +41,17 @@ class GangNodes:
     @classmethod
     def of(cls, views: Sequence[NodeView], labels: LabelNames = None) -> "GangNodes":
         """Return the nodes that these views are of; `labels` as in `Columns`."""
-        makes: dict[_Make, int] = {}
+        trait_sets: dict[_Traits, int] = {}
         facts: list[Fact] = []
         for view in views:
             node = view.node
             flavor = flavor_of(node)
-            make = makes.setdefault((attributes_of(node, labels), flavor), len(makes))
+            traits = trait_sets.setdefault((attributes_of(node, labels), flavor), len(trait_sets))
             domain = domain_of(node, unlabelled=True)
             assert domain is not None  # its own at least
-            facts.append(Fact(domain, (flavor, node.conformance), make))
+            facts.append(Fact(domain, (flavor, node.conformance), traits))
         positions = {view.node.id: position for position, view in enumerate(views)}
-        return cls(views, positions, list(makes), facts)
+        return cls(views, positions, list(trait_sets), facts)
 
     def showing(self, views: Sequence[NodeView]) -> "GangNodes":
         """Return the same nodes as these views show them, in the same order."""
@@ -60,14 +60,14 @@ class GangNodes:
     def only(self, view: NodeView) -> "GangNodes":
         """Return one of the nodes, as this view shows it."""
         name = view.node.id
-        return GangNodes([view], {name: 0}, self.makes, [self._facts[self.positions[name]]])
+        return GangNodes([view], {name: 0}, self.trait_sets, [self._facts[self.positions[name]]])
 
     def among(self, names: Collection[str]) -> "GangNodes":
         """Return those of the nodes that have these ids, as they are shown."""
         chosen = [at for at, view in enumerate(self.views) if view.node.id in names]
         views = [self.views[at] for at in chosen]
         positions = {view.node.id: position for position, view in enumerate(views)}
-        return GangNodes(views, positions, self.makes, [self._facts[at] for at in chosen])
+        return GangNodes(views, positions, self.trait_sets, [self._facts[at] for at in chosen])
 
     def each(self) -> Iterable[tuple[NodeView, Fact]]:
         """Return the nodes in the order of their positions."""

@@ -158,7 +158,7 @@ def need_of_share(whole: Need, gpus: int) -> Need:
 
 class _Unsuited:
     """Which constraint fails on a node whatever runs there, in the order of the codes; those on
-    its make are asked once for nodes of one make.
+    its trait set are asked once for nodes of one trait set.
 
     To a gang a node's label may name its type of GPU too, and a node without a domain is none.
     """
@@ -169,13 +169,13 @@ class _Unsuited:
         self._need = whole._replace(known=known)
         self._gang = gang
         self._start = start
-        self._codes = [self._code(*make) for make in nodes.makes]
+        self._codes = [self._code(*traits) for traits in nodes.trait_sets]
 
     def __call__(self, view: NodeView, fact: Fact) -> RejectionCode | None:
         state = view.node.state
         if state is not NodeState.READY and (self._start or state is NodeState.GONE):
             return RejectionCode.STATE
-        code = self._codes[fact.make]
+        code = self._codes[fact.traits]
         if code in _BEHIND_LABELS and domain_for(self._gang, fact.domain) is None:
             return RejectionCode.LABELS
         if code is None and self._start is not None:

@@ -28,7 +28,7 @@ class Layout(NamedTuple):
     """What connects them, where that is known."""
 
 
-class Make(NamedTuple):
+class NodeTraits(NamedTuple):
     """What no placement changes of a node."""
 
     state: NodeState
@@ -51,9 +51,9 @@ class Make(NamedTuple):
 class NodeClass(NamedTuple):
     """All that the answer of a node depends on."""
 
-    make: int
+    traits: int
     layout: int
-    """Numbers of its make and its layout."""
+    """Numbers of its trait set and its layout."""
     host_free: HostAmounts
     vram_used: float
     jobs: int
@@ -65,9 +65,9 @@ class NodeClass(NamedTuple):
 
 
 class Arranged(NamedTuple):
-    """Nodes in classes. Makes, layouts and classes are numbered as they first occur, in order."""
+    """Nodes in classes. Traits, layouts and classes are numbered as they first occur, in order."""
 
-    makes: dict[Make, int]
+    trait_sets: dict[NodeTraits, int]
     layouts: dict[Layout, int]
     classes: dict[NodeClass, int]
     class_of: Numbers
@@ -79,24 +79,24 @@ def arrange(
 ) -> Arranged:
     """Put nodes into classes; `by_end` and `labels` as in `Columns`. None of them has
     reservations."""
-    makes: dict[Make, int] = {}
+    trait_sets: dict[NodeTraits, int] = {}
     layouts: dict[Layout, int] = {}
     classes: dict[NodeClass, int] = {}
-    made = [makes.setdefault(make_of(view, labels), len(makes)) for view in views]
+    made = [trait_sets.setdefault(traits_of(view, labels), len(trait_sets)) for view in views]
     class_of: list[int] = []
-    for view, make in zip(views, made, strict=True):
+    for view, traits in zip(views, made, strict=True):
         layout = layouts.setdefault(layout_of(view), len(layouts))
-        found = class_of_view(view, make, layout, by_end=by_end)
+        found = class_of_view(view, traits, layout, by_end=by_end)
         class_of.append(classes.setdefault(found, len(classes)))
-    return Arranged(makes, layouts, classes, np.array(class_of, dtype=np.intp))
+    return Arranged(trait_sets, layouts, classes, np.array(class_of, dtype=np.intp))
 
 
-def make_of(view: NodeView, labels: LabelNames = None) -> Make:
+def traits_of(view: NodeView, labels: LabelNames = None) -> NodeTraits:
     """Return what no placement changes of the node, of its labels those of these names."""
     node = view.node
     # Nothing is ever used of a node without GPUs.
     amount = view.vram_total or float(view.rooms.count) or np.inf
-    return Make(
+    return NodeTraits(
         node.state, attributes_of(node, labels), node.provider, view.host, node.expires_at, amount,
         not view.vram_total, node.gpu_power, frozenset(node.data),
     )  # fmt: skip
@@ -108,11 +108,11 @@ def layout_of(view: NodeView) -> Layout:
 
 
 def class_of_view(
-    view: NodeView, make: int, layout: int, alone: int = 0, *, by_end: bool = False
+    view: NodeView, traits: int, layout: int, alone: int = 0, *, by_end: bool = False
 ) -> NodeClass:
-    """Return its class, by the numbers of its make and its layout."""
+    """Return its class, by the numbers of its trait set and its layout."""
     return NodeClass(
-        make, layout, view.host_free, view.vram_used, len(view.holds) + view.stuck.bit_count(),
+        traits, layout, view.host_free, view.vram_used, len(view.holds) + view.stuck.bit_count(),
         alone, _last_end(view) if by_end else None,
     )  # fmt: skip
 

@@ -1,6 +1,6 @@
 """The nodes of a plan as classes, and the classes as columns of numbers.
 
-Nodes that answer every need alike are one class: the same make, the same GPUs free, as much left
+Nodes that answer every need alike are one class: the same traits, the same GPUs free, as much left
 of everything. A need is put to all classes at once, a column at a time, so a plan costs what its
 different nodes cost, not what all of them do. What cannot be put in numbers, which GPUs of a node
 suit, is asked once for each layout.
@@ -22,8 +22,8 @@ from longshore.models.resources import HostAmounts
 from longshore.scheduling.placement.classes import (
     Arranged,
     Layout,
-    Make,
     NodeClass,
+    NodeTraits,
     Numbers,
     arrange,
     class_of_view,
@@ -40,52 +40,55 @@ _AMOUNTS = len(HostAmounts._fields)
 _POWER = HostAmounts._fields.index("power")
 
 
-class Makes:
-    """The makes of the nodes as columns, one entry for each make."""
+class TraitSets:
+    """The traits of the nodes as columns, one entry for each set of them."""
 
-    def __init__(self, makes: Sequence[Make], now: datetime) -> None:
-        self.ready = _bools([make.state is NodeState.READY for make in makes])
-        self.gone = _bools([make.state is NodeState.GONE for make in makes])
-        self.host = np.array([make.host for make in makes], np.float64).reshape(-1, _AMOUNTS).T
-        """What each has beside its GPUs: rows are amounts, columns makes."""
+    def __init__(self, trait_sets: Sequence[NodeTraits], now: datetime) -> None:
+        self.ready = _bools([traits.state is NodeState.READY for traits in trait_sets])
+        self.gone = _bools([traits.state is NodeState.GONE for traits in trait_sets])
+        self.host = (
+            np.array([traits.host for traits in trait_sets], np.float64).reshape(-1, _AMOUNTS).T
+        )
+        """What each has beside its GPUs: rows are amounts, columns trait sets."""
         self.limited = [row for row in range(_AMOUNTS) if not np.isinf(self.host[row]).all()]
         """The rows that limit anything."""
-        self.gpu_power = _floats([make.gpu_power for make in makes])
-        self.left = _floats([_microseconds_left(make.expires_at, now) for make in makes])
+        self.gpu_power = _floats([traits.gpu_power for traits in trait_sets])
+        self.left = _floats([_microseconds_left(traits.expires_at, now) for traits in trait_sets])
         """Microseconds until the node's time ends; infinite where it never does."""
         self._ends: list[float] = np.sort(self.left[np.isfinite(self.left)]).tolist()
-        self.amount = _floats([make.amount for make in makes])
-        self.unnamed = _bools([make.unnamed for make in makes])
+        self.amount = _floats([traits.amount for traits in trait_sets])
+        self.unnamed = _bools([traits.unnamed for traits in trait_sets])
         self.some_unnamed = bool(self.unnamed.any())
-        self.providers = _Names([make.provider for make in makes])
-        self._data = [make.data for make in makes]
+        self.providers = _Names([traits.provider for traits in trait_sets])
+        self._data = [traits.data for traits in trait_sets]
         self._holders: dict[str, list[int]] = {}
-        """By name of data: the makes that hold it."""
+        """By name of data: the trait sets that hold it."""
         for number, held in enumerate(self._data):
             for name in held:
                 self._holders.setdefault(name, []).append(number)
         numbers: dict[Attributes, int] = {}
         self._attributes_of = np.array(
-            [numbers.setdefault(make.attributes, len(numbers)) for make in makes], np.intp
+            [numbers.setdefault(traits.attributes, len(numbers)) for traits in trait_sets], np.intp
         )
-        """Of each make, the number of its attributes: most makes differ in other things."""
+        """Of each trait set, the number of its attributes: most differ in other things."""
         self._attributes = tuple(numbers)
 
     def __len__(self) -> int:
         return len(self.left)
 
     def wanted(self, need: Need, row: int) -> Floats:
-        """Return how much of one amount the need takes on nodes of each make."""
+        """Return how much of one amount the need takes on nodes of each trait set."""
         if row != _POWER or need.power is not None:
             return np.full(len(self), need.host(0.0)[row])
         return need.host(1.0).power * self.gpu_power
 
     def ended_before(self, span: timedelta) -> int:
-        """Return how many makes end before so long has passed: always the ones that end first."""
+        """Return of how many trait sets the nodes end before so long has passed: always of those
+        that end first."""
         return bisect_left(self._ends, microseconds(span)) if self._ends else 0
 
     def held(self, need: Need) -> Floats:
-        """Return which part of the job's data nodes of each make hold, 0 to 1."""
+        """Return which part of the job's data nodes of each trait set hold, 0 to 1."""
         parts = np.zeros(len(self))
         for number in {each for name, _ in need.data for each in self._holders.get(name, ())}:
             held = self._data[number]
@@ -93,7 +96,7 @@ class Makes:
         return parts
 
     def mismatches(self, need: Need) -> Iterator[tuple[RejectionCode, Bools]]:
-        """Yield each filter that fails anywhere, with the makes where it does."""
+        """Yield each filter that fails anywhere, with the trait sets where it does."""
         for each in FILTERS:
             failed = [each.fails(of, need) for of in self._attributes]
             if any(failed):
@@ -103,7 +106,7 @@ class Makes:
 class Columns:
     """All nodes of a plan. `take`, `replace` and `reserve` change them, and count up `version`.
 
-    `make`, `layout` and the columns after them have an entry for each class; those beyond
+    `traits`, `layout` and the columns after them have an entry for each class; those beyond
     `class_count` are spare.
     """
 
@@ -140,8 +143,8 @@ class Columns:
         self._by_end = by_end
         self._layout_numbers = arranged.layouts
         self._class_numbers = arranged.classes
-        self.makes = Makes(list(arranged.makes), now)
-        self.make = self.layout = np.zeros(0, np.intp)
+        self.trait_sets = TraitSets(list(arranged.trait_sets), now)
+        self.traits = self.layout = np.zeros(0, np.intp)
         self.host_to_be_had = np.zeros((_AMOUNTS, 0))
         """The most that a job may want, with EPSILON: rows are amounts."""
         self.amount_used = np.zeros(0)
@@ -184,12 +187,12 @@ class Columns:
         self.views[position].reserved.append(hold)
         self._changed(position)
 
-    def amount_added(self, need: Need, make: Numbers) -> Floats | float:
-        """Return by how much the need raises `amount_used` on nodes of these makes."""
+    def amount_added(self, need: Need, traits: Numbers) -> Floats | float:
+        """Return by how much the need raises `amount_used` on nodes of these trait sets."""
         vram = need.vram * need.gpus
-        if not self.makes.some_unnamed:
+        if not self.trait_sets.some_unnamed:
             return vram
-        return np.where(self.makes.unnamed[make], need.gpus, vram)
+        return np.where(self.trait_sets.unnamed[traits], need.gpus, vram)
 
     def _begin_members(self) -> None:
         """Count the nodes of each class, and order all nodes by class."""
@@ -221,7 +224,7 @@ class Columns:
         """Move a node to the class that it is in now."""
         self.version += 1
         old = int(self.class_of[position])
-        new = self._class_number(self.views[position], self.classes[old].make, position)
+        new = self._class_number(self.views[position], self.classes[old].traits, position)
         members = self._members_of(old)
         del members[bisect_left(members, -position)]
         if members:
@@ -236,10 +239,10 @@ class Columns:
         self.joined_class.append(new)
         self.moved.append(position)
 
-    def _class_number(self, view: NodeView, make: int, position: int) -> int:
+    def _class_number(self, view: NodeView, traits: int, position: int) -> int:
         alone = self.version if view.reserved else 0
         layout = self.number_of(layout_of(view))
-        found = class_of_view(view, make, layout, alone, by_end=self._by_end)
+        found = class_of_view(view, traits, layout, alone, by_end=self._by_end)
         number = self._class_numbers.get(found)
         if number is None:
             number = self._class_numbers[found] = self.class_count
@@ -250,10 +253,10 @@ class Columns:
 
     def _append(self, found: NodeClass) -> None:
         number = self.class_count
-        if number == len(self.make):
+        if number == len(self.traits):
             self._grow()
         self.classes.append(found)
-        self.make[number] = found.make
+        self.traits[number] = found.traits
         self.layout[number] = found.layout
         self.host_to_be_had[:, number] = found.host_free
         self.host_to_be_had[:, number] += EPSILON
@@ -262,15 +265,15 @@ class Columns:
         self.size[number] = 0
 
     def _amount_used(self, found: NodeClass) -> float:
-        if not self.makes.unnamed[found.make]:
+        if not self.trait_sets.unnamed[found.traits]:
             return found.vram_used
         layout = self.layouts[found.layout]
         return float(layout.rooms.count - layout.free.bit_count())
 
     def _grow(self) -> None:
-        spare = max(64, len(self.make))  # twice as many, so that growing stays cheap
+        spare = max(64, len(self.traits))  # twice as many, so that growing stays cheap
         whole, real = np.zeros(spare, np.intp), np.zeros(spare)
-        self.make = np.concatenate([self.make, whole])
+        self.traits = np.concatenate([self.traits, whole])
         self.layout = np.concatenate([self.layout, whole])
         self.size = np.concatenate([self.size, whole])
         self.first = np.concatenate([self.first, whole])

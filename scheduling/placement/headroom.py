@@ -1,7 +1,7 @@
 """What the free GPUs of a node are good for: by kind of job, now and once some jobs have ended.
 
 A node counts here as a *residual*: what kinds of jobs find on its GPUs, its cores and RAM, and how
-many jobs it has. Nodes with other sets of free GPUs have the same rest when jobs find the same.
+many jobs it has. Nodes with other sets of free GPUs have the same one when jobs find the same.
 """
 
 from collections.abc import Sequence
@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from longshore.models.resources import GPURequest
 from longshore.scheduling.placement.classes import Layout, Numbers
-from longshore.scheduling.placement.columns import Bools, Floats, Makes, microseconds
+from longshore.scheduling.placement.columns import Bools, Floats, TraitSets, microseconds
 from longshore.scheduling.placement.mix import SLICE_MILLI, Kind
 from longshore.scheduling.placement.parts import WHOLE, MigGPU, free_positions, lefts_now
 from longshore.scheduling.placement.state import EPSILON
 
 _AT_ONE_TIME = 4096
-"""Rests that are measured together: bounds memory, not results."""
+"""Residuals that are measured together: bounds memory, not results."""
 _TINY = 1e-9
 
 
@@ -35,7 +35,7 @@ class Found(NamedTuple):
 
 
 class Residuals(NamedTuple):
-    """Rests as columns."""
+    """Residuals as columns."""
 
     size: Numbers
     """Number of what the node has when empty."""
@@ -61,14 +61,18 @@ class Headroom(NamedTuple):
     lasting: Floats
     """Jobs of the kind that find room, now or when some jobs have ended: see `_lasting`."""
     stranded: Floats
-    """Of each rest: idle thousandths that its cores and RAM could not serve."""
+    """Of each residual: idle thousandths that its cores and RAM could not serve."""
 
 
 class HeadroomTable:
     """Measures residuals for the kinds of one mix."""
 
     def __init__(
-        self, kinds: Sequence[Kind], makes: Makes, cpus_per_milli: float, ram_per_milli: float
+        self,
+        kinds: Sequence[Kind],
+        trait_sets: TraitSets,
+        cpus_per_milli: float,
+        ram_per_milli: float,
     ) -> None:
         self._needs = [kind.need for kind in kinds]
         self._requests = [need.gpu for need in self._needs]
@@ -82,7 +86,7 @@ class HeadroomTable:
         """What each kind finds, by number of what jobs find on the GPUs."""
         self.idle: NDArray[np.intp] = np.zeros(0, np.intp)
         """Idle thousandths, by number of what jobs find on the GPUs."""
-        self._take_sizes(makes)
+        self._take_sizes(trait_sets)
 
     def gpus_number(self, layout: Layout) -> int:
         """Return the number of what jobs find on the GPUs of a layout."""
@@ -106,25 +110,25 @@ class HeadroomTable:
         ]
         return Headroom(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
-    def _take_sizes(self, makes: Makes) -> None:
-        """Number the makes by all that matters here; most differ in their expiry alone."""
-        suits = np.ones((len(makes), len(self._needs)), np.bool_) & makes.ready[:, None]
+    def _take_sizes(self, trait_sets: TraitSets) -> None:
+        """Number the trait sets by all that matters here; most differ in their expiry alone."""
+        suits = np.ones((len(trait_sets), len(self._needs)), np.bool_) & trait_sets.ready[:, None]
         for column, need in enumerate(self._needs):
-            for _, failed in makes.mismatches(need):
+            for _, failed in trait_sets.mismatches(need):
                 suits[:, column] &= ~failed
-            suits[:, column] &= makes.left >= microseconds(need.must_last)
+            suits[:, column] &= trait_sets.left >= microseconds(need.must_last)
         seen: dict[tuple[float, float, bytes], int] = {}
         first: list[int] = []
         numbers: list[int] = []
-        sizes = zip(makes.host[0].tolist(), makes.host[1].tolist(), suits, strict=True)
-        for make, (cpus, ram, row) in enumerate(sizes):
+        sizes = zip(trait_sets.host[0].tolist(), trait_sets.host[1].tolist(), suits, strict=True)
+        for traits, (cpus, ram, row) in enumerate(sizes):
             number = seen.setdefault((cpus, ram, row.tobytes()), len(seen))
             if number == len(first):
-                first.append(make)
+                first.append(traits)
             numbers.append(number)
-        self.size_of_make: NDArray[np.intp] = np.array(numbers, np.intp)
+        self.size_of_traits: NDArray[np.intp] = np.array(numbers, np.intp)
         self.suits: Bools = suits[first]
-        self.cpus_total, self.ram_total = makes.host[0][first], makes.host[1][first]
+        self.cpus_total, self.ram_total = trait_sets.host[0][first], trait_sets.host[1][first]
 
     def _measure(self, residuals: Residuals) -> Headroom:
         found = self.found[residuals.gpus]

@@ -24,7 +24,7 @@ fullest is taken."""
 ResidualKey = tuple[int, int, float, float, int]
 """Of a residual: the numbers of its size and its GPUs, cores, RAM and jobs."""
 _MOST_GPUS = 1 << 32
-"""A change is one number: the rest times this, and the number of what is found on GPUs after."""
+"""A change is one number: the residual times this, and that of what is found on GPUs after."""
 _NEW = -2
 
 
@@ -48,22 +48,24 @@ class Outlook(NamedTuple):
 
 
 class HeadroomKeeper:
-    """The rests of all classes of a plan, and what they are worth."""
+    """The residuals of all classes of a plan, and what they are worth."""
 
     def __init__(self, columns: Columns, mix: Mix) -> None:
         self.columns = columns
         self.mix = mix
-        self.table = HeadroomTable(mix.kinds, columns.makes, mix.cpus_per_milli, mix.ram_per_milli)
+        self.table = HeadroomTable(
+            mix.kinds, columns.trait_sets, mix.cpus_per_milli, mix.ram_per_milli
+        )
         self.version = 0
         """Counts up when the outlook changes."""
         self.residual_of: Numbers = np.zeros(0, np.intp)
-        """The rest of each class."""
+        """The residual of each class."""
         self.gpus_of: Numbers = np.zeros(0, np.intp)
-        """What jobs find on the GPUs of each rest, by number."""
+        """What jobs find on the GPUs of each residual, by number."""
         self._numbers: dict[ResidualKey, int] = {}
         nothing = np.zeros((0, len(mix.kinds)))
         self.headroom = Headroom(nothing, nothing, np.zeros(0))
-        """Of each rest."""
+        """Of each residual."""
         self.worth: Floats = np.zeros(0)
         self.outlook = Outlook(np.zeros(0), demand_of(mix.kinds), mix.churn)
         self._due = 0
@@ -79,7 +81,7 @@ class HeadroomKeeper:
         if not reweigh or self.columns.version < self._due:
             return
         columns, residuals = self.columns, self.residual_of
-        ready = columns.makes.ready[columns.make[: len(residuals)]]
+        ready = columns.trait_sets.ready[columns.traits[: len(residuals)]]
         nodes = columns.size[: len(residuals)] * ready
         usable = nodes @ self.headroom.now[residuals]
         idle = int(nodes @ self.table.idle[self.gpus_of[residuals]])
@@ -113,7 +115,7 @@ class HeadroomKeeper:
         for number in range(len(self.residual_of), columns.class_count):
             of = columns.classes[number]
             gpus = table.gpus_number(columns.layouts[of.layout])
-            size = int(table.size_of_make[of.make])
+            size = int(table.size_of_traits[of.traits])
             key = size, gpus, of.host_free.cpus, of.host_free.ram, of.jobs
             residual = self._numbers.setdefault(key, len(self._numbers))
             if residual == len(self.gpus_of) + len(new):
@@ -136,10 +138,10 @@ class HeadroomLost:
         self._keeper = keeper
         self._need = need
         self._numbers = {-1: -1}
-        """Of each change, by its code: the rest before and the GPUs after."""
+        """Of each change, by its code: the residual before and the GPUs after."""
         nothing = np.zeros((0, len(keeper.mix.kinds)))
         self.before: list[int] = []
-        """The rest before, and"""
+        """The residual before, and"""
         self.after = Headroom(nothing, nothing, np.zeros(0))
         """the room after the placement, by number of the change."""
         self.gpus_after: list[int] = []
@@ -193,7 +195,7 @@ class HeadroomLost:
                 continue
             residual, after = divmod(code, _MOST_GPUS)
             of = keeper.columns.classes[first + at]
-            size = int(keeper.table.size_of_make[of.make])
+            size = int(keeper.table.size_of_traits[of.traits])
             left = of.host_free.cpus - need.cpus, of.host_free.ram - need.ram
             self.before.append(residual)
             self.gpus_after.append(after)

@@ -17,12 +17,12 @@ from longshore.models.placement import RunningJob
 from longshore.scheduling.placement.classes import (
     Arranged,
     Layout,
-    Make,
     NodeClass,
+    NodeTraits,
     Numbers,
     class_of_view,
     layout_of,
-    make_of,
+    traits_of,
 )
 from longshore.scheduling.placement.columns import Columns
 from longshore.scheduling.placement.filters import LabelNames
@@ -190,15 +190,15 @@ class _ByPosition:
 
 
 class _Kinds:
-    """Makes, layouts and classes, numbered as they come; also those that no node has any more."""
+    """Traits, layouts and classes, numbered as they come; also those that no node has any more."""
 
     def __init__(self, labels: LabelNames = ()) -> None:
         self.labels = labels
         """That tell them apart."""
-        self._makes: dict[Make, int] = {}
+        self._trait_sets: dict[NodeTraits, int] = {}
         self._layouts: dict[Layout, int] = {}
         self._classes: dict[NodeClass, int] = {}
-        self._by_number: tuple[list[Make], list[Layout], list[NodeClass]] = [], [], []
+        self._by_number: tuple[list[NodeTraits], list[Layout], list[NodeClass]] = [], [], []
 
     @property
     def count(self) -> int:
@@ -206,15 +206,15 @@ class _Kinds:
 
     def number_of(self, view: NodeView) -> int:
         """Return the number of a node's class."""
-        makes, layouts, classes = self._by_number
-        make = _number(make_of(view, self.labels), self._makes, makes)
+        trait_sets, layouts, classes = self._by_number
+        traits = _number(traits_of(view, self.labels), self._trait_sets, trait_sets)
         layout = _number(layout_of(view), self._layouts, layouts)
-        return _number(class_of_view(view, make, layout), self._classes, classes)
+        return _number(class_of_view(view, traits, layout), self._classes, classes)
 
     def arranged(self, numbers: Numbers) -> Arranged:
         """Return the nodes with these classes as `arrange` would.
 
-        A class first occurs where its first node does, a make or a layout where its first class
+        A class first occurs where its first node does, traits or a layout where their first class
         does.
         """
         count = len(numbers)
@@ -224,20 +224,20 @@ class _Kinds:
         present = present[np.argsort(first[present])]
         anew = np.zeros(self.count, np.intp)
         anew[present] = np.arange(len(present))
-        makes, layouts, classes = self._by_number
-        new_makes: dict[int, int] = {}
+        trait_sets, layouts, classes = self._by_number
+        new_trait_sets: dict[int, int] = {}
         new_layouts: dict[int, int] = {}
         found: dict[NodeClass, int] = {}
         numbers_present: list[int] = present.tolist()
         for number in numbers_present:
             of = classes[number]
-            make = new_makes.setdefault(of.make, len(new_makes))
+            traits = new_trait_sets.setdefault(of.traits, len(new_trait_sets))
             layout = new_layouts.setdefault(of.layout, len(new_layouts))
-            if (make, layout) != (of.make, of.layout):
-                of = of._replace(make=make, layout=layout)
+            if (traits, layout) != (of.traits, of.layout):
+                of = of._replace(traits=traits, layout=layout)
             found[of] = len(found)
         return Arranged(
-            {makes[old]: new for old, new in new_makes.items()},
+            {trait_sets[old]: new for old, new in new_trait_sets.items()},
             {layouts[old]: new for old, new in new_layouts.items()},
             found,
             anew[numbers],

@@ -36,7 +36,7 @@ class Facts(Protocol):
     expiry: Floats
     provider: Floats
     locality: Floats
-    """By make, before their weights."""
+    """By trait set, before their weights."""
 
     def chosen_for(self, number: int) -> Chosen | None:
         """Return the GPUs that the job would get on nodes of a class, None where it does not
@@ -114,7 +114,7 @@ class _Rule:
         weighted = self.weights.expiry * facts.expiry
         self._beside = weighted + self.weights.provider * facts.provider
         self._beside = self._beside + self.weights.locality * facts.locality
-        """What expiry, provider and data add, by make."""
+        """What expiry, provider and data add, by trait set."""
 
     @property
     def version(self) -> int:
@@ -125,7 +125,7 @@ class _Rule:
 
     def added(self, first: int, end: int) -> Floats:
         """Return what is added to the rule's own value."""
-        beside = self._beside[self.facts.columns.make[first:end]] + self.apart(first, end)
+        beside = self._beside[self.facts.columns.traits[first:end]] + self.apart(first, end)
         return beside + self.weights.links * self.facts.links[first:end]
 
     def apart(self, first: int, end: int) -> Floats | float:
@@ -138,15 +138,15 @@ class _Rule:
 
     def with_added(self, number: int, parts: list[tuple[str, float]]) -> list[ScoreTerm]:
         """Return parts in words, with all that is added to them."""
-        make = self.facts.columns.classes[number].make
-        expiry = self.weights.expiry * float(self.facts.expiry[make])
-        provider = self.weights.provider * float(self.facts.provider[make])
+        traits = self.facts.columns.classes[number].traits
+        expiry = self.weights.expiry * float(self.facts.expiry[traits])
+        provider = self.weights.provider * float(self.facts.provider[traits])
         return in_words([*parts, *self.beside_seed(number)], expiry, provider)
 
     def beside_seed(self, number: int) -> list[tuple[str, float]]:
         """Return what is added beside the terms of the seed's score."""
-        make = self.facts.columns.classes[number].make
-        data = self.weights.locality * float(self.facts.locality[make])
+        traits = self.facts.columns.classes[number].traits
+        data = self.weights.locality * float(self.facts.locality[traits])
         apart = float(np.sum(self.apart(number, number + 1)))
         links = self.weights.links * float(self.facts.links[number])
         return [
@@ -165,10 +165,10 @@ class _SeedScore(_Rule):
 
     def values(self, first: int, end: int) -> Floats:
         facts, new = self.facts, slice(first, end)
-        make = facts.columns.make[new]
-        beside = self._locality[make] + self.apart(first, end)
+        traits = facts.columns.traits[new]
+        beside = self._locality[traits] + self.apart(first, end)
         return totals(
-            facts.used[new], facts.gaps[new], self._expiry[make], self._provider[make],
+            facts.used[new], facts.gaps[new], self._expiry[traits], self._provider[traits],
             self.weights, beside + self.weights.links * facts.links[new],
         )  # fmt: skip
 
@@ -203,7 +203,7 @@ class _BestFit(_ByGPUs):
     def __init__(self, facts: Facts, policy: PackingPolicy) -> None:
         super().__init__(facts, policy)
         columns = facts.columns
-        self._most_cpus = max(float(columns.makes.host[0].max(initial=0)), 1.0)
+        self._most_cpus = max(float(columns.trait_sets.host[0].max(initial=0)), 1.0)
         rooms = {layout.rooms for layout in columns.layouts}
         gpus = [of.count + len(of.migs) for of in rooms]
         self._most_gpus = max(gpus, default=1) or 1

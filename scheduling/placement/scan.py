@@ -91,12 +91,12 @@ class Scan:
         self._layouts = layouts
         self._policy = policy
         self._lasting_codes = lasting_codes(columns, need)
-        makes = columns.makes
-        self._wanted = [(row, makes.wanted(need, row)) for row in makes.limited]
-        """Each amount that a node may be short of, with what the job takes by make."""
+        trait_sets = columns.trait_sets
+        self._wanted = [(row, trait_sets.wanted(need, row)) for row in trait_sets.limited]
+        """Each amount that a node may be short of, with what the job takes by trait set."""
         self.expiry = expiry_penalty(columns, need.duration)
         self.provider = provider_bonus(columns, need.gpus)
-        self.locality = columns.makes.held(need)
+        self.locality = columns.trait_sets.held(need)
         self._codes: Codes = np.zeros(0, np.uint8)
         self.gaps = self.links = self.used = self._totals = self._ranking = np.zeros(0)
         """By class, as far as they are asked: the value is -inf for what is no option, and in
@@ -167,11 +167,11 @@ class Scan:
 
     def could_last(self, position: int) -> bool:
         """Return whether the node fails in nothing that no placement changes."""
-        return self._lasting_codes[self.columns.make[self.columns.class_of[position]]] == FITS
+        return self._lasting_codes[self.columns.traits[self.columns.class_of[position]]] == FITS
 
     def held(self, position: int) -> float:
         """Return which part of the job's data the node holds, 0 to 1."""
-        return float(self.locality[self.columns.make[self.columns.class_of[position]]])
+        return float(self.locality[self.columns.traits[self.columns.class_of[position]]])
 
     def chosen(self, position: int) -> Chosen:
         """Return the job's GPUs on the node at `position`, which is an option."""
@@ -219,14 +219,14 @@ class Scan:
     def holders(self) -> NDArray[np.intp]:
         """Positions of the nodes that could hold the job when empty and with time left."""
         columns, need = self.columns, self.need
-        makes = columns.makes
-        suits = ~makes.gone
-        for row in makes.limited:
-            suits &= makes.host[row] + EPSILON >= makes.wanted(need, row)
-        for _, failed in makes.mismatches(need):
+        trait_sets = columns.trait_sets
+        suits = ~trait_sets.gone
+        for row in trait_sets.limited:
+            suits &= trait_sets.host[row] + EPSILON >= trait_sets.wanted(need, row)
+        for _, failed in trait_sets.mismatches(need):
             suits &= ~failed
         classes = slice(columns.class_count)
-        suits = suits[columns.make[classes]] & self._layouts.fits_empty[columns.layout[classes]]
+        suits = suits[columns.traits[classes]] & self._layouts.fits_empty[columns.layout[classes]]
         return np.flatnonzero(suits[columns.class_of])
 
     def _first_nodes(self, classes: Numbers, count: int) -> list[int]:
@@ -241,13 +241,13 @@ class Scan:
     def _terms_of(self, number: int, *, in_words: bool) -> ScoreTerms:
         terms = self._terms.get((number, in_words))
         if terms is None:
-            make = self.columns.classes[number].make
+            traits = self.columns.classes[number].traits
             terms = self._terms[number, in_words] = ScoreTerms.trusted(
                 rule=self._policy.rule,
                 utilization=float(self.used[number]),
                 fragmentation=float(self.gaps[number]),
-                expiry=float(self.expiry[make]),
-                provider=float(self.provider[make]),
+                expiry=float(self.expiry[traits]),
+                provider=float(self.provider[traits]),
                 parts=tuple(self._ranker.parts(number)) if in_words else (),
                 total=float(self._totals[number]),
             )
@@ -290,7 +290,7 @@ class Scan:
     def _make_room(self, end: int) -> None:
         if end <= len(self._codes):
             return
-        spare = len(self.columns.make) - len(self._codes)
+        spare = len(self.columns.traits) - len(self._codes)
         self._codes = np.concatenate([self._codes, np.zeros(spare, np.uint8)])
         self.gaps = np.concatenate([self.gaps, np.zeros(spare)])
         self.links = np.concatenate([self.links, np.zeros(spare)])
@@ -301,9 +301,9 @@ class Scan:
     def _first_failures(self, new: slice) -> Codes:
         columns = self.columns
         layout_codes = self._layouts.codes[columns.layout[new]]
-        codes = np.minimum(self._lasting_codes[columns.make[new]], layout_codes)
+        codes = np.minimum(self._lasting_codes[columns.traits[new]], layout_codes)
         for row, wanted in self._wanted:
-            short = columns.host_to_be_had[row, new] < wanted[columns.make[new]]
+            short = columns.host_to_be_had[row, new] < wanted[columns.traits[new]]
             _lower(codes, short, HOST_CODES[row])
         return codes
 
@@ -335,13 +335,13 @@ class Scan:
 
 
 def lasting_codes(columns: Columns, need: Need) -> Codes:
-    """Return the first failure of each make among what no placement changes."""
-    makes = columns.makes
-    codes = np.full(len(makes), FITS, dtype=np.uint8)
-    _lower(codes, ~makes.ready, RejectionCode.STATE)
-    for code, failed in makes.mismatches(need):
+    """Return the first failure of each trait set among what no placement changes."""
+    trait_sets = columns.trait_sets
+    codes = np.full(len(trait_sets), FITS, dtype=np.uint8)
+    _lower(codes, ~trait_sets.ready, RejectionCode.STATE)
+    for code, failed in trait_sets.mismatches(need):
         _lower(codes, failed, code)
-    _lower(codes, makes.left < microseconds(need.must_last), RejectionCode.EXPIRY)
+    _lower(codes, trait_sets.left < microseconds(need.must_last), RejectionCode.EXPIRY)
     return codes
 
 

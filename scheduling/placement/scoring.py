@@ -5,7 +5,7 @@ negative weights for the penalties. Utilisation is of GPU memory: a node whose G
 by jobs with little memory counts as almost empty.
 
 Each term is a column: use and gaps with an entry for each class of nodes, expiry and bonus with
-one for each make.
+one for each trait set.
 """
 
 from collections.abc import Sequence
@@ -76,16 +76,19 @@ def utilization(
     On a node that names no memory it is the share of its GPUs. `added` is what the job takes of
     each, where that is not the same everywhere.
     """
-    make = columns.make[classes]
-    more = columns.amount_added(need, make) if added is None else added
-    return np.minimum((columns.amount_used[classes] + more) / columns.makes.amount[make], 1.0)
+    traits = columns.traits[classes]
+    more = columns.amount_added(need, traits) if added is None else added
+    return np.minimum(
+        (columns.amount_used[classes] + more) / columns.trait_sets.amount[traits], 1.0
+    )
 
 
 def expiry_penalty(columns: Columns, duration: timedelta) -> Floats:
-    """Return 0 for a make that outlives twice the duration, up to 1 for one whose time is over."""
+    """Return for each trait set 0 where its nodes outlive twice the duration, up to 1 where their
+    time is over."""
     if not duration:
-        return np.zeros(len(columns.makes))
-    share = columns.makes.left / microseconds(2 * duration)
+        return np.zeros(len(columns.trait_sets))
+    share = columns.trait_sets.left / microseconds(2 * duration)
     return np.clip(1.0 - share, 0.0, 1.0)
 
 
@@ -99,9 +102,9 @@ def ends_together(columns: Columns, duration: timedelta, classes: slice) -> Floa
 
 
 def provider_bonus(columns: Columns, gpus: int) -> Floats:
-    """Return the affinity of a job's size to each make's provider, before its weight."""
+    """Return the affinity of a job's size to each trait set's provider, before its weight."""
     bonus = 0.2 if gpus >= LARGE_JOB_GPUS else 0.1
-    return np.where(columns.makes.providers.are(provider_for(gpus)), bonus, 0.0)
+    return np.where(columns.trait_sets.providers.are(provider_for(gpus)), bonus, 0.0)
 
 
 def provider_for(gpus: int) -> str:

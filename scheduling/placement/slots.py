@@ -30,7 +30,8 @@ for."""
 
 
 class Rooms:
-    """The memory of a node's GPUs. Nodes of one make share one object, so it compares by identity.
+    """The memory of a node's GPUs. Nodes of the same traits share one object, so it compares by
+    identity.
 
     `sizes` and `room` have an entry for each GPU: its index, and the GB that it has, or that are
     to be had there when no job holds it (memory kept back is not). GPUs in MIG mode are not among

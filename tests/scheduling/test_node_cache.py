@@ -128,11 +128,11 @@ def test_a_label_that_changes_with_a_registration_changes_where_a_job_goes() -> 
 def assert_same_columns(one: Columns, other: Columns) -> None:
     assert list(one.views) == list(other.views)
     assert (one.layouts, one.classes) == (other.layouts, other.classes)
-    for name in ("class_of", "make", "layout", "host_to_be_had", "amount_used", "size", "first"):
+    for name in ("class_of", "traits", "layout", "host_to_be_had", "amount_used", "size", "first"):
         column, as_expected = getattr(one, name), getattr(other, name)
         assert np.array_equal(column, as_expected), name
     for name in ("ready", "gone", "host", "gpu_power", "left", "amount", "unnamed"):
-        assert np.array_equal(getattr(one.makes, name), getattr(other.makes, name)), name
+        assert np.array_equal(getattr(one.trait_sets, name), getattr(other.trait_sets, name)), name
     for number in range(one.class_count):
         count = int(one.size[number])
         assert one.first_nodes(number, count) == other.first_nodes(number, count)
