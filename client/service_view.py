@@ -110,11 +110,15 @@ def since(replica: ReplicaView) -> datetime:
 
 
 def leased(replica: ReplicaView) -> str:
-    """Return ``757MB``, or ``2 x 50GB`` of an engine on two GPUs; a dash while it has none."""
+    """Return ``757MB``, or ``2 x 50GB`` of an engine on two GPUs; a dash while it has none. Where
+    it holds more than its model was reckoned with, the estimate is beside it."""
     if replica.stage is None:
         return NONE
     gpus = len(replica.gpu_indices)
-    return f"{f'{gpus} x ' if gpus > 1 else ''}{format_gb(replica.leased / 1000)}"
+    holds = f"{f'{gpus} x ' if gpus > 1 else ''}{format_gb(replica.leased / 1000)}"
+    if replica.estimated in (0, replica.leased):
+        return holds
+    return f"{holds} (estimated {format_gb(replica.estimated / 1000)})"
 
 
 def takes(replica: ReplicaView) -> str:

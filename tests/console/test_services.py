@@ -92,6 +92,14 @@ def test_one_that_waits_or_failed_says_why():
     assert leased(waits) == "–"
 
 
+def test_an_estimate_stands_beside_what_is_held_where_that_was_corrected():
+    as_reckoned = an_engine(leased=1000, estimated=1000)
+    assert leased(as_reckoned) == "1GB"
+    corrected = an_engine(leased=1500, estimated=1000)
+    assert leased(corrected) == "1.5GB (estimated 1GB)"
+    assert "1.5GB (estimated 1GB)" in engines_html([corrected], NOW)
+
+
 def test_who_waits_for_a_service_hears_each_reason_once():
     told = set[str]()
     one, two = (
