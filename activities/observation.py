@@ -39,12 +39,14 @@ from longshore.models.messages import (
     JOB_WORKFLOW,
     NODE_WORKFLOW,
     POOL_WORKFLOW,
+    LeaseEnd,
     PoolStatus,
     job_workflow_id,
     node_task_queue,
     node_workflow_id,
     pool_workflow_id,
 )
+from longshore.models.node import ENGINE_FENCE
 from longshore.models.node_messages import NodeStatus
 from longshore.models.purchase import PURCHASE_WORKFLOW
 from longshore.models.reconcile import (
@@ -86,7 +88,11 @@ Value = TypeVar("Value")
 
 
 async def observe(
-    database: Database, temporal: Client, request: ReconcileRequest, node_lost_after: timedelta
+    database: Database,
+    temporal: Client,
+    request: ReconcileRequest,
+    node_lost_after: timedelta,
+    engine_fence: timedelta = ENGINE_FENCE,
 ) -> Observed:
     """Return what database, workflows and agents say now.
 
@@ -94,7 +100,7 @@ async def observe(
     is asked only where rows and list disagree. Raises UnavailableError and RPCError.
     """
     async with database.snapshot() as connection:
-        seen = await _rows(connection, node_lost_after)
+        seen = await _rows(connection, node_lost_after, engine_fence)
     seen = seen.model_copy(update={"workflows": await _running(temporal)})
     described = await _for_each(to_describe(seen, request), lambda id: describe(temporal, id))
     seen = seen.model_copy(update={"workflows": {**seen.workflows, **described}})
@@ -122,11 +128,14 @@ async def observe(
 # --- rows ---------------------------------------------------------------------------------
 
 
-async def _rows(connection: AsyncConnection, node_lost_after: timedelta) -> Observed:
+async def _rows(
+    connection: AsyncConnection, node_lost_after: timedelta, engine_fence: timedelta
+) -> Observed:
     at = await connection.scalar(text("SELECT now()"))
     jobs = (await connection.execute(text(_JOBS))).mappings()
     pools = (await connection.execute(text(_POOLS))).mappings()
-    nodes = (await connection.execute(text(_NODES))).mappings()
+    lost = {"fence": engine_fence, "lost": LeaseEnd.NODE_LOST.value}
+    nodes = (await connection.execute(text(_NODES), lost)).mappings()
     blocks = (await connection.execute(text(BLOCKS))).mappings()
     purchases = (await connection.execute(text(PURCHASES))).mappings()
     dags = (await connection.execute(text(DAGS))).mappings()
@@ -137,6 +146,7 @@ async def _rows(connection: AsyncConnection, node_lost_after: timedelta) -> Obse
     return Observed(
         at=at,
         node_lost_after=node_lost_after,
+        engine_fence=engine_fence,
         jobs=tuple(_job(row) for row in jobs),
         pools=tuple(_pool(row) for row in pools),
         nodes=tuple(NodeSeen.model_validate(dict(row)) for row in nodes),
@@ -342,7 +352,15 @@ _POOLS = """
      GROUP BY p.name ORDER BY p.name
 """
 
-_NODES = "SELECT id, state, epoch, registered_at, state_since FROM nodes ORDER BY id"
+_NODES = """
+    SELECT n.id, n.state, n.epoch, n.registered_at, n.state_since, lost.engines
+      FROM nodes n, LATERAL (
+           SELECT count(*) AS engines FROM placements p JOIN jobs j ON j.id = p.job_id
+            WHERE n.state = 'LOST' AND n.state_since > now() - :fence AND p.node_id = n.id
+              AND p.end_reason = :lost AND p.ended_at > n.state_since - interval '1 minute'
+              AND jsonb_typeof(j.spec -> 'engine') = 'object') lost
+     ORDER BY n.id
+"""
 
 BLOCKS = "SELECT id, purchase_id, created_at FROM blocks WHERE state <> 'ENDED' ORDER BY id"
 """Rows of `BlockSeen`."""

@@ -50,7 +50,7 @@ from longshore.models.messages import (
     job_workflow_id,
     node_workflow_id,
 )
-from longshore.models.node import Liveness, NodeState
+from longshore.models.node import ENGINE_FENCE, Liveness, NodeState
 from longshore.models.node_messages import NodeEnd, StopProcessRequest
 from longshore.models.placement import Placement, PlacementKey
 from longshore.models.purchase import PURCHASE_WORKFLOW, purchase_workflow_id
@@ -62,6 +62,7 @@ from longshore.models.reconcile import (
     LoseNode,
     Mend,
     NotJudged,
+    Observed,
     ReconcileReport,
     ReconcileRequest,
     Stop,
@@ -103,17 +104,18 @@ class ReconcileActivities:
         self._node_lost_after = liveness.heartbeat_timeout + liveness.recall_timeout
         self._metrics = metrics
         self._settings = settings
+        self._engine_fence = settings.engine_fence if settings else ENGINE_FENCE
 
     @activity.defn
     @reports_errors
     async def find_differences(self, request: ReconcileRequest) -> ReconcileReport:
         """Return what database, workflows, agents and markets disagree on; changes nothing."""
-        seen = await observe(self._database, self._temporal, request, self._node_lost_after)
+        seen = await self._observe(request)
         found = compare(seen, request)
         lately = [each for each in lost(seen, request) if not each.by(seen.at)]
         if found or lately:
             await asyncio.sleep(request.second_look.total_seconds())
-            seen = await observe(self._database, self._temporal, request, self._node_lost_after)
+            seen = await self._observe(request)
             before = {(each.kind, each.subject) for each in found}
             found = [
                 each for each in compare(seen, request) if (each.kind, each.subject) in before
@@ -137,6 +139,11 @@ class ReconcileActivities:
                 for each in lately[:_AT_MOST]
             ),
             again_at=max((each.after for each in lately), default=None),
+        )
+
+    async def _observe(self, request: ReconcileRequest) -> Observed:
+        return await observe(
+            self._database, self._temporal, request, self._node_lost_after, self._engine_fence
         )
 
     @activity.defn

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 from enum import StrEnum
-from typing import Annotated, Self
+from typing import Annotated, Final, Self
 
 from pydantic import Field, ValidationInfo, model_validator
 
@@ -304,6 +304,11 @@ class NodeIdentity(Wire):
     block_id: Word | None = None
     expires_at: Instant | None = None
     labels: Labels = Field(default_factory=dict)
+
+
+ENGINE_FENCE: Final = timedelta(minutes=10)
+"""For so long engines of services go on by default where their node is cut off
+(docs/decisions/0115-engines-outlive.md)."""
 
 
 class Liveness(Wire):

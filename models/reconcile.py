@@ -13,7 +13,7 @@ from pydantic import Field
 from longshore.models.base import Frozen, Instant, StartInput, Wire
 from longshore.models.job_status import JobResult, JobState, JobStatus
 from longshore.models.messages import LeaseEnd
-from longshore.models.node import NodeState
+from longshore.models.node import ENGINE_FENCE, NodeState
 from longshore.models.node_messages import NodeStatus, StopProcessRequest
 
 RECONCILE_WORKFLOW = "ReconcileWorkflow"
@@ -59,6 +59,9 @@ class FindingKind(StrEnum):
     FUNDING_DIFFERS = "funding-differs"
     """What an envelope or a cap counts as used is not the sum of its open charges, or a charge is
     open for a placement that has ended."""
+    ENGINES_UNSEEN = "engines-unseen"
+    """A node was lost, and engines that it had may run until their fence falls; never more than
+    something to wait for."""
     AGENT_SILENT = "agent-silent"
     """A node counts as alive, and its agent asks for no work."""
     MARKET_UNKNOWN = "market-unknown"
@@ -338,6 +341,8 @@ class NodeSeen(Frozen):
     epoch: int
     registered_at: Instant
     state_since: Instant
+    engines: int = 0
+    """Of a node that was lost lately: engines of services that it had."""
 
     @property
     def alive(self) -> bool:
@@ -390,6 +395,7 @@ class Observed(Frozen):
     at: Instant
     """When the rows were read, by the database's clock."""
     node_lost_after: timedelta
+    engine_fence: timedelta = ENGINE_FENCE
     jobs: tuple[JobSeen, ...] = ()
     pools: tuple[PoolSeen, ...] = ()
     nodes: tuple[NodeSeen, ...] = ()

@@ -28,8 +28,8 @@ from longshore.models.base import Wire
 from longshore.models.counts import Count
 from longshore.models.departures import Margins
 from longshore.models.errors import SpecError, UnavailableError
+from longshore.models.node import ENGINE_FENCE, Liveness
 from longshore.models.node import Address as HostAddress
-from longshore.models.node import Liveness
 from longshore.models.settings_file import source_checkout
 from longshore.models.settings_sources import FileSource, problems_of
 from longshore.models.units import GB, Duration
@@ -151,7 +151,7 @@ class Settings(BaseSettings):
     """Where the engines of a node listen, and where those who ask them find them: loopback is for
     clients on that machine alone. An engine asks nobody for a password: on another address, keep
     others out by the network."""
-    engine_fence: Duration = timedelta(minutes=10)
+    engine_fence: Duration = ENGINE_FENCE
     """How long the engines of a node that is cut off from the server go on before its agent ends
     them; other jobs end after 3/4 of `node_lost_after`. They stay where the agent registers again
     before its node counts as lost, and end then where they have been replaced meanwhile."""

@@ -33,6 +33,7 @@ from longshore.models.reconcile import (
     WorkflowState,
 )
 from longshore.models.service_messages import service_workflow_id
+from longshore.models.text import count
 
 _CLOSED, _MISSING = WorkflowState.CLOSED, WorkflowState.MISSING
 
@@ -49,8 +50,10 @@ class Lost(NamedTuple):
 
 
 def lost(seen: Observed, request: ReconcileRequest) -> tuple[Lost, ...]:
-    """Return all that has no workflow any more, however lately it lost that."""
+    """Return all that has no workflow any more, however lately it lost that, and the engines that
+    may go on without one."""
     return (
+        *_engines_of_lost_nodes(seen),
         *lost_jobs(seen, request), *lost_nodes(seen, request), *lost_blocks(seen, request),
         *lost_purchases(seen, request), *lost_dags(seen, request),
         *lost_services(seen, request),
@@ -99,6 +102,20 @@ def lost_nodes(seen: Observed, request: ReconcileRequest) -> Iterator[Lost]:
         flow = seen.workflows.get(node_workflow_id(node.id))
         if node.alive and flow is not None and flow.state is not WorkflowState.RUNNING:
             yield _lost_node(node, flow, seen.node_lost_after, request)
+
+
+def _engines_of_lost_nodes(seen: Observed) -> Iterator[Lost]:
+    """Yield the nodes whose engines may run on: nobody can ask there, until their fence falls.
+    Then nothing is wrong; before, they hold nothing here."""
+    for node in seen.nodes:
+        until = node.state_since + seen.engine_fence
+        if node.engines and until >= seen.at:
+            problem = (
+                f"it was lost with {count(node.engines, 'engine')} of services: what its agent "
+                f"has not ended may answer until {until:%H:%M:%S} UTC, and holds no lease"
+            )
+            kind, subject = FindingKind.ENGINES_UNSEEN, f"node {node.id}"
+            yield Lost(Finding(kind=kind, subject=subject, problem=problem), until)
 
 
 def _lost_node(

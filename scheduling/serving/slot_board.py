@@ -146,7 +146,7 @@ class Board:
             self._may_leave[at] = ready & (stale | lower)
         return self._may_leave[at]
 
-    def yielding(self, asker: Asker) -> "Yielding":
+    def yielding(self, asker: Asker) -> Yielding:
         """Return what yields to such an asker on each GPU; of its own key, too."""
         at = (asker.priority, asker.due)
         if at not in self._yielding:

@@ -1,14 +1,17 @@
 """Engines that run on as their agent registers anew: they keep their leases, all else ends."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy.exc import DBAPIError
 
+from longshore.activities.observation import observe
 from longshore.models import proof
 from longshore.models.node import NodeState
 from longshore.models.node_messages import NodeEnd, Registered, Registration
 from longshore.models.placement import PlacementKey
+from longshore.models.reconcile import ReconcileRequest
 from longshore.models.runtimes import BUILT_IN
 from longshore.models.serving import EngineSpec, ModelSpec
 from tests.support.ledger import TOKEN, Ledger, registration
@@ -85,6 +88,24 @@ async def test_one_that_is_lost_later_hears_of_it_under_the_epoch_that_it_began_
         await ledger.cycle("two")
         await register(ledger, boot="boot-4")
         assert (await ledger.signals("chat", "node_lost"))[-1]["epoch"] == 3
+
+
+async def test_reconcile_says_of_a_lost_node_how_many_engines_may_run_on(ledger: Ledger):
+    async def engines(fence: timedelta = timedelta(minutes=10)) -> list[int]:
+        seen = await observe(
+            ledger.database, ledger.temporal, ReconcileRequest(), timedelta(seconds=12), fence
+        )
+        return [node.engines for node in seen.nodes]
+
+    async with ledger.listening("chat", "job"):
+        await run_both(ledger)
+        assert await engines() == [0], "it is there"
+        end = NodeEnd(node_id="node-a", epoch=1, state=NodeState.LOST, reason="for a test")
+        await ledger.run(ledger.registry.end_node, end)
+        assert await engines() == [1]
+        assert await engines(timedelta(0)) == [0], "their fence has fallen"
+        await register(ledger)
+        assert await engines() == [0], "its agent has ended them"
 
 
 @pytest.mark.parametrize(

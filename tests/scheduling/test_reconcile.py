@@ -141,6 +141,17 @@ def test_a_node_that_has_just_lost_its_workflow_waits_to_be_judged(
     assert (waits.finding.subject, waits.after) == ("node n", YOUNG + margin)
 
 
+def test_engines_of_a_lost_node_may_answer_until_their_fence_falls():
+    node = a_node(state=NodeState.LOST, state_since=YOUNG, engines=7)
+    fence = timedelta(minutes=3)
+    (waits,) = not_judged(nodes=[node], engine_fence=fence)
+    assert (waits.finding.subject, waits.after) == ("node n", YOUNG + fence)
+    assert waits.finding.problem.startswith("it was lost with 7 engines of services: ")
+    assert lost(seen(nodes=[node], engine_fence=fence, at=YOUNG + 2 * fence), REQUEST) == ()
+    assert found(nodes=[node], engine_fence=timedelta(0)) == [], "it is never a finding"
+    assert not_judged(nodes=[node.model_copy(update={"engines": 0})], engine_fence=fence) == []
+
+
 @pytest.mark.parametrize("after", [timedelta(0), timedelta(microseconds=1)])
 def test_what_waits_is_a_finding_once_its_moment_has_passed(after: timedelta):
     (waits,) = not_judged(ended(at=YOUNG), jobs=[a_job()])
