@@ -159,7 +159,7 @@ def _say_where_things_are(stack: Stack, info: StackInfo) -> None:
         ("Console", _console(stack)),
         *_pages(stack),
         ("Temporal UI", info.temporal_ui or f"of the server at {info.temporal_address}"),
-        ("Nodes", ", ".join(local_nodes(stack)) or "none"),
+        ("Nodes", ", ".join(local_nodes(stack)) or "none of its own; `longshore nodes` lists all"),
         ("State and logs", str(stack.folder)),
     ]
     for label, value in rows:
