@@ -23,7 +23,7 @@ from longshore.client.terminal import Text, a_table, heading, pairs
 from longshore.client.words import class_of, head_start_of, places_of
 from longshore.models.job_status import JobState
 from longshore.models.placement import Candidate, Decision, Rejection
-from longshore.models.text import ago, count, dollars, format_gpus, format_slices
+from longshore.models.text import ago, amount, count, format_gpus, format_slices
 from longshore.models.views import Explanation
 from longshore.models.visible import in_one_line
 from longshore.scheduling.fair_tree import says_part
@@ -124,7 +124,7 @@ def _gave_way_facts(explanation: Explanation, now: datetime) -> list[tuple[str, 
     mine = [v for v in plan.victims if v.job_id == explanation.job.id] if plan else []
     if plan is None or not mine:
         return []
-    lost = f"{dollars(mine[0].total)} in all: {mine[0].reason}"
+    lost = f"{amount(mine[0].total)} in all: {mine[0].reason}"
     what = "preempted" if mine[0].gpus_left is None else "shrunk"
     facts: list[tuple[str, RenderableType]] = [
         (what, f"for {plan.job_id}, {ago(plan.at, now)}, for {lost}")
