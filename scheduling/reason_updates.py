@@ -81,14 +81,17 @@ def to_tell(
     """Return the ids of the waiting jobs that are to hear what is stored of them now.
 
     A job hears of its first reason, and of news later at most every 30 seconds: a signal is a
-    billed action and an event in its history. Of those that heard nothing yet the first in the
-    order of the decisions come first, then who heard last.
+    billed action and an event in its history. That it is set aside it hears at once, since no
+    cycle looks at it again for a while. Of those that heard nothing yet the first in the order of
+    the decisions come first, then who heard last.
     """
     news = {each.decision.job_id for each in written if each.is_news}
     found: list[tuple[datetime, int, str]] = []
     for place, decision in enumerate(decisions):
         before = stored[decision.job_id]
         told_at = before.told_at or _BEFORE_ALL
+        if decision.kind is PlacementKind.SET_ASIDE:
+            told_at = _BEFORE_ALL
         if told_at >= now - _TELL_EVERY:
             continue
         # Mere words are as good as heard (`activities.explanations`).

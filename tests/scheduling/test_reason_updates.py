@@ -71,6 +71,13 @@ def test_a_job_that_is_set_aside_once_more_rests_once_more():
     assert to_tell([aside], stored, written, NOW) == []
 
 
+def test_a_job_hears_at_once_that_it_is_set_aside():
+    """No cycle looks at it again for ten minutes, and for so long it would say what it heard."""
+    aside = _said(kind=PlacementKind.SET_ASIDE, rejected={}, reason="its request cannot be read")
+    heard = _heard(_said(), 1)
+    assert to_tell([aside], heard, to_write([aside], heard, NOW), NOW) == ["a"]
+
+
 def test_a_job_hears_of_its_first_reason_and_of_news_after_a_while():
     said, news = _said(), _said(counted_as=6, reason="later")
     first = {"a": Stored(attempt=1)}
