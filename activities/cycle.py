@@ -219,7 +219,8 @@ class CycleActivities:
             told = list((dict(told) | dict(late)).items())
         await self._signals.tell_jobs("waiting", told)
         free = made.gpus.free - _newly_taken(made.nodes, placements)
-        reply = _reply(pool, len(made.waiting.entries), len(placed))
+        waiting = made.waiting
+        reply = _reply(pool, len(waiting.entries), len(placed), waiting.set_aside)
         changes = made.settlement.next_change if made.settlement else None
         wake = min(filter(None, (reply.next_wake, changes)))
         reply = reply.model_copy(
@@ -361,12 +362,13 @@ async def _begin(connection: AsyncConnection, pool: str) -> None:
     )
 
 
-def _reply(pool: PoolSpec, queued: int, placed: int) -> CycleReply:
+def _reply(pool: PoolSpec, queued: int, placed: int, set_aside: int = 0) -> CycleReply:
     waiting = queued - placed
     return CycleReply(
         queued=queued,
         placed=placed,
         waiting=waiting,
+        set_aside=set_aside,
         # A version without that bound took less.
         next_wake=max(pool.interval, LEAST_INTERVAL)
         if waiting

@@ -32,6 +32,8 @@ class WaitingJobs(NamedTuple):
     """Jobs that cannot be read, with why: another version took them."""
     stored: dict[str, Stored]
     """What is stored of why each waits; of all that are in the queue."""
+    set_aside: int = 0
+    """How many were set aside lately."""
 
 
 class QueueCache:
@@ -61,10 +63,15 @@ class QueueCache:
     def waiting(self, now: datetime) -> WaitingJobs:
         """Return what is to be planned at `now`: it stays as it is when this changes."""
         entries, unreadable = dict(self._entries), dict(self._unreadable)
-        for job_id in self._resting(now):
+        resting = [job_id for job_id in self._resting(now) if self._is_known(job_id)]
+        for job_id in resting:
             entries.pop(job_id, None)
             unreadable.pop(job_id, None)
-        return WaitingJobs(entries, unreadable, dict(self._stored))
+        return WaitingJobs(entries, unreadable, dict(self._stored), len(resting))
+
+    def _is_known(self, job_id: str) -> bool:
+        """Return whether a job is one to plan, and not held."""
+        return job_id in self._entries or job_id in self._unreadable
 
     def to_plan(
         self,

@@ -328,6 +328,8 @@ class CycleReply(Wire):
     """Jobs that the cycle looked at."""
     placed: int
     waiting: int
+    set_aside: int = 0
+    """Jobs of the queue that were set aside lately, at which the cycle did not look."""
     withdrawn: int = 0
     """Placements whose job had gone before it could hear of them."""
     next_wake: timedelta

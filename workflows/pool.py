@@ -130,11 +130,12 @@ class PoolWorkflow(Started):
 def _in_words(reply: CycleReply, number: int) -> str:
     """Return what the last cycle did, for the card that the Temporal UI shows."""
     at = f"{workflow.now():%Y-%m-%d %H:%M:%S} UTC"
+    aside = f", {reply.set_aside} set aside" if reply.set_aside else ""
     free = (
         "" if reply.gpus is None else f"{reply.free_gpus} of {count(reply.gpus, 'GPU')} free.\n\n"
     )
     return (
-        f"**Cycle {number}** at {at}: {count(reply.queued, 'job')} in the queue, "
-        f"{reply.placed} placed, {reply.waiting} wait.\n\n{free}"
+        f"**Cycle {number}** at {at}: {count(reply.queued + reply.set_aside, 'job')} in the "
+        f"queue, {reply.placed} placed, {reply.waiting} wait{aside}.\n\n{free}"
         f"Without a poke the next one comes after {format_duration(reply.next_wake)}."
     )

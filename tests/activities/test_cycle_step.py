@@ -115,7 +115,8 @@ async def test_a_job_that_cannot_be_read_is_set_aside_and_the_others_are_placed(
         assert "ten years at most" in row["decision"]["reason"]
         assert await ledger.told("poison", "waiting") == 1
         # It rests, and is tried again.
-        assert (await ledger.cycle("two")).queued == 0
+        reply = await ledger.cycle("two")
+        assert (reply.queued, reply.set_aside) == (0, 1)
         await ledger.rows("UPDATE queue SET decided_at = decided_at - interval '11 minutes',"
                           " request = request || '{\"expected_duration\": \"1h\"}'")  # fmt: skip
         assert (await ledger.cycle("three")).placed == 1
