@@ -49,7 +49,8 @@ from longshore.models.messages import (
 from longshore.models.node import ENGINE_FENCE
 from longshore.models.node_messages import NodeStatus
 from longshore.models.purchase import PURCHASE_WORKFLOW
-from longshore.models.reconcile import (
+from longshore.models.reconcile import ReconcileRequest
+from longshore.models.reconcile_seen import (
     BlockSeen,
     DagSeen,
     JobSeen,
@@ -59,7 +60,6 @@ from longshore.models.reconcile import (
     PlacementSeen,
     PoolSeen,
     PurchaseSeen,
-    ReconcileRequest,
     ServiceSeen,
     WorkflowSeen,
     WorkflowState,

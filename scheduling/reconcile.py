@@ -17,16 +17,18 @@ from longshore.models.reconcile import (
     EndAttempt,
     Finding,
     FindingKind,
-    JobSeen,
     Mend,
-    NodeSeen,
-    Observed,
-    PlacementSeen,
     PokePool,
-    PoolSeen,
     ReconcileRequest,
     TellLost,
     TellPlaced,
+)
+from longshore.models.reconcile_seen import (
+    JobSeen,
+    NodeSeen,
+    Observed,
+    PlacementSeen,
+    PoolSeen,
     WorkflowState,
 )
 from longshore.models.service_messages import service_workflow_id

@@ -15,20 +15,22 @@ from longshore.models.job_status import JobResult, JobState
 from longshore.models.messages import job_workflow_id, node_workflow_id
 from longshore.models.purchase import purchase_workflow_id
 from longshore.models.reconcile import (
-    BlockSeen,
     EndJob,
     Finding,
     FindingKind,
     FollowBlock,
     FollowService,
     GiveUpMutexes,
-    JobSeen,
     LoseNode,
     Mend,
-    NodeSeen,
-    Observed,
     ReconcileRequest,
     SettlePurchase,
+)
+from longshore.models.reconcile_seen import (
+    BlockSeen,
+    JobSeen,
+    NodeSeen,
+    Observed,
     WorkflowSeen,
     WorkflowState,
 )

@@ -9,16 +9,14 @@ from longshore.models.job_status import JobResult, JobState, JobStatus
 from longshore.models.messages import LeaseEnd, job_workflow_id
 from longshore.models.node import NodeState
 from longshore.models.node_messages import NodeStatus
-from longshore.models.reconcile import (
-    Finding,
-    FindingKind,
+from longshore.models.reconcile import Finding, FindingKind, ReconcileRequest
+from longshore.models.reconcile_seen import (
     JobSeen,
     LedgerSeen,
     NodeSeen,
     Observed,
     PlacementSeen,
     PoolSeen,
-    ReconcileRequest,
     WorkflowSeen,
     WorkflowState,
 )

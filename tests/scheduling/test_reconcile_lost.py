@@ -5,14 +5,11 @@ from typing import Any
 
 import pytest
 
-from longshore.models.reconcile import (
+from longshore.models.reconcile import FindingKind, FollowBlock, ReconcileRequest, SettlePurchase
+from longshore.models.reconcile_seen import (
     BlockSeen,
-    FindingKind,
-    FollowBlock,
     Observed,
     PurchaseSeen,
-    ReconcileRequest,
-    SettlePurchase,
     WorkflowSeen,
     WorkflowState,
 )

@@ -10,7 +10,7 @@ from longshore.activities.database import Database
 from longshore.activities.observation import BLOCKS, PURCHASES, describe
 from longshore.models.block import block_workflow_id
 from longshore.models.purchase import purchase_workflow_id
-from longshore.models.reconcile import BlockSeen, WorkflowState
+from longshore.models.reconcile_seen import BlockSeen, WorkflowState
 from longshore.scheduling.reconcile_lost import nobody_follows, workflows_of
 from longshore.workers.doctor.findings import Finding, fail, ok, warn
 

@@ -9,7 +9,7 @@ from longshore.activities.database import Database
 from longshore.activities.observation import DAGS, describe
 from longshore.models.dag_messages import dag_workflow_id
 from longshore.models.dag_view import NOT_FOLLOWED, mend_of_unfollowed
-from longshore.models.reconcile import WorkflowState
+from longshore.models.reconcile_seen import WorkflowState
 from longshore.models.text import listed
 from longshore.workers.doctor.findings import Finding, ok, warn
 

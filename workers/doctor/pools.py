@@ -14,7 +14,7 @@ from longshore.models.messages import CONTROL_TASK_QUEUE, POOL_WORKFLOW, pool_wo
 from longshore.models.placement import PlacementKind
 from longshore.models.pool import PoolSpec
 from longshore.models.price_series import PriceView, Unknown
-from longshore.models.reconcile import WorkflowState
+from longshore.models.reconcile_seen import WorkflowState
 from longshore.models.text import listed
 from longshore.workers.doctor.findings import Finding, fail, ok, warn
 

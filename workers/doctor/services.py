@@ -8,7 +8,7 @@ from temporalio.client import Client
 from longshore.activities.database import Database
 from longshore.activities.observation import describe
 from longshore.activities.serving.service_views import services_view
-from longshore.models.reconcile import WorkflowState
+from longshore.models.reconcile_seen import WorkflowState
 from longshore.models.service import ReplicaView, ServiceState, ServiceView
 from longshore.models.service_messages import service_workflow_id
 from longshore.models.text import count, listed
