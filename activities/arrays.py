@@ -7,14 +7,12 @@ id is of one slot: a repeat starts what is missing and nothing twice.
 import asyncio
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 from temporalio import activity
 from temporalio.client import Client
 from temporalio.exceptions import WorkflowAlreadyStartedError
-from temporalio.service import RPCError
 
 from longshore.activities.array_rows import (
     end_waiting,
@@ -28,6 +26,7 @@ from longshore.activities.array_rows import (
 from longshore.activities.dag_ends import mark_end, of_dag_at_retry, tell_end
 from longshore.activities.database import Database, clock
 from longshore.activities.deadlines import note_end
+from longshore.activities.element_cancels import IN_FLIGHT, cancel_elements, tell_each
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
 from longshore.activities.job_end_rows import record_end
@@ -41,10 +40,8 @@ from longshore.activities.partners import (
     settle_followers,
     wake,
 )
-from longshore.activities.rpc_errors import is_unknown
 from longshore.activities.signals import Signals
 from longshore.activities.snapshot import load_pool
-from longshore.models.array import parse_indices
 from longshore.models.array_messages import (
     AdvanceArray,
     ArrayProgress,
@@ -52,19 +49,16 @@ from longshore.models.array_messages import (
     ElementsReply,
     OpenArray,
     OpenedArray,
-    StopElements,
 )
 from longshore.models.base import JOB_ID
 from longshore.models.elements import ElementState, Slot
 from longshore.models.job import JobSpec
 from longshore.models.job_status import JobResult, JobState
 from longshore.models.messages import JobInput, job_workflow_id
-from longshore.models.placement import PlacementKey
 from longshore.models.visible import shown
 from longshore.scheduling.arrays import ArrayPlan, ArraySeen, decide, too_many
 from longshore.scheduling.time_limits import why_too_long, with_limit
 
-_IN_FLIGHT = 25
 UNRECORDED_AFTER = timedelta(minutes=1)
 """A slot that was submitted so long ago is in the queue, or its workflow tells why not."""
 _LONGEST_SLOT_NAME = 56
@@ -234,7 +228,7 @@ class ArrayActivities:
         path_behind: float,
     ) -> None:
         """Start the workflows of slots, and record that they are there."""
-        gate = asyncio.Semaphore(_IN_FLIGHT)
+        gate = asyncio.Semaphore(IN_FLIGHT)
 
         async def submit(number: int, job_id: str) -> tuple[str, bool]:
             name = f"{spec.name[:_LONGEST_SLOT_NAME]}.s{number}"
@@ -272,76 +266,17 @@ class ArrayActivities:
         if not slots:
             return
         ids = [slot["job_id"] for slot in slots]
-        await self._each(ids, lambda handle: handle.cancel(reason=why or "no element is left"))
+        await tell_each(
+            self._temporal, ids, lambda handle: handle.cancel(reason=why or "no element is left")
+        )
         async with self._database.transaction() as connection:
             await connection.execute(text(_CANCEL_SENT), {"id": array_id, "jobs": ids})
-
-    async def _each(self, job_ids: Sequence[str], tell: Any) -> None:
-        """Tell workflows of jobs; those that have just ended need not hear it."""
-        gate = asyncio.Semaphore(_IN_FLIGHT)
-
-        async def one(job_id: str) -> None:
-            async with gate:
-                try:
-                    await tell(self._temporal.get_workflow_handle(job_workflow_id(job_id)))
-                except RPCError as error:
-                    if not is_unknown(error):
-                        raise
-
-        await asyncio.gather(*map(one, job_ids))
 
     @activity.defn
     @reports_errors
     async def cancel_elements(self, request: CancelElements) -> ElementsReply:
         """Cancel elements: those that wait at once, those in a batch by their slot."""
-        try:
-            ranges = parse_indices(request.indices)
-        except ValueError as error:
-            return ElementsReply(refusal=str(error))
-        asked = {
-            "id": request.array_id, "why": request.reason or "cancelled by its user",
-            "firsts": [each.first for each in ranges], "lasts": [each.last for each in ranges],
-            "steps": [each.step for each in ranges],
-        }  # fmt: skip
-        async with self._database.transaction() as connection:
-            found = (await connection.execute(text(_ASKED), asked)).mappings().all()
-            if not found:
-                return ElementsReply(
-                    refusal=f"the array has no element {request.indices}: `longshore job "
-                    f"{request.array_id}` says which it has"
-                )
-            running = [each for each in found if each["state"] == ElementState.RUNNING]
-            waiting = [
-                each["index"]
-                for each in found
-                if each["state"] in (ElementState.BLOCKED, ElementState.WAITING)
-            ]
-            await connection.execute(text(_CANCEL_ASKED), {**asked, "waiting": waiting,
-                                     "running": [each["index"] for each in running]})  # fmt: skip
-            woken = await settle_followers(connection, request.array_id, waiting)
-            await failpoint("cancel_elements.before-commit")
-        await wake(self._database, self._signals, woken)
-        by_claim: dict[tuple[str, int, int], list[int]] = {}
-        for each in running:
-            claim = (each["job_id"], each["job_attempt"], each["batch"])
-            by_claim.setdefault(claim, []).append(each["index"])
-        stops = {
-            job_id: StopElements(
-                key=PlacementKey(job_id=job_id, attempt=attempt), batch=batch,
-                indices=tuple(indices), reason=str(asked["why"]),
-            )
-            for (job_id, attempt, batch), indices in by_claim.items()
-        }  # fmt: skip
-        await self._each(
-            list(stops),
-            lambda handle: handle.signal(
-                "stop_elements", stops[handle.id.removeprefix(job_workflow_id(""))]
-            ),
-        )
-        return ElementsReply(
-            waiting=len(waiting), running=len(running),
-            ended=len(found) - len(waiting) - len(running),
-        )  # fmt: skip
+        return await cancel_elements(self._database, self._temporal, self._signals, request)
 
     async def _find_unrecorded(self, array_id: str) -> None:
         """Note slots whose workflow is over and that have no record: no end of theirs comes."""
@@ -403,27 +338,6 @@ _SUBMITTED = """
 
 _CANCEL_SENT = """
     UPDATE array_slots SET cancel_sent = true WHERE array_id = :id AND job_id = ANY (:jobs)
-"""
-
-_ASKED = """
-    SELECT e.index, e.state, e.job_id, e.job_attempt, e.batch
-      FROM elements e
-     WHERE e.array_id = :id AND e.newest
-       AND EXISTS (SELECT FROM unnest(CAST(:firsts AS integer[]), CAST(:lasts AS integer[]),
-                                      CAST(:steps AS integer[])) AS r (first, last, step)
-                    WHERE e.index BETWEEN r.first AND r.last
-                      AND (e.index - r.first) % r.step = 0)
-     ORDER BY e.index
-       FOR UPDATE
-"""
-
-_CANCEL_ASKED = """
-    UPDATE elements
-       SET cancel = true,
-           state = CASE WHEN index = ANY (:waiting) THEN 'CANCELLED' ELSE state END,
-           message = CASE WHEN index = ANY (:waiting) THEN :why ELSE message END,
-           ended_at = CASE WHEN index = ANY (:waiting) THEN clock_timestamp() END
-     WHERE array_id = :id AND newest AND (index = ANY (:waiting) OR index = ANY (:running))
 """
 
 _WITHOUT_RECORD = """
