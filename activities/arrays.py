@@ -26,10 +26,11 @@ from longshore.activities.array_rows import (
 from longshore.activities.dag_ends import mark_end, of_dag_at_retry, tell_end
 from longshore.activities.database import Database, clock
 from longshore.activities.deadlines import note_end
-from longshore.activities.element_cancels import IN_FLIGHT, cancel_elements, tell_each
+from longshore.activities.element_cancels import cancel_elements
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.failpoints import failpoint
 from longshore.activities.job_end_rows import record_end
+from longshore.activities.job_ends import ask_to_end
 from longshore.activities.job_runs import is_job_over
 from longshore.activities.job_starts import digest_of, start_job
 from longshore.activities.metrics import JOB_ENDS, SILENT, Metrics
@@ -59,6 +60,7 @@ from longshore.models.visible import shown
 from longshore.scheduling.arrays import ArrayPlan, ArraySeen, decide, too_many
 from longshore.scheduling.time_limits import why_too_long, with_limit
 
+_IN_FLIGHT = 25
 UNRECORDED_AFTER = timedelta(minutes=1)
 """A slot that was submitted so long ago is in the queue, or its workflow tells why not."""
 _LONGEST_SLOT_NAME = 56
@@ -228,7 +230,7 @@ class ArrayActivities:
         path_behind: float,
     ) -> None:
         """Start the workflows of slots, and record that they are there."""
-        gate = asyncio.Semaphore(IN_FLIGHT)
+        gate = asyncio.Semaphore(_IN_FLIGHT)
 
         async def submit(number: int, job_id: str) -> tuple[str, bool]:
             name = f"{spec.name[:_LONGEST_SLOT_NAME]}.s{number}"
@@ -266,9 +268,7 @@ class ArrayActivities:
         if not slots:
             return
         ids = [slot["job_id"] for slot in slots]
-        await tell_each(
-            self._temporal, ids, lambda handle: handle.cancel(reason=why or "no element is left")
-        )
+        await ask_to_end(self._temporal, dict.fromkeys(ids, why or "no element is left"))
         async with self._database.transaction() as connection:
             await connection.execute(text(_CANCEL_SENT), {"id": array_id, "jobs": ids})
 
@@ -276,7 +276,7 @@ class ArrayActivities:
     @reports_errors
     async def cancel_elements(self, request: CancelElements) -> ElementsReply:
         """Cancel elements: those that wait at once, those in a batch by their slot."""
-        return await cancel_elements(self._database, self._temporal, self._signals, request)
+        return await cancel_elements(self._database, self._signals, request)
 
     async def _find_unrecorded(self, array_id: str) -> None:
         """Note slots whose workflow is over and that have no record: no end of theirs comes."""

@@ -1,30 +1,19 @@
-"""How elements of an array are cancelled, and how workflows of its slots are told something."""
-
-import asyncio
-from collections.abc import Sequence
-from typing import Any
+"""How elements of an array are cancelled."""
 
 from sqlalchemy import text
-from temporalio.client import Client
-from temporalio.service import RPCError
 
 from longshore.activities.database import Database
 from longshore.activities.failpoints import failpoint
 from longshore.activities.partners import settle_followers, wake
-from longshore.activities.rpc_errors import is_unknown
 from longshore.activities.signals import Signals
 from longshore.models.array import parse_indices
 from longshore.models.array_messages import CancelElements, ElementsReply, StopElements
 from longshore.models.elements import ElementState
-from longshore.models.messages import job_workflow_id
 from longshore.models.placement import PlacementKey
-
-IN_FLIGHT = 25
-"""Workflows of slots that are started, or told something, at one time."""
 
 
 async def cancel_elements(
-    database: Database, temporal: Client, signals: Signals, request: CancelElements
+    database: Database, signals: Signals, request: CancelElements
 ) -> ElementsReply:
     """Cancel elements: those that wait at once, those in a batch by their slot. A repeat finds
     them cancelled."""
@@ -66,32 +55,11 @@ async def cancel_elements(
         )
         for (job_id, attempt, batch), indices in by_claim.items()
     }  # fmt: skip
-    await tell_each(
-        temporal,
-        list(stops),
-        lambda handle: handle.signal(
-            "stop_elements", stops[handle.id.removeprefix(job_workflow_id(""))]
-        ),
-    )
+    await signals.tell_jobs("stop_elements", list(stops.items()))
     return ElementsReply(
         waiting=len(waiting), running=len(running),
         ended=len(found) - len(waiting) - len(running),
     )  # fmt: skip
-
-
-async def tell_each(temporal: Client, job_ids: Sequence[str], tell: Any) -> None:
-    """Tell workflows of jobs; those that have just ended need not hear it."""
-    gate = asyncio.Semaphore(IN_FLIGHT)
-
-    async def one(job_id: str) -> None:
-        async with gate:
-            try:
-                await tell(temporal.get_workflow_handle(job_workflow_id(job_id)))
-            except RPCError as error:
-                if not is_unknown(error):
-                    raise
-
-    await asyncio.gather(*map(one, job_ids))
 
 
 _ASKED = """

@@ -1,4 +1,4 @@
-"""Asking jobs to end: those of a DAG, and replicas of a service."""
+"""Asking jobs to end: those of a DAG, slots of an array, and replicas of a service."""
 
 import asyncio
 from collections.abc import Mapping

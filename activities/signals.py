@@ -54,27 +54,15 @@ class Signals:
 
     async def poke_dag(self, dag_id: str) -> None:
         """Have a DAG look at the ends of its jobs; one that is over needs no look."""
-        try:
-            await self._temporal.get_workflow_handle(dag_workflow_id(dag_id)).signal("poke")
-        except RPCError as error:
-            if not is_unknown(error):
-                raise
+        await self._tell("poke", dag_workflow_id(dag_id))
 
     async def poke_array(self, array_id: str) -> None:
         """Have an array look at its slots and elements; one that is over needs no look."""
-        try:
-            await self._temporal.get_workflow_handle(job_workflow_id(array_id)).signal("poke")
-        except RPCError as error:
-            if not is_unknown(error):
-                raise
+        await self._tell("poke", job_workflow_id(array_id))
 
     async def poke_service(self, service: str) -> None:
         """Have a service look at its replicas; one that is over needs no look."""
-        try:
-            await self._temporal.get_workflow_handle(service_workflow_id(service)).signal("poke")
-        except RPCError as error:
-            if not is_unknown(error):
-                raise
+        await self._tell("poke", service_workflow_id(service))
 
     async def begin_service(self, service: str) -> None:
         """Have a service look at its replicas, and start its workflow where there is none."""
@@ -89,29 +77,11 @@ class Signals:
 
     async def look_at_nodes(self, node_ids: Sequence[str]) -> None:
         """Have nodes look again who has to leave; one that is over has no job to move."""
-
-        async def tell(node_id: str) -> None:
-            try:
-                await self._temporal.get_workflow_handle(node_workflow_id(node_id)).signal("look")
-            except RPCError as error:
-                if not is_unknown(error):
-                    raise
-
-        await asyncio.gather(*(tell(node_id) for node_id in node_ids))
+        await self._tell("look", *map(node_workflow_id, node_ids))
 
     async def wake_blocks(self, block_ids: Sequence[str]) -> None:
         """Have blocks looked at now; one that is over needs none."""
-
-        async def tell(block_id: str) -> None:
-            try:
-                await self._temporal.get_workflow_handle(block_workflow_id(block_id)).signal(
-                    "wake"
-                )
-            except RPCError as error:
-                if not is_unknown(error):
-                    raise
-
-        await asyncio.gather(*(tell(block_id) for block_id in block_ids))
+        await self._tell("wake", *map(block_workflow_id, block_ids))
 
     async def begin_buying(self, pool: str) -> None:
         """Have it decided what the pool buys, unless that is being decided now."""
@@ -134,6 +104,18 @@ class Signals:
                 task_queue=CONTROL_TASK_QUEUE,
                 static_summary=f"pool {pool}: the price of a GPU-hour",
             )
+
+    async def _tell(self, signal: str, *workflow_ids: str) -> None:
+        """Signal workflows, of which one that is over need not hear it."""
+
+        async def tell(workflow_id: str) -> None:
+            try:
+                await self._temporal.get_workflow_handle(workflow_id).signal(signal)
+            except RPCError as error:
+                if not is_unknown(error):
+                    raise
+
+        await asyncio.gather(*map(tell, workflow_ids))
 
     async def tell_jobs(
         self, signal: str, messages: Sequence[tuple[str, Wire]]
