@@ -41,7 +41,7 @@ from longshore.activities.pool_cache import PoolCache
 from longshore.activities.preemption import NOBODY, Looked, Preempting
 from longshore.activities.preparations import Told, note_preparations, noted_preparations
 from longshore.activities.prices.holds import NOTHING, PriceLook, keep_for_price
-from longshore.activities.queue_cache import trim_left
+from longshore.activities.queue_cache import NONE, WaitingJobs, trim_left
 from longshore.activities.signals import Signals
 from longshore.activities.snapshot import load_pool, load_recent
 from longshore.activities.usage import with_usage
@@ -53,6 +53,7 @@ from longshore.models.placement import CyclePlan, Placement, PlacementKey
 from longshore.models.pool import LEAST_INTERVAL, PoolSpec
 from longshore.scheduling.lending import with_lent_spares
 from longshore.scheduling.order import queue_order
+from longshore.scheduling.reason_updates import TELL_AT_MOST
 from longshore.scheduling.unplannable_jobs import plan_without, set_aside_unread, tellable
 
 _IDLE = timedelta(minutes=10)
@@ -180,7 +181,10 @@ class CycleActivities:
             waiting = {job.id: job for job in made.queue if job.id not in placed}
             prepares = await note_preparations(connection, request.cycle_id, made.plan, waiting)
             explains = time.perf_counter()
-            told = await explain_waiting(connection, made.plan, made.waiting.stored, made.now)
+            waits = made.waiting
+            told = await explain_waiting(
+                connection, made.plan, waits.stored, made.now, waits.unheard
+            )
             took = Took(*made.took, explains - commits, time.perf_counter() - explains)
             has_deadlines = await connection.scalar(
                 text(_DONE),
@@ -219,8 +223,7 @@ class CycleActivities:
             told = list((dict(told) | dict(late)).items())
         await self._signals.tell_jobs("waiting", told)
         free = made.gpus.free - _newly_taken(made.nodes, placements)
-        waiting = made.waiting
-        reply = _reply(pool, len(waiting.entries), len(placed), waiting.set_aside)
+        reply = _reply(pool, len(waits.entries), len(placed), waits)
         changes = made.settlement.next_change if made.settlement else None
         wake = min(filter(None, (reply.next_wake, changes)))
         reply = reply.model_copy(
@@ -362,16 +365,16 @@ async def _begin(connection: AsyncConnection, pool: str) -> None:
     )
 
 
-def _reply(pool: PoolSpec, queued: int, placed: int, set_aside: int = 0) -> CycleReply:
+def _reply(pool: PoolSpec, queued: int, placed: int, waits: WaitingJobs = NONE) -> CycleReply:
     waiting = queued - placed
     return CycleReply(
         queued=queued,
         placed=placed,
         waiting=waiting,
-        set_aside=set_aside,
+        set_aside=waits.set_aside,
         # A version without that bound took less.
         next_wake=max(pool.interval, LEAST_INTERVAL)
-        if waiting
+        if waiting or len(waits.unheard) > TELL_AT_MOST
         else _WARM
         if pool.buying.keeps_warm
         else _IDLE,

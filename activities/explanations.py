@@ -1,7 +1,7 @@
 """Wait reasons, as they are stored with the queue and signalled to jobs."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -10,7 +10,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.models.messages import Waiting
 from longshore.models.placement import CyclePlan, PlacementKind
-from longshore.scheduling.reason_updates import Stored, to_tell, to_write
+from longshore.scheduling.reason_updates import TELL_AT_MOST, Stored, to_tell, to_write
 
 STORED_COLUMNS = "attempt, decision, decided_at, told_reason, told_at"
 """What `stored_of` reads of a row of the queue."""
@@ -41,11 +41,16 @@ def _with_zone(time: datetime) -> datetime:
 
 
 async def explain_waiting(
-    connection: AsyncConnection, decided: CyclePlan, stored: Mapping[str, Stored], now: datetime
+    connection: AsyncConnection,
+    decided: CyclePlan,
+    stored: Mapping[str, Stored],
+    now: datetime,
+    unheard: Sequence[str] = (),
 ) -> list[tuple[str, Waiting]]:
     """Store why jobs wait where that has changed (`to_write`); return those that are to hear it.
 
-    `stored` has each job of the plan, as the plan's snapshot showed it.
+    `stored` has each job of the plan, as the plan's snapshot showed it; `unheard` are jobs without
+    a part in it that are to hear what is stored of them, after the others.
     """
     waiting = [
         decision
@@ -64,7 +69,7 @@ async def explain_waiting(
             for each in written
         ]
         await connection.execute(text(_EXPLAIN), {"rows": json.dumps(rows), "now": now})
-    ids = to_tell(waiting, stored, written, now)
+    ids = [*to_tell(waiting, stored, written, now), *unheard][:TELL_AT_MOST]
     if not ids:
         return []
     told = await connection.execute(text(_TELL), {"ids": ids, "now": now})

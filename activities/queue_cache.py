@@ -34,6 +34,11 @@ class WaitingJobs(NamedTuple):
     """What is stored of why each waits; of all that are in the queue."""
     set_aside: int = 0
     """How many were set aside lately."""
+    unheard: tuple[str, ...] = ()
+    """Which of these have not heard that."""
+
+
+NONE = WaitingJobs({}, {}, {})
 
 
 class QueueCache:
@@ -63,15 +68,15 @@ class QueueCache:
     def waiting(self, now: datetime) -> WaitingJobs:
         """Return what is to be planned at `now`: it stays as it is when this changes."""
         entries, unreadable = dict(self._entries), dict(self._unreadable)
-        resting = [job_id for job_id in self._resting(now) if self._is_known(job_id)]
+        resting = {job_id for job_id in self._resting(now) if not self._is_held(job_id)}
         for job_id in resting:
             entries.pop(job_id, None)
             unreadable.pop(job_id, None)
-        return WaitingJobs(entries, unreadable, dict(self._stored), len(resting))
+        unheard = tuple(job_id for job_id in self._untold if job_id in resting)
+        return WaitingJobs(entries, unreadable, dict(self._stored), len(resting), unheard)
 
-    def _is_known(self, job_id: str) -> bool:
-        """Return whether a job is one to plan, and not held."""
-        return job_id in self._entries or job_id in self._unreadable
+    def _is_held(self, job_id: str) -> bool:
+        return job_id not in self._entries and job_id not in self._unreadable
 
     def to_plan(
         self,

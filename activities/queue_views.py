@@ -162,7 +162,10 @@ def _aside(row: RowMapping, now: Instant) -> QueuedJobView:
 _JOBS = f"""
     SELECT q.job_id, j.name, j.tenant, q.decision, {QUEUED_COLUMNS},
            q.start_below, q.price_since,
-           q.priority, q.attained, greatest(q.waited, interval '0') AS waited
+           q.priority, q.attained,
+           greatest(q.waited + CASE WHEN q.held THEN interval '0'
+                                    ELSE clock_timestamp() - q.queued_at END, interval '0')
+               AS waited
       FROM queue q JOIN jobs j ON j.id = q.job_id
 {COMING_START}
      WHERE q.pool = :pool

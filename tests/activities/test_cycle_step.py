@@ -1,11 +1,16 @@
 """One cycle of a pool on the capacity database: what it commits, repeats and withdraws."""
 
 import asyncio
+from datetime import timedelta
 
+import pytest
 from sqlalchemy import text
 from temporalio.exceptions import ApplicationError
 
+from longshore.activities import cycle, explanations
+from longshore.activities.queue_views import QueueViews
 from longshore.models.messages import CycleRequest
+from longshore.scheduling import reason_updates
 from tests.support.ledger import WAITING_FOR_LOCKS, Ledger
 from tests.support.waiting import eventually
 
@@ -120,6 +125,26 @@ async def test_a_job_that_cannot_be_read_is_set_aside_and_the_others_are_placed(
         await ledger.rows("UPDATE queue SET decided_at = decided_at - interval '11 minutes',"
                           " request = request || '{\"expected_duration\": \"1h\"}'")  # fmt: skip
         assert (await ledger.cycle("three")).placed == 1
+
+
+async def test_of_many_that_are_set_aside_each_hears_it_in_one_of_the_next_cycles(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+):
+    for module in (cycle, explanations, reason_updates):
+        monkeypatch.setattr(module, "TELL_AT_MOST", 2)
+    await ledger.register(gpus=2)
+    for number in range(5):
+        await ledger.enqueue(f"poison-{number}")
+    await ledger.rows("UPDATE queue SET request = 'null', told_at = now(),"
+                      " told_reason = 'another', queued_at = now() - interval '1 h'")  # fmt: skip
+    heard = "SELECT count(*) FROM queue WHERE told_reason = decision->>'reason'"
+    wakes: list[timedelta] = []
+    for told in (2, 4, 5, 5):
+        wakes.append((await ledger.cycle(f"after-{told}-{len(wakes)}")).next_wake)
+        assert await ledger.value(heard) == told
+    assert wakes[1] < wakes[3], "some have to hear it still"
+    queue = await QueueViews(ledger.database).queue(ledger.pool)
+    assert {each.waited >= timedelta(hours=1) for each in queue.jobs} == {True}
 
 
 async def test_one_stale_placement_among_many_waits_and_the_others_hold(ledger: Ledger):
