@@ -240,7 +240,8 @@ class ReconcileReport(Wire):
     pools: int = 0
     dry_run: bool = False
     too_recent: int = 0
-    """What has lost its workflow within the margin: no findings, it is left alone."""
+    """What has lost its workflow within the margin, and lost nodes whose engines may run on: no
+    findings, it is left alone."""
     not_judged: tuple[NotJudged, ...] = ()
     """The first few hundred of these, one by one."""
     again_at: Instant | None = None
