@@ -192,10 +192,9 @@ def _names(decision: Decision) -> list[str]:
 async def _nodes(
     connection: AsyncConnection, request: JoinRequest, decision: Decision
 ) -> dict[str, Node]:
-    names = set(_names(decision))
-    nodes = await load_nodes(connection, request.spec.pool)
+    nodes = await load_nodes(connection, request.spec.pool, _names(decision))
     epochs = {member.node_id: member.epoch for member in decision.members}
-    return {n.id: n for n in nodes if n.id in names and n.epoch == epochs[n.id]}
+    return {n.id: n for n in nodes if n.epoch == epochs[n.id]}
 
 
 def _placements(

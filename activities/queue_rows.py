@@ -9,9 +9,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import clock
 from longshore.activities.durations import learnt_for
+from longshore.activities.ever_held import nodes_if_none_could_hold
 from longshore.activities.funding.refusals import why_never_taken
 from longshore.activities.placements import ATTAINED
-from longshore.activities.snapshot import load_nodes
 from longshore.models.job import JobSpec
 from longshore.models.job_request import JobRequest
 from longshore.models.messages import (
@@ -22,7 +22,6 @@ from longshore.models.node import Node
 from longshore.models.pool import Growth, PoolSpec
 from longshore.scheduling.advice import advice
 from longshore.scheduling.durations import shape_of
-from longshore.scheduling.packer import could_ever_place
 from longshore.scheduling.time_limits import why_too_long
 from longshore.scheduling.unready_nodes import in_the_way_for_good
 from longshore.scheduling.words import format_rejected
@@ -119,10 +118,10 @@ async def why_never(connection: AsyncConnection, request: EnqueueRequest, pool: 
             return why
     if pool.growth is Growth.OPEN:
         return ""
-    nodes = await load_nodes(connection, spec.pool)
     now = await clock(connection)
     job = JobRequest.of(job_id, spec, now, 1)
-    return "" if could_ever_place(job, nodes, now) else never_held(job, spec, pool, nodes, now)
+    nodes = await nodes_if_none_could_hold(connection, spec.pool, job, now)
+    return "" if nodes is None else never_held(job, spec, pool, nodes, now)
 
 
 def never_held(

@@ -12,10 +12,11 @@ from sqlalchemy.exc import DBAPIError
 from longshore.activities.buying.incoming_capacity import purchases_under_way
 from longshore.activities.buying.reasons import read_standing
 from longshore.activities.database import Database, clock
+from longshore.activities.ever_held import nodes_if_none_could_hold
 from longshore.activities.funding.quotas import why_too_many_wait
 from longshore.activities.funding.refusals import why_never_taken
 from longshore.activities.queue_rows import never_held
-from longshore.activities.snapshot import load_nodes, load_pool
+from longshore.activities.snapshot import load_pool
 from longshore.models.errors import RefusedError, SpecError, UnavailableError, UnsatisfiableError
 from longshore.models.job import JobSpec
 from longshore.models.job_request import JobRequest
@@ -27,7 +28,6 @@ from longshore.models.text import and_more, format_duration
 from longshore.scheduling.advice import kind_of_node
 from longshore.scheduling.buying.buying_status import BuyingStatus
 from longshore.scheduling.buying.words import under_way
-from longshore.scheduling.packer import could_ever_place
 from longshore.scheduling.time_limits import why_too_long, with_limit
 from longshore.scheduling.unready_nodes import in_the_way_for_good
 
@@ -76,8 +76,8 @@ async def preflight(
                 raise SpecError(f"job {spec.name}", (never,))
             if queued and (many := await why_too_many_wait(connection, spec.tenant)):
                 raise RefusedError(many)
-            nodes = await load_nodes(connection, spec.pool)
-            if could_ever_place(job, nodes, now):
+            nodes = await nodes_if_none_could_hold(connection, spec.pool, job, now)
+            if nodes is None:
                 return (
                     *_past(spec, now),
                     *_tight(spec, now),
