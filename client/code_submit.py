@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import cast
 
-from longshore.activities.artifacts.rows import hold_snapshot, let_go_of_snapshots
+from longshore.activities.artifacts.rows import hold_snapshot, release_snapshots
 from longshore.activities.artifacts.store import ArtifactStore
 from longshore.activities.database import Database
 from longshore.activities.node.preparing import NotReadyError
@@ -230,7 +230,7 @@ async def hold_for_schedule(
     digests = {job.code.snapshot for job in jobs if job.code is not None and job.code.snapshot}
     async with database.transaction() as connection:
         if alone:
-            await let_go_of_snapshots(connection, holder)
+            await release_snapshots(connection, holder)
         for digest in sorted(digests):
             assert spec is not None
             await hold_snapshot(connection, spec.tenant, digest, holder)

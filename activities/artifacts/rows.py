@@ -2,7 +2,7 @@
 
 An upload leases what it counts on, in one transaction, before it stores anything. A job in the
 queue, a DAG that has not ended and a schedule keep their snapshots, a snapshot keeps its objects:
-triggers of the database refuse to let go of those.
+triggers of the database refuse to delete those.
 """
 
 import asyncio
@@ -155,7 +155,7 @@ async def hold_snapshot(
         raise StaleError(str(error.orig)) from error
 
 
-async def let_go_of_snapshots(connection: AsyncConnection, holder: str) -> None:
+async def release_snapshots(connection: AsyncConnection, holder: str) -> None:
     """Keep nothing for a schedule any more."""
     await connection.execute(
         text("DELETE FROM snapshot_holders WHERE holder = :holder"), {"holder": holder}

@@ -129,7 +129,7 @@ class OrderActivities:
                         connection, intent.block_id, intent.machine, self._settings.margins
                     )
                     await sales.insert_sale(connection, intent)
-                is_let_go = await sales.is_let_go(connection, intent.block_id)
+                is_draining = await sales.is_draining(connection, intent.block_id)
                 await failpoint("intend_sale.before-commit")
         except (DBAPIError, StaleError) as error:
             refused = str(error) if isinstance(error, StaleError) else refusal_of(error)
@@ -138,7 +138,7 @@ class OrderActivities:
             return SaleSeen(key=intent.key, machine=intent.machine, over=True, refused=refused)
         await failpoint("intend_sale.after-commit")
         seen = await self._sale(intent.key)
-        if not seen.over and not is_let_go:
+        if not seen.over and not is_draining:
             await drain_node(self._temporal, seen.machine, FOR_SALE)
         return seen
 

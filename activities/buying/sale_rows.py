@@ -62,7 +62,7 @@ async def insert_sale(connection: AsyncConnection, intent: SaleIntent) -> None:
     )  # fmt: skip
 
 
-async def is_let_go(connection: AsyncConnection, block_id: str) -> bool:
+async def is_draining(connection: AsyncConnection, block_id: str) -> bool:
     """Return whether a block is at its end: its nodes take no job any more, sold or not."""
     return bool(
         await connection.scalar(

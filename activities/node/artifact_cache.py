@@ -33,14 +33,14 @@ _STALE_AFTER = 3600.0
 
 
 class HeldSnapshot:
-    """A snapshot whose objects stay in the cache until `let_go`."""
+    """A snapshot whose objects stay in the cache until `release`."""
 
     def __init__(self, snapshot: Snapshot, held: Held) -> None:
         self.snapshot = snapshot
         self._held = held
 
-    def let_go(self) -> None:
-        self._held.let_go()
+    def release(self) -> None:
+        self._held.release()
 
 
 class ArtifactCache:
@@ -77,12 +77,12 @@ class ArtifactCache:
             try:
                 if os.fstat(held.fd).st_size == 0:  # it was removed, and the lock has made it
                     held.path.unlink(missing_ok=True)
-                    held.let_go()
+                    held.release()
                     continue
                 os.utime(held.fd)
                 self._fetch_all(tenant, snapshot, given_up, say)
             except BaseException:
-                held.let_go()
+                held.release()
                 raise
             return HeldSnapshot(snapshot, held)
 

@@ -55,13 +55,13 @@ async def bring_code(
         try:
             held = await unless_unwanted(
                 unwanted, partial(cache.hold, tenant, digest, unwanted, _told(say)),
-                HeldSnapshot.let_go,
+                HeldSnapshot.release,
             )  # fmt: skip
             try:
                 say("unpacking its code")
                 await in_thread(partial(_unpack, cache, tenant, held, job_folder, unwanted))
             finally:
-                held.let_go()
+                held.release()
         except StoreError as error:
             why, failure = f"its code cannot be fetched: {error}", FailureClass.NODE
             over = boot_clock() >= deadline

@@ -127,7 +127,7 @@ class DataCache:
                     del self._fetches[fetch.key]
                 fetch.pending.clear()
                 fetch.given_up.set()
-                fetch.let_go()
+                fetch.release()
 
     def _joined(self, key: str, token: object, wanted: Wanted) -> Fetch | None:
         """Return a fetch that is under way, or done, and wanted by one more."""
@@ -144,7 +144,7 @@ class DataCache:
         with self._guard:
             other = self._fetches.get(fetch.key)
             if other is not None and other.is_of_use:
-                fetch.let_go()
+                fetch.release()
                 fetch = other
             fetch.wants[token] = _of(fetch, wanted)
             self._fetches[fetch.key] = fetch
@@ -257,7 +257,7 @@ class DataCache:
                 put_local(fetch.state / "room", bytes(ROOM))
                 open_folder(folder)
         except BaseException:
-            fetch.held.let_go()
+            fetch.held.release()
             raise
         return fetch
 
@@ -323,7 +323,7 @@ class DataCache:
             else:
                 fetch.failed[file.path] = why
         if fetch.given_up.is_set():
-            fetch.let_go()
+            fetch.release()
             return False
         return not fetch.pending and not fetch.under_way
 
@@ -355,7 +355,7 @@ class DataCache:
         for state, content in self._sets():
             free = try_lock(state / "lock")
             if free:
-                free.let_go()
+                free.release()
             stays = free is None or bool(content.get("sticky"))
             folder = state.with_name(state.name.removesuffix(STATE))
             with contextlib.suppress(FileNotFoundError):

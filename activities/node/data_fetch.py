@@ -61,10 +61,10 @@ class Fetch:
         """Whether another job may join it; one that lacks something is tried anew for that."""
         return not (self.done.is_set() and (self.failed or self.disk_error))
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Let it be removed, once nobody wants it and nothing is on its way."""
         if self.held is not None and not self.wants and not self.under_way:
-            self.held.let_go()
+            self.held.release()
 
 
 def bring(fetch: Fetch, file: SourceFile, share: WriteShare) -> int:

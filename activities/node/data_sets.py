@@ -65,7 +65,7 @@ class Sets:
             mounts.append(f"{self.folder}/{STATE}/{name}:{IN_IMAGE}/{STATE}/{name}:ro")
         return self._variables(IN_IMAGE), mounts
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Want them no more."""
         for fetch in self.fetches.values():
             self.cache.leave(fetch, self.token)
@@ -92,7 +92,7 @@ async def take_sets(
     image_folders: Sequence[Path] = (),
 ) -> Sets | None:
     """Return the data sets of a job once so much of each is there that it may start; None of a
-    job without. They are fetched on until they are let go.
+    job without. They are fetched on until they are released.
 
     What cannot be had after the tries is told, and it starts without it. `say` hears how far it
     is. Raises NotReadyError where the job may not have it, GivenUp as soon as the job is unwanted,
@@ -111,10 +111,10 @@ async def take_sets(
         say("")
         _lay_out(sets, folder)
     except ForbiddenError as error:
-        sets.let_go()
+        sets.release()
         raise NotReadyError(FailureClass.START, f"its data: {error}") from None
     except BaseException:
-        sets.let_go()
+        sets.release()
         raise
     return sets
 
@@ -148,7 +148,7 @@ async def bring_sets(
     except ForbiddenError as error:
         return (*_sizes(sets), [str(error)])
     finally:
-        sets.let_go()
+        sets.release()
 
 
 _NOBODY = Wanted("", 0)

@@ -43,9 +43,9 @@ class HeldEnvironment:
         self._held = held
         self._afterwards = afterwards
 
-    def let_go(self) -> None:
-        """Let go of it, and look in the background whether it is as it was."""
-        self._held.let_go()
+    def release(self) -> None:
+        """Release it, and look in the background whether it is as it was."""
+        self._held.release()
         in_background(self._afterwards)
 
 
@@ -67,12 +67,12 @@ class EnvironmentStore:
             held = try_lock(_lock_of(folder), shared=True)
             if held is None or _json(marker) != found:  # it is looked at or removed, or was
                 if held:
-                    held.let_go()
+                    held.release()
                 time.sleep(0.02)
                 continue
             if not _unlink(_same_of(folder)) and found.get("stamp") != stamp_of(folder):
                 # A job has changed it: those that use it go on, others get a new one.
-                held.let_go()
+                held.release()
                 marker.unlink(missing_ok=True)
                 return None
             os.utime(marker)
@@ -144,7 +144,7 @@ class EnvironmentStore:
             if content:
                 free = try_lock(_lock_of(self.folder / str(content["folder"])))
                 if free:
-                    free.let_go()
+                    free.release()
                 with contextlib.suppress(FileNotFoundError):
                     size, at = int(content["bytes"]), marker.stat().st_mtime
                     found.append(Cached(str(marker), size, at, in_use=free is None))

@@ -120,7 +120,7 @@ class Environments:
         recipe = await unless_unwanted(unwanted, read, _nothing)
         while True:
             take = partial(self.store.take, recipe.identity)
-            if held := await unless_unwanted(unwanted, take, _let_go):
+            if held := await unless_unwanted(unwanted, take, _release):
                 return held
             if why := self.store.failure(recipe.identity):
                 raise NotReadyError(FailureClass.START, why)
@@ -175,7 +175,7 @@ class Environments:
         # Another agent may be building it.
         with await _until(partial(self.store.try_building, identity)):
             if held := await in_thread(partial(self.store.take, identity)):
-                held.let_go()
+                held.release()
                 return
             if self.store.failure(identity):
                 return
@@ -240,7 +240,7 @@ class Environments:
                 self._artifacts.drop(tenant, error.name)
                 raise DamagedError(f"its code left the cache: {error}") from None
             finally:
-                held.let_go()
+                held.release()
 
     def _commands(
         self, recipe: Recipe, folder: Path, source: Path
@@ -370,9 +370,9 @@ def _in_a_group() -> None:
     die_with_parent()
 
 
-def _let_go(held: HeldEnvironment | None) -> None:
+def _release(held: HeldEnvironment | None) -> None:
     if held is not None:
-        held.let_go()
+        held.release()
 
 
 def _nothing(_: object) -> None:

@@ -18,15 +18,15 @@ _FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Held:
-    """A lock that is held until `let_go`. A context manager too."""
+    """A lock that is held until `release`. A context manager too."""
 
     def __init__(self, path: Path, fd: int) -> None:
         self.path = path
         self.fd = fd
         self._open = True
 
-    def let_go(self) -> None:
-        """Let go of the lock; a repeat changes nothing."""
+    def release(self) -> None:
+        """Release the lock; a repeat changes nothing."""
         if self._open:
             self._open = False
             os.close(self.fd)
@@ -35,7 +35,7 @@ class Held:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.let_go()
+        self.release()
 
 
 def try_lock(path: Path, *, shared: bool = False) -> Held | None:

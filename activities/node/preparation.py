@@ -80,7 +80,7 @@ class Preparation:
         try:
             if digest is not None:
                 fetch = partial(self._artifacts.hold, spec.tenant, digest, unwanted)
-                held = await unless_unwanted(unwanted, fetch, HeldSnapshot.let_go)
+                held = await unless_unwanted(unwanted, fetch, HeldSnapshot.release)
             if spec.environment is None:
                 return
             (folder / WORK).mkdir(parents=True)
@@ -91,8 +91,8 @@ class Preparation:
                 spec, folder, unwanted, lambda what: None, lambda data: None
             )
             if environment is not None:
-                environment.let_go()
+                environment.release()
         finally:
             if held is not None:
-                held.let_go()
+                held.release()
             await in_thread(partial(remove_what_can_be, folder))

@@ -97,9 +97,9 @@ class Lifecycle:
             why = f"it could not be started: {disk}" if disk else f"the agent failed: {error}"
             report = never_started(FailureClass.NODE, why)
         if run.environment:
-            run.environment.let_go()
+            run.environment.release()
         if run.data:
-            run.data.let_go()
+            run.data.release()
         if run.shipper:
             await run.shipper.finish()
             report = report.model_copy(update={"log_error": run.shipper.error})

@@ -55,7 +55,7 @@ class Turn:
         does not leave that to the kernel. A repeat changes nothing."""
         for held in self._held:
             fcntl.flock(held.fd, fcntl.LOCK_UN)
-            held.let_go()
+            held.release()
         self._held = []
 
 

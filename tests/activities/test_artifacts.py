@@ -18,7 +18,7 @@ from longshore.activities.artifacts.rows import (
     hold_snapshot,
     lease_objects,
     lease_snapshot,
-    let_go_of_snapshots,
+    release_snapshots,
     store_snapshot,
     sweep_artifacts,
     sweep_outputs,
@@ -211,7 +211,7 @@ async def test_a_dag_and_a_schedule_keep_theirs(shelf: Shelf) -> None:
     await shelf.leases_pass()
     assert await shelf.sweep() == (0, 0)
     async with shelf.ledger.database.transaction() as connection:
-        await let_go_of_snapshots(connection, "schedule:nightly")
+        await release_snapshots(connection, "schedule:nightly")
     assert await shelf.sweep() == (1, 1)
     assert await shelf.leased(of_dag.digest)
 
@@ -224,9 +224,7 @@ async def test_a_dag_and_a_schedule_keep_theirs(shelf: Shelf) -> None:
         "DELETE FROM artifact_objects WHERE tenant = :tenant",
     ],
 )
-async def test_the_database_refuses_to_let_go_of_what_is_needed(
-    shelf: Shelf, statement: str
-) -> None:
+async def test_the_database_refuses_to_delete_what_is_needed(shelf: Shelf, statement: str) -> None:
     assert await shelf.job(await shelf.upload(b"one")) == ""
     with pytest.raises(IntegrityError):
         await shelf.ledger.rows(statement, tenant=shelf.tenant)

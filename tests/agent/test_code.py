@@ -233,7 +233,7 @@ def test_what_somebody_began_to_fetch_and_was_killed_is_fetched_anew(
     path = cache.path_of("default", name)
     path.parent.mkdir(parents=True)
     path.with_name(f"{name}.part").write_bytes(b"half" * 100)
-    cache.hold("default", brought.digest, threading.Event()).let_go()
+    cache.hold("default", brought.digest, threading.Event()).release()
     assert path.read_bytes() == counting.get("default", name)
     assert list(path.parent.iterdir()) == [path]
 
@@ -257,7 +257,7 @@ def test_the_least_recently_used_goes_and_never_what_is_in_use(counting: Countin
         for _ in range(3)
     )
     for age, snapshot in ((300, old), (200, used), (100, new)):
-        cache.hold("default", snapshot.digest, never).let_go()
+        cache.hold("default", snapshot.digest, never).release()
         then = time.time() - age
         os.utime(tmp_path / f"cache/snapshots/default/{snapshot.digest}.json", (then, then))
         for name in snapshot.objects:
@@ -270,11 +270,11 @@ def test_the_least_recently_used_goes_and_never_what_is_in_use(counting: Countin
     gone = {Path(key).name for key in done.keys}
     assert gone == used.objects | new.objects
     assert "95% of the disk are in use" in done.reason
-    held.let_go()
+    held.release()
     before = len(counting.fetched)
-    cache.hold("default", old.digest, never).let_go()
+    cache.hold("default", old.digest, never).release()
     assert len(counting.fetched) == before
-    cache.hold("default", new.digest, never).let_go()
+    cache.hold("default", new.digest, never).release()
     assert len(counting.fetched) > before
 
 
@@ -285,7 +285,7 @@ def test_nobody_waits_for_a_lock_that_is_not_wanted_any_more(counting: Counting,
 
     def fetch() -> None:
         with contextlib.suppress(GivenUp):
-            cache.hold("default", brought.digest, threading.Event()).let_go()
+            cache.hold("default", brought.digest, threading.Event()).release()
 
     first = threading.Thread(target=fetch)
     first.start()

@@ -49,7 +49,7 @@ class Place:
             path_of = partial(self.cache.path_of, "default")
             return unpack(held.snapshot, path_of, job or self.job, never)
         finally:
-            held.let_go()
+            held.release()
 
     def age(self) -> None:
         """Have the index be written well after the files, as if they were many."""
@@ -192,7 +192,7 @@ def test_what_leads_out_of_the_folder_is_refused(
 def test_an_object_that_has_gone_or_is_short_is_named(place: Place):
     snapshot = store_snapshot(place.store, TREE)
     never = threading.Event()
-    place.cache.hold("default", snapshot.digest, never).let_go()
+    place.cache.hold("default", snapshot.digest, never).release()
     (name,) = snapshot.objects
     path = place.cache.path_of("default", name)
     path.chmod(0o600)
@@ -210,7 +210,7 @@ def test_an_object_that_has_gone_or_is_short_is_named(place: Place):
 def test_it_ends_when_nobody_wants_it(place: Place):
     snapshot = store_snapshot(place.store, TREE)
     over = threading.Event()
-    place.cache.hold("default", snapshot.digest, over).let_go()
+    place.cache.hold("default", snapshot.digest, over).release()
     over.set()
     with pytest.raises(GivenUp):
         unpack(snapshot, partial(place.cache.path_of, "default"), place.job, over)

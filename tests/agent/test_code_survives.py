@@ -61,7 +61,7 @@ async def test_a_job_gets_all_of_its_code_after_its_agent_was_killed(
     assert said[0].endswith("300000\n")
     cache = ArtifactCache(agent.folder / "work/cache", store)
     held = cache.hold("default", snapshot.digest, threading.Event())
-    held.let_go()
+    held.release()
     for name in snapshot.objects:
         assert cache.path_of("default", name).read_bytes() == store.get("default", name)
     assert not list((agent.folder / "work/cache/objects").rglob("*.part"))

@@ -344,6 +344,6 @@ async def test_what_a_killed_build_left_goes(box: LocalNode):
     await asyncio.to_thread(run)
     store.tidy()
     assert folder.exists()  # it is being built
-    held.let_go()
+    held.release()
     store.tidy()
     assert list(store.folder.iterdir()) == []

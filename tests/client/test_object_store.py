@@ -74,7 +74,7 @@ async def test_code_is_sent_once_a_node_gets_it_and_what_nothing_needs_goes(
         node = ArtifactCache(tmp_path / "cache", store)
         held = node.hold("default", changed.code.snapshot or "", given_up)
         unpack(held.snapshot, lambda name: node.path_of("default", name), tmp_path, given_up)
-        held.let_go()
+        held.release()
         assert tree_of(tmp_path / WORK) == tree | {"src/0.py": b"other"}
         async with database.transaction() as connection:
             for table in ("artifact_objects", "snapshots"):
