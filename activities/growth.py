@@ -42,8 +42,8 @@ from longshore.scheduling.growth import Foreseen, Look, Pool
 _SURE_FOR = 600.0
 """Seconds after a look that what it found holds, but for what cycles of this process place."""
 _LONGEST_REST = timedelta(minutes=10)
-"""Between two looks at a pool with a job that might grow."""
-_LONGEST_LOOK = 5.0
+"""Between two polls of a pool with a job that might grow."""
+_DECIDE_WITHIN = 5.0
 """Seconds: a look is a part of a cycle, which has more in all."""
 _LONGEST_STOP = timedelta(minutes=1)
 """Beside its grace, until a job that grows counts as one that did not hear of it."""
@@ -131,7 +131,7 @@ class Growths:
         # Also where the look fails: a cycle that is tried again looks no more.
         self._known[spec.name] = _Known(now, some=True, every=every, next_at=now + every)
         try:
-            async with asyncio.timeout(_LONGEST_LOOK):
+            async with asyncio.timeout(_DECIDE_WITHIN):
                 self._known[spec.name] = await self._look(spec, known)
         except Exception:
             # A fault of ours, of one job, or of the database: the pool's cycles go on.

@@ -104,7 +104,7 @@ DEADLINES = Metric(
     "deadlines", Kind.COUNTER, "control", ("pool", "outcome"),
     "Jobs that ended and had a deadline: `met` or `missed`.",
 )  # fmt: skip
-MARKET_LOOKS = Metric(
+MARKET_POLLS = Metric(
     "market_looks", Kind.COUNTER, "control", ("provider", "outcome"),
     "Looks at one type at a market: `stored`, `no-quote`, `away` or `refused`.",
 )  # fmt: skip
@@ -165,7 +165,7 @@ CATALOGUE = (
     QUEUE_JOBS, LEASES_LIVE, GPUS, CYCLE_SECONDS, CYCLE_PART_SECONDS, CYCLE_JOBS,
     KEPT_DIFFERENCES, PLACEMENTS, PLACEMENTS_REFUSED,
     PREEMPTIONS, REJECTIONS, WAIT_SECONDS, JOB_ENDS, JOBS_LATE, DEADLINES,
-    MARKET_LOOKS, MARKET_ASK,
+    MARKET_POLLS, MARKET_ASK,
     MARKET_DIFFERENCES, GPUS_BY_CLASS, FUNDING_DEMOTIONS, FUNDING_RECALLS,
     SERVICE_REPLICAS, SLOT_MEMORY, PROCESSES, LOG_ERRORS,
     HEARTBEAT_SECONDS, HEARTBEATS_MISSED, FENCES,

@@ -15,7 +15,7 @@ from temporalio.client import Client
 POLL_SEEN_WITHIN = timedelta(seconds=75)
 """A poll waits at the server for up to a minute before the next one comes."""
 _ANSWER_WITHIN = timedelta(seconds=5)
-_LOOK_EVERY = 0.05
+_POLL_EVERY = 0.05
 """Seconds."""
 
 
@@ -77,7 +77,7 @@ async def server_time(temporal: Client) -> datetime | None:
             seen = await last_polls(temporal, task_queue)
             if identity in seen:
                 return seen[identity]
-            await asyncio.sleep(_LOOK_EVERY)
+            await asyncio.sleep(_POLL_EVERY)
     finally:
         poll.cancel()
         await asyncio.gather(poll, return_exceptions=True)

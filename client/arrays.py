@@ -30,7 +30,7 @@ from longshore.models.job import JobSpec
 from longshore.models.messages import CONTROL_TASK_QUEUE, job_workflow_id
 from longshore.workflows.array import ArrayWorkflow
 
-_LOOK_EVERY = 0.5
+_POLL_EVERY = 0.5
 
 
 class ArrayControl(ArrayReading):
@@ -155,7 +155,7 @@ class ArrayControl(ArrayReading):
                 for chunk in lines.rest():
                     yield chunk
                 return
-            await asyncio.sleep(_LOOK_EVERY)
+            await asyncio.sleep(_POLL_EVERY)
 
     async def _start_again(
         self, array_id: str, spec: JobSpec, states: tuple[ElementState, ...]

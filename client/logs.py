@@ -11,7 +11,7 @@ from longshore.models.job_status import JobStatus
 from longshore.models.node_messages import joined_id
 from longshore.models.visible import visible
 
-_LOOK_EVERY = 0.5
+_POLL_EVERY = 0.5
 _TAIL_LINES = 10
 _TAIL_BYTES = 4096
 _TAIL_WITHIN = 3.0
@@ -72,7 +72,7 @@ class JobLogs:
         while output is None:
             if not follow or await self._ended():
                 return
-            await asyncio.sleep(_LOOK_EVERY)
+            await asyncio.sleep(_POLL_EVERY)
             output = await self._ordered(attempt, rank, only)
         if since is not None:
             await asyncio.to_thread(output.start_at, since)
@@ -96,7 +96,7 @@ class JobLogs:
                     yield chunk
                 if over or ended:
                     return
-                await asyncio.sleep(_LOOK_EVERY)
+                await asyncio.sleep(_POLL_EVERY)
 
     async def _ordered(
         self, attempt: int | None, rank: int | None, only: Stream | None

@@ -31,7 +31,7 @@ from longshore.models.schedule_messages import (
 from longshore.models.visible import shown
 
 LISTED_BY = "longshore schedule list"
-_LOOKS_AT_ONCE = 25
+_READS_AT_ONCE = 25
 
 
 class ScheduleReading(DagControl):
@@ -42,7 +42,7 @@ class ScheduleReading(DagControl):
 
         The server's list lags by a moment.
         """
-        gate = asyncio.Semaphore(_LOOKS_AT_ONCE)
+        gate = asyncio.Semaphore(_READS_AT_ONCE)
 
         async def look(name: str) -> ScheduleView | None:
             async with gate:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from longshore.client.api import Longshore
 
 _PANEL = "Models"
-_LOOK_EVERY = 0.3
+_POLL_EVERY = 0.3
 
 NAME = Annotated[str, typer.Argument(metavar="NAME", help="The service.")]
 NO_WAIT = Annotated[
@@ -115,7 +115,7 @@ async def _until_ready(
             note(reason)
         if is_settled(found):
             return found
-        await asyncio.sleep(_LOOK_EVERY)
+        await asyncio.sleep(_POLL_EVERY)
 
 
 def is_settled(service: ServiceView) -> bool:

@@ -25,7 +25,7 @@ _WAKE_AGAIN = 1.0
 """Parts of the server learn late what is current: who is woken too early, sleeps on."""
 _LISTED_AFTER = 2.0
 """Seconds after which a workflow is listed that was started before."""
-_LOOK_EVERY = 0.1
+_POLL_EVERY = 0.1
 _WAKE = {POOL_WORKFLOW: "poke", NODE_WORKFLOW: "wake"}
 _LONG_LIVED = (
     f"ExecutionStatus = 'Running' AND TaskQueue = '{CONTROL_TASK_QUEUE}' "
@@ -64,7 +64,7 @@ class Mover:
                     (moved if has_moved else stayed).add(workflow_id)
             if not new and asked_at - began > _LISTED_AFTER:
                 return moved, stayed
-            await asyncio.sleep(_LOOK_EVERY)
+            await asyncio.sleep(_POLL_EVERY)
 
     async def force(self, workflow_ids: Iterable[str]) -> tuple[set[str], set[str]]:
         """Move workflows in the middle of their run, for which their version's worker is not
@@ -123,7 +123,7 @@ class Mover:
         while await self._elsewhere(workflow_id):
             if _now() > deadline:
                 return False
-            await asyncio.sleep(_LOOK_EVERY)
+            await asyncio.sleep(_POLL_EVERY)
         return True
 
     async def _elsewhere(self, workflow_id: str) -> str | None:

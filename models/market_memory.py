@@ -156,7 +156,7 @@ class Compacted(Wire):
     """Too old, or too many."""
 
 
-class LookOutcome(StrEnum):
+class PollOutcome(StrEnum):
     STORED = "stored"
     NO_QUOTE = "no-quote"
     """The market answered, and asks nothing; an empty book is stored too."""
@@ -176,7 +176,7 @@ class MarketSeen(Wire):
 
     provider: str
     instance_type: str
-    outcome: LookOutcome
+    outcome: PollOutcome
     best_ask: MicroDollars | None = None
     limits: dict[int, MicroDollars] = Field(default_factory=dict[int, int])
     """Recommended limit by GPUs."""
@@ -186,7 +186,7 @@ class MarketSeen(Wire):
     def __str__(self) -> str:
         mark = " (simulated)" if self.simulated else ""
         about = f"{self.instance_type} at {self.provider}{mark}"
-        if self.outcome is not LookOutcome.STORED or self.best_ask is None:
+        if self.outcome is not PollOutcome.STORED or self.best_ask is None:
             return f"{about}: {self.outcome.value}{self.detail and f', {self.detail}'}"
         limits = ", ".join(
             f"limit {format_dollars(limit)} for {gpus} GPUs"

@@ -35,7 +35,7 @@ POOL, CALM_POOL = "survive", "survive-calm"
 FIRST, EXPIRING, LAST, CALM = "survive-1", "survive-2", "survive-3", "survive-calm-1"
 NODES = (FIRST, EXPIRING, LAST, CALM)
 
-LOOK_EVERY = 0.3
+POLL_EVERY = 0.3
 PATIENCE = 120.0
 """Seconds without any change after which this gives up."""
 
@@ -204,7 +204,7 @@ class Survival:
                     f"`longshore why {job_id}` explains; the logs are in "
                     f"{self._stack.processes.folder}."
                 )
-            await asyncio.sleep(LOOK_EVERY)
+            await asyncio.sleep(POLL_EVERY)
 
     async def _look(self, job_id: str) -> None:
         self._status = await self._api.status(job_id)

@@ -43,7 +43,7 @@ VERSIONED_WORKFLOWS = (
     PinnedNodeWorkflow, ReconcileWorkflow, MarketWatchWorkflow, BuyingWorkflow, PurchaseWorkflow,
     BlockWorkflow, PriceWorkflow, CheckpointWatchWorkflow, ServiceWorkflow, PingWorkflow,
 )  # fmt: skip
-LOOK_EVERY = 10.0
+POLL_EVERY = 10.0
 _KNOWN_WITHIN = 60.0
 _ASK_EVERY = 0.5
 
@@ -68,7 +68,7 @@ def deployment_config(version: WorkerVersion | None) -> WorkerDeploymentConfig |
 
 
 async def look_after(
-    temporal: Client, version: WorkerVersion, *, set_current: bool, every: float = LOOK_EVERY
+    temporal: Client, version: WorkerVersion, *, set_current: bool, every: float = POLL_EVERY
 ) -> None:
     """Have pools and nodes follow whenever this version is current, until cancelled.
 

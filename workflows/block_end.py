@@ -15,7 +15,7 @@ with workflow.unsafe.imports_passed_through():
 
 _LONGEST = timedelta(minutes=2)
 """A sale is to fill at once; one that has not said so by then is cancelled."""
-_FIRST_LOOK, _LONGEST_LOOK = timedelta(milliseconds=500), timedelta(seconds=30)
+_FIRST_POLL, _LONGEST_POLL = timedelta(milliseconds=500), timedelta(seconds=30)
 
 
 async def sell(intent: SaleIntent) -> SaleSeen:
@@ -51,12 +51,12 @@ async def renew(verdict: BlockVerdict) -> None:
 async def _until_over(seen: SaleSeen) -> SaleSeen:
     """Read a sale until it can bring nothing more; ask for its end when that takes long."""
     until = workflow.now() + _LONGEST
-    wait, asked = _FIRST_LOOK, False
+    wait, asked = _FIRST_POLL, False
     while not seen.over:
         if not asked and workflow.now() >= until:
             await steps.cancel_sale(seen.key)
             asked = True
         await workflow.sleep(wait, summary=f"next look at {seen.key}")
-        wait = min(2 * wait, _LONGEST_LOOK)
+        wait = min(2 * wait, _LONGEST_POLL)
         seen = await steps.look_at_sale(seen.key)
     return seen

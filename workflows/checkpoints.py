@@ -20,7 +20,7 @@ with workflow.unsafe.imports_passed_through():
     )
     from longshore.models.messages import node_task_queue
 
-_LOOK_TIMEOUT = timedelta(minutes=2)
+_POLL_TIMEOUT = timedelta(minutes=2)
 _A_FEW_TIMES = RetryPolicy(maximum_attempts=3)
 _ONCE = RetryPolicy(maximum_attempts=1)
 """The next look is never far, and decides anew."""
@@ -36,7 +36,7 @@ class CheckpointWatchWorkflow:
     async def run(self) -> CheckpointWatchReport:
         look = await workflow.execute_activity_method(
             CheckpointWatchActivities.decide_saves,
-            start_to_close_timeout=_LOOK_TIMEOUT,
+            start_to_close_timeout=_POLL_TIMEOUT,
             retry_policy=_A_FEW_TIMES,
             summary="what would be lost, and what a save costs",
         )
@@ -56,7 +56,7 @@ class CheckpointWatchWorkflow:
             await workflow.execute_activity_method(
                 CheckpointWatchActivities.record_saves,
                 UnstoredSaves(saves=tuple(unstored.values())),
-                start_to_close_timeout=_LOOK_TIMEOUT,
+                start_to_close_timeout=_POLL_TIMEOUT,
                 retry_policy=_A_FEW_TIMES,
                 summary="what jobs saved on storage of their own",
             )

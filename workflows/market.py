@@ -13,7 +13,7 @@ with workflow.unsafe.imports_passed_through():
         MarketWatchReport,
     )
 
-_LOOK_TIMEOUT = timedelta(minutes=2)
+_POLL_TIMEOUT = timedelta(minutes=2)
 _A_FEW_TIMES = RetryPolicy(maximum_attempts=3)
 """The next look is never far."""
 
@@ -27,7 +27,7 @@ class MarketWatchWorkflow:
         report = await workflow.execute_activity_method(
             MarketWatchActivities.watch_markets,
             MarketLookRequest(id=workflow.info().run_id),
-            start_to_close_timeout=_LOOK_TIMEOUT,
+            start_to_close_timeout=_POLL_TIMEOUT,
             retry_policy=_A_FEW_TIMES,
             summary="read, price and store the books",
         )

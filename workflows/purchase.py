@@ -39,7 +39,7 @@ _ONE_WINDOW = "one-window"
 """Purchases from before this ordered again when no machine came up on what they had bought."""
 _ONE_REFUSAL = "one-refusal"
 """Purchases from before this tried other offers of a market that lets our key buy nothing."""
-_FIRST_LOOK, _LONGEST_LOOK = timedelta(milliseconds=500), timedelta(seconds=30)
+_FIRST_POLL, _LONGEST_POLL = timedelta(milliseconds=500), timedelta(seconds=30)
 
 
 @workflow.defn(name=PURCHASE_WORKFLOW)
@@ -160,14 +160,14 @@ class PurchaseWorkflow(Started):
     async def _until_over(self, option: PurchaseOption, seen: OrderSeen) -> OrderSeen:
         """Read an order until it can bring nothing more; ask for its end when its time is up."""
         until = workflow.now() + (option.standing_for or _LONGEST_AT_ONCE)
-        wait, asked = _FIRST_LOOK, False
+        wait, asked = _FIRST_POLL, False
         while not seen.over:
             if not asked and (workflow.now() >= until or self._stop is not None):
                 await steps.cancel_order(seen.key)
                 asked = True
             left = wait if asked else min(wait, max(until - workflow.now(), timedelta(0)))
             await workflow.sleep(left, summary=f"next look at {seen.key}")
-            wait = min(2 * wait, _LONGEST_LOOK)
+            wait = min(2 * wait, _LONGEST_POLL)
             seen = await steps.look_at_order(seen.key)
         return seen
 

@@ -53,8 +53,8 @@ with workflow.unsafe.imports_passed_through():
 _OF_OVERLAP = "cancelled by schedule overlap policy"
 """The server's reason for a cancel."""
 _SCHEDULED = SearchAttributeKey.for_datetime("TemporalScheduledStartTime")
-_LOOK_FROM, _LOOK_TO = timedelta(seconds=1), timedelta(minutes=30)
-"""Between two looks at a job or DAG that another run has started."""
+_POLL_FROM, _POLL_TO = timedelta(seconds=1), timedelta(minutes=30)
+"""Between two polls of a job or DAG that another run has started."""
 
 Child = workflow.ChildWorkflowHandle[Any, Any]
 
@@ -175,11 +175,11 @@ class ScheduleRunWorkflow(Started):
 
     async def _wait_for_another(self) -> RunEnd:
         """Wait for a job or DAG whose end nobody tells this workflow of: look ever less often."""
-        pause, told = _LOOK_FROM, False
+        pause, told = _POLL_FROM, False
         while True:
             if self._cancel is not None and not told:
                 await self._cancel_it()
-                told, pause = True, _LOOK_FROM
+                told, pause = True, _POLL_FROM
             end = await workflow.execute_activity_method(
                 ScheduleRunActivities.look_at_run,
                 LookAtRun(kind=self._given.kind, id=self._id),
@@ -198,7 +198,7 @@ class ScheduleRunWorkflow(Started):
                     timeout_summary="look again",
                 )
             except TimeoutError:
-                pause = min(pause * 2, _LOOK_TO)
+                pause = min(pause * 2, _POLL_TO)
 
     async def _cancel_it(self) -> None:
         await workflow.execute_activity_method(

@@ -27,7 +27,7 @@ with workflow.unsafe.imports_passed_through():
     from longshore.workflows.arguments import Started
     from longshore.workflows.options import CYCLE_RETRY, SUBMITS_TIMEOUT
 
-LOOK_AT_LEAST = timedelta(minutes=10)
+POLL_AT_LEAST = timedelta(minutes=10)
 """A look comes after this at the latest: for ends that nobody could tell of."""
 MOST_AT_ONCE, MOST_BYTES_AT_ONCE = 200, 500_000
 """Notices that one look takes, and their bytes as JSON: an activity's input with more than
@@ -104,7 +104,7 @@ class ServiceWorkflow(Started):
         )  # fmt: skip
 
     async def _wait(self, within: timedelta | None) -> None:
-        longest = min(LOOK_AT_LEAST, within) if within is not None else LOOK_AT_LEAST
+        longest = min(POLL_AT_LEAST, within) if within is not None else POLL_AT_LEAST
         try:
             await workflow.wait_condition(
                 lambda: self._poked or bool(self._notices),

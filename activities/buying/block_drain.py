@@ -23,8 +23,8 @@ from longshore.models.block import BlockRef, Cleared, EmptyRequest
 from longshore.models.departures import Margins, Occupant
 from longshore.scheduling.departures import all_gone_by
 
-_LOOK_EVERY = 0.5
-"""Seconds between two looks at the capacity database for who is still there."""
+_POLL_EVERY = 0.5
+"""Seconds between two polls of the capacity database for who is still there."""
 
 
 class BlockDrainActivities:
@@ -66,7 +66,7 @@ class BlockDrainActivities:
         async with heartbeats():
             left, now = await self._left(request.block_id)
             while left and now < request.until:
-                await asyncio.sleep(_LOOK_EVERY)
+                await asyncio.sleep(_POLL_EVERY)
                 left, now = await self._left(request.block_id)
         if left:
             activity.logger.warning("%d jobs of block %s did not leave in time",

@@ -46,10 +46,10 @@ _TO_STOP = timedelta(seconds=30)
 _AT_MARKET = ("READY", "FAILED")
 """States of machines that their market may bill."""
 
-_IDLE_LOOK = timedelta(seconds=10)
-"""Between two looks at a machine that was idle for too long, and is kept for a job."""
-_SPOT_LOOK = timedelta(seconds=20)
-"""Between two looks at a machine that its market may take away: a notice is short."""
+_IDLE_POLL = timedelta(seconds=10)
+"""Between two polls of a machine that was idle for too long, and is kept for a job."""
+_SPOT_POLL = timedelta(seconds=20)
+"""Between two polls of a machine that its market may take away: a notice is short."""
 
 
 class BlockActivities:
@@ -110,13 +110,13 @@ class BlockActivities:
             restart = await look_for_restart(connection, block, now, self._settings.margins)
             shut = (await refusing_markets(connection, now)).get(block["provider"])
             if await connection.scalar(text(_IS_SPOT), {"id": ref.block_id}):
-                look_at = now + _SPOT_LOOK
+                look_at = now + _SPOT_POLL
             elif (
                 idle_at is not None
                 and idle_at <= now
                 and not await _may_be_warm(connection, block)
             ):
-                look_at = now + _IDLE_LOOK
+                look_at = now + _IDLE_POLL
         moments = (look_at, restart.look_at, shut.until if shut and decides else None)
         over = block["state"] != "STARTING" and not left and not restart.possible
         idle = ""

@@ -19,9 +19,9 @@ from longshore.models.purchase import PurchaseRequest, machine_name
 from longshore.scheduling.buying.start_backoff import next_start
 
 _WHILE_IT_BUYS = timedelta(seconds=20)
-"""Between two looks at a block that lacks a machine while its purchase buys on."""
-_LOST_LOOK = timedelta(seconds=10)
-"""Between two looks at a node that was lost of late: its market may say soon why."""
+"""Between two polls of a block that lacks a machine while its purchase buys on."""
+_LOST_POLL = timedelta(seconds=10)
+"""Between two polls of a node that was lost of late: its market may say soon why."""
 
 
 class Restart(Frozen):
@@ -93,7 +93,7 @@ async def look_for_restart(
         elif now + least_use(policy) <= block["ends_at"]:
             silent.append(each.name)
     if row["just_lost"]:
-        later.append(now + _LOST_LOOK)
+        later.append(now + _LOST_POLL)
     if row["buying"]:
         return Restart(
             silent=tuple(silent), look_at=now + _WHILE_IT_BUYS if moments else None,

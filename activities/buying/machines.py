@@ -35,7 +35,7 @@ from longshore.models.purchase import (
 from longshore.models.settings import Settings
 from longshore.scheduling.buying.start_backoff import start_again
 
-_LOOK_EVERY = timedelta(seconds=5)
+_POLL_EVERY = timedelta(seconds=5)
 """At the market; at the capacity database ten times as often."""
 
 
@@ -135,12 +135,12 @@ class MachineActivities:
                     waiting = {n: m for n, m in waiting.items() if n not in there}
                     if boot_clock() >= look_at:
                         troubles |= await _troubles(market, waiting, limit)
-                        look_at = boot_clock() + _LOOK_EVERY.total_seconds()
+                        look_at = boot_clock() + _POLL_EVERY.total_seconds()
                     waiting = {n: m for n, m in waiting.items() if n not in troubles}
                     if now >= deadline:
                         troubles |= dict.fromkeys(waiting, "no agent registered in time")
                         break
-                    await asyncio.sleep(_LOOK_EVERY.total_seconds() / 10)
+                    await asyncio.sleep(_POLL_EVERY.total_seconds() / 10)
                 troubles = _as_one(troubles, ids)
                 await self._stop(market, troubles)
             await failpoint("await_agents.before-commit")

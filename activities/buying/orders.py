@@ -62,7 +62,7 @@ from longshore.models.purchase import (
 from longshore.models.records.buying import OrderRow
 from longshore.models.settings import Settings
 
-_LOOK_EVERY = 1.0
+_POLL_EVERY = 1.0
 _ON_THE_WAY = timedelta(seconds=5)
 """An order takes so long to its market: time that has begun by then is refused there."""
 _OVER = ("CLOSED", "UNSOLD")
@@ -282,7 +282,7 @@ class OrderActivities:
             found = await market.find_order(row.key)
             if found is not None or await self._now() > until:
                 return found
-            await asyncio.sleep(_LOOK_EVERY)
+            await asyncio.sleep(_POLL_EVERY)
 
     async def _refused(self, row: OrderRow, error: LongshoreError) -> Mapping[str, bool]:
         """Close an order that its market did not take; return what that says of other orders."""

@@ -26,7 +26,7 @@ from longshore.models.checkpoint import (
 from longshore.models.errors import DamagedError, StoreError, UnavailableError
 from longshore.scheduling.checkpoints import gathered
 
-LOOK_EVERY = timedelta(minutes=1)
+POLL_EVERY = timedelta(minutes=1)
 """How often a control worker looks at all pools by itself."""
 
 _log = logging.getLogger(__name__)
@@ -119,7 +119,7 @@ async def keep_observing(database: Database, store: CheckpointStore, keep_for: t
                 _log.info("removed the stored checkpoints of %d ended jobs", cleared)
         except Exception as error:  # the next look is never far
             _log.warning("checkpoints cannot be looked at now: %s", error)
-        await asyncio.sleep(LOOK_EVERY.total_seconds())
+        await asyncio.sleep(POLL_EVERY.total_seconds())
 
 
 async def sweep_checkpoints(

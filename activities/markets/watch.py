@@ -16,7 +16,7 @@ from longshore.activities.database import Database, clock
 from longshore.activities.error_translation import reports_errors
 from longshore.activities.markets.compaction import compact
 from longshore.activities.markets.memory import MarketMemory
-from longshore.activities.metrics import MARKET_ASK, MARKET_LOOKS, SILENT, Metrics
+from longshore.activities.metrics import MARKET_ASK, MARKET_POLLS, SILENT, Metrics
 from longshore.activities.providers import registry
 from longshore.activities.providers.base import Provider
 from longshore.activities.schedules import Schedules
@@ -29,10 +29,10 @@ from longshore.models.job import Tier
 from longshore.models.market import InstanceType, NoQuote, NoQuoteReason, OrderBook
 from longshore.models.market_memory import (
     MARKET_WATCH_SCHEDULE,
-    LookOutcome,
     MarketLookRequest,
     MarketSeen,
     MarketWatchReport,
+    PollOutcome,
     Recommendation,
     Source,
 )
@@ -183,7 +183,7 @@ class MarketWatchActivities:
         return MarketSeen(
             provider=look.provider,
             instance_type=look.instance_type,
-            outcome=LookOutcome.STORED,
+            outcome=PollOutcome.STORED,
             best_ask=min(asks, default=None),
             limits={each.gpus: each.limit for each in made},
             detail="" if asks else "no asks",
@@ -191,7 +191,7 @@ class MarketWatchActivities:
         )
 
     def _measure(self, seen: MarketSeen) -> None:
-        self._metrics.add(MARKET_LOOKS, provider=seen.provider, outcome=seen.outcome.value)
+        self._metrics.add(MARKET_POLLS, provider=seen.provider, outcome=seen.outcome.value)
         if seen.best_ask is not None:
             dollars = float(dollars_of(seen.best_ask))
             self._metrics.set(
@@ -213,7 +213,7 @@ async def _read(provider: Provider, instance_type: str) -> OrderBook | MarketSee
     return MarketSeen(
         provider=provider.name,
         instance_type=instance_type,
-        outcome=LookOutcome.AWAY if away else LookOutcome.NO_QUOTE,
+        outcome=PollOutcome.AWAY if away else PollOutcome.NO_QUOTE,
         detail=answer.detail or answer.reason.value,
     )
 
@@ -221,11 +221,11 @@ async def _read(provider: Provider, instance_type: str) -> OrderBook | MarketSee
 def _trouble(provider: str, instance_type: str, error: Exception) -> MarketSeen:
     """Return what is noted of a market that gave no book."""
     detail = without_secrets(str(error))
-    outcome = LookOutcome.REFUSED
+    outcome = PollOutcome.REFUSED
     if isinstance(error, TimeoutError):
-        outcome, detail = LookOutcome.AWAY, f"no answer within {ANSWER_WITHIN:g} s"
+        outcome, detail = PollOutcome.AWAY, f"no answer within {ANSWER_WITHIN:g} s"
     elif isinstance(error, UnavailableError):
-        outcome = LookOutcome.AWAY
+        outcome = PollOutcome.AWAY
     elif not isinstance(error, (LongshoreError, ValueError)):
         detail = f"unexpected {type(error).__name__}: {detail}"
     _log.warning("no book of %s at %s: %s", instance_type, provider, detail)

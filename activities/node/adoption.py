@@ -19,7 +19,7 @@ ORDERS = "orders"
 """Name in a run folder: the FIFO by which an agent talks to a supervisor that another started."""
 _LISTENS_WITHIN = 3.0
 """Seconds in which a supervisor hears of the end of its agent, and opens the FIFO."""
-_LOOK_EVERY = 0.2
+_POLL_EVERY = 0.2
 
 
 class Adopted(SupervisorInput):
@@ -65,7 +65,7 @@ class Adopted(SupervisorInput):
         if not started.done():
             started.set_result(self._started)
         while self._lives():  # noqa: ASYNC110 (the end of a process that is no child)
-            await asyncio.sleep(_LOOK_EVERY)
+            await asyncio.sleep(_POLL_EVERY)
         os.close(self._orders)
         self._orders = -1
         try:

@@ -42,8 +42,8 @@ from longshore.models.node_messages import RunProcessRequest
 from longshore.scheduling.checkpoints import belongs_to, resume, resumes_without_store
 from longshore.scheduling.ranks import COUNTS_SAVES
 
-LOOK_EVERY = 0.2
-"""Seconds between two looks for a line."""
+POLL_EVERY = 0.2
+"""Seconds between two polls for a line."""
 RESTORE_PATIENCE = 60.0
 """Seconds that a start waits for a store that is away, where work would be lost without."""
 
@@ -269,7 +269,7 @@ class Keeper:
     async def _listen(self) -> None:
         while not self._over:
             await self._look()
-            await asyncio.sleep(LOOK_EVERY)
+            await asyncio.sleep(POLL_EVERY)
 
     async def _look(self) -> None:
         async with self._looking:
@@ -369,7 +369,7 @@ class Keeper:
 
     async def _until(self, there: Callable[[], bool], deadline: float) -> bool:
         while not there() and not self._over and boot_clock() < deadline:  # noqa: ASYNC110 (a clock)
-            await asyncio.sleep(LOOK_EVERY / 2)
+            await asyncio.sleep(POLL_EVERY / 2)
         return there()
 
     def _holds_any(self) -> bool:

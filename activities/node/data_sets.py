@@ -12,7 +12,7 @@ from pathlib import Path
 from longshore.activities.node.data_cache import DataCache
 from longshore.activities.node.data_fetch import Fetch
 from longshore.activities.node.data_source import ForbiddenError, SourceError
-from longshore.activities.node.preparing import LOOK_EVERY, NotReadyError, unless_unwanted
+from longshore.activities.node.preparing import POLL_EVERY, NotReadyError, unless_unwanted
 from longshore.activities.storage import GivenUp
 from longshore.models.data import SEPARATOR, STATE, DataSet, variable_of
 from longshore.models.errors import StoreError
@@ -185,7 +185,7 @@ def _is_over(fetch: Fetch) -> bool:
 
 
 async def _pause(unwanted: threading.Event) -> None:
-    await asyncio.sleep(LOOK_EVERY)
+    await asyncio.sleep(POLL_EVERY)
     if unwanted.is_set():
         raise GivenUp
 

@@ -21,7 +21,7 @@ from longshore.models.serving import EngineReport, EngineSpec
 REPORT = "engine"
 """Name in the public folder of a run: what its engine says of itself."""
 _LONGEST = 20_000
-_LOOK_EVERY = 0.5
+_POLL_EVERY = 0.5
 _log = logging.getLogger(__name__)
 
 
@@ -80,7 +80,7 @@ class Engines:
                 if await self._tell(key, spec, said):
                     self._told[key] = said
                     del self._untold[key]
-            await asyncio.sleep(_LOOK_EVERY)
+            await asyncio.sleep(_POLL_EVERY)
 
     async def _tell(self, key: PlacementKey, spec: EngineSpec, said: EngineReport) -> bool:
         if spec.service is None:

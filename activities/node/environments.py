@@ -44,7 +44,7 @@ from longshore.models.retry import FailureClass
 
 LAST_LINES = 12
 """Lines of a failed build that are told."""
-_LOOK_EVERY = 0.1
+_POLL_EVERY = 0.1
 _UV = "uv"
 """Name of uv's own cache, beside a lock that builds share."""
 _CONDA_CACHE = "conda"
@@ -147,7 +147,7 @@ class Environments:
         told = 0
         try:
             while not build.task.done():
-                await asyncio.wait({build.task}, timeout=_LOOK_EVERY)
+                await asyncio.wait({build.task}, timeout=_POLL_EVERY)
                 told = _pass_on(build.output, told, log)
                 if unwanted.is_set():
                     raise GivenUp
@@ -361,7 +361,7 @@ async def _ended(task: asyncio.Task[None]) -> None:
 
 async def _until(try_it: Callable[[], Held | None]) -> Held:
     while (held := try_it()) is None:  # noqa: ASYNC110 (another process lets go of it)
-        await asyncio.sleep(_LOOK_EVERY)
+        await asyncio.sleep(_POLL_EVERY)
     return held
 
 

@@ -19,9 +19,9 @@ from longshore.models.messages import node_workflow_id
 
 EVERY = 60.0
 """Seconds between two reports at least."""
-_LOOK_EVERY = 1.0
+_POLL_EVERY = 1.0
 _IMAGES_EVERY = 300.0
-"""Seconds between two looks at the images: others may load and remove them."""
+"""Seconds between two polls of the images: others may load and remove them."""
 _MOST = 500
 _LONGEST_IMAGE = 250
 _LIST_IMAGES = ("images", "--format", "{{.Repository}}:{{.Tag}}")
@@ -61,7 +61,7 @@ class Holdings:
                     _log.warning("what the node holds cannot be told now: %r", error)
                     self._changed.set()
                     told_at = boot_clock()
-            await asyncio.sleep(_LOOK_EVERY)
+            await asyncio.sleep(_POLL_EVERY)
 
     async def report(self) -> HeldReport:
         """Return what is here. Raises OSError."""

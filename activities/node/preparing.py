@@ -10,8 +10,8 @@ from typing import TypeVar
 from longshore.activities.storage import GivenUp
 from longshore.models.retry import FailureClass
 
-LOOK_EVERY = 0.1
-"""Seconds between two looks for whether anybody still wants it."""
+POLL_EVERY = 0.1
+"""Seconds between two polls for whether anybody still wants it."""
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -53,7 +53,7 @@ async def unless_unwanted(
     done = asyncio.wrap_future(future)
     try:
         while not done.done():
-            await asyncio.wait({done}, timeout=LOOK_EVERY)
+            await asyncio.wait({done}, timeout=POLL_EVERY)
             if not done.done() and unwanted.is_set():
                 raise GivenUp
     except (GivenUp, asyncio.CancelledError):

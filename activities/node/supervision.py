@@ -33,8 +33,8 @@ FORK_SERVER_PATIENCE = 30.0
 """Seconds in which a fork is made, and a child that has ended is collected: many times what a
 loaded machine takes."""
 _REAP_EVERY = 1.0
-_LOOK_EVERY = 1.0
-"""Seconds between two looks at a supervisor that says nothing."""
+_POLL_EVERY = 1.0
+"""Seconds between two polls of a supervisor that says nothing."""
 _TRIES = 2
 """How often a supervisor is asked for: a stopped fork server forks none, the next one does."""
 _log = logging.getLogger(__name__)
@@ -353,7 +353,7 @@ class Supervised(SupervisorInput):
         while True:
             gone = has_ended(self._pid, self._ticks)
             try:
-                line = await asyncio.wait_for(self._words.readline(), _LOOK_EVERY)
+                line = await asyncio.wait_for(self._words.readline(), _POLL_EVERY)
             except TimeoutError:
                 if gone:
                     return

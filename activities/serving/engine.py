@@ -37,8 +37,8 @@ from longshore.models.visible import visible
 
 WHEEL = "longshore.activities.serving.llama_server"
 """llama.cpp's server from a package of Python, where the node has no `llama-server`."""
-_LOOK_EVERY = 0.05
-"""Seconds between two looks at an engine that loads; at most ten times that."""
+_POLL_EVERY = 0.05
+"""Seconds between two polls of an engine that loads; at most ten times that."""
 _MEASURE_EVERY = 5.0
 _MOST_SILENT, _PROBE_WITHIN = 3, 10.0
 """Looks without an answer after which an engine counts as hung, and the seconds of each."""
@@ -107,7 +107,7 @@ class Engine:
         echo = threading.Thread(target=self._echo, args=(process.stdout,), daemon=True)
         echo.start()
         limit = self._spec.model.start_limit.total_seconds()
-        wait = _LOOK_EVERY
+        wait = _POLL_EVERY
         while not _answers(self._address(port), self._spec.model.name):
             if (code := process.poll()) is not None:
                 return self._ended(process, echo, code)
@@ -118,7 +118,7 @@ class Engine:
                 echo.join(1)
                 return self._fail(f"it did not answer within {limit:g} s{self._lines()}")
             time.sleep(wait)
-            wait = min(wait * 1.5, 10 * _LOOK_EVERY)
+            wait = min(wait * 1.5, 10 * _POLL_EVERY)
         turn.give_up()
         # Before anybody knows its address: what is there now is nobody's use.
         looked = time.monotonic()

@@ -46,7 +46,7 @@ async def buying(
 def looks() -> Iterator[None]:
     """Has machines that start looked at each second, and for their agents each 0.1 s; no cost."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(machines, "_LOOK_EVERY", timedelta(seconds=1))
+        patch.setattr(machines, "_POLL_EVERY", timedelta(seconds=1))
         yield
 
 

@@ -15,9 +15,9 @@ from longshore.activities.markets.memory import MarketMemory
 from longshore.activities.markets.watch import MarketWatchActivities
 from longshore.models.market_memory import (
     Compacted,
-    LookOutcome,
     MarketLookRequest,
     MarketWatchReport,
+    PollOutcome,
     Source,
 )
 from longshore.models.messages import CONTROL_TASK_QUEUE
@@ -91,11 +91,11 @@ async def test_the_workflow_stores_books_and_limits_and_says_so(
     assert set(by_market) == {"prime", "sfcompute"}
     stored = by_market["sfcompute"]
     assert (stored.outcome, stored.best_ask, stored.simulated) == (
-        LookOutcome.STORED, 24_000_000, True,
+        PollOutcome.STORED, 24_000_000, True,
     )  # fmt: skip
     assert set(stored.limits) == {8, 64}
     assert str(stored).startswith("8xH100 at sfcompute (simulated): lowest ask $24.00; limit $")
-    assert by_market["prime"].outcome is LookOutcome.NO_QUOTE
+    assert by_market["prime"].outcome is PollOutcome.NO_QUOTE
     one_node, eight = await MarketMemory(database).recommendations(since())
     assert {one_node.gpus: one_node.limit, eight.gpus: eight.limit} == stored.limits
     assert (one_node.source, one_node.simulated, eight.sufficient) == (Source.WATCH, True, True)
@@ -130,7 +130,7 @@ async def test_a_market_that_is_away_does_not_hide_the_other(
     away = watching.model_copy(update={"prime_url": f"http://127.0.0.1:{port}"})
     report = await look(database, away)
     outcomes = {seen.provider: seen.outcome for seen in report.seen}
-    assert outcomes == {"prime": LookOutcome.AWAY, "sfcompute": LookOutcome.STORED}
+    assert outcomes == {"prime": PollOutcome.AWAY, "sfcompute": PollOutcome.STORED}
 
 
 async def test_wrong_credentials_and_wrong_types_are_reported_without_the_token(
@@ -139,13 +139,13 @@ async def test_wrong_credentials_and_wrong_types_are_reported_without_the_token(
     token = "simulated-of-nobody"
     wrong = watching.model_copy(update={"sfcompute_token": SecretStr(token)})
     refused = next(s for s in (await look(database, wrong)).seen if s.provider == "sfcompute")
-    assert refused.outcome is LookOutcome.REFUSED
+    assert refused.outcome is PollOutcome.REFUSED
     assert token not in refused.detail
     odd = watching.model_copy(update={"market_watch": ("some GPUs", "8xQ1", TYPE)})
     outcomes = {(s.provider, s.instance_type): s.outcome for s in (await look(database, odd)).seen}
-    assert outcomes["sfcompute", "some GPUs"] is LookOutcome.REFUSED
-    assert outcomes["sfcompute", "8xQ1"] is LookOutcome.NO_QUOTE
-    assert outcomes["sfcompute", TYPE] is LookOutcome.STORED
+    assert outcomes["sfcompute", "some GPUs"] is PollOutcome.REFUSED
+    assert outcomes["sfcompute", "8xQ1"] is PollOutcome.NO_QUOTE
+    assert outcomes["sfcompute", TYPE] is PollOutcome.STORED
 
 
 async def test_without_a_market_nothing_is_done(

@@ -9,7 +9,7 @@ from longshore.models.errors import LongshoreError
 from longshore.workers.local import CONTROL, Flags, start_agents, start_control_worker
 from longshore.workers.stack import SERVERS, PartState, Stack, agent_process
 
-LOOK_EVERY = 1.0
+POLL_EVERY = 1.0
 
 
 class Keeper:
@@ -39,11 +39,11 @@ class Keeper:
             ended = self._ended()
             if ended:
                 # Two looks: a process that is being replaced must not be started twice.
-                await asyncio.sleep(LOOK_EVERY)
+                await asyncio.sleep(POLL_EVERY)
                 ended = [name for name in ended if name in self._ended()]
             if ended:
                 await self._start_again(ended)
-            await asyncio.sleep(LOOK_EVERY)
+            await asyncio.sleep(POLL_EVERY)
 
     def _ended(self) -> list[str]:
         wanted = {*SERVERS, CONTROL, *map(agent_process, set(self._nodes) - self.spared)}

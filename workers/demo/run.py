@@ -37,7 +37,7 @@ from longshore.workflows.pool import PoolWorkflow
 
 T = TypeVar("T")
 
-LOOK_EVERY = 0.3
+POLL_EVERY = 0.3
 PATIENCE = 90.0
 """Seconds without any change after which the demo gives up waiting."""
 SUBMIT_AT_ONCE = 8
@@ -265,7 +265,7 @@ class Demo:
                     f"{waiting or 'none'}. `longshore why JOB` explains; the logs are in "
                     f"{self._stack.processes.folder}."
                 )
-            await asyncio.sleep(LOOK_EVERY)
+            await asyncio.sleep(POLL_EVERY)
 
     async def _look(self) -> None:
         now = await self._patiently(self._snapshot)
@@ -323,7 +323,7 @@ class Demo:
             except UnavailableError:
                 if clock() > deadline:
                     raise
-                await asyncio.sleep(LOOK_EVERY)
+                await asyncio.sleep(POLL_EVERY)
 
 
 def demo_nodes(stack: Stack, state: DemoState) -> dict[str, Flags]:

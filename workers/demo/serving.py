@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 SERVICE, MODEL = "demo-chat", "demo-pilot"
 REPLICAS = 2
-_LOOK_EVERY = 0.3
+_POLL_EVERY = 0.3
 _PATIENCE = 90.0
 """Seconds after which a service that does not come, or does not go, is given up."""
 
@@ -64,7 +64,7 @@ class ServingScene:
                         f"service {SERVICE}: {what} for {_PATIENCE:g} s ({found.message}). "
                         f"`longshore service {SERVICE}` shows it."
                     )
-                await asyncio.sleep(_LOOK_EVERY)
+                await asyncio.sleep(_POLL_EVERY)
 
         await patiently(self._serve)
         ready = await until(lambda found: found.ready == REPLICAS, "its engines are not ready")

@@ -15,7 +15,7 @@ from longshore.models.job import JobSpec
 from tests.faults.fleet import Fleet
 from tests.faults.journal import Journal
 
-LOOK_EVERY = 0.5
+POLL_EVERY = 0.5
 _FIRST, _FACTOR, _MODULUS = 7, 31, 1_000_003
 _WORK = f"""
 state=$LONGSHORE_CHECKPOINT_DIR/state
@@ -72,7 +72,7 @@ class Counting:
         """Look what the store has, again and again, until cancelled."""
         while True:
             await asyncio.to_thread(self._look)
-            await asyncio.sleep(LOOK_EVERY)  # samples over time, until cancelled
+            await asyncio.sleep(POLL_EVERY)  # samples over time, until cancelled
 
     def violations(self) -> list[str]:
         """Return wrong results, and attempts that began before what was stored."""
