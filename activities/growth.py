@@ -41,7 +41,7 @@ from longshore.scheduling.growth import Foreseen, Look, Pool
 
 _SURE_FOR = 600.0
 """Seconds after a look that what it found holds, but for what cycles of this process place."""
-_LONGEST_REST = timedelta(minutes=10)
+_LONGEST_INTERVAL = timedelta(minutes=10)
 """Between two polls of a pool with a job that might grow."""
 _DECIDE_WITHIN = 5.0
 """Seconds: a look is a part of a cycle, which has more in all."""
@@ -86,7 +86,7 @@ class _Refused(NamedTuple):
 
     attempt: int
     until: float
-    rest: float
+    backoff: float
 
 
 class Growths:
@@ -159,7 +159,7 @@ class Growths:
         if known and (stopping := known.stopping) and _still(stopping, seen.jobs, now):
             return replace(again, stopping=stopping, refused=known.refused)
         again = replace(again, refused=_refusals(known, seen.jobs, now))
-        jobs = tuple(job for job in seen.jobs if not _rests(again.refused, job, now))
+        jobs = tuple(job for job in seen.jobs if not _backs_off(again.refused, job, now))
         decisions = await self._decide(replace(seen, jobs=jobs))
         grown = next((each for each in decisions if each.grows), None)
         if grown is not None:
@@ -301,7 +301,7 @@ async def _read(
 def _every(spec: PoolSpec) -> float:
     """Return the seconds between two looks. One within `grow_after` is early enough: it finds
     since when GPUs are idle, and when that was for long enough."""
-    return max(spec.interval, min(spec.grow_after, _LONGEST_REST)).total_seconds()
+    return max(spec.interval, min(spec.grow_after, _LONGEST_INTERVAL)).total_seconds()
 
 
 def _still(told: _Told, jobs: Iterable[Elastic], now: float) -> bool:
@@ -316,7 +316,7 @@ def _is(told: _Told, job: Elastic) -> bool:
 
 
 def _refusals(known: _Known | None, jobs: Iterable[Elastic], now: float) -> dict[str, _Refused]:
-    """Return who kept its size: a save is lost each time, so it rests twice as long each time."""
+    """Return who kept its size: a save is lost each time, so its backoff doubles each time."""
     if known is None:
         return {}
     attempts = {job.id: job.asked.attempt - 1 for job in jobs}
@@ -324,10 +324,10 @@ def _refusals(known: _Known | None, jobs: Iterable[Elastic], now: float) -> dict
     told = known.stopping
     if told is not None and any(_is(told, job) for job in jobs):
         before = left.get(told.job_id)
-        rest = min(2 * before.rest, _LONGEST_REFUSED) if before else _FIRST_REFUSED
-        left[told.job_id] = _Refused(told.attempt, now + rest, rest)
+        backoff = min(2 * before.backoff, _LONGEST_REFUSED) if before else _FIRST_REFUSED
+        left[told.job_id] = _Refused(told.attempt, now + backoff, backoff)
     return left
 
 
-def _rests(refused: Mapping[str, _Refused], job: Elastic, now: float) -> bool:
+def _backs_off(refused: Mapping[str, _Refused], job: Elastic, now: float) -> bool:
     return job.id in refused and now < refused[job.id].until

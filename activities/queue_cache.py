@@ -15,7 +15,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.explanations import STORED_COLUMNS, stored_of
-from longshore.activities.snapshot import REST, WAITS_SINCE, QueueEntry, entry_of
+from longshore.activities.snapshot import SET_ASIDE_FOR, WAITS_SINCE, QueueEntry, entry_of
 from longshore.models.job_request import JobRequest
 from longshore.models.packing import PackingPolicy
 from longshore.models.placement import PlacementKind
@@ -127,7 +127,11 @@ class QueueCache:
     def _resting(self, now: datetime) -> set[str]:
         """Return the jobs that were set aside lately."""
         at = {job_id: self._stored[job_id].at for job_id in self._aside}
-        return {job_id for job_id, then in at.items() if then is not None and then >= now - REST}
+        return {
+            job_id
+            for job_id, then in at.items()
+            if then is not None and then >= now - SET_ASIDE_FOR
+        }
 
     def remove(self, job_ids: Iterable[str]) -> None:
         """Forget these jobs, where they are known."""

@@ -30,7 +30,7 @@ from longshore.scheduling.unplannable_jobs import in_one_line
 
 _PLACEMENTS = 400
 """That say what jobs to expect."""
-REST = timedelta(minutes=10)
+SET_ASIDE_FOR = timedelta(minutes=10)
 """So long is a job left alone that was set aside; then it is tried again, as a newer version may
 plan it."""
 
@@ -110,7 +110,8 @@ async def load_queue(connection: AsyncConnection, pool: str) -> tuple[QueueEntry
 async def read_queue(connection: AsyncConnection, pool: str) -> PoolQueue:
     """Return the pool's queue, without jobs that were set aside lately."""
     rows = await connection.execute(
-        text(_QUEUE), {"pool": pool, "aside": PlacementKind.SET_ASIDE.value, "rest": REST}
+        text(_QUEUE),
+        {"pool": pool, "aside": PlacementKind.SET_ASIDE.value, "backoff": SET_ASIDE_FOR},
     )
     entries: list[QueueEntry] = []
     unreadable: dict[str, str] = {}
@@ -253,7 +254,7 @@ _QUEUE = f"""
       FROM queue
      WHERE pool = :pool
        AND (decision->>'kind' IS DISTINCT FROM :aside
-            OR decided_at < clock_timestamp() - CAST(:rest AS interval))
+            OR decided_at < clock_timestamp() - CAST(:backoff AS interval))
 """
 
 _PATH_BEHIND = """

@@ -59,7 +59,7 @@ def measure(gpus: int, models: int, waiting: int, rounds: int, seed: int = 1) ->
         taken.append(time.process_time() - began)
     return Times(
         gpus, models, len(state.slots), waiting, 1000 * first,
-        1000 * sorted(taken)[len(taken) // 2], len(plan.loads) + len(plan.promises),
+        1000 * sorted(taken)[len(taken) // 2], len(plan.loads) + len(plan.reservations),
     )  # fmt: skip
 
 

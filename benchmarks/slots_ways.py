@@ -10,13 +10,13 @@ from longshore.scheduling.serving.slots import (
     GPUOf,
     MemoryOn,
     ModelSlot,
-    Promise,
     ServedModel,
     ServingGPU,
     ServingState,
     SlotKey,
     SlotPlan,
     SlotPolicy,
+    SlotReservation,
     WaitingRequests,
 )
 
@@ -32,20 +32,20 @@ _STATES = {
 
 def ours(policy: SlotPolicy) -> Way:
     """Return the way of the live plan."""
-    promises: tuple[Promise, ...] = ()
+    reservations: tuple[SlotReservation, ...] = ()
 
     def decide(world: World) -> None:
-        nonlocal promises
-        plan = plan_slots(state_of(world, promises), policy, _time(world.now))
+        nonlocal reservations
+        plan = plan_slots(state_of(world, reservations), policy, _time(world.now))
         _carry_out(plan, world)
-        promises = plan.promises
+        reservations = plan.reservations
         if plan.again_at is not None:
             world.wake((plan.again_at - START).total_seconds())
 
     return decide
 
 
-def state_of(world: World, promises: tuple[Promise, ...]) -> ServingState:
+def state_of(world: World, reservations: tuple[SlotReservation, ...]) -> ServingState:
     slots = tuple(
         ModelSlot(
             engine.id, _key(engine.model), (_memory(engine.gpu, engine.mb),),
@@ -68,7 +68,7 @@ def state_of(world: World, promises: tuple[Promise, ...]) -> ServingState:
         )
         for model, mb in enumerate(world.sizes)
     }
-    return ServingState(_NODE, slots, waiting, models, promises)
+    return ServingState(_NODE, slots, waiting, models, reservations)
 
 
 def _carry_out(plan: SlotPlan, world: World) -> None:

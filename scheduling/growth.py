@@ -25,7 +25,7 @@ from longshore.models.placement import Decision, PackingPolicy, RunningJob
 from longshore.models.preemption import PreemptionPolicy
 from longshore.models.text import amount, count, format_duration, listed
 from longshore.scheduling.cycle import foresee
-from longshore.scheduling.growth_times import idle_since, left_of, rests_until
+from longshore.scheduling.growth_times import backs_off_until, idle_since, left_of
 from longshore.scheduling.joining import Joining, larger
 from longshore.scheduling.order import queue_order
 from longshore.scheduling.placement.filters import labels_named
@@ -232,7 +232,7 @@ class Look:
             if left <= _NOTHING:
                 said = "it is overdue, and nobody knows when it ends"
             return self._kept(job, said, settled=True)
-        if (again := rests_until(job, pool.grow_after)) and pool.now < again:
+        if (again := backs_off_until(job, pool.grow_after)) and pool.now < again:
             times = count(len(job.changed_at), "time")
             said = (
                 f"it was resized or preempted {times} within a day, last "

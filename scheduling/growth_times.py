@@ -1,5 +1,5 @@
-"""The times that growth goes by: how long a job runs on, how long it rests, since when GPUs are
-idle. Pure."""
+"""The times that growth goes by: how long a job runs on, until when it backs off, since when GPUs
+are idle. Pure."""
 
 from datetime import datetime, timedelta
 
@@ -26,7 +26,7 @@ def left_of(job: Elastic, now: datetime) -> timedelta:
     return timedelta(seconds=left / speed(job.gpus))
 
 
-def rests_until(job: Elastic, grow_after: timedelta) -> datetime | None:
+def backs_off_until(job: Elastic, grow_after: timedelta) -> datetime | None:
     """Return until when a job keeps its size after changes: twice as long after each."""
     if not job.changed_at:
         return None

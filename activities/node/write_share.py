@@ -9,7 +9,7 @@ from longshore.activities.node.system import boot_clock
 PIECE = 8_000_000
 """Bytes that are written at a time: some milliseconds of a fast disk, a tenth of a second of a
 slow one."""
-_LONGEST_REST = 10.0
+_LONGEST_PAUSE = 10.0
 
 
 class WriteShare:
@@ -40,13 +40,13 @@ class WriteShare:
                 while done < len(piece):
                     done += os.pwrite(fd, piece[done:], at + done)
                 os.fdatasync(fd)
-                rest = self.rest_after(boot_clock() - began)
-                if rest > 0:
-                    given_up.wait(rest)
+                pause = self.pause_after(boot_clock() - began)
+                if pause > 0:
+                    given_up.wait(pause)
             at, left = at + done, left[done:]
 
-    def rest_after(self, seconds: float) -> float:
+    def pause_after(self, seconds: float) -> float:
         """Return how long to write nothing after a write that took so long."""
         if not self._busy():
             return 0.0
-        return min(seconds * (1 / self._share - 1), _LONGEST_REST)
+        return min(seconds * (1 / self._share - 1), _LONGEST_PAUSE)

@@ -126,7 +126,7 @@ def _short(
         row = rows[GPUOf(gpu.node, gpu.index)]
         short[row] = (gpu.memory if memory is None else memory) - (gpu.memory - gpu.held)
     stays = [slot.memory for slot in here if slot.state is not EngineStage.DRAINING]
-    for each in (*stays, *(promise.memory for promise in state.promises)):
+    for each in (*stays, *(reservation.memory for reservation in state.reservations)):
         for at, mb in each:
             if at in rows:
                 short[rows[at]] += mb

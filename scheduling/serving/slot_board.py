@@ -17,11 +17,11 @@ from longshore.scheduling.serving.slots import (
     GPUOf,
     MemoryOn,
     ModelSlot,
-    Promise,
     ServedModel,
     ServingState,
     SlotKey,
     SlotPolicy,
+    SlotReservation,
     Victim,
 )
 from longshore.scheduling.serving.victims import (
@@ -80,7 +80,7 @@ class Board:
         )  # fmt: skip
         """Seconds until the time of a node ends."""
         self.free_at: dict[int, datetime] = {}
-        """When a GPU has loaded what it loads, or was promised for."""
+        """When a GPU has loaded what it loads, or is reserved for."""
         self.busy: Bools = np.zeros(len(self.gpus), bool)
         self.by_id = {slot.id: place for place, slot in enumerate(self.slots)}
         self.leaving: set[str] = set()
@@ -276,24 +276,26 @@ class Board:
         self._is_busy(rows, until + load)
         self.loading += 1
 
-    def keep(self, promise: Promise) -> None:
-        """Let a promise of before stand."""
-        self.take(promise.memory, promise.waits_for, self.load_time(promise.key))
+    def keep(self, reservation: SlotReservation) -> None:
+        """Let a reservation of before stand."""
+        self.take(reservation.memory, reservation.waits_for, self.load_time(reservation.key))
 
-    def can_load(self, promise: Promise) -> bool:
+    def can_load(self, reservation: SlotReservation) -> bool:
         """Return whether all have left, and nothing else loads there."""
-        if any(slot_id in self.by_id for slot_id in promise.waits_for):
+        if any(slot_id in self.by_id for slot_id in reservation.waits_for):
             return False
-        rows = self.rows_of(promise.memory)
-        fits = all(self.room[row] >= mb for row, (_, mb) in zip(rows, promise.memory, strict=True))
+        rows = self.rows_of(reservation.memory)
+        fits = all(
+            self.room[row] >= mb for row, (_, mb) in zip(rows, reservation.memory, strict=True)
+        )
         return fits and not self.busy[rows].any()
 
-    def holds(self, promise: Promise) -> bool:
-        """Return whether the GPUs of a promise are there, and large enough still."""
-        rows = [self.rows.get(gpu) for gpu, _ in promise.memory]
+    def holds(self, reservation: SlotReservation) -> bool:
+        """Return whether the GPUs of a reservation are there, and large enough still."""
+        rows = [self.rows.get(gpu) for gpu, _ in reservation.memory]
         return all(
             row is not None and self.capacity[row] >= mb
-            for row, (_, mb) in zip(rows, promise.memory, strict=True)
+            for row, (_, mb) in zip(rows, reservation.memory, strict=True)
         )
 
 

@@ -18,7 +18,6 @@ from longshore.scheduling.serving.slot_board import Board
 from longshore.scheduling.serving.slot_options import REJECTED, Asked, free_gpu, option_of, options
 from longshore.scheduling.serving.slots import (
     ModelSlot,
-    Promise,
     ServedModel,
     ServingState,
     SlotAction,
@@ -28,6 +27,7 @@ from longshore.scheduling.serving.slots import (
     SlotOption,
     SlotPlan,
     SlotPolicy,
+    SlotReservation,
     Victim,
     WaitingRequests,
 )
@@ -56,7 +56,7 @@ class _Planning:
         self.decisions: list[SlotDecision] = []
         self.loads: list[SlotLoad] = []
         self.victims: list[Victim] = []
-        self.promises: list[Promise] = []
+        self.reservations: list[SlotReservation] = []
         self.coming: dict[SlotKey, int] = {}
         """Slots that this plan, or one before it, brings."""
 
@@ -65,7 +65,7 @@ class _Planning:
         for each in self.state.waiting:
             if each.requests > 0:
                 waiting[each.key] = _together(waiting.get(each.key, each), each)
-        self._take_promises(waiting)
+        self._take_reservations(waiting)
         for each in sorted(waiting.values(), key=self._order):
             self._answer(each)
         if not any(each.action is SlotAction.WAIT for each in self.decisions):
@@ -74,23 +74,27 @@ class _Planning:
         if any(each.action is SlotAction.WAIT for each in self.decisions):
             times += self._next_stale()
         return SlotPlan(
-            tuple(self.decisions), tuple(self.loads), tuple(self.victims), tuple(self.promises),
-            min(times, default=None),
+            tuple(self.decisions), tuple(self.loads), tuple(self.victims),
+            tuple(self.reservations), min(times, default=None),
         )  # fmt: skip
 
-    def _take_promises(self, waiting: dict[SlotKey, WaitingRequests]) -> None:
+    def _take_reservations(self, waiting: dict[SlotKey, WaitingRequests]) -> None:
         """Load where all have left; let the others stand that somebody still waits for."""
-        for promise in sorted(self.state.promises, key=lambda each: (each.key, each.memory)):
-            if promise.key not in waiting or not self.board.holds(promise):
+        for reservation in sorted(
+            self.state.reservations, key=lambda each: (each.key, each.memory)
+        ):
+            if reservation.key not in waiting or not self.board.holds(reservation):
                 continue
-            load = self.board.load_time(promise.key)
-            if self.board.can_load(promise):
-                self.loads.append(SlotLoad(promise.key, promise.memory, promise.priority))
-                self.board.take(promise.memory, (), load)
+            load = self.board.load_time(reservation.key)
+            if self.board.can_load(reservation):
+                self.loads.append(
+                    SlotLoad(reservation.key, reservation.memory, reservation.priority)
+                )
+                self.board.take(reservation.memory, (), load)
             else:
-                self.promises.append(promise)
-                self.board.keep(promise)
-            self.coming[promise.key] = self.coming.get(promise.key, 0) + 1
+                self.reservations.append(reservation)
+                self.board.keep(reservation)
+            self.coming[reservation.key] = self.coming.get(reservation.key, 0) + 1
 
     def _order(self, waiting: WaitingRequests) -> tuple[object, ...]:
         model = self.state.models.get(waiting.key)
@@ -161,7 +165,7 @@ class _Planning:
         self.coming[key] = self.coming.get(key, 0) + 1
         if best.victims:
             self.victims += best.victims
-            self.promises.append(Promise(key, waiting.priority, best.memory, leaving))
+            self.reservations.append(SlotReservation(key, waiting.priority, best.memory, leaving))
         else:
             self.loads.append(SlotLoad(key, best.memory, waiting.priority))
         beyond = asked.requests > model.concurrency
@@ -255,7 +259,7 @@ class _Planning:
         if loading:
             ready = min(self.board.ready_at(each) for each in loading) - self.now
             return f"{loading[0].id} loads, ready in about {span(ready)}"
-        return "GPUs are promised, and a slot is loaded once the others have left"
+        return "GPUs are reserved, and a slot is loaded once the others have left"
 
     def _says_loaded(self, asked: Asked, best: SlotOption, value: int) -> str:
         load = self._load_price(best, asked.model)

@@ -122,7 +122,7 @@ class ServedModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class SlotReservation:
     """GPUs that a key gets once the slots that leave for it are gone."""
 
     key: SlotKey
@@ -140,7 +140,7 @@ class ServingState:
     slots: tuple[ModelSlot, ...]
     waiting: tuple[WaitingRequests, ...]
     models: Mapping[SlotKey, ServedModel]
-    promises: tuple[Promise, ...] = ()
+    reservations: tuple[SlotReservation, ...] = ()
     topologies: Mapping[str, NodeTopology] = field(default_factory=lambda: MappingProxyType({}))
     """What connects the GPUs of a node, by its id."""
 
@@ -254,7 +254,7 @@ class SlotPlan:
     loads: tuple[SlotLoad, ...]
     victims: tuple[Victim, ...]
     """Slots that leave now."""
-    promises: tuple[Promise, ...]
-    """What holds from now on, in place of the promises of the state."""
+    reservations: tuple[SlotReservation, ...]
+    """What holds from now on, in place of the reservations of the state."""
     again_at: datetime | None
     """When time alone changes an answer, at the earliest."""

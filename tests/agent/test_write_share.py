@@ -15,7 +15,7 @@ from longshore.activities.node.write_share import WriteShare
     [(True, 0.3, 7.0), (True, 0.5, 3.0), (True, 1.0, 0.0), (True, 0.01, 10.0), (False, 0.3, 0.0)],
 )
 def test_the_rest_leaves_the_write_its_share(busy: bool, share: float, rest: float):
-    assert WriteShare(share, lambda: busy).rest_after(3.0) == pytest.approx(rest)
+    assert WriteShare(share, lambda: busy).pause_after(3.0) == pytest.approx(rest)
 
 
 def test_writing_has_its_share_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -7,7 +7,13 @@ import pytest
 from longshore.models.errors import NotFoundError
 from longshore.models.serving import EngineStage
 from longshore.scheduling.serving.job_room import JobRoom, room_for_job
-from longshore.scheduling.serving.slots import GPUOf, MemoryOn, ModelSlot, Promise, ServingState
+from longshore.scheduling.serving.slots import (
+    GPUOf,
+    MemoryOn,
+    ModelSlot,
+    ServingState,
+    SlotReservation,
+)
 from tests.support.slots import NOW, POLICY, gpus, key, model, slot, state
 
 A0, A1 = GPUOf("a", 0), GPUOf("a", 1)
@@ -75,8 +81,8 @@ def test_a_slot_over_two_gpus_leaves_once_and_costs_a_reload_of_both():
 def test_what_drains_is_gone_and_what_is_promised_is_not_free():
     going = slot("s", "m", ("a", 0, 80_000), state=EngineStage.DRAINING)
     assert room(fleet(going)).suffices
-    promise = Promise(key("n"), 5, (MemoryOn(A0, 40_000),), ("s",))
-    assert not room(fleet(going, promises=(promise,))).suffices
+    reservation = SlotReservation(key("n"), 5, (MemoryOn(A0, 40_000),), ("s",))
+    assert not room(fleet(going, reservations=(reservation,))).suffices
 
 
 def test_memory_of_other_jobs_stays():

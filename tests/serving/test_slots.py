@@ -13,11 +13,11 @@ from longshore.scheduling.serving.slots import (
     LayerSplit,
     MemoryOn,
     ModelSlot,
-    Promise,
     ServingState,
     SlotAction,
     SlotDecision,
     SlotPlan,
+    SlotReservation,
 )
 from tests.support.slots import (
     NOW,
@@ -106,7 +106,9 @@ def test_a_third_takes_the_place_of_a_stale_one():
     plan = planned(state(gpus(), THIRD, [waits("third")], two_of_45(idle=10)))
     assert leaving(plan) == ["s2"]
     assert not plan.victims[0].drained
-    assert plan.promises == (Promise(key("third"), 5, (MemoryOn(A1, 45_000),), ("s2",)),)
+    assert plan.reservations == (
+        SlotReservation(key("third"), 5, (MemoryOn(A1, 45_000),), ("s2",)),
+    )
     assert only(plan).action is SlotAction.YIELD
 
 
@@ -307,7 +309,7 @@ def test_victims_are_on_the_chosen_gpus_alone_and_count_by_their_share_there():
     ]
     plan = planned(state(gpus(3), models, [waits("n")], slots))
     assert leaving(plan) == ["wide"]
-    assert {gpu.gpu_index for gpu, _ in plan.promises[0].memory} == {0, 1}
+    assert {gpu.gpu_index for gpu, _ in plan.reservations[0].memory} == {0, 1}
 
 
 def test_it_waits_where_the_slots_that_would_leave_are_worth_more():
@@ -358,16 +360,16 @@ def test_layers_are_spread_as_there_is_room():
 
 
 def test_what_is_promised_is_loaded_once_the_others_have_left():
-    promise = Promise(key("n"), 5, (MemoryOn(A0, 60_000),), ("s",))
+    reservation = SlotReservation(key("n"), 5, (MemoryOn(A0, 60_000),), ("s",))
     models = [model("m", 60_000), model("n", 60_000)]
     going = slot("s", "m", ("a", 0, 60_000), state=EngineStage.DRAINING)
-    still = planned(state(gpus(1), models, [waits("n")], [going], promises=(promise,)))
-    assert (still.loads, still.promises) == ((), (promise,))
+    still = planned(state(gpus(1), models, [waits("n")], [going], reservations=(reservation,)))
+    assert (still.loads, still.reservations) == ((), (reservation,))
     assert only(still).action is SlotAction.SERVE
-    gone = planned(state(gpus(1), models, [waits("n")], promises=(promise,)))
-    assert gone.loads[0].memory == promise.memory
-    assert gone.promises == ()
-    assert planned(state(gpus(1), models, promises=(promise,))).promises == ()
+    gone = planned(state(gpus(1), models, [waits("n")], reservations=(reservation,)))
+    assert gone.loads[0].memory == reservation.memory
+    assert gone.reservations == ()
+    assert planned(state(gpus(1), models, reservations=(reservation,))).reservations == ()
 
 
 def test_requests_beyond_the_places_get_slots_where_that_is_cheaper():

@@ -85,7 +85,7 @@ def taken(scene: ServingState, plan: SlotPlan) -> Counter[GPUOf]:
     for each in scene.slots:
         if each.id not in leaving:
             add(memory, each.memory)
-    for each in (*plan.loads, *plan.promises):
+    for each in (*plan.loads, *plan.reservations):
         add(memory, each.memory)
     return memory
 
@@ -114,7 +114,7 @@ def test_no_gpu_gets_more_than_it_has(scene: ServingState) -> None:
 def test_one_engine_loads_on_a_gpu_at_a_time(scene: ServingState) -> None:
     plan = planned(scene)
     loading = [each.memory for each in scene.slots if each.state is EngineStage.LOADING]
-    begun = Counter(gpu for each in (*plan.loads, *plan.promises) for gpu, _ in each.memory)
+    begun = Counter(gpu for each in (*plan.loads, *plan.reservations) for gpu, _ in each.memory)
     assert all(number == 1 for number in begun.values())
     assert not set(begun) & {gpu for memory in loading for gpu, _ in memory}
 
@@ -126,15 +126,15 @@ def test_who_leaves_may(scene: ServingState) -> None:
     slots = {each.id: each for each in scene.slots}
     waiting = {each.key: each for each in scene.waiting}
     assert len({each.slot for each in plan.victims}) == len(plan.victims)
-    for promise in plan.promises:
-        asks = waiting[promise.key]
-        due = due_at(asks, scene.models[promise.key], POLICY) <= NOW
-        for name in promise.waits_for:
+    for reservation in plan.reservations:
+        asks = waiting[reservation.key]
+        due = due_at(asks, scene.models[reservation.key], POLICY) <= NOW
+        for name in reservation.waits_for:
             leaves = slots[name]
             assert leaves.state is EngineStage.READY
             assert not leaves.pinned
-            assert leaves.key != promise.key
-            assert {gpu for gpu, _ in leaves.memory} & {gpu for gpu, _ in promise.memory}
+            assert leaves.key != reservation.key
+            assert {gpu for gpu, _ in leaves.memory} & {gpu for gpu, _ in reservation.memory}
             if not is_stale(leaves, POLICY, NOW):
                 assert leaves.priority < asks.priority or (
                     due and leaves.priority == asks.priority
@@ -148,12 +148,12 @@ def test_no_victim_could_stay(scene: ServingState) -> None:
     plan = planned(scene)
     slots = {each.id: each for each in scene.slots}
     full, room = taken(scene, plan), rooms(scene)
-    for promise in plan.promises:
-        assert promise.waits_for
-        for name in promise.waits_for:
+    for reservation in plan.reservations:
+        assert reservation.waits_for
+        for name in reservation.waits_for:
             more = Counter(full)
             add(more, slots[name].memory)
-            assert any(more[gpu] > room[gpu] for gpu, _ in promise.memory)
+            assert any(more[gpu] > room[gpu] for gpu, _ in reservation.memory)
 
 
 @given(scenes(), st.randoms(use_true_random=False))

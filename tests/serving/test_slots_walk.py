@@ -12,13 +12,13 @@ from longshore.scheduling.serving.slot_plan import plan_slots
 from longshore.scheduling.serving.slots import (
     GPUOf,
     ModelSlot,
-    Promise,
     ServedModel,
     ServingGPU,
     ServingState,
     SlotKey,
     SlotPlan,
     SlotPolicy,
+    SlotReservation,
     WaitingRequests,
 )
 from tests.support.slots import NOW, POLICY, SECOND, gpus, model
@@ -46,7 +46,7 @@ class Walk:
     """When the last slot of a model began to drain."""
     without: dict[SlotKey, datetime] = field(default_factory=dict[SlotKey, datetime])
     """Since when models wait that have no slot."""
-    promises: tuple[Promise, ...] = ()
+    reservations: tuple[SlotReservation, ...] = ()
     answers: list[tuple[datetime, str]] = field(default_factory=list[tuple[datetime, str]])
     loads: int = 0
     longest: float = 0.0
@@ -68,7 +68,7 @@ class Walk:
             for key, asks in self.waiting.items()
         )
         state = ServingState(
-            tuple(self.fleet), tuple(self.slots.values()), waiting, known, self.promises
+            tuple(self.fleet), tuple(self.slots.values()), waiting, known, self.reservations
         )
         plan = plan_slots(state, self.policy, self.now)
         self._carry_out(plan)
@@ -107,7 +107,7 @@ class Walk:
             self.slots[name] = ModelSlot(
                 name, load.key, load.memory, EngineStage.LOADING, self.now, priority=load.priority
             )
-        self.promises = plan.promises
+        self.reservations = plan.reservations
 
     def _serve(self, key: SlotKey, name: str, requests: int) -> None:
         slot = self.slots[name]
@@ -183,7 +183,7 @@ def test_engines_are_killed_at_any_time(seed: int):
     assert killed > 20
     assert walk.loads > killed
     assert walk.waiting == {}
-    assert walk.promises == ()
+    assert walk.reservations == ()
 
 
 def test_a_walk_is_the_same_again():
