@@ -41,12 +41,12 @@ from longshore.activities.signals import Signals
 from longshore.activities.stored_decisions import stored_decision
 from longshore.activities.stored_nodes import stored_labels
 from longshore.activities.stored_specs import stored_spec
-from longshore.models.failover import HeldNode, Promotion, SwapReply, SwapRequest
+from longshore.models.failover import Failover, HeldNode, SwapReply, SwapRequest
 from longshore.models.job import JobSpec
 from longshore.models.messages import LeaseEnd
 from longshore.models.node import NodeState
 from longshore.models.placement import Decision, PlacementKey
-from longshore.scheduling.gangs.spares import decision_after, plan_promotion
+from longshore.scheduling.gangs.spares import decision_after, plan_failover
 from longshore.scheduling.topology import domain_of_labels
 
 _LONGEST_WAIT = 10
@@ -103,37 +103,35 @@ async def _swap(connection: AsyncConnection, request: SwapRequest) -> SwapReply:
         await connection.execute(text(_LOCK_NODES), row)
         held = await connection.execute(text(_HELD), row | {"stops_within": STOPS_WITHIN})
         rows = held.mappings().all()
-        promotion = _promotion(rows, stored_spec(key.job_id, stored["spec"]), request)
-        taken = [swap.node.node_id for swap in promotion.swaps]
+        failover = _failover(rows, stored_spec(key.job_id, stored["spec"]), request)
+        taken = [swap.node.node_id for swap in failover.swaps]
         if taken and (borrowers := await borrowers_on(connection, key, taken)):
             raise SpareInUse(borrowers)
-        if promotion.swaps and await _carry_out(connection, request, rows, promotion):
+        if failover.swaps and await _carry_out(connection, request, rows, failover):
             placement = await load_placement(connection, following)
-            return SwapReply(placement=placement, reason=promotion.reason)
-        why = promotion.reason
+            return SwapReply(placement=placement, reason=failover.reason)
+        why = failover.reason
     else:
         why = "the job has ended"
     await end_attempt(connection, key, request.end.value, request.message)
     return SwapReply(reason=why)
 
 
-def _promotion(
-    rows: Sequence[RowMapping], spec: JobSpec | None, request: SwapRequest
-) -> Promotion:
+def _failover(rows: Sequence[RowMapping], spec: JobSpec | None, request: SwapRequest) -> Failover:
     if spec is None:
-        return Promotion(reason="its stored spec cannot be read")
+        return Failover(reason="its stored spec cannot be read")
     if spec.gang is None or not rows:
-        return Promotion(reason="it holds no nodes of a gang any more")
+        return Failover(reason="it holds no nodes of a gang any more")
     ended = [row for row in rows if row["ended_at"] and not row["spare"]]
     if any(row["end_reason"] != LeaseEnd.NODE_LOST.value for row in ended):
-        return Promotion(reason="its leases have ended")
+        return Failover(reason="its leases have ended")
     decision = stored_decision(Decision, rows[0]["decision"])
     if decision is None:
-        return Promotion(reason="the stored decision of its nodes cannot be read")
+        return Failover(reason="the stored decision of its nodes cannot be read")
     groups: dict[int, set[str]] = {}
     for member in decision.members:
         groups.setdefault(member.group, set()).add(member.node_id)
-    return plan_promotion(
+    return plan_failover(
         [_held(row, request.failed_on) for row in rows],
         [frozenset(groups[number]) for number in sorted(groups)],
         spec.gang,
@@ -168,13 +166,13 @@ async def _carry_out(
     connection: AsyncConnection,
     request: SwapRequest,
     rows: Sequence[RowMapping],
-    promotion: Promotion,
+    failover: Failover,
 ) -> bool:
     """End the attempt and begin the next; return False where the database refuses that."""
-    key, by_rank = request.key, {swap.rank: swap.node for swap in promotion.swaps}
-    left = [swap.left for swap in promotion.swaps]
-    decision = decision_after(Decision.model_validate(rows[0]["decision"]), promotion)
-    stays = {node.rank for node in promotion.spares}
+    key, by_rank = request.key, {swap.rank: swap.node for swap in failover.swaps}
+    left = [swap.left for swap in failover.swaps]
+    decision = decision_after(Decision.model_validate(rows[0]["decision"]), failover)
+    stays = {node.rank for node in failover.spares}
     wanted: list[dict[str, Any]] = []
     for row in rows:
         node = by_rank.get(row["rank"])
@@ -191,7 +189,7 @@ async def _carry_out(
         )
     values = {
         "id": key.job_id, "attempt": key.attempt, "left": left, "end": request.end.value,
-        "swapped": LeaseEnd.SWAPPED.value, "message": promotion.reason[:2000],
+        "swapped": LeaseEnd.SWAPPED.value, "message": failover.reason[:2000],
         "rows": json.dumps(wanted),
     }  # fmt: skip
     try:

@@ -31,7 +31,7 @@ class Swap(Frozen):
     """The spare, with as many of its GPUs as the rank had."""
 
 
-class Promotion(Frozen):
+class Failover(Frozen):
     """What becomes of a gang that has lost nodes: swaps for all of them, or none and why."""
 
     swaps: tuple[Swap, ...] = ()

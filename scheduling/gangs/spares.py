@@ -2,16 +2,16 @@
 
 from collections.abc import Iterable, Sequence
 
-from longshore.models.failover import HeldNode, Promotion, Swap
+from longshore.models.failover import Failover, HeldNode, Swap
 from longshore.models.gang import GangPlan, NodeShare, PlannedGroup
 from longshore.models.placement import Decision, Member
 from longshore.models.text import count
 from longshore.models.topology import Gang
 
 
-def plan_promotion(
+def plan_failover(
     held: Sequence[HeldNode], groups: Sequence[frozenset[str]], gang: Gang
-) -> Promotion:
+) -> Failover:
     """Return a spare for each node of the gang that is unfit, or none at all.
 
     `held` are ranks and spares, `groups` the nodes of each group. A spare has to have as many GPUs
@@ -21,13 +21,13 @@ def plan_promotion(
     """
     unfit = [node for node in held if not node.spare and node.unfit]
     if not unfit:
-        return Promotion(reason="none of its nodes has to be left")
+        return Failover(reason="none of its nodes has to be left")
     spares = [node for node in held if node.spare and not node.unfit]
     swaps: list[Swap] = []
     for node in sorted(unfit, key=lambda node: (-len(node.gpu_indices), node.rank)):
         chosen = _spare_for(node, spares, groups, gang)
         if chosen is None:
-            return Promotion(reason=_why_none(node, spares))
+            return Failover(reason=_why_none(node, spares))
         spares.remove(chosen)
         gpus = chosen.gpu_indices[: len(node.gpu_indices)]
         promoted = chosen.model_copy(
@@ -35,12 +35,12 @@ def plan_promotion(
         )
         swaps.append(Swap(rank=node.rank, left=node.node_id, node=promoted))
     swaps.sort(key=lambda swap: swap.rank)
-    return Promotion(swaps=tuple(swaps), spares=tuple(spares), reason=_words(swaps, unfit))
+    return Failover(swaps=tuple(swaps), spares=tuple(spares), reason=_words(swaps, unfit))
 
 
-def decision_after(decision: Decision, promotion: Promotion) -> Decision:
+def decision_after(decision: Decision, failover: Failover) -> Decision:
     """Return the decision of the attempt that goes on: the same groups, the spares in place."""
-    swaps = {swap.left: swap for swap in promotion.swaps}
+    swaps = {swap.left: swap for swap in failover.swaps}
     left = {name: list(swap.node.gpu_indices) for name, swap in swaps.items()}
 
     def follow(member: Member) -> Member:
@@ -54,7 +54,7 @@ def decision_after(decision: Decision, promotion: Promotion) -> Decision:
         )
 
     members = tuple(follow(member) for member in decision.members)
-    staying = {node.node_id for node in promotion.spares}
+    staying = {node.node_id for node in failover.spares}
     spares = tuple(spare for spare in decision.spares if spare.node_id in staying)
     return decision.model_copy(
         update={
@@ -62,16 +62,16 @@ def decision_after(decision: Decision, promotion: Promotion) -> Decision:
             "gpu_indices": members[0].gpu_indices,
             "members": members,
             "spares": spares,
-            "gang": decision.gang and _plan_after(decision.gang, members, spares, promotion),
-            "reason": promotion.reason,
+            "gang": decision.gang and _plan_after(decision.gang, members, spares, failover),
+            "reason": failover.reason,
         }
     )
 
 
 def _plan_after(
-    plan: GangPlan, members: Sequence[Member], spares: Sequence[Member], promotion: Promotion
+    plan: GangPlan, members: Sequence[Member], spares: Sequence[Member], failover: Failover
 ) -> GangPlan:
-    domains = {swap.node.node_id: swap.node.domain for swap in promotion.swaps}
+    domains = {swap.node.node_id: swap.node.domain for swap in failover.swaps}
     groups: list[PlannedGroup] = []
     for group in plan.groups:
         nodes = _shares(members, group.number)
