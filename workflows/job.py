@@ -5,60 +5,48 @@ queue, are the capacity database's; every step there is idempotent by (job, atte
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 with workflow.unsafe.imports_passed_through():
-    from longshore.models.array_messages import StopElements
     from longshore.models.base import as_reason
     from longshore.models.failover import SwapRequest
-    from longshore.models.funding import PaidFor
-    from longshore.models.growth import Growing
-    from longshore.models.job_status import JobResult, JobState, JobStatus, not_stored
+    from longshore.models.job_status import JobResult, JobState, not_stored
     from longshore.models.messages import (
         JOB_WORKFLOW,
-        CommandReason,
         Displacement,
         EnqueueRequest,
         JobHistory,
         JobInput,
         LeaseEnd,
-        NodeLost,
-        Waiting,
     )
-    from longshore.models.node_messages import Prepare, ProcessReport
+    from longshore.models.node_messages import ProcessReport
     from longshore.models.output import why_unusable
-    from longshore.models.placement import Placed, Placement, PlacementKey
-    from longshore.models.resize import JoinRequest, Resize, ResizeReply, ResizeRequest
+    from longshore.models.placement import Placed, Placement
+    from longshore.models.resize import JoinRequest
     from longshore.models.retry import FailureClass, RetryRule
     from longshore.models.text import format_duration
     from longshore.models.visible import visible
     from longshore.scheduling.failures import why_no_retry
-    from longshore.workflows import attempt_records, attributes, steps
-    from longshore.workflows.arguments import Started
+    from longshore.workflows import attempt_records, steps
     from longshore.workflows.attempt import Attempt
-    from longshore.workflows.described import described_update
-    from longshore.workflows.details import job_details
     from longshore.workflows.elastic_attempt import Change, ElasticAttempt
-    from longshore.workflows.holding import FREE, Holding, Kept
-    from longshore.workflows.interruption import Interruption, Swaps
+    from longshore.workflows.holding import FREE, Kept
+    from longshore.workflows.interruption import Swaps
+    from longshore.workflows.job_handlers import JobHandlers
     from longshore.workflows.naming import refuse_input, refuse_odd_id
-    from longshore.workflows.paying import Paying
-    from longshore.workflows.preparing import Preparing
-    from longshore.workflows.resizing import with_size
-    from longshore.workflows.slots import SlotAttempt, tell_node
+    from longshore.workflows.slots import SlotAttempt
 
 _LEAVES_A_NODE = (LeaseEnd.NODE_LOST, LeaseEnd.MOVED)
 """Ends after which a gang may go on with a spare."""
 
 
 @workflow.defn(name=JOB_WORKFLOW)
-class JobWorkflow(Started):
+class JobWorkflow(JobHandlers):
     """One job. Completes with its `JobResult`; fails or is cancelled when the job is.
 
     Continues as new after `max_attempts_per_run` attempts.
@@ -66,47 +54,7 @@ class JobWorkflow(Started):
 
     @workflow.init
     def __init__(self, job: JobInput) -> None:
-        self._job = job
-        self._spec = job.spec
-        self._id = workflow.info().workflow_id.removeprefix("job-")
-        history = job.history or JobHistory(
-            submitted_at=workflow.info().start_time, attempt=1, hold_reason="held at submit"
-        )
-        self._submitted_at = history.submitted_at
-        self._holding = Holding(job.held, history.hold_reason, self._begin_to_come())
-        self._told = FREE
-        """What the queue knows of that."""
-        self._attempt = history.attempt
-        self._retries = dict(history.retries)
-        self._gave_way = Counter(history.gave_way)
-        self._resizes = history.resizes
-        self._resizing = 0
-        """Updates of its size that are not answered yet."""
-        self._enqueuing = False
-        """An attempt is being put into the queue, as it was asked for."""
-        self._is_queued = False
-        """The attempt is in the queue, put there as the leases of the one before it ended."""
-        self._attempts = list(history.attempts)
-        self._first_attempt = history.attempt
-        self._state = JobState.SUBMITTED
-        listed = workflow.info().typed_search_attributes
-        self._listed = listed.get(attributes.JOB_STATE)
-        self._paying = Paying(listed.get(attributes.FUNDING_CLASS))
-        self._reason = ""
-        self._since = workflow.now()
-        self._placement: Placement | None = None
-        self._preparing = Preparing(self._id)
-        self._lost: list[NodeLost] = []
-        self._interruption: Interruption | None = None
-        self._swaps: Swaps | None = None
-        self._slot: SlotAttempt | None = None
-        self._elastic: ElasticAttempt | None = None
-        """The attempt that runs, of a job that changes its size in place."""
-        self._cancel: str | None = None
-        self._unanswered: EnqueueRequest | None = None
-        self._is_another = False
-        """The id is on record for another job: what that holds is not this one's to end."""
-        self._result: JobResult | None = None
+        super().__init__(job)
 
     @workflow.run
     async def run(self, job: JobInput) -> JobResult:
@@ -130,157 +78,6 @@ class JobWorkflow(Started):
                 type=(result.failure or FailureClass.USER).value, non_retryable=True,
             )  # fmt: skip
         return result
-
-    @workflow.signal(description="A cycle has given it GPUs")
-    def placed(self, placement: Placed) -> None:
-        """A cycle has given the job GPUs for this attempt."""
-        if placement.attempt == self._attempt and self._placement is None:
-            self._placement = placement
-        elif (next_one := self._swaps) is not None and next_one.queued:
-            # It may be placed before this workflow knows that it was queued.
-            is_next = placement.attempt == self._attempt + 1
-            next_one.placement = next_one.placement or (placement if is_next else None)
-
-    @workflow.signal(description="A cycle could not place it, and says why")
-    def waiting(self, waiting: Waiting) -> None:
-        """A cycle could not place this attempt, and says why; sent now and then."""
-        if waiting.attempt == self._attempt and self._state is JobState.QUEUED:
-            self._reason = waiting.reason
-            self._show()
-
-    @workflow.signal(description="Others pay for its GPUs now, or nobody does any more")
-    def paid(self, told: PaidFor) -> None:
-        """Others pay for this attempt than before, or nobody does; of a tenant with a budget."""
-        if told.attempt == self._attempt and self._state is JobState.RUNNING:
-            self._paying.heard(told, workflow.now())
-            self._show()
-            attributes.tell_funding(self._paying)
-        elif isinstance(here := self._placement, Placed) and told.attempt == here.attempt:
-            self._placement = here.model_copy(update={"paid": told})  # it begins in a moment
-
-    @workflow.signal(
-        description="A cycle expects it to start there: bring what it needs while it waits"
-    )
-    def prepare(self, told: Prepare) -> None:
-        """A cycle expects this attempt to start on these nodes."""
-        self._preparing.heard(told)
-        if self._placement is None and not self._holding.kept.held and self._cancel is None:
-            self._preparing.begin(self._attempt, self._spec)
-
-    @workflow.signal(description="A node where it ran is over")
-    def node_lost(self, lost: NodeLost) -> None:
-        """A node's registration is over, and so is what ran under it."""
-        self._lost = [*self._lost[-9:], lost]
-
-    @workflow.signal(
-        description="Another job gets its GPUs: it is stopped with its grace and queued again"
-    )
-    def preempt(self, displacement: Displacement) -> None:
-        """Another job gets this attempt's GPUs: it is stopped with its grace and queued again.
-        A malleable one that keeps a part of them has another size then."""
-        shrinks = displacement.gpus_left is not None and self._spec.malleable is not None
-        if shrinks and displacement.gpus_left is not None:
-            change = Change(displacement.gpus_left, displacement.reason, displacement.for_job)
-            if self._asks_in_place(displacement.attempt, change):
-                return
-        self._displace(LeaseEnd.RESIZED if shrinks else LeaseEnd.PREEMPTED, displacement)
-
-    @workflow.signal(
-        description="GPUs are idle: it has more, in place or by a stop with its grace and a start"
-    )
-    def grow(self, growing: Growing) -> None:
-        """This attempt is to have more GPUs: it is stopped with its grace and queued again, or
-        has further ranks where it changes its size in place."""
-        sizes = self._spec.malleable
-        has = self._attempts[-1].gpus if self._attempts else growing.gpus_before
-        if sizes is None or growing.gpus not in sizes.up_to_target:
-            return
-        # The database knows of a lost rank before the attempt has gone on without it.
-        early = has > growing.gpus_before and sizes.in_place
-        if has == growing.gpus_before or (early and workflow.patched("grows-after-loss")):
-            if sizes.in_place and workflow.patched("grow-in-place"):
-                self._asks_in_place(
-                    growing.attempt,
-                    Change(growing.gpus, growing.reason, grows_from=growing.gpus_before),
-                )
-                return
-            grown = Displacement(attempt=growing.attempt, reason=growing.reason)
-            self._displace(LeaseEnd.RESIZED, grown)
-
-    @workflow.signal(
-        description="It is to leave its node: it is stopped with its grace and queued again"
-    )
-    def move(self, displacement: Displacement) -> None:
-        """This attempt is to leave its node: it is stopped with its grace and queued again."""
-        self._displace(LeaseEnd.MOVED, displacement)
-
-    @workflow.signal(
-        description="Keep the job out of placement; one that runs is stopped and queued again"
-    )
-    def hold(self, command: CommandReason) -> None:
-        """Keep the job out of placement; a running one is stopped and queued again, held."""
-        self._holding.by_user, self._holding.reason = True, command.reason or "held"
-
-    @workflow.signal(description="End a hold")
-    def release(self, command: CommandReason) -> None:
-        """End a hold; the wait for a `begin` goes on."""
-        self._holding.by_user, self._holding.reason = False, command.reason or "released"
-
-    @workflow.signal(
-        description="Of a slot of an array: these elements of its batch are cancelled"
-    )
-    async def stop_elements(self, request: StopElements) -> None:
-        """Elements of the batch that it runs were cancelled."""
-        told = self._slot.stop_elements(request) if self._slot else None
-        if told is not None and self._placement is not None:
-            await tell_node(self._placement, told)
-
-    @described_update(
-        "Have another number of GPUs; one that runs may be stopped and started again"
-    )
-    async def resize(self, resize: Resize) -> ResizeReply:
-        """Have this size from now on, as far as GPUs are free. A job that runs is stopped with its
-        grace, so that it saves, where that brings it nearer to the size."""
-        self._spec = with_size(self._spec, resize, self._state)
-        self._job = self._job.model_copy(update={"spec": self._spec})
-        self._resizing += 1
-        try:
-            await workflow.wait_condition(lambda: not self._enqueuing)
-            here = self._here
-            reply = await steps.resize(
-                ResizeRequest(
-                    key=here,
-                    spec=self._spec,
-                    submitted_at=self._submitted_at,
-                    path_behind=self._job.path_behind,
-                ),
-            )
-        finally:
-            self._resizing -= 1
-        if (size := reply.in_place or reply.restarts) is not None:
-            by = resize.reason or "by its user"
-            said = f"from {reply.gpus} to {size} GPUs" if reply.in_place else reply.reason
-            reason = as_reason(f"resized {by}: {said}")
-            told = Displacement(attempt=here.attempt, reason=reason, gpus_left=size)
-            grows = reply.in_place is not None and size > (reply.gpus or 0)
-            change = Change(
-                size, reason, desired=resize.gpus, grows_from=reply.gpus if grows else None
-            )
-            if reply.in_place is None or not self._asks_in_place(here.attempt, change):
-                self._displace(LeaseEnd.RESIZED, told)
-        return reply
-
-    @workflow.query(description="Where the job is in its life, and why")
-    def status(self) -> JobStatus:
-        return JobStatus(
-            job_id=self._id, name=self._spec.name, tenant=self._spec.tenant,
-            pool=self._spec.pool, state=self._state, attempt=self._attempt, reason=self._reason,
-            submitted_at=self._submitted_at, since=self._since,
-            attempts=tuple(self._attempts[-attempt_records.SHOWN:]), result=self._result,
-            preemptions=self._gave_way[LeaseEnd.PREEMPTED], moves=self._gave_way[LeaseEnd.MOVED],
-            resizes=self._resizes,
-            not_brought=self._preparing.missing if self._state is JobState.QUEUED else (),
-        )  # fmt: skip
 
     async def _live(self) -> JobResult:
         """Go through attempts until one of them ends the job."""
@@ -400,10 +197,6 @@ class JobWorkflow(Started):
         if kept == told:  # its begin has come under a hold of its user
             return
         await steps.set_hold(self._here, held=kept.held, begin_only=kept.begin_only)
-
-    def _begin_to_come(self) -> datetime | None:
-        found = self._spec.begins_at(self._submitted_at)
-        return found if found is not None and found > workflow.now() else None
 
     async def _run_attempt(self, placement: Placement) -> ProcessReport:
         """Run its processes until they end, are stopped, or a node is lost."""
@@ -591,47 +384,9 @@ class JobWorkflow(Started):
         full = self._attempt - self._first_attempt >= self._job.max_attempts_per_run
         return full or workflow.info().is_continue_as_new_suggested()
 
-    @property
-    def _here(self) -> PlacementKey:
-        return PlacementKey(job_id=self._id, attempt=self._attempt)
-
-    def _stop_reason(self) -> str | None:
-        """Why the process should be stopped, or None to let it run."""
-        if self._cancel is not None:
-            return self._cancel
-        if self._holding.by_user:
-            return self._holding.reason
-        return self._interruption.reason if self._interruption else None
-
-    def _lease_end_of_stop(self) -> LeaseEnd:
-        """How the leases end of an attempt that is to stop."""
-        return LeaseEnd.CANCELLED if self._cancel is not None else self._end_of_stop()
-
-    def _end_of_stop(self) -> LeaseEnd:
-        if self._holding.by_user or self._interruption is None:
-            return LeaseEnd.HELD
-        return self._interruption.end
-
-    def _displace(self, end: LeaseEnd, displacement: Displacement) -> None:
-        # One is enough: the first that came is what the attempt ends by.
-        if displacement.attempt == self._attempt and self._interruption is None:
-            self._interruption = Interruption(end, displacement)
-        elif self._swaps is not None and displacement.attempt == self._attempt + 1:
-            # The next attempt has its leases before this workflow knows of it.
-            self._swaps.interruption = self._swaps.interruption or Interruption(end, displacement)
-
     def _desired_size(self) -> int:
         sizes = self._spec.malleable
         return sizes.target if sizes is not None else self._spec.gpus
-
-    def _asks_in_place(self, attempt: int, change: Change) -> bool:
-        """Have the attempt that runs go on with another number of GPUs; return False where it
-        cannot be asked for that."""
-        may = attempt == self._attempt and self._interruption is None
-        if self._elastic is None or not may:
-            return False
-        self._elastic.ask(change)
-        return True
 
     def _joining(self, change: Change, first_rank: int) -> JoinRequest:
         return JoinRequest(
@@ -649,38 +404,3 @@ class JobWorkflow(Started):
         reason = as_reason(f"{change.reason}; not in place: {why}")
         told = Displacement(attempt=self._attempt, reason=reason, for_job=change.for_job)
         self._displace(LeaseEnd.RESIZED, told)
-
-    def _loss_of(self, here: Placement) -> NodeLost | None:
-        """How the node of a placement was lost, if it was."""
-        at = (here.node_id, here.epoch)
-        return next((lost for lost in self._lost if (lost.node_id, lost.epoch) == at), None)
-
-    def _close_attempt(
-        self, failure: FailureClass | None, report: ProcessReport, end: LeaseEnd | None = None
-    ) -> None:
-        moved, resized = end is LeaseEnd.MOVED, end is LeaseEnd.RESIZED
-        self._attempts[-1] = attempt_records.ended(
-            self._attempts[-1], workflow.now(), report, failure, moved=moved, resized=resized
-        )
-
-    def _enter(self, state: JobState, reason: str = "") -> None:
-        if state is not self._state:  # a job that changes its size in place goes on running
-            self._since = workflow.now()
-        self._state, self._reason = state, reason
-        self._show()
-        if state in attributes.LISTED_STATES and state.value != self._listed:
-            self._listed = state.value
-            running_on = self._placement if state is JobState.RUNNING else None
-            node_id = running_on.node_id if running_on else None
-            attributes.tell(state, node_id, self._spec, self._paying)
-
-    def _show(self) -> None:
-        """Keep the card in the Temporal UI up to date; it is read on demand and costs nothing."""
-        simulated = self._placement is not None and self._placement.simulated
-        status, other = self.status(), self._is_another
-        holds = self._state in (JobState.RUNNING, JobState.STOPPING)
-        card = job_details(
-            status, self._spec, simulated=simulated, is_another=other,
-            paid_for=self._paying.words if holds else "",
-        )  # fmt: skip
-        workflow.set_current_details(card)
