@@ -7,7 +7,7 @@ from sqlalchemy import RowMapping, text
 
 from longshore.activities.database import Database
 from longshore.models.array import IndexRange, ranges_text
-from longshore.models.array_view import ArrayView, ElementView, ErrorGroup
+from longshore.models.array_view import ArrayView, ElementView, ErrorGroup, SlotsAside
 from longshore.models.elements import ElementState, Span
 from longshore.models.errors import NotFoundError
 
@@ -38,7 +38,8 @@ class ArrayViews:
             claimed=claimed or 0,
             attempts=row["attempts"], limit=row["slots"], generation=row["generation"],
             slots=len(slots), placed=sum(each["placed"] for each in slots),
-            waiting_slot=next((each["job_id"] for each in slots if each["queued"]), None),
+            waiting_slot=next((each["job_id"] for each in slots if each["waits"]), None),
+            aside=_aside(slots),
             errors=tuple(
                 ErrorGroup(
                     failure=each["failure"], exit_code=each["exit_code"], message=each["message"],
@@ -47,6 +48,12 @@ class ArrayViews:
                 for each in groups
             ),
         )  # fmt: skip
+
+    async def slots_aside(self, array_id: str) -> SlotsAside | None:
+        """Return the slots of an array that are set aside; None where none is."""
+        async with self._database.transaction() as connection:
+            slots = (await connection.execute(text(_SLOTS), {"id": array_id})).mappings().all()
+        return _aside(slots)
 
     async def elements(
         self,
@@ -96,6 +103,13 @@ class ArrayViews:
             )
 
 
+def _aside(slots: Sequence[RowMapping]) -> SlotsAside | None:
+    aside = [each for each in slots if each["aside"] is not None]
+    if not aside:
+        return None
+    return SlotsAside(slots=len(aside), first=aside[0]["job_id"], reason=aside[0]["aside"])
+
+
 def _element(row: RowMapping, upstream: Sequence[str]) -> ElementView:
     values: dict[str, Any] = {
         name: value for name, value in row.items() if not name.endswith(("_offset", "_length"))
@@ -131,8 +145,11 @@ _SLOTS = """
     SELECT s.job_id,
            EXISTS (SELECT FROM placements p
                     WHERE p.job_id = s.job_id AND p.ended_at IS NULL) AS placed,
-           EXISTS (SELECT FROM queue q WHERE q.job_id = s.job_id) AS queued
-      FROM array_slots s LEFT JOIN jobs j ON j.id = s.job_id
+           q.job_id IS NOT NULL AND q.decision->>'kind' IS DISTINCT FROM 'SET_ASIDE' AS waits,
+           CASE q.decision->>'kind' WHEN 'SET_ASIDE' THEN q.decision->>'reason' END AS aside
+      FROM array_slots s
+      LEFT JOIN jobs j ON j.id = s.job_id
+      LEFT JOIN queue q ON q.job_id = s.job_id
      WHERE s.array_id = :id AND s.state <> 'LOST' AND j.ended_at IS NULL
      ORDER BY s.number
 """

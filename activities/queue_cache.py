@@ -8,7 +8,7 @@ change only the stored wait reason is read: other cycles write that, also of oth
 import itertools
 import math
 from collections.abc import Collection, Iterable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from sqlalchemy import text
@@ -19,6 +19,7 @@ from longshore.activities.snapshot import SET_ASIDE_FOR, WAITS_SINCE, QueueEntry
 from longshore.models.job_request import JobRequest
 from longshore.models.packing import PackingPolicy
 from longshore.models.placement import PlacementKind
+from longshore.models.pool import LEAST_INTERVAL
 from longshore.scheduling.long_queue import LongQueue, Part
 from longshore.scheduling.reason_updates import TELL_AT_MOST, Stored, has_to_hear
 
@@ -36,6 +37,14 @@ class WaitingJobs(NamedTuple):
     """How many were set aside lately."""
     unheard: tuple[str, ...] = ()
     """Which of these have not heard that."""
+    again_at: datetime | None = None
+    """When the first of these is tried again."""
+
+    def again_in(self, now: datetime) -> timedelta | None:
+        """Return after which time a cycle tries one again; None where none is set aside."""
+        if self.again_at is None:
+            return None
+        return max(self.again_at - now, timedelta(0)) + LEAST_INTERVAL
 
 
 NONE = WaitingJobs({}, {}, {})
@@ -69,11 +78,15 @@ class QueueCache:
         """Return what is to be planned at `now`: it stays as it is when this changes."""
         entries, unreadable = dict(self._entries), dict(self._unreadable)
         resting = {job_id for job_id in self._resting(now) if not self._is_held(job_id)}
+        at = [then for job_id in resting if (then := self._stored[job_id].at) is not None]
+        again_at = min(at) + SET_ASIDE_FOR if at else None
         for job_id in resting:
             entries.pop(job_id, None)
             unreadable.pop(job_id, None)
         unheard = tuple(job_id for job_id in self._untold if job_id in resting)
-        return WaitingJobs(entries, unreadable, dict(self._stored), len(resting), unheard)
+        return WaitingJobs(
+            entries, unreadable, dict(self._stored), len(resting), unheard, again_at
+        )
 
     def _is_held(self, job_id: str) -> bool:
         return job_id not in self._entries and job_id not in self._unreadable

@@ -11,7 +11,7 @@ from longshore.models.array_view import ArrayView, ElementView, ErrorGroup
 from longshore.models.elements import ElementState
 from longshore.models.text import count, span
 from longshore.models.visible import in_one_line
-from longshore.scheduling.arrays import progress_text
+from longshore.scheduling.arrays import aside_text, progress_text
 
 _WIDTH = 40
 _LOOKS = {
@@ -83,7 +83,8 @@ def elements_table(elements: Sequence[ElementView], now: datetime) -> Table:
 def _slots(array: ArrayView) -> str:
     waits = f"; {array.waiting_slot} waits for GPUs" if array.waiting_slot else ""
     most = f"at most {count(array.limit, 'element')} at a time"
-    return f"{array.placed} of {count(array.slots, 'slot')} have GPUs, {most}{waits}"
+    aside = f"; {aside_text(array.aside)}" if array.aside else ""
+    return f"{array.placed} of {count(array.slots, 'slot')} have GPUs, {most}{waits}{aside}"
 
 
 def _errors_table(errors: Sequence[ErrorGroup]) -> Table:

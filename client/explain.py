@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
+from longshore.models.array_view import SlotsAside
 from longshore.models.block_end import BlockDecision
 from longshore.models.checkpointing import CheckpointDecision
 from longshore.models.dag_view import HeldMutex
@@ -15,7 +16,7 @@ from longshore.models.spending import BuyingRecord, PurchaseUnderWay
 from longshore.models.text import count
 from longshore.models.views import SPEC_UNREADABLE, UNREADABLE, Explanation, JobView
 from longshore.models.visible import brief
-from longshore.scheduling.arrays import progress_text
+from longshore.scheduling.arrays import aside_text, progress_text
 from longshore.scheduling.buying.buying_status import NO_BUYING, BuyingStatus
 from longshore.scheduling.buying.words import under_way
 from longshore.scheduling.job_changes import adding
@@ -55,6 +56,7 @@ def explain(
     unpriced: str = "",
     unpaid: Sequence[str] | None = None,
     also: str = "",
+    slots_aside: SlotsAside | None = None,
 ) -> Explanation:
     """Return the explanation. For a queued job `alone` is what the packer says of it now by
     itself, `last` what the last cycle said with the jobs before it; `making_room` are the jobs
@@ -64,14 +66,15 @@ def explain(
     there could ever hold it, `agent` the command that starts one for it, `helps` what would help
     with those that are there (`scheduling.advice`), `hold` what the workflow of a held job says,
     `unpriced` why nobody knows the price below which it is to start, `unpaid` what would help one
-    that waits for a budget or a quota, `also` what else keeps it waiting. The
-    others are as in the explanation."""
+    that waits for a budget or a quota, `also` what else keeps it waiting,
+    `slots_aside` those of an array that no cycle could plan. The others are as in the
+    explanation."""
     queued = position is not None
     if last is not None and last.rejected and not nodes and queued:
         # The headline says how it is now: without this the two would contradict each other.
         gone = f"{last.reason}; {count(sum(last.rejected.values()), 'node')} gone since"
         last = last.model_copy(update={"reason": gone})
-    headline = _headline(job)
+    headline = _headline(job, slots_aside)
     if queued:
         headline = _queued_headline(job, alone, last, nodes, standing, paid=unpaid is None)
     waits = queued and job.state is not JobState.HELD
@@ -96,7 +99,7 @@ def explain(
         headline += f"; {' and '.join(map(_keeps_waiting, wanted))}"
     others: tuple[str, ...] = ()
     if last is not None and last.kind is PlacementKind.SET_ASIDE:
-        pass  # no node would help it
+        position = None  # no cycle plans it, and no node would help it
     elif queued and not coming:
         others = _hints(job, nodes, growth, standing, kind, agent, helps)
     elif queued and not purchases:  # what is on its way is for others
@@ -164,7 +167,7 @@ def _on_their_way(coming: Sequence[PurchaseUnderWay]) -> str:
     return f"{count(nodes, 'machine')} {verb} on the way, the first about {first:%H:%M} UTC"
 
 
-def _of_array(job: JobView, elements: Mapping[ElementState, int]) -> str:
+def _of_array(job: JobView, elements: Mapping[ElementState, int], aside: SlotsAside | None) -> str:
     told = f"is {job.state.value.lower()}: {progress_text(elements, job.claimed)}"
     if job.waits_for_price:
         return f"{told}. It {job.reason}: {_UNTIL_THEN}"
@@ -175,15 +178,17 @@ def _of_array(job: JobView, elements: Mapping[ElementState, int]) -> str:
         )
         if not elements.get(ElementState.WAITING):
             return told
+    if aside:
+        return f"{told}. {aside_text(aside)}"
     one = f"`longshore job {job.id}` names one to ask about"
     return f"{told}. What waits for GPUs is its slots: {one}"
 
 
-def _headline(job: JobView) -> str:
+def _headline(job: JobView, aside: SlotsAside | None) -> str:
     if job.begin_only:
         return _held(job, None)
     if job.elements is not None:
-        return _of_array(job, job.elements)
+        return _of_array(job, job.elements, aside)
     match job.state:
         case JobState.RUNNING:
             spares = f"; {job.stands_by} stands by" if job.spares else ""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import RowMapping
 
+from longshore.activities.array_views import ArrayViews
 from longshore.activities.buying.handover import closed_nodes, ends_unless_sold
 from longshore.activities.buying.incoming_capacity import purchases_for, purchases_under_way
 from longshore.activities.buying.reasons import BuyingReasons, read_standing
@@ -40,6 +41,7 @@ from longshore.client.preempt_plan import (
     store_away,
     words_of_turn,
 )
+from longshore.models.array_view import SlotsAside
 from longshore.models.data import StagedData
 from longshore.models.deadline import DeadlineCost
 from longshore.models.errors import RefusedError, StoredError
@@ -99,6 +101,7 @@ class Explainer:
         told = explain(
             job,
             placed=await self._views.placed_by(job.id),
+            slots_aside=await self._slots_aside(job),
             blocks=await self._reasons.blocks_of_job(job.id),
             **await self._beside(job),
         )
@@ -194,6 +197,10 @@ class Explainer:
             "share": part_of(pool.packing, job.tenant),
         }  # fmt: skip
         return told.model_copy(update=more)
+
+    async def _slots_aside(self, job: JobView) -> SlotsAside | None:
+        is_open_array = job.elements is not None and not job.state.ended
+        return await ArrayViews(self._database).slots_aside(job.id) if is_open_array else None
 
     async def _beside(self, job: JobView) -> dict[str, Any]:
         """Return what is told of a job in every state."""

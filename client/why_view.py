@@ -22,7 +22,7 @@ from longshore.client.job_view import (
 from longshore.client.terminal import Text, a_table, heading, pairs
 from longshore.client.words import class_of, head_start_of, places_of
 from longshore.models.job_status import JobState
-from longshore.models.placement import Candidate, Decision, Rejection
+from longshore.models.placement import Candidate, Decision, PlacementKind, Rejection
 from longshore.models.text import ago, amount, count, format_gpus, format_slices
 from longshore.models.views import Explanation
 from longshore.models.visible import in_one_line
@@ -90,6 +90,7 @@ def _queue_facts(explanation: Explanation, now: datetime) -> list[tuple[str, Ren
         place = f"place {explanation.position} in pool {job.pool}, {ahead}{risen}{head_start}"
         if job.state is not JobState.HELD:  # that has no turn before it is released, or begins
             facts.append(("queue", place))
+    if explanation.position is not None or (last and last.kind is PlacementKind.SET_ASIDE):
         facts += begin_facts(job, now) or [("waits since", moment_text(job.waits_since, now))]
     if explanation.share is not None:
         facts.append((f"share of {job.tenant}", says_part(explanation.share)))

@@ -13,7 +13,7 @@ from longshore.models.array_view import ArrayView, ElementView, ErrorGroup
 from longshore.models.elements import ElementState
 from longshore.models.spending import JobCost
 from longshore.models.text import count, span
-from longshore.scheduling.arrays import progress_text
+from longshore.scheduling.arrays import aside_text, progress_text
 
 SHOWN = 50
 """Elements that are listed one by one."""
@@ -50,6 +50,8 @@ def bar_html(array: ArrayView, cost: JobCost | None) -> str:
     said = [f"{count(array.attempts, 'attempt')} of elements so far."]
     if array.slots:
         said.append(f"{array.placed} of {count(array.slots, 'slot')} have GPUs{slot}.")
+    if array.aside:
+        said.append(f"{escape(aside_text(array.aside))}.")
     if cost is not None:
         said.append(f"Cost: {escape(cost_text(cost))}.")
     return (

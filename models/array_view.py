@@ -17,6 +17,16 @@ class ErrorGroup(Wire):
     """In short, such as 3-5,9."""
 
 
+class SlotsAside(Wire):
+    """Slots that no cycle could plan: none of them is tried again before some minutes are over."""
+
+    slots: int
+    first: str
+    """The job id of one of them."""
+    reason: str
+    """Of that one."""
+
+
 class ArrayView(Wire):
     """What `job` shows of an array beside what it shows of each job."""
 
@@ -37,6 +47,8 @@ class ArrayView(Wire):
     """Of these, those that have GPUs."""
     waiting_slot: str | None = None
     """A slot that waits for GPUs, to ask `why` about."""
+    aside: SlotsAside | None = None
+    """Those of the slots without GPUs that are set aside."""
     generation: int = 1
     """1, and one more for each retry."""
     errors: tuple[ErrorGroup, ...] = ()

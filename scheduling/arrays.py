@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from longshore.models.array import ArraySpec
+from longshore.models.array_view import SlotsAside
 from longshore.models.elements import ElementResult, ElementState
 from longshore.models.job_status import JobState
 from longshore.models.moment import says_begin
@@ -208,6 +209,14 @@ _WORDS = {
     ElementState.RUNNING: "running", ElementState.WAITING: "waiting",
     ElementState.BLOCKED: "blocked",
 }  # fmt: skip
+
+
+def aside_text(aside: SlotsAside) -> str:
+    """Return that slots are set aside, and why the first of them is."""
+    return (
+        f"{count(aside.slots, 'slot')} {'is' if aside.slots == 1 else 'are'} not planned: "
+        f"{aside.first} is {aside.reason}"
+    )
 
 
 def progress_text(counts: Mapping[ElementState, int], claimed: int = 0) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import uuid
 from collections import Counter
 from datetime import UTC, datetime
+from html import unescape
 from typing import Any
 
 import pytest
@@ -15,8 +16,12 @@ from longshore.activities.array_views import ArrayViews
 from longshore.activities.arrays import ArrayActivities
 from longshore.activities.database import Database
 from longshore.activities.elements import ElementActivities
+from longshore.activities.queue_rows import put_into_queue
 from longshore.activities.signals import Signals
 from longshore.activities.views import Views
+from longshore.client.array_view import array_parts
+from longshore.client.explainer import Explainer
+from longshore.console.array_view import bar_html
 from longshore.models.array_messages import (
     AdvanceArray,
     ArrayInput,
@@ -25,12 +30,16 @@ from longshore.models.array_messages import (
     ClaimRequest,
     OpenArray,
 )
+from longshore.models.array_view import ArrayView, SlotsAside
 from longshore.models.elements import BatchReport, ElementResult, ElementState
 from longshore.models.job import JobSpec
 from longshore.models.job_status import JobState
-from longshore.models.messages import job_workflow_id
+from longshore.models.messages import EnqueueRequest, job_workflow_id
 from longshore.models.placement import PlacementKey
 from longshore.models.retry import FailureClass
+from longshore.models.settings import Settings
+from longshore.scheduling.unplannable_jobs import set_aside
+from tests.support.screens import drawn
 
 NOW = datetime(2026, 11, 24, tzinfo=UTC)
 Row = dict[str, Any]
@@ -138,6 +147,53 @@ async def test_of_a_batch_one_element_runs_and_the_others_are_claimed(
     progress = await steps.arrays.advance_array(AdvanceArray(array_id=steps.id))
     assert progress.claimed == 1
     assert progress.reason == "of 10 elements 1 succeeded, 2 running, 1 claimed, 6 waiting"
+
+
+async def test_an_array_says_which_of_its_slots_no_cycle_plans(
+    control: Database, temporal: Client, pool: str
+):
+    steps = await an_array(control, temporal, pool, slots=3)
+    first, second, third = (f"{steps.id}.s{number}" for number in (1, 2, 3))
+    spec = JobSpec.model_validate({"name": "a", "command": "true", "pool": pool})
+    async with control.transaction() as connection:
+        for job_id in (first, second, third):
+            await put_into_queue(
+                connection, EnqueueRequest(job_id=job_id, attempt=1, spec=spec, submitted_at=NOW)
+            )
+    views, why = ArrayViews(control), "set aside: it cannot be planned (<b>)"
+
+    async def told(jobs: list[str]) -> tuple[ArrayView, str, str, str]:
+        decisions = [
+            set_aside(job_id, ValueError()).model_copy(update={"reason": why}).model_dump_json()
+            for job_id in jobs
+        ]
+        async with control.transaction() as connection:
+            await connection.execute(
+                text("UPDATE queue SET decision = d.decision FROM unnest(CAST(:ids AS text[]),"
+                     " CAST(:decisions AS jsonb[])) AS d (id, decision) WHERE job_id = d.id"),
+                {"ids": jobs, "decisions": decisions},
+            )  # fmt: skip
+        view, job = await views.array(steps.id), await Views(control).job(steps.id)
+        assert view is not None
+
+        async def nobody() -> None: ...
+
+        explained = await Explainer(control, Settings(), nobody).explanation(job)
+        screen = " ".join(" ".join(drawn(part)) for part in array_parts(view))
+        return view, explained.headline, " ".join(screen.split()), bar_html(view, None)
+
+    view, headline, screen, page = await told([])
+    assert (view.aside, view.waiting_slot) == (None, first)
+    assert "not planned" not in headline + screen + page
+    view, headline, screen, page = await told([first, second])
+    assert view.aside == SlotsAside(slots=2, first=first, reason=why)
+    assert view.waiting_slot == third
+    for said in (headline, screen, unescape(page)):
+        assert f"2 slots are not planned: {first} is {why}" in said
+    assert "<b>" not in page
+    view, headline, screen, _ = await told([third])
+    assert view.waiting_slot is None
+    assert "waits for GPUs" not in headline + screen
 
 
 async def test_a_repeat_gives_the_same_and_records_nothing_twice(

@@ -122,7 +122,9 @@ async def test_a_job_that_cannot_be_read_is_set_aside_and_the_others_are_placed(
         # It rests, and is tried again.
         reply = await ledger.cycle("two")
         assert (reply.queued, reply.set_aside) == (0, 1)
-        await ledger.rows("UPDATE queue SET decided_at = decided_at - interval '11 minutes',"
+        await ledger.rows("UPDATE queue SET decided_at = decided_at - interval '9 minutes'")
+        assert timedelta(0) < (await ledger.cycle("by then")).next_wake <= timedelta(minutes=1)
+        await ledger.rows("UPDATE queue SET decided_at = decided_at - interval '2 minutes',"
                           " request = request || '{\"expected_duration\": \"1h\"}'")  # fmt: skip
         assert (await ledger.cycle("three")).placed == 1
 

@@ -1,6 +1,7 @@
 """What was decided of a job, and what it asks for, with all that somebody may write there by hand:
 `why` goes on without it, or says that the job is set aside."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -9,10 +10,12 @@ from longshore.activities.placements import load_placement
 from longshore.activities.queue_views import QueueViews
 from longshore.activities.views import Views
 from longshore.client.explainer import Explainer
+from longshore.client.why_view import explanation_screen
 from longshore.models.placement import PlacementKey, PlacementKind
 from longshore.models.settings import Settings
 from longshore.models.views import Explanation
 from tests.support.ledger import Ledger
+from tests.support.screens import drawn
 
 ANY_VALUE = (
     "null",
@@ -74,7 +77,10 @@ async def test_a_job_whose_request_cannot_be_read_is_said_to_be_set_aside(
     assert told.headline.startswith("is set aside: its stored form cannot be read (")
     assert told.last_decision is not None
     assert told.last_decision.kind is PlacementKind.SET_ASIDE
-    assert told.hints == ()
+    assert (told.position, told.hints) == (None, ())
+    shown = "\n".join(drawn(explanation_screen(told, datetime.now(UTC))))
+    assert "waits since" in shown
+    assert " place " not in shown
 
 
 async def _why(ledger: Ledger, job_id: str) -> Explanation:
