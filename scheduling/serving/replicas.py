@@ -158,7 +158,9 @@ def stages_in_words(wanted: int, stages: Iterable[EngineStage | None], again: in
         f"{again} to be tried again after a failure" if again else "",
     ] + [f"{found[stage]} {stage.value}" if found[stage] else "" for stage in _ON_THE_WAY]
     told = ", ".join(part for part in parts if part)
-    return f"of {count(wanted, 'replica')}: {told}" if told else ""
+    # More than are wanted, until the next look has stopped those.
+    there = max(wanted, found.total())
+    return f"of {count(there, 'replica')}: {told}" if told else ""
 
 
 def _all(facts: ServiceFacts, why: str) -> tuple[Stop, ...]:

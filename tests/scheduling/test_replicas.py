@@ -16,6 +16,7 @@ from longshore.scheduling.serving.replicas import (
     Replica,
     ServiceFacts,
     plan,
+    stages_in_words,
 )
 
 NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
@@ -63,6 +64,10 @@ def test_one_that_failed_and_waits_is_not_told_as_one_that_has_yet_to_begin():
     does = replica("a", stage=None), replica("b", stage=None, failed_last=True)
     said = "of 3 replicas: 2 without a GPU yet, 1 to be tried again after a failure"
     assert plan(facts(*does, wanted=3), NOW).stages == said
+
+
+def test_those_that_are_no_longer_wanted_are_counted_until_they_are_stopped():
+    assert stages_in_words(0, [None, None], 0) == "of 2 replicas: 2 without a GPU yet"
 
 
 def test_one_that_is_as_it_should_be_is_left_alone():
