@@ -25,6 +25,7 @@ from longshore.scheduling.funding.facts import Facts, OverQuota, Use, Wall
 from longshore.scheduling.funding.news import funded_gpus, paid_gpus
 from longshore.scheduling.funding.pool import as_found, in_turn, says_unfunded
 from longshore.scheduling.funding.quotas import in_its_way, milli_of, over_quotas, raises
+from longshore.scheduling.funding.remedies import for_gang
 from longshore.scheduling.funding.room import Room
 from longshore.scheduling.funding.split import split_of
 from longshore.scheduling.order import queue_order
@@ -168,6 +169,7 @@ def _waiting(
     facts, asks = funding.facts, funding.asks
     room, use = as_found(facts, pool, ordered, asks, mine, now)
     found = explain(room, use, ends)
+    found = found._replace(remedies=tuple(for_gang(mine, found.remedies)))
     before = frozenset(job.id for job in ordered[: ordered.index(mine)])
     view = _view(room, use, found, before, now)
     must = asks[mine.id].must_be_funded if mine.id in asks else False

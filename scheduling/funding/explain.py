@@ -66,6 +66,7 @@ def explain(
 
 def _rungs(room: Room, use: Use, gives: dict[tuple[int, bool], int], wants: int) -> Iterable[Rung]:
     seen: set[tuple[int, bool]] = set()
+    below_caps: dict[int, int] = {}
     left = wants
     for asked in every_asked(room, use):
         place, lent = asked.place, asked.lent
@@ -75,6 +76,8 @@ def _rungs(room: Room, use: Use, gives: dict[tuple[int, bool], int], wants: int)
         owned = room.owned[place]
         gave = gives.get((place, lent), 0)
         left -= gave
+        for cap in room.caps[place]:
+            below_caps[cap] = below_caps.get(cap, 0) + gave
         unused = min([room.free[place], *(room.cap_free[cap] for cap in room.caps[place])])
         lendable = room.lendable[place] if lent else unused
         recallable = sum(
@@ -85,18 +88,22 @@ def _rungs(room: Room, use: Use, gives: dict[tuple[int, bool], int], wants: int)
         opens = owned.spec.start if (owned.spec.start or room.now) > room.now else None
         code = asked.code
         if code is None and left:
-            code = _short_of(room, use, asked, gave)
+            code = _short_of(room, use, asked, gave, below_caps)
         yield Rung(
             asked.rung, owned.tenant, owned.id, owned.spec.name, max(min(unused, lendable), 0),
             recallable, gave, code, opens,
         )  # fmt: skip
 
 
-def _short_of(room: Room, use: Use, asked: Asked, gave: int) -> FundingCode:
-    """Return why an open envelope gives no more, where more is wanted."""
-    place, one_more = asked.place, gave + min(share.milli for share in use.shares)
-    caps = [room.cap_free[cap] for cap in room.caps[place]]
-    if caps and min(caps) < one_more <= room.free[place]:
+def _short_of(
+    room: Room, use: Use, asked: Asked, gave: int, below_caps: Mapping[int, int]
+) -> FundingCode:
+    """Return why an open envelope gives no more, where more is wanted. `below_caps` is what it
+    and those asked before it have given, by cap."""
+    place, each = asked.place, min(share.milli for share in use.shares)
+    one_more = gave + each
+    caps = [room.cap_free[cap] - below_caps[cap] for cap in room.caps[place]]
+    if caps and min(caps) < each and one_more <= room.free[place]:
         return FundingCode.CAP
     if asked.lent and min(room.free[place], room.lendable[place]) >= one_more:
         return FundingCode.BORROW_LIMIT

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from longshore.models.funding import Envelope, FundingCode, FundingTerms, WhenUnfunded
+from longshore.models.job_request import JobRequest
 from longshore.scheduling.funding.asked import LENDER, Asked, all_asked
 from longshore.scheduling.funding.cover import Cover, cover, start
 from longshore.scheduling.funding.facts import Charge, Facts, Owned, Use
@@ -54,6 +55,20 @@ class Remedy(NamedTuple):
     envelope: int | None = None
     """Which; None of a new one, for GPUs of `gpu_type`."""
     gpu_type: str | None = None
+
+
+def for_gang(job: JobRequest, helps: Iterable[Remedy]) -> Iterable[Remedy]:
+    """Return what helps a job that waits: a gang can ask for as many GPUs only as are paid for
+    with the spares of its groups."""
+    gang = job.gang
+    for each in helps:
+        if gang is None or each.what is not Helps.FEWER or each.gpus is None:
+            yield each
+            continue
+        sizes = range(min(job.gpus - 1, int(each.gpus)), (gang.group_gpus or 1) - 1, -1)
+        fits = (size for size in sizes if size + gang.spares_of(size) <= each.gpus)
+        if (fewer := next(fits, None)) is not None:
+            yield each._replace(gpus=fewer)
 
 
 def every_asked(room: Room, use: Use) -> Iterable[Asked]:

@@ -5,10 +5,13 @@ from datetime import timedelta
 import pytest
 
 from longshore.models.funding import FundingClass, FundingCode, Lending, Sharing
+from longshore.models.job_request import JobRequest
+from longshore.models.topology import Gang
 from longshore.scheduling.funding.cover import Cover, cover, take
 from longshore.scheduling.funding.evaluate import evaluate
 from longshore.scheduling.funding.explain import Helps, Remedy, explain
 from longshore.scheduling.funding.facts import Branch, Charge, Facts, Share, Use
+from longshore.scheduling.funding.remedies import for_gang
 from longshore.scheduling.funding.room import Room
 from longshore.scheduling.funding.split import classes_of
 from longshore.scheduling.funding.turns import fund
@@ -378,6 +381,37 @@ def test_a_cap_over_a_subtree():
     assert (found.cover.code, found.cover.deficit) == (FundingCode.CAP, 1.0)
     assert found.remedies == (Remedy(Helps.FEWER, gpus=5), Remedy(Helps.CAP, gpus=1, cap=7))
     assert cover(Room(facts, NOW), use("x", "a", 5)).funded
+
+
+def test_what_a_cap_leaves_is_told_of_each_envelope_below_it():
+    """The first envelope has given all that the cap allows: the second one has room still."""
+    facts = facts_of(
+        tree(me=None), [owned(1, "me", 8), owned(2, "me", 4)],
+        [capped(1, "me", 5, {1, 2})],
+    )  # fmt: skip
+    found = explain(Room(facts, NOW), use("j", "me", 8))
+    told = [(rung.unused, rung.gives, rung.code) for rung in found.rungs]
+    assert told == [(5_000, 5_000, FundingCode.CAP), (4_000, 0, FundingCode.CAP)]
+    assert found.cover.code is FundingCode.CAP
+
+
+@pytest.mark.parametrize(
+    ("paid", "gang", "fewer"),
+    [
+        (10, None, 10),
+        (10, Gang(unlabelled_nodes=True), 10),
+        (10, Gang(group_gpus=4, spares_per_group=2), 6),
+        (6, Gang(group_gpus=4, spares_per_group=2), 4),
+        (5, Gang(group_gpus=4, spares_per_group=2), None),
+    ],
+)
+def test_a_gang_asks_for_as_many_as_are_paid_for_with_their_spares(
+    paid: int, gang: Gang | None, fewer: int | None
+):
+    job = JobRequest(id="j", gpus=12, gang=gang)
+    higher = Remedy(Helps.CAP, gpus=1, cap=7)
+    found = list(for_gang(job, [Remedy(Helps.FEWER, gpus=paid), higher]))
+    assert found == [*([Remedy(Helps.FEWER, gpus=fewer)] if fewer else []), higher]
 
 
 def test_an_owner_takes_back_through_a_cap_over_its_envelopes():
