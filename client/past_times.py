@@ -22,9 +22,12 @@ def past_time(option: str, text: str) -> datetime:
     with contextlib.suppress(ValueError, OverflowError):
         return now() - parse_duration(text)
     try:
-        return datetime.fromisoformat(text).astimezone()
+        found = datetime.fromisoformat(text).astimezone()
     except (ValueError, OverflowError):
         raise typer.BadParameter(
             f"{option} {shown(text)}: give a duration such as 10m, or a time such as 14:05 or "
             "2026-11-25T14:05"
         ) from None
+    if found > now():
+        raise typer.BadParameter(f"{option} {shown(text)}: give a time that has passed")
+    return found
