@@ -6,6 +6,7 @@ from rich.table import Table
 
 from longshore.client.terminal import a_table
 from longshore.models.funding import FundingClass, Quotas
+from longshore.models.funding_use import format_hours
 from longshore.models.funding_views import (
     BudgetChange,
     BudgetView,
@@ -37,15 +38,23 @@ def tenants_table(tenants: Sequence[TenantView]) -> Table:
             _of(held.jobs, quotas.max_jobs),
             _of(held.queued, quotas.max_queued),
             _of(held.sensitive_nodes, quotas.sensitive_nodes),
-            _hours(quotas),
+            _hours(tenant),
         )
     return table
 
 
-def _hours(quotas: Quotas) -> str:
-    """Return ``1,000 GPU, 200 node``: of what there is a soft quota."""
-    of = (("GPU", quotas.gpu_hours), ("node", quotas.node_hours))
-    return ", ".join(f"{most:,g} {what}" for what, most in of if most is not None) or NONE
+def _hours(tenant: TenantView) -> str:
+    """Return ``1,220.00 of 1,000 GPU: jobs count 0.05``: of the soft quotas."""
+    quotas = tenant.quotas
+    of = (
+        ("GPU", tenant.gpu_hours, quotas.gpu_hours), ("node", tenant.node_hours, quotas.node_hours)
+    )  # fmt: skip
+    had = ", ".join(
+        f"{format_hours(used)} of {most:,g} {what}" for what, used, most in of if most is not None
+    )
+    if tenant.counts == 1:
+        return had or NONE
+    return f"{had}: jobs count {tenant.counts:.2f}" if had else f"jobs count {tenant.counts:.2f}"
 
 
 def in_tree(tenants: Sequence[TenantView]) -> Iterator[tuple[int, TenantView]]:

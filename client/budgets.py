@@ -8,6 +8,7 @@ from temporalio.client import Client
 from longshore.activities.failpoints import failpoint
 from longshore.activities.funding.checks import apply_with_notes, check_budgets, check_tenant
 from longshore.activities.funding.edits import remove_budget, set_tenant
+from longshore.activities.funding.hours import with_hours
 from longshore.activities.funding.views import budgets_view, tenants_view, why_no_budget
 from longshore.activities.signals import Signals
 from longshore.client.reading import Reading
@@ -23,7 +24,7 @@ class BudgetReading(Reading):
         """Return the tenants by name: those that somebody has told something about, and those
         that have jobs."""
         async with self._db().snapshot() as connection:
-            return await tenants_view(connection)
+            return await with_hours(connection, await tenants_view(connection))
 
     async def budgets(self, tenant: str | None = None) -> tuple[BudgetView, ...]:
         """Return the budgets by tenant, or that of one. Raises NotFoundError where it has none."""

@@ -37,6 +37,11 @@ class TenantView(Frozen):
     own: Holdings = Holdings()
     subtree: Holdings = Holdings()
     """With those below it: what its quotas are held against."""
+    gpu_hours: float = 0.0
+    """Of the last 90 days, with those below it; told where it has a quota of hours."""
+    node_hours: float = 0.0
+    counts: float = 1.0
+    """By what its jobs count in the queue, for what it or one above it has had of such a quota."""
 
 
 class EnvelopeState(StrEnum):

@@ -1,6 +1,7 @@
 """GPU- and node-hours of tenants that have a soft quota of them, over the last 90 days."""
 
 import time
+from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 from sqlalchemy import text
@@ -10,7 +11,8 @@ from longshore.activities.funding.rows import MILLI
 from longshore.activities.funding.views import quotas_of
 from longshore.activities.placements import HELD_SINCE
 from longshore.models.funding import QUOTA_WINDOW
-from longshore.scheduling.funding.hours import Hours, factors
+from longshore.models.funding_views import TenantView
+from longshore.scheduling.funding.hours import Hours, factors, with_below
 
 _PART = 50
 """What was read is kept for so many times as long as the reading took."""
@@ -39,6 +41,28 @@ async def share_factors(connection: AsyncConnection) -> dict[str, float]:
         took = time.monotonic() - began
         _kept[connection.engine] = time.monotonic() + _PART * took, quotas, hours
     return factors({row.name: row.parent for row in rows}, quotas, hours)
+
+
+async def with_hours(
+    connection: AsyncConnection, tenants: Sequence[TenantView]
+) -> tuple[TenantView, ...]:
+    """Return the tenants with what they have had of their quotas of hours."""
+    limited = [each.name for each in tenants if each.quotas.gpu_hours or each.quotas.node_hours]
+    if not limited:
+        return tuple(tenants)
+    parents = {each.name: each.parent for each in tenants}
+    used = with_below(limited, parents, await load_hours(connection))
+    counts = await share_factors(connection)
+    return tuple(
+        each.model_copy(
+            update={
+                "gpu_hours": used.get(each.name, Hours()).gpus,
+                "node_hours": used.get(each.name, Hours()).nodes,
+                "counts": counts.get(each.name, 1.0),
+            }
+        )
+        for each in tenants
+    )
 
 
 async def load_hours(connection: AsyncConnection) -> dict[str, Hours]:

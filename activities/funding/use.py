@@ -14,6 +14,7 @@ from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import clock
+from longshore.activities.funding.hours import with_hours
 from longshore.activities.funding.rows import has_budgets
 from longshore.activities.funding.views import budgets_view, tenants_view
 from longshore.models.funding import FundingClass
@@ -139,6 +140,22 @@ async def payers_of(connection: AsyncConnection, job_id: str) -> Payers | None:
     )
 
 
+async def hours_of(
+    connection: AsyncConnection, job_ids: Collection[str]
+) -> dict[str, tuple[PaidHours, ...]]:
+    """Return who has paid for what each of these jobs has used so far, by job."""
+    found: dict[str, list[PaidHours]] = {}
+    if job_ids:
+        now = await clock(connection)
+        for each in await used(connection, _EVER, now, UsedBy.JOB, job_ids=job_ids):
+            hours = PaidHours(
+                funding=each.funding, payer=each.payer, envelope=each.envelope,
+                gpu_hours=_hours(each.gpu_seconds),
+            )  # fmt: skip
+            found.setdefault(each.job_id or "", []).append(hours)
+    return {job_id: tuple(sorted(hours, key=_place)) for job_id, hours in found.items()}
+
+
 async def paid_now(
     connection: AsyncConnection, job_ids: Collection[str], now: datetime
 ) -> dict[str, tuple[PaidGPUs, ...]]:
@@ -189,8 +206,9 @@ async def funding_state(connection: AsyncConnection) -> FundingState:
     now = await clock(connection)
     rows = await in_use(connection, now)
     return FundingState(
-        at=now, tenants=await tenants_view(connection), budgets=await budgets_view(connection),
-        in_use=rows, simulated=bool(await connection.scalar(text(_SIMULATED))),
+        at=now, tenants=await with_hours(connection, await tenants_view(connection)),
+        budgets=await budgets_view(connection), in_use=rows,
+        simulated=bool(await connection.scalar(text(_SIMULATED))),
     )  # fmt: skip
 
 

@@ -5,7 +5,7 @@ wall): full up to four fifths of the quota, a twentieth from six fifths on, a co
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 LEAST = 0.05
@@ -47,17 +47,25 @@ def factors(
     `quotas` are for a tenant and those below it; `hours` are what each tenant has had itself.
     """
     above = {name: _above(name, parents) for name in {*parents, *hours}}
-    used = dict.fromkeys(quotas, Hours())
-    for name, had in hours.items():
-        for each in above[name]:
-            if each in used:
-                used[each] = used[each].with_more(had)
+    used = with_below(quotas, parents, hours)
     of_quota = {name: penalty(used[name].used_of(quota)) for name, quota in quotas.items()}
     found = {
         name: min((of_quota[each] for each in line if each in of_quota), default=1.0)
         for name, line in above.items()
     }
     return {name: factor for name, factor in found.items() if factor < 1}
+
+
+def with_below(
+    names: Iterable[str], parents: Mapping[str, str | None], hours: Mapping[str, Hours]
+) -> dict[str, Hours]:
+    """Return what each of these tenants has had, with those below it."""
+    used = dict.fromkeys(names, Hours())
+    for name, had in hours.items():
+        for each in _above(name, parents):
+            if each in used:
+                used[each] = used[each].with_more(had)
+    return used
 
 
 def _above(name: str, parents: Mapping[str, str | None]) -> tuple[str, ...]:

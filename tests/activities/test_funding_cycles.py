@@ -1,18 +1,22 @@
 """Cycles where tenants have budgets: who starts, who pays, who gives way."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from sqlalchemy import text
 
-from longshore.activities.funding.hours import load_hours, share_factors
+from longshore.activities.funding.hours import load_hours, share_factors, with_hours
 from longshore.activities.funding.planning import read_funding
+from longshore.activities.funding.views import tenants_view
+from longshore.client.budget_view import tenants_table
 from longshore.models.messages import CycleReply, LeaseEnd, ReleaseRequest
 from longshore.models.placement import Decision, PlacementKey
 from tests.support.funding import envelope, tenant
 from tests.support.ledger import Ledger
 from tests.support.packing import a_job
+from tests.support.screens import drawn
 from tests.support.waiting import eventually
 
 
@@ -299,6 +303,15 @@ async def test_hours_of_90_days_count_against_a_soft_quota(ledger: Ledger):
             {"quotas": '{"gpu_hours": 400, "node_hours": 5}'},
         )
         assert await share_factors(connection) == {"red": pytest.approx(0.525, rel=1e-2)}
+        seen = {t.name: t for t in await with_hours(connection, await tenants_view(connection))}
+        red = seen["red"]
+        assert (red.gpu_hours, red.node_hours) == pytest.approx((40, 5), rel=1e-3)
+        assert red.counts == pytest.approx(0.525, rel=1e-2)
+        (line,) = (line for line in drawn(tenants_table([red]), 140) if "red" in line)
+        assert re.search(
+            r"40\.\d\d of 400 GPU, 5\.0\d of 5 node: jobs count 0\.5\d$", line.strip()
+        )
+        assert all((t.gpu_hours, t.counts) == (0, 1) for t in seen.values() if t.name != "red")
 
 
 async def test_an_owner_whose_gpus_a_relative_has_does_not_wait_for_it(funded: Ledger):
