@@ -81,7 +81,7 @@ PLACEMENTS_REFUSED = Metric(
 )  # fmt: skip
 PREEMPTIONS = Metric(
     "preemptions", Kind.COUNTER, "control", ("pool",),
-    "Attempts that were preempted for a job of a higher class.",
+    "Attempts that were preempted for another job.",
 )  # fmt: skip
 REJECTIONS = Metric(
     "rejections", Kind.COUNTER, "control", ("pool", "code"),

@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import Database, clock
 from longshore.activities.funding.rows import has_budgets
-from longshore.activities.funding.use import paid_now
+from longshore.activities.funding.use import hours_of, paid_now
 from longshore.activities.preemption_inputs import PreemptionInputs, read_inputs
 from longshore.activities.snapshot import load_pool
 from longshore.activities.views import Views
@@ -23,7 +23,7 @@ from longshore.models.base import Frozen, Instant
 from longshore.models.buying import UnmetJob
 from longshore.models.document import read_document
 from longshore.models.errors import LongshoreError, RefusedError, UnavailableError
-from longshore.models.funding_use import PaidGPUs
+from longshore.models.funding_use import PaidGPUs, PaidHours
 from longshore.models.job import JobSpec
 from longshore.models.job_request import JobRequest, RecentJobs
 from longshore.models.job_status import JobState
@@ -67,6 +67,10 @@ class PreemptionDryRun(Frozen):
         default_factory=dict[str, tuple[PaidGPUs, ...]]
     )
     """Who pays for the jobs that run, by job; empty where no tenant has a budget."""
+    hours: dict[str, tuple[PaidHours, ...]] = Field(
+        default_factory=dict[str, tuple[PaidHours, ...]]
+    )
+    """Who has paid for what those have used that would be stopped; empty likewise."""
     funding: str = ""
     """Who would pay for the job itself; empty likewise."""
 
@@ -137,11 +141,12 @@ async def decide_on_job(ref: str, now: datetime) -> PreemptionDryRun:
             request = next((one for one in inputs.queue if one.id == job.id), None)
             if request is None:
                 raise await _why_not_planned(connection, job.id)
+        start = job.estimated_start  # what `why` says: nobody is told two moments
+        start = start if start and start > now else None
+        found = await _decide(inputs, request, now, away, start)
+        return await _with_payers(database, found, inputs, payers)
     finally:
         await database.close()
-    start = job.estimated_start  # what `why` says: nobody is told two moments
-    found = await _decide(inputs, request, now, away, start if start and start > now else None)
-    return _with_payers(found, inputs, payers)
 
 
 async def _why_not_planned(connection: AsyncConnection, job_id: str) -> RefusedError:
@@ -168,7 +173,8 @@ async def _payers(
     return await paid_now(connection, running, await clock(connection)) if running else {}
 
 
-def _with_payers(
+async def _with_payers(
+    database: Database,
     ran: PreemptionDryRun,
     inputs: PreemptionInputs,
     payers: dict[str, tuple[PaidGPUs, ...]] | None,
@@ -176,7 +182,9 @@ def _with_payers(
     if payers is None:
         return ran
     funding = says_who_would_pay(ran.request.id, inputs.spec.packing.funding)
-    return ran.model_copy(update={"payers": payers, "funding": funding})
+    async with database.transaction() as connection:
+        hours = await hours_of(connection, [victim.job_id for victim in ran.plan.victims])
+    return ran.model_copy(update={"payers": payers, "hours": hours, "funding": funding})
 
 
 async def _job(settings: Settings, database: Database, ref: str) -> JobView:

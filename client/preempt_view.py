@@ -64,8 +64,11 @@ def _victims(victims: Sequence[Victim], ran: PreemptionDryRun) -> RenderableType
 
 def _paid_for(job_id: str, ran: PreemptionDryRun) -> tuple[str, ...]:
     """Return the cell with who pays for a job that runs; none where no tenant has a budget."""
-    payers = ran.payers.get(job_id, ())
-    return (", ".join(each.words for each in payers) or NONE,) if ran.payers else ()
+    if not ran.payers:
+        return ()
+    paid = ", ".join(each.words for each in ran.payers.get(job_id, ()))
+    hours = ", ".join(each.words for each in ran.hours.get(job_id, ()))
+    return (f"{paid or NONE}; GPU-hours: {hours}" if hours else paid or NONE,)
 
 
 def _widest_id() -> dict[str, int]:

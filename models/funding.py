@@ -131,9 +131,11 @@ class FundingTerms(Frozen):
             raise ValueError("allow_borrow needs sponsors: name the tenants that lend")
         if not self.allow_borrow:
             if self.max_borrow is not None:
-                raise ValueError("max_borrow needs allow_borrow: true")
+                raise ValueError(f"max_borrow is {self.max_borrow}: that needs allow_borrow: true")
             if self.sponsors:
-                raise ValueError("sponsors need allow_borrow: true")
+                raise ValueError(
+                    f"sponsors are {', '.join(self.sponsors)}: they need allow_borrow: true"
+                )
         if len(set(self.sponsors)) < len(self.sponsors):
             raise ValueError("sponsors names a tenant twice")
         return self

@@ -50,7 +50,7 @@ class PaidGPUs(Payer):
     def words(self) -> str:
         """Return ``4 OWNED by red/main``."""
         if self.funding is FundingClass.UNFUNDED:
-            return f"{count(self.gpus)} UNFUNDED: give way first"
+            return f"{count(self.gpus)} UNFUNDED: preempted first"
         without = "" if self.envelope else ", which has no budget"
         return f"{count(self.gpus)} {self.funding} by {self.by}{without}"
 
@@ -79,7 +79,7 @@ class Payers(Wire):
 
     @property
     def words(self) -> str:
-        """Return ``4 OWNED by red/main, 2 UNFUNDED: give way first``."""
+        """Return ``4 OWNED by red/main, 2 UNFUNDED: preempted first``."""
         return ", ".join(each.words for each in self.now)
 
     @property

@@ -273,7 +273,7 @@ async def test_parts_move_from_one_class_to_the_next_as_they_are_paid_for(ledger
         found = await paid_now(connection, ["j", "half", "free"], datetime.now(UTC))
     assert {job: [each.words for each in paid] for job, paid in found.items()} == {
         "j": ["1 OWNED by red/main", "1 BORROWED by bank/loan"],
-        "half": ["0.5 UNFUNDED: give way first"],
+        "half": ["0.5 UNFUNDED: preempted first"],
         "free": ["1 OWNED by default, which has no budget"],
     }
     await write_charge(ledger, charge("half", shared, (2,), milli=500))

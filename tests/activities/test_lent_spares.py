@@ -262,7 +262,7 @@ async def test_whoever_borrows_keeps_the_gpus_where_the_gang_ends(lent: Ledger):
     main = await envelope(lent, "blue", milli=4000)
     async with lent.database.transaction() as connection:
         told = await fund_view(connection, "guest", DEFAULT_MARGINS)
-    assert told.says == "2 UNFUNDED: give way first; from the next cycle on 2 OWNED by blue/main"
+    assert told.says == "2 UNFUNDED: preempted first; from the next cycle on 2 OWNED by blue/main"
     await cycle(lent, 3, "guest")
     charged = "SELECT envelope_id FROM charges WHERE job_id = 'guest'"
     assert [row["envelope_id"] for row in await lent.rows(charged)] == [main]

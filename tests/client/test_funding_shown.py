@@ -74,7 +74,7 @@ async def test_who_pays_is_told_of_each_job(
     told = words(await longshore("job", mine))
     assert "paid for 4 OWNED by red/main" in told
     assert re.search(rf"GPU-hours {SECONDS} OWNED by red/main", told)
-    assert "paid for 4 UNFUNDED: give way first" in words(await longshore("why", idle))
+    assert "paid for 4 UNFUNDED: preempted first" in words(await longshore("why", idle))
     assert "paid for red would pay for it" in words(await longshore("why", next_one))
     report = JobReport.model_validate_json((await longshore("job", mine, "--json")).out)
     assert report.payers is not None
@@ -86,13 +86,15 @@ async def test_who_pays_is_told_of_each_job(
     ran = await longshore("preempt", "--dry-run", next_one)
     told = words(ran)
     assert "Paid for: red would pay for it" in told
-    assert f"{idle} 5 4 4 UNFUNDED: give way first" in told
+    hours = f"{SECONDS} UNFUNDED"
+    assert re.search(rf"{idle} 5 4 4 UNFUNDED: preempted first; GPU-hours: {hours}", told)
     assert f"{mine} 4 OWNED by red/main" in told
     as_json = await longshore("preempt", "--dry-run", next_one, "--json")
     found = PreemptionDryRun.model_validate_json(as_json.out)
     assert {job: paid[0].funding for job, paid in found.payers.items()} == {
         mine: "OWNED", idle: "UNFUNDED",
     }  # fmt: skip
+    assert {job: used[0].funding for job, used in found.hours.items()} == {idle: "UNFUNDED"}
 
     table = words(await longshore("usage", "--by", "job"))
     assert re.search(rf"{idle} blue UNFUNDED nobody {SECONDS}", table)
@@ -111,7 +113,7 @@ async def test_who_pays_is_told_of_each_job(
     assert "Who would be asked if it were covered anew, in this order" in told
     assert f"{mine} of tenant red Paid for: 4 OWNED by red/main" in told
     told = words(await longshore("fund", idle))
-    assert "Paid for: 4 UNFUNDED: give way first; no budget pays for 4 GPUs" in told
+    assert "Paid for: 4 UNFUNDED: preempted first; no budget pays for 4 GPUs" in told
     assert "sibling red/main 8 4 – red 4 0 ACL_DENIED no end" in told
     told = words(await longshore("fund", next_one))
     assert "Who is asked, in this order" in told
@@ -158,6 +160,7 @@ async def test_what_is_not_there_is_named(
         (("leases", "--gpu", "a/b/c"), "give a node and one of its GPUs, such as node-a/3"),
         (("leases", "--at", "yesterday"), "--at 'yesterday': give a duration such as 10m"),
         (("usage", "--since", "x"), "--since 'x': give a duration such as 10m"),
+        (("leases", "--at", "2999-01-01T00:00Z"), "--at '2999-01-01T00:00Z': give a time that"),
     ],
 )
 def test_what_cannot_be_read_is_told(

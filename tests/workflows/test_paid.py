@@ -58,7 +58,7 @@ async def test_it_tells_who_pays_and_that_it_was_recalled_and_is_funded_again(
     owner = (await longshore.submit(a_spec(pool, tenant=red))).job_id
     await reaches(longshore, owner, JobState.RUNNING)
     assert await funding_class(temporal, owner) == "OWNED"
-    recalled = f"recalled: {red}/main pays for {owner} now; 1 UNFUNDED: give way first"
+    recalled = f"recalled: {red}/main pays for {owner} now; 1 UNFUNDED: preempted first"
     await eventually(lambda: told("UNFUNDED", recalled))
     await node.end(owner)
     await longshore.wait(owner)

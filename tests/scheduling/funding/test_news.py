@@ -37,7 +37,7 @@ def test_who_is_recalled_hears_for_whom_and_who_is_funded_hears_by_whom():
     with_owner = facts._replace(uses=[*facts.uses, use("r", "red", 3)])
     assert told(with_owner) == [
         ("b", "UNFUNDED",
-         "recalled: red/e1 pays for r now; 1 SHARED by red/e1, 3 UNFUNDED: give way first"),
+         "recalled: red/e1 pays for r now; 1 SHARED by red/e1, 3 UNFUNDED: preempted first"),
         ("r", "OWNED", "3 OWNED by red/e1"),
     ]  # fmt: skip
     begins = [one for one in with_owner.uses if one.job_id == "r"]
@@ -50,10 +50,10 @@ def test_why_an_envelope_pays_no_longer():
     cut = facts._replace(envelopes={1: owned(1, "red", 2)})
     assert told(cut) == [
         ("r", "UNFUNDED",
-         "red/e1 has become too small; 2 OWNED by red/e1, 2 UNFUNDED: give way first"),
+         "red/e1 has become too small; 2 OWNED by red/e1, 2 UNFUNDED: preempted first"),
     ]  # fmt: skip
     ended = facts._replace(envelopes={1: owned(1, "red", 4, end=NOW)})
-    assert told(ended) == [("r", "UNFUNDED", "red/e1 has ended; 4 UNFUNDED: give way first")]
+    assert told(ended) == [("r", "UNFUNDED", "red/e1 has ended; 4 UNFUNDED: preempted first")]
 
 
 def test_who_keeps_its_class_hears_nothing():
