@@ -294,9 +294,10 @@ class KeptFunding:
         """Return those whom nobody pays for, and who might be paid for now that so much of some
         envelopes is free; where that is 0, or there is a cap, whatever they lack."""
         room = self.room
-        freed = {place: amount for place, amount in freed.items() if room.open[place]}
+        # Also of one that has closed: its caps have room for the others below them.
         caps = {cap for place in freed for cap in room.caps[place]}
-        freed.update((member, 0) for cap in caps for member in room.members[cap])
+        freed = {**freed, **dict.fromkeys((m for cap in caps for m in room.members[cap]), 0)}
+        freed = {place: amount for place, amount in freed.items() if room.open[place]}
         found: list[Use] = []
         for tenant, attempts in self._uncovered.items():
             places = [place for place in freed if self._may_ask(tenant, place)]

@@ -1,9 +1,11 @@
-"""All that can happen in small universes: 3 tenants, 2 envelopes, 4 jobs, up to 6 events.
+"""All that can happen in small universes: 3 tenants, 2 envelopes, 4 jobs, up to 6 events; the
+envelopes of each two of the tenants, with a cap and without.
 
 Each state is visited once, however it was come to. In a state that is settled, whatever happens
 next is decided three times: kept from before, at once, and by a plain implementation.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from itertools import product
@@ -13,13 +15,15 @@ import pytest
 
 from longshore.models.funding import Lending, Sharing
 from longshore.scheduling.funding.evaluate import Funded, evaluate
-from longshore.scheduling.funding.facts import Branch, Charge, Facts, Owned, Use
+from longshore.scheduling.funding.facts import Branch, Capped, Charge, Facts, Owned, Use
 from longshore.scheduling.funding.kept import KeptFunding
+from longshore.scheduling.funding.split import classes_of
 from tests.support.funding_scenes import (
     HOUR,
     NOW,
     applied,
     borrowing,
+    capped,
     facts_of,
     owned,
     tree,
@@ -32,8 +36,9 @@ TREES = {
     "line": tree(a=None, b="a", c="b"),
     "strangers": tree(a=None, b="a", c=None),
 }
-OWNERS = [("b", "b"), ("a", "b"), ("b", "c")]
-SIZES = [(1, 2), (2, 3)]
+OWNERS = list(product("abc", repeat=2))
+SIZES = [(1, 2, None), (2, 3, None), (2, 3, 4)]
+"""Of the envelopes, and of a cap over both."""
 EVENTS = 6
 MINUTE = timedelta(minutes=1)
 State = frozenset[tuple[object, ...]]
@@ -42,13 +47,15 @@ State = frozenset[tuple[object, ...]]
 class Universe(NamedTuple):
     tenants: dict[str, Branch]
     envelopes: tuple[Owned, ...]
+    caps: tuple[Capped, ...]
     jobs: tuple[Use, ...]
 
 
 def all_of() -> list[Universe]:
-    """Each tree with each two owners and sizes; the second is lent, and closes for an hour."""
+    """Each tree with each two owners, sizes and caps; the second is lent, and closes for an
+    hour."""
     found: list[Universe] = []
-    for tenants, owners, sizes in product(TREES.values(), OWNERS, SIZES):
+    for tenants, owners, (*sizes, most) in product(TREES.values(), OWNERS, SIZES):
         lending = Lending(to=("a", "b", "c"), max=1)
         envelopes = (
             owned(1, owners[0], sizes[0]),
@@ -58,7 +65,8 @@ def all_of() -> list[Universe]:
             use("j1", "a", 1), use("j2", "b", 2), use("j3", "c", 1, terms=borrowing("b", most=1)),
             use("j4", "c", 2, preemptible=False),
         )  # fmt: skip
-        found.append(Universe(tenants, envelopes, jobs))
+        caps = (capped(1, "a", most, (1, 2)),) if most else ()
+        found.append(Universe(tenants, envelopes, caps, jobs))
     return found
 
 
@@ -109,7 +117,7 @@ def state_of(facts: Facts) -> State:
 
 def explore(universe: Universe, depth: int) -> int:
     """Visit each state that so many events lead to; return how many there are."""
-    first = facts_of(universe.tenants, universe.envelopes)
+    first = facts_of(universe.tenants, universe.envelopes, universe.caps)
     seen = {state_of(first)}
     front = [first]
     for number in range(depth):
@@ -142,9 +150,19 @@ def check(before: Facts, event: str, after: Facts, now: datetime) -> Facts:
     plain = Plain(settled, now)
     assert payers_of(plain.charges) == found, "all of it holds"
     assert all(plain.left(id) >= 0 for id in settled.envelopes), event
+    assert all(plain.left_below(cap) >= 0 for cap in settled.caps), event
+    assert all(is_of_one_class(one, settled) for one in settled.uses), event
     if event.startswith("end"):
         assert all(loses_to_who_is_nearer(after, funded, now)), event
     return settled
+
+
+def is_of_one_class(use: Use, facts: Facts) -> bool:
+    """Return whether each GPU that is paid for is the job's own, and is paid for once."""
+    paid = Counter(
+        (one.rank, gpu) for one in facts.charges if one.job_id == use.job_id for gpu in one.gpus
+    )
+    return max(paid.values(), default=1) == 1 and paid.keys() <= classes_of(use, (), facts).keys()
 
 
 def happen(kept: KeptFunding, event: str, after: Facts) -> None:
@@ -165,7 +183,7 @@ def loses_to_who_is_nearer(facts: Facts, funded: Funded, now: datetime) -> Itera
         yield nearest < plain.steps(one.charge)
 
 
-@pytest.mark.parametrize("number", range(0, len(all_of()), 5))
+@pytest.mark.parametrize("number", range(0, len(all_of()), 11))
 def test_some_small_universes(number: int) -> None:
     assert explore(all_of()[number], 3) > 100
 
@@ -175,3 +193,22 @@ def test_some_small_universes(number: int) -> None:
 @pytest.mark.parametrize("number", range(len(all_of())))
 def test_all_small_universes(number: int) -> None:
     assert explore(all_of()[number], EVENTS) > 1000
+
+
+def test_an_envelope_that_closes_makes_room_below_its_cap() -> None:
+    """Who runs longest has it, before those who have just lost their payer."""
+    envelopes = (owned(1, "a", 2), owned(2, "c", 3))
+    jobs = [
+        use("j1", "b", 2)._replace(since=NOW - 3 * MINUTE),
+        use("j2", "c", 3)._replace(since=NOW - 2 * MINUTE),
+    ]
+    facts = facts_of(TREES["family"], envelopes, [capped(1, "a", 4, (1, 2))], jobs)
+    charges = [
+        Charge("j1", 1, 0, 1, (0,), 1000, False, jobs[0].since, 1),
+        Charge("j2", 1, 0, 2, (0, 1, 2), 1000, False, jobs[1].since, 2),
+    ]
+    facts = facts._replace(charges=charges)
+    closed = envelopes[1]._replace(spec=envelopes[1].spec.model_copy(update={"start": NOW + HOUR}))
+    after = facts._replace(envelopes={**facts.envelopes, 2: closed})
+    settled = check(facts, "change 2 to 2", after, NOW)
+    assert {one.job_id: one.gpus for one in settled.charges if one.since == NOW} == {"j1": (1,)}
