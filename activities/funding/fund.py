@@ -73,7 +73,7 @@ async def fund_view(connection: AsyncConnection, job_id: str, margins: Margins) 
     if mine is None:
         if not has_budget:
             return pays_all
-        raise RefusedError(f"job {job_id} neither runs nor waits now: ask again in a moment")
+        raise await _why_not_asked(connection, job_id)
     queue = [one.request for one in entries if not one.held or one.request.id == job_id]
     funding = await read_funding(connection, row["pool"], queue)
     if funding is None:
@@ -96,6 +96,17 @@ async def fund_view(connection: AsyncConnection, job_id: str, margins: Margins) 
     most, target = packing.most_paid_for(mine.id), mine.malleable.target
     upto = f"; it starts on up to {target if most is None else most} of {target} GPUs"
     return found.model_copy(update={"says": found.says + upto})
+
+
+async def _why_not_asked(connection: AsyncConnection, job_id: str) -> RefusedError:
+    """Return why nobody is asked for a job that does not run."""
+    if await connection.scalar(
+        text("SELECT EXISTS (SELECT FROM queue WHERE job_id = :id)"), {"id": job_id}
+    ):
+        return RefusedError(
+            f"{job_id} is set aside, so that no cycle plans it: `longshore why {job_id}` says why"
+        )
+    return RefusedError(f"job {job_id} neither runs nor waits now: ask again in a moment")
 
 
 def _over(

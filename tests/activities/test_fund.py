@@ -8,7 +8,7 @@ from rich.console import Console
 
 from longshore.activities.funding.fund import fund_view
 from longshore.client.use_view import fund_screen
-from longshore.models.errors import NotFoundError
+from longshore.models.errors import NotFoundError, RefusedError
 from longshore.models.fund_view import FundView
 from longshore.models.margins import DEFAULT_MARGINS
 from tests.support.funding import cap, envelope, tenant
@@ -195,3 +195,13 @@ async def test_a_job_that_is_more_than_a_quota_alone_is_not_told_to_wait(funded:
         "raise the quota: `longshore tenant set grey --max-gpus 2`, "
         "`longshore tenant set grey --max-jobs 1`"
     ]
+
+
+async def test_of_a_job_that_is_set_aside_it_is_said_that_it_is(funded: Ledger):
+    await envelope(funded, "red", milli=8000)
+    await funded.enqueue("odd", gpus=1, tenant="red")
+    async with funded.listening("odd"):
+        await funded.rows("UPDATE queue SET request = '[]'")
+        await funded.cycle("one")
+    with pytest.raises(RefusedError, match="odd is set aside, so that no cycle plans it"):
+        await asked(funded, "odd")
