@@ -25,8 +25,11 @@ async def nodes_if_none_could_hold(
     """
     if job.gang is None:
         some = (await connection.scalars(text(_SOME), {"pool": pool, "first": _FIRST})).all()
-        if could_ever_place(job, await load_nodes(connection, pool, some), now):
+        nodes = await load_nodes(connection, pool, some)
+        if could_ever_place(job, nodes, now):
             return None
+        if len(some) < _FIRST:  # these are all
+            return nodes
     nodes = await load_nodes(connection, pool)
     return None if could_ever_place(job, nodes, now) else nodes
 

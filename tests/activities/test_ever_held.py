@@ -62,6 +62,19 @@ async def test_few_nodes_are_read_where_one_of_them_could_hold_the_job(
     assert reads == read
 
 
+@pytest.mark.parametrize(("first", "read"), [(4, ["abcd", "all"]), (5, ["abcd"])])
+async def test_a_pool_of_few_nodes_is_read_once(
+    ledger: Ledger, reads: list[str], monkeypatch: pytest.MonkeyPatch, first: int, read: list[str]
+) -> None:
+    monkeypatch.setattr(ever_held, "_FIRST", first)
+    async with ledger.database.transaction() as connection:
+        job = JobRequest.of("job", ledger.spec(gpus=5), SUBMITTED_AT, 1)
+        now = await clock(connection)
+        found = await nodes_if_none_could_hold(connection, ledger.pool, job, now)
+        assert found == await load_nodes(connection, ledger.pool)
+    assert reads == read
+
+
 async def test_nodes_that_have_gone_are_not_read(ledger: Ledger, reads: list[str]) -> None:
     await ledger.rows("UPDATE nodes SET state = 'GONE' WHERE id = 'a'")
     async with ledger.database.transaction() as connection:
