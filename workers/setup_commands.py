@@ -113,9 +113,9 @@ def _show_not_judged(report: ReconcileReport, again_at: datetime) -> None:
 
 
 def _show_finding(finding: Finding, *, dry_run: bool) -> None:
-
     word, colour = ("mended", "green") if finding.mended else ("look", "yellow")
-    _show_line(word, colour, finding.subject, finding.problem)
+    problem = f"{finding.problem} ({finding.kind.value})"
+    _show_line(word, colour, finding.subject, problem)
     done = finding.done or ("can be mended" if dry_run and finding.mend else "")
     if done:
         out().print(Text(f"        {done}", style="dim"), soft_wrap=True)

@@ -223,7 +223,7 @@ async def test_reconcile_ends_with_1_where_a_person_must_look(
     shown = await _longshore(settings, "reconcile", "--dry-run")
     assert shown.returncode == 1
     assert shown.stdout.splitlines()[0] == (
-        f"look    node {node.id}: cpu_milli_used counts 5, and 0 are held"
+        f"look    node {node.id}: cpu_milli_used counts 5, and 0 are held (ledger-differs)"
     )
     async with control.transaction() as connection:
         await connection.execute(text("UPDATE nodes SET cpu_milli_used = 0"))
