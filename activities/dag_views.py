@@ -237,7 +237,7 @@ def _step(
     if waits is not None:
         reason = waits
     elif job and job.elements is not None:
-        reason = progress_text(job.elements, job.claimed)
+        reason = progress_text(job.elements, job.claimed, job.slots_aside)
     elif job and job.state is JobState.RUNNING:
         reason = f"on {format_places(job.places)}"
     return DagJobView(

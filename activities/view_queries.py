@@ -80,7 +80,11 @@ _JOBS = f"""
            CASE WHEN a.id IS NOT NULL AND j.ended_at IS NULL THEN (
                 SELECT count(*) - count(DISTINCT job_id) FROM elements
                  WHERE array_id = a.id AND state = 'RUNNING')
-                ELSE 0 END AS claimed
+                ELSE 0 END AS claimed,
+           CASE WHEN a.id IS NOT NULL AND j.ended_at IS NULL THEN (
+                SELECT count(*) FROM array_slots s JOIN queue sq ON sq.job_id = s.job_id
+                 WHERE s.array_id = a.id AND sq.decision->>'kind' = 'SET_ASIDE')
+                ELSE 0 END AS slots_aside
       FROM jobs j
       LEFT JOIN arrays a ON a.id = j.id
       LEFT JOIN queue q ON q.job_id = j.id

@@ -32,6 +32,6 @@ async def as_on_record(status: JobStatus, views: Views) -> JobStatus:
     return status.model_copy(
         update={
             "state": job.state, "since": since,
-            "reason": progress_text(job.elements, job.claimed),
+            "reason": progress_text(job.elements, job.claimed, job.slots_aside),
         }
     )  # fmt: skip

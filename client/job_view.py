@@ -187,7 +187,7 @@ def _last_change(job: JobView) -> datetime:
 def _remark(job: JobView, now: datetime) -> str:
     """Return what is worth knowing beside the state: where it runs, why it waits, how it ended."""
     if job.elements is not None and not job.begin_only:
-        return progress_text(job.elements, job.claimed)
+        return progress_text(job.elements, job.claimed, job.slots_aside)
     match job.state:
         case JobState.RUNNING:
             again = f", attempt {job.attempt}" if job.attempt > 1 else ""

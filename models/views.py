@@ -103,6 +103,8 @@ class JobView(Wire):
     """Of an array that has not ended: how many of its elements are in each state."""
     claimed: int = 0
     """Of the elements that are RUNNING, those that do not run: their slots run others."""
+    slots_aside: int = 0
+    """Of an array that has not ended: slots that are set aside, since no cycle could plan them."""
     max_duration: Duration | None = None
     """How long an attempt may run; null for no limit."""
     ends_by: Instant | None = None

@@ -219,8 +219,8 @@ def aside_text(aside: SlotsAside) -> str:
     )
 
 
-def progress_text(counts: Mapping[ElementState, int], claimed: int = 0) -> str:
-    """Return ``of 10 elements 7 succeeded, 1 running, 2 claimed``.
+def progress_text(counts: Mapping[ElementState, int], claimed: int = 0, aside: int = 0) -> str:
+    """Return ``of 10 elements 7 succeeded, 1 running, 2 claimed; 1 slot is set aside``.
 
     Elements in the hands of slots are RUNNING; `claimed` of them do not run, as a slot runs one of
     its batch at a time. Of those, some may have ended: a slot tells of a batch as a whole.
@@ -232,4 +232,6 @@ def progress_text(counts: Mapping[ElementState, int], claimed: int = 0) -> str:
             parts += [f"{number - claimed:,} running", f"{claimed:,} claimed"]
         elif number:
             parts.append(f"{number:,} {word}")
-    return f"of {count(sum(counts.values()), 'element')} {', '.join(parts)}"
+    told = f"of {count(sum(counts.values()), 'element')} {', '.join(parts)}"
+    verb = "is" if aside == 1 else "are"
+    return f"{told}; {count(aside, 'slot')} {verb} set aside" if aside else told

@@ -21,6 +21,7 @@ from longshore.activities.signals import Signals
 from longshore.activities.views import Views
 from longshore.client.array_view import array_parts
 from longshore.client.explainer import Explainer
+from longshore.client.job_view import jobs_table
 from longshore.console.array_view import bar_html
 from longshore.models.array_messages import (
     AdvanceArray,
@@ -162,7 +163,7 @@ async def test_an_array_says_which_of_its_slots_no_cycle_plans(
             )
     views, why = ArrayViews(control), "set aside: it cannot be planned (<b>)"
 
-    async def told(jobs: list[str]) -> tuple[ArrayView, str, str, str]:
+    async def told(jobs: list[str]) -> tuple[ArrayView, str, str, str, str]:
         decisions = [
             set_aside(job_id, ValueError()).model_copy(update={"reason": why}).model_dump_json()
             for job_id in jobs
@@ -180,18 +181,22 @@ async def test_an_array_says_which_of_its_slots_no_cycle_plans(
 
         explained = await Explainer(control, Settings(), nobody).explanation(job)
         screen = " ".join(" ".join(drawn(part)) for part in array_parts(view))
-        return view, explained.headline, " ".join(screen.split()), bar_html(view, None)
+        page = bar_html(view, None)
+        return view, explained.headline, " ".join(screen.split()), page, drawn(jobs_table([job], NOW, 160), 160)[1]
 
-    view, headline, screen, page = await told([])
+    view, headline, screen, page, listed = await told([])
+    assert "set aside" not in listed
     assert (view.aside, view.waiting_slot) == (None, first)
     assert "not planned" not in headline + screen + page
-    view, headline, screen, page = await told([first, second])
+    view, headline, screen, page, listed = await told([first, second])
+    assert "; 2 slots are set aside" in listed
     assert view.aside == SlotsAside(slots=2, first=first, reason=why)
     assert view.waiting_slot == third
     for said in (headline, screen, unescape(page)):
         assert f"2 slots are not planned: {first} is {why}" in said
     assert "<b>" not in page
-    view, headline, screen, _ = await told([third])
+    view, headline, screen, _, listed = await told([third])
+    assert "; 3 slots are set aside" in listed
     assert view.waiting_slot is None
     assert "waits for GPUs" not in headline + screen
 

@@ -214,6 +214,7 @@ def test_elements_that_are_claimed_are_not_told_as_running():
     told = "of 42 elements 4 succeeded, 4 running, 32 claimed, 2 waiting"
     assert progress_text(counts, 32) == told
     assert progress_text({RUNNING: 4}) == "of 4 elements 4 running"
+    assert progress_text({RUNNING: 4}, aside=1).endswith(" 4 running; 1 slot is set aside")
     assert decide(seen(counts, claimed=32)).reason == told
 
 
