@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
-from itertools import compress
+from itertools import chain, compress
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -73,7 +73,9 @@ class Board:
         self.price = _ints([gpu.price or policy.gpu_price for gpu in self.gpus])
         numbers: dict[str, int] = {}
         self.node_of = _ints([numbers.setdefault(gpu.node, len(numbers)) for gpu in self.gpus])
-        """A number for each node."""
+        """A number for each node. The rows of a node are neighbours."""
+        self.first_of: Ints = np.searchsorted(self.node_of, np.arange(len(numbers) + 1))
+        """Where the rows of each node begin; at last their number."""
         self.ends: Floats = np.array(
             [math.inf if gpu.ends is None else (gpu.ends - now).total_seconds()
              for gpu in self.gpus]
@@ -89,20 +91,25 @@ class Board:
         self._may_leave: dict[tuple[int, bool], Bools] = {}
         self._yielding: dict[tuple[int, bool], Yielding] = {}
         self._reloads: dict[str, int] = {}
+        self._least: dict[tuple[int, int, bool], tuple[Floats, int]] = {}
+        """Least prices of an hour, and how many of the changes of room they know."""
+        self._changed: list[int] = []
+        """Rows whose room has changed, again and again."""
 
     def _pairs(self) -> None:
         row_of, loading = self.rows.get, EngineStage.LOADING
         of_key = defaultdict[SlotKey, list[ModelSlot]](list)
         for slot in self.slots:
             of_key[slot.key].append(slot)
-            if slot.state is loading:
-                self.loading += 1
-                self._is_busy(self.rows_of(slot.memory), self.ready_at(slot))
         self.of_key = dict(of_key)
-        memory = [(slot.memory, place) for place, slot in enumerate(self.slots)]
-        rows = _ints([row_of(gpu, _GONE) for on, _ in memory for gpu, _ in on])
-        places = _ints([place for on, place in memory for _ in on])
-        mbs = _ints([mb for on, _ in memory for _, mb in on])
+        for slot in [slot for slot in self.slots if slot.state is loading]:
+            self.loading += 1
+            self._is_busy(self.rows_of(slot.memory), self.ready_at(slot))
+        memory = [slot.memory for slot in self.slots]
+        places = np.repeat(np.arange(len(memory)), _ints(list(map(len, memory))))
+        parts = list(chain.from_iterable(memory))
+        rows = _ints([row_of(part.gpu, _GONE) for part in parts])
+        mbs = _ints([part.mb for part in parts])
         there = rows != _GONE
         self._row, self._place, self._mb = rows[there], places[there], mbs[there]
         taken = np.bincount(self._row, self._mb, len(self.gpus)) if len(self._row) else 0
@@ -119,7 +126,11 @@ class Board:
     def stale(self) -> list[bool]:
         """Whether each slot yields to anybody."""
         policy, now = self.policy, self.now
-        return [is_stale(slot, policy, now) for slot in self.slots]
+        # Most are in use, and told at a glance.
+        return [
+            (slot.idle_since is not None or slot.prewarmed) and is_stale(slot, policy, now)
+            for slot in self.slots
+        ]
 
     @cached_property
     def _columns(self) -> tuple[Bools, Bools, Ints, Floats]:
@@ -154,7 +165,8 @@ class Board:
             row, mb, count = self._row[pairs], self._mb[pairs], len(self.gpus)
             cost = self._columns[-1][self._place[pairs]]
             each_mb = cost / np.maximum(mb, 1)
-            order = np.lexsort((each_mb, row))
+            order = np.argsort(each_mb)
+            order = order[np.argsort(row[order], kind="stable")]
             row, mb, cost = row[order], mb[order], cost[order]
             least = np.full(count, math.inf)
             np.minimum.at(least, row, cost)
@@ -169,6 +181,17 @@ class Board:
         """Return micro-dollars that those who leave cost at least so that each of these GPUs,
         where enough yields, has so many MB: the cheapest slot alone, and what the MB would cost if
         a slot could leave in part."""
+        at = (mb, asker.priority, asker.due)
+        least, known = self._least.get(at, (None, 0))
+        if least is None:
+            least = self._hourly(np.arange(len(self.gpus)), mb, asker)
+        elif known < len(self._changed):
+            changed = np.array(self._changed[known:], np.int64)
+            least[changed] = self._hourly(changed, mb, asker)
+        self._least[at] = least, len(self._changed)
+        return least[rows] * (meanwhile / _HOUR)
+
+    def _hourly(self, rows: Ints, mb: int, asker: Asker) -> Floats:
         yielding, short = self.yielding(asker), mb - self.room[rows]
         begin = yielding.first[rows]
         until = yielding.mbs[begin] + short
@@ -176,7 +199,7 @@ class Board:
         parts = (until - yielding.mbs[last]) * yielding.each_mb[last]
         parts += yielding.costs[last] - yielding.costs[begin]
         dearer = np.maximum(yielding.least[rows], parts)
-        return np.where(short > 0, dearer, 0.0) * (meanwhile / _HOUR)
+        return np.where(short > 0, dearer, 0.0)
 
     def lasting(self, model: ServedModel) -> Bools:
         """Return on which GPUs a load would have paid before their nodes end."""
@@ -273,6 +296,7 @@ class Board:
         for gpu, mb in memory:
             if (row := self.rows.get(gpu)) is not None:
                 self.room[row] -= mb
+        self._changed += rows
         self._is_busy(rows, until + load)
         self.loading += 1
 

@@ -5,6 +5,7 @@ the slots that leave, or the wait until a GPU loads nothing else, cost least. On
 node, those that the fastest links connect.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from longshore.models.text import amount, format_places, span
 from longshore.scheduling.placement.gpus import mask_of
 from longshore.scheduling.placement.links import choose_linked, slowest_link
 from longshore.scheduling.serving.sizes import split_layers
-from longshore.scheduling.serving.slot_board import Board
+from longshore.scheduling.serving.slot_board import Board, Floats, Ints
 from longshore.scheduling.serving.slots import ServedModel, SlotOption
 from longshore.scheduling.serving.victims import Asker, Candidate
 from longshore.scheduling.words import format_link
@@ -108,11 +109,14 @@ def _on_several(board: Board, asked: Asked, mbs: Sequence[int]) -> list[Way]:
     """Return the ways on GPUs of one node that load nothing."""
     number, mb = len(mbs), max(mbs)
     found: list[Way] = []
-    for usable, free, least_price in _nodes(board, asked, number, mb):
+    for usable, free, least_price, prices in _nodes(board, asked, number, mb):
         if _settled(found, least_price):
             break
-        ways = [_way(board, asked, rows, mbs) for rows in _sets(board, usable, free, number)]
-        found += [way for way in ways if way is not None]
+        for rows in _sets(board, usable, free, number):
+            if _settled(found, max([prices[row] for row in rows])):
+                continue
+            if (way := _way(board, asked, rows, mbs)) is not None:
+                found.append(way)
     return _cheapest(board, found)
 
 
@@ -124,7 +128,7 @@ def _in_layers(board: Board, asked: Asked, fewest: int) -> list[Way]:
     could = board.room + board.yielding(asked.asker).mb
     for number in range(fewest, min(split.layers, _MOST_SPLIT) + 1):
         found: list[Way] = []
-        for usable, _, _ in _nodes(board, asked, number, split.fixed + split.mb):
+        for usable, _, _, _ in _nodes(board, asked, number, split.fixed + split.mb):
             for room in (board.room, could):
                 rows = sorted(sorted(usable, key=lambda row: (-int(room[row]), row))[:number])
                 mbs = split_layers(split, [int(room[row]) for row in rows])
@@ -138,28 +142,36 @@ def _in_layers(board: Board, asked: Asked, fewest: int) -> list[Way]:
 
 def _nodes(
     board: Board, asked: Asked, number: int, mb: int
-) -> Iterator[tuple[list[int], list[int], float]]:
+) -> Iterator[tuple[list[int], list[int], float, dict[int, float]]]:
     """Yield for each node with enough GPUs those that could have so many MB, of these the ones
-    that have it free, and what a set of them costs at least; of many nodes those that look
-    cheapest, these first."""
+    that have it free, what a set of them costs at least, and each of them; of many nodes those
+    that look cheapest, these first."""
     could = board.room + board.yielding(asked.asker).mb
     rows = np.flatnonzero(board.lasting(asked.model) & ~board.busy & (could >= mb))
     if not len(rows):
         return
     costs = board.least_prices(rows, mb, asked.asker, asked.model.load_time)
+    bound = _dearest_of_cheapest(board, rows, costs, number)
+    for node in np.argsort(bound, kind="stable")[:_LOOKED_AT].tolist():
+        least_price = float(bound[node])
+        if least_price == math.inf:  # too few of its GPUs
+            return
+        begin, end = np.searchsorted(rows, board.first_of[node : node + 2])
+        usable = rows[begin:end]
+        free = usable[board.room[usable] >= mb].tolist()
+        usable = usable.tolist()
+        prices = dict(zip(usable, costs[begin:end].tolist(), strict=True))
+        yield usable, free, least_price, prices
+
+
+def _dearest_of_cheapest(board: Board, rows: Ints, costs: Floats, number: int) -> Floats:
+    """Return what so many GPUs of each node cost at least, infinity where it has fewer: one slot
+    may have memory of several, and is to count once."""
+    begin = board.first_of
+    of_node = np.full((len(begin) - 1, max(int(np.diff(begin).max()), number)), math.inf)
     nodes = board.node_of[rows]
-    # The rows of a node are neighbours.
-    first = np.flatnonzero(np.diff(nodes, prepend=-1))
-    gpus = np.diff(first, append=len(rows))
-    first, gpus = first[gpus >= number], gpus[gpus >= number]
-    order = np.lexsort((costs, nodes))
-    rows, costs = rows[order], costs[order]
-    # The dearest of the cheapest GPUs of a node: one slot may have memory of several.
-    bound = costs[first + number - 1]
-    for at in np.argsort(bound, kind="stable")[:_LOOKED_AT].tolist():
-        usable = np.sort(rows[first[at] : first[at] + gpus[at]])
-        free = usable[board.room[usable] >= mb]
-        yield usable.tolist(), free.tolist(), float(bound[at])
+    of_node[nodes, rows - begin[nodes]] = costs
+    return np.partition(of_node, number - 1, axis=1)[:, number - 1]
 
 
 def _settled(found: Sequence[Way], least_price: float) -> bool:

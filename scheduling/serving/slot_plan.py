@@ -111,14 +111,12 @@ class _Planning:
         key, model = waiting.key, self.state.models.get(waiting.key)
         if model is None:
             return self._decide(key, SlotAction.NEVER, f"there is no model {key}")
-        serve = tuple(_spread(waiting.requests, self._places(model)))
+        places, loading, slots = self._stock(model)
+        serve = tuple(_spread(waiting.requests, places))
         left = waiting.requests - sum(number for _, number in serve)
-        states = [slot.state for slot in self._of(key)]
-        loading: list[ModelSlot] = []
-        if EngineStage.LOADING in states:
-            loading = [s for s in self._of(key) if s.state is EngineStage.LOADING]
-        left -= (len(loading) + self.coming.get(key, 0)) * model.concurrency
-        slots = len(states) - states.count(EngineStage.DRAINING) + self.coming.get(key, 0)
+        coming = self.coming.get(key, 0)
+        left -= (len(loading) + coming) * model.concurrency
+        slots += coming
         if slots and left <= 0:
             return self._decide(
                 key, SlotAction.SERVE, self._says_served(model, serve, loading), serve=serve
@@ -237,15 +235,21 @@ class _Planning:
             f"what yields to class {asked.asker.priority} does not suffice"
         )
 
-    def _places(self, model: ServedModel) -> list[tuple[int, str]]:
+    def _stock(self, model: ServedModel) -> tuple[list[tuple[int, str]], list[ModelSlot], int]:
         """Return the ready slots of a key with how many requests each has beyond what it takes:
-        fewer than none where it has room."""
+        fewer than none where it has room; those that load; and how many do not drain."""
         ready, leaving, most = EngineStage.READY, self.board.leaving, model.concurrency
-        return [
-            (slot.active + slot.queued - most, slot.id)
-            for slot in self._of(model.key)
-            if slot.state is ready and slot.id not in leaving
-        ]
+        places: list[tuple[int, str]] = []
+        others: list[ModelSlot] = []
+        slots = self._of(model.key)
+        for slot in slots:
+            if slot.state is not ready:
+                others.append(slot)
+            elif slot.id not in leaving:
+                places.append((slot.active + slot.queued - most, slot.id))
+        loading = [slot for slot in others if slot.state is EngineStage.LOADING]
+        drained = [slot.state for slot in others].count(EngineStage.DRAINING)
+        return places, loading, len(slots) - drained
 
     def _of(self, key: SlotKey) -> list[ModelSlot]:
         return self.board.of_key.get(key, [])

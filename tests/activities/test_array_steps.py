@@ -181,8 +181,8 @@ async def test_an_array_says_which_of_its_slots_no_cycle_plans(
 
         explained = await Explainer(control, Settings(), nobody).explanation(job)
         screen = " ".join(" ".join(drawn(part)) for part in array_parts(view))
-        page = bar_html(view, None)
-        return view, explained.headline, " ".join(screen.split()), page, drawn(jobs_table([job], NOW, 160), 160)[1]
+        listed = drawn(jobs_table([job], NOW, 160), 160)[1]
+        return view, explained.headline, " ".join(screen.split()), bar_html(view, None), listed
 
     view, headline, screen, page, listed = await told([])
     assert "set aside" not in listed

@@ -168,21 +168,28 @@ def test_the_order_of_the_input_does_not_matter(scene: ServingState, chance: Ran
     assert planned(other) == planned(scene)
 
 
-@given(scenes(), st.integers(1, 9), st.booleans())
+@given(scenes(), st.integers(1, 9), st.booleans(), st.randoms(use_true_random=False))
 def test_nobody_leaves_for_less_than_is_reckoned_at_least(
-    scene: ServingState, priority: int, due: bool
+    scene: ServingState, priority: int, due: bool, chance: Random
 ) -> None:
+    """For a GPU alone, and for each of two together; also once room has changed since."""
     board = Board(scene, POLICY, NOW)
-    rows = np.arange(len(board.gpus))
-    for of in scene.models.values():
-        asker, mb = Asker(priority, of.key, due), of.sizes[0][0]
-        least = board.least_prices(rows, mb, asker, of.load_time)
-        for row, reckoned in enumerate(least.tolist()):
-            leaving = board.leaving_on([row], [mb], asker, of.load_time)
-            if leaving is not None:
-                # Each price is rounded, and so is that of the reload before.
-                off = len(leaving) * (0.5 + 0.5 * 900 * (of.load_time / HOUR))
-                assert sum(each.price for each in leaving) >= reckoned - off
+    rows = range(len(board.gpus))
+    sets = [*combinations(rows, 1), *combinations(rows, 2)]
+    for _ in range(3):
+        for of in scene.models.values():
+            asker, mb = Asker(priority, of.key, due), of.sizes[0][0]
+            least = board.least_prices(np.array(rows), mb, asker, of.load_time).tolist()
+            for on in sets:
+                leaving = board.leaving_on(on, [mb] * len(on), asker, of.load_time)
+                if leaving is not None:
+                    # Each price is rounded, and so is that of the reload before.
+                    off = len(leaving) * (0.5 + 0.5 * 900 * (of.load_time / HOUR))
+                    price = sum(each.price for each in leaving)
+                    assert price >= max(least[row] for row in on) - off
+        row = chance.choice(rows)
+        gone = [each.id for each in scene.slots if chance.random() < 0.3]
+        board.take(board.memory_of([row], [chance.choice([1_000, 20_000])]), gone, SECOND)
 
 
 @given(scenes(most_waiting=1))
