@@ -14,6 +14,7 @@ from longshore.models.errors import StoredError
 from longshore.models.job import JobSpec
 from longshore.models.job_request import JobRequest
 from longshore.models.model_registry import ModelView, SizeView
+from longshore.models.node import NodeState
 from longshore.models.service import ServiceSpec
 from longshore.models.serving import EngineSpec
 from longshore.scheduling.packer import place
@@ -57,7 +58,11 @@ async def _with_room(connection: AsyncConnection, jobs: Sequence[JobSpec]) -> tu
             fits = {each.node_id for each in place(job, nodes, policy, now).candidates}
             has_room[number] += sorted(fits)
             holds[number] += sorted(
-                node.id for node in nodes if node.id not in fits and could_ever_hold(node, job)
+                node.id
+                for node in nodes
+                if node.id not in fits
+                and node.state is not NodeState.LOST
+                and could_ever_hold(node, job)
             )
     return tuple(
         SizeView(

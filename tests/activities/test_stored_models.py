@@ -9,6 +9,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
 from longshore.activities.serving.examination import Examined
+from longshore.activities.serving.model_room import model_in_full
 from longshore.activities.serving.stored_models import (
     load_gpus,
     load_model,
@@ -207,3 +208,15 @@ async def test_the_gpus_of_nodes_that_are_there(ledger: Ledger):
     async with ledger.database.snapshot() as connection:
         (found,) = await load_gpus(connection)
     assert (found.node_id, found.gpus, found.each) == ("a", 2, 80.0)
+
+
+async def test_where_a_model_has_room_and_where_it_would_when_nodes_are_empty(ledger: Ledger):
+    await store(ledger, model("m", memory=60))
+    for node in ("free", "full", "lost"):
+        await ledger.register(node, gpus=1)
+    await ledger.add_job("job")
+    await ledger.place("job", node="full")
+    async with ledger.database.transaction() as connection:
+        await connection.execute(text("UPDATE nodes SET state = 'LOST' WHERE id = 'lost'"))
+        (size, *_) = (await model_in_full(connection, "m")).sizes
+    assert (size.nodes, size.when_empty) == (("free",), ("full",))
