@@ -225,7 +225,8 @@ class CycleActivities:
         free = made.gpus.free - _newly_taken(made.nodes, placements)
         reply = _reply(pool, len(waits.entries), len(placed), waits)
         changes = made.settlement.next_change if made.settlement else None
-        wake = min(filter(None, (reply.next_wake, changes, waits.again_in(made.now))))
+        news = self._told.next_due(made.now)
+        wake = min(filter(None, (reply.next_wake, changes, news, waits.again_in(made.now))))
         reply = reply.model_copy(
             update={"gpus": made.gpus.there, "free_gpus": free, "next_wake": wake}
         )

@@ -80,6 +80,8 @@ class PaidFor(Wire):
     """Of its GPUs that it would lose first; null: of a newer version."""
     says: Reason = ""
     """Who pays for how many, and before that why others did."""
+    since: Instant | None = None
+    """Since when; null: since it hears of it."""
 
 
 class FundingCode(StrEnum):

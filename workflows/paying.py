@@ -35,7 +35,7 @@ class Paying:
         lost_it = self._now is not None and self._now.funding is FundingClass.UNFUNDED
         again = is_funded and lost_it and self._had_payer
         self._says = f"funded again: {told.says}" if again else told.says
-        self._now, self._since = told, at
+        self._now, self._since = told, told.since or at
         self._had_payer = self._had_payer or is_funded
 
     def forget(self) -> None:

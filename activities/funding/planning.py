@@ -227,7 +227,7 @@ def settlement_of(
         facts, begins, now, fewest(jobs[use.job_id] for use in begins),
         foreseen.foreseen if foreseen else MappingProxyType({}),
     )  # fmt: skip
-    news = news_of(facts, funded, begins)
+    news = news_of(facts, funded, now, begins)
     return Settlement(funded, begins, frozenset(must), next_change(facts, now), news)
 
 

@@ -36,3 +36,13 @@ class Telling:
                 self._last[key] = each.paid.funding, now
                 due.append(each)
         return tuple(due)
+
+    def next_due(self, now: datetime) -> timedelta | None:
+        """Return in what time a job is to hear what is kept for it; None where none is."""
+        times = (
+            self._last[key][1] + TOLD_EVERY
+            for key, each in self._left.items()
+            if self._last[key][0] is not each.paid.funding
+        )
+        soonest = min(times, default=None)
+        return None if soonest is None else soonest - now

@@ -1,6 +1,7 @@
 """What a job that runs hears when others pay for it, or nobody does any more."""
 
 from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
 from typing import NamedTuple
 
 from longshore.models.funding import FundingClass, FundingCode, PaidFor
@@ -24,10 +25,12 @@ class News(NamedTuple):
     paid: PaidFor
 
 
-def news_of(facts: Facts, funded: Funded, begins: Collection[Use] = ()) -> tuple[News, ...]:
-    """Return what jobs are to hear of a change of who pays: those of another class than they were
-    by `facts`, by the class of the GPUs that they would lose first. One of `begins` hears it with
-    its placement."""
+def news_of(
+    facts: Facts, funded: Funded, now: datetime, begins: Collection[Use] = ()
+) -> tuple[News, ...]:
+    """Return what jobs are to hear of a change of who pays `now`: those of another class than they
+    were by `facts`, by the class of the GPUs that they would lose first. One of `begins` hears it
+    with its placement."""
     ended: dict[Attempt, list[Ended]] = {}
     for each in funded.ended:
         ended.setdefault((each.charge.job_id, each.charge.attempt), []).append(each)
@@ -44,7 +47,7 @@ def news_of(facts: Facts, funded: Funded, begins: Collection[Use] = ()) -> tuple
         if (attempt := (charge.job_id, charge.attempt)) in opened:
             opened[attempt].append(charge)
     found = (
-        _news(use, before[attempt], ended.get(attempt, []), opened[attempt], facts)
+        _news(use, before[attempt], ended.get(attempt, []), opened[attempt], facts, now)
         for use in facts.uses
         if (attempt := (use.job_id, use.attempt)) in concerned
     )
@@ -52,7 +55,12 @@ def news_of(facts: Facts, funded: Funded, begins: Collection[Use] = ()) -> tuple
 
 
 def _news(
-    use: Use, before: list[Charge], ended: list[Ended], opened: list[Charge], facts: Facts
+    use: Use,
+    before: list[Charge],
+    ended: list[Ended],
+    opened: list[Charge],
+    facts: Facts,
+    at: datetime,
 ) -> News | None:
     closed = {each.charge for each in ended}
     after = [charge for charge in before if charge not in closed] + opened
@@ -62,7 +70,7 @@ def _news(
     who = ", ".join(each.words for each in paid_gpus(after, use, facts))
     why = _why(ended, facts) if _SAFE.index(now) > _SAFE.index(was) else ""
     says = f"{why}; {who}" if why else who
-    return News(use.job_id, PaidFor(attempt=use.attempt, funding=now, says=says))
+    return News(use.job_id, PaidFor(attempt=use.attempt, funding=now, says=says, since=at))
 
 
 def _why(ended: Iterable[Ended], facts: Facts) -> str:

@@ -28,7 +28,7 @@ def begun(facts: Facts, *uses: Use) -> Facts:
 
 
 def told(facts: Facts) -> list[tuple[str, str, str]]:
-    found = news_of(facts, evaluate(facts, NOW))
+    found = news_of(facts, evaluate(facts, NOW), NOW)
     return [(one.job_id, str(one.paid.funding), one.paid.says) for one in found]
 
 
@@ -41,7 +41,8 @@ def test_who_is_recalled_hears_for_whom_and_who_is_funded_hears_by_whom():
         ("r", "OWNED", "3 OWNED by red/e1"),
     ]  # fmt: skip
     begins = [one for one in with_owner.uses if one.job_id == "r"]
-    found = news_of(with_owner, evaluate(with_owner, NOW), begins)
+    found = news_of(with_owner, evaluate(with_owner, NOW), NOW, begins)
+    assert {one.paid.since for one in found} == {NOW}
     assert [one.job_id for one in found] == ["b"], "it hears with its placement"
 
 
@@ -72,11 +73,11 @@ def test_a_class_says_what_may_be_lost_first():
     tenants = FAMILY | tree(bank=None)
     for gpus, funding in ((1, "OWNED"), (2, "SHARED"), (3, "SHARED")):
         job = use("b", "blue", gpus, terms=borrowing("bank"))
-        [one] = news_of(facts := facts_of(tenants, envelopes, (), [job]), evaluate(facts, NOW))
+        [one] = news_of(facts := facts_of(tenants, envelopes, (), [job]), evaluate(facts, NOW), NOW)
         assert one.paid.funding == funding
     job = use("b", "blue", 1, terms=borrowing("bank"))
     facts = facts_of(tenants, envelopes[2:], (), [job])
-    [one] = news_of(facts, evaluate(facts, NOW))
+    [one] = news_of(facts, evaluate(facts, NOW), NOW)
     assert one.paid.says == "1 BORROWED by bank/e3"
 
 
@@ -104,7 +105,9 @@ def test_short_jobs_of_an_owner_do_not_have_a_relative_told_each_minute():
         assert found == ()
     other = news(FundingClass.UNFUNDED, "k")
     assert told.due([other], NOW + MINUTE) == (other,), "others hear at once"
+    assert told.next_due(NOW + MINUTE) is None
     assert told.due([], NOW + TOLD_EVERY) == (), "it is as it has heard"
     assert told.due([again], NOW + TOLD_EVERY) == (again,)
     assert told.due([lost], NOW + TOLD_EVERY + MINUTE) == ()
+    assert told.next_due(NOW + TOLD_EVERY + MINUTE) == TOLD_EVERY - MINUTE, "its pool wakes then"
     assert told.due([], NOW + 2 * TOLD_EVERY) == (lost,), "later, where it is still so"
