@@ -56,6 +56,8 @@ class Funding(NamedTuple):
     """Who waits and had others stopped for who pays for them."""
     shrunk: Mapping[str, int] = MappingProxyType({})
     """Jobs that wait to go on with so many GPUs: the part of them that is paid for."""
+    only: str | None = None
+    """The type of the GPUs of the pool, where all are of one and none are bought."""
 
 
 class Settlement(NamedTuple):
@@ -164,7 +166,8 @@ async def read_funding(
     shrunk = {
         row.job_id: row.gpus for row in await connection.execute(text(_SHRUNK), {"pool": pool})
     }
-    return Funding(facts, asks, walls, factors, first, freed, shrunk)
+    only = await connection.scalar(text(_ONLY_TYPE), {"pool": pool})
+    return Funding(facts, asks, walls, factors, first, freed, shrunk, only)
 
 
 async def with_funding(
@@ -199,7 +202,7 @@ def funded_by(
     """Return a policy with who pays for the jobs of its pool. The queue comes in its order."""
     found = pool_funding(
         funding.facts, pool, ordered, funding.asks, now, funding.walls, funding.factors, growing,
-        funding.first, funding.shrunk, funding.freed,
+        funding.first, funding.shrunk, funding.freed, funding.only,
     )  # fmt: skip
     return packing.model_copy(update={"funding": found})
 
@@ -283,6 +286,14 @@ _FIRST = """
       JOIN nodes n ON n.id = p.node_id AND n.pool = :pool
       JOIN preemptions d ON (d.for_job, d.for_attempt) = (p.job_id, p.attempt)
      WHERE p.ended_at IS NULL AND jsonb_exists(d.plan, 'cut')
+"""
+
+_ONLY_TYPE = """
+    SELECT CASE WHEN count(DISTINCT gpu_type) = 1 THEN min(gpu_type) END
+      FROM nodes
+     WHERE pool = :pool AND state <> 'GONE'
+       AND NOT EXISTS (SELECT FROM pools
+                        WHERE name = :pool AND spec -> 'buying' ->> 'enabled' = 'true')
 """
 
 _SHRUNK = """

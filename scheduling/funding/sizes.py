@@ -123,7 +123,10 @@ def _extended(room: Room, pool: str, use: Use, has: MayGrow, waiting: Collection
         return has.gpus
     begin, end = held_at(job, has.gpus), held_at(job, sizes[-1])
     rank = 1 + max(share.rank for share in use.shares)
-    more = Share(rank, Where(pool, job.gpu_type, None), tuple(range(end - begin)), _WHOLE)
+    where = use.shares[0].where
+    if where.labels is not None:  # it runs, and may grow onto GPUs of any kind that it asks for
+        where = Where(pool, job.gpu_type, None)
+    more = Share(rank, where, tuple(range(end - begin)), _WHOLE)
     missing = _take(room, use, more, waiting)
     if not missing:
         return sizes[-1]
