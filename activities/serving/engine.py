@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import http.client
 import json
-import math
 import os
 import shutil
 import signal
@@ -52,8 +51,6 @@ _IDLE = 0.02
 _DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """An engine is on this machine: no proxy leads there."""
 _USE_EVERY = 0.25
-_USE_TOLD_EVERY = 60.0
-"""Seconds between two tellings that it is in use, or no longer: each is a signal."""
 _NEWS = 32_000_000
 """Bytes by which the memory of an engine has to change, and by a twentieth, to be told."""
 _LINES, _LONGEST = 10, 200
@@ -75,7 +72,6 @@ class Engine:
         self._report = report
         self._environ = environ
         self._said = EngineReport(stage=EngineStage.LOADING)
-        self._use_told_at = -math.inf
         self._untold = False
         self._asked = threading.Event()
         self._last = deque[str](maxlen=_LINES)
@@ -239,16 +235,8 @@ class Engine:
             self._tell(memory=memory)
 
     def _tell_use(self, use: EngineUse) -> None:
-        """Tell whether it is in use, where that is news.
-
-        That may be old by a minute: who stops an engine has it end what it has begun in any case.
-        Its first use is told at once: until then one that is prewarmed leaves for anybody.
-        """
         now = time.monotonic()
-        if use.uses and not self._said.uses:
-            self._tell(idle=use.idle(now), uses=use.uses)
-        if use.idle(now) != self._said.idle and now - self._use_told_at >= _USE_TOLD_EVERY:
-            self._use_told_at = now
+        if use.is_news(now, idle=self._said.idle, uses=self._said.uses):
             self._tell(idle=use.idle(now), uses=use.uses)
 
     def _tell(self, **changes: object) -> None:

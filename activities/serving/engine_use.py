@@ -20,6 +20,8 @@ _QUIET, _QUIET_AFTER_USE = 1.0, 10.0
 """Seconds without a connection after which an engine that is to stop has nothing to do. Who has
 used it just now may have its address for some more: from a look every few seconds, which takes a
 few on a busy machine."""
+_TOLD_EVERY = 60.0
+"""Seconds between two tellings that it is in use: each is a signal."""
 _TICK = 0.01
 """Seconds of the processor that count as work: the least that the system tells (proc(5))."""
 _COUNTED = {
@@ -42,6 +44,7 @@ class EngineUse:
         self._work = work
         self._used_at = now
         self._resting = True
+        self._told_at = -math.inf
 
     def look(self, work: float, now: float, *, connected: bool) -> None:
         """Take in what is so now, and whether anybody was `connected` since the last look."""
@@ -65,6 +68,23 @@ class EngineUse:
     def idle(self, now: float) -> bool:
         """Return whether nobody has used it for as long as counts."""
         return now - self._used_at >= STALE_AFTER.total_seconds()
+
+    def is_news(self, now: float, *, idle: bool, uses: int) -> bool:
+        """Return whether it is to be told that it is in use, or no longer, where its `uses` and
+        whether it is `idle` were told last.
+
+        That it is idle is told at once, since others may then have its memory. That it is in use
+        may be known late: who stops an engine has it end what it has begun in any case. Its first
+        use is told at once: until then one that is prewarmed leaves for anybody.
+        """
+        is_first = self.uses > 0 and not uses
+        if not is_first:
+            if self.idle(now):
+                return not idle
+            if not idle or now - self._told_at < _TOLD_EVERY:
+                return False
+        self._told_at = now
+        return True
 
     def quiet(self, now: float) -> float:
         """Return for how many seconds nobody has to be connected before it stops."""

@@ -38,6 +38,19 @@ def test_who_has_used_it_lately_finds_it_for_ten_seconds_more():
     assert (use.quiet(11.9), use.quiet(12.0)) == (10.0, 1.0)
 
 
+def test_that_it_is_idle_is_told_at_once_and_that_it_is_in_use_once_a_minute():
+    use, told = EngineUse(0.0, 0.0), list[tuple[int, bool]]()
+    idle, uses, work = False, 0, 0.0
+    for now in range(10, 200):
+        if now in {20, 40, 41, 100}:
+            work += 1
+        use.look(work, now, connected=True)
+        if use.is_news(now, idle=idle, uses=uses):
+            idle, uses = use.idle(now), use.uses
+            told.append((now, idle))
+    assert told == [(10, True), (20, False), (30, True), (100, False), (110, True)]
+
+
 def test_requests_without_a_pause_between_them_are_one_use():
     use, work = EngineUse(work=0.0, now=0.0), 0.0
     for now in (1.0, 5.0, 12.0, 21.0):

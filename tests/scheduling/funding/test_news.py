@@ -73,7 +73,9 @@ def test_a_class_says_what_may_be_lost_first():
     tenants = FAMILY | tree(bank=None)
     for gpus, funding in ((1, "OWNED"), (2, "SHARED"), (3, "SHARED")):
         job = use("b", "blue", gpus, terms=borrowing("bank"))
-        [one] = news_of(facts := facts_of(tenants, envelopes, (), [job]), evaluate(facts, NOW), NOW)
+        [one] = news_of(
+            facts := facts_of(tenants, envelopes, (), [job]), evaluate(facts, NOW), NOW
+        )
         assert one.paid.funding == funding
     job = use("b", "blue", 1, terms=borrowing("bank"))
     facts = facts_of(tenants, envelopes[2:], (), [job])
