@@ -1,7 +1,7 @@
 """What would become of a job if it were submitted now, read from the database and the markets."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 
 from sqlalchemy import text
@@ -9,14 +9,14 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import Database, clock
 from longshore.activities.durations import learnt_for
-from longshore.activities.funding.planning import funded_by, read_funding
+from longshore.activities.funding.planning import funding_beside
 from longshore.activities.funding.quotas import why_too_many_wait
 from longshore.activities.funding.refusals import why_never_taken
 from longshore.activities.lending import on_lent_spare
 from longshore.activities.locality import with_locality
 from longshore.activities.preemption_inputs import PreemptionInputs, read_inputs
 from longshore.activities.prices.views import why_waits
-from longshore.activities.snapshot import load_nodes, load_queue, load_recent, load_running
+from longshore.activities.snapshot import load_nodes, load_recent
 from longshore.activities.staged_data import held_by
 from longshore.activities.usage import load_pool_to_plan
 from longshore.client.buying import decide_on_pool
@@ -26,12 +26,10 @@ from longshore.models.data import HeldData
 from longshore.models.durations import Learnt
 from longshore.models.errors import LongshoreError, UnavailableError
 from longshore.models.forecast import Forecast, ForecastKind, NodePrice
-from longshore.models.funding import FundingTerms, PoolFunding
+from longshore.models.funding import PoolFunding
 from longshore.models.job import JobSpec
 from longshore.models.job_request import JobRequest
-from longshore.models.node import Node
 from longshore.models.placement import PlacementKind
-from longshore.models.pool import PoolSpec
 from longshore.models.preemption import BuyQuote
 from longshore.models.settings import Settings
 from longshore.models.start_range import StartRange
@@ -49,8 +47,6 @@ from longshore.scheduling.forecast import (
     forecast_of_unfunded_wait,
     with_deadline,
 )
-from longshore.scheduling.funding.pool import Asks
-from longshore.scheduling.order import queue_order
 from longshore.scheduling.packer import place
 
 MARKETS_WITHIN = 10.0
@@ -73,7 +69,7 @@ async def forecast(
         job = with_learnt(JobRequest.of(_THIS, begun, now, 1), learnt)
         if refused := await _why_refused(connection, job, spec):
             return forecast_of_refusal(refused)
-        funding = await _funding_beside(connection, pool, job, spec, nodes, now)
+        funding = await funding_beside(connection, pool, job, spec, nodes, now)
         unpaid = _why_unpaid(funding)
         (job,), nodes = await with_locality(connection, spec.pool, pool.packing, [job], nodes)
         alone = place(job, nodes, pool.packing, now, recent=recent)
@@ -132,31 +128,6 @@ async def _why_refused(connection: AsyncConnection, job: JobRequest, spec: JobSp
     """Return why the queue would not take the job, as it does itself; empty where it would."""
     (never,) = await why_never_taken(connection, [(job, spec)])
     return never or await why_too_many_wait(connection, spec.tenant)
-
-
-async def _funding_beside(
-    connection: AsyncConnection,
-    pool: PoolSpec,
-    job: JobRequest,
-    spec: JobSpec,
-    nodes: Sequence[Node],
-    now: datetime,
-) -> PoolFunding | None:
-    """Return who would pay for the job behind those before it in its queue; None where no budget
-    or quota concerns it."""
-    if await read_funding(connection, pool.name, [job]) is None:
-        return None  # without reading a queue that may be long
-    entries = await load_queue(connection, pool.name)
-    queue = [*(entry.request for entry in entries if not entry.held), job]
-    funding = await read_funding(connection, pool.name, queue)
-    if funding is None:
-        return None
-    asks = Asks(spec.funding or FundingTerms(), spec.preemptible)
-    funding = funding._replace(asks={**funding.asks, job.id: asks})
-    running = await load_running(connection, pool.name)
-    packing = pool.packing.model_copy(update={"funding": None})  # as where it is asked who pays
-    ordered = queue_order(queue, packing, now, nodes, running)
-    return funded_by(packing, pool.name, funding, ordered, now).funding
 
 
 def _why_unpaid(funding: PoolFunding | None) -> str:
@@ -229,7 +200,7 @@ async def forecast_of_submit(
                 return None
             pool = await load_pool_to_plan(connection, spec.pool, settings.margins)
             nodes = await load_nodes(connection, spec.pool)
-            unpaid = _why_unpaid(await _funding_beside(connection, pool, job, spec, nodes, now))
+            unpaid = _why_unpaid(await funding_beside(connection, pool, job, spec, nodes, now))
     except UnavailableError:
         return None
     return forecast_of_unfunded_wait(unpaid, of_slots=True) if unpaid else None

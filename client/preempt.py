@@ -10,6 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from longshore.activities.database import Database, clock
+from longshore.activities.funding.planning import funding_beside
 from longshore.activities.funding.rows import has_budgets
 from longshore.activities.funding.use import hours_of, paid_now
 from longshore.activities.preemption_inputs import PreemptionInputs, read_inputs
@@ -208,24 +209,49 @@ async def decide_on_file(job_path: str | Path, now: datetime) -> PreemptionDryRu
     spec, begins_at = as_if_begun(read_document(job_path, JobSpec), now)
     settings = Settings()
     database = Database.for_people(settings.resolve_database_url(), pool_size=1)
+    request = JobRequest.of(spec.name, spec, submitted_at=now, attempt=1)
     try:
         away = await store_away(settings, spec.name)
         async with database.transaction() as connection:
             await load_pool(connection, spec.pool, known=True)
             inputs = await read_inputs(connection, spec.pool, away, margins=settings.margins)
+            inputs = await _with_job(connection, inputs, spec, request, now)
+            payers = await _payers(connection, inputs)
+        found = await _decide_beside(inputs, spec, request, now, away)
+        found = await _with_payers(database, found, inputs, payers)
     finally:
         await database.close()
-    request = JobRequest.of(spec.name, spec, submitted_at=now, attempt=1)
-    inputs = inputs.model_copy(update={"queue": (*inputs.queue, request)})
+    later = _later(begins_at, now, found.notes)
+    return found.model_copy(update=later) if later else found
+
+
+async def _with_job(
+    connection: AsyncConnection,
+    inputs: PreemptionInputs,
+    spec: JobSpec,
+    request: JobRequest,
+    now: datetime,
+) -> PreemptionInputs:
+    """Return a pool as if the job were in its queue, with who would pay for it."""
+    funding = await funding_beside(connection, inputs.spec, request, spec, inputs.nodes, now)
+    packing = inputs.spec.packing
+    if funding is not None:
+        packing = packing.model_copy(update={"funding": funding})
+    pool = inputs.spec.model_copy(update={"packing": packing})
+    return inputs.model_copy(update={"spec": pool, "queue": (*inputs.queue, request)})
+
+
+async def _decide_beside(
+    inputs: PreemptionInputs, spec: JobSpec, request: JobRequest, now: datetime, away: str
+) -> PreemptionDryRun:
+    """Return who would be preempted for a job that the pool's queue in the database is without."""
     latest = start_by(request, spec.deadline_at(now), inputs.spec.buying, now)
     beside = UnmetJob(request=request, tenant=spec.tenant, start_by=latest)
     start = _kept_start(
         request, inputs.queue, inputs.nodes, inputs.running, inputs.spec.packing, now,
         inputs.recent,
     )  # fmt: skip
-    found = await _decide(inputs, request, now, away, start, beside)
-    later = _later(begins_at, now, found.notes)
-    return found.model_copy(update=later) if later else found
+    return await _decide(inputs, request, now, away, start, beside)
 
 
 async def _decide(
@@ -284,6 +310,9 @@ def _no_plan(inputs: PreemptionInputs, request: JobRequest) -> str:
     of_it = [one for one in inputs.under_way if one.job_id == request.id]
     if victims := [each for one in of_it for each in one.victims]:
         return f"its GPUs are being freed already: {listed(victims, _NAMED)} stops for it"
+    funding = inputs.spec.packing.funding
+    if funding is not None and request.id in funding.held:
+        return f"nobody is stopped for it: {funding.unfunded[request.id]}"
     return "it needs nobody's GPUs: the next cycle places it"
 
 

@@ -22,7 +22,8 @@ from longshore.activities.funding.rows import (
 )
 from longshore.activities.placements import BORROWS
 from longshore.activities.snapshot import load_nodes, load_queue, load_running
-from longshore.models.funding import PoolFunding
+from longshore.models.funding import FundingTerms, PoolFunding
+from longshore.models.job import JobSpec
 from longshore.models.job_request import JobRequest
 from longshore.models.node import Node
 from longshore.models.placement import CyclePlan, PackingPolicy
@@ -189,6 +190,31 @@ async def with_funding(
     ordered = queue_order(queue, spec.packing, now, nodes, running)
     packing = funded_by(spec.packing, spec.name, found, ordered, now, growing)
     return spec.model_copy(update={"packing": packing})
+
+
+async def funding_beside(
+    connection: AsyncConnection,
+    pool: PoolSpec,
+    job: JobRequest,
+    spec: JobSpec,
+    nodes: Sequence[Node],
+    now: datetime,
+) -> PoolFunding | None:
+    """Return who would pay for a job that is not in its pool's queue, were it the last one there;
+    None where no budget or quota concerns it."""
+    if await read_funding(connection, pool.name, [job]) is None:
+        return None  # without reading a queue that may be long
+    entries = await load_queue(connection, pool.name)
+    queue = [*(entry.request for entry in entries if not entry.held), job]
+    funding = await read_funding(connection, pool.name, queue)
+    if funding is None:
+        return None
+    asks = Asks(spec.funding or FundingTerms(), spec.preemptible)
+    funding = funding._replace(asks={**funding.asks, job.id: asks})
+    running = await load_running(connection, pool.name)
+    packing = pool.packing.model_copy(update={"funding": None})  # as where it is asked who pays
+    ordered = queue_order(queue, packing, now, nodes, running)
+    return funded_by(packing, pool.name, funding, ordered, now).funding
 
 
 def funded_by(

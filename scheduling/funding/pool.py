@@ -73,7 +73,7 @@ def pool_funding(
     placed then or not: those before all others for whom others have given way, as their start was
     due (`first`) or for who pays for them (`freed`). `factors` go with it as they are.
     Who was `shrunk` to the part of it that is paid for has that part first, and no more.
-    `only` is the type of the GPUs of the pool, where all are of one: a job that takes any has such.
+    `only` is the type of the pool's GPUs, where all are of one: a job that takes any has those.
 
     `growing` are malleable jobs that run, in the order in which they may grow.
     """

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 import typer
@@ -61,13 +62,19 @@ async def family(control: Database, temporal: Client, pool: str) -> Ledger:
 
 
 async def test_who_pays_is_told_of_each_job(
-    longshore: Command, pool: str, node: ScriptedNode, family: Ledger
+    longshore: Command, pool: str, node: ScriptedNode, family: Ledger, tmp_path: Path
 ) -> None:
     await longshore("pool", "set", pool, "--preemption", "enabled=false")
     mine = await submitted(longshore, pool, "red", "mine")
     await node.started(mine)
     idle = await submitted(longshore, pool, "blue", "idle")
     await node.started(idle)
+    file = tmp_path / "next.yaml"
+    asks = {"name": "next", "pool": pool, "tenant": "red", "gpus": 4, "command": "true"}
+    file.write_text(json.dumps(asks))
+    told = words(await longshore("preempt", "--dry-run", str(file)))
+    assert "Paid for: red would pay for it" in told
+    assert f"{idle} 5 4 4 UNFUNDED: preempted first; GPU-hours" in told
     next_one = await submitted(longshore, pool, "red", "next", "--set", "priority=2")
     await waits(longshore, next_one)
 
@@ -244,6 +251,33 @@ async def test_a_dry_run_says_that_no_budget_pays_for_a_job_that_needs_one(
     assert capped.code == 77
     assert "is not known: it is an array: nothing was submitted" in " ".join(capped.err.split())
     await longshore("cancel", runs)
+
+
+async def test_an_envelope_for_gpus_that_the_pool_has_not_pays_for_no_job_there(
+    longshore: Command, pool: str, node: ScriptedNode, family: Ledger, tmp_path: Path
+) -> None:
+    """It asks for any GPU: those of its pool are all of one type."""
+    owner = f"{pool}-other"
+    await tenant(family, owner)
+    await envelope(family, owner, milli=8000, gpu_type="A100", sharing="none")
+    asks = {
+        "name": "any", "pool": pool, "tenant": owner, "gpus": 4, "command": "true",
+        "funding": {"unfunded": "wait"},
+    }  # fmt: skip
+    file = tmp_path / "any.yaml"
+    file.write_text(json.dumps(asks))
+    unpaid = "no budget pays for 4 GPUs: no envelope that it may use is for such GPUs"
+    assert unpaid in words(await longshore("submit", str(file), "--dry-run"))
+    told = words(await longshore("preempt", "--dry-run", str(file)))
+    assert f"nobody is stopped for it: {unpaid}" in told
+    waiting = (await longshore("submit", "-q", str(file))).out.strip()
+    await waits(longshore, waiting)
+    for command in (("fund",), ("why",), ("preempt", "--dry-run")):
+        told = words(await longshore(*command, waiting))
+        assert unpaid.removeprefix("no ") in told
+        assert "the next cycle places it" not in told
+        assert "would pay for it" not in told
+    await longshore("cancel", waiting)
 
 
 async def test_why_says_what_would_pay_and_not_to_add_a_node(
