@@ -11,11 +11,15 @@ from hypothesis import strategies as st
 from sqlalchemy.exc import IntegrityError
 
 from longshore.activities.buying.decisions import caps_left
+from longshore.activities.buying.purchase_details import PurchaseDetails
 from longshore.activities.buying.purchase_rows import store_intent
+from longshore.activities.buying.purchase_views import PurchaseViews
 from longshore.activities.funding.views import budgets_view
 from longshore.activities.migrations import upgrade
 from longshore.activities.queue_rows import ensure_pool
 from longshore.activities.revisions import newest_revision
+from longshore.client.bought_view import purchase_screen
+from longshore.console.purchases_view import head_html
 from longshore.models.caps_left import BudgetLeft
 from longshore.models.money import MICRO
 from longshore.models.pool import PoolSpec
@@ -25,6 +29,7 @@ from longshore.workers.stack import Stack
 from tests.support.databases import database_of
 from tests.support.funding import tenant
 from tests.support.ledger import Ledger
+from tests.support.screens import NOW, drawn
 
 TEN = 10 * MICRO
 """What a purchase of these tests costs: a GPU for an hour."""
@@ -138,6 +143,23 @@ async def test_what_committed_money_counts_to_stays(tree: Ledger, change: str):
         await tree.rows(f"UPDATE purchases SET {change}")
     await tree.rows("UPDATE purchases SET committed = 0, spent = 0, split = split, day = day")
     await tree.rows(f"UPDATE purchases SET {change}")
+
+
+async def test_what_each_tenant_pays_is_shown(tree: Ledger):
+    await buy(tree, 1, "blue", split={"red": 1, "blue": 3})
+    await buy(tree, 2, "blue")
+    found = {each.id: each for each in await PurchaseViews(tree.database).purchases()}
+    split = found["p-1"].split_micro_usd
+    assert split == {"red": 2_500_000, "blue": 7_500_000}
+    assert found["p-2"].split_micro_usd == {}
+    shared, alone = [await PurchaseDetails(tree.database).purchase(f"p-{n}") for n in (1, 2)]
+    assert shared.split_micro_usd == split
+    said = "$7.50 blue, $2.50 red, by GPU-hours"
+    lines = [line.split(maxsplit=1) for line in drawn(purchase_screen(shared, NOW), 120)]
+    assert ["split", said] in lines
+    assert said in head_html(shared)
+    assert "split" not in "\n".join(drawn(purchase_screen(alone, NOW), 120))
+    assert "Split" not in head_html(alone)
 
 
 async def test_what_comes_cheaper_is_given_back_and_what_was_spent_is_never_refused(tree: Ledger):
