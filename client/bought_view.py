@@ -28,6 +28,8 @@ def purchase_screen(purchase: PurchaseDetail, now: datetime) -> RenderableType:
         ("money", money),
         ("account", purchase.sum_in_words),
     ]
+    split = purchase.split_in_words
+    facts += [("split", split)] if split else []
     facts += [("serves", ", ".join(named(purchase.serves)))] if purchase.serves else []
     facts += [("nodes", ", ".join(purchase.nodes))] if purchase.nodes else []
     facts += [("blocks", ", ".join(purchase.blocks))] if purchase.blocks else []

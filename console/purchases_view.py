@@ -88,6 +88,7 @@ def head_html(purchase: PurchaseDetail) -> str:
     why = "".join(
         f'<p class="reason bad">{escape(each)}</p>' for each in (purchase.reason, *bad) if each
     )
+    split = escape(purchase.split_in_words)
     return (
         facts(
             (
@@ -96,6 +97,7 @@ def head_html(purchase: PurchaseDetail) -> str:
                 ("Tier", escape(purchase.tier)),
                 ("Planned at most", amount(purchase.planned_micro_usd)),
                 ("Committed", amount(purchase.committed_micro_usd)),
+                *((("Split", split),) if split else ()),
                 *money(purchase),
             )
         )

@@ -15,8 +15,11 @@ from longshore.models.block import BlockState
 from longshore.models.block_end import BlockDecision
 from longshore.models.limit import Limit
 from longshore.models.purchase import PurchaseState
-from longshore.models.text import format_dollars
+from longshore.models.text import amount, format_dollars, listed
 from longshore.models.units import Duration
+
+_PAYERS = 12
+"""Tenants that are named with their parts of a purchase."""
 
 
 class Account(Wire):
@@ -80,6 +83,9 @@ class PurchaseView(Account):
     reason: str
     committed_micro_usd: int
     """The most that it can still cost, with what it has cost."""
+    split_micro_usd: dict[str, int] = Field(default_factory=dict[str, int])
+    """What of that counts to each tenant, by the GPU-hours of its jobs; empty where all of it
+    counts to `tenant`."""
     simulated: bool
     orders: int
     """How many were made."""
@@ -93,6 +99,14 @@ class PurchaseView(Account):
     """Nodes that are wanted."""
     created_at: Instant
     ended_at: Instant | None = None
+
+    @property
+    def split_in_words(self) -> str:
+        """The parts of the tenants, the largest first: ``$10.25 audio, $3.42 vision, by
+        GPU-hours``; empty where one pays for all."""
+        parts = sorted(self.split_micro_usd.items(), key=lambda part: (-part[1], part[0]))
+        paid = [f"{amount(micro)} {tenant}" for tenant, micro in parts]
+        return f"{listed(paid, _PAYERS, 'tenant')}, by GPU-hours" if paid else ""
 
 
 class BlockView(Account):

@@ -58,5 +58,9 @@ ACCOUNT_OF_PURCHASE = f"""
 OF_PURCHASE = """
     a.*, coalesce(p.request #>> '{options,0,provider}', '') AS provider,
     coalesce(p.request #>> '{options,0,instance_type}', '') AS instance_type,
-    coalesce((p.request ->> 'nodes')::int, 1) AS wanted
+    coalesce((p.request ->> 'nodes')::int, 1) AS wanted,
+    (SELECT coalesce(jsonb_object_agg(tenant, part), '{}')
+       FROM purchase_parts(p.committed, p.split, p.tenant)
+      WHERE p.split IS NOT NULL AND part > 0) AS split_micro_usd
 """
+"""Of a purchase `p` with the account `a`: that, its first option, and what each tenant pays."""

@@ -60,7 +60,8 @@ async def insert_purchase(
             "decision": request.decision and json.dumps(request.decision),
             "planned": request.planned, "committed": 0 if refused else request.planned,
             "refused": bool(refused), "renews": request.renews,
-            "split": json.dumps(request.split) if request.split else None,
+            # Shares of nothing, as of jobs without GPUs, are no split.
+            "split": json.dumps(request.split) if any(request.split.values()) else None,
         },
     )  # fmt: skip
 

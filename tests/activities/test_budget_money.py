@@ -4,22 +4,32 @@ import asyncio
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy.exc import IntegrityError
 
 from longshore.activities.buying.decisions import caps_left
+from longshore.activities.buying.purchase_details import PurchaseDetails
 from longshore.activities.buying.purchase_rows import store_intent
+from longshore.activities.buying.purchase_views import PurchaseViews
 from longshore.activities.funding.views import budgets_view
+from longshore.activities.migrations import upgrade
 from longshore.activities.queue_rows import ensure_pool
+from longshore.activities.revisions import newest_revision
+from longshore.client.bought_view import purchase_screen
+from longshore.console.purchases_view import head_html
 from longshore.models.caps_left import BudgetLeft
 from longshore.models.money import MICRO
 from longshore.models.pool import PoolSpec
 from longshore.models.purchase import PurchaseOption, PurchaseRequest
 from longshore.scheduling.funding.money import forecast
+from longshore.workers.stack import Stack
+from tests.support.databases import database_of
 from tests.support.funding import tenant
 from tests.support.ledger import Ledger
+from tests.support.screens import NOW, drawn
 
 TEN = 10 * MICRO
 """What a purchase of these tests costs: a GPU for an hour."""
@@ -85,6 +95,71 @@ async def test_each_tenant_pays_by_its_part(tree: Ledger):
     assert (await spent(tree, "red"), await spent(tree, "blue")) == (2_500_000, 7_500_000)
     assert "the budget of red" in await buy(tree, 2, "blue", split=split)
     assert await buy(tree, 3, "blue") == ""
+
+
+@pytest.mark.parametrize("split", [{"nobody": 1}, {"nobody": 2, "red": 1}])
+async def test_what_a_name_that_nobody_knows_would_pay_the_tenant_pays(
+    tree: Ledger, split: dict[str, int]
+):
+    await give(tree, "red", day=15)
+    assert await buy(tree, 1, split=split) == ""
+    assert (await spent(tree, "red"), await spent(tree, "nobody")) == (TEN, 0)
+    assert "the budget of red" in await buy(tree, 2, split=split)
+
+
+async def test_a_tenant_of_which_only_jobs_are_known_pays_its_part_and_so_does_default(
+    tree: Ledger,
+):
+    await tree.add_job("a")
+    await tree.rows("UPDATE jobs SET tenant = 'audio'")
+    assert await buy(tree, 1, split={"red": 2, "audio": 1, "default": 2}) == ""
+    parts = "SELECT name, committed FROM purchase_sums WHERE scope = 'part' ORDER BY name"
+    assert [(each["name"], each["committed"]) for each in await tree.rows(parts)] == [
+        ("audio", 2 * MICRO), ("default", 4 * MICRO), ("red", 4 * MICRO),
+    ]  # fmt: skip
+
+
+async def test_shares_of_nothing_are_no_split(tree: Ledger):
+    assert await buy(tree, 1, split={"red": 0, "blue": 0}) == ""
+    assert (await spent(tree, "red"), await spent(tree, "blue")) == (TEN, 0)
+    for split in ("{}", '{"red": 0}'):
+        with pytest.raises(IntegrityError, match="purchases_split_in_numbers"):
+            await tree.rows(
+                "INSERT INTO purchases (id, pool, tenant, tier, state, request, planned,"
+                " committed, split) SELECT 'p-2', pool, tenant, tier, state, request, planned,"
+                " committed, CAST(:split AS jsonb) FROM purchases",
+                split=split,
+            )
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["split = '{\"blue\": 1}'", "split = NULL", "day = day - 40", "tenant = 'blue'",
+     "tier = 'FLEX'", "committed = 0, day = day - 40"],
+)  # fmt: skip
+async def test_what_committed_money_counts_to_stays(tree: Ledger, change: str):
+    assert await buy(tree, 1, split={"red": 1, "blue": 1}) == ""
+    with pytest.raises(IntegrityError, match=r"split of purchase p-1 stay .* 10000000 micro"):
+        await tree.rows(f"UPDATE purchases SET {change}")
+    await tree.rows("UPDATE purchases SET committed = 0, spent = 0, split = split, day = day")
+    await tree.rows(f"UPDATE purchases SET {change}")
+
+
+async def test_what_each_tenant_pays_is_shown(tree: Ledger):
+    await buy(tree, 1, "blue", split={"red": 1, "blue": 3})
+    await buy(tree, 2, "blue")
+    found = {each.id: each for each in await PurchaseViews(tree.database).purchases()}
+    split = found["p-1"].split_micro_usd
+    assert split == {"red": 2_500_000, "blue": 7_500_000}
+    assert found["p-2"].split_micro_usd == {}
+    shared, alone = [await PurchaseDetails(tree.database).purchase(f"p-{n}") for n in (1, 2)]
+    assert shared.split_micro_usd == split
+    said = "$7.50 blue, $2.50 red, by GPU-hours"
+    lines = [line.split(maxsplit=1) for line in drawn(purchase_screen(shared, NOW), 120)]
+    assert ["split", said] in lines
+    assert said in head_html(shared)
+    assert "split" not in "\n".join(drawn(purchase_screen(alone, NOW), 120))
+    assert "Split" not in head_html(alone)
 
 
 async def test_what_comes_cheaper_is_given_back_and_what_was_spent_is_never_refused(tree: Ledger):
@@ -179,3 +254,23 @@ async def test_the_parts_are_the_whole_and_the_sums_are_the_parts(
         whole = sum(split.values())
         for row in parts:
             assert abs(row["part"] - total * split[row["tenant"]] / whole) < 1 + total * 1e-12
+
+
+_WITHOUT_A_SHARE = """
+    INSERT INTO pools (name, spec) VALUES ('pool', '{}');
+    INSERT INTO purchases (id, pool, tenant, tier, state, request, planned, committed, split)
+    VALUES ('p-1', 'pool', 'red', 'FAST', 'READY', '{}', 3, 3, '{}'),
+           ('p-2', 'pool', 'red', 'FAST', 'READY', '{}', 4, 4, '{"red": 0}'),
+           ('p-3', 'pool', 'red', 'FAST', 'READY', '{}', 8, 8, '{"red": 1, "blue": 3}');
+"""
+
+
+def test_purchases_that_counted_to_no_tenant_count_to_their_own_after_the_upgrade(stack: Stack):
+    with database_of(stack, "0069") as url, psycopg.connect(url, autocommit=True) as connection:
+        connection.execute(_WITHOUT_A_SHARE)
+        parts = "SELECT name, committed FROM purchase_sums WHERE scope = 'part' ORDER BY name"
+        assert connection.execute(parts).fetchall() == [("blue", 6), ("red", 2)]
+        assert upgrade(url) == newest_revision()
+        assert connection.execute(parts).fetchall() == [("blue", 6), ("red", 9)]
+        splits = connection.execute("SELECT split FROM purchases ORDER BY id").fetchall()
+        assert splits == [(None,), (None,), ({"red": 1, "blue": 3},)]

@@ -108,9 +108,13 @@ async def test_a_bought_window_has_both_its_ends(ledger: Ledger, column: str):
         await ledger.rows(f"UPDATE blocks SET {column} = NULL WHERE id = 'b-coming'")
 
 
-@pytest.mark.parametrize("split", ["[1]", "7", '{"a": "x"}', '{"a": [1]}', '{"a": 1, "b": -1}'])
+@pytest.mark.parametrize(
+    "split",
+    ["null", "[1]", "7", '{"a": "x"}', '{"a": [1]}', '{"a": 1, "b": -1}', "{}", '{"default": 0}'],
+)
 async def test_what_a_purchase_is_split_by_is_numbers(ledger: Ledger, split: str):
     await _fill(ledger)
+    await ledger.rows("UPDATE purchases SET committed = 0")
     with pytest.raises(DBAPIError, match="purchases_split_in_numbers"):
         await ledger.rows("UPDATE purchases SET split = CAST(:split AS jsonb)", split=split)
 
