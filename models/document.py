@@ -26,6 +26,8 @@ from longshore.models.visible import brief
 M = TypeVar("M", bound=BaseModel)
 MOST_BYTES = 10_000_000
 """Of a file: each million of YAML takes 1 s and 55 MB (a state file of 11,000 nodes)."""
+_FEW = 8
+"""Fields that are all named where somebody gives one that is not there."""
 _TOO_LARGE = f"has more than {MOST_BYTES:,} bytes; that is the most"
 
 
@@ -253,7 +255,9 @@ def _refuse_other_kind(root: Located, source: str, model: type[BaseModel]) -> No
 
 def _did_you_mean(name: str, known: list[str]) -> str:
     close = difflib.get_close_matches(name.lower(), known, n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    if close:
+        return f"; did you mean {close[0]}?"
+    return f"; there are {', '.join(known)}" if 1 < len(known) <= _FEW else ""
 
 
 def _refuse(source: str, line: int | None, problem: str) -> NoReturn:

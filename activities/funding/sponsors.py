@@ -30,12 +30,14 @@ async def why_no_sponsor(connection: AsyncConnection, spec: JobSpec) -> str:
     if not unknown:
         return ""
     found = list(await connection.scalars(text(_LENDS), {"tenant": spec.tenant}))
-    lenders = f"lend{'s' if len(found) < 2 else ''} {listed(found, _NAMED) or 'nobody'}"
+    lenders = f"No tenant lends to {spec.tenant}"
+    if found:
+        lenders = f"Tenants that lend to {spec.tenant}: {listed(found, _NAMED)}"
     close = difflib.get_close_matches(unknown[0], known, 1)
     meant = f"; did you mean {close[0]}?" if close else "."
     who = listed([shown(name) for name in unknown], _NAMED)
     are = "there is no tenant" if len(unknown) == 1 else "there are no tenants"
-    return f"funding.sponsors: {are} {who}{meant} To {spec.tenant} {lenders}"
+    return f"funding.sponsors: {are} {who}{meant} {lenders}"
 
 
 _LENDS = """

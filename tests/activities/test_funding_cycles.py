@@ -360,10 +360,11 @@ async def test_a_sponsor_that_there_is_not_is_refused_and_who_lends_is_told(fund
         return (await funded.enqueue(job, gpus=1, tenant=owner, funding=funding)).refusal
 
     assert await refusal("a", "red", "bnak") == (
-        "funding.sponsors: there is no tenant 'bnak'; did you mean bank? To red lends bank"
+        "funding.sponsors: there is no tenant 'bnak'; did you mean bank? "
+        "Tenants that lend to red: bank"
     )
     assert await refusal("b", "blue", "bank", "x", "y") == (
-        "funding.sponsors: there are no tenants 'x', 'y'. To blue lends nobody"
+        "funding.sponsors: there are no tenants 'x', 'y'. No tenant lends to blue"
     )
     assert await refusal("c", "blue", "bank") == "", "it may lend later what it does not lend now"
     assert await refusal("d", "red", "bank") == ""

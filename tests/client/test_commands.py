@@ -171,8 +171,10 @@ async def test_a_fixed_pool_refuses_what_it_could_never_hold(
     assert f"pool {pool} has no nodes, and is fixed: start one (`longshore agent" in refused.err
     wrong = await longshore("pool", "set", pool, "--weights", "speed=1")
     assert (wrong.code, wrong.err) == (
-        65, "error: --weights speed=1: packing.weights.speed: no such field\n",
-    )  # fmt: skip
+        65,
+        "error: --weights speed=1: packing.weights.speed: no such field; there are utilization, "
+        "fragmentation, expiry, provider, locality, links, separation, critical_path\n",
+    )
 
 
 async def test_lists_without_rows_say_what_to_do(longshore: Command, pool: str) -> None:

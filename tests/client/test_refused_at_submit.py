@@ -54,7 +54,7 @@ async def test_a_sponsor_that_there_is_not(
     ran = await submitted(longshore, pool, walled, "lent", "--gpus", "1", *lent)
     assert (ran.code, ran.out) == (65, "")
     meant = f"there is no tenant '{walled}x'; did you mean {walled}?"
-    assert f"error: funding.sponsors: {meant} To {walled} lends nobody" in says(ran)
+    assert f"error: funding.sponsors: {meant} No tenant lends to {walled}" in says(ran)
 
 
 async def test_a_sponsor_that_is_the_own_tenant(
