@@ -197,6 +197,11 @@ MAKING_ROOM = f"""
      ORDER BY d.decided_at DESC LIMIT 1
 """
 
+MADE_ROOM = """
+    SELECT plan FROM preemptions WHERE for_job = :id AND for_attempt = :attempt
+     ORDER BY decided_at DESC LIMIT 1
+"""
+
 SPARED = "SELECT spared FROM queue WHERE job_id = :id"
 
 RUNNING_OF = """

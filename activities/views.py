@@ -25,6 +25,7 @@ from longshore.activities.view_queries import (
     GPUS,
     ID_OF,
     LEASES,
+    MADE_ROOM,
     MAKING_ROOM,
     NODES,
     PLACED_BY,
@@ -161,6 +162,13 @@ class Views:
         """Return the plan that preempts running jobs for a queued one; None without one."""
         async with self._database.transaction() as connection:
             plan = await connection.scalar(text(MAKING_ROOM), {"id": job_id})
+        return stored_decision(PreemptionPlan, plan)
+
+    async def made_room(self, job_id: str, attempt: int) -> PreemptionPlan | None:
+        """Return the plan that had others preempted for an attempt; None without one."""
+        asked = {"id": job_id, "attempt": attempt}
+        async with self._database.transaction() as connection:
+            plan = await connection.scalar(text(MADE_ROOM), asked)
         return stored_decision(PreemptionPlan, plan)
 
     async def spared(self, job_id: str) -> tuple[Spared, ...]:

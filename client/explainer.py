@@ -108,7 +108,10 @@ class Explainer:
         more = {"sizes": await self._sizes_of(job), "payers": await self.payers_of(job.id)}
         told = told.model_copy(update=more)
         if not job.state.ended:
-            more = {"growth": await self._growth_of(job), "data": await self.staged(job)}
+            more = {
+                "growth": await self._growth_of(job), "data": await self.staged(job),
+                "made_room": await self._views.made_room(job.id, job.attempt),
+            }  # fmt: skip
             async with self._database.transaction() as connection:
                 if waits := await waits_to_load(connection, job.id):
                     more["headline"] = f"{told.headline}; {waits}"

@@ -41,6 +41,8 @@ def explanation_screen(explanation: Explanation, now: datetime) -> RenderableTyp
     facts += deadline_facts(job, explanation.meeting, now)
     facts += _end_facts(explanation, now)
     facts += payer_facts(explanation.payers, explanation.headline)
+    if (room := explanation.made_room) is not None:
+        facts.append(("made room", f"{ago(room.at, now)}: {room.reason}"))
     facts += _gave_way_facts(explanation, now) + saving_facts(explanation.saving, now)
     if job.learnt:
         facts.append(("time it takes", job.learnt))

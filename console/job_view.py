@@ -264,6 +264,8 @@ def _decided(explanation: Explanation, now: datetime) -> Iterable[str]:
     room, gave, saving = explanation.making_room, explanation.gave_way, explanation.saving
     if room is not None and room.reason not in explanation.headline:
         yield f"Others are preempted for it: {escape(room.reason)}."
+    if (made := explanation.made_room) is not None:
+        yield f"Others were preempted for it {ago(made.at, now)}: {escape(made.reason)}."
     if gave is not None:
         for_job = f"{link(gave.job_id)} {ago(gave.at, now)}"
         yield f"It was preempted for {for_job}: {escape(gave.reason)}."

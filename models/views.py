@@ -351,6 +351,8 @@ class Explanation(Wire):
     the best others."""
     making_room: PreemptionPlan | None = None
     """For a queued job: the running jobs that are preempted for it now."""
+    made_room: PreemptionPlan | None = None
+    """For a job that runs: the plan that had others preempted for its attempt."""
     spared: tuple[Spared, ...] = ()
     """For a queued job: running jobs that are left alone for a time, and may then be stopped for
     it."""

@@ -103,6 +103,8 @@ async def test_freed_gpus_are_not_taken_by_others_of_the_lower_class(
     await reaches(longshore, small, JobState.QUEUED)
     await node.end(slow, report=stopped(node, slow))
     await node.started(high)
+    runs = await longshore.explain(high)
+    assert (runs.making_room, runs.made_room) == (None, explained.making_room)
     assert small not in {job_id for job_id, _ in node.runs()}
     node.slow_to_stop = False
     await node.end(high)
