@@ -17,7 +17,7 @@ from longshore.client.budget_view import (
     tenants_table,
 )
 from longshore.client.calls import call
-from longshore.client.terminal import JSON, note, print_json, say, show, warn
+from longshore.client.terminal import JSON, note, out, print_json, say, show, warn
 from longshore.models.document import Override, load_document
 from longshore.models.funding import Tenant
 from longshore.models.funding_views import ClassMove
@@ -53,7 +53,7 @@ def tenants(as_json: JSON = False) -> None:
         return print_json(found)
     if not found:
         return note("No tenants yet. One is made by its first job, or `longshore tenant set`.")
-    show(tenants_table(found))
+    show(tenants_table(found, out().width))
     return None
 
 
@@ -233,7 +233,7 @@ def show_(
             "No tenant has a budget: each pays for all that it uses. `longshore budget apply "
             "FILE` gives one."
         )
-    show(budgets_table(found))
+    show(budgets_table(found, out().width))
     for line in money_lines(found):
         say(line)
     return None

@@ -307,7 +307,7 @@ async def test_hours_of_90_days_count_against_a_soft_quota(ledger: Ledger):
         red = seen["red"]
         assert (red.gpu_hours, red.node_hours) == pytest.approx((40, 5), rel=1e-3)
         assert red.counts == pytest.approx(0.525, rel=1e-2)
-        (line,) = (line for line in drawn(tenants_table([red]), 140) if "red" in line)
+        (line,) = (line for line in drawn(tenants_table([red], 140), 140) if "red" in line)
         assert re.search(
             r"40\.\d\d of 400 GPU, 5\.0\d of 5 node: jobs count 0\.5\d$", line.strip()
         )
