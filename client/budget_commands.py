@@ -240,7 +240,9 @@ def show_(
 
 
 @budget_app.command("remove")
-def remove(tenant: TENANT) -> None:
+def remove(tenant: TENANT, as_json: JSON = False) -> None:
     """Remove the budget of a tenant; it then pays for all its usage again."""
-    call(lambda api: api.remove_budget(tenant))
-    say(f"tenant {tenant} has no budget any more, and pays for all that it uses")
+    edit = call(lambda api: api.remove_budget(tenant))
+    if as_json:
+        return print_json(edit)
+    return say(f"tenant {tenant} has no budget any more, and pays for all that it uses")

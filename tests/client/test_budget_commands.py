@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from longshore.client.budget_file import read_budgets
-from longshore.models.funding_views import BudgetEdit, BudgetView, TenantView
+from longshore.models.funding_views import BudgetEdit, BudgetView, Edit, TenantView
 from tests.client.conftest import Command, Ran
 
 _FILE = """
@@ -87,9 +87,11 @@ async def test_tenants_and_budgets_from_the_first_to_none(
     several = await longshore("budget", "apply", str(file))
     assert f"{a}: envelope main removed" in several.out
     assert f"{root}: budget made" in several.out
-    for each in (a, root):
-        gone = await longshore("budget", "remove", each)
-        assert gone.code == 0, gone.err
+    gone = await longshore("budget", "remove", a)
+    assert gone.out == f"tenant {a} has no budget any more, and pays for all that it uses\n"
+    gone = await longshore("budget", "remove", root, "--json")
+    (change,) = BudgetEdit.model_validate_json(gone.out).changes
+    assert (change.tenant, change.what, change.edit) == (root, "budget", Edit.REMOVED)
     assert (await longshore("budget", "remove", a)).code == 66
 
 
