@@ -69,7 +69,9 @@ def _hours(tenant: TenantView) -> str:
         ("GPU", tenant.gpu_hours, quotas.gpu_hours), ("node", tenant.node_hours, quotas.node_hours)
     )  # fmt: skip
     had = ", ".join(
-        f"{format_hours(used)} of {most:,g} {what}" for what, used, most in of if most is not None
+        f"{format_hours(used)} of {most:,g} {what}"
+        for what, used, most in of
+        if used is not None and most is not None
     )
     if tenant.counts == 1:
         return had or NONE
