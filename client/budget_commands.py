@@ -19,7 +19,7 @@ from longshore.client.budget_view import (
 from longshore.client.calls import call
 from longshore.client.terminal import JSON, note, out, print_json, say, show, warn
 from longshore.models.document import Override, load_document
-from longshore.models.funding import Tenant
+from longshore.models.funding import NO_PARENT, Tenant
 from longshore.models.funding_views import ClassMove
 from longshore.models.text import count
 
@@ -31,7 +31,6 @@ budget_app = typer.Typer(
     help="Budgets of tenants: envelopes, caps and money.", no_args_is_help=True
 )
 _PANEL = "Tenants and budgets"
-_NONE = "none"
 
 FILE = Annotated[
     str,
@@ -163,7 +162,7 @@ def set_(
 
 
 def _value(field: str, value: str) -> str:
-    if value == _NONE and field != "shares":
+    if value == NO_PARENT and field != "shares":
         return "null"
     return json.dumps(value) if field == "parent" else value
 

@@ -113,6 +113,16 @@ async def test_wrong_options_of_a_tenant(longshore: Command, options: tuple[str,
     assert said in ran.err, ran.err
 
 
+async def test_a_tenant_cannot_have_the_word_for_no_parent_as_its_name(longshore: Command):
+    for more in ((), ("--dry-run",)):
+        ran = await longshore("tenant", "set", "none", *more)
+        assert ran.code == 65
+        assert "name: is none, which as a parent means that there is none: give it an" in ran.err
+    assert "none" not in {
+        each["name"] for each in json.loads((await longshore("tenants", "--json")).out)
+    }
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
