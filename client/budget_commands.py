@@ -17,9 +17,9 @@ from longshore.client.budget_view import (
     tenants_table,
 )
 from longshore.client.calls import call
-from longshore.client.terminal import JSON, note, print_json, say, show, warn
+from longshore.client.terminal import JSON, note, out, print_json, say, show, warn
 from longshore.models.document import Override, load_document
-from longshore.models.funding import Tenant
+from longshore.models.funding import NO_PARENT, Tenant
 from longshore.models.funding_views import ClassMove
 from longshore.models.text import count
 
@@ -31,7 +31,6 @@ budget_app = typer.Typer(
     help="Budgets of tenants: envelopes, caps and money.", no_args_is_help=True
 )
 _PANEL = "Tenants and budgets"
-_NONE = "none"
 
 FILE = Annotated[
     str,
@@ -53,7 +52,7 @@ def tenants(as_json: JSON = False) -> None:
         return print_json(found)
     if not found:
         return note("No tenants yet. One is made by its first job, or `longshore tenant set`.")
-    show(tenants_table(found))
+    show(tenants_table(found, out().width))
     return None
 
 
@@ -163,7 +162,7 @@ def set_(
 
 
 def _value(field: str, value: str) -> str:
-    if value == _NONE and field != "shares":
+    if value == NO_PARENT and field != "shares":
         return "null"
     return json.dumps(value) if field == "parent" else value
 
@@ -233,14 +232,16 @@ def show_(
             "No tenant has a budget: each pays for all that it uses. `longshore budget apply "
             "FILE` gives one."
         )
-    show(budgets_table(found))
+    show(budgets_table(found, out().width))
     for line in money_lines(found):
         say(line)
     return None
 
 
 @budget_app.command("remove")
-def remove(tenant: TENANT) -> None:
+def remove(tenant: TENANT, as_json: JSON = False) -> None:
     """Remove the budget of a tenant; it then pays for all its usage again."""
-    call(lambda api: api.remove_budget(tenant))
-    say(f"tenant {tenant} has no budget any more, and pays for all that it uses")
+    edit = call(lambda api: api.remove_budget(tenant))
+    if as_json:
+        return print_json(edit)
+    return say(f"tenant {tenant} has no budget any more, and pays for all that it uses")

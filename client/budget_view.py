@@ -1,46 +1,65 @@
 """How tenants and budgets look."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from rich.table import Table
 
-from longshore.client.terminal import a_table
+from longshore.client.terminal import WIDE, a_table, room_for, without_empty
 from longshore.models.funding import FundingClass, Quotas
 from longshore.models.funding_use import format_hours
 from longshore.models.funding_views import (
     BudgetChange,
     BudgetView,
     ClassMove,
+    EnvelopeState,
     EnvelopeView,
     TenantView,
 )
 from longshore.models.text import NONE, dollars, listed
 
 _NAMED = 10
+_EMPTY = {"shares": "1", "alone on": "0", "hours in 90d": NONE}
+"""Cells of columns that a narrow table leaves out where all are so."""
+_NARROW = 7
+"""Characters of a number and its limit in a narrow table, which folds more: ``180 of``."""
 
 
-def tenants_table(tenants: Sequence[TenantView]) -> Table:
-    """Return a row for each tenant, below its parent; of what is limited also the limit."""
-    table = a_table(
-        ["tenant", "shares", "budget", "GPUs", "nodes", "jobs", "waiting", "alone on",
-         "hours in 90d"],
-        right=("shares", "GPUs", "nodes", "jobs", "waiting", "alone on", "hours in 90d"),
-        fold=("tenant",),
-    )  # fmt: skip
-    for depth, tenant in in_tree(tenants):
-        held, quotas = tenant.subtree, tenant.quotas
-        table.add_row(
-            "  " * depth + tenant.name,
-            f"{tenant.shares:g}",
-            f"since {tenant.budget_since:%Y-%m-%d}" if tenant.budget_since else NONE,
-            _of(held.gpus, quotas.max_gpus),
-            _of(held.nodes, quotas.max_nodes),
-            _of(held.jobs, quotas.max_jobs),
-            _of(held.queued, quotas.max_queued),
-            _of(held.sensitive_nodes, quotas.sensitive_nodes),
-            _hours(tenant),
-        )
+def tenants_table(tenants: Sequence[TenantView], width: int) -> Table:
+    """Return a row for each tenant, below its parent; of what is limited also the limit. A narrow
+    table leaves out nodes, since when there is a budget, and columns that say nothing."""
+    rows = [_tenant_cells(depth, tenant) for depth, tenant in in_tree(tenants)]
+    headings = ["tenant", "shares", "budget", "GPUs", "nodes", "jobs", "waiting", "alone on",
+                "hours in 90d"]  # fmt: skip
+    numbers = ("GPUs", "nodes", "jobs", "waiting", "alone on")
+    if width >= WIDE:
+        table = a_table(headings, right=("shares", *numbers, "hours in 90d"), fold=("tenant",))
+    else:
+        headings = [name for name in headings if name not in ("budget", "nodes")]
+        headings = without_empty(headings, rows, _EMPTY)
+        # The tree is what is looked for: names are folded last.
+        widest = {"tenant": width // 4, "hours in 90d": width // 6}
+        widest |= dict.fromkeys(numbers, _NARROW)
+        widest["tenant"] = room_for("tenant", headings, rows, widest, width)
+        table = a_table(headings, right=("shares", *numbers), widest=widest)
+    for row in rows:
+        table.add_row(*(row[name] for name in headings))
     return table
+
+
+def _tenant_cells(depth: int, tenant: TenantView) -> dict[str, str]:
+    held, quotas = tenant.subtree, tenant.quotas
+    return {
+        "tenant": "  " * depth + tenant.name,
+        "shares": f"{tenant.shares:g}",
+        "budget": f"since {tenant.budget_since:%Y-%m-%d}" if tenant.budget_since else NONE,
+        "GPUs": _of(held.gpus, quotas.max_gpus),
+        "nodes": _of(held.nodes, quotas.max_nodes),
+        "jobs": _of(held.jobs, quotas.max_jobs),
+        "waiting": _of(held.queued, quotas.max_queued),
+        "alone on": _of(held.sensitive_nodes, quotas.sensitive_nodes),
+        "hours in 90d": _hours(tenant),
+    }
 
 
 def _hours(tenant: TenantView) -> str:
@@ -50,7 +69,9 @@ def _hours(tenant: TenantView) -> str:
         ("GPU", tenant.gpu_hours, quotas.gpu_hours), ("node", tenant.node_hours, quotas.node_hours)
     )  # fmt: skip
     had = ", ".join(
-        f"{format_hours(used)} of {most:,g} {what}" for what, used, most in of if most is not None
+        f"{format_hours(used)} of {most:,g} {what}"
+        for what, used, most in of
+        if used is not None and most is not None
     )
     if tenant.counts == 1:
         return had or NONE
@@ -77,32 +98,59 @@ def quotas_words(quotas: Quotas) -> str:
     return ", ".join(f"{name} {value:g}" for name, value in given.items())
 
 
-def budgets_table(budgets: Sequence[BudgetView]) -> Table:
-    """Return a row for each envelope and each cap."""
-    table = a_table(
-        ["tenant", "envelope", "GPUs", "used", "lent", "for", "from (UTC)", "to (UTC)", "sharing",
-         "lends"],
-        right=("GPUs", "used", "lent"), fold=("for", "lends"),
-    )  # fmt: skip
-    for budget in budgets:
-        for each in budget.envelopes:
-            table.add_row(
-                budget.tenant, each.spec.name, f"{each.spec.gpus:g}", f"{each.used:g}",
-                f"{each.lent:g}" if each.spec.lending else NONE, for_words(each),
-                f"{each.spec.start:%Y-%m-%d %H:%M}" if each.spec.start else NONE,
-                f"{each.spec.end:%Y-%m-%d %H:%M}" if each.spec.end else "never",
-                each.state.value if each.state != "open" else each.spec.sharing.value,
-                lends_words(each),
-            )  # fmt: skip
-        for cap in budget.caps:
-            over = "all below" if cap.spec.subtree else listed(cap.spec.envelopes, _NAMED)
-            table.add_row(
-                budget.tenant, f"cap {cap.spec.name}", f"{cap.spec.gpus:g}", f"{cap.used:g}",
-                NONE, over, NONE, NONE, NONE, NONE,
-            )  # fmt: skip
-        if not budget.envelopes:
-            table.add_row(budget.tenant, "none", *[NONE] * 8)
+def budgets_table(budgets: Sequence[BudgetView], width: int) -> Table:
+    """Return a row for each envelope and each cap. A narrow table has one column for the window,
+    when an envelope opens, or else when it ends, and one for what it lends."""
+    wide = width >= WIDE
+    rows = [row for budget in budgets for row in _budget_rows(budget, wide)]
+    if wide:
+        headings = ["tenant", "envelope", "GPUs", "used", "lent", "for", "from (UTC)", "to (UTC)",
+                    "sharing", "lends"]  # fmt: skip
+        table = a_table(headings, right=("GPUs", "used", "lent"), fold=("for", "lends"))
+    else:
+        headings = ["tenant", "envelope", "GPUs", "used", "for", "window (UTC)", "sharing",
+                    "lent"]  # fmt: skip
+        headings = without_empty(headings, rows, {"lent": NONE})
+        widest = {"tenant": width // 8, "envelope": width // 7, "for": width // 8,
+                  "window (UTC)": 10, "lent": width // 8}  # fmt: skip
+        widest["tenant"] = room_for("tenant", headings, rows, widest, width)
+        table = a_table(headings, right=("GPUs", "used"), widest=widest)
+    for row in rows:
+        table.add_row(*(row[name] for name in headings))
     return table
+
+
+def _budget_rows(budget: BudgetView, wide: bool) -> Iterator[Mapping[str, str]]:
+    nothing = defaultdict(lambda: NONE, tenant=budget.tenant)
+    for each in budget.envelopes:
+        spec = each.spec
+        start = f"{spec.start:%Y-%m-%d %H:%M}" if spec.start else NONE
+        end = f"{spec.end:%Y-%m-%d %H:%M}" if spec.end else "never"
+        lent = f"{each.lent:g}" if wide else f"{each.lent:g} of {lends_words(each)}"
+        yield {
+            "tenant": budget.tenant, "envelope": spec.name, "GPUs": f"{spec.gpus:g}",
+            "used": f"{each.used:g}", "lent": lent if spec.lending else NONE,
+            "for": for_words(each), "from (UTC)": start, "to (UTC)": end,
+            "window (UTC)": _window(each, start, end),
+            "sharing": spec.sharing.value if each.state is EnvelopeState.OPEN else each.state,
+            "lends": lends_words(each),
+        }  # fmt: skip
+    for cap in budget.caps:
+        over = "all below" if cap.spec.subtree else listed(cap.spec.envelopes, _NAMED)
+        yield nothing | {
+            "envelope": f"cap {cap.spec.name}", "GPUs": f"{cap.spec.gpus:g}",
+            "used": f"{cap.used:g}", "for": over,
+        }  # fmt: skip
+    if not budget.envelopes:
+        yield nothing | {"envelope": "none"}
+
+
+def _window(each: EnvelopeView, start: str, end: str) -> str:
+    if each.state is EnvelopeState.NOT_YET:
+        return f"opens {start}"
+    if each.spec.end is None:
+        return "no end"
+    return f"{'ended' if each.state is EnvelopeState.ENDED else 'ends'} {end}"
 
 
 def money_lines(budgets: Sequence[BudgetView]) -> list[str]:

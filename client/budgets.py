@@ -14,7 +14,13 @@ from longshore.activities.signals import Signals
 from longshore.client.reading import Reading
 from longshore.models.errors import NotFoundError
 from longshore.models.funding import Budget, Tenant
-from longshore.models.funding_views import BudgetEdit, BudgetView, TenantView
+from longshore.models.funding_views import (
+    BudgetChange,
+    BudgetEdit,
+    BudgetView,
+    Edit,
+    TenantView,
+)
 
 
 class BudgetReading(Reading):
@@ -75,14 +81,16 @@ class BudgetControl(BudgetReading):
             await self._wake_pools()
         return edit
 
-    async def remove_budget(self, tenant: str) -> None:
-        """Take a tenant's budget away: it pays for all that it uses again.
+    async def remove_budget(self, tenant: str) -> BudgetEdit:
+        """Take a tenant's budget away: it pays for all that it uses again. Return that change.
 
         Raises NotFoundError where it has none, RefusedError where it has GPUs on loan to others.
         """
         async with self._db().transaction() as connection:
             await remove_budget(connection, tenant)
         await self._wake_pools()
+        gone = BudgetChange(tenant=tenant, what="budget", edit=Edit.REMOVED)
+        return BudgetEdit(changes=(gone,))
 
     async def _wake_pools(self) -> None:
         """Have the pools decide anew that have jobs: who pays for them may be another now."""

@@ -70,18 +70,19 @@ def nodes_table(nodes: Sequence[NodeView], now: datetime, width: int) -> Table:
 def cells(node: NodeView) -> Text:
     """Return a cell for each GPU between brackets: a letter for each job.
 
-    The letters of jobs that share a GPU, or have MIG instances of it, stand between round ones.
+    The letters of jobs that share a GPU, or have MIG instances of it, stand between round ones;
+    so do those of a gang and of the job that runs on the spare that it lends.
     """
     letters = letters_of(node)
     drawn = Text("[")
     for gpu in sorted(node.gpus, key=lambda gpu: gpu.index):
-        if gpu.job_id is not None:
+        if gpu.job_id is not None and gpu.lent_to is None:
             letter = letters[gpu.job_id]
             drawn.append(letter, style=_colour(letter))
-        elif gpu.parts:
+        elif jobs := _jobs_of(gpu):
             drawn.append("(")
-            for part in gpu.parts:
-                drawn.append(letters[part.job_id], style=_colour(letters[part.job_id]))
+            for job_id in jobs:
+                drawn.append(letters[job_id], style=_colour(letters[job_id]))
             drawn.append(")")
         elif gpu.vram_used:
             drawn.append(TAKEN, style="dim")
@@ -284,6 +285,7 @@ def _kind(node: NodeView, *, longest: int, two_lines: bool) -> Text:
 def _jobs(node: NodeView) -> Text:
     whole = [gpu for gpu in node.gpus if gpu.job_id is not None]
     names = {gpu.job_id: gpu.job_name or gpu.job_id for gpu in whole}
+    names |= {gpu.lent_to: f"{gpu.lent_to} on a lent spare" for gpu in whole if gpu.lent_to}
     names |= {
         part.job_id: f"{part.job_name} {share_of(part, gpu)}"
         for gpu in node.gpus
@@ -298,7 +300,7 @@ def _jobs(node: NodeView) -> Text:
 
 def _jobs_of(gpu: GPUView) -> tuple[str, ...]:
     if gpu.job_id is not None:
-        return (gpu.job_id,)
+        return (gpu.job_id,) if gpu.lent_to is None else (gpu.job_id, gpu.lent_to)
     return tuple(part.job_id for part in gpu.parts)
 
 

@@ -156,6 +156,31 @@ def a_table(
     return table
 
 
+def without_empty(
+    headings: Sequence[str], rows: Iterable[Mapping[str, object]], empty: Mapping[str, object]
+) -> list[str]:
+    """Return the headings for a narrow table: without those of `empty` whose cells are all what
+    that says of them."""
+    found = {name for row in rows for name, cell in empty.items() if row[name] != cell}
+    return [heading for heading in headings if heading not in empty or heading in found]
+
+
+def room_for(
+    name: str,
+    headings: Sequence[str],
+    rows: Iterable[Mapping[str, str]],
+    widest: Mapping[str, int],
+    width: int,
+) -> int:
+    """Return how wide a column may be, at least as in `widest`, beside the others of a narrow
+    table: rich cuts a table off whose columns are wider together."""
+    takes = {heading: len(heading) for heading in headings if heading != name}
+    for row in rows:
+        takes = {each: max(least, len(row[each])) for each, least in takes.items()}
+    taken = sum(min(takes[each], widest.get(each, width)) for each in takes)
+    return max(widest[name], width - taken - 2 * len(takes))
+
+
 def width_of_ids(width: int) -> int:
     """Return how much of a table job ids take at most: people can choose long ones."""
     return width * 2 // 5

@@ -8,10 +8,9 @@ import typer
 from longshore.client.calls import call, known_job
 from longshore.client.job_commands import REF
 from longshore.client.past_times import past_time
-from longshore.client.terminal import JSON, LIMIT, Text, heading, note, now, print_json, show
-from longshore.client.use_view import fund_screen, leases_table, usage_table, usage_words
+from longshore.client.terminal import JSON, LIMIT, Text, note, now, out, print_json, show
+from longshore.client.use_view import fund_screen, leases_screen, usage_table, usage_words
 from longshore.client.words import SIMULATED, clock
-from longshore.client.words import moment as as_of
 from longshore.models.fund_view import FundView
 from longshore.models.funding_use import Leases, UsedBy
 from longshore.models.text import count
@@ -37,7 +36,7 @@ def fund(ref: REF, as_json: JSON = False) -> None:
     found = call(ask)
     if as_json:
         return print_json(found)
-    show(fund_screen(found, now()))
+    show(fund_screen(found, now(), out().width))
     return None
 
 
@@ -104,7 +103,7 @@ def leases(
         return note(f"{'Nobody' if job is None else f'Job {job}'} {held} {what}{when}.")
     if any(lease.simulated for lease in found.leases):
         note(f"Some of the GPUs are {SIMULATED}.")
-    show(heading(f"As of {as_of(found.at)}"), leases_table(found, now()))
+    show(leases_screen(found, now(), out().width))
     return None
 
 

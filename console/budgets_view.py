@@ -6,7 +6,7 @@ from datetime import datetime
 from longshore.client.budget_view import for_words, in_tree, lends_words
 from longshore.console.escaping import escape
 from longshore.console.parts import cell, chip, empty, number, table, when
-from longshore.models.funding import FundingClass
+from longshore.models.funding import FundingClass, Sharing
 from longshore.models.funding_use import (
     FundingState,
     InUse,
@@ -174,8 +174,10 @@ def _envelope(
     who = listed([f"{one.tenant} {_gpus(one.gpus)}" for one in held], _NAMED) or NONE
     name = f"{tenant}/{spec.name}"
     state = "" if each.state is EnvelopeState.OPEN else f" {chip(_STATES[each.state])}"
+    # Shared with relatives is as usual, and goes without saying.
+    alone = " <small>not shared with relatives</small>" if spec.sharing is Sharing.NONE else ""
     return (
-        f"<tr>{cell(escape(name) + state, 'Envelope', folds=True)}"
+        f"<tr>{cell(escape(name) + state + alone, 'Envelope', folds=True)}"
         f"{_bars(_summed(held), most, spec.gpus)}"
         f"{number(_of(each.used, spec.gpus), 'Used')}"
         f"{cell(escape(for_words(each)), 'For', folds=True)}"

@@ -293,6 +293,8 @@ def _jobs(node: NodeView) -> str:
         if gpu.job_id is not None:
             has.setdefault(gpu.job_id, (gpu.job_name or gpu.job_id, []))
             whole[gpu.job_id] = whole.get(gpu.job_id, 0) + 1
+        if gpu.lent_to is not None:
+            has.setdefault(gpu.lent_to, (gpu.lent_to, ["on a lent spare"]))
         for part in gpu.parts:
             has.setdefault(part.job_id, (part.job_name, []))[1].append(share_of(part, gpu))
     spares = {gpu.job_id for gpu in node.gpus if gpu.spare}

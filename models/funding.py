@@ -37,6 +37,9 @@ _MOST_HOURS = 1e10
 NEVER = "never"
 """How an envelope says that it has no end."""
 
+NO_PARENT = "none"
+"""How a command says that a tenant has no parent."""
+
 
 def _in_thousandths(gpus: float) -> float:
     if round(gpus * 1000) != round(gpus * 1000, 6):
@@ -344,10 +347,19 @@ class Quotas(Frozen):
     one counts of which they have had more."""
 
 
+def _can_be_named(name: str) -> str:
+    if name == NO_PARENT:
+        raise ValueError(
+            f"is {NO_PARENT}, which as a parent means that there is none: give it another name, "
+            "so that others can be below it"
+        )
+    return name
+
+
 class Tenant(Frozen):
     """A tenant, and where it stands in the tree."""
 
-    name: Name
+    name: Annotated[Name, AfterValidator(_can_be_named)]
     parent: Name | None = None
     shares: Annotated[float, Field(ge=LEAST_SHARES, le=MOST_SHARES, allow_inf_nan=False)] = 1.0
     """Of what its parent has, beside its siblings'."""

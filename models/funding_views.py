@@ -37,9 +37,10 @@ class TenantView(Frozen):
     own: Holdings = Holdings()
     subtree: Holdings = Holdings()
     """With those below it: what its quotas are held against."""
-    gpu_hours: float = 0.0
-    """Of the last 90 days, with those below it; told where it has a quota of hours."""
-    node_hours: float = 0.0
+    gpu_hours: float | None = None
+    """Of the last 90 days, with those below it; null where it has no quota of hours, as they are
+    not read then."""
+    node_hours: float | None = None
     counts: float = 1.0
     """By what its jobs count in the queue, for what it or one above it has had of such a quota."""
 

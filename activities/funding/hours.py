@@ -56,12 +56,13 @@ async def with_hours(
     return tuple(
         each.model_copy(
             update={
-                "gpu_hours": used.get(each.name, Hours()).gpus,
-                "node_hours": used.get(each.name, Hours()).nodes,
+                "gpu_hours": None if had is None else had.gpus,
+                "node_hours": None if had is None else had.nodes,
                 "counts": counts.get(each.name, 1.0),
             }
         )
         for each in tenants
+        for had in [used.get(each.name)]
     )
 
 

@@ -180,7 +180,7 @@ async def test_a_quota_is_told_of_a_tenant_without_a_budget(funded: Ledger):
     assert view.wants == 2
     console = Console(width=200)
     with console.capture() as shown:
-        console.print(fund_screen(view, datetime.now(UTC)))
+        console.print(fund_screen(view, datetime.now(UTC), 200))
     assert f"\nQ{QUOTA[1:]}\n" in shown.get()
 
 

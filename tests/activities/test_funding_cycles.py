@@ -307,11 +307,16 @@ async def test_hours_of_90_days_count_against_a_soft_quota(ledger: Ledger):
         red = seen["red"]
         assert (red.gpu_hours, red.node_hours) == pytest.approx((40, 5), rel=1e-3)
         assert red.counts == pytest.approx(0.525, rel=1e-2)
-        (line,) = (line for line in drawn(tenants_table([red]), 140) if "red" in line)
+        (line,) = (line for line in drawn(tenants_table([red], 140), 140) if "red" in line)
         assert re.search(
             r"40\.\d\d of 400 GPU, 5\.0\d of 5 node: jobs count 0\.5\d$", line.strip()
         )
         assert all((t.gpu_hours, t.counts) == (0, 1) for t in seen.values() if t.name != "red")
+        # Of who has no quota hours are not read: they are not said to be 0.
+        await connection.execute(text("UPDATE tenants SET quotas = '{}' WHERE name = 'red'"))
+        seen = {t.name: t for t in await with_hours(connection, await tenants_view(connection))}
+        assert (seen["red"].gpu_hours, seen["red"].node_hours) == (None, None)
+        assert all(t.gpu_hours is not None for t in seen.values() if t.quotas.gpu_hours)
 
 
 async def test_an_owner_whose_gpus_a_relative_has_does_not_wait_for_it(funded: Ledger):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from longshore.client.budget_file import read_budgets
-from longshore.models.funding_views import BudgetEdit, BudgetView, TenantView
+from longshore.models.funding_views import BudgetEdit, BudgetView, Edit, TenantView
 from tests.client.conftest import Command, Ran
 
 _FILE = """
@@ -87,9 +87,11 @@ async def test_tenants_and_budgets_from_the_first_to_none(
     several = await longshore("budget", "apply", str(file))
     assert f"{a}: envelope main removed" in several.out
     assert f"{root}: budget made" in several.out
-    for each in (a, root):
-        gone = await longshore("budget", "remove", each)
-        assert gone.code == 0, gone.err
+    gone = await longshore("budget", "remove", a)
+    assert gone.out == f"tenant {a} has no budget any more, and pays for all that it uses\n"
+    gone = await longshore("budget", "remove", root, "--json")
+    (change,) = BudgetEdit.model_validate_json(gone.out).changes
+    assert (change.tenant, change.what, change.edit) == (root, "budget", Edit.REMOVED)
     assert (await longshore("budget", "remove", a)).code == 66
 
 
@@ -109,6 +111,16 @@ async def test_wrong_options_of_a_tenant(longshore: Command, options: tuple[str,
     ran = await longshore("tenant", "set", "wrong-options", *options)
     assert ran.code == 65
     assert said in ran.err, ran.err
+
+
+async def test_a_tenant_cannot_have_the_word_for_no_parent_as_its_name(longshore: Command):
+    for more in ((), ("--dry-run",)):
+        ran = await longshore("tenant", "set", "none", *more)
+        assert ran.code == 65
+        assert "name: is none, which as a parent means that there is none: give it an" in ran.err
+    assert "none" not in {
+        each["name"] for each in json.loads((await longshore("tenants", "--json")).out)
+    }
 
 
 @pytest.mark.parametrize(

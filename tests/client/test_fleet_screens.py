@@ -38,6 +38,14 @@ def test_jobs_that_share_a_gpu_stand_between_round_brackets() -> None:
     assert "[a(bc)·] a=train b=eval 500/1000 c=chat 1g.10gb" in node_line(node)
 
 
+def test_a_job_on_a_lent_spare_stands_beside_the_gang() -> None:
+    lent = {"spare": True, "lent_to": "guest-1"}
+    first, second, *others = a_node("gang", "gang", "train", None).gpus
+    lent_gpus = (gpu.model_copy(update=lent) for gpu in (first, second))
+    node = a_node(gpus=(*lent_gpus, *others))
+    assert node_line(node).endswith("[(ab)(ab)c·] a=gang b=guest-1 on a lent spare c=train")
+
+
 def test_a_part_of_a_gpu_is_said_with_the_job() -> None:
     running = a_running_job(gpus=1, gpu_indices=(2,), milli=500)
     assert "500/1000 of GPU 2" in drawn(jobs_table((running,), NOW, 140), 140)[1]

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from rich.console import Console
 
-from longshore.client.use_view import leases_table, usage_words
+from longshore.client.use_view import leases_screen, usage_words
 from longshore.models.funding import FundingClass
 from longshore.models.funding_use import Leases, LeaseView, Usage, UsedBy
 
@@ -22,7 +22,7 @@ def a_lease(**fields: object) -> LeaseView:
 def told(lease: LeaseView) -> str:
     console = Console(width=200)
     with console.capture() as captured:
-        console.print(leases_table(Leases(at=NOW, leases=(lease,)), NOW))
+        console.print(leases_screen(Leases(at=NOW, leases=(lease,)), NOW, 200))
     return captured.get()
 
 

@@ -110,6 +110,7 @@ def test_every_use_of_a_gpu_has_a_look_and_words_of_its_own():
     assert 'title="GPU 1 spare of gang"' in cells
     lent = a_node("n", held(0, "gang", spare=True, lent_to="guest-id"))
     assert in_words(lent) == "GPU 0 spare of gang, lent to guest-id"
+    assert "b guest-id on a lent spare" in text_of(page_of([lent]))
     assert f'role="img" aria-label="{in_words(node).replace(chr(39), "&#x27;")}"' in cells
 
 
