@@ -307,24 +307,22 @@ def _row(shape: _Shape, layer: int, cache_type: CacheType) -> int:
     """Return the bytes of a layer's keys and values of one token."""
     heads = shape.key_heads[layer]
     if shape.header.architecture in _LATENT:
-        return cache_bytes(heads * shape.key, cache_type)
-    return cache_bytes(heads * shape.key, cache_type) + cache_bytes(
-        heads * shape.value, cache_type
-    )
+        return cache_bytes(heads, shape.key, cache_type)
+    return cache_bytes(heads, shape.key, cache_type) + cache_bytes(heads, shape.value, cache_type)
 
 
-def cache_bytes(numbers: int, cache_type: CacheType) -> int:
-    """Return the bytes of a row of so many numbers in a cache.
+def cache_bytes(heads: int, size: int, cache_type: CacheType) -> int:
+    """Return the bytes of a row of so many heads, each of so many numbers, in a cache.
 
-    Raises UnsatisfiableError where they do not fill whole blocks.
+    Raises UnsatisfiableError where a head is not whole blocks: llama.cpp takes no such cache.
     """
-    block, size = _CACHE_BLOCKS[cache_type]
-    if numbers % block:
+    block, taken = _CACHE_BLOCKS[cache_type]
+    if size % block:
         raise UnsatisfiableError(
-            f"a cache of type {cache_type} has blocks of {block} numbers, and a row of this model "
-            f"has {numbers}: take f16"
+            f"a cache of type {cache_type} has blocks of {block} numbers, and a head of this "
+            f"model has {size:,}, which is no multiple: take cache type f16"
         )
-    return numbers // block * size
+    return heads * size // block * taken
 
 
 def _state(shape: _Shape) -> int:

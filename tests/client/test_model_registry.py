@@ -153,6 +153,7 @@ models:
         (("--gpus", "2", "--runtime", "own-one"), 66, "there is no runtime own-one"),
         (("--runtime", "lama.cpp"), 66, "did you mean llama.cpp?"),
         (("--cache-type", "q9"), 65, "cache_type: must be f32, "),
+        (("--cache-type", "q8_0"), 65, "a head of this model has 16, which is no multiple: take"),
         (("--sha256", "0" * 64), 65, f"sha256: is {'0' * 64}, and the file has "),
         (("--sha256", "abc"), 65, "sha256: must be 64 digits and letters from a to f, got abc"),
         (("--adapter", "formal"), 2, "--adapter formal: give NAME=SOURCE"),

@@ -202,10 +202,13 @@ def test_tensors_of_an_architecture_that_is_not_known_may_have_any_size() -> Non
     assert estimate(replace(known, keys=keys), Serving()).weights
 
 
-def test_a_cache_type_that_does_not_divide_a_row_is_refused() -> None:
-    header = header_like(Model(heads=4, key_heads=1, width=64))
+@pytest.mark.parametrize("key_heads", [1, 2])
+def test_a_cache_type_that_does_not_divide_a_head_is_refused(key_heads: int) -> None:
+    """Also where it divides all heads of a layer: the engine looks at each."""
+    header = header_like(Model(heads=4, key_heads=key_heads, width=64))
     assert estimate(header, Serving()).cache
-    with pytest.raises(UnsatisfiableError, match=r"q8_0 has blocks of 32 numbers, .* has 16"):
+    why = "q8_0 has blocks of 32 numbers, and a head of this model has 16, .* take cache type f16"
+    with pytest.raises(UnsatisfiableError, match=why):
         estimate(header, Serving(cache_type=CacheType.Q8_0))
 
 
