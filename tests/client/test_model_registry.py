@@ -331,6 +331,10 @@ async def test_what_a_header_does_not_say_is_stated_and_proposed(longshore: Comm
     told = " ".join(refused.err.split())
     assert "model qwen: memory: is required for the runtime vllm" in told
     assert "By its files 900MB for 2 x 2,048 tokens: A proposal: every layer keeps" in told
+    file = ("models", "add", "file", "--runtime", "vllm", "--source", str(files / "tiny.gguf"))
+    refused = await longshore(*file)
+    assert refused.code == 65
+    assert " ".join(refused.err.split()).endswith("for 256 x 2,048 tokens")
     made = await longshore(*asked, "--memory", "3GB", "--json")
     view = ModelsEdit.model_validate_json(made.out).models[0]
     assert view.memory == 3_000_000_000
