@@ -53,6 +53,10 @@ async def test_a_model_from_the_first_word_to_its_removal(longshore: Command, fi
     again = await longshore(*asked)
     assert again.out == "Nothing is changed.\n"
 
+    less = await longshore(*asked, "--overhead", "100MB", "--dry-run")
+    changes = "overhead 750MB to 100MB (revision 2)"
+    assert less.out.splitlines()[0] == f"would: model first is changed: {changes}"
+
     longer = (*asked[:-1], "3", "--context", "1000", "--pinned")
     would = await longshore(*longer, "--dry-run")
     changes = "context 2048 to 1000; concurrency 4 to 3; pinned false to true (revision 2)"
@@ -163,6 +167,7 @@ models:
         (("--adapter", "a={gemma}"), 65, "of the architecture gemma, and the model is llama"),
         (("--adapter", "a={short}"), 65, "adapters.a: short.gguf cannot be read as a GGUF file"),
         (("--runtime", "ollama", "--adapter", "a={formal}"), 65, "the runtime ollama takes none"),
+        (("--overhead", "-1"), 65, "--overhead -1: overhead: "),
         (("--gpus", "17"), 65, "gpus: is 17: 16 are the most"),
     ],
 )
