@@ -102,7 +102,7 @@ async def _until_ready(
         if found.state is not ServiceState.RUNNING:
             raise RefusedError(f"service {name} is {found.state.in_words}")
         if revision is not None and found.revision != revision:
-            undone = [each.undone for each in found.revisions if each.number == revision]
+            undone = [each.undone for each in found.revisions or () if each.number == revision]
             why = undone[0] if undone and undone[0] else f"it is at revision {found.revision} now"
             raise RefusedError(f"service {name}: {why}")
         line = f"{name}: {found.ready} ready, {found.spec.replicas} wanted"

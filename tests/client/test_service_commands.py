@@ -57,6 +57,12 @@ async def test_a_service_shows_its_revisions_and_that_it_is_removed(
     assert [row[:3] for row in rows] == [["2", model, "1"], ["1", model, "1"]]
     assert [row[-2:] for row in rows] == [["never", "–"], ["never", "–"]]
 
+    told = ServiceView.model_validate_json((await longshore("service", name, "--json")).out)
+    assert [each.number for each in told.revisions or ()] == [2, 1]
+    listed = json.loads((await longshore("services", "--json")).out)
+    # A list does not read them.
+    assert [each["revisions"] for each in listed if each["name"] == name] == [None]
+
     gone = await longshore("service", name, "--remove", "--json")
     assert gone.code == 0
     assert ServiceView.model_validate_json(gone.out).name == name
