@@ -16,7 +16,7 @@ from longshore.client.service_view import (
     revisions_table,
     services_table,
 )
-from longshore.client.terminal import JSON, note, now, print_json, say, show, warn
+from longshore.client.terminal import JSON, note, now, out, print_json, say, show, warn
 from longshore.models.document import read_document
 from longshore.models.errors import RefusedError, StoredError
 from longshore.models.service import MOST_REPLICAS, ServiceFile, ServiceState, ServiceView
@@ -196,11 +196,11 @@ def service(
     if found.message:
         say(found.message)
     if found.replicas:
-        show(replicas_table(found.replicas, now(), of_one=True))
+        show(replicas_table(found.replicas, now(), out().width, of_one=True))
     for line in problems(found.replicas, now()):
         note(line)
     if found.revisions:
-        show(revisions_table(found.revisions, now()))
+        show(revisions_table(found.revisions, now(), out().width))
     return None
 
 
@@ -278,7 +278,7 @@ def slots(as_json: JSON = False) -> None:
         return print_json(found)
     if not found:
         return note("No engines. `longshore serve FILE` starts services.")
-    show(replicas_table(found, now()))
+    show(replicas_table(found, now(), out().width))
     for line in problems(found, now()):
         note(line)
     return None
