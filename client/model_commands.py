@@ -80,6 +80,14 @@ def add(
         str | None,
         typer.Option(metavar="SIZE", help="GPU memory in all, where no header says it."),
     ] = None,
+    overhead: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            show_default=format_gb(_USUAL.overhead),
+            help="What the engine itself takes of each of its GPUs.",
+        ),
+    ] = None,
     gpus: Annotated[
         str | None, typer.Option(metavar="NUMBER", help="On so many GPUs of a node.")
     ] = None,
@@ -108,7 +116,8 @@ def add(
 
     options = {
         "source": source, "runtime": runtime, "context": context, "concurrency": concurrency,
-        "cache_type": cache_type, "memory": memory, "gpus": gpus, "sha256": sha256,
+        "cache_type": cache_type, "memory": memory, "overhead": overhead, "gpus": gpus,
+        "sha256": sha256,
         "pinned": "true" if pinned else None, "prewarm": "true" if prewarm else None,
     }  # fmt: skip
     given = [*_overrides(options), *_adapters(adapter or [])]
@@ -145,7 +154,7 @@ def _overrides(options: dict[str, str | None]) -> list[Override]:
     ]  # fmt: skip
 
 
-_TEXTS = frozenset({"source", "runtime", "cache_type", "memory", "sha256"})
+_TEXTS = frozenset({"source", "runtime", "cache_type", "memory", "overhead", "sha256"})
 
 
 def _adapters(texts: list[str]) -> list[Override]:

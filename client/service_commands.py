@@ -1,6 +1,7 @@
 """Commands for services: models that are kept running and answer requests."""
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,9 +16,9 @@ from longshore.client.service_view import (
     revisions_table,
     services_table,
 )
-from longshore.client.terminal import JSON, note, now, print_json, say, show, warn
+from longshore.client.terminal import JSON, note, now, out, print_json, say, show, warn
 from longshore.models.document import read_document
-from longshore.models.errors import RefusedError
+from longshore.models.errors import RefusedError, StoredError
 from longshore.models.service import MOST_REPLICAS, ServiceFile, ServiceState, ServiceView
 from longshore.models.text import count
 
@@ -71,21 +72,53 @@ def serve(
             begun[spec.name] = revision
         if no_wait:
             return [await api.service(name) for name in begun]
-        return [
-            await _until_ready(api, name, revision, quiet=as_json)
-            for name, revision in begun.items()
-        ]
+        return await _all_ready(api, begun, quiet=as_json)
 
     found = call(apply)
     if as_json:
         return print_json(found)
-    for each in found:
-        for endpoint in each.endpoints:
-            say(f"{each.name} answers at {endpoint}")
-        if no_wait and not is_settled(each):
+    for each in found if no_wait else ():
+        _say_endpoints(each)
+        if not is_settled(each):
             note(f"revision {each.revision} is not all there yet: longshore rollout status "
                  f"{each.name} waits for it")  # fmt: skip
     return None
+
+
+def _say_endpoints(service: ServiceView) -> None:
+    for endpoint in service.endpoints:
+        say(f"{service.name} answers at {endpoint}")
+
+
+async def _all_ready(
+    api: "Longshore", revisions: Mapping[str, int], *, quiet: bool
+) -> list[ServiceView]:
+    """Wait for services at the same time; tell where each answers as soon as it is ready.
+
+    One that will not be ready is told at once too, and raises RefusedError when the others are.
+    """
+    failed: list[str] = []
+
+    async def told(name: str, revision: int) -> ServiceView | None:
+        try:
+            found = await _until_ready(api, name, revision, quiet=quiet)
+        except (RefusedError, StoredError) as error:
+            if len(revisions) == 1:
+                raise
+            warn(str(error))
+            failed.append(name)
+            return None
+        if not quiet:
+            _say_endpoints(found)
+        return found
+
+    found = await asyncio.gather(*(told(*each) for each in revisions.items()))
+    if failed:
+        raise RefusedError(
+            f"{len(failed)} of {count(len(revisions), 'service')} will not be ready: "
+            f"{', '.join(failed)}"
+        )
+    return [each for each in found if each is not None]
 
 
 async def _until_ready(
@@ -102,7 +135,7 @@ async def _until_ready(
         if found.state is not ServiceState.RUNNING:
             raise RefusedError(f"service {name} is {found.state.in_words}")
         if revision is not None and found.revision != revision:
-            undone = [each.undone for each in found.revisions if each.number == revision]
+            undone = [each.undone for each in found.revisions or () if each.number == revision]
             why = undone[0] if undone and undone[0] else f"it is at revision {found.revision} now"
             raise RefusedError(f"service {name}: {why}")
         line = f"{name}: {found.ready} ready, {found.spec.replicas} wanted"
@@ -163,11 +196,11 @@ def service(
     if found.message:
         say(found.message)
     if found.replicas:
-        show(replicas_table(found.replicas, now(), of_one=True))
+        show(replicas_table(found.replicas, now(), out().width, of_one=True))
     for line in problems(found.replicas, now()):
         note(line)
     if found.revisions:
-        show(revisions_table(found.revisions, now()))
+        show(revisions_table(found.revisions, now(), out().width))
     return None
 
 
@@ -245,7 +278,7 @@ def slots(as_json: JSON = False) -> None:
         return print_json(found)
     if not found:
         return note("No engines. `longshore serve FILE` starts services.")
-    show(replicas_table(found, now()))
+    show(replicas_table(found, now(), out().width))
     for line in problems(found, now()):
         note(line)
     return None

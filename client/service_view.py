@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 from rich.table import Table
 
-from longshore.client.terminal import a_table
+from longshore.client.terminal import WIDE, a_table, width_of_ids
 from longshore.models.service import ReplicaView, RevisionView, ServiceState, ServiceView
 from longshore.models.text import NONE, ago, count, format_gpus
 from longshore.models.units import format_gb
@@ -13,6 +13,8 @@ from longshore.models.visible import visible
 
 _TOLD_FOR = timedelta(hours=1)
 """For how long it is told that an engine left for a job."""
+_ALL = 200
+"""From so many columns on, a table of engines shows everything."""
 
 
 def services_table(services: Sequence[ServiceView]) -> Table:
@@ -57,37 +59,58 @@ def headline(service: ServiceView) -> str:
     )
 
 
-def revisions_table(revisions: Sequence[RevisionView], now: datetime) -> Table:
-    """Return a row for each revision."""
+def revisions_table(revisions: Sequence[RevisionView], now: datetime, width: int) -> Table:
+    """Return a row for each revision; a narrow table leaves out that of the model."""
+    headings = ["revision", "model", "made", "ready first", "undone"]
+    if width >= WIDE:
+        headings.insert(2, "revision of the model")
     table = a_table(
-        ["revision", "model", "revision of the model", "made", "ready first", "undone"],
-        right=("revision", "revision of the model"), fold=("undone",),
+        headings, right=("revision", "revision of the model"), fold=("undone",),
+        widest={"model": width // 5},
     )  # fmt: skip
     for each in revisions:
-        ready = ago(each.ready_at, now) if each.ready_at else "never"
-        table.add_row(
-            str(each.number), each.model, str(each.model_revision), ago(each.created_at, now),
-            ready, visible(each.undone) or NONE,
-        )  # fmt: skip
+        cells = {
+            "revision": str(each.number), "model": each.model,
+            "revision of the model": str(each.model_revision), "made": ago(each.created_at, now),
+            "ready first": ago(each.ready_at, now) if each.ready_at else "never",
+            "undone": visible(each.undone) or NONE,
+        }  # fmt: skip
+        table.add_row(*(cells[heading] for heading in headings))
     return table
 
 
 def replicas_table(
-    replicas: Sequence[ReplicaView], now: datetime, *, of_one: bool = False
+    replicas: Sequence[ReplicaView], now: datetime, width: int, *, of_one: bool = False
 ) -> Table:
-    """Return a row for each engine; of one service without its name."""
-    own = [] if of_one else ["service", "model"]
+    """Return a row for each engine; of one service without its name.
+
+    A narrow table leaves out what the id of the job or the endpoint says mostly, and folds what is
+    longer than usual: the endpoint is what people look for.
+    """
+    headings = ["job", "state", "leased", "takes", "endpoint"]
+    if width >= WIDE:
+        headings[1:1] = ["revision"]
+        headings[3:3] = ["node", "GPUs"]
+        headings.append("since")
+    if width >= _ALL and not of_one:
+        headings[1:1] = ["service", "model"]
+    widest = {"job": width_of_ids(width) if width < WIDE else width // 4}
+    widest |= dict.fromkeys(("service", "model", "node"), max(width // 12, 15))
+    if width < _ALL:
+        widest |= {"state": 11, "leased": 10, "takes": 6}
     table = a_table(
-        ["job", *own, "revision", "state", "node", "GPUs", "leased", "takes", "endpoint", "since"],
-        right=("revision", "leased", "takes"), fold=("endpoint",),
-    )  # fmt: skip
+        headings, right=("revision", "leased", "takes"), fold=("endpoint",), widest=widest
+    )
     for each in replicas:
-        names = [] if of_one else [each.service, each.model]
-        table.add_row(
-            each.job_id, *names, str(each.revision), state_words(each), each.node_id or NONE,
-            format_gpus(each.gpu_indices) if each.gpu_indices else NONE, leased(each),
-            takes(each), each.endpoint or NONE, ago(since(each), now),
-        )  # fmt: skip
+        cells = {
+            "job": each.job_id, "service": each.service, "model": each.model,
+            "revision": str(each.revision), "state": state_words(each),
+            "node": each.node_id or NONE,
+            "GPUs": format_gpus(each.gpu_indices) if each.gpu_indices else NONE,
+            "leased": leased(each), "takes": takes(each), "endpoint": each.endpoint or NONE,
+            "since": ago(since(each), now),
+        }  # fmt: skip
+        table.add_row(*(cells[heading] for heading in headings))
     return table
 
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Self
 
 import typer
 from pydantic import BaseModel
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.style import StyleType
 from rich.table import Table
@@ -69,8 +70,10 @@ class Rows(Table):
         super().add_row(*shown, **layout)
         for column, cell in zip(self.columns, shown, strict=False):
             if column.max_width is not None and isinstance(cell, str):
-                # Only what is longer is folded, and not what is longer than the table likes.
-                column.min_width = max(column.min_width or 0, min(len(cell), column.max_width))
+                # Only what is longer is folded, and not what is longer than the table likes: a
+                # table that is too narrow takes from the columns that give way, and from no other.
+                widest = max(column.width or cell_len(str(column.header)), cell_len(cell))
+                column.width = min(widest, column.max_width)
 
 
 class PlainConsole(Console):

@@ -130,7 +130,7 @@ class ServicePage:
                 else _NO_ENGINE
             )
             self._problems.content = view.problems_html(found.replicas, now)
-            self._revisions.content = view.revisions_html(found.revisions, now)
+            self._revisions.content = view.revisions_html(found.revisions or (), now)
             self._show(True)
 
     def _show(self, visible: bool) -> None:

@@ -186,8 +186,9 @@ class ServiceView(Wire):
     """The one that its replicas are to be of."""
     ready: int
     replicas: tuple[ReplicaView, ...] = ()
-    revisions: tuple[RevisionView, ...] = ()
-    """The newest first; only of one service that is asked for by its name."""
+    revisions: tuple[RevisionView, ...] | None = None
+    """The newest first; None where they were not read: they are of one service that is asked for
+    by its name."""
     message: str = ""
     """What is being replaced or waited for, as of the last look; else what its replicas do now."""
     trouble: str = ""

@@ -225,7 +225,9 @@ def _proposal(memory: ModelMemory | None) -> str:
             "folders of safetensors files"
         )
     requests, context = memory.serving.concurrency, memory.serving.context
-    return (
+    figure = (
         f"By its files {format_gb(round(memory.total / 1e9 + 0.05, 1))} for {requests:,} x "
-        f"{context:,} tokens: {' '.join(memory.notes)}"
+        f"{context:,} tokens"
     )
+    # A file for llama.cpp may have none.
+    return ": ".join(filter(None, [figure, " ".join(memory.notes)]))

@@ -5,6 +5,7 @@ its log), for the architectures that are listed here. For others each layer is t
 that any layer can: never too little. Compute buffers are an upper bound.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -31,9 +32,15 @@ _WINDOWED = {"cohere2": 4, "gemma2": 2, "gemma3": 6}
 _RECURRENT = frozenset({"mamba"})
 _LATENT = frozenset({"deepseek2"})
 """Keys and values are read from one compressed row, which is kept once."""
-_KNOWN = _PLAIN | _LATENT | _RECURRENT | frozenset(_WINDOWED)
+_ATTENDING = _PLAIN | frozenset(_WINDOWED)
+"""Every layer has heads of its own."""
+_KNOWN = _ATTENDING | _LATENT | _RECURRENT
+_PACKED = frozenset({"phi3"})
+"""The first matrix of a feed-forward part holds two."""
 _OF_LAYER = re.compile(r"blk\.(\d{1,5})\.", re.ASCII)
 """Begins the names of the tensors of a layer."""
+_SIZED = re.compile(r"blk\.(\d{1,5})\.(attn_q|attn_k|attn_v|ffn_up)\.weight", re.ASCII)
+"""Tensors whose outputs the header tells."""
 _FLOAT = 4
 _MOST_LAYERS = 10_000
 _FIXED = 2 * 2**20
@@ -69,6 +76,7 @@ def estimate(header: GGUFHeader, serving: Serving) -> ModelMemory:
         if (found := _OF_LAYER.match(tensor.name)) is not None:
             of_layers[int(found[1])] += tensor.size
     _check_layers(shape, of_layers)
+    _check_tensors(shape)
     caches = [
         _cells_of(shape, layer, serving) * _row(shape, layer, serving.cache_type)
         for layer in range(shape.layers)
@@ -154,22 +162,22 @@ def _shape(header: GGUFHeader) -> _Shape:
         if header.of_model("attention.head_count_kv") is None
         else _per_layer(header, "attention.head_count_kv", layers)
     )
-    if header.architecture in _PLAIN | frozenset(_WINDOWED) and not (
-        min(heads) and min(key_heads)
-    ):
+    if header.architecture in _ATTENDING and not (min(heads) and min(key_heads)):
         raise UnsatisfiableError(
             f"{_named(header)}.attention.head_count or head_count_kv is 0, and each layer of such "
             "a model has both: without them nobody knows how large its cache is"
         )
-    each = -(-width // max(heads)) if max(heads) else 0
+    # As the engine has it: by the first layer, where the header says no numbers of a head.
+    first = heads[0] or max(heads)
+    each = -(-width // first) if first else 0
     if (
         header.architecture in _KNOWN
-        and max(heads)
-        and width % max(heads)
+        and first
+        and width % first
         and header.of_model("attention.key_length") is None
     ):
         raise UnsatisfiableError(
-            f"{_named(header)}.attention.head_count is {max(heads):,} and does not divide "
+            f"{_named(header)}.attention.head_count is {first:,} and does not divide "
             f"embedding_length, {width:,}, and attention.key_length is missing"
         )
     return _Shape(
@@ -193,6 +201,45 @@ def _check_layers(shape: _Shape, of_layers: Mapping[int, int]) -> None:
         raise UnsatisfiableError(
             f"{said}, and the file has tensors of {count(len(of_layers), 'layer')}: none of layer "
             f"{missing:,} (blk.{missing})"
+        )
+
+
+def _check_tensors(shape: _Shape) -> None:
+    """Refuse a header that says other sizes than its tensors have: the engine would not load it.
+
+    Only where it is known what a tensor of the name is: others are left to the engine.
+    """
+    architecture = shape.header.architecture
+    inner = _per_layer(shape.header, "feed_forward_length", shape.layers)
+    for tensor in shape.header.tensors:
+        row, outputs = tensor.shape[0], math.prod(tensor.shape[1:])
+        if tensor.name == "token_embd.weight" and architecture in _KNOWN:
+            _agree(shape, "embedding_length", shape.width, f"{tensor.name} has rows of", row)
+        if architecture not in _ATTENDING or (found := _SIZED.fullmatch(tensor.name)) is None:
+            continue
+        layer, has = int(found[1]), f"{tensor.name} has outputs:"
+        match found[2]:
+            case "attn_q":
+                heads = shape.heads[layer]
+                _agree(shape, "attention.head_count", heads, has, outputs, shape.key)
+            case "attn_k" | "attn_v":
+                each = shape.key if found[2] == "attn_k" else shape.value
+                heads = shape.key_heads[layer]
+                _agree(shape, "attention.head_count_kv", heads, has, outputs, each)
+            case _ if architecture not in _PACKED:
+                _agree(shape, "feed_forward_length", inner[layer], has, outputs)
+            case _:
+                pass
+
+
+def _agree(shape: _Shape, key: str, said: int, has: str, found: int, each: int = 1) -> None:
+    """Raise UnsatisfiableError where a tensor has another number than by the header, which says
+    so many of `each`."""
+    if found != said * each:
+        of = f", of {each:,} numbers each" if each > 1 else ""
+        raise UnsatisfiableError(
+            f"{_named(shape.header)}.{key} is {said:,}{of}, and {has} {found:,}, not "
+            f"{said * each:,}"
         )
 
 
@@ -260,24 +307,22 @@ def _row(shape: _Shape, layer: int, cache_type: CacheType) -> int:
     """Return the bytes of a layer's keys and values of one token."""
     heads = shape.key_heads[layer]
     if shape.header.architecture in _LATENT:
-        return cache_bytes(heads * shape.key, cache_type)
-    return cache_bytes(heads * shape.key, cache_type) + cache_bytes(
-        heads * shape.value, cache_type
-    )
+        return cache_bytes(heads, shape.key, cache_type)
+    return cache_bytes(heads, shape.key, cache_type) + cache_bytes(heads, shape.value, cache_type)
 
 
-def cache_bytes(numbers: int, cache_type: CacheType) -> int:
-    """Return the bytes of a row of so many numbers in a cache.
+def cache_bytes(heads: int, size: int, cache_type: CacheType) -> int:
+    """Return the bytes of a row of so many heads, each of so many numbers, in a cache.
 
-    Raises UnsatisfiableError where they do not fill whole blocks.
+    Raises UnsatisfiableError where a head is not whole blocks: llama.cpp takes no such cache.
     """
-    block, size = _CACHE_BLOCKS[cache_type]
-    if numbers % block:
+    block, taken = _CACHE_BLOCKS[cache_type]
+    if size % block:
         raise UnsatisfiableError(
-            f"a cache of type {cache_type} has blocks of {block} numbers, and a row of this model "
-            f"has {numbers}: take f16"
+            f"a cache of type {cache_type} has blocks of {block} numbers, and a head of this "
+            f"model has {size:,}, which is no multiple: take cache type f16"
         )
-    return numbers // block * size
+    return heads * size // block * taken
 
 
 def _state(shape: _Shape) -> int:

@@ -54,8 +54,8 @@ def propose(model: SafetensorsModel, serving: Serving) -> ModelMemory:
 def _row(config: TransformerConfig, cache_type: CacheType) -> int:
     """Return the bytes of all keys and values of one token."""
     if config.latent:
-        return config.layers * cache_bytes(config.latent, cache_type)
-    return 2 * config.layers * cache_bytes(config.key_heads * config.head, cache_type)
+        return config.layers * cache_bytes(1, config.latent, cache_type)
+    return 2 * config.layers * cache_bytes(config.key_heads, config.head, cache_type)
 
 
 def _compute(config: TransformerConfig, serving: Serving) -> int:

@@ -111,7 +111,7 @@ async def test_a_changed_spec_is_a_new_revision_and_another_number_is_not(served
     assert await served.record(replicas=2, priority=7) == 2
     found = await served.view()
     assert (found.revision, found.spec.replicas, found.spec.priority) == (2, 2, 7)
-    assert [each.number for each in found.revisions] == [2, 1]
+    assert [each.number for each in found.revisions or ()] == [2, 1]
 
 
 async def test_other_sizes_are_a_new_revision_unless_it_was_stored_without(
@@ -255,7 +255,7 @@ async def test_one_that_cannot_be_read_is_listed_and_can_be_served_anew(
     assert metrics.of(served.name)["wanted"] == 1
     assert await served.record(replicas=1) == revision + 1
     assert (await served.listed()).trouble == ""
-    assert [each.number for each in (await served.view()).revisions] == [3, 2, 1]
+    assert [each.number for each in (await served.view()).revisions or ()] == [3, 2, 1]
 
 
 async def test_one_that_cannot_be_read_hears_and_is_removed(served: RecordedService):

@@ -134,6 +134,7 @@ async def test_a_revision_that_no_engine_can_serve_is_undone(
         longshore, service.name, lambda found: found.revision == 1 and is_settled(found)
     )
     assert found.endpoints == (before,), "what served all along"
+    assert found.revisions
     undone = found.revisions[0]
     assert undone.number == 2
     assert undone.undone.startswith("revision 2 never got ready (3 engines failed)")

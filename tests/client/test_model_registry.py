@@ -53,6 +53,10 @@ async def test_a_model_from_the_first_word_to_its_removal(longshore: Command, fi
     again = await longshore(*asked)
     assert again.out == "Nothing is changed.\n"
 
+    less = await longshore(*asked, "--overhead", "100MB", "--dry-run")
+    changes = "overhead 750MB to 100MB (revision 2)"
+    assert less.out.splitlines()[0] == f"would: model first is changed: {changes}"
+
     longer = (*asked[:-1], "3", "--context", "1000", "--pinned")
     would = await longshore(*longer, "--dry-run")
     changes = "context 2048 to 1000; concurrency 4 to 3; pinned false to true (revision 2)"
@@ -153,6 +157,7 @@ models:
         (("--gpus", "2", "--runtime", "own-one"), 66, "there is no runtime own-one"),
         (("--runtime", "lama.cpp"), 66, "did you mean llama.cpp?"),
         (("--cache-type", "q9"), 65, "cache_type: must be f32, "),
+        (("--cache-type", "q8_0"), 65, "a head of this model has 16, which is no multiple: take"),
         (("--sha256", "0" * 64), 65, f"sha256: is {'0' * 64}, and the file has "),
         (("--sha256", "abc"), 65, "sha256: must be 64 digits and letters from a to f, got abc"),
         (("--adapter", "formal"), 2, "--adapter formal: give NAME=SOURCE"),
@@ -162,6 +167,7 @@ models:
         (("--adapter", "a={gemma}"), 65, "of the architecture gemma, and the model is llama"),
         (("--adapter", "a={short}"), 65, "adapters.a: short.gguf cannot be read as a GGUF file"),
         (("--runtime", "ollama", "--adapter", "a={formal}"), 65, "the runtime ollama takes none"),
+        (("--overhead", "-1"), 65, "--overhead -1: overhead: "),
         (("--gpus", "17"), 65, "gpus: is 17: 16 are the most"),
     ],
 )
@@ -330,6 +336,10 @@ async def test_what_a_header_does_not_say_is_stated_and_proposed(longshore: Comm
     told = " ".join(refused.err.split())
     assert "model qwen: memory: is required for the runtime vllm" in told
     assert "By its files 900MB for 2 x 2,048 tokens: A proposal: every layer keeps" in told
+    file = ("models", "add", "file", "--runtime", "vllm", "--source", str(files / "tiny.gguf"))
+    refused = await longshore(*file)
+    assert refused.code == 65
+    assert " ".join(refused.err.split()).endswith("for 256 x 2,048 tokens")
     made = await longshore(*asked, "--memory", "3GB", "--json")
     view = ModelsEdit.model_validate_json(made.out).models[0]
     assert view.memory == 3_000_000_000

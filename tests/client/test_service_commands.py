@@ -1,18 +1,23 @@
 """`longshore serve`, `service` and `scale`: what is refused, and what they say. No agent runs."""
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 
+from longshore.activities.database import Database
+from longshore.activities.serving.service_rows import remove_service
+from longshore.models.errors import NotFoundError
 from longshore.models.service import ServiceView
 from tests.client.conftest import Command
+from tests.support.waiting import eventually
 
 _FILE = """
 models:
   - {{name: {model}, source: /models/tiny.gguf, memory: 1GB}}
 services:
-  - {{name: {first}, model: {model}, replicas: 0, drain: {drain}}}
+  - {{name: {first}, model: {model}, {wanted}, drain: {drain}}}
   - {{name: {second}, model: {other}, replicas: 0, drain: {drain}}}
 """
 
@@ -22,9 +27,11 @@ def named(pool: str) -> dict[str, str]:
     return {"first": f"a-{pool}", "second": f"b-{pool}", "model": f"m-{pool}"}
 
 
-def a_file(folder: Path, named: dict[str, str], other: str, drain: str = "0") -> str:
+def a_file(
+    folder: Path, named: dict[str, str], other: str, drain: str = "0", wanted: str = "replicas: 0"
+) -> str:
     file = folder / "serve.yaml"
-    file.write_text(_FILE.format(**named, other=other, drain=drain))
+    file.write_text(_FILE.format(**named, other=other, drain=drain, wanted=wanted))
     return str(file)
 
 
@@ -44,6 +51,29 @@ async def test_services_of_a_file_are_served_all_or_none(
     ]
 
 
+async def test_each_service_of_a_file_is_told_as_it_is_ready_or_will_not_be(
+    longshore: Command, control: Database, tmp_path: Path, named: dict[str, str], pool: str
+):
+    """The first waits for a node that does not come, until somebody removes it."""
+    first, second = named["first"], named["second"]
+    file = a_file(tmp_path, named, named["model"], wanted=f"replicas: 1, pool: {pool}")
+
+    async def is_removed() -> bool:
+        try:
+            async with control.transaction() as connection:
+                await remove_service(connection, first)
+        except NotFoundError:
+            return False
+        return True
+
+    ran, _ = await asyncio.gather(longshore("serve", file), eventually(is_removed))
+    assert ran.code == 77
+    told = ran.err.splitlines()
+    assert f"{second}: 0 ready, 0 wanted" in told
+    assert f"warning: service {first} is being removed" in told
+    assert told[-1] == f"error: 1 of 2 services will not be ready: {first}"
+
+
 async def test_a_service_shows_its_revisions_and_that_it_is_removed(
     longshore: Command, tmp_path: Path, named: dict[str, str]
 ):
@@ -56,6 +86,12 @@ async def test_a_service_shows_its_revisions_and_that_it_is_removed(
     rows = [line.split() for line in shown[-2:]]
     assert [row[:3] for row in rows] == [["2", model, "1"], ["1", model, "1"]]
     assert [row[-2:] for row in rows] == [["never", "–"], ["never", "–"]]
+
+    told = ServiceView.model_validate_json((await longshore("service", name, "--json")).out)
+    assert [each.number for each in told.revisions or ()] == [2, 1]
+    listed = json.loads((await longshore("services", "--json")).out)
+    # A list does not read them.
+    assert [each["revisions"] for each in listed if each["name"] == name] == [None]
 
     gone = await longshore("service", name, "--remove", "--json")
     assert gone.code == 0

@@ -146,6 +146,16 @@ def test_an_unknown_architecture_is_said_to_need_no_less(name: str) -> None:
         ({"llama.attention.head_count": 3}, "is 3 and does not divide embedding_length, 512"),
         ({"llama.block_count": 5}, r"is 5, and the file has tensors of layer 5 \(blk.5\)"),
         ({"llama.block_count": 7}, r"is 7, .* of 6 layers: none of layer 6 \(blk.6\)"),
+        ({"llama.attention.head_count_kv": 1}, "blk.0.attn_k.weight has outputs: 128, not 64"),
+        ({"llama.attention.head_count_kv": 3}, "blk.0.attn_k.weight has outputs: 128, not 192"),
+        ({"llama.attention.head_count_kv": 4}, "is 4, of 64 numbers each, and blk.0.attn_k.weig"),
+        ({"llama.attention.head_count_kv": (2, 2, 2, 1, 2, 2)}, "is 1, .* blk.3.attn_k.weight"),
+        ({"llama.attention.head_count": 2}, "blk.0.attn_k.weight has outputs: 128, not 512"),
+        ({"llama.attention.key_length": 32}, "is 8, of 32 numbers each, and blk.0.attn_q.weight"),
+        ({"llama.attention.value_length": 32}, "is 2, of 32 .* blk.0.attn_v.weight"),
+        ({"llama.embedding_length": 128}, "is 128, and token_embd.weight has rows of 512, not"),
+        ({"llama.feed_forward_length": 7}, "is 7, and blk.0.ffn_up.weight has outputs: 1,024"),
+        ({"llama.feed_forward_length": 0}, "is 0, and blk.0.ffn_up.weight has outputs: 1,024"),
     ],
 )
 def test_what_is_missing_is_named(changed: dict[str, Any], why: str) -> None:
@@ -178,10 +188,27 @@ def test_an_architecture_of_any_letters_is_written_in_one_line(lacks: str | None
     assert str(refused.value).isprintable()
 
 
-def test_a_cache_type_that_does_not_divide_a_row_is_refused() -> None:
-    header = header_like(Model(heads=4, key_heads=1, width=64))
+def test_a_header_that_agrees_with_its_tensors_is_taken() -> None:
+    header = header_like(MODELS["llama"])
+    right = estimate(header, Serving())
+    listed = {"llama.attention.head_count_kv": (2,) * 6, "llama.feed_forward_length": (1024,) * 6}
+    assert estimate(replace(header, keys={**header.keys, **listed}), Serving()) == right
+
+
+def test_tensors_of_an_architecture_that_is_not_known_may_have_any_size() -> None:
+    known = header_like(MODELS["llama"])
+    keys = {key.replace("llama.", "new."): value for key, value in known.keys.items()}
+    keys |= {"general.architecture": "new", "new.feed_forward_length": 7}
+    assert estimate(replace(known, keys=keys), Serving()).weights
+
+
+@pytest.mark.parametrize("key_heads", [1, 2])
+def test_a_cache_type_that_does_not_divide_a_head_is_refused(key_heads: int) -> None:
+    """Also where it divides all heads of a layer: the engine looks at each."""
+    header = header_like(Model(heads=4, key_heads=key_heads, width=64))
     assert estimate(header, Serving()).cache
-    with pytest.raises(UnsatisfiableError, match=r"q8_0 has blocks of 32 numbers, .* has 16"):
+    why = "q8_0 has blocks of 32 numbers, and a head of this model has 16, .* take cache type f16"
+    with pytest.raises(UnsatisfiableError, match=why):
         estimate(header, Serving(cache_type=CacheType.Q8_0))
 
 

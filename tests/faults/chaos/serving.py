@@ -183,7 +183,7 @@ class Serving:
     async def _serve_broken(self, longest: float) -> bool:
         """Serve what no engine reads where another revision was ready; wait until that is undone,
         or the time is over: at the end it has to be."""
-        before = (await self._view()).revisions
+        before = (await self._view()).revisions or ()
         if not any(each.ready_at and not each.undone for each in before):
             return False
         number = await self._serve(_BROKEN)

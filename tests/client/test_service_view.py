@@ -1,0 +1,79 @@
+"""Tables of engines and of revisions, wide and narrow."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from longshore.client.service_view import replicas_table, revisions_table
+from longshore.models.service import ReplicaView, RevisionView
+from longshore.models.serving import EngineStage
+from tests.support.screens import NOW, drawn
+
+ENDPOINT = "http://127.0.0.1:45799/v1"
+LONG = "answers-all-questions-of-a-department-about-its-own-documents"
+
+
+def an_engine(service: str = "chat", **fields: Any) -> ReplicaView:
+    usual = {
+        "job_id": f"{service}-r1-7ypzo2kqda", "service": service, "model": "pilot", "revision": 1,
+        "stage": EngineStage.READY, "node_id": "local-1", "gpu_indices": (0,),
+        "endpoint": ENDPOINT, "leased": 757, "used": 36, "created_at": NOW,
+        "ready_at": NOW - timedelta(minutes=5),
+    }  # fmt: skip
+    return ReplicaView.model_validate({**usual, **fields})
+
+
+@pytest.mark.parametrize("of_one", [False, True])
+def test_a_narrow_table_of_engines_has_their_endpoints_whole(*, of_one: bool) -> None:
+    engines = (an_engine(), an_engine(idle_since=NOW))
+    lines = drawn(replicas_table(engines, NOW, 80, of_one=of_one), 80)
+    assert lines[0].split() == ["job", "state", "leased", "takes", "endpoint"]
+    assert lines[1].split() == ["chat-r1-7ypzo2kqda", "ready", "757MB", "36MB", ENDPOINT]
+    assert "ready, idle" in lines[2]
+    assert lines[2].endswith(ENDPOINT)
+    assert len(lines) == 3
+
+
+def test_a_wide_table_of_engines_has_all() -> None:
+    all_of_one = "job revision state node GPUs leased takes endpoint since"
+    for width, of_one, headings in (
+        (120, False, all_of_one),
+        (120, True, all_of_one),
+        (200, True, all_of_one),
+        (200, False, all_of_one.replace("job", "job service model")),
+    ):
+        heading, line = drawn(replicas_table([an_engine()], NOW, width, of_one=of_one), width)
+        assert heading.split() == headings.split()
+        assert ENDPOINT in line
+        assert line.endswith("5m ago")
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_long_cells_are_folded_and_take_no_other_from_the_table(width: int) -> None:
+    engines = (
+        an_engine(LONG, model=LONG, node_id=LONG),
+        an_engine(leased=1500, estimated=1000, used=1600),
+        an_engine(stage=None, endpoint="", failures=2),
+    )
+    table = replicas_table(engines, NOW, width)
+    heading, *lines = drawn(table, width)
+    assert heading.split() == [column.header for column in table.columns]
+    assert max(map(len, lines)) <= width
+    begin = heading.index("endpoint")
+    end = heading.index("since") if "since" in heading else width
+    # Whole, below one another.
+    folded = "".join(line[begin:end].strip() for line in lines)
+    assert folded.replace("–", "") == 2 * ENDPOINT
+    assert "(over)" in "\n".join(lines)
+
+
+def test_a_narrow_table_of_revisions_has_room_for_why_one_was_undone() -> None:
+    why = "no engine of it was ready within 10m"
+    revision = RevisionView(number=2, model=LONG, model_revision=1, created_at=NOW, undone=why)
+    heading, *lines = drawn(revisions_table([revision], NOW, 80), 80)
+    assert heading.split() == ["revision", "model", "made", "ready", "first", "undone"]
+    begin = heading.index("undone")
+    assert " ".join(line[begin:].strip() for line in lines).split() == why.split()
+    wide = drawn(revisions_table([revision], NOW, 140), 140)[0]
+    assert "revision of the model" in wide
