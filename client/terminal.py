@@ -69,10 +69,11 @@ class Rows(Table):
                 shown[number] = _shortened(cell)
         super().add_row(*shown, **layout)
         for column, cell in zip(self.columns, shown, strict=False):
-            if column.max_width is not None and isinstance(cell, str):
+            if column.max_width is not None and isinstance(cell, str | RichText):
                 # Only what is longer is folded, and not what is longer than the table likes: a
                 # table that is too narrow takes from the columns that give way, and from no other.
-                widest = max(column.width or cell_len(str(column.header)), cell_len(cell))
+                longest = max(map(cell_len, str(cell).split("\n")))
+                widest = max(column.width or cell_len(str(column.header)), longest)
                 column.width = min(widest, column.max_width)
 
 
