@@ -13,6 +13,7 @@ from longshore.models.job import JobSpec
 from longshore.models.job_status import JobState
 from longshore.models.messages import job_workflow_id
 from longshore.models.reconcile import Finding, FindingKind, ReconcileRequest
+from tests.support.control import reaches
 from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
 
@@ -79,7 +80,7 @@ async def test_slots_of_an_array_that_was_terminated_give_up_what_they_hold(
     await eventually(slot_has_ended)
     assert said[0].subject == f"job {array_id}.s1"
     assert said[0].mended
-    assert (await longshore.status(f"{array_id}.s1")).state is JobState.CANCELLED
+    await reaches(longshore, f"{array_id}.s1", JobState.CANCELLED)
     gpus = [gpu for each in await longshore.nodes() if each.pool == pool for gpu in each.gpus]
     assert gpus
     assert {gpu.job_id for gpu in gpus} == {None}
