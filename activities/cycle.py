@@ -51,6 +51,7 @@ from longshore.models.messages import CycleReply, CycleRequest, LeaseEnd
 from longshore.models.node import Node
 from longshore.models.placement import CyclePlan, Placement, PlacementKey
 from longshore.models.pool import LEAST_INTERVAL, PoolSpec
+from longshore.scheduling.funding.where_paid import where_paid
 from longshore.scheduling.lending import with_lent_spares
 from longshore.scheduling.order import queue_order
 from longshore.scheduling.reason_updates import TELL_AT_MOST
@@ -277,6 +278,7 @@ class CycleActivities:
             if funding:
                 ordered = queue_order(queue, packing, now, kept.nodes.nodes, kept.nodes.running)
                 packing = funded_by(packing, pool_name, funding, ordered, now)
+                queue = where_paid(queue, packing.funding)
         kept.nodes.hold_data(data)
         plans = time.perf_counter()
         wanted, mix = (part.wanted, turn.mix) if part else (None, None)

@@ -37,6 +37,7 @@ from longshore.models.growth import Elastic, Growing, GrowthDecision
 from longshore.models.margins import Margins
 from longshore.models.pool import PoolSpec
 from longshore.scheduling.funding.sizes import MayGrow
+from longshore.scheduling.funding.where_paid import where_paid
 from longshore.scheduling.growth import Foreseen, Look, Pool
 
 _SURE_FOR = 600.0
@@ -282,6 +283,7 @@ async def _read(
         queue = [entry.request for entry in waiting]
     growing = [MayGrow(job.asked, job.gpus) for job in jobs]
     packing = (await with_funding(connection, spec, growing)).packing
+    queue = where_paid(queue, packing.funding)
     recent = await load_recent(connection, spec.name) if spec.packing.rule.learns else ()
     requests, nodes = await with_locality(
         connection, spec.name, spec.packing, [*queue, *(job.asked for job in jobs)], nodes

@@ -38,6 +38,7 @@ from longshore.models.placement import Decision, Placement, PlacementKind, Rank
 from longshore.models.protocol import KNOWS_JOINED
 from longshore.models.resize import JoinReply, JoinRequest
 from longshore.models.text import count
+from longshore.scheduling.funding.where_paid import where_paid
 from longshore.scheduling.joining import plan_joining
 
 
@@ -166,6 +167,7 @@ async def plan_of_joining(
     packing = (await load_pool_to_plan(connection, pool, margins)).packing
     entries = await load_queue(connection, pool)
     waiting = [e.request for e in entries if not e.held and e.request.id != job.id]
+    waiting = where_paid(waiting, packing.funding)
     recent = await load_recent(connection, pool) if packing.rule.learns else ()
     running = await load_running(connection, pool)
     (*queue, job), nodes = await with_locality(

@@ -46,6 +46,7 @@ from longshore.models.preemption import (
 from longshore.models.serving import EngineStage
 from longshore.models.units import LONGEST, MOST
 from longshore.scheduling.durations import end_at, with_learnt
+from longshore.scheduling.funding.where_paid import where_paid
 from longshore.scheduling.preemption.costs import why_not
 from longshore.scheduling.preemption.quotes import rough_quote
 from longshore.scheduling.preemption.what_if import held_by
@@ -109,7 +110,7 @@ async def read_inputs(
         now = await clock(connection)
         some = kept.queue.to_make_room(to_come, kept.nodes.gpus, spec.packing, now, wanted)
         waiting = waiting if some is None else some
-    waiting = [job.smallest for job in waiting]
+    waiting = [job.smallest for job in where_paid(waiting, spec.packing.funding)]
     served = {*(row["for_job"] for row in stops), *spec.packing.turns}
     waiting = await with_engine_turns(
         connection, pool, waiting, works, spec.preemption, await clock(connection), served

@@ -43,6 +43,7 @@ from longshore.models.text import count
 from longshore.scheduling.cycle import foresee
 from longshore.scheduling.elastic import resized
 from longshore.scheduling.funding.sizes import MayGrow
+from longshore.scheduling.funding.where_paid import where_paid
 from longshore.scheduling.joining import larger
 from longshore.scheduling.placement.state import without_job
 from longshore.scheduling.preemption.costs import victim_of
@@ -197,6 +198,7 @@ class ResizeActivities:
         nodes given up."""
         entries = await load_queue(connection, pool)
         waiting = [e.request for e in entries if not e.held and e.request.id != job.id]
+        *waiting, job = where_paid([*waiting, job], packing.funding)
         by_id = {node.id: node for node in await load_nodes(connection, pool)}
         for share in gone:
             if share.node_id in by_id:

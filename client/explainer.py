@@ -59,6 +59,7 @@ from longshore.scheduling.advice import advice, kind_of_node
 from longshore.scheduling.deadline import LikelyDuration
 from longshore.scheduling.elastic import changes_of
 from longshore.scheduling.fair_tree import part_of
+from longshore.scheduling.funding.where_paid import where_paid
 from longshore.scheduling.job_changes import agent_command
 from longshore.scheduling.order import seconds_ahead
 from longshore.scheduling.packer import place
@@ -150,10 +151,11 @@ class Explainer:
                     connection, job.pool, pool.packing, [request], nodes
                 )
                 moment = await clock(connection)
-                alone = place(request, nodes, pool.packing, moment, recent=recent)
+                (paid,) = where_paid([request], pool.packing.funding)
+                alone = place(paid, nodes, pool.packing, moment, recent=recent)
                 ends = await ends_unless_sold(connection, job.pool)
                 alone, last = look_past_states(
-                    alone, last, request, nodes, pool.packing, moment, ends
+                    alone, last, paid, nodes, pool.packing, moment, ends
                 )
                 also = (
                     FILLS

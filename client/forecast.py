@@ -47,6 +47,7 @@ from longshore.scheduling.forecast import (
     forecast_of_unfunded_wait,
     with_deadline,
 )
+from longshore.scheduling.funding.where_paid import where_paid
 from longshore.scheduling.packer import place
 
 MARKETS_WITHIN = 10.0
@@ -70,6 +71,7 @@ async def forecast(
         if refused := await _why_refused(connection, job, spec):
             return forecast_of_refusal(refused)
         funding = await funding_beside(connection, pool, job, spec, nodes, now)
+        (job,) = where_paid([job], funding)
         unpaid = _why_unpaid(funding)
         (job,), nodes = await with_locality(connection, spec.pool, pool.packing, [job], nodes)
         alone = place(job, nodes, pool.packing, now, recent=recent)

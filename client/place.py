@@ -44,6 +44,7 @@ from longshore.models.statefile import ClusterState
 from longshore.scheduling.cycle import foresee
 from longshore.scheduling.durations import with_learnt
 from longshore.scheduling.forecast import as_if_begun
+from longshore.scheduling.funding.where_paid import where_paid
 from longshore.scheduling.packer import place
 from longshore.scheduling.placement.state import with_job
 from longshore.scheduling.serving.running_engine import turn_at
@@ -159,6 +160,7 @@ async def place_live(
             job = JobRequest.of(spec.name, spec, submitted_at=now, attempt=1)
             job = with_learnt(job, await learnt_for(connection, "", spec))
             queue = [entry.request for entry in entries if not entry.held]
+            queue = where_paid(queue, packing.funding)
             (*queue, job), nodes = await with_locality(
                 connection, pool, packing, [*queue, job], nodes
             )

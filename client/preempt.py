@@ -38,6 +38,7 @@ from longshore.models.views import JobView
 from longshore.scheduling.cycle import foresee
 from longshore.scheduling.deadline import start_by
 from longshore.scheduling.forecast import as_if_begun, says_later
+from longshore.scheduling.funding.where_paid import where_paid
 from longshore.scheduling.order import counted_as
 from longshore.scheduling.preemption.payers import says_who_would_pay
 from longshore.scheduling.preemption.plan import plan_preemption
@@ -217,7 +218,7 @@ async def decide_on_file(job_path: str | Path, now: datetime) -> PreemptionDryRu
             inputs = await read_inputs(connection, spec.pool, away, margins=settings.margins)
             inputs = await _with_job(connection, inputs, spec, request, now)
             payers = await _payers(connection, inputs)
-        found = await _decide_beside(inputs, spec, request, now, away)
+        found = await _decide_beside(inputs, spec, inputs.queue[-1], now, away)
         found = await _with_payers(database, found, inputs, payers)
     finally:
         await database.close()
@@ -238,7 +239,8 @@ async def _with_job(
     if funding is not None:
         packing = packing.model_copy(update={"funding": funding})
     pool = inputs.spec.model_copy(update={"packing": packing})
-    return inputs.model_copy(update={"spec": pool, "queue": (*inputs.queue, request)})
+    queue = where_paid((*inputs.queue, request), packing.funding)
+    return inputs.model_copy(update={"spec": pool, "queue": tuple(queue)})
 
 
 async def _decide_beside(

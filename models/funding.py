@@ -181,6 +181,13 @@ class Foreseen(NamedTuple):
     lent: bool
 
 
+class PaidOn(NamedTuple):
+    """For what nodes envelopes are."""
+
+    gpu_type: str | None
+    labels: tuple[tuple[str, str], ...]
+
+
 class PoolFunding(NamedTuple):
     """Who pays for the jobs of a pool, as it matters to its plans; those that are not named pay
     for themselves."""
@@ -211,6 +218,8 @@ class PoolFunding(NamedTuple):
     way as their start was due. And who goes on with the part of it that is paid for."""
     foreseen: Mapping[str, tuple[Foreseen, ...]] = MappingProxyType({})
     """By job that waits and that somebody would pay for: which envelopes."""
+    only_on: Mapping[str, PaidOn] = MappingProxyType({})
+    """By job that waits and starts only where somebody pays: on what nodes these would."""
 
     @classmethod
     def __get_pydantic_core_schema__(

@@ -178,7 +178,7 @@ def _waiting(
     ends: Mapping[str, datetime],
 ) -> FundView:
     facts, asks = funding.facts, funding.asks
-    room, use = as_found(facts, pool, ordered, asks, mine, now, funding.only)
+    room, use = as_found(facts, pool, ordered, asks, mine, now)
     found = explain(room, use, ends)
     found = found._replace(remedies=tuple(for_gang(mine, found.remedies)))
     before = frozenset(job.id for job in ordered[: ordered.index(mine)])

@@ -22,6 +22,7 @@ from longshore.activities.funding.rows import (
 )
 from longshore.activities.placements import BORROWS
 from longshore.activities.snapshot import load_nodes, load_queue, load_running
+from longshore.activities.stored_nodes import stored_labels
 from longshore.models.funding import FundingTerms, PoolFunding
 from longshore.models.job import JobSpec
 from longshore.models.job_request import JobRequest
@@ -29,7 +30,7 @@ from longshore.models.node import Node
 from longshore.models.placement import CyclePlan, PackingPolicy
 from longshore.models.pool import PoolSpec
 from longshore.scheduling.funding.evaluate import Funded
-from longshore.scheduling.funding.facts import Charge, Facts, Use, Wall
+from longshore.scheduling.funding.facts import Charge, Facts, Kind, Use, Wall
 from longshore.scheduling.funding.holding import Ended
 from longshore.scheduling.funding.news import News, news_of
 from longshore.scheduling.funding.pool import (
@@ -57,8 +58,6 @@ class Funding(NamedTuple):
     """Who waits and had others stopped for who pays for them."""
     shrunk: Mapping[str, int] = MappingProxyType({})
     """Jobs that wait to go on with so many GPUs: the part of them that is paid for."""
-    only: str | None = None
-    """The type of the GPUs of the pool, where all are of one and none are bought."""
 
 
 class Settlement(NamedTuple):
@@ -167,8 +166,12 @@ async def read_funding(
     shrunk = {
         row.job_id: row.gpus for row in await connection.execute(text(_SHRUNK), {"pool": pool})
     }
-    only = await connection.scalar(text(_ONLY_TYPE), {"pool": pool})
-    return Funding(facts, asks, walls, factors, first, freed, shrunk, only)
+    kinds = frozenset(
+        Kind(row.gpu_type, frozenset((stored_labels(row.labels) or {}).items()))
+        for row in await connection.execute(text(_KINDS), {"pool": pool})
+    )
+    facts = facts._replace(kinds=kinds)
+    return Funding(facts, asks, walls, factors, first, freed, shrunk)
 
 
 async def with_funding(
@@ -228,7 +231,7 @@ def funded_by(
     """Return a policy with who pays for the jobs of its pool. The queue comes in its order."""
     found = pool_funding(
         funding.facts, pool, ordered, funding.asks, now, funding.walls, funding.factors, growing,
-        funding.first, funding.shrunk, funding.freed, funding.only,
+        funding.first, funding.shrunk, funding.freed,
     )  # fmt: skip
     return packing.model_copy(update={"funding": found})
 
@@ -314,10 +317,10 @@ _FIRST = """
      WHERE p.ended_at IS NULL AND jsonb_exists(d.plan, 'cut')
 """
 
-_ONLY_TYPE = """
-    SELECT CASE WHEN count(DISTINCT gpu_type) = 1 THEN min(gpu_type) END
+_KINDS = """
+    SELECT DISTINCT gpu_type, labels
       FROM nodes
-     WHERE pool = :pool AND state <> 'GONE'
+     WHERE pool = :pool AND state <> 'GONE' AND gpu_type IS NOT NULL
        AND NOT EXISTS (SELECT FROM pools
                         WHERE name = :pool AND spec -> 'buying' ->> 'enabled' = 'true')
 """

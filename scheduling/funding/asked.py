@@ -9,7 +9,6 @@ from longshore.scheduling.funding.ladder import (
     OWN,
     RELATIVES,
     WORDS,
-    is_for,
     lends_to,
     shares_with,
 )
@@ -52,8 +51,7 @@ def all_asked(room: Room, use: Use, where: Where) -> Iterator[Asked]:
                 yield Asked(place, OWN, SPONSOR, code)
     lenders = (place for place, owned in enumerate(room.owned) if owned.spec.lending)
     for place in room.in_order(place for place in lenders if place not in seen):
-        spec = room.owned[place].spec
-        if lends_to(spec, use.tenant) and is_for(spec, where):
+        if lends_to(room.owned[place].spec, use.tenant) and room.is_for(place, where):
             yield Asked(place, OWN, LENDER, FundingCode.BORROW_LIMIT)
 
 
@@ -66,10 +64,7 @@ def why_none(room: Room, use: Use, where: Where) -> FundingCode:
 
 def _matching(room: Room, owners: Iterator[str] | tuple[str, ...], where: Where) -> list[int]:
     return room.in_order(
-        place
-        for owner in owners
-        for place in room.places_of(owner)
-        if is_for(room.owned[place].spec, where)
+        place for owner in owners for place in room.places_of(owner) if room.is_for(place, where)
     )
 
 

@@ -105,6 +105,13 @@ class Branch(NamedTuple):
     """From when on it has a budget. Without one it pays for all that it uses."""
 
 
+class Kind(NamedTuple):
+    """What a node has that envelopes ask for."""
+
+    gpu_type: str
+    labels: frozenset[tuple[str, str]]
+
+
 class Facts(NamedTuple):
     """All of it, at one moment."""
 
@@ -117,6 +124,15 @@ class Facts(NamedTuple):
     """What runs, of tenants with a budget."""
     charges: Sequence[Charge] = ()
     """That are open, whoever's jobs they are for."""
+    kinds: frozenset[Kind] = frozenset()
+    """Those of the nodes of the pool whose queue is asked for; empty where any may come, as where
+    it buys."""
+
+    @property
+    def only_type(self) -> str | None:
+        """The type of the GPUs of that pool, where all are of one."""
+        types = {kind.gpu_type for kind in self.kinds}
+        return types.pop() if len(types) == 1 else None
 
 
 class OverQuota(NamedTuple):

@@ -34,6 +34,7 @@ from longshore.scheduling.funding.sizes import (
 )
 from longshore.scheduling.funding.split import Split, classes_of
 from longshore.scheduling.funding.turns import fund
+from longshore.scheduling.funding.where_paid import paid_on
 
 _ASKED = 20
 """Kinds of jobs that wait unfunded for which it is looked at whose room they could take over."""
@@ -66,23 +67,19 @@ def pool_funding(
     first: frozenset[str] = frozenset(),
     shrunk: Mapping[str, int] = MappingProxyType({}),
     freed: frozenset[str] = frozenset(),
-    only: str | None = None,
 ) -> PoolFunding:
     """Return who pays for what runs, and who would for the jobs of a queue, which come in its
     order. Each takes its room at its turn, of budgets and of hard quotas (`walls`), whether it is
     placed then or not: those before all others for whom others have given way, as their start was
     due (`first`) or for who pays for them (`freed`). `factors` go with it as they are.
     Who was `shrunk` to the part of it that is paid for has that part first, and no more.
-    `only` is the type of the pool's GPUs, where all are of one: a job that takes any has those.
 
     `growing` are malleable jobs that run, in the order in which they may grow.
     """
     over, left = at_quotas(walls, queue)
     funded, room = evaluated(facts, now)
     if shrunk:
-        keeping = partial(
-            _keeping, room=room, pool=pool, asks=asks, shrunk=shrunk, now=now, only=only
-        )
+        keeping = partial(_keeping, room=room, pool=pool, asks=asks, shrunk=shrunk, now=now)
         kept = [keeping(job) for job in queue if job.id in shrunk]
         queue = [*kept, *(job for job in queue if job.id not in shrunk)]
     queue = in_turn(queue, first | freed)
@@ -91,7 +88,7 @@ def pool_funding(
         for use in facts.uses
     }
     waiting = [
-        _waiting(job, pool, asks.get(job.id, Asks()), now, only)
+        _waiting(job, pool, asks.get(job.id, Asks()), now, facts)
         for job in queue
         if job.id not in over and _has_budget(facts, job.tenant)
     ]
@@ -136,6 +133,7 @@ def pool_funding(
         sizes,
         first | shrunk.keys() | (freed - behind.keys()),
         {use.job_id: _foreseen(covers[use.job_id]) for use in paid},
+        paid_on(facts, {use.job_id: covers[use.job_id] for use in paid if use.must_be_funded}),
     )
 
 
@@ -155,12 +153,11 @@ def _keeping(
     asks: Mapping[str, Asks],
     shrunk: Mapping[str, int],
     now: datetime,
-    only: str | None,
 ) -> JobRequest:
     """Return a job that was shrunk to a part of it as one of that size, where that still is paid
     for."""
     sized = job.at_size(shrunk[job.id])
-    use = _waiting(sized, pool, asks.get(job.id, Asks()), now, only)
+    use = _waiting(sized, pool, asks.get(job.id, Asks()), now, room.facts)
     return sized if cover(room, use).funded else job
 
 
@@ -292,21 +289,20 @@ def as_found(
     asks: Mapping[str, Asks],
     job: JobRequest,
     now: datetime,
-    only: str | None = None,
 ) -> tuple[Room, Use]:
     """Return the room that a job of a queue, which comes in its order, finds at its turn, and what
-    it asks for. `only` is as in `pool_funding`."""
+    it asks for."""
     _, room = evaluated(facts, now)
     before = queue[: [each.id for each in queue].index(job.id)]
     fund(
         room,
         [
-            _waiting(each, pool, asks.get(each.id, Asks()), now, only)
+            _waiting(each, pool, asks.get(each.id, Asks()), now, facts)
             for each in before
             if _has_budget(facts, each.tenant)
         ],
     )
-    return room, _waiting(job, pool, asks.get(job.id, Asks()), now, only)
+    return room, _waiting(job, pool, asks.get(job.id, Asks()), now, facts)
 
 
 def next_change(facts: Facts, now: datetime) -> timedelta | None:
@@ -341,9 +337,9 @@ def _has_budget(facts: Facts, tenant: str | None) -> bool:
     return branch is not None and branch.budget_since is not None
 
 
-def _waiting(job: JobRequest, pool: str, asks: Asks, now: datetime, only: str | None) -> Use:
+def _waiting(job: JobRequest, pool: str, asks: Asks, now: datetime, facts: Facts) -> Use:
     """Return what a job asks for: a malleable one its fewest GPUs, a gang its spares too."""
-    least, where = job.smallest, Where(pool, job.gpu_type or only, None)
+    least, where = job.smallest, Where(pool, job.gpu_type or facts.only_type, None)
     share = Share(0, where, tuple(range(least.gpus_held)), milli_of(least))
     tenant = job.tenant or ""
     return Use(job.id, job.attempt, tenant, now, (share,), asks.terms, asks.preemptible)

@@ -17,6 +17,7 @@ from longshore.models.fund_view import FundView
 from longshore.models.funding_use import Leases, Usage
 from longshore.models.funding_views import BudgetEdit
 from longshore.models.job_report import JobReport
+from longshore.models.settings import Settings
 from longshore.models.views import Explanation
 from tests.client.conftest import Command, Ran
 from tests.support.funding import envelope, tenant
@@ -278,6 +279,44 @@ async def test_an_envelope_for_gpus_that_the_pool_has_not_pays_for_no_job_there(
         assert "the next cycle places it" not in told
         assert "would pay for it" not in told
     await longshore("cancel", waiting)
+
+
+async def test_a_job_that_has_to_be_paid_for_starts_where_its_envelope_is_for(
+    longshore: Command, pool: str, node: ScriptedNode, family: Ledger, temporal: Client,
+    settings: Settings,
+) -> None:  # fmt: skip
+    """On other nodes it would be taken back; nor is anybody stopped for it there."""
+    owner, unpaid = f"{pool}-eu", f"{pool}-unpaid"
+    await tenant(family, owner)
+    await tenant(family, unpaid)
+    labels = json.dumps({"zone": pool})
+    await envelope(family, owner, milli=8000, labels=labels, sharing="none")
+    wait = ("--set", "funding.unfunded=wait")
+    nobody = await submitted(longshore, pool, owner, "nobody", *wait)
+    await waits(longshore, nobody)
+    no_node = "no envelope that it may use is for such GPUs"
+    assert no_node in words(await longshore("fund", nobody))
+    await longshore("cancel", nobody)
+    there = ScriptedNode(
+        temporal, pool, settings.resolve_agent_token(), node_id=f"there-{pool}",
+        labels={"zone": pool},
+    )  # fmt: skip
+    async with there.serving():
+        await there.register()
+        first = await submitted(longshore, pool, owner, "first", *wait)
+        await there.started(first)
+        full = await submitted(longshore, pool, unpaid, "full", "--constraint", f"zone={pool}")
+        await there.started(full)
+        for name in ("one", "two"):
+            other = await submitted(longshore, pool, unpaid, name, "--constraint", "!zone")
+            await node.started(other)
+        # Who runs unpaid where its envelope is not for is left alone, and there it is stopped.
+        second = await submitted(longshore, pool, owner, "second", *wait)
+        await there.started(second)
+        assert node.stops == []
+        assert {stop.key.job_id for stop in there.stops} == {full}
+        for job in (first, second):
+            await longshore("cancel", job)
 
 
 async def test_why_says_what_would_pay_and_not_to_add_a_node(
