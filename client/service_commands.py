@@ -16,7 +16,17 @@ from longshore.client.service_view import (
     revisions_table,
     services_table,
 )
-from longshore.client.terminal import JSON, note, now, out, print_json, say, show, warn
+from longshore.client.terminal import (
+    JSON,
+    note,
+    note_simulated,
+    now,
+    out,
+    print_json,
+    say,
+    show,
+    warn,
+)
 from longshore.models.document import read_document
 from longshore.models.errors import RefusedError, StoredError
 from longshore.models.service import MOST_REPLICAS, ServiceFile, ServiceState, ServiceView
@@ -168,6 +178,7 @@ def services(as_json: JSON = False) -> None:
         return print_json(found)
     if not found:
         return note("No services. `longshore serve FILE` starts one.")
+    note_simulated(any(each.simulated for each in found))
     show(services_table(found))
     for trouble in filter(None, (each.trouble for each in found)):
         warn(trouble)
@@ -192,6 +203,7 @@ def service(
     found = call(lambda api: api.service(name))
     if as_json:
         return print_json(found)
+    note_simulated(found.simulated)
     say(headline(found))
     if found.message:
         say(found.message)
@@ -278,6 +290,7 @@ def slots(as_json: JSON = False) -> None:
         return print_json(found)
     if not found:
         return note("No engines. `longshore serve FILE` starts services.")
+    note_simulated(any(each.simulated for each in found))
     show(replicas_table(found, now(), out().width))
     for line in problems(found, now()):
         note(line)

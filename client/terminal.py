@@ -120,6 +120,12 @@ def note(text: str) -> None:
     print(visible(text), file=sys.stderr, flush=True)
 
 
+def note_simulated(simulated: bool) -> None:
+    """Say so where some of the GPUs that a screen is about are simulated."""
+    if simulated:
+        note("Some of the GPUs are simulated.")
+
+
 def warn(text: str) -> None:
     note(f"warning: {text}")
 

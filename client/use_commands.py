@@ -8,9 +8,19 @@ import typer
 from longshore.client.calls import call, known_job
 from longshore.client.job_commands import REF
 from longshore.client.past_times import past_time
-from longshore.client.terminal import JSON, LIMIT, Text, note, now, out, print_json, show
+from longshore.client.terminal import (
+    JSON,
+    LIMIT,
+    Text,
+    note,
+    note_simulated,
+    now,
+    out,
+    print_json,
+    show,
+)
 from longshore.client.use_view import fund_screen, leases_screen, usage_table, usage_words
-from longshore.client.words import SIMULATED, clock
+from longshore.client.words import clock
 from longshore.models.fund_view import FundView
 from longshore.models.funding_use import Leases, UsedBy
 from longshore.models.text import count
@@ -60,8 +70,7 @@ def usage(
     if not found.rows:
         whose = f" of tenant {tenant}" if tenant else ""
         return note(f"No job{whose} has held a GPU since {clock(found.since, now())}.")
-    if found.simulated:
-        note(f"Some of the GPUs are {SIMULATED}.")
+    note_simulated(found.simulated)
     show(usage_table(found, limit), Text(f"\n{usage_words(found, now())}", style="dim"))
     if (more := len(found.rows) - limit) > 0:
         note(f"{count(more, 'more row')}; --limit shows them.")
@@ -101,8 +110,7 @@ def leases(
         if job is not None:
             what = f"no GPU of {gpu}" if gpu is not None else "no GPU"
         return note(f"{'Nobody' if job is None else f'Job {job}'} {held} {what}{when}.")
-    if any(lease.simulated for lease in found.leases):
-        note(f"Some of the GPUs are {SIMULATED}.")
+    note_simulated(any(lease.simulated for lease in found.leases))
     show(leases_screen(found, now(), out().width))
     return None
 

@@ -12,6 +12,7 @@ from longshore.models.job_status import JobState
 from longshore.models.retry import FailureClass
 from longshore.models.text import NONE, count, span
 from longshore.models.views import JobView, PoolView
+from longshore.scheduling.arrays import progress_text
 
 PATH = "/jobs"
 SHOWN = 100
@@ -131,6 +132,8 @@ def _row(job: JobView, now: datetime) -> str:
 
 
 def _why(job: JobView) -> str:
+    if job.elements is not None and not job.begin_only:
+        return escape(progress_text(job.elements, job.claimed, job.slots_aside))
     said = escape(why(job))
     if job.state is not JobState.RUNNING or job.unreadable:
         return said

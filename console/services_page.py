@@ -9,7 +9,7 @@ from longshore.console import services_view as view
 from longshore.console.engine_gpus import engine_gpus, gpus_html, legend_html
 from longshore.console.escaping import escape
 from longshore.console.fleet import Fleet
-from longshore.console.layout import Card, frame
+from longshore.console.layout import Badge, Card, frame
 from longshore.console.live import follow
 from longshore.console.parts import READING, empty, no_answer, updated
 from longshore.models.errors import LongshoreError, NotFoundError, StoredError
@@ -22,20 +22,20 @@ def add(fleet: Fleet) -> None:
 
     @ui.page(PATH, title="Services · Longshore")
     def services(request: Request) -> None:
-        with frame(PATH, request):
-            ServicesPage(fleet)
+        with frame(PATH, request) as badge:
+            ServicesPage(fleet, badge)
 
     @ui.page(PATH + "/{name}", title="Service · Longshore")
     def service(request: Request, name: str) -> None:
-        with frame(PATH, request):
-            ServicePage(fleet, name)
+        with frame(PATH, request) as badge:
+            ServicePage(fleet, badge, name)
 
 
 class ServicesPage:
     """All services by name, and the engines that run for them."""
 
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
+    def __init__(self, fleet: Fleet, badge: Badge) -> None:
+        self._fleet, self._badge = fleet, badge
         with ui.element("div").classes("title"):
             ui.html("<h1>Services</h1>", sanitize=False)
             self._live = ui.html("", sanitize=False).classes("live")
@@ -69,6 +69,7 @@ class ServicesPage:
             return
         now = datetime.now(UTC)
         self._live.content = updated(now)
+        self._badge.show(any(each.simulated for each in found), "Simulated GPUs")
         self._list.content = view.list_html(found) if found else _NOTHING
         replicas = [replica for each in found for replica in each.replicas]
         self._engines.content = view.engines_html(replicas, now)
@@ -82,8 +83,8 @@ class ServicesPage:
 class ServicePage:
     """One service: its engines and its revisions."""
 
-    def __init__(self, fleet: Fleet, name: str) -> None:
-        self._fleet = fleet
+    def __init__(self, fleet: Fleet, badge: Badge, name: str) -> None:
+        self._fleet, self._badge = fleet, badge
         self._name = name.replace("\0", "")
         ui.html(f'<a class="back" href="{PATH}">All services</a>', sanitize=False)
         with ui.element("div").classes("title"):
@@ -122,6 +123,7 @@ class ServicePage:
         else:
             now = datetime.now(UTC)
             self._live.content = updated(now)
+            self._badge.show(found.simulated, "Simulated GPUs")
             self._title.content = f"<h1>{escape(found.name)}</h1>"
             self._head.content = view.head_html(found)
             self._engines.content = (

@@ -151,6 +151,8 @@ class ReplicaView(Wire):
     """How often the engine that runs now was asked after a pause."""
     left: LeftGPUs | None = None
     """When it left its GPUs for a job last."""
+    simulated: bool = False
+    """True where its GPUs are simulated."""
 
     @property
     def leased_in_all(self) -> int:
@@ -195,6 +197,11 @@ class ServiceView(Wire):
     """Why what is stored of its revision cannot be read; `spec` then says its name and how many
     replicas are wanted, and no more."""
     updated_at: Instant
+
+    @property
+    def simulated(self) -> bool:
+        """Whether any of its engines is on simulated GPUs."""
+        return any(each.simulated for each in self.replicas)
 
     @property
     def endpoints(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ when on its tenant has a budget; before, and of a tenant without one, it is OWNE
 job on a lent spare is the gang's, whose lease the GPU has all the while; it is told beside that.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -125,7 +125,7 @@ async def payers_of(connection: AsyncConnection, job_id: str) -> Payers | None:
     now = await clock(connection)
     slots = await connection.scalars(text(_WITH_SLOTS), {"id": job_id})
     jobs = list(slots)
-    running = await paid_now(connection, jobs, now)
+    leases = await leases_at(connection, now, job_ids=jobs)
     held = await used(connection, _EVER, now, UsedBy.ENVELOPE, job_ids=jobs)
     hours = [
         PaidHours(
@@ -135,7 +135,7 @@ async def payers_of(connection: AsyncConnection, job_id: str) -> Payers | None:
         for each in held
     ]  # fmt: skip
     return Payers(
-        now=tuple(sorted((one for each in running.values() for one in each), key=_place)),
+        now=_summed(leases),
         hours=tuple(sorted(hours, key=_place)),
     )
 
@@ -160,23 +160,23 @@ async def paid_now(
     connection: AsyncConnection, job_ids: Collection[str], now: datetime
 ) -> dict[str, tuple[PaidGPUs, ...]]:
     """Return who pays for each of these jobs that runs, by job."""
-    found: dict[str, dict[tuple[FundingClass, str | None, str | None], float]] = {}
+    found: dict[str, list[LeaseView]] = {}
     for lease in await leases_at(connection, now, job_ids=job_ids):
+        found.setdefault(lease.job_id, []).append(lease)
+    return {job_id: _summed(leases) for job_id, leases in found.items()}
+
+
+def _summed(leases: Iterable[LeaseView]) -> tuple[PaidGPUs, ...]:
+    """Return of what class these GPUs are, and who pays: each payer once."""
+    sums: dict[tuple[FundingClass, str | None, str | None], float] = {}
+    for lease in leases:
         key = lease.funding, lease.payer, lease.envelope
-        of_job = found.setdefault(lease.job_id, {})
-        of_job[key] = of_job.get(key, 0.0) + lease.gpus
-    return {
-        job_id: tuple(
-            sorted(
-                (
-                    PaidGPUs(funding=funding, payer=payer, envelope=envelope, gpus=round(gpus, 3))
-                    for (funding, payer, envelope), gpus in sums.items()
-                ),
-                key=_place,
-            )
-        )
-        for job_id, sums in found.items()
-    }
+        sums[key] = sums.get(key, 0.0) + lease.gpus
+    paid = (
+        PaidGPUs(funding=funding, payer=payer, envelope=envelope, gpus=round(gpus, 3))
+        for (funding, payer, envelope), gpus in sums.items()
+    )
+    return tuple(sorted(paid, key=_place))
 
 
 async def leases_at(

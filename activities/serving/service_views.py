@@ -111,6 +111,7 @@ def _replica(row: RowMapping) -> ReplicaView:
         "load_seconds": row["load_seconds"], "failures": row["failures"],
         "message": "" if answers else _message(row, placed=stage is not None, current=current),
         "created_at": row["created_at"], "ready_at": row["ready_at"], "left": _left(row),
+        "simulated": row["simulated"],
         "idle_since": row["idle_since"] if answers else None,
         "uses": row["uses"] if current else 0,
     }  # fmt: skip
@@ -159,6 +160,7 @@ _REPLICAS = """
                 ELSE 0 END AS leased,
            CASE WHEN e.memory ~ '^[0-9]{1,13}$' THEN e.memory::bigint ELSE 0 END AS estimated,
            p.attempt AS placed_as, p.node_id, p.gpu_indices,
+           coalesce(n.simulated, false) AS simulated,
            d.for_job AS left_for, d.decided_at AS left_at, coalesce(d.why, '') AS left_why,
            (SELECT q.decision ->> 'reason' FROM queue q WHERE q.job_id = r.job_id) AS why_waits
       FROM replicas r
@@ -171,6 +173,7 @@ _REPLICAS = """
                         'n', coalesce(j.spec #> '{engine,model,gpus}', to_jsonb(1)))),
                 v.engine -> 'memory') #>> '{}' AS memory) e ON true
       LEFT JOIN placements p ON p.job_id = r.job_id AND p.rank = 0 AND p.ended_at IS NULL
+      LEFT JOIN nodes n ON n.id = p.node_id
       LEFT JOIN LATERAL (
             SELECT for_job, decided_at, jsonb_path_query_first(
                        plan, '$.victims[*] ? (@.job_id == $id).reason',

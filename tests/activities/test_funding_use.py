@@ -291,6 +291,28 @@ async def test_parts_move_from_one_class_to_the_next_as_they_are_paid_for(ledger
     assert of_half.hours_words == "under 0.01 SHARED by root/pool, under 0.01 UNFUNDED"
 
 
+async def test_each_payer_of_an_array_is_named_once_with_the_gpus_of_all_slots(ledger: Ledger):
+    await ledger.register(gpus=4)
+    await tenant(ledger, "red")
+    main = await envelope(ledger, "red", milli=2000)
+    await ledger.add_job("sweep")
+    await ledger.rows(
+        "INSERT INTO arrays (id, elements, first, last, slots) VALUES ('sweep', 9, 0, 8, 3)"
+    )
+    for number in (1, 2, 3):
+        await own(ledger, f"sweep.s{number}", "red", (number,))
+        await ledger.rows(
+            "INSERT INTO array_slots (array_id, number, job_id, generation, submitted_at)"
+            " VALUES ('sweep', :n, :job, 1, now())", n=number, job=f"sweep.s{number}",
+        )  # fmt: skip
+    for number in (1, 2):
+        await write_charge(ledger, charge(f"sweep.s{number}", main, (number,)))
+    async with ledger.database.snapshot() as connection:
+        payers = await payers_of(connection, "sweep")
+    assert payers is not None
+    assert payers.words == "2 OWNED by red/main, 1 UNFUNDED: preempted first"
+
+
 async def test_without_a_budget_nothing_is_said_of_payers(ledger: Ledger):
     await ledger.register(gpus=1)
     await own(ledger, "j", "red", (0,))

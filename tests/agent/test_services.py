@@ -227,7 +227,9 @@ async def test_it_is_scaled_an_engine_is_evicted_and_all_is_removed(
     longshore: Longshore, service: ServiceSpec
 ) -> None:
     await longshore.serve(service)
-    (first,) = (await until(longshore, service.name, is_settled)).replicas
+    served = await until(longshore, service.name, is_settled)
+    assert served.simulated
+    (first,) = served.replicas
     evicted = await longshore.evict(first.job_id)
     assert (evicted.stopping, evicted.endpoint) == (True, "")
     with pytest.raises(RefusedError, match="is being stopped already"):

@@ -272,6 +272,18 @@ def test_the_head_says_what_comes_along_and_what_is_stored():
     assert "pull" not in plain
 
 
+def test_an_array_says_in_the_list_how_far_it_is():
+    job = a_job(
+        state=JobState.RUNNING, elements={ElementState.RUNNING: 8, ElementState.WAITING: 12},
+        claimed=2, slots_aside=1,
+    )  # fmt: skip
+    said = text_of(list_html([job], NOW))
+    assert "of 20 elements 6 running, 2 claimed" in said
+    assert "12 waiting" in said
+    begins = job.model_copy(update={"state": JobState.QUEUED, "begin_only": True})
+    assert "of 20 elements" not in text_of(list_html([begins], NOW))
+
+
 def test_the_head_of_an_array():
     array = ArrayView(
         elements=12, first=0, last=11, attempts=4, limit=4, slots=4, placed=3,

@@ -258,5 +258,6 @@ async def test_the_pages_lead_from_the_list_to_a_service_on_a_phone(
     await expect(page.get_by_role("table", name="Revisions").locator("tbody tr")).to_have_count(1)
     await page.goto(f"{here.url}/services/none-there")
     await expect(page.get_by_text("There is no such service")).to_be_visible()
+    await expect(page.get_by_text("Simulated GPUs")).not_to_be_visible()  # no replica has any
     assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     await context.close()
