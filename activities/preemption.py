@@ -237,7 +237,7 @@ def _told(row: Mapping[Any, Any]) -> tuple[str, Displacement]:
         if plan.lottery is not None and row["job_id"] in plan.lottery.drawn:
             reason += f": drawn by lottery with seed {plan.lottery.seed}"
     elif row["by_payer"]:
-        reason = f"{what} for {row['for_job']}, which a budget pays for before this one"
+        reason = f"{what} for {row['for_job']}, since a budget pays for that job first"
     return row["job_id"], Displacement(
         attempt=row["attempt"], reason=reason, for_job=row["for_job"], gpus_left=left
     )

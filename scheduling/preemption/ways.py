@@ -63,7 +63,7 @@ def weigh(
     if ranked and start is not None and start - freed <= policy.restart:
         ranked = False  # a stop would take longer than the wait
     if first:
-        lost = "a budget pays for it before those that are stopped"
+        lost = "a budget pays for it first"
         others = (way.model_copy(update={"lost": lost}) for way in (waiting, *buying))
         ways = (preempting.model_copy(update={"chosen": True}), *others)
     elif ranked:
@@ -88,6 +88,7 @@ def weigh(
         rejected=tuple(rejected[:_MOST_REJECTED]),
         rejected_count=len(rejected),
         reason=_sentence(
+            job.id,
             best,
             preempting,
             waiting,
@@ -214,14 +215,14 @@ def _told(way: Way, best: Way) -> Way:
 
 
 def _sentence(
-    best: Way, preempting: Way, waiting: Way, victims: int, yields: str, *, ranked: bool,
-    first: bool,
+    job_id: str, best: Way, preempting: Way, waiting: Way, victims: int, yields: str, *,
+    ranked: bool, first: bool,
 ) -> str:  # fmt: skip
     if best.kind is WayKind.PREEMPT:
         they = "it loses" if victims == 1 else "they lose"
         if first:
             return (
-                f"{preempting.title}, before which a budget pays for it: {they} "
+                f"{preempting.title}, since a budget pays for {job_id} first: {they} "
                 f"{dollars(preempting.cost)}; to wait would cost {dollars(waiting.total)}"
             )
         if ranked:

@@ -107,7 +107,7 @@ async def test_what_nobody_pays_for_runs_on_idle_gpus_and_gives_them_up(funded: 
     assert await stopped(funded) == [
         {"job_id": "idle", "for_job": "owner", "priority": 9, "for_priority": 0, "by_payer": True}
     ]
-    assert told["reason"] == "preempted for owner, which a budget pays for before this one"
+    assert told["reason"] == "preempted for owner, since a budget pays for that job first"
     await funded.finish("idle")
     await cycle(funded, 3, "owner")
     assert await paid(funded) == [("owner", "red/main", 8)]

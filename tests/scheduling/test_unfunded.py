@@ -119,7 +119,7 @@ def test_it_is_stopped_for_a_job_that_somebody_pays_for(priority: int):
     works = [half("paid", 0, 0), half("idle", 4, priority)]
     plan = planned(a_job("owner", 4, priority=5), works, funded(idle=NOBODY, paid=RED, owner=BLUE))
     assert stopped(plan) == ["idle"]
-    assert "stop idle, before which a budget pays for it: it loses $" in plan.reason
+    assert "stop idle, since a budget pays for owner first: it loses $" in plan.reason
     assert [way.kind.value for way in plan.ways if way.chosen] == ["preempt"]
 
 
