@@ -8,7 +8,18 @@ import typer
 from rich.table import Table
 
 from longshore.client.calls import call
-from longshore.client.terminal import JSON, a_table, note, now, out, print_json, show
+from longshore.client.terminal import (
+    JSON,
+    WIDE,
+    a_table,
+    note,
+    now,
+    out,
+    print_json,
+    room_for,
+    show,
+    without_empty,
+)
 from longshore.models.durations import NAME_FORM, DurationRow, DurationsView
 from longshore.models.text import NONE, ago, and_more, count, span
 from longshore.models.visible import shown
@@ -50,26 +61,36 @@ def durations(
 
 
 def durations_table(found: DurationsView, now: datetime, width: int) -> Table:
-    """Return a row for each tenant, name and shape."""
-    tenants = len({row.tenant for row in found.rows}) > 1
-    headings = ["name", "shape", "runs", "1 in 10", "half", "9 in 10", "planned with", "last"]
+    """Return a row for each tenant, name and shape; a narrow table leaves out the shortest runs
+    and who is planned with them, and folds names and shapes."""
+    rows = [_cells(row, now) for row in found.rows]
+    headings = [*(rows[0] if rows else ())]
+    if len({row.tenant for row in found.rows}) == 1:
+        headings.remove("tenant")
+    widest = {"name": max(width // 4, 12)}
+    if width < WIDE:
+        few = {"1 in 10", "in use by"}
+        headings = without_empty(headings, rows, {"planned with": NONE})
+        headings = [each for each in headings if each not in few]
+        widest = {"tenant": 8, "name": 8, "shape": 12, "planned with": 7}
+        widest["name"] = room_for("name", headings, rows, widest, width)
     table = a_table(
-        [*["tenant"] * tenants, *headings, "in use by"],
-        right=("runs", "1 in 10", "half", "9 in 10", "planned with", "last"),
-        fold=("in use by",), widest={"name": max(width // 4, 12)},
+        headings, right=("runs", "1 in 10", "half", "9 in 10", "planned with", "last"),
+        fold=("in use by",), widest=widest,
     )  # fmt: skip
-    for row in found.rows:
-        table.add_row(*[row.tenant] * tenants, *_cells(row, now))
+    for row in rows:
+        table.add_row(*(row[heading] for heading in headings))
     return table
 
 
-def _cells(row: DurationRow, now: datetime) -> tuple[str, ...]:
+def _cells(row: DurationRow, now: datetime) -> dict[str, str]:
     tenth, _, half, _, most = row.quantiles
-    expected = NONE if row.expected is None else span(row.expected)
-    return (
-        row.name, row.shape, str(row.runs), span(tenth), span(half), span(most), expected,
-        ago(row.last, now), in_use(row),
-    )  # fmt: skip
+    return {
+        "tenant": row.tenant, "name": row.name, "shape": row.shape, "runs": str(row.runs),
+        "1 in 10": span(tenth), "half": span(half), "9 in 10": span(most),
+        "planned with": NONE if row.expected is None else span(row.expected),
+        "last": ago(row.last, now), "in use by": in_use(row),
+    }  # fmt: skip
 
 
 def in_use(row: DurationRow) -> str:

@@ -10,6 +10,7 @@ from longshore.models.durations import DurationRow, DurationsView, ExpectedFrom
 from longshore.models.packing import QueueOrder
 from longshore.models.queue_view import QueuedJobView, QueueView
 from tests.client.conftest import Command
+from tests.support.screens import drawn
 
 NOW = datetime(2026, 11, 26, 12, 0, tzinfo=UTC)
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
@@ -46,6 +47,24 @@ def test_a_row_for_each_name_and_shape():
     other = few.model_copy(update={"tenant": "other"})
     both = _printed(durations_table(DurationsView(rows=(row, other), needed=20), NOW, 200))
     assert [line[0] for line in both] == ["tenant", "default", "other"]
+
+
+def test_a_narrow_table_has_its_figures_whole():
+    row = DurationRow(
+        tenant="a-tenant-of-many", name="nightly/train-of-all", shape="8 x H100 with 80GB",
+        runs=340, last=NOW - timedelta(hours=26), quantiles=(MINUTE, MINUTE, 25 * HOUR, HOUR,
+        90 * HOUR + MINUTE), expected=26 * HOUR + MINUTE, used_by=("a",), used=1,
+    )  # fmt: skip
+    other = row.model_copy(update={"tenant": "other", "name": "x"})
+    for width in (80, 100):
+        table = durations_table(DurationsView(rows=(row, other), needed=20), NOW, width)
+        lines = drawn(table, width)
+        assert max(map(len, lines)) <= width
+        for figure in ("340", "1d 1h", "3d 18h", "1d 2h", "26h ago"):
+            assert sum(figure in line for line in lines) == 2, (figure, lines)
+    none = row.model_copy(update={"expected": None})
+    heading = drawn(durations_table(DurationsView(rows=(none,), needed=20), NOW, 80), 80)[0]
+    assert heading.split() == ["name", "shape", "runs", "half", "9", "in", "10", "last"]
 
 
 def test_the_queue_says_where_a_duration_comes_from():
