@@ -10,12 +10,12 @@ import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, cast
 
 import typer
 from pydantic import BaseModel
 from rich.cells import cell_len
-from rich.console import Console, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.style import StyleType
 from rich.table import Table
 from rich.text import Text as RichText
@@ -32,6 +32,8 @@ LIMIT = Annotated[
 _PIPE_WIDTH = 4000
 _LONGEST_ID = 74
 """Of a cell that is not folded: as long as an id that is made of the longest name of a job."""
+_LEAST_FOLDED, _LEAST_CUT = 10, 20
+"""Columns that a cell has at least which may be folded, and one which may be cut short."""
 WIDE = 120
 """From so many columns on, tables show everything."""
 
@@ -59,7 +61,8 @@ class SeveralLines(Text):
 
 
 class Rows(Table):
-    """A table in which no text of others makes lines that look like rows."""
+    """A table in which no text of others makes lines that look like rows. Where it is too narrow
+    for its columns, each row is a paragraph of headings and values: nothing is cut off."""
 
     def add_row(self, *cells: RenderableType | None, **layout: Any) -> None:
         shown = [_cell(cell) for cell in cells]
@@ -75,6 +78,59 @@ class Rows(Table):
                 longest = max(map(cell_len, str(cell).split("\n")))
                 widest = max(column.width or cell_len(str(column.header)), longest)
                 column.width = min(widest, column.max_width)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        rows = self._rows_of_text()
+        if not self.show_header or rows is None or self._least_width(rows) <= options.max_width:
+            yield from super().__rich_console__(console, options)
+            return
+        for row in rows:
+            headings = [str(column.header) for column in self.columns]
+            yield _paragraph(headings, row, console, options.max_width)
+
+    def _rows_of_text(self) -> list[tuple[RichText, ...]] | None:
+        """Return the cells row by row; None where some are no text."""
+        columns = [list(column.cells) for column in self.columns]
+        if not all(isinstance(cell, str | RichText) for cells in columns for cell in cells):
+            return None
+        texts = ([RichText(cell) if isinstance(cell, str) else cell for cell in cells]
+                 for cells in cast("list[list[str | RichText]]", columns))  # fmt: skip
+        return list(zip(*texts, strict=True))
+
+    def _least_width(self, rows: Sequence[tuple[RichText, ...]]) -> int:
+        """Return how wide it is at least, with what is folded or cut short at its shortest."""
+        widths: list[int] = []
+        for number, column in enumerate(self.columns):
+            cells = [row[number] for row in rows]
+            longest = max((cell_len(line) for cell in cells for line in cell.plain.split("\n")),
+                          default=0)  # fmt: skip
+            cut = any(cell.overflow == "ellipsis" for cell in cells)
+            if column.width is not None:
+                widths.append(column.width)
+            else:
+                most = _LEAST_CUT if cut else longest if column.no_wrap else _LEAST_FOLDED
+                widths.append(max(min(longest, most), cell_len(str(column.header))))
+        return sum(widths) + 2 * (len(widths) - 1)
+
+
+def _paragraph(
+    headings: Sequence[str], cells: Sequence[RichText], console: Console, width: int
+) -> RichText:
+    """Return one row as lines of headings and values; those after the first are indented."""
+    lines: list[RichText] = []
+    for heading, cell in zip(headings, cells, strict=True):
+        if not cell.plain:
+            continue
+        value = RichText(" ").join(cell.split("\n"))
+        pair = RichText.assemble((heading, "dim"), " ", value)
+        if lines and cell_len(lines[-1].plain) + 2 + cell_len(pair.plain) <= width:
+            lines[-1].append("  ").append(pair)
+            continue
+        indent = "  " if lines else ""
+        wrapped = pair.wrap(console, width - 2, overflow="fold", no_wrap=False)
+        lines += [RichText(indent if at == 0 else "  ").append(each)
+                  for at, each in enumerate(wrapped)]  # fmt: skip
+    return RichText("\n").join(lines)
 
 
 class PlainConsole(Console):

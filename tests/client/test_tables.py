@@ -81,7 +81,25 @@ def test_a_long_id_of_a_node_is_folded_and_leaves_its_state_readable(width: int)
 def test_the_state_of_a_node_that_limits_much_is_whole_in_a_narrow_table() -> None:
     limits = {"storage_bandwidth": 10, "storage_used": 2, "power": 5600, "power_used": 1400}
     node = a_node("train", id=LONG_ID, state="DRAINING", state_reason="new disk", **limits)
-    assert "nnnnnnnnnn  CORDONED" in "\n".join(drawn(nodes_table((node,), NOW, 80)))
+    lines = drawn(nodes_table((node,), NOW, 80))
+    assert "  state CORDONED new disk  GPUs 1 x H100" in "\n".join(lines)
+
+
+def test_a_table_that_is_too_wide_is_told_in_paragraphs_and_cuts_nothing() -> None:
+    headings = ("pool", *(f"column {letter}" for letter in "abcdefgh"), "why")
+    table = a_table(headings, right=("column a",), fold=("why",))
+    for pool in ("default", "other"):
+        table.add_row(pool, *(f"value-{letter}" for letter in "abcdefg"), "", "because " * 15)
+    lines = drawn(table, 80)
+    assert max(map(len, lines)) <= 80
+    assert lines[0] == "pool default  column a value-a  column b value-b  column c value-c"
+    assert lines[1] == "  column d value-d  column e value-e  column f value-f  column g value-g"
+    assert [line[:5] for line in lines].count("pool ") == 2
+    assert "\n".join(lines).count("because") == 30
+    assert "column h" not in "\n".join(lines), "of what is empty nothing is said"
+    wide = drawn(table, 300)
+    assert wide[0].split() == " ".join(headings).split()
+    assert len(wide) == 3
 
 
 @pytest.mark.parametrize("width", [80, 140])
