@@ -110,7 +110,8 @@ async def read_inputs(
         now = await clock(connection)
         some = kept.queue.to_make_room(to_come, kept.nodes.gpus, spec.packing, now, wanted)
         waiting = waiting if some is None else some
-    waiting = [job.smallest for job in where_paid(waiting, spec.packing.funding)]
+    paid = where_paid(waiting, spec.packing.funding, everyone=True)
+    waiting = [job.smallest for job in paid]
     served = {*(row["for_job"] for row in stops), *spec.packing.turns}
     waiting = await with_engine_turns(
         connection, pool, waiting, works, spec.preemption, await clock(connection), served

@@ -239,7 +239,7 @@ async def _with_job(
     if funding is not None:
         packing = packing.model_copy(update={"funding": funding})
     pool = inputs.spec.model_copy(update={"packing": packing})
-    queue = where_paid((*inputs.queue, request), packing.funding)
+    queue = where_paid((*inputs.queue, request), packing.funding, everyone=True)
     return inputs.model_copy(update={"spec": pool, "queue": tuple(queue)})
 
 

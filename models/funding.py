@@ -22,6 +22,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from longshore.models.base import Frozen, Instant, Name, Reason, Wire, known_or
 from longshore.models.bounds import Most, Range
+from longshore.models.constraints import Constraint
 from longshore.models.counts import DIGITS
 from longshore.models.money import Money
 from longshore.models.score import LEAST_SHARES, MOST_SHARES
@@ -182,10 +183,13 @@ class Foreseen(NamedTuple):
 
 
 class PaidOn(NamedTuple):
-    """For what nodes envelopes are."""
+    """On what nodes envelopes pay for a job."""
 
     gpu_type: str | None
-    labels: tuple[tuple[str, str], ...]
+    """Any where None."""
+    constraints: tuple[Constraint, ...]
+    must: bool = False
+    """Whether it starts nowhere else."""
 
 
 class PoolFunding(NamedTuple):
@@ -219,7 +223,8 @@ class PoolFunding(NamedTuple):
     foreseen: Mapping[str, tuple[Foreseen, ...]] = MappingProxyType({})
     """By job that waits and that somebody would pay for: which envelopes."""
     only_on: Mapping[str, PaidOn] = MappingProxyType({})
-    """By job that waits and starts only where somebody pays: on what nodes these would."""
+    """By job that somebody would pay for on some nodes of the pool alone: on which; of malleable
+    ones that run onto which they may grow."""
 
     @classmethod
     def __get_pydantic_core_schema__(

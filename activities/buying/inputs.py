@@ -83,7 +83,7 @@ async def read_need(connection: AsyncConnection, spec: PoolSpec) -> PoolNeed:
     known = {row.id: (row.tenant, row.deadline_at) for row in tenants}
     bought = await _bought_for(connection, pool)
     queue = [entry.request for entry in await load_queue(connection, pool) if not entry.held]
-    queue = where_paid(queue, spec.packing.funding)
+    queue = where_paid(queue, spec.packing.funding, everyone=True)
     nodes = await load_nodes(connection, pool)
     requests, nodes = await with_locality(connection, pool, spec.packing, queue, nodes)
     jobs = tuple(

@@ -170,7 +170,8 @@ async def read_funding(
         Kind(row.gpu_type, frozenset((stored_labels(row.labels) or {}).items()))
         for row in await connection.execute(text(_KINDS), {"pool": pool})
     )
-    facts = facts._replace(kinds=kinds)
+    buys = bool(await connection.scalar(text(_BUYS), {"pool": pool}))
+    facts = facts._replace(kinds=kinds, buys=buys)
     return Funding(facts, asks, walls, factors, first, freed, shrunk)
 
 
@@ -321,9 +322,8 @@ _KINDS = """
     SELECT DISTINCT gpu_type, labels
       FROM nodes
      WHERE pool = :pool AND state <> 'GONE' AND gpu_type IS NOT NULL
-       AND NOT EXISTS (SELECT FROM pools
-                        WHERE name = :pool AND spec -> 'buying' ->> 'enabled' = 'true')
 """
+_BUYS = "SELECT spec -> 'buying' ->> 'enabled' = 'true' FROM pools WHERE name = :pool"
 
 _SHRUNK = """
     SELECT q.job_id, min((v.victim ->> 'gpus_left')::integer) AS gpus

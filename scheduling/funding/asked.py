@@ -9,6 +9,7 @@ from longshore.scheduling.funding.ladder import (
     OWN,
     RELATIVES,
     WORDS,
+    is_for,
     lends_to,
     shares_with,
 )
@@ -51,7 +52,8 @@ def all_asked(room: Room, use: Use, where: Where) -> Iterator[Asked]:
                 yield Asked(place, OWN, SPONSOR, code)
     lenders = (place for place, owned in enumerate(room.owned) if owned.spec.lending)
     for place in room.in_order(place for place in lenders if place not in seen):
-        if lends_to(room.owned[place].spec, use.tenant) and room.is_for(place, where):
+        spec = room.owned[place].spec
+        if lends_to(spec, use.tenant) and is_for(spec, where):
             yield Asked(place, OWN, LENDER, FundingCode.BORROW_LIMIT)
 
 
@@ -64,7 +66,10 @@ def why_none(room: Room, use: Use, where: Where) -> FundingCode:
 
 def _matching(room: Room, owners: Iterator[str] | tuple[str, ...], where: Where) -> list[int]:
     return room.in_order(
-        place for owner in owners for place in room.places_of(owner) if room.is_for(place, where)
+        place
+        for owner in owners
+        for place in room.places_of(owner)
+        if is_for(room.owned[place].spec, where)
     )
 
 

@@ -7,6 +7,7 @@ from longshore.models.funding import Foreseen, FundingCode
 from longshore.scheduling.funding.asked import why_none
 from longshore.scheduling.funding.facts import Charge, Share, Use, Where
 from longshore.scheduling.funding.holding import Paid
+from longshore.scheduling.funding.kinds import Kinds, alike, at_kind
 from longshore.scheduling.funding.ladder import OWN
 from longshore.scheduling.funding.room import Room
 from longshore.scheduling.funding.rungs import Ladder, Rung, ladder_of
@@ -27,6 +28,9 @@ class Cover(NamedTuple):
     """Why nobody pays."""
     missing: int = 0
     """For how much nobody would pay, in thousandths."""
+    on: tuple[Kinds, ...] = ()
+    """Of one that may come to nodes of several kinds, and that somebody pays for: on which of
+    them, those first for which this cover is; those together that the same envelopes are for."""
 
     @property
     def deficit(self) -> float:
@@ -47,6 +51,38 @@ def cover(room: Room, use: Use) -> Cover:
     """Return who would pay for a job now. It takes nothing: `take` does."""
     if not room.tree.has_budget(use.tenant):
         return ITSELF
+    return at_best(room, use)[1] if use.kinds else _covered(room, use)
+
+
+def at_best(room: Room, use: Use) -> tuple[Use, Cover]:
+    """Return a job that may come to nodes of several kinds as one that comes to the best of them,
+    and who would pay for it there. The best is what the nearest envelopes pay for, as on a ladder;
+    or for which the least is missing."""
+    found: list[tuple[tuple[float, ...], Kinds, Use, Cover]] = []
+    for group in alike(room, use):
+        one = at_kind(use, group[0])
+        cover = _covered(room, one)
+        found.append((_nearness(room, one, cover), group, one, cover))
+    found.sort(key=lambda each: each[0])
+    _, _, best, cover = found[0]
+    return best, cover._replace(on=tuple(group for _, group, _, each in found if each.funded))
+
+
+def _nearness(room: Room, use: Use, found: Cover) -> tuple[float, ...]:
+    """Return the key that has the nearest envelopes first, and what is missing last."""
+    if not found.funded:
+        return 1, found.missing
+    places = [room.place[charge.envelope] for charge in found.charges]
+    steps = [room.tree.steps(use.tenant, room.owner[place]) or OWN for place in places]
+    unknown = any(share.where.labels is None for share in use.shares)
+    turns = [room.turns[place] for place in places]
+    return (
+        0, unknown, found.borrowed, max(steps, default=OWN), bool(found.recalls),
+        min(turns, default=0),
+    )  # fmt: skip
+
+
+def _covered(room: Room, use: Use) -> Cover:
     taking = start(room, use)
     missing = taking.walk(use)
     if missing:
@@ -127,7 +163,13 @@ def _walked(room: Room, use: Use, gpus: Collection[tuple[int, int]]) -> tuple[Ta
 
 def settle(room: Room, use: Use) -> Cover:
     """Return who pays for a job now, and have it hold."""
-    return _settled(room, use) if room.tree.has_budget(use.tenant) else ITSELF
+    if not room.tree.has_budget(use.tenant):
+        return ITSELF
+    if not use.kinds:
+        return _settled(room, use)
+    room.uses.pop((use.job_id, use.attempt), None)  # it may be of another kind than before
+    best, found = at_best(room, use)
+    return _settled(room, best)._replace(on=found.on) if found.funded else found
 
 
 def _settled(room: Room, use: Use) -> Cover:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from longshore.models.funding import FundingCode
 from longshore.scheduling.funding.asked import Asked
-from longshore.scheduling.funding.cover import Cover, cover, start
+from longshore.scheduling.funding.cover import ITSELF, Cover, at_best, cover, start
 from longshore.scheduling.funding.facts import Use
 from longshore.scheduling.funding.remedies import Helps, Remedy, every_asked, remedies
 from longshore.scheduling.funding.room import Room
@@ -48,9 +48,9 @@ def explain(
 ) -> Explained:
     """Return who would pay for a job now, envelope by envelope. It takes nothing. `ends` is when
     jobs that run are expected to end, as far as that is known."""
-    found = cover(room, use)
     if not room.tree.has_budget(use.tenant):
-        return Explained(found, ())
+        return Explained(ITSELF, ())
+    use, found = at_best(room, use) if use.kinds else (use, cover(room, use))
     taking = start(room, use)
     missing = taking.walk(use)
     gives: dict[tuple[int, bool], int] = {}

@@ -45,6 +45,9 @@ class Use(NamedTuple):
     shares: tuple[Share, ...]
     terms: FundingTerms = FundingTerms()
     preemptible: bool = True
+    kinds: tuple[Where, ...] = ()
+    """Of one that waits, where it may come to nodes of several kinds: those. It is paid for on
+    one of them, and `where` of its shares says nothing."""
 
     @property
     def must_be_funded(self) -> bool:
@@ -125,14 +128,9 @@ class Facts(NamedTuple):
     charges: Sequence[Charge] = ()
     """That are open, whoever's jobs they are for."""
     kinds: frozenset[Kind] = frozenset()
-    """Those of the nodes of the pool whose queue is asked for; empty where any may come, as where
-    it buys."""
-
-    @property
-    def only_type(self) -> str | None:
-        """The type of the GPUs of that pool, where all are of one."""
-        types = {kind.gpu_type for kind in self.kinds}
-        return types.pop() if len(types) == 1 else None
+    """Those of the nodes of the pool whose queue is asked for."""
+    buys: bool = False
+    """Whether that pool may come to have others."""
 
 
 class OverQuota(NamedTuple):

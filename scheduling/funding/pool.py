@@ -22,6 +22,7 @@ from longshore.scheduling.funding.cover import Cover, cover
 from longshore.scheduling.funding.evaluate import evaluated
 from longshore.scheduling.funding.facts import Facts, Share, Use, Wall, Where, must_be_funded
 from longshore.scheduling.funding.kept import Funded, KeptFunding
+from longshore.scheduling.funding.kinds import PoolKinds
 from longshore.scheduling.funding.ladder import OWN, Tree
 from longshore.scheduling.funding.quotas import at_quotas, milli_of
 from longshore.scheduling.funding.room import Attempt, Room
@@ -34,7 +35,7 @@ from longshore.scheduling.funding.sizes import (
 )
 from longshore.scheduling.funding.split import Split, classes_of
 from longshore.scheduling.funding.turns import fund
-from longshore.scheduling.funding.where_paid import paid_on
+from longshore.scheduling.funding.where_paid import grow_on, start_on
 
 _ASKED = 20
 """Kinds of jobs that wait unfunded for which it is looked at whose room they could take over."""
@@ -78,8 +79,9 @@ def pool_funding(
     """
     over, left = at_quotas(walls, queue)
     funded, room = evaluated(facts, now)
+    kinds = PoolKinds(facts, pool)
     if shrunk:
-        keeping = partial(_keeping, room=room, pool=pool, asks=asks, shrunk=shrunk, now=now)
+        keeping = partial(_keeping, room=room, kinds=kinds, asks=asks, shrunk=shrunk, now=now)
         kept = [keeping(job) for job in queue if job.id in shrunk]
         queue = [*kept, *(job for job in queue if job.id not in shrunk)]
     queue = in_turn(queue, first | freed)
@@ -88,7 +90,7 @@ def pool_funding(
         for use in facts.uses
     }
     waiting = [
-        _waiting(job, pool, asks.get(job.id, Asks()), now, facts)
+        _waiting(job, kinds, asks.get(job.id, Asks()), now)
         for job in queue
         if job.id not in over and _has_budget(facts, job.tenant)
     ]
@@ -111,8 +113,8 @@ def pool_funding(
     behind = _behind(room.tree, {use.job_id: payers[use.job_id] for use in waiting})
     takes = _takes_over(facts, room, funded, [use for use in waiting if use.job_id in unfunded])
     paid = [use for use in waiting if use.job_id not in unfunded]
-    sizes = sizes_to_start(room, pool, queue, paid) | sizes_to_grow(
-        room, pool, growing, funded.splits, waiting
+    sizes = sizes_to_start(room, queue, paid) | sizes_to_grow(
+        room, growing, funded.splits, waiting
     )
     starting = [
         MayGrow(job, job.malleable.min)
@@ -122,6 +124,8 @@ def pool_funding(
     sizes = below_quotas(left, [*starting, *growing], sizes)
     for job_id, most in shrunk.items():
         sizes[job_id] = min(sizes.get(job_id, most), most)
+    only_on = start_on(facts, queue, paid, covers)
+    only_on |= grow_on(room, kinds, growing, funded.splits)
     return PoolFunding(
         payers,
         unfunded,
@@ -133,7 +137,7 @@ def pool_funding(
         sizes,
         first | shrunk.keys() | (freed - behind.keys()),
         {use.job_id: _foreseen(covers[use.job_id]) for use in paid},
-        paid_on(facts, {use.job_id: covers[use.job_id] for use in paid if use.must_be_funded}),
+        only_on,
     )
 
 
@@ -149,7 +153,7 @@ def _foreseen(found: Cover) -> tuple[Foreseen, ...]:
 def _keeping(
     job: JobRequest,
     room: Room,
-    pool: str,
+    kinds: PoolKinds,
     asks: Mapping[str, Asks],
     shrunk: Mapping[str, int],
     now: datetime,
@@ -157,7 +161,7 @@ def _keeping(
     """Return a job that was shrunk to a part of it as one of that size, where that still is paid
     for."""
     sized = job.at_size(shrunk[job.id])
-    use = _waiting(sized, pool, asks.get(job.id, Asks()), now, room.facts)
+    use = _waiting(sized, kinds, asks.get(job.id, Asks()), now)
     return sized if cover(room, use).funded else job
 
 
@@ -293,16 +297,17 @@ def as_found(
     """Return the room that a job of a queue, which comes in its order, finds at its turn, and what
     it asks for."""
     _, room = evaluated(facts, now)
+    kinds = PoolKinds(facts, pool)
     before = queue[: [each.id for each in queue].index(job.id)]
     fund(
         room,
         [
-            _waiting(each, pool, asks.get(each.id, Asks()), now, facts)
+            _waiting(each, kinds, asks.get(each.id, Asks()), now)
             for each in before
             if _has_budget(facts, each.tenant)
         ],
     )
-    return room, _waiting(job, pool, asks.get(job.id, Asks()), now, facts)
+    return room, _waiting(job, kinds, asks.get(job.id, Asks()), now)
 
 
 def next_change(facts: Facts, now: datetime) -> timedelta | None:
@@ -337,12 +342,14 @@ def _has_budget(facts: Facts, tenant: str | None) -> bool:
     return branch is not None and branch.budget_since is not None
 
 
-def _waiting(job: JobRequest, pool: str, asks: Asks, now: datetime, facts: Facts) -> Use:
+def _waiting(job: JobRequest, kinds: PoolKinds, asks: Asks, now: datetime) -> Use:
     """Return what a job asks for: a malleable one its fewest GPUs, a gang its spares too."""
-    least, where = job.smallest, Where(pool, job.gpu_type or facts.only_type, None)
-    share = Share(0, where, tuple(range(least.gpus_held)), milli_of(least))
-    tenant = job.tenant or ""
-    return Use(job.id, job.attempt, tenant, now, (share,), asks.terms, asks.preemptible)
+    least, its = job.smallest, kinds.of(job)
+    share = Share(0, its[0], tuple(range(least.gpus_held)), milli_of(least))
+    return Use(
+        job.id, job.attempt, job.tenant or "", now, (share,), asks.terms, asks.preemptible,
+        its if len(its) > 1 else (),
+    )  # fmt: skip
 
 
 def _placed(
@@ -383,7 +390,7 @@ def _takes_over(
     known: dict[object, frozenset[str]] = {}
     found: dict[str, frozenset[str]] = {}
     for use in unfunded:
-        kind = use.tenant, use.shares, use.terms, use.preemptible
+        kind = use.tenant, use.shares, use.terms, use.preemptible, use.kinds
         if kind not in known:
             if len(known) == _ASKED:
                 continue

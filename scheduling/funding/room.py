@@ -99,16 +99,10 @@ class Room:
         """How often any has changed."""
         self.ladders: dict[object, Any] = {}
         """What `cover` keeps from one job to the next."""
-        # Only labels that envelopes name tell nodes apart: each may have some of its own.
-        names = {name for owned in self.owned for name in owned.spec.labels}
-        self._kinds = {
-            kind._replace(labels=frozenset(each for each in kind.labels if each[0] in names))
-            for kind in facts.kinds
-        }
         self._of: dict[tuple[str, Where], list[int]] = {}
         self._groups: dict[tuple[int, str, Where], Group] = {}
         self._by_owner: dict[str, list[int]] = {}
-        self._turns: list[int] = []
+        self.turns: list[int] = []
         """By envelope: where it comes when all are in order."""
         self._put_in_order()
         for paid in holding(facts, now).kept if held is None else held:
@@ -208,22 +202,9 @@ class Room:
             found = self._of[owner, where] = [
                 place
                 for place in self._by_owner.get(owner, ())
-                if self.open[place] and self.is_for(place, where)
+                if self.open[place] and is_for(self.owned[place].spec, where)
             ]
         return found
-
-    def is_for(self, place: int, where: Where) -> bool:
-        """Return whether an envelope is for GPUs there; of a job that waits, for those of any node
-        that its pool has."""
-        spec = self.owned[place].spec
-        if where.labels is not None or not self._kinds:
-            return is_for(spec, where)
-        asked = (where.gpu_type or "").casefold()
-        return any(
-            is_for(spec, where._replace(gpu_type=kind.gpu_type, labels=kind.labels))
-            for kind in self._kinds
-            if asked in ("", kind.gpu_type.casefold())
-        )
 
     def places_of(self, owner: str) -> Sequence[int]:
         """Return all envelopes of a tenant in order, those too that are not open."""
@@ -231,13 +212,13 @@ class Room:
 
     def in_order(self, places: Iterable[int]) -> list[int]:
         """Return envelopes, the most specific first."""
-        return sorted(places, key=self._turns.__getitem__)
+        return sorted(places, key=self.turns.__getitem__)
 
     def _put_in_order(self) -> None:
         order = sorted(range(len(self.owned)), key=lambda at: most_specific_first(self.owned[at]))
-        self._turns, self._by_owner = [0] * len(order), {}
+        self.turns, self._by_owner = [0] * len(order), {}
         for turn, place in enumerate(order):
-            self._turns[place] = turn
+            self.turns[place] = turn
             self._by_owner.setdefault(self.owner[place], []).append(place)
 
     def group(self, steps: int, anchor: str, owners: Iterable[str], where: Where) -> Group:

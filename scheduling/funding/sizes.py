@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from longshore.models.job_request import JobRequest
 from longshore.scheduling.funding.cover import start, surplus
-from longshore.scheduling.funding.facts import Share, Use, Wall, Where
+from longshore.scheduling.funding.facts import Share, Use, Wall
 from longshore.scheduling.funding.holding import Attempt
 from longshore.scheduling.funding.room import Room
 from longshore.scheduling.funding.split import Split
@@ -29,9 +29,7 @@ class MayGrow(NamedTuple):
     """Its size now."""
 
 
-def sizes_to_start(
-    room: Room, pool: str, queue: Iterable[JobRequest], paid: Sequence[Use]
-) -> dict[str, int]:
+def sizes_to_start(room: Room, queue: Iterable[JobRequest], paid: Sequence[Use]) -> dict[str, int]:
     """Return up to which size somebody would pay for malleable jobs of a queue, where that is less
     than they are to have. Those that are `paid` for have that of the room already, with their
     fewest GPUs."""
@@ -39,9 +37,13 @@ def sizes_to_start(
     if not jobs:
         return {}
     waiting = {(use.job_id, use.attempt) for use in paid}
-    asked = [(jobs[use.job_id], use) for use in paid if use.job_id in jobs]
+    asked = [
+        (jobs[use.job_id], room.uses.get((use.job_id, use.attempt), use))
+        for use in paid
+        if use.job_id in jobs
+    ]
     sizes = [
-        (job, _extended(room, pool, use, MayGrow(job, job.malleable.min), waiting))
+        (job, _extended(room, use, MayGrow(job, job.malleable.min), waiting))
         for job, use in asked
         if job.malleable is not None
     ]
@@ -50,7 +52,6 @@ def sizes_to_start(
 
 def sizes_to_grow(
     room: Room,
-    pool: str,
     growing: Iterable[MayGrow],
     splits: Mapping[Attempt, Split],
     waiting: Iterable[Use],
@@ -70,7 +71,7 @@ def sizes_to_grow(
             continue
         size = each.gpus
         if not split.unfunded:
-            size = _extended(room, pool, use, each, others)
+            size = _extended(room, use, each, others)
         elif not split.owners and not use.must_be_funded:
             continue
         if size < job.malleable.target:
@@ -111,7 +112,7 @@ def held_at(job: JobRequest, size: int) -> int:
     return size + (job.gang.spares_of(size) if job.gang else 0)
 
 
-def _extended(room: Room, pool: str, use: Use, has: MayGrow, waiting: Collection[Attempt]) -> int:
+def _extended(room: Room, use: Use, has: MayGrow, waiting: Collection[Attempt]) -> int:
     """Return the largest size up to its desired one that somebody pays for of a job that is paid
     for with the GPUs that it has, and have it hold."""
     job = has.job
@@ -123,10 +124,7 @@ def _extended(room: Room, pool: str, use: Use, has: MayGrow, waiting: Collection
         return has.gpus
     begin, end = held_at(job, has.gpus), held_at(job, sizes[-1])
     rank = 1 + max(share.rank for share in use.shares)
-    where = use.shares[0].where
-    if where.labels is not None:  # it runs, and may grow onto GPUs of any kind that it asks for
-        where = Where(pool, job.gpu_type, None)
-    more = Share(rank, where, tuple(range(end - begin)), _WHOLE)
+    more = Share(rank, use.shares[0].where, tuple(range(end - begin)), _WHOLE)
     missing = _take(room, use, more, waiting)
     if not missing:
         return sizes[-1]

@@ -70,7 +70,8 @@ class _Turns:
         """Have nobody pay for a job for which others who run would not let that be."""
         attempt, found = (use.job_id, use.attempt), self._covers[use.job_id]
         recalls = [one for one in found.recalls if _attempt(one) not in self._waiting]
-        if found.funded and (lacks := lost_to_losers(self._room, use, recalls)):
+        settled = self._room.uses.get(attempt, use)
+        if found.funded and (lacks := lost_to_losers(self._room, settled, recalls)):
             self._revoke(attempt, use)
             self._covers[use.job_id] = Cover(False, code=FundingCode.NO_ROOM, missing=lacks)
 

@@ -1,34 +1,33 @@
-"""On what nodes a job starts that starts only where somebody pays: those that the envelopes are
-for that would pay for it. On others nobody pays, and its start would be taken back."""
+"""On which nodes a job is planned for which somebody pays: those that the envelopes are for that
+would pay. On others nobody does, and it would start unfunded there, or not at all."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from longshore.models.constraints import Constraint
 from longshore.models.funding import PaidOn, PoolFunding
 from longshore.models.job_request import JobRequest
 from longshore.scheduling.funding.cover import Cover
-from longshore.scheduling.funding.facts import Facts
+from longshore.scheduling.funding.facts import Facts, Use, Where
+from longshore.scheduling.funding.kinds import Kinds, PoolKinds, alike
+from longshore.scheduling.funding.room import Attempt, Room
+from longshore.scheduling.funding.sizes import MayGrow
+from longshore.scheduling.funding.split import Split
 
 
-def paid_on(facts: Facts, covers: Mapping[str, Cover]) -> dict[str, PaidOn]:
-    """Return for each job that envelopes for some nodes alone would pay for on which that is."""
-    found = ((job_id, _on(facts, cover)) for job_id, cover in covers.items())
-    return {job_id: on for job_id, on in found if on.gpu_type or on.labels}
-
-
-def where_paid(jobs: Iterable[JobRequest], funding: PoolFunding | None) -> list[JobRequest]:
+def where_paid(
+    jobs: Iterable[JobRequest], funding: PoolFunding | None, *, everyone: bool = False
+) -> list[JobRequest]:
     """Return jobs as they are planned: those that start only where somebody pays ask for nodes on
-    which that is so."""
+    which that is so. Who has others stopped, or has nodes bought, is to be paid for there: then
+    `everyone` does that somebody would pay for."""
     if funding is None or not funding.only_on:
         return list(jobs)
-    return [_narrowed(job, funding.only_on.get(job.id)) for job in jobs]
+    asked = ((job, funding.only_on.get(job.id)) for job in jobs)
+    return [_narrowed(job, on) if on and (on.must or everyone) else job for job, on in asked]
 
 
-def _narrowed(job: JobRequest, on: PaidOn | None) -> JobRequest:
-    if on is None:
-        return job
-    asked = tuple(Constraint(name, (value,)) for name, value in on.labels)
-    more = tuple(each for each in asked if each not in job.constraints)
+def _narrowed(job: JobRequest, on: PaidOn) -> JobRequest:
+    more = tuple(each for each in on.constraints if each not in job.constraints)
     return job.model_copy(
         update={
             "gpu_type": job.gpu_type or on.gpu_type,
@@ -37,9 +36,103 @@ def _narrowed(job: JobRequest, on: PaidOn | None) -> JobRequest:
     )
 
 
-def _on(facts: Facts, cover: Cover) -> PaidOn:
-    specs = [facts.envelopes[charge.envelope].spec for charge in cover.charges]
+def start_on(
+    facts: Facts, queue: Iterable[JobRequest], paid: Iterable[Use], covers: Mapping[str, Cover]
+) -> dict[str, PaidOn]:
+    """Return on which nodes jobs of a queue are to start that somebody would pay for, by job,
+    where that is not so on all to which they may come.
+
+    A gang is to have nodes of one kind: two kinds would not be paid for together.
+    """
+    several = {use.job_id: use for use in paid if use.kinds}
+    found: dict[str, PaidOn] = {}
+    for job in queue if several else ():
+        use = several.get(job.id)
+        if use is None:
+            continue
+        cover = covers[job.id]
+        groups = cover.on[:1] if job.gang is not None else cover.on
+        some = [where for group in groups for where in group]
+        if groups and len(some) < len(use.kinds):
+            on = _narrow(use.kinds, groups[0], some) or _of_envelopes(facts, cover)
+            found[job.id] = on._replace(must=use.must_be_funded)
+    return found
+
+
+def grow_on(
+    room: Room, kinds: PoolKinds, growing: Iterable[MayGrow], splits: Mapping[Attempt, Split]
+) -> dict[str, PaidOn]:
+    """Return onto which nodes malleable jobs that run may grow, by job, so that who pays for them
+    now may pay for more; of those of which that is not so of all. What runs on idle GPUs grows
+    onto any."""
+    found: dict[str, PaidOn] = {}
+    for job, _ in growing:
+        runs = job.id, job.attempt - 1
+        use, split = room.uses.get(runs), splits.get(runs)
+        if use is None or split is None or not split.owners:
+            continue
+        asking = use._replace(kinds=kinds.of(job))
+        now = {kinds.reduced(share.where) for share in use.shares}
+        groups = [group for group in alike(room, asking) if not now.isdisjoint(group)]
+        some = [where for group in groups for where in group]
+        if groups and len(some) < len(asking.kinds):
+            on = _narrow(asking.kinds, groups[0], some)
+            if on is not None:
+                found[job.id] = on._replace(must=True)
+    return found
+
+
+def _narrow(kinds: Kinds, best: Kinds, paid: Sequence[Where]) -> PaidOn | None:
+    """Return what holds of as many kinds as can be said of those `paid` on, and of no other."""
+
+    def only_paid(some: Sequence[Where]) -> bool:
+        holds = _holds(_said_of(kinds, some))
+        return all(where in paid for where in kinds if holds(where))
+
+    chosen = list(best) if only_paid(best) else [best[0]]
+    if not only_paid(chosen):
+        return None
+    for where in paid:
+        if where not in chosen and only_paid([*chosen, where]):
+            chosen.append(where)
+    return _said_of(kinds, chosen)
+
+
+def _said_of(kinds: Kinds, some: Sequence[Where]) -> PaidOn:
+    """Return what these have in common, and others of the kinds have not."""
+    types = {where.gpu_type for where in some}
+    every = {where.gpu_type for where in kinds if where.gpu_type}
+    gpu_type = next(iter(types)) if len(types) == 1 and len(every) > 1 else None
+    constraints: list[Constraint] = []
+    for name in sorted({name for where in kinds for name, _ in where.labels or ()}):
+        here = {_value(where, name) for where in some}
+        there = {_value(where, name) for where in kinds} - here
+        if not there:
+            continue
+        values = sorted(value for value in (there if None in here else here) if value is not None)
+        constraints.append(Constraint(name, tuple(values), None in here))
+    return PaidOn(gpu_type, tuple(constraints))
+
+
+def _holds(on: PaidOn) -> Callable[[Where], bool]:
+    def holds(where: Where) -> bool:
+        return on.gpu_type in (None, where.gpu_type) and all(
+            each.allows(_value(where, each.key)) for each in on.constraints
+        )
+
+    return holds
+
+
+def _value(where: Where, name: str) -> str | None:
+    return dict(where.labels or ()).get(name)
+
+
+def _of_envelopes(facts: Facts, found: Cover) -> PaidOn:
+    """Return for what nodes these envelopes are, of which the pool has none yet."""
+    specs = [facts.envelopes[charge.envelope].spec for charge in found.charges]
     types = {spec.gpu_type.casefold(): spec.gpu_type for spec in specs if spec.gpu_type}
     labels = sorted({label for spec in specs for label in spec.labels.items()})
-    # Of several types no node has all: which one it comes to is left open.
-    return PaidOn(next(iter(types.values())) if len(types) == 1 else None, tuple(labels))
+    return PaidOn(
+        next(iter(types.values())) if len(types) == 1 else None,
+        tuple(Constraint(name, (value,)) for name, value in labels),
+    )

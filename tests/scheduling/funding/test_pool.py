@@ -8,7 +8,6 @@ from longshore.models.funding import (
     Envelope,
     Foreseen,
     FundingTerms,
-    PaidOn,
     Payer,
     WhenUnfunded,
 )
@@ -16,7 +15,6 @@ from longshore.scheduling.funding.facts import (
     Branch,
     Charge,
     Facts,
-    Kind,
     Owned,
     Share,
     Use,
@@ -24,7 +22,6 @@ from longshore.scheduling.funding.facts import (
 )
 from longshore.scheduling.funding.ladder import OWN, PARENT
 from longshore.scheduling.funding.pool import Asks, next_change, pool_funding, settled
-from longshore.scheduling.funding.where_paid import where_paid
 from tests.support.packing import NOW, a_job
 
 WHERE = Where("pool", "H100", frozenset())
@@ -178,27 +175,3 @@ def test_who_comes_behind_whom():
     assert found.behind == {"b": 1}
     assert [found.turn(job.id) for job in queue] == [1, 0, 0, 0]
     assert pool_funding(given, "pool", queue[:2], {}, NOW).behind == {}
-
-
-def test_envelopes_pay_for_nodes_that_the_pool_has():
-    """A job that has to be paid for is planned where those that would pay for it are for."""
-    waits = Asks(FundingTerms(unfunded=WhenUnfunded.WAIT))
-    queue = [a_job("a", 2, tenant="red"), a_job("b", 2, tenant="red")]
-    zone = {"gpu_type": "H100", "labels": {"zone": "x"}, "sharing": "none"}
-    asked = facts(an_envelope(1, "red", 8, **zone))
-    asks = {"a": waits}
-    there = frozenset({Kind("h100", frozenset({("zone", "x"), ("name", "n")}))})
-    other = frozenset({Kind("H100", frozenset({("zone", "y")})), Kind("A100", frozenset())})
-    found = pool_funding(asked._replace(kinds=there | other), "pool", queue, asks, NOW)
-    assert found.only_on == {"a": PaidOn("H100", (("zone", "x"),))}, "b may start unfunded"
-    narrowed, free = where_paid(queue, found)
-    assert (narrowed.gpu_type, [str(each) for each in narrowed.constraints]) == (
-        "H100",
-        ["zone=x"],
-    )
-    assert free is queue[1]
-    assert where_paid([narrowed], found) == [narrowed]
-    nowhere = pool_funding(asked._replace(kinds=other), "pool", queue, asks, NOW)
-    assert {*nowhere.unfunded} == {"a", "b"}
-    assert nowhere.held == {"a"}
-    assert pool_funding(asked, "pool", queue, asks, NOW).unfunded == {}, "any may be bought"

@@ -1,0 +1,227 @@
+"""On which nodes of a pool jobs are planned for which envelopes pay that are for some alone."""
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from longshore.models.constraints import Constraint, contradiction, parse_constraint
+from longshore.models.elastic import Malleable
+from longshore.models.funding import Envelope, FundingTerms, PoolFunding, WhenUnfunded
+from longshore.models.job_request import JobRequest
+from longshore.models.topology import Gang
+from longshore.scheduling.funding.cover import cover
+from longshore.scheduling.funding.evaluate import evaluated
+from longshore.scheduling.funding.facts import (
+    Branch,
+    Charge,
+    Facts,
+    Kind,
+    Owned,
+    Share,
+    Use,
+    Where,
+)
+from longshore.scheduling.funding.pool import Asks, pool_funding
+from longshore.scheduling.funding.sizes import MayGrow
+from longshore.scheduling.funding.where_paid import where_paid
+from tests.support.packing import NOW, a_job
+
+BEFORE = NOW - timedelta(hours=1)
+WAITS = Asks(FundingTerms(unfunded=WhenUnfunded.WAIT))
+
+
+def a_kind(gpu_type: str, **labels: str) -> Kind:
+    return Kind(gpu_type, frozenset(labels.items()))
+
+
+X, Y, A = a_kind("H100", zone="x"), a_kind("H100", zone="y"), a_kind("A100", zone="z")
+
+
+def facts(
+    envelopes: dict[str, dict[str, object]], *kinds: Kind, uses: Iterable[Use] = (),
+    charges: Iterable[Charge] = (), buys: bool = False,
+) -> Facts:  # fmt: skip
+    owned = {
+        id: Owned(id, "red", Envelope.model_validate(
+            {"name": name, "start": BEFORE, "end": None, **fields}
+        ))
+        for id, (name, fields) in enumerate(envelopes.items(), 1)
+    }  # fmt: skip
+    tenants = {"red": Branch(None, BEFORE)}
+    return Facts(
+        tenants, owned, (), tuple(uses), tuple(charges), frozenset(kinds or (X, Y, A)), buys
+    )
+
+
+def found_for(
+    given: Facts, job: JobRequest, asks: Asks = WAITS
+) -> tuple[PoolFunding, list[JobRequest]]:
+    found = pool_funding(given, "pool", [job], {job.id: asks}, NOW)
+    return found, where_paid([job], found, everyone=True)
+
+
+def goes_to(job: JobRequest, *kinds: Kind) -> set[Kind]:
+    """Return the kinds to whose nodes a job may come."""
+    wants = (job.gpu_type or "").casefold()
+    return {
+        kind
+        for kind in kinds or (X, Y, A)
+        if wants in ("", kind.gpu_type.casefold())
+        and all(each.allows(dict(kind.labels).get(each.key)) for each in job.constraints)
+    }
+
+
+def test_one_envelope_for_labels():
+    given = facts({"x": {"gpus": 8, "labels": {"zone": "x"}, "gpu_type": "h100"}})
+    found, (job,) = found_for(given, a_job("a", 8, tenant="red"))
+    assert found.of("a").funded
+    assert goes_to(job) == {X}
+    assert where_paid([job], found, everyone=True) == [job], "said once"
+    none, _ = found_for(given._replace(kinds=frozenset({Y, A})), a_job("a", 8, tenant="red"))
+    assert none.held == {"a"}
+    assert "NO_ENVELOPE" in none.unfunded["a"]
+
+
+def test_who_may_start_unfunded_is_held_to_its_nodes_where_others_would_be_stopped_for_it():
+    given = facts({"x": {"gpus": 8, "labels": {"zone": "x"}}})
+    asked = a_job("a", 8, tenant="red")
+    found, (narrowed,) = found_for(given, asked, Asks())
+    assert where_paid([asked], found) == [asked], "idle GPUs are for everybody"
+    assert goes_to(narrowed) == {X}
+
+
+def test_envelopes_of_two_types_do_not_pay_for_one_job_together():
+    given = facts({"h": {"gpus": 4, "gpu_type": "H100"}, "a": {"gpus": 4, "gpu_type": "A100"}})
+    found, _ = found_for(given, a_job("a", 6, tenant="red"))
+    assert found.held == {"a"}
+    assert "no budget pays for 2 GPUs" in found.unfunded["a"]
+    small, (job,) = found_for(given, a_job("a", 4, tenant="red"))
+    assert small.of("a").funded
+    assert goes_to(job) == {X, Y, A}
+
+
+def test_another_envelope_pays_where_the_first_is_not_for_what_the_job_asks_for():
+    labels = {"ex": {"gpus": 8, "labels": {"zone": "x"}}, "any": {"gpus": 8}}
+    asked = a_job("a", 4, tenant="red", constraints=(parse_constraint("zone=y"),))
+    found, (job,) = found_for(facts(labels), asked)
+    assert found.of("a").funded
+    assert [each.envelope for each in found.foreseen["a"]] == [2]
+    assert job == asked
+    types = {"h": {"gpus": 8, "gpu_type": "H100"}, "a": {"gpus": 8, "gpu_type": "A100"}}
+    asked = a_job("a", 4, tenant="red", constraints=(parse_constraint("zone=z"),))
+    found, (job,) = found_for(facts(types), asked)
+    assert [each.envelope for each in found.foreseen["a"]] == [2]
+    assert goes_to(job) == {A}
+
+
+def test_a_job_goes_to_all_kinds_on_which_some_envelope_pays():
+    two = {"ex": {"gpus": 4, "labels": {"zone": "x"}}, "ey": {"gpus": 8, "labels": {"zone": "y"}}}
+    _, (job,) = found_for(facts(two), a_job("a", 6, tenant="red"))
+    assert goes_to(job) == {Y}
+    _, (job,) = found_for(facts(two), a_job("a", 4, tenant="red"))
+    assert goes_to(job) == {X, Y}
+    general = {"ex": {"gpus": 8, "labels": {"zone": "x"}}, "any": {"gpus": 8}}
+    asked = a_job("a", 8, tenant="red")
+    found, (job,) = found_for(facts(general), asked)
+    assert [each.envelope for each in found.foreseen["a"]] == [1], "the most specific one"
+    assert job is asked
+
+
+def test_a_gang_has_nodes_of_kinds_that_the_same_envelopes_are_for():
+    two = {"ex": {"gpus": 4, "labels": {"zone": "x"}}, "ey": {"gpus": 4, "labels": {"zone": "y"}}}
+    gang = Gang.model_validate({"group_gpus": 4})
+    found, _ = found_for(facts(two), a_job("a", 8, tenant="red", gang=gang))
+    assert found.held == {"a"}, "4 on each would be two kinds"
+    large = {name: {**fields, "gpus": 8} for name, fields in two.items()}
+    _, (job,) = found_for(facts(large), a_job("a", 8, tenant="red", gang=gang))
+    assert len(goes_to(job)) == 1
+    h100 = {"h": {"gpus": 8, "gpu_type": "H100"}, "x": {"gpus": 1, "labels": {"zone": "nowhere"}}}
+    _, (job,) = found_for(facts(h100), a_job("a", 8, tenant="red", gang=gang))
+    assert goes_to(job) == {X, Y}
+
+
+def test_a_pool_that_buys_has_its_own_nodes_first():
+    mars = {"m": {"gpus": 8, "labels": {"region": "mars"}}, "any": {"gpus": 8}}
+    b = a_kind("H100")
+    asked = a_job("a", 4, tenant="red")
+    found, (job,) = found_for(facts(mars, b, buys=True), asked)
+    assert [each.envelope for each in found.foreseen["a"]] == [2]
+    assert job == asked
+    alone = {"m": {"gpus": 8, "labels": {"region": "mars"}}}
+    found, (job,) = found_for(facts(alone, b, buys=True), asked)
+    assert found.of("a").funded, "such nodes may be bought"
+    assert job.constraints == (Constraint("region", ("mars",)),)
+    assert not goes_to(job, b)
+
+
+def test_a_job_that_runs_grows_onto_nodes_for_which_its_envelope_is():
+    where = Where("pool", "H100", X.labels | {("name", "x1")})
+    use = Use("m", 1, "red", BEFORE, (Share(0, where, tuple(range(8)), 1000, "x1"),),
+              WAITS.terms)  # fmt: skip
+    charge = Charge("m", 1, 0, 1, tuple(range(8)), 1000, False, BEFORE, 1)
+    given = facts({"x": {"gpus": 16, "labels": {"zone": "x"}}}, uses=[use], charges=[charge])
+    sizes = Malleable(min=4, max=16, step=4)
+    job = a_job("m", 16, tenant="red", malleable=sizes, attempt=2,
+                gang=Gang.model_validate({"group_gpus": 4}))  # fmt: skip
+    found = pool_funding(given, "pool", [], {}, NOW, growing=[MayGrow(job, 8)])
+    (grown,) = where_paid([job], found)
+    assert goes_to(grown) == {X}
+    everywhere = facts({"any": {"gpus": 16}}, uses=[use], charges=[charge])
+    found = pool_funding(everywhere, "pool", [], {}, NOW, growing=[MayGrow(job, 8)])
+    assert where_paid([job], found) == [job]
+
+
+_KINDS = st.builds(
+    lambda gpu_type, zone, rack: a_kind(gpu_type, **({"zone": zone} if zone else {}), rack=rack),
+    st.sampled_from(["H100", "A100"]), st.sampled_from(["", "x", "y"]), st.sampled_from("12"),
+)  # fmt: skip
+_ENVELOPES = st.lists(
+    st.fixed_dictionaries(
+        {"gpus": st.integers(1, 8)},
+        optional={
+            "gpu_type": st.sampled_from(["h100", "a100"]),
+            "labels": st.dictionaries(st.sampled_from(["zone", "rack"]),
+                                      st.sampled_from(["x", "y", "1"]), max_size=2),
+        },
+    ),
+    max_size=4,
+)  # fmt: skip
+_CONSTRAINTS = (
+    st.lists(
+        st.sampled_from(["zone=x", "zone!=x", "!zone", "rack in (1, 2)", "rack=2"]).map(
+            parse_constraint
+        ),
+        max_size=2,
+        unique=True,
+    )
+    .map(tuple)
+    .filter(lambda constraints: contradiction(constraints) is None)
+)
+
+
+@given(
+    kinds=st.sets(_KINDS, min_size=1, max_size=5), envelopes=_ENVELOPES,
+    constraints=_CONSTRAINTS, gpu_type=st.sampled_from([None, "H100"]), gpus=st.integers(1, 8),
+)  # fmt: skip
+def test_wherever_it_is_planned_somebody_pays_and_it_is_planned_if_anybody_does(
+    kinds: set[Kind], envelopes: list[dict[str, object]], constraints: tuple[Constraint, ...],
+    gpu_type: str | None, gpus: int,
+):  # fmt: skip
+    given_ = facts({f"e{n}": each for n, each in enumerate(envelopes)}, *kinds)
+    asked = a_job("a", gpus, tenant="red", gpu_type=gpu_type, constraints=constraints)
+    found, (job,) = found_for(given_, asked)
+    _, room = evaluated(given_, NOW)
+    pays = set[Kind]()
+    for kind in goes_to(asked, *kinds):
+        where = Where("pool", kind.gpu_type, kind.labels)
+        use = Use("a", 1, "red", NOW, (Share(0, where, tuple(range(gpus)), 1000),), WAITS.terms)
+        if cover(room, use).funded:
+            pays.add(kind)
+    if goes_to(asked, *kinds):
+        assert found.of("a").funded is bool(pays)
+    if pays:
+        planned = goes_to(job, *kinds)
+        assert planned
+        assert planned <= pays
