@@ -283,11 +283,9 @@ async def _read(
         queue = [entry.request for entry in waiting]
     growing = [MayGrow(job.asked, job.gpus) for job in jobs]
     packing = (await with_funding(connection, spec, growing)).packing
-    queue = where_paid(queue, packing.funding)
+    planned = where_paid([*queue, *(job.asked for job in jobs)], packing.funding)
     recent = await load_recent(connection, spec.name) if spec.packing.rule.learns else ()
-    requests, nodes = await with_locality(
-        connection, spec.name, spec.packing, [*queue, *(job.asked for job in jobs)], nodes
-    )
+    requests, nodes = await with_locality(connection, spec.name, spec.packing, planned, nodes)
     queue = requests[: len(queue)]
     jobs = tuple(
         job.model_copy(update={"asked": asked})

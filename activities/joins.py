@@ -38,6 +38,7 @@ from longshore.models.placement import Decision, Placement, PlacementKind, Rank
 from longshore.models.protocol import KNOWS_JOINED
 from longshore.models.resize import JoinReply, JoinRequest
 from longshore.models.text import count
+from longshore.scheduling.funding.sizes import MayGrow
 from longshore.scheduling.funding.where_paid import where_paid
 from longshore.scheduling.joining import plan_joining
 
@@ -164,14 +165,15 @@ async def plan_of_joining(
 ) -> Decision:
     """Return where ranks go that join a job with these GPUs by node, in the snapshot of
     `connection`."""
-    packing = (await load_pool_to_plan(connection, pool, margins)).packing
+    grows = (MayGrow(job, sum(held.values())),)
+    packing = (await load_pool_to_plan(connection, pool, margins, growing=grows)).packing
     entries = await load_queue(connection, pool)
     waiting = [e.request for e in entries if not e.held and e.request.id != job.id]
-    waiting = where_paid(waiting, packing.funding)
+    asked = where_paid([*waiting, job], packing.funding)
     recent = await load_recent(connection, pool) if packing.rule.learns else ()
     running = await load_running(connection, pool)
     (*queue, job), nodes = await with_locality(
-        connection, pool, packing, [*waiting, job], await load_nodes(connection, pool)
+        connection, pool, packing, asked, await load_nodes(connection, pool)
     )
     now = await clock(connection)
     return await asyncio.to_thread(

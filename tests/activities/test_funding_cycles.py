@@ -113,6 +113,27 @@ async def test_what_nobody_pays_for_runs_on_idle_gpus_and_gives_them_up(funded: 
     assert await paid(funded) == [("owner", "red/main", 8)]
 
 
+async def test_nobody_is_stopped_where_nobody_would_pay_for_the_other_either(ledger: Ledger):
+    """Each would be unfunded there in its turn, and they would stop each other without end."""
+    for zone in ("x", "y"):
+        await ledger.register(f"node-{zone}", gpus=8, labels={"zone": zone})
+    for name in ("red", "blue"):
+        await tenant(ledger, name)
+        await envelope(ledger, name, milli=8000, sharing="none", labels='{"zone": "x"}')
+    await queued(ledger, "fills", "default", 8, constraints=["zone=x"])
+    await cycle(ledger, 1, "fills")
+    await queued(ledger, "a", "red", 8)
+    await cycle(ledger, 2, "a")
+    assert await running(ledger) == ["a", "fills"]
+    assert await paid(ledger) == []
+    await queued(ledger, "b", "blue", 8, priority=9)
+    await cycle(ledger, 3, "a", "b")
+    assert await stopped(ledger) == []
+    await ledger.finish("fills")
+    await cycle(ledger, 4, "b")
+    assert await paid(ledger) == [("b", "blue/main", 8)]
+
+
 async def test_a_tenant_without_a_budget_takes_back_from_the_unfunded_too(funded: Ledger):
     await queued(funded, "idle", "blue", 8, priority=9)
     await cycle(funded, 1, "idle")

@@ -36,9 +36,9 @@ async def red(ledger: Ledger) -> Ledger:
     return ledger
 
 
-async def nodes(ledger: Ledger, names: str) -> None:
+async def nodes(ledger: Ledger, names: str, **labels: str) -> None:
     for name in names:
-        await ledger.register(name, gpus=2)
+        await ledger.register(name, gpus=2, labels=labels)
     await ledger.rows("UPDATE nodes SET registered_at = clock_timestamp() - interval '10 minutes'")
 
 
@@ -121,6 +121,24 @@ async def test_a_new_size_is_no_larger_than_its_budget_pays(red: Ledger):
     assert (await resize(red, 8)).in_place == 4
     await red.rows("UPDATE envelopes SET milli = 2000")
     assert (await resize(red, 8)).in_place is None
+
+
+async def test_it_grows_only_onto_nodes_that_its_envelope_is_for(red: Ledger):
+    """On others nobody would pay: it would be stopped to grow, and come back as it was."""
+    await envelope(red, "red", milli=8000, labels='{"zone": "x"}')
+    await nodes(red, "ab", zone="x")
+    assert await start(red) == 4
+    await nodes(red, "cd", zone="y")
+    why = await growth_of(red.database, red.pool, "e", DEFAULT_MARGINS)
+    assert why is not None
+    assert not why.grows, why.reason
+    refused = await resize(red, 8)
+    assert (refused.in_place, refused.restarts) == (None, None), refused
+    await nodes(red, "f", zone="x")
+    why = await growth_of(red.database, red.pool, "e", DEFAULT_MARGINS)
+    assert why is not None
+    assert (why.grows, why.to) == (True, 6), why.reason
+    assert (await resize(red, 8)).in_place == 6
 
 
 async def test_a_quota_bounds_its_size_and_not_its_start(red: Ledger):

@@ -3,9 +3,10 @@
 import dataclasses
 import json
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from sqlalchemy import text
@@ -250,12 +251,13 @@ def registration(
     token: str = TOKEN,
     block: str | None = None,
     expires_at: datetime | None = None,
+    labels: Mapping[str, str] = MappingProxyType({}),
     **inventory: Any,
 ) -> Registration:
     """Return what the agent of a node of 80 GB GPUs of 700 W, 16 cores and 64 GB sends."""
     identity = NodeIdentity(
         node_id=node, agent_id=f"agent-{node}", boot_id=boot, pool=pool, block_id=block,
-        expires_at=expires_at,
+        expires_at=expires_at, labels=dict(labels),
     )  # fmt: skip
     found = Inventory(
         **{"gpu_type": "H100", "cpus": 16, "ram": 64, "simulated": True, **inventory},
