@@ -31,7 +31,7 @@ _WINDOWED = {"cohere2": 4, "gemma2": 2, "gemma3": 6}
 """Of so many layers the last attends to everything, the others to a window."""
 _RECURRENT = frozenset({"mamba"})
 _LATENT = frozenset({"deepseek2"})
-"""Keys and values are read from one compressed row, which is kept once."""
+"""Keys and values may be read from one compressed row, which is kept once."""
 _ATTENDING = _PLAIN | frozenset(_WINDOWED)
 """Every layer has heads of its own."""
 _KNOWN = _ATTENDING | _LATENT | _RECURRENT
@@ -306,9 +306,16 @@ def _cells_of(shape: _Shape, layer: int, serving: Serving) -> int:
 def _row(shape: _Shape, layer: int, cache_type: CacheType) -> int:
     """Return the bytes of a layer's keys and values of one token."""
     heads = shape.key_heads[layer]
-    if shape.header.architecture in _LATENT:
+    if _is_latent(shape):
         return cache_bytes(heads, shape.key, cache_type)
     return cache_bytes(heads, shape.key, cache_type) + cache_bytes(heads, shape.value, cache_type)
+
+
+def _is_latent(shape: _Shape) -> bool:
+    """Whether one compressed row is kept: llama.cpp looks at the lengths of what it becomes. Older
+    files lack these, and each of their heads has keys and values of its own."""
+    lengths = ("attention.key_length_mla", "attention.value_length_mla")
+    return shape.header.architecture in _LATENT and all(map(shape.number, lengths))
 
 
 def cache_bytes(heads: int, size: int, cache_type: CacheType) -> int:

@@ -40,6 +40,7 @@ MODELS = {
     "gemma3": replace(_BASE, architecture="gemma3", key=64, window=512, tied=True),
     "cohere2": replace(_BASE, architecture="cohere2", window=512, tied=True),
     "deepseek2": replace(_BASE, architecture="deepseek2"),
+    "deepseek2-older": replace(_BASE, architecture="deepseek2", latent=False),
     "mamba": replace(_BASE, architecture="mamba"),
 }
 WAYS = {
@@ -73,6 +74,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *product(
             ("llama", "gemma3", "deepseek2", "mamba"), ("three-requests", "long", "small-batch")
         ),
+        ("deepseek2-older", "long"),
     ],
 )
 def test_it_is_what_the_engine_allocates(folder: Path, name: str, way: str) -> None:
@@ -129,6 +131,15 @@ def test_an_unknown_architecture_is_said_to_need_no_less(name: str) -> None:
     assert said.state >= right.state
     assert said.compute >= right.compute
     assert said.weights == right.weights
+
+
+@pytest.mark.parametrize("lacks", ["key_length_mla", "value_length_mla"])
+def test_one_compressed_row_is_kept_where_the_header_has_both_lengths(lacks: str) -> None:
+    """llama.cpp looks at these keys; a length of 0 is none."""
+    header, key = header_like(MODELS["deepseek2"]), f"deepseek2.attention.{lacks}"
+    kept = estimate(header, Serving()).cache
+    for keys in ({**header.keys, key: 0}, {k: v for k, v in header.keys.items() if k != key}):
+        assert estimate(replace(header, keys=keys), Serving()).cache > kept
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,8 @@ class Model:
     type: Any = gguf.GGMLQuantizationType.F16
     tied: bool = False
     """No output of its own: the embedding serves as one."""
+    latent: bool = True
+    """Of deepseek2: one compressed row is kept; older files have heads instead."""
 
     @property
     def each(self) -> int:
@@ -88,11 +90,12 @@ def _keys(writer: Any, model: Model) -> None:
         writer.add_head_count(0)
     elif model.architecture == "deepseek2":
         writer.add_head_count(model.heads)
-        writer.add_head_count_kv(1)
-        writer.add_key_length(RANK + ROPE)
-        writer.add_value_length(RANK)
-        writer.add_key_length_mla(NOPE + ROPE)
-        writer.add_value_length_mla(NOPE)
+        writer.add_head_count_kv(1 if model.latent else model.heads)
+        writer.add_key_length(RANK + ROPE if model.latent else NOPE + ROPE)
+        writer.add_value_length(RANK if model.latent else NOPE)
+        if model.latent:
+            writer.add_key_length_mla(NOPE + ROPE)
+            writer.add_value_length_mla(NOPE)
         writer.add_kv_lora_rank(RANK)
         writer.add_q_lora_rank(RANK)
         writer.add_rope_dimension_count(ROPE)
@@ -182,6 +185,11 @@ def _attention(model: Model) -> list[tuple[str, tuple[int, ...]]]:
 def _latent(model: Model) -> list[tuple[str, tuple[int, ...]]]:
     """Return what compresses keys and values into one row (multi-head latent attention)."""
     width, heads = model.width, model.heads
+    decompress: list[tuple[str, tuple[int, ...]]] = (
+        [("attn_k_b.weight", (heads, RANK, NOPE)), ("attn_v_b.weight", (heads, NOPE, RANK))]
+        if model.latent
+        else [("attn_kv_b.weight", (2 * heads * NOPE, RANK))]
+    )
     return [
         ("attn_norm.weight", (width,)),
         ("attn_q_a.weight", (RANK, width)),
@@ -189,8 +197,7 @@ def _latent(model: Model) -> list[tuple[str, tuple[int, ...]]]:
         ("attn_q_b.weight", (heads * (NOPE + ROPE), RANK)),
         ("attn_kv_a_mqa.weight", (RANK + ROPE, width)),
         ("attn_kv_a_norm.weight", (RANK,)),
-        ("attn_k_b.weight", (heads, RANK, NOPE)),
-        ("attn_v_b.weight", (heads, NOPE, RANK)),
+        *decompress,
         ("attn_output.weight", (width, heads * NOPE)),
     ]
 
