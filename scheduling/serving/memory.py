@@ -16,6 +16,7 @@ from longshore.models.gguf import TENSOR_TYPES, GGUFHeader
 from longshore.models.model_memory import MOST_CONCURRENCY, CacheType, ModelMemory, Serving
 from longshore.models.text import count
 from longshore.scheduling.serving.header_sizes import named, needed_size, per_layer, size_of
+from longshore.scheduling.serving.windows import WINDOWED, Windows, windows_of
 
 _PAD = 256
 """A cache has a multiple of so many cells."""
@@ -27,12 +28,10 @@ _CACHE_BLOCKS = {
 """Numbers in a block, and its bytes."""
 _PLAIN = frozenset({"gemma", "llama", "phi3", "qwen2", "qwen3", "qwen3moe"})
 """Every layer attends to everything."""
-_WINDOWED = {"cohere2": 4, "gemma2": 2, "gemma3": 6}
-"""Of so many layers the last attends to everything, the others to a window."""
 _RECURRENT = frozenset({"mamba"})
 _LATENT = frozenset({"deepseek2"})
 """Keys and values may be read from one compressed row, which is kept once."""
-_ATTENDING = _PLAIN | frozenset(_WINDOWED)
+_ATTENDING = _PLAIN | WINDOWED
 """Every layer has heads of its own."""
 _KNOWN = _ATTENDING | _LATENT | _RECURRENT
 _PACKED = frozenset({"phi3"})
@@ -58,6 +57,7 @@ class _Shape:
     key_heads: tuple[int, ...]
     key: int
     value: int
+    windows: Windows
 
     def number(self, key: str, default: int = 0) -> int:
         return size_of(self.header, key, default)
@@ -184,6 +184,7 @@ def _shape(header: GGUFHeader) -> _Shape:
         header, layers, width, heads, key_heads,
         key=size_of(header, "attention.key_length", each),
         value=size_of(header, "attention.value_length", each),
+        windows=windows_of(header, layers),
     )  # fmt: skip
 
 
@@ -251,11 +252,9 @@ def padded(cells: int) -> int:
 def _cells_of(shape: _Shape, layer: int, serving: Serving) -> int:
     """Return the cells that a layer keeps for one request."""
     cells = padded(serving.context)
-    period = _WINDOWED.get(shape.header.architecture)
-    window = shape.number("attention.sliding_window")
-    if period is None or not window or layer % period == period - 1:
+    if layer not in shape.windows.layers:
         return cells
-    return min(cells, padded(window + serving.batch))
+    return min(cells, padded(shape.windows.size + serving.batch))
 
 
 def _row(shape: _Shape, layer: int, cache_type: CacheType) -> int:
@@ -318,10 +317,13 @@ def _compute(shape: _Shape, serving: Serving) -> int:
     each = max(3 * inner, attention, recurrent, shape.header.vocabulary) + 6 * width
     if shape.header.architecture not in _KNOWN:
         each *= 2
-    # Who attends to what: one for layers with a window, one for the others.
-    mask = 2 * sum(
-        {_cells_of(shape, layer, serving) for layer in range(shape.layers)} if heads else ()
-    )
+    # Who attends to what: one for layers with a window, one for the others, also where both have
+    # as many cells.
+    masks = {
+        (layer in shape.windows.layers, _cells_of(shape, layer, serving))
+        for layer in range(shape.layers)
+    }
+    mask = 2 * sum(cells for _, cells in masks) if heads else 0
     answers = (shape.header.vocabulary + width) * _FLOAT * serving.concurrency
     # Weights in blocks are multiplied by numbers in blocks, which are made beside the others.
     copies = 2 * max(inner, width, heads * shape.key)

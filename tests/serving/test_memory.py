@@ -21,6 +21,9 @@ from tests.support.gguf_models import Model, write
 from tests.support.llama_engine import MIB, allocated
 
 _BASE = Model(layers=6, width=512, heads=8, key_heads=2, inner=1024, vocabulary=2000)
+_GEMMA2 = replace(_BASE, architecture="gemma2", key=64, window=1024, tied=True)
+_GEMMA3 = replace(_BASE, architecture="gemma3", key=64, window=512, tied=True)
+_COHERE2 = replace(_BASE, architecture="cohere2", window=512, tied=True)
 _TYPES = gguf.GGMLQuantizationType
 MODELS = {
     "llama": _BASE,
@@ -36,9 +39,24 @@ MODELS = {
     "qwen3": replace(_BASE, architecture="qwen3", key=64),
     "qwen3moe": replace(_BASE, architecture="qwen3moe", key=64, experts=8, used=2),
     "gemma": replace(_BASE, architecture="gemma", key=64, tied=True),
-    "gemma2": replace(_BASE, architecture="gemma2", key=64, window=1024, tied=True),
-    "gemma3": replace(_BASE, architecture="gemma3", key=64, window=512, tied=True),
-    "cohere2": replace(_BASE, architecture="cohere2", window=512, tied=True),
+    "gemma2": _GEMMA2,
+    "gemma3": _GEMMA3,
+    "cohere2": _COHERE2,
+    "llama-window": replace(_BASE, window=512, pattern=2),
+    "gemma2-window-0": replace(_GEMMA2, window=0),
+    "gemma2-without-window": replace(_GEMMA2, window=None),
+    "gemma2-period-3": replace(_GEMMA2, pattern=3),
+    "gemma3-without-window": replace(_GEMMA3, window=None, pattern=3),
+    "gemma3-window-0": replace(_GEMMA3, window=0),
+    "gemma3-period-0": replace(_GEMMA3, pattern=0),
+    "gemma3-period-3": replace(_GEMMA3, pattern=3),
+    "gemma3-list": replace(_GEMMA3, pattern=(True, True, False, True, False, False)),
+    "gemma3-list-of-numbers": replace(_GEMMA3, pattern=(1, 1, 0, 2, 1, 0)),
+    "gemma3-list-that-is-short": replace(_GEMMA3, layers=7, pattern=(True,) * 4),
+    "gemma3-list-that-is-long": replace(_GEMMA3, pattern=(True,) * 6 + (False,) * 2),
+    "cohere2-period-3": replace(_COHERE2, pattern=3),
+    "cohere2-list": replace(_COHERE2, pattern=(True, False, True, False, True, False)),
+    "cohere2-window-0": replace(_COHERE2, window=0),
     "deepseek2": replace(_BASE, architecture="deepseek2"),
     "deepseek2-older": replace(_BASE, architecture="deepseek2", latent=False),
     "mamba": replace(_BASE, architecture="mamba"),
@@ -75,6 +93,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ("llama", "gemma3", "deepseek2", "mamba"), ("three-requests", "long", "small-batch")
         ),
         ("deepseek2-older", "long"),
+        ("gemma2-without-window", "long"),
+        ("gemma3-list", "three-requests"),
     ],
 )
 def test_it_is_what_the_engine_allocates(folder: Path, name: str, way: str) -> None:
@@ -173,6 +193,40 @@ def test_what_is_missing_is_named(changed: dict[str, Any], why: str) -> None:
     header = header_like(MODELS["llama"])
     with pytest.raises(UnsatisfiableError, match=why):
         estimate(replace(header, keys={**header.keys, **changed}), Serving())
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "why"),
+    [
+        ("gemma3", {"sliding_window_pattern": -2}, "pattern is not a whole number from 0 on"),
+        ("gemma2", {"sliding_window_pattern": True}, "pattern is not a whole number from 0 on"),
+        ("cohere2", {"sliding_window_pattern": 3.0}, "pattern is not a whole number from 0 on"),
+        ("gemma3", {"sliding_window_pattern": "3"}, "pattern is not a whole number from 0 on"),
+        ("gemma3", {"sliding_window_pattern": (1.0,) * 6}, "pattern has an entry that is neither"),
+        ("gemma3", {"sliding_window_pattern": ()}, "pattern leaves no layer a window"),
+        ("gemma3", {"sliding_window_pattern": 1}, "pattern leaves no layer a window"),
+        ("gemma2", {"sliding_window_pattern": (False,) * 6}, "pattern leaves no layer a window"),
+        ("cohere2", {"sliding_window_pattern": (0,) * 6 + (1,)}, "leaves no layer a window"),
+        ("cohere2", {"sliding_window": None}, "cohere2.attention.sliding_window is missing"),
+        ("gemma2", {"sliding_window": -1}, "sliding_window is not a whole number"),
+    ],
+)
+def test_windows_that_the_engine_does_not_take_are_refused(
+    name: str, changed: dict[str, Any], why: str
+) -> None:
+    header = header_like(MODELS[name])
+    of_model = {f"{name}.attention.{key}": value for key, value in changed.items()}
+    keys = {key: value for key, value in {**header.keys, **of_model}.items() if value is not None}
+    with pytest.raises(UnsatisfiableError, match=why):
+        estimate(replace(header, keys=keys), Serving())
+
+
+@pytest.mark.parametrize("entries", [6, 5000])
+def test_a_pattern_of_texts_or_of_more_entries_than_are_kept_is_refused(entries: int) -> None:
+    """Of such a list the header keeps the length alone."""
+    header, key = header_like(MODELS["gemma3"]), "gemma3.attention.sliding_window_pattern"
+    with pytest.raises(UnsatisfiableError, match=f"{key} is a list of .*{entries:,}"):
+        estimate(replace(header, lengths={**header.lengths, key: entries}), Serving())
 
 
 @pytest.mark.parametrize("lacks", [None, "block_count", "layers", "tensors", "head_count_kv"])

@@ -31,7 +31,11 @@ class Model:
     inner: int = 128
     vocabulary: int = 320
     context: int = 131_072
-    window: int = 0
+    window: int | None = None
+    """None: the header does not say."""
+    pattern: int | tuple[bool | int, ...] | None = None
+    """Of so many layers the last attends to everything; or for each layer whether it has a window.
+    None: the header does not say."""
     experts: int = 0
     used: int = 0
     type: Any = gguf.GGMLQuantizationType.F16
@@ -114,8 +118,11 @@ def _keys(writer: Any, model: Model) -> None:
             writer.add_key_length(model.key)
             writer.add_value_length(model.key)
         writer.add_rope_dimension_count(model.each)
-    if model.window:
+    if model.window is not None:
         writer.add_sliding_window(model.window)
+    if model.pattern is not None:
+        of_layers = model.pattern if isinstance(model.pattern, int) else list(model.pattern)
+        writer.add_sliding_window_pattern(of_layers)
     if model.experts:
         writer.add_expert_count(model.experts)
         writer.add_expert_used_count(model.used)
