@@ -327,4 +327,6 @@ def _compute(shape: _Shape, serving: Serving) -> int:
     answers = (shape.header.vocabulary + width) * _FLOAT * serving.concurrency
     # Weights in blocks are multiplied by numbers in blocks, which are made beside the others.
     copies = 2 * max(inner, width, heads * shape.key)
-    return serving.batch * (each * _FLOAT + mask + copies) + answers + _FIXED
+    # As many tokens of each request are computed: a batch is filled up to a multiple of requests.
+    tokens = serving.batch + serving.concurrency - 1
+    return tokens * (each * _FLOAT + mask + copies) + answers + _FIXED

@@ -66,6 +66,7 @@ WAYS = {
     "three-requests": Serving(context=1000, concurrency=3),
     "long": Serving(context=16_384, concurrency=2, cache_type=CacheType.Q8_0),
     "small-batch": Serving(context=300, concurrency=5, cache_type=CacheType.Q4_0, batch=64),
+    "more-requests-than-tokens": Serving(context=256, concurrency=256, batch=32),
 }
 
 
@@ -92,6 +93,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *product(
             ("llama", "gemma3", "deepseek2", "mamba"), ("three-requests", "long", "small-batch")
         ),
+        *product(("llama", "llama-wide-inside", "gemma3"), ("more-requests-than-tokens",)),
         ("deepseek2-older", "long"),
         ("gemma2-without-window", "long"),
         ("gemma3-list", "three-requests"),
