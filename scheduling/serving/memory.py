@@ -81,7 +81,7 @@ def estimate(header: GGUFHeader, serving: Serving) -> ModelMemory:
         _cells_of(shape, layer, serving) * _row(shape, layer, serving.cache_type)
         for layer in range(shape.layers)
     ]
-    state = _state(shape) * serving.concurrency
+    state = sum(_state(shape)) * shape.layers * serving.concurrency
     largest = max(
         of_layers[layer] + cache * serving.concurrency for layer, cache in enumerate(caches)
     )
@@ -286,13 +286,13 @@ def cache_bytes(heads: int, size: int, cache_type: CacheType) -> int:
     return heads * size // block * taken
 
 
-def _state(shape: _Shape) -> int:
-    """Return the bytes that recurrent layers keep for one request."""
+def _state(shape: _Shape) -> tuple[int, int]:
+    """Return the bytes that a recurrent layer keeps for one request: of its convolution, and of
+    its state."""
     inner, states = shape.number("ssm.inner_size"), shape.number("ssm.state_size")
     groups = shape.number("ssm.group_count")
     convolution = max(shape.number("ssm.conv_kernel") - 1, 0)
-    each = convolution * (inner + 2 * groups * states) + inner * states
-    return each * _FLOAT * shape.layers
+    return convolution * (inner + 2 * groups * states) * _FLOAT, inner * states * _FLOAT
 
 
 def _compute(shape: _Shape, serving: Serving) -> int:
@@ -315,8 +315,11 @@ def _compute(shape: _Shape, serving: Serving) -> int:
     attention = 2 * heads * max(shape.key, shape.value) + 2 * key_heads * (shape.key + shape.value)
     recurrent = 8 * shape.number("ssm.inner_size") + 2 * shape.number("ssm.state_size")
     each = max(3 * inner, attention, recurrent, shape.header.vocabulary) + 6 * width
+    # What recurrent layers keep is taken from where it is kept, and the new states are beside it.
+    convolution, state = _state(shape)
+    states = (convolution + 2 * state) * serving.concurrency
     if shape.header.architecture not in _KNOWN:
-        each *= 2
+        each, states = 2 * each, 2 * states
     # Who attends to what: one for layers with a window, one for the others, also where both have
     # as many cells.
     masks = {
@@ -329,4 +332,4 @@ def _compute(shape: _Shape, serving: Serving) -> int:
     copies = 2 * max(inner, width, heads * shape.key)
     # As many tokens of each request are computed: a batch is filled up to a multiple of requests.
     tokens = serving.batch + serving.concurrency - 1
-    return tokens * (each * _FLOAT + mask + copies) + answers + _FIXED
+    return tokens * (each * _FLOAT + mask + copies) + states + answers + _FIXED

@@ -60,12 +60,18 @@ MODELS = {
     "deepseek2": replace(_BASE, architecture="deepseek2"),
     "deepseek2-older": replace(_BASE, architecture="deepseek2", latent=False),
     "mamba": replace(_BASE, architecture="mamba"),
+    "mamba-wide": replace(_BASE, architecture="mamba", width=1024, layers=2),
 }
+UNKNOWN = {
+    "mamba2": replace(_BASE, architecture="mamba2"),
+}
+"""Models of architectures that are not known: what they need is bounded."""
 WAYS = {
     "plain": Serving(),
     "three-requests": Serving(context=1000, concurrency=3),
     "long": Serving(context=16_384, concurrency=2, cache_type=CacheType.Q8_0),
     "small-batch": Serving(context=300, concurrency=5, cache_type=CacheType.Q4_0, batch=64),
+    "many-requests": Serving(context=256, concurrency=128),
     "more-requests-than-tokens": Serving(context=256, concurrency=256, batch=32),
 }
 
@@ -94,6 +100,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ("llama", "gemma3", "deepseek2", "mamba"), ("three-requests", "long", "small-batch")
         ),
         *product(("llama", "llama-wide-inside", "gemma3"), ("more-requests-than-tokens",)),
+        *product(("mamba", "mamba-wide"), ("many-requests", "more-requests-than-tokens")),
         ("deepseek2-older", "long"),
         ("gemma2-without-window", "long"),
         ("gemma3-list", "three-requests"),
@@ -114,6 +121,22 @@ def test_it_is_what_the_engine_allocates(folder: Path, name: str, way: str) -> N
     # A bound that is of use: the server asks for what tokens are worth where it is wanted alone.
     spare = 4 * said.serving.batch * MODELS[name].vocabulary + 4 * MIB
     assert said.compute <= 2 * real.compute + spare
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    list(product(("mamba2",), ("plain", "many-requests", "more-requests-than-tokens"))),
+)
+def test_what_the_engine_allocates_of_an_unknown_architecture_is_no_more(
+    folder: Path, name: str, way: str
+) -> None:
+    path = write(UNKNOWN[name], folder / "unknown.gguf", None)
+    said, real = estimate(header_of(path), WAYS[way]), allocated(path, WAYS[way])
+    assert not said.exact
+    assert real.weights <= said.weights + 0.015 * MIB, real.log
+    assert real.cache <= said.cache + 0.015 * MIB, real.log
+    assert real.state <= said.state + 0.015 * MIB, real.log
+    assert real.compute <= said.compute, real.log
 
 
 @given(

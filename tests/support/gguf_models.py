@@ -12,6 +12,11 @@ import numpy as np
 
 _BYTES = 256
 """Tokens that are a byte each, after three with a meaning of their own."""
+_RECURRENT = ("mamba", "mamba2")
+_PLAIN = ("ssm_conv1d.weight", "ssm_a", "ssm_d", "ssm_norm.weight")
+"""Ends of the names of tensors that are never quantized."""
+_STATES = 16
+"""Numbers that a recurrent layer keeps for each of its own."""
 RANK, NOPE, ROPE = 128, 64, 32
 """Of latent attention: numbers of a compressed row, and of a head without and with position."""
 
@@ -56,7 +61,7 @@ def write(model: Model, path: Path, seed: int | None = 0) -> Path:
     _vocabulary(writer, model.vocabulary)
     rng = None if seed is None else np.random.default_rng(seed)
     for name, shape in _tensors(model):
-        if len(shape) == 1 or "ssm_conv1d" in name or "ssm_a" in name:
+        if len(shape) == 1 or name.endswith(_PLAIN):
             writer.add_tensor(name, np.ones(shape, np.float32))
             continue
         weights = (
@@ -86,12 +91,14 @@ def _keys(writer: Any, model: Model) -> None:
     if model.architecture == "cohere2":
         writer.add_layer_norm_eps(1e-5)
         writer.add_logit_scale(0.25)
-    if model.architecture == "mamba":
+    if model.architecture in _RECURRENT:
         writer.add_ssm_conv_kernel(4)
         writer.add_ssm_inner_size(2 * model.width)
-        writer.add_ssm_state_size(16)
+        writer.add_ssm_state_size(_STATES)
         writer.add_ssm_time_step_rank(model.width // 16)
         writer.add_head_count(0)
+        if model.architecture == "mamba2":
+            writer.add_ssm_group_count(1)
     elif model.architecture == "deepseek2":
         writer.add_head_count(model.heads)
         writer.add_head_count_kv(1 if model.latent else model.heads)
@@ -154,8 +161,9 @@ def _tensors(model: Model) -> list[tuple[str, tuple[int, ...]]]:
     if not model.tied:
         found.append(("output.weight", (model.vocabulary, width)))
     for layer in range(model.layers):
-        of_layer = _mamba(width) if model.architecture == "mamba" else _attention(model)
-        if model.architecture != "mamba":
+        recurrent = model.architecture in _RECURRENT
+        of_layer = _recurrent(model) if recurrent else _attention(model)
+        if not recurrent:
             of_layer += _experts(model) if model.experts else _dense(width, inner, model)
         found += [(f"blk.{layer}.{name}", shape) for name, shape in of_layer]
     return found
@@ -241,8 +249,20 @@ def _experts(model: Model) -> list[tuple[str, tuple[int, ...]]]:
     ]
 
 
-def _mamba(width: int) -> list[tuple[str, tuple[int, ...]]]:
-    inner, states, rank = 2 * width, 16, width // 16
+def _recurrent(model: Model) -> list[tuple[str, tuple[int, ...]]]:
+    width, inner, states, rank = model.width, 2 * model.width, _STATES, model.width // 16
+    if model.architecture == "mamba2":
+        return [
+            ("attn_norm.weight", (width,)),
+            ("ssm_in.weight", (2 * inner + 2 * states + rank, width)),
+            ("ssm_conv1d.weight", (inner + 2 * states, 4)),
+            ("ssm_conv1d.bias", (inner + 2 * states,)),
+            ("ssm_dt.bias", (rank,)),
+            ("ssm_a", (rank, 1)),
+            ("ssm_d", (rank, 1)),
+            ("ssm_norm.weight", (1, inner)),
+            ("ssm_out.weight", (width, inner)),
+        ]
     return [
         ("attn_norm.weight", (width,)),
         ("ssm_in.weight", (2 * inner, width)),
