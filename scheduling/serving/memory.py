@@ -318,8 +318,6 @@ def _compute(shape: _Shape, serving: Serving) -> int:
     # What recurrent layers keep is taken from where it is kept, and the new states are beside it.
     convolution, state = _state(shape)
     states = (convolution + 2 * state) * serving.concurrency
-    if shape.header.architecture not in _KNOWN:
-        each, states = 2 * each, 2 * states
     # Who attends to what: one for layers with a window, one for the others, also where both have
     # as many cells.
     masks = {
@@ -327,6 +325,8 @@ def _compute(shape: _Shape, serving: Serving) -> int:
         for layer in range(shape.layers)
     }
     mask = 2 * sum(cells for _, cells in masks) if heads else 0
+    if shape.header.architecture not in _KNOWN:
+        each, states, mask = 2 * each, 2 * states, 2 * mask
     answers = (shape.header.vocabulary + width) * _FLOAT * serving.concurrency
     # Weights in blocks are multiplied by numbers in blocks, which are made beside the others.
     copies = 2 * max(inner, width, heads * shape.key)

@@ -63,6 +63,10 @@ MODELS = {
     "mamba-wide": replace(_BASE, architecture="mamba", width=1024, layers=2),
 }
 UNKNOWN = {
+    # llama.cpp gives it windows where it has 64 layers.
+    "exaone4": replace(
+        _BASE, architecture="exaone4", layers=64, width=64, inner=64, vocabulary=300, window=4096
+    ),
     "mamba2": replace(_BASE, architecture="mamba2"),
 }
 """Models of architectures that are not known: what they need is bounded."""
@@ -72,6 +76,7 @@ WAYS = {
     "long": Serving(context=16_384, concurrency=2, cache_type=CacheType.Q8_0),
     "small-batch": Serving(context=300, concurrency=5, cache_type=CacheType.Q4_0, batch=64),
     "many-requests": Serving(context=256, concurrency=128),
+    "twice-as-long": Serving(context=8192),
     "more-requests-than-tokens": Serving(context=256, concurrency=256, batch=32),
 }
 
@@ -125,7 +130,11 @@ def test_it_is_what_the_engine_allocates(folder: Path, name: str, way: str) -> N
 
 @pytest.mark.parametrize(
     ("name", "way"),
-    list(product(("mamba2",), ("plain", "many-requests", "more-requests-than-tokens"))),
+    [
+        *product(("mamba2",), ("plain", "many-requests", "more-requests-than-tokens")),
+        ("exaone4", "plain"),
+        ("exaone4", "twice-as-long"),
+    ],
 )
 def test_what_the_engine_allocates_of_an_unknown_architecture_is_no_more(
     folder: Path, name: str, way: str

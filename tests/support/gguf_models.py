@@ -165,7 +165,11 @@ def _tensors(model: Model) -> list[tuple[str, tuple[int, ...]]]:
         of_layer = _recurrent(model) if recurrent else _attention(model)
         if not recurrent:
             of_layer += _experts(model) if model.experts else _dense(width, inner, model)
-        found += [(f"blk.{layer}.{name}", shape) for name, shape in of_layer]
+        # That of exaone4 has its norms behind its parts alone.
+        omitted = ("attn_norm.weight", "ffn_norm.weight") * (model.architecture == "exaone4")
+        found += [
+            (f"blk.{layer}.{name}", shape) for name, shape in of_layer if name not in omitted
+        ]
     return found
 
 
@@ -190,9 +194,9 @@ def _attention(model: Model) -> list[tuple[str, tuple[int, ...]]]:
     ]
     if model.architecture == "qwen2":
         found += [("attn_q.bias", (queries,)), ("attn_k.bias", (keys,)), ("attn_v.bias", (keys,))]
-    if model.architecture in ("qwen3", "qwen3moe", "gemma3"):
+    if model.architecture in ("qwen3", "qwen3moe", "gemma3", "exaone4"):
         found += [("attn_q_norm.weight", (each,)), ("attn_k_norm.weight", (each,))]
-    if model.architecture in ("gemma2", "gemma3"):
+    if model.architecture in ("gemma2", "gemma3", "exaone4"):
         found += [("post_attention_norm.weight", (width,)), ("post_ffw_norm.weight", (width,))]
     return found
 
