@@ -288,11 +288,23 @@ def cache_bytes(heads: int, size: int, cache_type: CacheType) -> int:
 
 def _state(shape: _Shape) -> tuple[int, int]:
     """Return the bytes that a recurrent layer keeps for one request: of its convolution, and of
-    its state."""
+    its state. Of an architecture that is not known the most by any of its keys: those of Mamba, of
+    RWKV, of short convolutions (LFM2) and of delta attention (Kimi)."""
     inner, states = shape.number("ssm.inner_size"), shape.number("ssm.state_size")
     groups = shape.number("ssm.group_count")
     convolution = max(shape.number("ssm.conv_kernel") - 1, 0)
-    return convolution * (inner + 2 * groups * states) * _FLOAT, inner * states * _FLOAT
+    first, second = convolution * (inner + 2 * groups * states), inner * states
+    if shape.header.architecture not in _KNOWN:
+        heads, short = max(shape.heads), shape.number("shortconv.l_cache")
+        shifted, delta = shape.number("wkv.head_size"), shape.number("kda.head_dim")
+        first = max(
+            first,
+            (2 if shifted else 0) * shape.width,
+            max(short - 1, 0) * shape.width,
+            3 * (convolution or 3) * heads * delta,
+        )
+        second = max(second, shape.width * shifted, heads * delta**2)
+    return first * _FLOAT, second * _FLOAT
 
 
 def _compute(shape: _Shape, serving: Serving) -> int:

@@ -63,6 +63,8 @@ MODELS = {
     "mamba-wide": replace(_BASE, architecture="mamba", width=1024, layers=2),
 }
 UNKNOWN = {
+    "other": replace(_BASE, architecture="other"),
+    "lfm2": replace(_BASE, architecture="lfm2", tied=True),
     # llama.cpp gives it windows where it has 64 layers.
     "exaone4": replace(
         _BASE, architecture="exaone4", layers=64, width=64, inner=64, vocabulary=300, window=4096
@@ -132,6 +134,7 @@ def test_it_is_what_the_engine_allocates(folder: Path, name: str, way: str) -> N
     ("name", "way"),
     [
         *product(("mamba2",), ("plain", "many-requests", "more-requests-than-tokens")),
+        ("lfm2", "many-requests"),
         ("exaone4", "plain"),
         ("exaone4", "twice-as-long"),
     ],
@@ -194,6 +197,26 @@ def test_one_compressed_row_is_kept_where_the_header_has_both_lengths(lacks: str
     kept = estimate(header, Serving()).cache
     for keys in ({**header.keys, key: 0}, {k: v for k, v in header.keys.items() if k != key}):
         assert estimate(replace(header, keys=keys), Serving()).cache > kept
+
+
+@pytest.mark.parametrize(
+    ("keys", "numbers"),
+    [
+        ({"shortconv.l_cache": 3}, 512 * 2),
+        ({"wkv.head_size": 64}, 512 * (2 + 64)),
+        ({"kda.head_dim": 32}, 8 * 32 * (3 * 3 + 32)),
+        ({"kda.head_dim": 32, "ssm.conv_kernel": 5}, 8 * 32 * (3 * 4 + 32)),
+    ],
+)
+def test_an_unknown_architecture_keeps_the_state_that_its_keys_say(
+    keys: dict[str, int], numbers: int
+) -> None:
+    """As llama.cpp has it (`n_embd_r` and `n_embd_s` of src/llama-hparams.cpp), in each layer."""
+    header = header_like(UNKNOWN["other"])
+    more = {f"other.{key}": value for key, value in keys.items()}
+    assert estimate(header, Serving()).state == 0
+    said = estimate(replace(header, keys={**header.keys, **more}), Serving(concurrency=3))
+    assert said.state == numbers * 4 * 6 * 3
 
 
 @pytest.mark.parametrize(

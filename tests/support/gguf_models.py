@@ -13,7 +13,7 @@ import numpy as np
 _BYTES = 256
 """Tokens that are a byte each, after three with a meaning of their own."""
 _RECURRENT = ("mamba", "mamba2")
-_PLAIN = ("ssm_conv1d.weight", "ssm_a", "ssm_d", "ssm_norm.weight")
+_PLAIN = ("shortconv.conv.weight", "ssm_conv1d.weight", "ssm_a", "ssm_d", "ssm_norm.weight")
 """Ends of the names of tensors that are never quantized."""
 _STATES = 16
 """Numbers that a recurrent layer keeps for each of its own."""
@@ -119,7 +119,11 @@ def _keys(writer: Any, model: Model) -> None:
     else:
         writer.add_head_count(model.heads)
         writer.add_rope_freq_base(10_000.0)
-        if model.key_heads is not None:
+        if model.architecture == "lfm2":
+            of_layers = [(model.key_heads or 0) * (layer % 2) for layer in range(model.layers)]
+            writer.add_head_count_kv(of_layers)
+            writer.add_shortconv_l_cache(3)
+        elif model.key_heads is not None:
             writer.add_head_count_kv(model.key_heads)
         if model.key is not None:
             writer.add_key_length(model.key)
@@ -156,13 +160,19 @@ def _tensors(model: Model) -> list[tuple[str, tuple[int, ...]]]:
     width, inner = model.width, model.inner
     found: list[tuple[str, tuple[int, ...]]] = [
         ("token_embd.weight", (model.vocabulary, width)),
-        ("output_norm.weight", (width,)),
+        (
+            "token_embd_norm.weight" if model.architecture == "lfm2" else "output_norm.weight",
+            (width,),
+        ),
     ]
     if not model.tied:
         found.append(("output.weight", (model.vocabulary, width)))
     for layer in range(model.layers):
         recurrent = model.architecture in _RECURRENT
-        of_layer = _recurrent(model) if recurrent else _attention(model)
+        if model.architecture == "lfm2" and layer % 2 == 0:
+            of_layer = _convolution(width)
+        else:
+            of_layer = _recurrent(model) if recurrent else _attention(model)
         if not recurrent:
             of_layer += _experts(model) if model.experts else _dense(width, inner, model)
         # That of exaone4 has its norms behind its parts alone.
@@ -194,7 +204,7 @@ def _attention(model: Model) -> list[tuple[str, tuple[int, ...]]]:
     ]
     if model.architecture == "qwen2":
         found += [("attn_q.bias", (queries,)), ("attn_k.bias", (keys,)), ("attn_v.bias", (keys,))]
-    if model.architecture in ("qwen3", "qwen3moe", "gemma3", "exaone4"):
+    if model.architecture in ("qwen3", "qwen3moe", "gemma3", "exaone4", "lfm2"):
         found += [("attn_q_norm.weight", (each,)), ("attn_k_norm.weight", (each,))]
     if model.architecture in ("gemma2", "gemma3", "exaone4"):
         found += [("post_attention_norm.weight", (width,)), ("post_ffw_norm.weight", (width,))]
@@ -250,6 +260,15 @@ def _experts(model: Model) -> list[tuple[str, tuple[int, ...]]]:
         ("ffn_gate_exps.weight", (experts, inner, width)),
         ("ffn_up_exps.weight", (experts, inner, width)),
         ("ffn_down_exps.weight", (experts, width, inner)),
+    ]
+
+
+def _convolution(width: int) -> list[tuple[str, tuple[int, ...]]]:
+    return [
+        ("attn_norm.weight", (width,)),
+        ("shortconv.conv.weight", (width, 3)),
+        ("shortconv.in_proj.weight", (3 * width, width)),
+        ("shortconv.out_proj.weight", (width, width)),
     ]
 
 
