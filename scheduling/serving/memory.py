@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from longshore.models.errors import UnsatisfiableError
-from longshore.models.gguf import TENSOR_TYPES, GGUFHeader, Value
+from longshore.models.gguf import TENSOR_TYPES, GGUFHeader
 from longshore.models.model_memory import MOST_CONCURRENCY, CacheType, ModelMemory, Serving
 from longshore.models.text import count
-from longshore.models.visible import name_of_place
+from longshore.scheduling.serving.header_sizes import named, needed_size, per_layer, size_of
+from longshore.scheduling.serving.windows import WINDOWED, Windows, windows_of
 
 _PAD = 256
 """A cache has a multiple of so many cells."""
@@ -27,12 +28,10 @@ _CACHE_BLOCKS = {
 """Numbers in a block, and its bytes."""
 _PLAIN = frozenset({"gemma", "llama", "phi3", "qwen2", "qwen3", "qwen3moe"})
 """Every layer attends to everything."""
-_WINDOWED = {"cohere2": 4, "gemma2": 2, "gemma3": 6}
-"""Of so many layers the last attends to everything, the others to a window."""
 _RECURRENT = frozenset({"mamba"})
 _LATENT = frozenset({"deepseek2"})
-"""Keys and values are read from one compressed row, which is kept once."""
-_ATTENDING = _PLAIN | frozenset(_WINDOWED)
+"""Keys and values may be read from one compressed row, which is kept once."""
+_ATTENDING = _PLAIN | WINDOWED
 """Every layer has heads of its own."""
 _KNOWN = _ATTENDING | _LATENT | _RECURRENT
 _PACKED = frozenset({"phi3"})
@@ -58,9 +57,10 @@ class _Shape:
     key_heads: tuple[int, ...]
     key: int
     value: int
+    windows: Windows
 
     def number(self, key: str, default: int = 0) -> int:
-        return _size(self.header, key, default)
+        return size_of(self.header, key, default)
 
 
 def estimate(header: GGUFHeader, serving: Serving) -> ModelMemory:
@@ -81,7 +81,7 @@ def estimate(header: GGUFHeader, serving: Serving) -> ModelMemory:
         _cells_of(shape, layer, serving) * _row(shape, layer, serving.cache_type)
         for layer in range(shape.layers)
     ]
-    state = _state(shape) * serving.concurrency
+    state = sum(_state(shape)) * shape.layers * serving.concurrency
     largest = max(
         of_layers[layer] + cache * serving.concurrency for layer, cache in enumerate(caches)
     )
@@ -136,7 +136,7 @@ def _notes(shape: _Shape, serving: Serving) -> Iterator[str]:
         )
     if shape.header.architecture not in _KNOWN:
         yield (
-            f"The architecture {_named(shape.header)} is not known here: cache, state and "
+            f"The architecture {named(shape.header)} is not known here: cache, state and "
             "compute buffers are an upper bound, as if every layer kept all that any can."
         )
 
@@ -146,25 +146,25 @@ def _shape(header: GGUFHeader) -> _Shape:
         raise UnsatisfiableError(
             "general.architecture is missing: nobody knows what model this is"
         )
-    layers = _needed(header, "block_count")
-    width = _needed(header, "embedding_length")
+    layers = needed_size(header, "block_count")
+    width = needed_size(header, "embedding_length")
     if layers > _MOST_LAYERS:
         raise UnsatisfiableError(
-            f"{_named(header)}.block_count is {layers:,}; {_MOST_LAYERS:,} are the most"
+            f"{named(header)}.block_count is {layers:,}; {_MOST_LAYERS:,} are the most"
         )
-    recurrent = _size(header, "ssm.state_size", 0) > 0
+    recurrent = size_of(header, "ssm.state_size", 0) > 0
     if not recurrent:
-        _needed(header, "attention.head_count")
-    heads = _per_layer(header, "attention.head_count", layers)
+        needed_size(header, "attention.head_count")
+    heads = per_layer(header, "attention.head_count", layers)
     # A header that says nothing of KV heads means as many as heads (so does llama.cpp).
     key_heads = (
         heads
         if header.of_model("attention.head_count_kv") is None
-        else _per_layer(header, "attention.head_count_kv", layers)
+        else per_layer(header, "attention.head_count_kv", layers)
     )
     if header.architecture in _ATTENDING and not (min(heads) and min(key_heads)):
         raise UnsatisfiableError(
-            f"{_named(header)}.attention.head_count or head_count_kv is 0, and each layer of such "
+            f"{named(header)}.attention.head_count or head_count_kv is 0, and each layer of such "
             "a model has both: without them nobody knows how large its cache is"
         )
     # As the engine has it: by the first layer, where the header says no numbers of a head.
@@ -177,20 +177,21 @@ def _shape(header: GGUFHeader) -> _Shape:
         and header.of_model("attention.key_length") is None
     ):
         raise UnsatisfiableError(
-            f"{_named(header)}.attention.head_count is {first:,} and does not divide "
+            f"{named(header)}.attention.head_count is {first:,} and does not divide "
             f"embedding_length, {width:,}, and attention.key_length is missing"
         )
     return _Shape(
         header, layers, width, heads, key_heads,
-        key=_size(header, "attention.key_length", each),
-        value=_size(header, "attention.value_length", each),
+        key=size_of(header, "attention.key_length", each),
+        value=size_of(header, "attention.value_length", each),
+        windows=windows_of(header, layers),
     )  # fmt: skip
 
 
 def _check_layers(shape: _Shape, of_layers: Mapping[int, int]) -> None:
     """Refuse a header that says another number of layers than its tensors are of: the engine
     would not load it, and the cache of a layer that nobody counted would have no memory."""
-    said = f"{_named(shape.header)}.block_count is {shape.layers:,}"
+    said = f"{named(shape.header)}.block_count is {shape.layers:,}"
     if (last := max(of_layers, default=0)) >= shape.layers:
         raise UnsatisfiableError(
             f"{said}, and the file has tensors of layer {last:,} (blk.{last})"
@@ -210,7 +211,7 @@ def _check_tensors(shape: _Shape) -> None:
     Only where it is known what a tensor of the name is: others are left to the engine.
     """
     architecture = shape.header.architecture
-    inner = _per_layer(shape.header, "feed_forward_length", shape.layers)
+    inner = per_layer(shape.header, "feed_forward_length", shape.layers)
     for tensor in shape.header.tensors:
         row, outputs = tensor.shape[0], math.prod(tensor.shape[1:])
         if tensor.name == "token_embd.weight" and architecture in _KNOWN:
@@ -238,54 +239,9 @@ def _agree(shape: _Shape, key: str, said: int, has: str, found: int, each: int =
     if found != said * each:
         of = f", of {each:,} numbers each" if each > 1 else ""
         raise UnsatisfiableError(
-            f"{_named(shape.header)}.{key} is {said:,}{of}, and {has} {found:,}, not "
+            f"{named(shape.header)}.{key} is {said:,}{of}, and {has} {found:,}, not "
             f"{said * each:,}"
         )
-
-
-def _named(header: GGUFHeader) -> str:
-    """Return the architecture as a message says it: whoever wrote the file chose its letters."""
-    return name_of_place(header.architecture)
-
-
-def _needed(header: GGUFHeader, key: str) -> int:
-    if (size := _size(header, key, 0)) < 1:
-        raise UnsatisfiableError(
-            f"{_named(header)}.{key} is missing, or not above 0: without it nobody knows how "
-            "much memory the model needs"
-        )
-    return size
-
-
-def _size(header: GGUFHeader, key: str, default: int) -> int:
-    """Return a size, the largest of a list; `default` where the header says nothing of it."""
-    value = header.of_model(key)
-    if value is None or value == ():
-        return default
-    values = value if isinstance(value, tuple) else (value,)
-    return max(_whole(header, key, each) for each in values)
-
-
-def _whole(header: GGUFHeader, key: str, value: Value) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**40:
-        raise UnsatisfiableError(
-            f"{_named(header)}.{key} is not a whole number from 0 on that a model could have: "
-            "nobody knows how much memory it needs"
-        )
-    return value
-
-
-def _per_layer(header: GGUFHeader, key: str, layers: int) -> tuple[int, ...]:
-    """Return a number for each layer: the header has one for all, or a list, or none."""
-    value = header.of_model(key)
-    if isinstance(value, tuple):
-        found = tuple(_whole(header, key, each) for each in value)
-        if len(found) < layers:
-            raise UnsatisfiableError(
-                f"{_named(header)}.{key} has a number for {count(len(found), 'layer')} of {layers}"
-            )
-        return found[:layers]
-    return (_size(header, key, 0),) * layers
 
 
 def padded(cells: int) -> int:
@@ -296,19 +252,24 @@ def padded(cells: int) -> int:
 def _cells_of(shape: _Shape, layer: int, serving: Serving) -> int:
     """Return the cells that a layer keeps for one request."""
     cells = padded(serving.context)
-    period = _WINDOWED.get(shape.header.architecture)
-    window = shape.number("attention.sliding_window")
-    if period is None or not window or layer % period == period - 1:
+    if layer not in shape.windows.layers:
         return cells
-    return min(cells, padded(window + serving.batch))
+    return min(cells, padded(shape.windows.size + serving.batch))
 
 
 def _row(shape: _Shape, layer: int, cache_type: CacheType) -> int:
     """Return the bytes of a layer's keys and values of one token."""
     heads = shape.key_heads[layer]
-    if shape.header.architecture in _LATENT:
+    if _is_latent(shape):
         return cache_bytes(heads, shape.key, cache_type)
     return cache_bytes(heads, shape.key, cache_type) + cache_bytes(heads, shape.value, cache_type)
+
+
+def _is_latent(shape: _Shape) -> bool:
+    """Whether one compressed row is kept: llama.cpp looks at the lengths of what it becomes. Older
+    files lack these, and each of their heads has keys and values of its own."""
+    lengths = ("attention.key_length_mla", "attention.value_length_mla")
+    return shape.header.architecture in _LATENT and all(map(shape.number, lengths))
 
 
 def cache_bytes(heads: int, size: int, cache_type: CacheType) -> int:
@@ -325,13 +286,25 @@ def cache_bytes(heads: int, size: int, cache_type: CacheType) -> int:
     return heads * size // block * taken
 
 
-def _state(shape: _Shape) -> int:
-    """Return the bytes that recurrent layers keep for one request."""
+def _state(shape: _Shape) -> tuple[int, int]:
+    """Return the bytes that a recurrent layer keeps for one request: of its convolution, and of
+    its state. Of an architecture that is not known the most by any of its keys: those of Mamba, of
+    RWKV, of short convolutions (LFM2) and of delta attention (Kimi)."""
     inner, states = shape.number("ssm.inner_size"), shape.number("ssm.state_size")
     groups = shape.number("ssm.group_count")
     convolution = max(shape.number("ssm.conv_kernel") - 1, 0)
-    each = convolution * (inner + 2 * groups * states) + inner * states
-    return each * _FLOAT * shape.layers
+    first, second = convolution * (inner + 2 * groups * states), inner * states
+    if shape.header.architecture not in _KNOWN:
+        heads, short = max(shape.heads), shape.number("shortconv.l_cache")
+        shifted, delta = shape.number("wkv.head_size"), shape.number("kda.head_dim")
+        first = max(
+            first,
+            (2 if shifted else 0) * shape.width,
+            max(short - 1, 0) * shape.width,
+            3 * (convolution or 3) * heads * delta,
+        )
+        second = max(second, shape.width * shifted, heads * delta**2)
+    return first * _FLOAT, second * _FLOAT
 
 
 def _compute(shape: _Shape, serving: Serving) -> int:
@@ -343,7 +316,7 @@ def _compute(shape: _Shape, serving: Serving) -> int:
     it who attends to what, for all cells of a request, and the answers of all requests. Measured
     on models of many shapes, with flash attention, the engine's default, and on an H100.
     """
-    width, inner = shape.width, max(_per_layer(shape.header, "feed_forward_length", shape.layers))
+    width, inner = shape.width, max(per_layer(shape.header, "feed_forward_length", shape.layers))
     experts = max(shape.number("expert_used_count"), 1)
     inner = max(
         inner,
@@ -354,13 +327,21 @@ def _compute(shape: _Shape, serving: Serving) -> int:
     attention = 2 * heads * max(shape.key, shape.value) + 2 * key_heads * (shape.key + shape.value)
     recurrent = 8 * shape.number("ssm.inner_size") + 2 * shape.number("ssm.state_size")
     each = max(3 * inner, attention, recurrent, shape.header.vocabulary) + 6 * width
+    # What recurrent layers keep is taken from where it is kept, and the new states are beside it.
+    convolution, state = _state(shape)
+    states = (convolution + 2 * state) * serving.concurrency
+    # Who attends to what: one for layers with a window, one for the others, also where both have
+    # as many cells.
+    masks = {
+        (layer in shape.windows.layers, _cells_of(shape, layer, serving))
+        for layer in range(shape.layers)
+    }
+    mask = 2 * sum(cells for _, cells in masks) if heads else 0
     if shape.header.architecture not in _KNOWN:
-        each *= 2
-    # Who attends to what: one for layers with a window, one for the others.
-    mask = 2 * sum(
-        {_cells_of(shape, layer, serving) for layer in range(shape.layers)} if heads else ()
-    )
+        each, states, mask = 2 * each, 2 * states, 2 * mask
     answers = (shape.header.vocabulary + width) * _FLOAT * serving.concurrency
     # Weights in blocks are multiplied by numbers in blocks, which are made beside the others.
     copies = 2 * max(inner, width, heads * shape.key)
-    return serving.batch * (each * _FLOAT + mask + copies) + answers + _FIXED
+    # As many tokens of each request are computed: a batch is filled up to a multiple of requests.
+    tokens = serving.batch + serving.concurrency - 1
+    return tokens * (each * _FLOAT + mask + copies) + states + answers + _FIXED

@@ -21,6 +21,9 @@ from tests.support.gguf_models import Model, write
 from tests.support.llama_engine import MIB, allocated
 
 _BASE = Model(layers=6, width=512, heads=8, key_heads=2, inner=1024, vocabulary=2000)
+_GEMMA2 = replace(_BASE, architecture="gemma2", key=64, window=1024, tied=True)
+_GEMMA3 = replace(_BASE, architecture="gemma3", key=64, window=512, tied=True)
+_COHERE2 = replace(_BASE, architecture="cohere2", window=512, tied=True)
 _TYPES = gguf.GGMLQuantizationType
 MODELS = {
     "llama": _BASE,
@@ -36,17 +39,44 @@ MODELS = {
     "qwen3": replace(_BASE, architecture="qwen3", key=64),
     "qwen3moe": replace(_BASE, architecture="qwen3moe", key=64, experts=8, used=2),
     "gemma": replace(_BASE, architecture="gemma", key=64, tied=True),
-    "gemma2": replace(_BASE, architecture="gemma2", key=64, window=1024, tied=True),
-    "gemma3": replace(_BASE, architecture="gemma3", key=64, window=512, tied=True),
-    "cohere2": replace(_BASE, architecture="cohere2", window=512, tied=True),
+    "gemma2": _GEMMA2,
+    "gemma3": _GEMMA3,
+    "cohere2": _COHERE2,
+    "llama-window": replace(_BASE, window=512, pattern=2),
+    "gemma2-window-0": replace(_GEMMA2, window=0),
+    "gemma2-without-window": replace(_GEMMA2, window=None),
+    "gemma2-period-3": replace(_GEMMA2, pattern=3),
+    "gemma3-without-window": replace(_GEMMA3, window=None, pattern=3),
+    "gemma3-period-0": replace(_GEMMA3, pattern=0),
+    "gemma3-period-3": replace(_GEMMA3, pattern=3),
+    "gemma3-list": replace(_GEMMA3, pattern=(True, True, False, True, False, False)),
+    "gemma3-list-that-is-short": replace(_GEMMA3, layers=7, pattern=(True,) * 4),
+    "gemma3-list-that-is-long": replace(_GEMMA3, pattern=(True,) * 6 + (False,) * 2),
+    "cohere2-period-3": replace(_COHERE2, pattern=3),
+    "cohere2-list-of-numbers": replace(_COHERE2, pattern=(1, 0, 2, 0, 1, 0)),
+    "cohere2-window-0": replace(_COHERE2, window=0),
     "deepseek2": replace(_BASE, architecture="deepseek2"),
+    "deepseek2-older": replace(_BASE, architecture="deepseek2", latent=False),
     "mamba": replace(_BASE, architecture="mamba"),
+    "mamba-wide": replace(_BASE, architecture="mamba", width=1024, layers=2),
 }
+UNKNOWN = {
+    "other": replace(_BASE, architecture="other"),
+    "lfm2": replace(_BASE, architecture="lfm2", tied=True),
+    # llama.cpp gives it windows where it has 64 layers.
+    "exaone4": replace(
+        _BASE, architecture="exaone4", layers=64, width=64, inner=64, vocabulary=300, window=4096
+    ),
+    "mamba2": replace(_BASE, architecture="mamba2"),
+}
+"""Models of architectures that are not known: what they need is bounded."""
 WAYS = {
     "plain": Serving(),
     "three-requests": Serving(context=1000, concurrency=3),
     "long": Serving(context=16_384, concurrency=2, cache_type=CacheType.Q8_0),
     "small-batch": Serving(context=300, concurrency=5, cache_type=CacheType.Q4_0, batch=64),
+    "many-requests": Serving(context=256, concurrency=128),
+    "more-requests-than-tokens": Serving(context=256, concurrency=256, batch=32),
 }
 
 
@@ -73,6 +103,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *product(
             ("llama", "gemma3", "deepseek2", "mamba"), ("three-requests", "long", "small-batch")
         ),
+        *product(("llama-wide-inside", "gemma3", "mamba-wide"), ("more-requests-than-tokens",)),
+        ("mamba", "many-requests"),
+        ("deepseek2-older", "long"),
+        ("gemma2-without-window", "long"),
     ],
 )
 def test_it_is_what_the_engine_allocates(folder: Path, name: str, way: str) -> None:
@@ -90,6 +124,26 @@ def test_it_is_what_the_engine_allocates(folder: Path, name: str, way: str) -> N
     # A bound that is of use: the server asks for what tokens are worth where it is wanted alone.
     spare = 4 * said.serving.batch * MODELS[name].vocabulary + 4 * MIB
     assert said.compute <= 2 * real.compute + spare
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        *product(("mamba2",), ("many-requests", "more-requests-than-tokens")),
+        ("lfm2", "many-requests"),
+        ("exaone4", "plain"),
+    ],
+)
+def test_what_the_engine_allocates_of_an_unknown_architecture_is_no_more(
+    folder: Path, name: str, way: str
+) -> None:
+    path = write(UNKNOWN[name], folder / "unknown.gguf", None)
+    said, real = estimate(header_of(path), WAYS[way]), allocated(path, WAYS[way])
+    assert not said.exact
+    assert real.weights <= said.weights + 0.015 * MIB, real.log
+    assert real.cache <= said.cache + 0.015 * MIB, real.log
+    assert real.state <= said.state + 0.015 * MIB, real.log
+    assert real.compute <= said.compute, real.log
 
 
 @given(
@@ -131,6 +185,35 @@ def test_an_unknown_architecture_is_said_to_need_no_less(name: str) -> None:
     assert said.weights == right.weights
 
 
+@pytest.mark.parametrize("lacks", ["key_length_mla", "value_length_mla"])
+def test_one_compressed_row_is_kept_where_the_header_has_both_lengths(lacks: str) -> None:
+    """llama.cpp looks at these keys; a length of 0 is none."""
+    header, key = header_like(MODELS["deepseek2"]), f"deepseek2.attention.{lacks}"
+    kept = estimate(header, Serving()).cache
+    for keys in ({**header.keys, key: 0}, {k: v for k, v in header.keys.items() if k != key}):
+        assert estimate(replace(header, keys=keys), Serving()).cache > kept
+
+
+@pytest.mark.parametrize(
+    ("keys", "numbers"),
+    [
+        ({"shortconv.l_cache": 3}, 512 * 2),
+        ({"wkv.head_size": 64}, 512 * (2 + 64)),
+        ({"kda.head_dim": 32}, 8 * 32 * (3 * 3 + 32)),
+        ({"kda.head_dim": 32, "ssm.conv_kernel": 5}, 8 * 32 * (3 * 4 + 32)),
+    ],
+)
+def test_an_unknown_architecture_keeps_the_state_that_its_keys_say(
+    keys: dict[str, int], numbers: int
+) -> None:
+    """As llama.cpp has it (`n_embd_r` and `n_embd_s` of src/llama-hparams.cpp), in each layer."""
+    header = header_like(UNKNOWN["other"])
+    more = {f"other.{key}": value for key, value in keys.items()}
+    assert estimate(header, Serving()).state == 0
+    said = estimate(replace(header, keys={**header.keys, **more}), Serving(concurrency=3))
+    assert said.state == numbers * 4 * 6 * 3
+
+
 @pytest.mark.parametrize(
     ("changed", "why"),
     [
@@ -162,6 +245,40 @@ def test_what_is_missing_is_named(changed: dict[str, Any], why: str) -> None:
     header = header_like(MODELS["llama"])
     with pytest.raises(UnsatisfiableError, match=why):
         estimate(replace(header, keys={**header.keys, **changed}), Serving())
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "why"),
+    [
+        ("gemma3", {"sliding_window_pattern": -2}, "pattern is not a whole number from 0 on"),
+        ("gemma2", {"sliding_window_pattern": True}, "pattern is not a whole number from 0 on"),
+        ("cohere2", {"sliding_window_pattern": 3.0}, "pattern is not a whole number from 0 on"),
+        ("gemma3", {"sliding_window_pattern": "3"}, "pattern is not a whole number from 0 on"),
+        ("gemma3", {"sliding_window_pattern": (1.0,) * 6}, "pattern has an entry that is neither"),
+        ("gemma3", {"sliding_window_pattern": ()}, "pattern leaves no layer a window"),
+        ("gemma3", {"sliding_window_pattern": 1}, "pattern leaves no layer a window"),
+        ("gemma2", {"sliding_window_pattern": (False,) * 6}, "pattern leaves no layer a window"),
+        ("cohere2", {"sliding_window_pattern": (0,) * 6 + (1,)}, "leaves no layer a window"),
+        ("cohere2", {"sliding_window": None}, "cohere2.attention.sliding_window is missing"),
+        ("gemma2", {"sliding_window": -1}, "sliding_window is not a whole number"),
+    ],
+)
+def test_windows_that_the_engine_does_not_take_are_refused(
+    name: str, changed: dict[str, Any], why: str
+) -> None:
+    header = header_like(MODELS[name])
+    of_model = {f"{name}.attention.{key}": value for key, value in changed.items()}
+    keys = {key: value for key, value in {**header.keys, **of_model}.items() if value is not None}
+    with pytest.raises(UnsatisfiableError, match=why):
+        estimate(replace(header, keys=keys), Serving())
+
+
+@pytest.mark.parametrize("entries", [6, 5000])
+def test_a_pattern_of_texts_or_of_more_entries_than_are_kept_is_refused(entries: int) -> None:
+    """Of such a list the header keeps the length alone."""
+    header, key = header_like(MODELS["gemma3"]), "gemma3.attention.sliding_window_pattern"
+    with pytest.raises(UnsatisfiableError, match=f"{key} is a list of .*{entries:,}"):
+        estimate(replace(header, lengths={**header.lengths, key: entries}), Serving())
 
 
 @pytest.mark.parametrize("lacks", [None, "block_count", "layers", "tensors", "head_count_kv"])
@@ -216,3 +333,8 @@ def test_more_context_than_a_model_was_trained_on_is_told() -> None:
     header = header_like(replace(_BASE, context=2048))
     assert "trained on 2,048 tokens" in estimate(header, Serving(context=4096)).notes[0]
     assert estimate(header, Serving(context=2048)).notes == ()
+
+
+def test_a_gemma3_model_with_a_window_of_0_has_none() -> None:
+    without = estimate(header_like(MODELS["gemma3-without-window"]), Serving())
+    assert estimate(header_like(replace(_GEMMA3, window=0)), Serving()) == without

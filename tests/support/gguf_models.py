@@ -12,6 +12,11 @@ import numpy as np
 
 _BYTES = 256
 """Tokens that are a byte each, after three with a meaning of their own."""
+_RECURRENT = ("mamba", "mamba2")
+_PLAIN = ("shortconv.conv.weight", "ssm_conv1d.weight", "ssm_a", "ssm_d", "ssm_norm.weight")
+"""Ends of the names of tensors that are never quantized."""
+_STATES = 16
+"""Numbers that a recurrent layer keeps for each of its own."""
 RANK, NOPE, ROPE = 128, 64, 32
 """Of latent attention: numbers of a compressed row, and of a head without and with position."""
 
@@ -31,12 +36,18 @@ class Model:
     inner: int = 128
     vocabulary: int = 320
     context: int = 131_072
-    window: int = 0
+    window: int | None = None
+    """None: the header does not say."""
+    pattern: int | tuple[bool | int, ...] | None = None
+    """Of so many layers the last attends to everything; or for each layer whether it has a window.
+    None: the header does not say."""
     experts: int = 0
     used: int = 0
     type: Any = gguf.GGMLQuantizationType.F16
     tied: bool = False
     """No output of its own: the embedding serves as one."""
+    latent: bool = True
+    """Of deepseek2: one compressed row is kept; older files have heads instead."""
 
     @property
     def each(self) -> int:
@@ -50,7 +61,7 @@ def write(model: Model, path: Path, seed: int | None = 0) -> Path:
     _vocabulary(writer, model.vocabulary)
     rng = None if seed is None else np.random.default_rng(seed)
     for name, shape in _tensors(model):
-        if len(shape) == 1 or "ssm_conv1d" in name or "ssm_a" in name:
+        if len(shape) == 1 or name.endswith(_PLAIN):
             writer.add_tensor(name, np.ones(shape, np.float32))
             continue
         weights = (
@@ -80,19 +91,22 @@ def _keys(writer: Any, model: Model) -> None:
     if model.architecture == "cohere2":
         writer.add_layer_norm_eps(1e-5)
         writer.add_logit_scale(0.25)
-    if model.architecture == "mamba":
+    if model.architecture in _RECURRENT:
         writer.add_ssm_conv_kernel(4)
         writer.add_ssm_inner_size(2 * model.width)
-        writer.add_ssm_state_size(16)
+        writer.add_ssm_state_size(_STATES)
         writer.add_ssm_time_step_rank(model.width // 16)
         writer.add_head_count(0)
+        if model.architecture == "mamba2":
+            writer.add_ssm_group_count(1)
     elif model.architecture == "deepseek2":
         writer.add_head_count(model.heads)
-        writer.add_head_count_kv(1)
-        writer.add_key_length(RANK + ROPE)
-        writer.add_value_length(RANK)
-        writer.add_key_length_mla(NOPE + ROPE)
-        writer.add_value_length_mla(NOPE)
+        writer.add_head_count_kv(1 if model.latent else model.heads)
+        writer.add_key_length(RANK + ROPE if model.latent else NOPE + ROPE)
+        writer.add_value_length(RANK if model.latent else NOPE)
+        if model.latent:
+            writer.add_key_length_mla(NOPE + ROPE)
+            writer.add_value_length_mla(NOPE)
         writer.add_kv_lora_rank(RANK)
         writer.add_q_lora_rank(RANK)
         writer.add_rope_dimension_count(ROPE)
@@ -105,14 +119,21 @@ def _keys(writer: Any, model: Model) -> None:
     else:
         writer.add_head_count(model.heads)
         writer.add_rope_freq_base(10_000.0)
-        if model.key_heads is not None:
+        if model.architecture == "lfm2":
+            of_layers = [(model.key_heads or 0) * (layer % 2) for layer in range(model.layers)]
+            writer.add_head_count_kv(of_layers)
+            writer.add_shortconv_l_cache(3)
+        elif model.key_heads is not None:
             writer.add_head_count_kv(model.key_heads)
         if model.key is not None:
             writer.add_key_length(model.key)
             writer.add_value_length(model.key)
         writer.add_rope_dimension_count(model.each)
-    if model.window:
+    if model.window is not None:
         writer.add_sliding_window(model.window)
+    if model.pattern is not None:
+        of_layers = model.pattern if isinstance(model.pattern, int) else list(model.pattern)
+        writer.add_sliding_window_pattern(of_layers)
     if model.experts:
         writer.add_expert_count(model.experts)
         writer.add_expert_used_count(model.used)
@@ -139,15 +160,26 @@ def _tensors(model: Model) -> list[tuple[str, tuple[int, ...]]]:
     width, inner = model.width, model.inner
     found: list[tuple[str, tuple[int, ...]]] = [
         ("token_embd.weight", (model.vocabulary, width)),
-        ("output_norm.weight", (width,)),
+        (
+            "token_embd_norm.weight" if model.architecture == "lfm2" else "output_norm.weight",
+            (width,),
+        ),
     ]
     if not model.tied:
         found.append(("output.weight", (model.vocabulary, width)))
     for layer in range(model.layers):
-        of_layer = _mamba(width) if model.architecture == "mamba" else _attention(model)
-        if model.architecture != "mamba":
+        recurrent = model.architecture in _RECURRENT
+        if model.architecture == "lfm2" and layer % 2 == 0:
+            of_layer = _convolution(width)
+        else:
+            of_layer = _recurrent(model) if recurrent else _attention(model)
+        if not recurrent:
             of_layer += _experts(model) if model.experts else _dense(width, inner, model)
-        found += [(f"blk.{layer}.{name}", shape) for name, shape in of_layer]
+        # That of exaone4 has its norms behind its parts alone.
+        omitted = ("attn_norm.weight", "ffn_norm.weight") * (model.architecture == "exaone4")
+        found += [
+            (f"blk.{layer}.{name}", shape) for name, shape in of_layer if name not in omitted
+        ]
     return found
 
 
@@ -172,9 +204,9 @@ def _attention(model: Model) -> list[tuple[str, tuple[int, ...]]]:
     ]
     if model.architecture == "qwen2":
         found += [("attn_q.bias", (queries,)), ("attn_k.bias", (keys,)), ("attn_v.bias", (keys,))]
-    if model.architecture in ("qwen3", "qwen3moe", "gemma3"):
+    if model.architecture in ("qwen3", "qwen3moe", "gemma3", "exaone4", "lfm2"):
         found += [("attn_q_norm.weight", (each,)), ("attn_k_norm.weight", (each,))]
-    if model.architecture in ("gemma2", "gemma3"):
+    if model.architecture in ("gemma2", "gemma3", "exaone4"):
         found += [("post_attention_norm.weight", (width,)), ("post_ffw_norm.weight", (width,))]
     return found
 
@@ -182,6 +214,11 @@ def _attention(model: Model) -> list[tuple[str, tuple[int, ...]]]:
 def _latent(model: Model) -> list[tuple[str, tuple[int, ...]]]:
     """Return what compresses keys and values into one row (multi-head latent attention)."""
     width, heads = model.width, model.heads
+    decompress: list[tuple[str, tuple[int, ...]]] = (
+        [("attn_k_b.weight", (heads, RANK, NOPE)), ("attn_v_b.weight", (heads, NOPE, RANK))]
+        if model.latent
+        else [("attn_kv_b.weight", (2 * heads * NOPE, RANK))]
+    )
     return [
         ("attn_norm.weight", (width,)),
         ("attn_q_a.weight", (RANK, width)),
@@ -189,8 +226,7 @@ def _latent(model: Model) -> list[tuple[str, tuple[int, ...]]]:
         ("attn_q_b.weight", (heads * (NOPE + ROPE), RANK)),
         ("attn_kv_a_mqa.weight", (RANK + ROPE, width)),
         ("attn_kv_a_norm.weight", (RANK,)),
-        ("attn_k_b.weight", (heads, RANK, NOPE)),
-        ("attn_v_b.weight", (heads, NOPE, RANK)),
+        *decompress,
         ("attn_output.weight", (width, heads * NOPE)),
     ]
 
@@ -227,8 +263,29 @@ def _experts(model: Model) -> list[tuple[str, tuple[int, ...]]]:
     ]
 
 
-def _mamba(width: int) -> list[tuple[str, tuple[int, ...]]]:
-    inner, states, rank = 2 * width, 16, width // 16
+def _convolution(width: int) -> list[tuple[str, tuple[int, ...]]]:
+    return [
+        ("attn_norm.weight", (width,)),
+        ("shortconv.conv.weight", (width, 3)),
+        ("shortconv.in_proj.weight", (3 * width, width)),
+        ("shortconv.out_proj.weight", (width, width)),
+    ]
+
+
+def _recurrent(model: Model) -> list[tuple[str, tuple[int, ...]]]:
+    width, inner, states, rank = model.width, 2 * model.width, _STATES, model.width // 16
+    if model.architecture == "mamba2":
+        return [
+            ("attn_norm.weight", (width,)),
+            ("ssm_in.weight", (2 * inner + 2 * states + rank, width)),
+            ("ssm_conv1d.weight", (inner + 2 * states, 4)),
+            ("ssm_conv1d.bias", (inner + 2 * states,)),
+            ("ssm_dt.bias", (rank,)),
+            ("ssm_a", (rank, 1)),
+            ("ssm_d", (rank, 1)),
+            ("ssm_norm.weight", (1, inner)),
+            ("ssm_out.weight", (width, inner)),
+        ]
     return [
         ("attn_norm.weight", (width,)),
         ("ssm_in.weight", (2 * inner, width)),
