@@ -27,7 +27,7 @@ from longshore.client.terminal import (
     show,
     warn,
 )
-from longshore.models.document import read_document
+from longshore.models.document import load_document, read_document, read_stdin
 from longshore.models.errors import RefusedError, StoredError
 from longshore.models.service import MOST_REPLICAS, ServiceFile, ServiceState, ServiceView
 from longshore.models.text import count
@@ -64,7 +64,7 @@ def serve(
 
     The file has `services`, and may have `models` to add first.
     """
-    asked = read_document(file, ServiceFile)
+    asked = _services_in(file)
 
     async def apply(api: "Longshore") -> list[ServiceView]:
         if asked.models:
@@ -93,6 +93,13 @@ def serve(
             note(f"revision {each.revision} is not all there yet: longshore rollout status "
                  f"{each.name} waits for it")  # fmt: skip
     return None
+
+
+def _services_in(file: str) -> ServiceFile:
+    """Return what a file, or stdin for ``-``, asks for. Raises SpecError."""
+    if file == "-":
+        return load_document(read_stdin(), "stdin", ServiceFile)
+    return read_document(file, ServiceFile)
 
 
 def _say_endpoints(service: ServiceView) -> None:

@@ -1,6 +1,7 @@
 """`longshore serve`, `service` and `scale`: what is refused, and what they say. No agent runs."""
 
 import asyncio
+import io
 import json
 from pathlib import Path
 
@@ -49,6 +50,19 @@ async def test_services_of_a_file_are_served_all_or_none(
         f"{named['first']}: revision 1, model {named['model']}",
         f"{named['second']}: revision 1, model {named['model']}",
     ]
+
+
+async def test_services_are_read_from_stdin(
+    longshore: Command, named: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    said = _FILE.format(**named, other=named["model"], drain="0", wanted="replicas: 0")
+    monkeypatch.setattr("sys.stdin", io.StringIO(said))
+    ran = await longshore("serve", "-", "--no-wait")
+    assert ran.code == 0, ran.err
+    assert f"{named['second']}: revision 1, model {named['model']}" in ran.out
+    monkeypatch.setattr("sys.stdin", io.StringIO("services: []"))
+    wrong = await longshore("serve", "-")
+    assert (wrong.code, "stdin:1: services: " in wrong.err) == (65, True)
 
 
 async def test_each_service_of_a_file_is_told_as_it_is_ready_or_will_not_be(
