@@ -119,7 +119,7 @@ def state_words(replica: ReplicaView) -> str:
     if replica.stopping:
         return "stopping"
     if replica.stage is None:
-        failed = f" ({replica.failures} failed)" if replica.failures else ""
+        failed = f" ({replica.failures} failed)" if replica.failed else ""
         return f"waits{failed}"
     if replica.idle_since is not None:
         return "ready, idle"

@@ -54,7 +54,7 @@ def test_long_cells_are_folded_and_take_no_other_from_the_table(width: int) -> N
     engines = (
         an_engine(LONG, model=LONG, node_id=LONG),
         an_engine(leased=1500, estimated=1000, used=1600),
-        an_engine(stage=None, endpoint="", failures=2),
+        an_engine(stage=None, endpoint="", failures=2, failed=True),
     )
     table = replicas_table(engines, NOW, width)
     heading, *lines = drawn(table, width)

@@ -79,7 +79,7 @@ def test_an_engine_shows_what_it_holds_and_takes():
 def test_one_that_waits_or_failed_says_why():
     waits = an_engine(
         stage=None, node_id=None, gpu_indices=(), endpoint="", used=0, ready_at=None, failures=2,
-        message="out of memory",
+        failed=True, message="out of memory",
     )  # fmt: skip
     assert "waits (2 failed)" in engines_html([waits], NOW)
     assert "out of memory" in problems_html([waits], NOW)
