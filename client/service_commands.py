@@ -15,6 +15,7 @@ from longshore.client.service_view import (
     replicas_table,
     revisions_table,
     services_table,
+    undone_in_full,
 )
 from longshore.client.terminal import (
     JSON,
@@ -213,13 +214,16 @@ def service(
     note_simulated(found.simulated)
     say(headline(found))
     if found.message:
-        say(found.message)
+        for line in found.message.split("\n"):
+            say(line)
     if found.replicas:
         show(replicas_table(found.replicas, now(), out().width, of_one=True))
     for line in problems(found.replicas, now()):
         note(line)
     if found.revisions:
         show(revisions_table(found.revisions, now(), out().width))
+    for line in undone_in_full(found.revisions or ()):
+        note(line)
     return None
 
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
 
 from longshore.activities.database import Database
 from longshore.activities.serving.service_rows import remove_service
@@ -88,6 +89,22 @@ async def test_each_service_of_a_file_is_told_as_it_is_ready_or_will_not_be(
     states = ("being removed", "removed")
     assert any(f"warning: service {first} is {state}" in told for state in states)
     assert told[-1] == f"error: 1 of 2 services will not be ready: {first}"
+
+
+async def test_why_one_was_undone_is_told_with_all_its_lines(
+    longshore: Command, control: Database, tmp_path: Path, named: dict[str, str]
+):
+    name = named["first"]
+    assert (
+        await longshore("serve", a_file(tmp_path, named, named["model"]), "--no-wait")
+    ).code == 0
+    row = {"name": name, "why": "exit code 2\nusage: llama-server"}
+    async with control.transaction() as connection:
+        changed = "UPDATE service_revisions SET undone = :why WHERE service = :name"
+        await connection.execute(text(changed), row)
+    shown = await longshore("service", name)
+    assert shown.out.splitlines()[-1].endswith("  exit code 2")
+    assert shown.err.endswith("revision 1 was undone: exit code 2\nusage: llama-server\n")
 
 
 async def test_a_service_shows_its_revisions_and_that_it_is_removed(
