@@ -39,8 +39,8 @@ async def test_its_message_counts_what_its_replicas_do_now_and_not_at_the_last_l
         return (await served.view()).replicas[0].stage is None
 
     await eventually(waits)
-    assert (await served.view()).message == "of 1 replica: 1 without a GPU yet"
-    assert (await served.listed()).message == "of 1 replica: 1 without a GPU yet"
+    assert (await served.view()).message == "of 1 replica: 1 without a GPU"
+    assert (await served.listed()).message == "of 1 replica: 1 without a GPU"
     await served.end()
 
 
@@ -94,7 +94,7 @@ async def test_what_an_earlier_version_stored_of_its_replicas_is_not_told(served
         )
     assert (await served.view()).message == ""
     await served.begin_one(1, f"{served.name}.a")
-    assert (await served.view()).message == "of 1,000 replicas: 1 without a GPU yet"
+    assert (await served.view()).message == "of 1,000 replicas: 1 without a GPU"
     await served.remove()
     assert (await served.view()).message == ""
 
