@@ -7,12 +7,15 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import text
+from temporalio.client import Client
 
 from longshore.activities.database import Database
 from longshore.activities.serving.service_rows import remove_service
 from longshore.models.errors import NotFoundError
 from longshore.models.service import ServiceView
+from longshore.models.settings import Settings
 from tests.client.conftest import Command
+from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
 
 _FILE = """
@@ -51,6 +54,26 @@ async def test_services_of_a_file_are_served_all_or_none(
         f"{named['first']}: revision 1, model {named['model']}",
         f"{named['second']}: revision 1, model {named['model']}",
     ]
+
+
+async def test_of_a_service_that_no_node_holds_it_is_told_that_its_engine_waits(
+    longshore: Command,
+    tmp_path: Path,
+    named: dict[str, str],
+    pool: str,
+    temporal: Client,
+    settings: Settings,
+):
+    file = a_file(tmp_path, named, named["model"], wanted=f"replicas: 0, pool: {pool}, cpus: 4000")
+    ran = await longshore("serve", file, "--no-wait")
+    waits = "the engine waits until one joins"
+    assert f"service {named['first']}: pool {pool} has no nodes yet: {waits}" in ran.err
+    node = ScriptedNode(temporal, pool, settings.resolve_agent_token())
+    await node.register()
+    async with node.serving():
+        ran = await longshore("serve", file, "--no-wait")
+        says = f"the only node of pool {pool} cannot hold the engine even when empty: it waits for"
+        assert f"warning: service {named['first']}: {says}" in ran.err
 
 
 async def test_services_are_read_from_stdin(
