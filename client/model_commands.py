@@ -20,6 +20,7 @@ from longshore.client.model_view import (
 from longshore.client.terminal import JSON, note, print_json, say, show, warn
 from longshore.models.addresses import without_secrets
 from longshore.models.document import Override, load_document
+from longshore.models.errors import SpecError
 from longshore.models.model_memory import MOST_CONCURRENCY, MOST_CONTEXT, CacheType, Serving
 from longshore.models.serving import LLAMA_CPP, ModelSpec
 from longshore.models.units import format_gb, parse_gb
@@ -142,7 +143,13 @@ def add(
 
 
 def _model(name: str, given: Sequence[Override]) -> ModelSpec:
-    return load_document(json.dumps({"name": name}), f"model {brief(name)}", ModelSpec, given)
+    """Return the model that options describe. Raises SpecError."""
+    source = f"model {shown(name)}"
+    try:
+        return load_document(json.dumps({"name": name}), source, ModelSpec, given)
+    except SpecError as error:  # there is no file whose lines would help
+        problems = (each.replace(f"{source}:1: ", f"{source}: ", 1) for each in error.problems)
+        raise SpecError(source, tuple(problems)) from None
 
 
 def _overrides(options: dict[str, str | None]) -> list[Override]:

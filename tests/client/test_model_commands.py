@@ -64,3 +64,10 @@ def test_bad_input_is_told(cli: Cli, asks: tuple[str, ...], code: int, why: str)
     ran = cli("models", "estimate", *asks)
     assert ran.code == code, ran.err
     assert why in " ".join(ran.err.split())
+
+
+@pytest.mark.parametrize("name", ["a b", ""])
+def test_a_name_that_cannot_be_is_told_without_a_line(cli: Cli, name: str) -> None:
+    ran = cli("models", "add", name, "--source", "/models/a.gguf")
+    assert ran.code == 65
+    assert ran.err.startswith(f"error: model '{name}': name: ")
