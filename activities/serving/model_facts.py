@@ -106,21 +106,29 @@ def adapter_size(source: str, architecture: str) -> int:
     what `read_files` raises.
     """
     header = read_model(place_of(source))
-    kind = header.keys.get("general.type")
-    if kind != "adapter":
-        raise DamagedError(
-            f"{header.files[0]} is no adapter: its general.type is {shown(kind or 'missing')}"
-        )
-    if (form := header.keys.get("adapter.type")) != "lora":
-        raise DamagedError(
-            f"{header.files[0]} is no LoRA adapter: its adapter.type is {shown(form or 'missing')}"
-        )
+    if header.keys.get("general.type") != "adapter":
+        says = _says(header, "general.type")
+        raise DamagedError(f"{header.files[0]} is no adapter: {says}")
+    if header.keys.get("adapter.type") != "lora":
+        says = _says(header, "adapter.type")
+        raise DamagedError(f"{header.files[0]} is no LoRA adapter: {says}")
     if architecture and header.architecture != architecture:
         raise DamagedError(
-            f"{header.files[0]} is an adapter of the architecture "
-            f"{shown(header.architecture or 'missing')}, and the model is {architecture}"
+            f"{header.files[0]} is an adapter {_architecture(header)}, and the model is "
+            f"{architecture}"
         )
     return sum(tensor.size for tensor in header.tensors)
+
+
+def _says(header: GGUFHeader, key: str) -> str:
+    """Return what a header has for a key that should be another."""
+    found = header.keys.get(key)
+    return f"it has no {key}" if found is None else f"its {key} is {shown(found)}"
+
+
+def _architecture(header: GGUFHeader) -> str:
+    named = header.architecture
+    return f"of the architecture {shown(named)}" if named else "that names no architecture"
 
 
 def digest_of(source: str, told: Told) -> str:
