@@ -9,7 +9,7 @@ from typing import Any
 
 from longshore.activities.serving.model_files import opened, read_model
 from longshore.activities.serving.model_folder import is_folder, read_folder
-from longshore.activities.storage import connect, speaking
+from longshore.activities.storage import address, connect, speaking
 from longshore.models.addresses import without_secrets
 from longshore.models.errors import DamagedError, NotFoundError
 from longshore.models.gguf import GGUFHeader
@@ -136,7 +136,7 @@ def digest_of(source: str, told: Told) -> str:
     fs, path = connect(place_of(source))
     name = shown(posixpath.basename(path))
     digest, read = hashlib.sha256(), 0
-    with speaking("model", path, "read"):
+    with speaking("model", address(fs, path), "read"):
         try:
             with opened(fs, path) as (file, size):
                 while piece := file.read(_PIECE):
@@ -144,7 +144,9 @@ def digest_of(source: str, told: Told) -> str:
                     read += len(piece)
                     told(read, size)
         except FileNotFoundError:
-            raise NotFoundError(f"there is no file {shown(without_secrets(path))}") from None
+            raise NotFoundError(
+                f"there is no file {shown(without_secrets(address(fs, path)))}"
+            ) from None
     if not read:
         raise DamagedError(f"{name} is empty")
     return digest.hexdigest()

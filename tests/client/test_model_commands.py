@@ -1,10 +1,11 @@
 """`longshore models`: what a model needs, told and as JSON."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from s3fs import S3FileSystem
 
 from tests.client.conftest import Ran
 from tests.support.gguf_models import Model, write
@@ -64,6 +65,30 @@ def test_bad_input_is_told(cli: Cli, asks: tuple[str, ...], code: int, why: str)
     ran = cli("models", "estimate", *asks)
     assert ran.code == code, ran.err
     assert why in " ".join(ran.err.split())
+
+
+@pytest.fixture
+def no_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No credentials of S3, wherever they are looked up."""
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "PROFILE", "ROLE_ARN"):
+        monkeypatch.delenv(f"AWS_{name}", raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("SHARED_CREDENTIALS_FILE", "CONFIG_FILE"):
+        monkeypatch.setenv(f"AWS_{name}", str(tmp_path / "none"))
+    S3FileSystem.clear_instance_cache()
+    yield
+    S3FileSystem.clear_instance_cache()
+
+
+@pytest.mark.usefixtures("no_credentials")
+@pytest.mark.parametrize("file", ["x.gguf", "x-00001-of-00002.gguf"])
+def test_a_bucket_without_credentials_is_named_with_what_it_wants(cli: Cli, file: str) -> None:
+    url = f"s3://bucket-none/{file}"
+    ran = cli("models", "estimate", url)
+    assert (ran.code, ran.err.split(". ")[0]) == (
+        69, f"error: the model {url} cannot be looked for: no credentials were found for it"
+    )  # fmt: skip
+    assert "AWS_ACCESS_KEY_ID" in ran.err
 
 
 @pytest.mark.parametrize("name", ["a b", ""])
