@@ -306,6 +306,8 @@ def estimate(
     from longshore.scheduling.serving.memory import most_that_fit
 
     memory = None if gpu_memory is None else _size("--gpu-memory", gpu_memory)
+    if memory is not None and memory <= 0:
+        raise typer.BadParameter(f"--gpu-memory {shown(gpu_memory)}: must be above 0")
     given = {"context": context} if context is not None else {}
     serving = Serving(
         concurrency=concurrency, cache_type=cache_type, batch=batch,

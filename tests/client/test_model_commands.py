@@ -56,6 +56,8 @@ def test_a_note_does_not_go_into_the_result(cli: Cli, model: Path) -> None:
         ((__file__,), 65, "begins with"),
         (("nothing://bucket/a.gguf",), 69, "nothing://bucket/a.gguf cannot be read"),
         ((__file__, "--gpu-memory", "much"), 2, "--gpu-memory 'much': expected a size such as"),
+        ((__file__, "--gpu-memory", "0"), 2, "--gpu-memory '0': must be above 0"),
+        ((__file__, "--gpu-memory", "-1GB"), 2, "--gpu-memory '-1GB': "),
         ((__file__, "--context", "0"), 2, "--context"),
         ((__file__, "--context", "9999999999"), 2, "--context"),
         ((__file__, "--overhead", "-1"), 2, "--overhead"),
