@@ -67,6 +67,12 @@ def is_local(fs: Any) -> bool:
     return isinstance(fs, LocalFileSystem)
 
 
+def address(fs: Any, path: str) -> str:
+    """Return a path in a store as people write it: with its scheme, unless it is of this
+    machine."""
+    return path if is_local(fs) else str(fs.unstrip_protocol(path))
+
+
 @contextlib.contextmanager
 def speaking(name: str, url: str, done: str) -> Iterator[None]:
     """Turn whatever a store raises into a StoreError: this store cannot be `done`."""
@@ -75,8 +81,19 @@ def speaking(name: str, url: str, done: str) -> Iterator[None]:
     except (StoreError, DamagedError, GivenUp, GeneratorExit):
         raise
     except Exception as error:  # a store may raise anything
-        why = without_secrets(f"{type(error).__name__}: {error}")
+        why = without_secrets(_why(error))
         raise StoreError(f"the {name} {without_secrets(url)} cannot be {done}: {why}") from error
+
+
+def _why(error: Exception) -> str:
+    """Return why a store cannot be used, with what helps where its own words do not say that."""
+    kind = type(error).__name__
+    if kind == "NoCredentialsError":  # of botocore, which need not be installed
+        return (
+            "no credentials were found for it. Give them in the environment (AWS_ACCESS_KEY_ID, "
+            "AWS_SECRET_ACCESS_KEY) or in ~/.aws/credentials"
+        )
+    return f"{kind}: {error}"
 
 
 def put_whole(fs: Any, path: str, data: bytes, *, durable: bool = False) -> None:

@@ -20,6 +20,7 @@ from longshore.client.model_view import (
 from longshore.client.terminal import JSON, note, print_json, say, show, warn
 from longshore.models.addresses import without_secrets
 from longshore.models.document import Override, load_document
+from longshore.models.errors import SpecError
 from longshore.models.model_memory import MOST_CONCURRENCY, MOST_CONTEXT, CacheType, Serving
 from longshore.models.serving import LLAMA_CPP, ModelSpec
 from longshore.models.units import format_gb, parse_gb
@@ -142,7 +143,13 @@ def add(
 
 
 def _model(name: str, given: Sequence[Override]) -> ModelSpec:
-    return load_document(json.dumps({"name": name}), f"model {brief(name)}", ModelSpec, given)
+    """Return the model that options describe. Raises SpecError."""
+    source = f"model {shown(name)}"
+    try:
+        return load_document(json.dumps({"name": name}), source, ModelSpec, given)
+    except SpecError as error:  # there is no file whose lines would help
+        problems = (each.replace(f"{source}:1: ", f"{source}: ", 1) for each in error.problems)
+        raise SpecError(source, tuple(problems)) from None
 
 
 def _overrides(options: dict[str, str | None]) -> list[Override]:
@@ -299,6 +306,8 @@ def estimate(
     from longshore.scheduling.serving.memory import most_that_fit
 
     memory = None if gpu_memory is None else _size("--gpu-memory", gpu_memory)
+    if memory is not None and memory <= 0:
+        raise typer.BadParameter(f"--gpu-memory {shown(gpu_memory)}: must be above 0")
     given = {"context": context} if context is not None else {}
     serving = Serving(
         concurrency=concurrency, cache_type=cache_type, batch=batch,

@@ -15,6 +15,7 @@ from longshore.client.service_view import (
     replicas_table,
     revisions_table,
     services_table,
+    undone_in_full,
 )
 from longshore.client.terminal import (
     JSON,
@@ -27,7 +28,7 @@ from longshore.client.terminal import (
     show,
     warn,
 )
-from longshore.models.document import read_document
+from longshore.models.document import load_document, read_document, read_stdin
 from longshore.models.errors import RefusedError, StoredError
 from longshore.models.service import MOST_REPLICAS, ServiceFile, ServiceState, ServiceView
 from longshore.models.text import count
@@ -64,7 +65,7 @@ def serve(
 
     The file has `services`, and may have `models` to add first.
     """
-    asked = read_document(file, ServiceFile)
+    asked = _services_in(file)
 
     async def apply(api: "Longshore") -> list[ServiceView]:
         if asked.models:
@@ -93,6 +94,13 @@ def serve(
             note(f"revision {each.revision} is not all there yet: longshore rollout status "
                  f"{each.name} waits for it")  # fmt: skip
     return None
+
+
+def _services_in(file: str) -> ServiceFile:
+    """Return what a file, or stdin for ``-``, asks for. Raises SpecError."""
+    if file == "-":
+        return load_document(read_stdin(), "stdin", ServiceFile)
+    return read_document(file, ServiceFile)
 
 
 def _say_endpoints(service: ServiceView) -> None:
@@ -206,13 +214,16 @@ def service(
     note_simulated(found.simulated)
     say(headline(found))
     if found.message:
-        say(found.message)
+        for line in found.message.split("\n"):
+            say(line)
     if found.replicas:
         show(replicas_table(found.replicas, now(), out().width, of_one=True))
     for line in problems(found.replicas, now()):
         note(line)
     if found.revisions:
         show(revisions_table(found.revisions, now(), out().width))
+    for line in undone_in_full(found.revisions or ()):
+        note(line)
     return None
 
 

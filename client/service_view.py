@@ -27,7 +27,7 @@ def services_table(services: Sequence[ServiceView]) -> Table:
         table.add_row(
             each.name, known(each, each.spec.model), f"{each.ready}/{each.spec.replicas}",
             str(each.revision), known(each, each.spec.pool), known(each, each.spec.tenant),
-            says_what(each),
+            _first_line(says_what(each)),
         )  # fmt: skip
     return table
 
@@ -73,10 +73,23 @@ def revisions_table(revisions: Sequence[RevisionView], now: datetime, width: int
             "revision": str(each.number), "model": each.model,
             "revision of the model": str(each.model_revision), "made": ago(each.created_at, now),
             "ready first": ago(each.ready_at, now) if each.ready_at else "never",
-            "undone": visible(each.undone) or NONE,
+            "undone": _first_line(each.undone) or NONE,
         }  # fmt: skip
         table.add_row(*(cells[heading] for heading in headings))
     return table
+
+
+def _first_line(text: str) -> str:
+    return text.partition("\n")[0]
+
+
+def undone_in_full(revisions: Sequence[RevisionView]) -> list[str]:
+    """Return why each revision was undone of which the table has the first line alone."""
+    return [
+        f"revision {each.number} was undone: {visible(each.undone)}"
+        for each in revisions
+        if "\n" in each.undone
+    ]
 
 
 def replicas_table(
@@ -119,7 +132,7 @@ def state_words(replica: ReplicaView) -> str:
     if replica.stopping:
         return "stopping"
     if replica.stage is None:
-        failed = f" ({replica.failures} failed)" if replica.failures else ""
+        failed = f" ({replica.failures} failed)" if replica.failed else ""
         return f"waits{failed}"
     if replica.idle_since is not None:
         return "ready, idle"

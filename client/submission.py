@@ -178,20 +178,24 @@ def _warning(
 ) -> str:
     """Return what becomes of a job that no node of an open pool could hold even when empty."""
     if not nodes:
-        waits = f"the job waits until one joins (`longshore agent --pool {spec.pool}`)"
+        waits = f"the {_what(spec)} waits until one joins (`longshore agent --pool {spec.pool}`)"
         return f"pool {spec.pool} has no nodes yet: {comes or waits}"
     kind = kind_of_node(job, in_the_way_for_good(job, nodes, pool.packing, now), nodes, now)
     waits = f"it waits for {kind} (`longshore why` says what is missing, and what helps)"
     return f"{_which(spec, nodes)} even when empty: {comes or waits}"
 
 
+def _what(spec: JobSpec) -> str:
+    return "job" if spec.engine is None else "engine"
+
+
 def _which(spec: JobSpec, nodes: Sequence[Node]) -> str:
     """Return ``none of the 5 nodes of pool default (3 of them lost) could hold the job``."""
-    lost = sum(node.state is NodeState.LOST for node in nodes)
+    lost, what = sum(node.state is NodeState.LOST for node in nodes), _what(spec)
     if len(nodes) == 1:
         away = " (it is lost)" if lost else ""
-        return f"the only node of pool {spec.pool}{away} cannot hold the job"
+        return f"the only node of pool {spec.pool}{away} cannot hold the {what}"
     away = f" ({lost} of them lost)" if lost else ""
     if spec.gang:
-        return f"the {len(nodes)} nodes of pool {spec.pool}{away} cannot hold the job together"
-    return f"none of the {len(nodes)} nodes of pool {spec.pool}{away} could hold the job"
+        return f"the {len(nodes)} nodes of pool {spec.pool}{away} cannot hold the {what} together"
+    return f"none of the {len(nodes)} nodes of pool {spec.pool}{away} could hold the {what}"

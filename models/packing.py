@@ -137,7 +137,7 @@ class PackingPolicy(Frozen):
     plans reads it."""
     copies: dict[str, Count] = Field(default_factory=dict[str, int], exclude=True)
     """Of jobs that wait and only fill what is free: how many copies of what each serves come
-    before it. Who plans reads them."""
+    before it, and more for one that is behind the others. Who plans reads them."""
     turns: tuple[str, ...] = Field(default=(), exclude=True)
     """Engines that wait and for which one of their class has been stopped that was in use: they
     had waited for their turn; who has waited longest first. Who plans reads them."""

@@ -140,6 +140,8 @@ class ReplicaView(Wire):
     load_seconds: float = 0.0
     failures: int = 0
     """Engines of it that failed."""
+    failed: bool = False
+    """Whether one of these was the last, and none has been ready since."""
     message: str = ""
     """Why it failed last, or what it waits for."""
     created_at: Instant

@@ -88,11 +88,12 @@ def queue_order(
     which others were stopped for who pays for them, and those that others than their tenant pay
     for after the own jobs of their relatives. Of each those come last that only fill what is
     free: whoever waits goes before them, as it may have them stopped once nobody asks them. Of
-    these those of which there are the fewest copies come first. Of all each by the class that it
-    counts as, highest first; in a class first the engines for which another of it was stopped at
-    their turn: that one waits again, may have waited longer, and would take its GPUs back. Then as
-    the pool's order says: by the time of submission less its head start, or by rank, and by the
-    score, which is less where the tenant has had more than its GPU-hours. Then by id.
+    these those of which there are the fewest copies come first, behind all others those that are
+    prewarmed and were never asked. Of all each by the class that it counts as, highest first; in a
+    class first the engines for which another of it was stopped at their turn: that one waits
+    again, may have waited longer, and would take its GPUs back. Then as the pool's order says: by
+    the time of submission less its head start, or by rank, and by the score, which is less where
+    the tenant has had more than its GPU-hours. Then by id.
 
     The `nodes` of the pool and what is `running` there bound how many jobs come first for having
     waited long; the nodes say some terms of the score, too.

@@ -103,8 +103,9 @@ class Engine:
         echo = threading.Thread(target=self._echo, args=(process.stdout,), daemon=True)
         echo.start()
         limit = self._spec.model.start_limit.total_seconds()
-        wait = _POLL_EVERY
-        while not _answers(self._address(port), self._spec.model.name):
+        wait, last = _POLL_EVERY, ""
+        while (said := _no_token(self._address(port), self._spec.model.name)) is not None:
+            last = said or last
             if (code := process.poll()) is not None:
                 return self._ended(process, echo, code)
             if self._asked.is_set():
@@ -112,7 +113,9 @@ class Engine:
             if time.monotonic() - begun > limit:
                 _kill(process)
                 echo.join(1)
-                return self._fail(f"it did not answer within {limit:g} s{self._lines()}")
+                late = f"gave no token within {limit:g} s, and answered last with {last}"
+                never = f"did not answer within {limit:g} s"
+                return self._fail(f"it {late if last else never}{self._lines()}")
             time.sleep(wait)
             wait = min(wait * 1.5, 10 * _POLL_EVERY)
         turn.give_up()
@@ -271,8 +274,9 @@ def _free_port(host: str) -> int:
         return tried.getsockname()[1]
 
 
-def _answers(address: str, model: str) -> bool:
-    """Return whether an engine gives a token: one that says that it is healthy may not yet."""
+def _no_token(address: str, model: str) -> str | None:
+    """Return what an engine answers instead of a token, empty for one that does not answer; None
+    for one that gives it: one that says that it is healthy may not yet."""
     asked = json.dumps({"model": model, "prompt": "a", "max_tokens": 1}).encode()
     request = urllib.request.Request(
         f"{address}/v1/completions",
@@ -281,9 +285,17 @@ def _answers(address: str, model: str) -> bool:
     )
     try:
         with _DIRECT.open(request, timeout=30) as answer:
-            return bool(json.loads(answer.read(100_000)).get("choices"))
-    except (OSError, ValueError, AttributeError, http.client.HTTPException):
-        return False
+            status = f"status {answer.status}"
+            said = answer.read(100_000)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return f"status {error.code}"
+    except (OSError, ValueError, http.client.HTTPException):
+        return ""
+    with contextlib.suppress(ValueError, AttributeError):
+        if json.loads(said).get("choices"):
+            return None
+    return f"{status}, without a token"
 
 
 def _lives(host: str, port: int, is_ours: Callable[[int], None]) -> bool:

@@ -1,7 +1,8 @@
 """What the order of a queue asks of engines that wait: which come first in their class, and how
 many engines of the same model come before one that fills free memory."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -13,7 +14,8 @@ class EngineOrder(NamedTuple):
     """What a pool's order asks of its engines; nothing where none waits."""
 
     copies: dict[str, int]
-    """Of each replica that nobody asks: how many copies of what it serves come before it."""
+    """Of each replica that nobody asks: how many copies of what it serves come before it; of one
+    that is prewarmed and was never asked so many more that it is behind all others."""
     turns: tuple[str, ...]
     """Those for which an engine of their class has been stopped that was in use; who has waited
     longest first."""
@@ -24,11 +26,19 @@ async def load_engine_order(connection: AsyncConnection, pool: str) -> EngineOrd
     rows = (await connection.execute(text(ENGINES), {"pool": pool})).all()
     had = sorted((row.queued_at, row.job_id) for row in rows if row.has_turn)
     turns = tuple(job_id for _, job_id in had)
-    filling = [row for row in rows if row.fills]
+    return EngineOrder(_copies(rows), turns)
+
+
+def _copies(rows: Sequence[Any]) -> dict[str, int]:
+    # Sorted again: those that left while they were idle are counted before those that are new.
+    filling = sorted((row for row in rows if row.fills), key=lambda row: row.prewarmed)
     there = {(row.model, row.runtime): row.there for row in filling}
     before = copies_before(there, ((row.model, row.runtime) for row in filling))
-    copies = {row.job_id: number for row, number in zip(filling, before, strict=True)}
-    return EngineOrder(copies, turns)
+    behind = max(before, default=0) + 1
+    return {
+        row.job_id: number + (behind if row.prewarmed else 0)
+        for row, number in zip(filling, before, strict=True)
+    }
 
 
 _SERVED = """
@@ -39,6 +49,8 @@ ENGINES = f"""
     WITH waiting AS MATERIALIZED (
         SELECT q.job_id, q.submitted_at, q.queued_at, {_SERVED},
                (q.request->'fills' = 'true') IS TRUE AS fills,
+               r.uses = 0 AND (j.spec #>> '{{engine,model,prewarm}}' = 'true') IS TRUE
+                   AS prewarmed,
                EXISTS (SELECT FROM preemptions d JOIN replicas v ON v.job_id = d.job_id
                         WHERE d.for_job = q.job_id AND d.for_attempt = q.attempt
                           AND d.for_priority = d.priority AND NOT (d.idle OR d.by_payer))
@@ -57,7 +69,8 @@ ENGINES = f"""
            AND EXISTS (SELECT FROM waiting WHERE fills)
          GROUP BY 1, 2
     )
-    SELECT job_id, queued_at, model, runtime, fills, has_turn, coalesce(there, 0) AS there
+    SELECT job_id, queued_at, model, runtime, fills, prewarmed, has_turn,
+           coalesce(there, 0) AS there
       FROM waiting LEFT JOIN placed USING (model, runtime)
      WHERE fills OR has_turn
      ORDER BY submitted_at, job_id

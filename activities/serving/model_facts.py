@@ -9,7 +9,7 @@ from typing import Any
 
 from longshore.activities.serving.model_files import opened, read_model
 from longshore.activities.serving.model_folder import is_folder, read_folder
-from longshore.activities.storage import connect, speaking
+from longshore.activities.storage import address, connect, speaking
 from longshore.models.addresses import without_secrets
 from longshore.models.errors import DamagedError, NotFoundError
 from longshore.models.gguf import GGUFHeader
@@ -106,21 +106,29 @@ def adapter_size(source: str, architecture: str) -> int:
     what `read_files` raises.
     """
     header = read_model(place_of(source))
-    kind = header.keys.get("general.type")
-    if kind != "adapter":
-        raise DamagedError(
-            f"{header.files[0]} is no adapter: its general.type is {shown(kind or 'missing')}"
-        )
-    if (form := header.keys.get("adapter.type")) != "lora":
-        raise DamagedError(
-            f"{header.files[0]} is no LoRA adapter: its adapter.type is {shown(form or 'missing')}"
-        )
+    if header.keys.get("general.type") != "adapter":
+        says = _says(header, "general.type")
+        raise DamagedError(f"{header.files[0]} is no adapter: {says}")
+    if header.keys.get("adapter.type") != "lora":
+        says = _says(header, "adapter.type")
+        raise DamagedError(f"{header.files[0]} is no LoRA adapter: {says}")
     if architecture and header.architecture != architecture:
         raise DamagedError(
-            f"{header.files[0]} is an adapter of the architecture "
-            f"{shown(header.architecture or 'missing')}, and the model is {architecture}"
+            f"{header.files[0]} is an adapter {_architecture(header)}, and the model is "
+            f"{architecture}"
         )
     return sum(tensor.size for tensor in header.tensors)
+
+
+def _says(header: GGUFHeader, key: str) -> str:
+    """Return what a header has for a key that should be another."""
+    found = header.keys.get(key)
+    return f"it has no {key}" if found is None else f"its {key} is {shown(found)}"
+
+
+def _architecture(header: GGUFHeader) -> str:
+    named = header.architecture
+    return f"of the architecture {shown(named)}" if named else "that names no architecture"
 
 
 def digest_of(source: str, told: Told) -> str:
@@ -128,7 +136,7 @@ def digest_of(source: str, told: Told) -> str:
     fs, path = connect(place_of(source))
     name = shown(posixpath.basename(path))
     digest, read = hashlib.sha256(), 0
-    with speaking("model", path, "read"):
+    with speaking("model", address(fs, path), "read"):
         try:
             with opened(fs, path) as (file, size):
                 while piece := file.read(_PIECE):
@@ -136,7 +144,9 @@ def digest_of(source: str, told: Told) -> str:
                     read += len(piece)
                     told(read, size)
         except FileNotFoundError:
-            raise NotFoundError(f"there is no file {shown(without_secrets(path))}") from None
+            raise NotFoundError(
+                f"there is no file {shown(without_secrets(address(fs, path)))}"
+            ) from None
     if not read:
         raise DamagedError(f"{name} is empty")
     return digest.hexdigest()

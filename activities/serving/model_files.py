@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from longshore.activities.serving.gguf import MOST_TENSORS, NotGGUFError, read_header
-from longshore.activities.storage import connect, is_local, speaking, why_away
+from longshore.activities.storage import address, connect, is_local, speaking, why_away
 from longshore.models.addresses import without_secrets
 from longshore.models.errors import NotFoundError, StoreError
 from longshore.models.gguf import GGUFHeader, Tensor
@@ -74,7 +74,7 @@ def _parts(fs: Any, path: str) -> list[str]:
     if not 1 <= int(number) <= _MOST_FILES:
         raise NotGGUFError(f"{shown(path)}: a model has 1 to {_MOST_FILES:,} files, not {number}")
     parts = [f"{stem}-{part:05}-of-{number}.gguf" for part in range(1, int(number) + 1)]
-    with speaking("model", path, "looked for"):
+    with speaking("model", address(fs, path), "looked for"):
         missing = [part for part in parts if not fs.exists(part)]
     if path in missing:
         _read(fs, path)  # it says more, as that a server does not answer
@@ -88,12 +88,12 @@ def _parts(fs: Any, path: str) -> list[str]:
 def _read(fs: Any, path: str) -> GGUFHeader:
     name = shown(posixpath.basename(path))
     with (
-        speaking("model", path, "read"),
+        speaking("model", address(fs, path), "read"),
         suppress(FileNotFoundError),
         opened(fs, path) as (file, size),
     ):
         return read_header(file, size, name)
-    raise NotFoundError(f"there is no file {shown(without_secrets(path))}")
+    raise NotFoundError(f"there is no file {shown(without_secrets(address(fs, path)))}")
 
 
 @contextmanager
@@ -113,7 +113,7 @@ def opened(fs: Any, path: str) -> Iterator[tuple[BinaryIO, int]]:
         return
     with _opened_far(fs, path) as file:
         if not isinstance(file.size, int):
-            raise StoreError(f"{without_secrets(path)} does not say how long it is")
+            raise StoreError(f"{without_secrets(address(fs, path))} does not say how long it is")
         yield file, file.size
 
 

@@ -14,7 +14,7 @@ from longshore.activities.serving.safetensors import (
     SafetensorsHeader,
     read_header,
 )
-from longshore.activities.storage import connect, speaking
+from longshore.activities.storage import address, connect, speaking
 from longshore.models.addresses import without_secrets
 from longshore.models.errors import NotFoundError, StoreError
 from longshore.models.safetensors import SafetensorsModel, TransformerConfig
@@ -40,14 +40,14 @@ def is_folder(url: str) -> bool:
     if url.startswith(("http:", "https:")):
         return False  # it has none, and whoever asks gets the file
     fs, path = _connect(url)
-    with speaking("model", path, "looked for"):
+    with speaking("model", url, "looked for"):
         return bool(fs.isdir(path))
 
 
 def has_adapter(url: str) -> bool:
     """Return whether a folder has an adapter, as PEFT writes it. Blocks. Raises StoreError."""
     fs, path = _connect(url)
-    with speaking("adapter", path, "looked for"):
+    with speaking("adapter", url, "looked for"):
         return bool(fs.exists(posixpath.join(path, _ADAPTER_CONFIG)))
 
 
@@ -83,7 +83,7 @@ def _connect(url: str) -> tuple[Any, str]:
 
 def _files(fs: Any, folder: str) -> list[str]:
     """Return the names of the files of the model in a folder."""
-    with speaking("model", folder, "listed"):
+    with speaking("model", address(fs, folder), "listed"):
         entries = cast("list[str]", fs.ls(folder, detail=False))
     names = sorted(posixpath.basename(each.rstrip("/")) for each in entries)
     names = [each for each in names if each.endswith(_ENDING) and not each.startswith(_LEFT_OUT)]
@@ -116,19 +116,19 @@ def _files(fs: Any, folder: str) -> list[str]:
 
 def _header(fs: Any, path: str, name: str) -> SafetensorsHeader:
     with (
-        speaking("model", path, "read"),
+        speaking("model", address(fs, path), "read"),
         suppress(FileNotFoundError),
         opened(fs, path) as (file, size),
     ):
         return read_header(file, size, shown(name))
-    raise NotFoundError(f"there is no file {shown(without_secrets(path))}")
+    raise NotFoundError(f"there is no file {shown(without_secrets(address(fs, path)))}")
 
 
 def _config(fs: Any, path: str) -> tuple[TransformerConfig | None, str]:
     """Return what a configuration says, or why it says nothing of use."""
     raw = None
     with (
-        speaking("configuration", path, "read"),
+        speaking("configuration", address(fs, path), "read"),
         suppress(FileNotFoundError),
         opened(fs, path) as (file, size),
     ):

@@ -21,6 +21,13 @@ def is_current(row: RowMapping) -> bool:
     return row["placed_as"] is not None and row["attempt"] == row["placed_as"]
 
 
+def failure_of(row: RowMapping) -> str:
+    """Return why an engine of it failed last; empty where one has been ready since."""
+    # One that was ready and of which no end was heard: an earlier version kept the message then.
+    was_ready = row["stage"] in (EngineStage.READY, EngineStage.DRAINING)
+    return "" if was_ready else row["message"]
+
+
 def failed_last(row: RowMapping) -> bool:
     """Return whether it waits to be tried again, after its engine failed."""
     return row["placed_as"] is None and row["stage"] == EngineStage.FAILED

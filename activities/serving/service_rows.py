@@ -299,7 +299,8 @@ _HEAR = """
            memory = CASE WHEN :stage = 'loading' THEN r.memory ELSE :memory END,
            waits = :waits,
            load_seconds = greatest(:load_seconds, r.load_seconds),
-           message = CASE WHEN :stage = 'failed' THEN :message ELSE r.message END,
+           message = CASE :stage WHEN 'failed' THEN :message WHEN 'ready' THEN ''
+                                 ELSE r.message END,
            ready_at = CASE WHEN :stage = 'ready' AND NOT k.was_ready THEN clock_timestamp()
                            ELSE r.ready_at END,
            idle_since = CASE WHEN :stage = 'draining' THEN r.idle_since

@@ -7,7 +7,12 @@ from typing import Any
 from sqlalchemy import RowMapping, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from longshore.activities.serving.replica_stages import failed_last, is_current, stage_of
+from longshore.activities.serving.replica_stages import (
+    failed_last,
+    failure_of,
+    is_current,
+    stage_of,
+)
 from longshore.activities.serving.revisions import read_revision
 from longshore.activities.serving.service_rows import no_such_service
 from longshore.models.base import as_reason
@@ -109,6 +114,7 @@ def _replica(row: RowMapping) -> ReplicaView:
         # While it loads that is of the attempt before: it says what one like it takes.
         "used": -(-row["memory"] // 1_000_000) if stage in _KNOWN else 0,
         "load_seconds": row["load_seconds"], "failures": row["failures"],
+        "failed": bool(failure_of(row)),
         "message": "" if answers else _message(row, placed=stage is not None, current=current),
         "created_at": row["created_at"], "ready_at": row["ready_at"], "left": _left(row),
         "simulated": row["simulated"],
@@ -126,7 +132,7 @@ async def waits_to_load(connection: AsyncConnection, job_id: str) -> str:
 def _message(row: RowMapping, *, placed: bool, current: bool) -> str:
     """Return for whom it waits before it loads, why it failed last, or why it has no GPU."""
     waits = row["waits"] if current else ""
-    return waits or row["message"] or (row["why_waits"] or "" if not placed else "")
+    return waits or failure_of(row) or (row["why_waits"] or "" if not placed else "")
 
 
 def _left(row: RowMapping) -> LeftGPUs | None:

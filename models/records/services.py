@@ -112,7 +112,7 @@ class ReplicaRow(SQLModel, table=True):
     load_seconds: float = Field(default=0, sa_type=Double, sa_column_kwargs=default_of("0"))
     failures: int = Field(default=0, sa_column_kwargs=default_of("0"))
     message: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
-    """Why an engine of it failed last."""
+    """Why an engine of it failed last; empty once one is ready."""
     ready_at: datetime | None = Field(default=None, sa_column=time_column(nullable=True))
     waits: str = Field(default="", sa_type=Text, sa_column_kwargs={"server_default": ""})
     """For whom the engine waits before it loads; empty where it waits for nobody."""

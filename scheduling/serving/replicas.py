@@ -146,7 +146,7 @@ def plan(facts: ServiceFacts, now: datetime) -> ServicePlan:
 
 
 def stages_in_words(wanted: int, stages: Iterable[EngineStage | None], again: int) -> str:
-    """Return ``of 3 replicas: 1 without a GPU yet, 1 loading``; empty where all are ready.
+    """Return ``of 3 replicas: 1 without a GPU, 1 loading``; empty where all are ready.
 
     The `stages` are of those that are neither to stop nor to be replaced; `again` of those without
     one wait to be tried again, after a failure.
@@ -154,7 +154,7 @@ def stages_in_words(wanted: int, stages: Iterable[EngineStage | None], again: in
     found = Counter(stages)
     waiting = found[None] - again
     parts = [
-        f"{waiting} without a GPU yet" if waiting else "",
+        f"{waiting} without a GPU" if waiting else "",
         f"{again} to be tried again after a failure" if again else "",
     ] + [f"{found[stage]} {stage.value}" if found[stage] else "" for stage in _ON_THE_WAY]
     told = ", ".join(part for part in parts if part)

@@ -27,23 +27,28 @@ async def test_the_queue_is_looked_into_for_each_replica_and_not_read(ledger: Le
     assert "Seq Scan on jobs" not in steps
 
 
-async def test_one_for_which_another_in_use_was_stopped_has_its_turn(served: RecordedService):
+async def in_order(served: RecordedService) -> list[str]:
+    """Return the replicas that wait, in the order in which they are planned."""
+    async with served.control.snapshot() as connection:
+        packing = (await load_pool_to_plan(connection, served.pool)).packing
+        queue = [entry.request for entry in await load_queue(connection, served.pool)]
+        ordered = queue_order(queue, packing, await clock(connection))
+        for place, job in enumerate(ordered, 1):
+            assert await load_place(connection, served.pool, job.id, packing) == place
+    return [job.id for job in ordered]
+
+
+async def two_that_wait(served: RecordedService) -> list[str]:
+    """Have two replicas wait; return them in their order."""
     await served.record(replicas=2)
     await served.look()
-    replicas = (await served.view()).replicas
-    for each in replicas:
+    for each in (await served.view()).replicas:
         await served.queued(each.job_id)
+    return await in_order(served)
 
-    async def in_order() -> list[str]:
-        async with served.control.snapshot() as connection:
-            packing = (await load_pool_to_plan(connection, served.pool)).packing
-            queue = [entry.request for entry in await load_queue(connection, served.pool)]
-            ordered = queue_order(queue, packing, await clock(connection))
-            for place, job in enumerate(ordered, 1):
-                assert await load_place(connection, served.pool, job.id, packing) == place
-        return [job.id for job in ordered]
 
-    first, second = await in_order()
+async def test_one_for_which_another_in_use_was_stopped_has_its_turn(served: RecordedService):
+    first, second = await two_that_wait(served)
 
     async def stopped(*, idle: bool) -> None:
         asked = {"id": first, "for": second, "pool": served.pool, "idle": idle}
@@ -51,9 +56,27 @@ async def test_one_for_which_another_in_use_was_stopped_has_its_turn(served: Rec
             await connection.execute(text(_STOPPED), asked)
 
     await stopped(idle=True)
-    assert await in_order() == [first, second]
+    assert await in_order(served) == [first, second]
     await stopped(idle=False)
-    assert await in_order() == [second, first]
+    assert await in_order(served) == [second, first]
+    await served.end()
+
+
+async def test_one_that_left_while_idle_comes_before_one_that_is_prewarmed(
+    served: RecordedService,
+):
+    """Until it was asked the other came first, which has fewer copies of its model before it."""
+
+    async def changed(statement: str, job_id: str) -> None:
+        async with served.control.transaction() as connection:
+            await connection.execute(text(statement), {"id": job_id})
+
+    for job_id in await two_that_wait(served):
+        await changed(_FILLS, job_id)
+        await changed(_PREWARMED, job_id)
+    first, second = await in_order(served)
+    await changed("UPDATE replicas SET uses = 3 WHERE job_id = :id", second)
+    assert await in_order(served) == [second, first]
     await served.end()
 
 
@@ -84,6 +107,12 @@ async def test_a_model_waits_since_its_service_had_an_engine_last(served: Record
     await served.end()
 
 
+_FILLS = """
+    UPDATE queue SET request = request || '{"fills": true}' WHERE job_id = :id
+"""
+_PREWARMED = """
+    UPDATE jobs SET spec = jsonb_set(spec, '{engine,model,prewarm}', 'true') WHERE id = :id
+"""
 _ENDED = """
     WITH leases AS (
         UPDATE leases SET ended_at = clock_timestamp(), end_reason = :end WHERE job_id = :id

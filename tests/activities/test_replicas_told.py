@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 from sqlalchemy import text
 
+from longshore.client.service_view import state_words
 from longshore.models.service_messages import (
     EngineNotice,
 )
@@ -38,8 +39,49 @@ async def test_its_message_counts_what_its_replicas_do_now_and_not_at_the_last_l
         return (await served.view()).replicas[0].stage is None
 
     await eventually(waits)
-    assert (await served.view()).message == "of 1 replica: 1 without a GPU yet"
-    assert (await served.listed()).message == "of 1 replica: 1 without a GPU yet"
+    assert (await served.view()).message == "of 1 replica: 1 without a GPU"
+    assert (await served.listed()).message == "of 1 replica: 1 without a GPU"
+    await served.end()
+
+
+async def test_one_that_left_while_idle_does_not_say_why_an_engine_before_failed(
+    served: RecordedService,
+):
+    await served.record()
+    await served.look()
+    (replica,) = (await served.view()).replicas
+
+    async def told(*notices: EngineNotice) -> tuple[str, bool]:
+        await served.look(*notices)
+        (now,) = (await served.view()).replicas
+        return state_words(now), "it broke" in now.message
+
+    failed = "waits (1 failed)", True
+    loading = served.said(replica.job_id, EngineStage.LOADING, 2)
+    assert await told(served.said(replica.job_id, EngineStage.FAILED)) == failed
+    assert await told(loading) == failed, "it is none that has been ready"
+    assert await told(served.said(replica.job_id, EngineStage.READY, 2)) == ("waits", False)
+    assert await told(served.said(replica.job_id, EngineStage.DRAINING, 2)) == ("waits", False)
+    assert await told(served.said(replica.job_id, EngineStage.LOADING, 3)) == ("waits", False)
+    broke_again = served.said(replica.job_id, EngineStage.FAILED, 3)
+    assert await told(broke_again) == ("waits (2 failed)", True)
+    await served.end()
+
+
+@pytest.mark.parametrize("stage", ["ready", "draining"])
+async def test_a_failure_that_an_earlier_version_kept_is_not_told_of_one_that_was_ready(
+    served: RecordedService, stage: str
+):
+    await served.record()
+    await served.look()
+    async with served.control.transaction() as connection:
+        await connection.execute(
+            text("UPDATE replicas SET stage = :stage, failures = 1, message = 'it broke'"
+                 " WHERE service = :name"),
+            {"name": served.name, "stage": stage},
+        )  # fmt: skip
+    (waits,) = (await served.view()).replicas
+    assert (state_words(waits), "it broke" in waits.message) == ("waits", False)
     await served.end()
 
 
@@ -52,7 +94,7 @@ async def test_what_an_earlier_version_stored_of_its_replicas_is_not_told(served
         )
     assert (await served.view()).message == ""
     await served.begin_one(1, f"{served.name}.a")
-    assert (await served.view()).message == "of 1,000 replicas: 1 without a GPU yet"
+    assert (await served.view()).message == "of 1,000 replicas: 1 without a GPU"
     await served.remove()
     assert (await served.view()).message == ""
 

@@ -281,6 +281,28 @@ async def test_one_that_never_answers_has_failed_after_its_limit(box: LocalNode,
     assert said.message.startswith("it did not answer within 0.3 s\nhello ")
 
 
+@pytest.mark.parametrize(
+    ("writes", "says"),
+    [("self.send_error(501)", "status 501"),
+     ("self.send_response(200); self.end_headers()", "status 200, without a token")],
+)  # fmt: skip
+async def test_one_that_answers_and_gives_no_token_has_failed_with_what_it_answered(
+    box: LocalNode, tiny: Path, writes: str, says: str
+):
+    server = (
+        "import http.server, sys\n"
+        "class Handler(http.server.BaseHTTPRequestHandler):\n"
+        f"    def do_POST(self): {writes}\n"
+        "    def log_message(self, *_): pass\n"
+        "http.server.HTTPServer(('127.0.0.1', int(sys.argv[1])), Handler).serve_forever()"
+    ).replace("{", "{{").replace("}", "}}")  # fmt: skip
+    odd = Runtime(name="odd", command=(sys.executable, "-c", server, "{port}"))
+    run = box.start(None, engine=an_engine(tiny, odd, memory=1, start_limit="5s"), gpus=1)
+    await run.done
+    _, _, said = next(iter(box.processes.engines()))
+    assert said.message == f"it gave no token within 5 s, and answered last with {says}"
+
+
 @pytest.mark.parametrize("start", ["sleep 300", "setsid sleep 300"])
 async def test_what_an_engine_leaves_running_does_not_hold_its_gpu_for_the_grace(
     box: LocalNode, tiny: Path, start: str

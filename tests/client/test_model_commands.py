@@ -1,10 +1,11 @@
 """`longshore models`: what a model needs, told and as JSON."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from s3fs import S3FileSystem
 
 from tests.client.conftest import Ran
 from tests.support.gguf_models import Model, write
@@ -55,6 +56,8 @@ def test_a_note_does_not_go_into_the_result(cli: Cli, model: Path) -> None:
         ((__file__,), 65, "begins with"),
         (("nothing://bucket/a.gguf",), 69, "nothing://bucket/a.gguf cannot be read"),
         ((__file__, "--gpu-memory", "much"), 2, "--gpu-memory 'much': expected a size such as"),
+        ((__file__, "--gpu-memory", "0"), 2, "--gpu-memory '0': must be above 0"),
+        ((__file__, "--gpu-memory", "-1GB"), 2, "--gpu-memory '-1GB': "),
         ((__file__, "--context", "0"), 2, "--context"),
         ((__file__, "--context", "9999999999"), 2, "--context"),
         ((__file__, "--overhead", "-1"), 2, "--overhead"),
@@ -64,3 +67,34 @@ def test_bad_input_is_told(cli: Cli, asks: tuple[str, ...], code: int, why: str)
     ran = cli("models", "estimate", *asks)
     assert ran.code == code, ran.err
     assert why in " ".join(ran.err.split())
+
+
+@pytest.fixture
+def no_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No credentials of S3, wherever they are looked up."""
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "PROFILE", "ROLE_ARN"):
+        monkeypatch.delenv(f"AWS_{name}", raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for name in ("SHARED_CREDENTIALS_FILE", "CONFIG_FILE"):
+        monkeypatch.setenv(f"AWS_{name}", str(tmp_path / "none"))
+    S3FileSystem.clear_instance_cache()
+    yield
+    S3FileSystem.clear_instance_cache()
+
+
+@pytest.mark.usefixtures("no_credentials")
+@pytest.mark.parametrize("file", ["x.gguf", "x-00001-of-00002.gguf"])
+def test_a_bucket_without_credentials_is_named_with_what_it_wants(cli: Cli, file: str) -> None:
+    url = f"s3://bucket-none/{file}"
+    ran = cli("models", "estimate", url)
+    assert (ran.code, ran.err.split(". ")[0]) == (
+        69, f"error: the model {url} cannot be looked for: no credentials were found for it"
+    )  # fmt: skip
+    assert "AWS_ACCESS_KEY_ID" in ran.err
+
+
+@pytest.mark.parametrize("name", ["a b", ""])
+def test_a_name_that_cannot_be_is_told_without_a_line(cli: Cli, name: str) -> None:
+    ran = cli("models", "add", name, "--source", "/models/a.gguf")
+    assert ran.code == 65
+    assert ran.err.startswith(f"error: model '{name}': name: ")

@@ -161,10 +161,11 @@ models:
         (("--sha256", "0" * 64), 65, f"sha256: is {'0' * 64}, and the file has "),
         (("--sha256", "abc"), 65, "sha256: must be 64 digits and letters from a to f, got abc"),
         (("--adapter", "formal"), 2, "--adapter formal: give NAME=SOURCE"),
-        (("--adapter", "a={tiny}"), 65, "tiny.gguf is no adapter: its general.type is missing"),
+        (("--adapter", "a={tiny}"), 65, "tiny.gguf is no adapter: it has no general.type"),
         (("--adapter", "a={kind}"), 65, "kind.gguf is no adapter: its general.type is model"),
         (("--adapter", "a={form}"), 65, "form.gguf is no LoRA adapter: its adapter.type is ia3"),
         (("--adapter", "a={gemma}"), 65, "of the architecture gemma, and the model is llama"),
+        (("--adapter", "a={vague}"), 65, "that names no architecture, and the model is llama"),
         (("--adapter", "a={short}"), 65, "adapters.a: short.gguf cannot be read as a GGUF file"),
         (("--runtime", "ollama", "--adapter", "a={formal}"), 65, "the runtime ollama takes none"),
         (("--overhead", "-1"), 65, "--overhead -1: overhead: "),
@@ -177,9 +178,10 @@ async def test_options_that_cannot_be_are_refused(
     write_adapter(files / "kind.gguf", kind="model")
     write_adapter(files / "form.gguf", form="ia3")
     write_adapter(files / "gemma.gguf", "gemma")
+    write_adapter(files / "vague.gguf", "")
     (files / "short.gguf").write_bytes((files / "formal.gguf").read_bytes()[:-1])
     names = {name: files / f"{name}.gguf" for name in
-             ("tiny", "kind", "form", "gemma", "short", "formal")}  # fmt: skip
+             ("tiny", "kind", "form", "gemma", "vague", "short", "formal")}  # fmt: skip
     given = [each.format(**names) if "{" in each else each for each in options]
     ran = await longshore("models", "add", "bad", "--source", str(files / "tiny.gguf"), *given)
     assert ran.code == code, ran.err

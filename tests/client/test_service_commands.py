@@ -1,16 +1,21 @@
 """`longshore serve`, `service` and `scale`: what is refused, and what they say. No agent runs."""
 
 import asyncio
+import io
 import json
 from pathlib import Path
 
 import pytest
+from sqlalchemy import text
+from temporalio.client import Client
 
 from longshore.activities.database import Database
 from longshore.activities.serving.service_rows import remove_service
 from longshore.models.errors import NotFoundError
 from longshore.models.service import ServiceView
+from longshore.models.settings import Settings
 from tests.client.conftest import Command
+from tests.support.scripted_node import ScriptedNode
 from tests.support.waiting import eventually
 
 _FILE = """
@@ -51,6 +56,39 @@ async def test_services_of_a_file_are_served_all_or_none(
     ]
 
 
+async def test_of_a_service_that_no_node_holds_it_is_told_that_its_engine_waits(
+    longshore: Command,
+    tmp_path: Path,
+    named: dict[str, str],
+    pool: str,
+    temporal: Client,
+    settings: Settings,
+):
+    file = a_file(tmp_path, named, named["model"], wanted=f"replicas: 0, pool: {pool}, cpus: 4000")
+    ran = await longshore("serve", file, "--no-wait")
+    waits = "the engine waits until one joins"
+    assert f"service {named['first']}: pool {pool} has no nodes yet: {waits}" in ran.err
+    node = ScriptedNode(temporal, pool, settings.resolve_agent_token())
+    await node.register()
+    async with node.serving():
+        ran = await longshore("serve", file, "--no-wait")
+        says = f"the only node of pool {pool} cannot hold the engine even when empty: it waits for"
+        assert f"warning: service {named['first']}: {says}" in ran.err
+
+
+async def test_services_are_read_from_stdin(
+    longshore: Command, named: dict[str, str], monkeypatch: pytest.MonkeyPatch
+):
+    said = _FILE.format(**named, other=named["model"], drain="0", wanted="replicas: 0")
+    monkeypatch.setattr("sys.stdin", io.StringIO(said))
+    ran = await longshore("serve", "-", "--no-wait")
+    assert ran.code == 0, ran.err
+    assert f"{named['second']}: revision 1, model {named['model']}" in ran.out
+    monkeypatch.setattr("sys.stdin", io.StringIO("services: []"))
+    wrong = await longshore("serve", "-")
+    assert (wrong.code, "stdin:1: services: " in wrong.err) == (65, True)
+
+
 async def test_each_service_of_a_file_is_told_as_it_is_ready_or_will_not_be(
     longshore: Command, control: Database, tmp_path: Path, named: dict[str, str], pool: str
 ):
@@ -74,6 +112,22 @@ async def test_each_service_of_a_file_is_told_as_it_is_ready_or_will_not_be(
     states = ("being removed", "removed")
     assert any(f"warning: service {first} is {state}" in told for state in states)
     assert told[-1] == f"error: 1 of 2 services will not be ready: {first}"
+
+
+async def test_why_one_was_undone_is_told_with_all_its_lines(
+    longshore: Command, control: Database, tmp_path: Path, named: dict[str, str]
+):
+    name = named["first"]
+    assert (
+        await longshore("serve", a_file(tmp_path, named, named["model"]), "--no-wait")
+    ).code == 0
+    row = {"name": name, "why": "exit code 2\nusage: llama-server"}
+    async with control.transaction() as connection:
+        changed = "UPDATE service_revisions SET undone = :why WHERE service = :name"
+        await connection.execute(text(changed), row)
+    shown = await longshore("service", name)
+    assert shown.out.splitlines()[-1].endswith("  exit code 2")
+    assert shown.err.endswith("revision 1 was undone: exit code 2\nusage: llama-server\n")
 
 
 async def test_a_service_shows_its_revisions_and_that_it_is_removed(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from longshore.client.service_view import replicas_table, revisions_table
+from longshore.client.service_view import replicas_table, revisions_table, undone_in_full
 from longshore.models.service import ReplicaView, RevisionView
 from longshore.models.serving import EngineStage
 from tests.support.screens import NOW, drawn
@@ -54,7 +54,7 @@ def test_long_cells_are_folded_and_take_no_other_from_the_table(width: int) -> N
     engines = (
         an_engine(LONG, model=LONG, node_id=LONG),
         an_engine(leased=1500, estimated=1000, used=1600),
-        an_engine(stage=None, endpoint="", failures=2),
+        an_engine(stage=None, endpoint="", failures=2, failed=True),
     )
     table = replicas_table(engines, NOW, width)
     heading, *lines = drawn(table, width)
@@ -66,6 +66,20 @@ def test_long_cells_are_folded_and_take_no_other_from_the_table(width: int) -> N
     folded = "".join(line[begin:end].strip() for line in lines)
     assert folded.replace("–", "") == 2 * ENDPOINT
     assert "(over)" in "\n".join(lines)
+
+
+@pytest.mark.parametrize("width", [80, 4000])
+def test_of_why_one_was_undone_a_table_has_the_first_line(width: int) -> None:
+    why = "revision 2 never got ready: exit code 2\nusage: llama-server\n\x1b[2Jno such option"
+    one = RevisionView(number=1, model="a", model_revision=1, created_at=NOW, undone="by hand")
+    two = one.model_copy(update={"number": 2, "undone": why})
+    lines = " ".join(drawn(revisions_table([two, one], NOW, width), width))
+    assert "usage" not in lines
+    assert "\\n" not in lines
+    assert undone_in_full([two, one]) == [
+        "revision 2 was undone: revision 2 never got ready: exit code 2\nusage: llama-server\n"
+        "\\x1b[2Jno such option"
+    ]
 
 
 def test_a_narrow_table_of_revisions_has_room_for_why_one_was_undone() -> None:

@@ -3,11 +3,13 @@ obeyed."""
 
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.async_api import Browser, Page, expect
 
+from longshore import console
 from longshore.activities.database import Database
 from longshore.activities.serving.service_rows import record_service, remove_service
 from longshore.activities.serving.services import ServiceActivities
@@ -37,6 +39,7 @@ from longshore.workers.stack import Stack
 from tests.support.console import RunningConsole, running_console
 from tests.support.local_stack import temporary_folder
 
+_THEME = Path(console.__file__).with_name("theme.css").read_text(encoding="utf-8")
 NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
 MODEL = ModelSpec(name="tiny", source="/m/tiny.gguf", context=8, concurrency=1)
 ENGINE = EngineSpec(model=MODEL, runtime=BUILT_IN["llama.cpp"], memory=1000)
@@ -79,7 +82,7 @@ def test_an_engine_shows_what_it_holds_and_takes():
 def test_one_that_waits_or_failed_says_why():
     waits = an_engine(
         stage=None, node_id=None, gpu_indices=(), endpoint="", used=0, ready_at=None, failures=2,
-        message="out of memory",
+        failed=True, message="out of memory",
     )  # fmt: skip
     assert "waits (2 failed)" in engines_html([waits], NOW)
     assert "out of memory" in problems_html([waits], NOW)
@@ -239,6 +242,19 @@ async def test_the_api_tells_of_models_and_runtimes(
         assert answer.status_code == 404
         assert "none-there" in answer.text
     await longshore.remove_model(name)
+
+
+async def test_an_endpoint_is_in_one_line_on_a_phone(browser: Browser):
+    engines = engines_html([an_engine(endpoint="http://127.0.0.1:43169/v1")], NOW)
+    context = await browser.new_context(viewport={"width": 390, "height": 844}, is_mobile=True)
+    page: Page = await context.new_page()
+    await page.set_content(
+        f'<meta name="viewport" content="width=device-width"><style>{_THEME}</style>'
+        f'<main class="main"><section class="card budgets stacks">{engines}</section></main>'
+    )
+    endpoint = page.get_by_text("http://127.0.0.1:43169/v1")
+    assert await endpoint.evaluate("shown => shown.getClientRects().length") == 1
+    await context.close()
 
 
 async def test_the_pages_lead_from_the_list_to_a_service_on_a_phone(

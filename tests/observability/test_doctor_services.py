@@ -39,13 +39,16 @@ def a_service(*engines: ReplicaView, **fields: Any) -> ServiceView:
     return ServiceView.model_validate(usual | fields)
 
 
-FAILED = an_engine(stage=EngineStage.LOADING, endpoint="", failures=4, message="it broke")
+FAILED = an_engine(
+    stage=EngineStage.LOADING, endpoint="", failures=4, failed=True, message="it broke"
+)
 
 
 @pytest.mark.parametrize(
     ("service", "says"),
     [
         (a_service(an_engine(failures=4)), []),
+        (a_service(an_engine(stage=None, endpoint="", failures=4)), []),
         (a_service(an_engine(endpoint="")), []),
         (a_service(trouble="what is stored: no"), ["what is stored: no"]),
         (a_service(trouble="what is stored: no", state=ServiceState.REMOVING), []),

@@ -43,7 +43,7 @@ def stopped(found: ServiceFacts, now: datetime = NOW) -> list[str]:
 def test_a_new_service_starts_what_is_wanted():
     planned = plan(facts(was_ready=False), NOW)
     assert (planned.start, planned.stop) == (2, ())
-    assert (planned.reason, planned.stages) == ("", "of 2 replicas: 2 without a GPU yet")
+    assert (planned.reason, planned.stages) == ("", "of 2 replicas: 2 without a GPU")
 
 
 @pytest.mark.parametrize("stage", [None, LOADING, FAILED])
@@ -56,18 +56,18 @@ def test_one_that_holds_too_little_is_replaced_at_once_unless_it_serves(stage: E
 
 def test_it_says_of_each_replica_what_it_does():
     does = [replica("a", stage=stage) for stage in (None, LOADING, FAILED, DRAINING)]
-    said = "of 4 replicas: 1 without a GPU yet, 1 loading, 1 failed, 1 draining"
+    said = "of 4 replicas: 1 without a GPU, 1 loading, 1 failed, 1 draining"
     assert plan(facts(*does, wanted=4), NOW).stages == said
 
 
 def test_one_that_failed_and_waits_is_not_told_as_one_that_has_yet_to_begin():
     does = replica("a", stage=None), replica("b", stage=None, failed_last=True)
-    said = "of 3 replicas: 2 without a GPU yet, 1 to be tried again after a failure"
+    said = "of 3 replicas: 2 without a GPU, 1 to be tried again after a failure"
     assert plan(facts(*does, wanted=3), NOW).stages == said
 
 
 def test_those_that_are_no_longer_wanted_are_counted_until_they_are_stopped():
-    assert stages_in_words(0, [None, None], 0) == "of 2 replicas: 2 without a GPU yet"
+    assert stages_in_words(0, [None, None], 0) == "of 2 replicas: 2 without a GPU"
 
 
 def test_one_that_is_as_it_should_be_is_left_alone():

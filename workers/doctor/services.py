@@ -112,7 +112,7 @@ def _memory(replica: ReplicaView) -> str:
 def _failing(found: Sequence[ServiceView]) -> list[Finding]:
     result: list[Finding] = []
     for each in found:
-        ill = [one for one in each.replicas if one.failures and not one.endpoint]
+        ill = [one for one in each.replicas if one.failed and not one.endpoint]
         if each.state is not ServiceState.RUNNING or each.ready >= each.spec.replicas or not ill:
             continue
         worst = max(ill, key=lambda one: one.failures)
